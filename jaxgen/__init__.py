@@ -1,0 +1,25 @@
+"""jaxgen: an LLM engine whose every step is one compiled shape.
+
+``from jaxgen import LLM`` runs the engine inside a program. The import of JAX happens on first use of ``LLM``, so that
+host-side modules (scheduler, tokenizer, request types) stay importable without it.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxgen.llm import LLM
+    from jaxgen.request import SamplingParams
+
+__all__ = ["LLM", "SamplingParams"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "LLM":
+        from jaxgen.llm import LLM
+
+        return LLM
+    if name == "SamplingParams":
+        from jaxgen.request import SamplingParams
+
+        return SamplingParams
+    raise AttributeError(f"module 'jaxgen' has no attribute {name!r}")

@@ -1,0 +1,19 @@
+"""Counts XLA compilations of this process, so that "no recompile after ready" can be a metric and a test."""
+
+import jax
+
+_EVENT = "/jax/core/compile/backend_compile_duration"
+_durations: list[float] = []
+
+
+def _listen(event: str, duration_secs: float, **_: str | int) -> None:
+    if event == _EVENT:
+        _durations.append(duration_secs)
+
+
+jax.monitoring.register_event_duration_secs_listener(_listen)
+
+
+def num_compilations() -> int:
+    """Programs compiled (or fetched from the persistent cache) since this module was imported."""
+    return len(_durations)

@@ -1,0 +1,139 @@
+"""Configuration: frozen dataclasses, complete at birth. Host only, no jax.
+
+``EngineOptions`` holds a user's wishes (None: decide for me); ``EngineConfig`` is what was decided, once, at start.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+DType = Literal["float32", "bfloat16", "float16"]
+DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")
+
+
+class ConfigError(ValueError):
+    """A setting or a file that cannot be honoured; the message names it and what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """Rotary position embedding. ``kind`` default: plain; linear: positions divided by ``factor``; llama3: long
+    wavelengths divided by ``factor``, with a smooth band between low and high frequency factors."""
+
+    theta: float = 10_000.0
+    kind: Literal["default", "linear", "llama3"] = "default"
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position: int = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """What every family has. ``max_position`` is the longest context the model was made for, in tokens."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_position: int
+    dtype: DType
+    sliding_window: int | None = None
+    """A token attends to itself and the ``sliding_window - 1`` tokens before it; None: to all before it."""
+
+    def __post_init__(self) -> None:
+        if self.num_heads % self.num_kv_heads:
+            raise ConfigError(
+                f"num_attention_heads ({self.num_heads}) must be a multiple of "
+                f"num_key_value_heads ({self.num_kv_heads})"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaConfig(ModelConfig):
+    """Llama 1 to 3 and Mistral: RMSNorm, rotary positions, gated SiLU MLP, grouped-query attention."""
+
+    norm_eps: float
+    rope: RopeConfig
+    tie_embeddings: bool = False
+    attention_bias: bool = False
+    mlp_bias: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OPTConfig(ModelConfig):
+    """OPT: learned positions, LayerNorm, plain MLP. ``pre_norm`` False and ``embed_size`` != hidden_size is the
+    350m variant: LayerNorm after each residual sum, no final norm, projections around the stack."""
+
+    embed_size: int
+    activation: Literal["relu", "gelu"] = "relu"
+    pre_norm: bool = True
+    final_norm: bool = True
+    """False for checkpoints made with ``_remove_final_layer_norm``; post-norm models never have one."""
+    norm_affine: bool = True
+    bias: bool = True
+    tie_embeddings: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """A user's wishes; None means: decide from model and device. One field per flag of ``jaxgen serve``."""
+
+    max_model_len: int | None = None
+    token_budget: int | None = None
+    max_num_seqs: int | None = None
+    block_size: int | None = None
+    num_blocks: int | None = None
+    gpu_memory_utilization: float = 0.9
+    seed: int | None = None
+    max_logit_bias: int = 300
+    """Most logit_bias entries of one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """The blocked KV cache: ``num_blocks`` blocks of ``block_size`` tokens."""
+
+    block_size: int
+    num_blocks: int
+
+    @property
+    def num_slots(self) -> int:
+        return self.block_size * self.num_blocks
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Bounds of a step: ``token_budget`` tokens of at most ``max_num_seqs`` sequences of ``max_model_len`` tokens."""
+
+    token_budget: int
+    max_num_seqs: int
+    max_model_len: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_num_seqs <= self.token_budget:
+            raise ConfigError(
+                f"--max-num-seqs {self.max_num_seqs} must be between 1 and --token-budget {self.token_budget}: "
+                "every running sequence gets a token in every step"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """All that the engine was told, resolved."""
+
+    cache: CacheConfig
+    scheduler: SchedulerConfig
+    seed: int | None
+    max_logit_bias: int
+
+    def __post_init__(self) -> None:
+        need = -(-self.scheduler.max_model_len // self.cache.block_size)
+        if self.cache.num_blocks < need:
+            raise ConfigError(
+                f"--num-blocks {self.cache.num_blocks} cannot hold one sequence of --max-model-len "
+                f"{self.scheduler.max_model_len}: use --num-blocks {need} or more, or --max-model-len "
+                f"{self.cache.num_slots} or less"
+            )

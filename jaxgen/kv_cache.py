@@ -1,0 +1,34 @@
+"""The functional blocked KV cache: a pytree that a step takes (donated) and gives back."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxgen import kernels
+from jaxgen.config import CacheConfig, ModelConfig
+from jaxgen.leaf import Leaf
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class KVCache:
+    """K and V of every block and layer, in the layout that pallas_kernels documents."""
+
+    data: Float[Leaf, "N L 2 K B D"]
+
+    def write(
+        self, layer: Int[Array, ""], k: Float[Array, "T K D"], v: Float[Array, "T K D"], slots: Int[Array, "T"]
+    ) -> "KVCache":
+        """The cache with token t's K and V at ``slots[t]``; a slot past the last one writes nothing."""
+        return KVCache(kernels.write_kv(self.data, layer, k, v, slots))
+
+
+def cache_shape(model: ModelConfig, cache: CacheConfig) -> tuple[int, int, int, int, int, int]:
+    return (cache.num_blocks, model.num_layers, 2, model.num_kv_heads, cache.block_size, model.head_dim)
+
+
+def init_cache(model: ModelConfig, cache: CacheConfig) -> KVCache:
+    """A cache of zeros: attention may read, and mask, slots that nobody has written yet, so they must be finite."""
+    return KVCache(jnp.zeros(cache_shape(model, cache), jnp.dtype(model.dtype)))

@@ -1,0 +1,112 @@
+"""What fits: decides every "auto" of EngineOptions from the model and the device's memory, before memory is taken."""
+
+from dataclasses import dataclass, replace
+
+from jaxgen.config import (
+    CacheConfig,
+    ConfigError,
+    EngineConfig,
+    EngineOptions,
+    ModelConfig,
+    SchedulerConfig,
+)
+
+GIB = 2**30
+DEFAULT_BLOCK_SIZE = 64
+CPU_CACHE_BYTES = 2 * GIB
+_ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """The memory an engine may use. ``free_bytes``: all of it on an accelerator, what the machine has left on a CPU."""
+
+    platform: str
+    free_bytes: int
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.platform == "cpu"
+
+    def __str__(self) -> str:
+        return f"the {self.free_bytes / GIB:.2f} GiB of {self.platform} memory that may be used"
+
+
+def block_bytes(model: ModelConfig, block_size: int) -> int:
+    """Bytes of one block over all layers, K and V."""
+    return 2 * model.num_layers * model.num_kv_heads * block_size * model.head_dim * _ITEMSIZE[model.dtype]
+
+
+def estimate_temporaries(model: ModelConfig, config: SchedulerConfig) -> int:
+    """A first guess, in bytes, of what a step takes beside weights and cache; the compiled program gives the truth."""
+    per_token = 4 * (4 * model.hidden_size + 3 * model.intermediate_size)
+    per_row = 4 * 4 * model.vocab_size
+    return config.token_budget * per_token + config.max_num_seqs * per_row
+
+
+def resolve(
+    options: EngineOptions,
+    model: ModelConfig,
+    memory: DeviceMemory,
+    *,
+    params_bytes: int,
+    temporary_bytes: int | None = None,
+) -> EngineConfig:
+    """The configuration that honours ``options`` and fits: weights + step temporaries (None: a guess) + KV blocks.
+
+    Raises ConfigError that names the flag, and the value that would fit, when there is none.
+    """
+    _require_positive(options)
+    block_size = options.block_size or DEFAULT_BLOCK_SIZE
+    scheduler = _scheduler_config(options, model, memory)
+    if temporary_bytes is None:
+        temporary_bytes = estimate_temporaries(model, scheduler)
+    room = memory.free_bytes - params_bytes - temporary_bytes
+    fitting = max(room, 0) // block_bytes(model, block_size)
+    if options.num_blocks is not None:
+        num_blocks = options.num_blocks
+        if num_blocks > fitting:
+            would = f"--num-blocks {fitting} would" if fitting > 0 else "not even one block does"
+            raise ConfigError(f"--num-blocks {num_blocks} does not fit in {memory}: {would}")
+    else:
+        num_blocks = _num_blocks(scheduler, model, memory, block_size, fitting)
+    if num_blocks < 1:
+        raise ConfigError(
+            f"the model's weights ({params_bytes / GIB:.2f} GiB) and a step's temporaries "
+            f"({temporary_bytes / GIB:.2f} GiB) leave no room for a KV cache in {memory}: "
+            + ("free some memory" if memory.is_cpu else "raise --gpu-memory-utilization or lower --token-budget")
+        )
+    if options.max_model_len is None:
+        scheduler = replace(scheduler, max_model_len=min(scheduler.max_model_len, num_blocks * block_size))
+    return EngineConfig(CacheConfig(block_size, num_blocks), scheduler, options.seed, options.max_logit_bias)
+
+
+def _scheduler_config(options: EngineOptions, model: ModelConfig, memory: DeviceMemory) -> SchedulerConfig:
+    token_budget = options.token_budget or max(64 if memory.is_cpu else 512, options.max_num_seqs or 1)
+    max_num_seqs = options.max_num_seqs or min(token_budget, 16 if memory.is_cpu else 256)
+    if options.max_model_len is not None and options.max_model_len > model.max_position:
+        raise ConfigError(
+            f"--max-model-len {options.max_model_len} is over the {model.max_position} positions the model has: "
+            f"use --max-model-len {model.max_position} or less"
+        )
+    return SchedulerConfig(token_budget, max_num_seqs, options.max_model_len or model.max_position)
+
+
+def _num_blocks(
+    scheduler: SchedulerConfig, model: ModelConfig, memory: DeviceMemory, block_size: int, fitting: int
+) -> int:
+    """As many blocks as all rows at full length can use, within what fits and, on a CPU, a modest share of memory."""
+    useful = scheduler.max_num_seqs * -(-scheduler.max_model_len // block_size)
+    if not memory.is_cpu:
+        return min(fitting, useful)
+    share = min(CPU_CACHE_BYTES, memory.free_bytes // 2) // block_bytes(model, block_size)
+    return min(fitting, useful, share)
+
+
+def _require_positive(options: EngineOptions) -> None:
+    for name in ("max_model_len", "token_budget", "max_num_seqs", "block_size", "num_blocks"):
+        value: int | None = getattr(options, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} must be 1 or more, not {value}")
+    if not 0.0 < options.gpu_memory_utilization <= 1.0:
+        raise ConfigError(f"--gpu-memory-utilization must be in (0, 1], not {options.gpu_memory_utilization}")

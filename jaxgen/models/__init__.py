@@ -1,0 +1,74 @@
+"""The model families, and parameters as a flat dict from dotted path to array.
+
+The dict is what weights load and what a step takes: ``layers.attn.qkv.weight`` is [layers, out, in], and so on.
+"""
+
+from typing import Any, Protocol, cast, runtime_checkable
+
+import jax
+from flax import nnx
+from jaxtyping import Array, Float
+
+from jaxgen.config import LlamaConfig, ModelConfig, OPTConfig
+from jaxgen.kv_cache import KVCache
+from jaxgen.models.llama import Llama
+from jaxgen.models.opt import OPT
+from jaxgen.step_batch import StepBatch
+
+Params = dict[str, jax.Array]
+Graph = nnx.GraphDef[nnx.Module]
+
+
+@runtime_checkable
+class Model(Protocol):
+    """What a step needs of a family."""
+
+    def __call__(self, batch: StepBatch, cache: KVCache) -> tuple[Float[Array, "T D"], KVCache]: ...
+
+    def logits(self, hidden: Float[Array, "n D"]) -> Float[Array, "n V"]: ...
+
+
+REGISTRY: dict[type[ModelConfig], type[nnx.Module]] = {LlamaConfig: Llama, OPTConfig: OPT}
+
+
+State = nnx.State[Any, Any]
+
+
+def _abstract(config: ModelConfig) -> tuple[Graph, State]:
+    return nnx.split(nnx.eval_shape(lambda: _build(config, seed=0)))
+
+
+def _build(config: ModelConfig, seed: int) -> nnx.Module:
+    family: Any = REGISTRY[type(config)]  # each takes its own subclass of ModelConfig
+    return cast(nnx.Module, family(config, rngs=nnx.Rngs(seed)))
+
+
+def _dotted(path: tuple[object, ...]) -> str:
+    return ".".join(str(part) for part in path)
+
+
+def graph_of(config: ModelConfig) -> Graph:
+    """The model without its parameters; ``bind`` puts them together."""
+    return _abstract(config)[0]
+
+
+def bind(graph: Graph, params: Params) -> Model:
+    """The model with these parameters, as a step calls it."""
+    flat: Any = {tuple(path.split(".")): nnx.Param(value) for path, value in params.items()}
+    return cast(Model, nnx.merge(graph, nnx.from_flat_state(flat)))
+
+
+def abstract_params(config: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shape and dtype of every parameter, by dotted path."""
+    flat = nnx.to_flat_state(_abstract(config)[1])
+    return {_dotted(path): leaf.get_raw_value() for path, leaf in flat}
+
+
+def init_params(config: ModelConfig, seed: int) -> Params:
+    """Random parameters made on the default device, for measurements that need no checkpoint."""
+
+    def make() -> Params:
+        flat = nnx.to_flat_state(nnx.state(_build(config, seed)))
+        return {_dotted(path): leaf[...] for path, leaf in flat}
+
+    return jax.jit(make)()

@@ -1,0 +1,187 @@
+"""Layers that the families share. Matrices are kept as Hugging Face stores them, [out, in]: XLA on CPU repacks less of
+such a weight than of its transpose, and loading copies nothing.
+
+Every parameter may have a leading layer axis (``stack``): depth is data, and ``scan_layers`` walks it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from jaxgen.attention import attend
+from jaxgen.config import ModelConfig, RopeConfig
+from jaxgen.kv_cache import KVCache
+from jaxgen.step_batch import StepBatch
+
+Shape = tuple[int, ...]
+INIT_STD = 0.02
+
+
+def product(x: Float[Array, "T I"], weight: Float[Array, "O I"]) -> Float[Array, "T O"]:
+    """x @ weight.T, accumulated and returned in float32; float32 operands are not rounded to fewer bits."""
+    return lax.dot_general(
+        x,
+        weight,
+        (((1,), (1,)), ((), ())),
+        precision=lax.Precision.HIGHEST,
+        preferred_element_type=jnp.float32,
+    )
+
+
+def _normal(rngs: nnx.Rngs, shape: Shape, dtype: str) -> nnx.Param[jax.Array]:
+    return nnx.Param(INIT_STD * jax.random.normal(rngs.params(), shape, jnp.dtype(dtype)))
+
+
+class Linear(nnx.Module):
+    """y = x @ weight.T + bias, weight [*stack, out, in]."""
+
+    def __init__(self, size_in: int, size_out: int, *, bias: bool, dtype: str, rngs: nnx.Rngs, stack: Shape = ()):
+        self.weight = _normal(rngs, (*stack, size_out, size_in), dtype)
+        self.bias = nnx.Param(jnp.zeros((*stack, size_out), jnp.dtype(dtype))) if bias else None
+
+    def __call__(self, x: Float[Array, "T I"]) -> Float[Array, "T O"]:
+        y = product(x, self.weight[...])
+        if self.bias is not None:
+            y += self.bias[...].astype(jnp.float32)
+        return y.astype(x.dtype)
+
+
+class Embedding(nnx.Module):
+    """Rows of weight [vocabulary, width]; the transpose gives logits where embeddings are tied."""
+
+    def __init__(self, num_rows: int, width: int, *, dtype: str, rngs: nnx.Rngs):
+        self.weight = _normal(rngs, (num_rows, width), dtype)
+
+    def __call__(self, ids: Int[Array, "T"]) -> Float[Array, "T W"]:
+        return self.weight[...][ids]
+
+    def logits(self, x: Float[Array, "T W"]) -> Float[Array, "T V"]:
+        return product(x, self.weight[...])
+
+
+class RMSNorm(nnx.Module):
+    """x / rms(x) * weight, in float32 up to the product with the weight (as Llama does)."""
+
+    def __init__(self, width: int, *, eps: float, dtype: str, stack: Shape = ()):
+        self.weight = nnx.Param(jnp.ones((*stack, width), jnp.dtype(dtype)))
+        self.eps = eps
+
+    def __call__(self, x: Float[Array, "T D"]) -> Float[Array, "T D"]:
+        wide = x.astype(jnp.float32)
+        scale = lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + self.eps)
+        return self.weight[...] * (wide * scale).astype(x.dtype)
+
+
+class LayerNorm(nnx.Module):
+    """(x - mean) / std * weight + bias, in float32; without weight and bias if not ``affine``."""
+
+    def __init__(self, width: int, *, affine: bool, dtype: str, stack: Shape = (), eps: float = 1e-5):
+        self.weight = nnx.Param(jnp.ones((*stack, width), jnp.dtype(dtype))) if affine else None
+        self.bias = nnx.Param(jnp.zeros((*stack, width), jnp.dtype(dtype))) if affine else None
+        self.eps = eps
+
+    def __call__(self, x: Float[Array, "T D"]) -> Float[Array, "T D"]:
+        wide = x.astype(jnp.float32)
+        wide -= jnp.mean(wide, axis=-1, keepdims=True)
+        wide *= lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + self.eps)
+        if self.weight is not None and self.bias is not None:
+            wide = wide * self.weight[...].astype(jnp.float32) + self.bias[...].astype(jnp.float32)
+        return wide.astype(x.dtype)
+
+
+def inverse_frequencies(config: RopeConfig, head_dim: int) -> Float[Array, "half"]:
+    """Angular frequency of each rotary pair, radians per token, with the family's context extension applied.
+
+    linear: position interpolation (Chen et al., arXiv 2306.15595). llama3: wavelengths longer than
+    original_max_position / low_freq_factor are divided by ``factor``, shorter than original / high_freq_factor are
+    kept, those between are blended.
+    """
+    frequencies = 1.0 / config.theta ** (jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
+    if config.kind == "linear":
+        return frequencies / config.factor
+    if config.kind == "llama3":
+        turns = config.original_max_position * frequencies / (2 * jnp.pi)
+        keep = (turns - config.low_freq_factor) / (config.high_freq_factor - config.low_freq_factor)
+        keep = jnp.clip(keep, 0.0, 1.0)
+        return frequencies * keep + frequencies / config.factor * (1.0 - keep)
+    return frequencies
+
+
+def rotary_angles(
+    config: RopeConfig, head_dim: int, positions: Int[Array, "T"]
+) -> tuple[Float[Array, "T 1 half"], Float[Array, "T 1 half"]]:
+    """Cosine and sine of each token's rotary angles, float32."""
+    angles = positions[:, None, None].astype(jnp.float32) * inverse_frequencies(config, head_dim)
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+def rotate(
+    x: Float[Array, "T H D"], cos: Float[Array, "T 1 half"], sin: Float[Array, "T 1 half"]
+) -> Float[Array, "T H D"]:
+    """Rotary embedding (Su et al., arXiv 2104.09864) with the halves of a head as pairs, in float32."""
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+
+
+class Attention(nnx.Module):
+    """Self-attention over the blocked cache; query, key and value projections are one product.
+
+    ``turn`` is applied to queries and keys (rotary positions), if given.
+    """
+
+    def __init__(self, config: ModelConfig, *, bias: bool, rngs: nnx.Rngs, stack: Shape):
+        self.config = config
+        heads = config.num_heads + 2 * config.num_kv_heads
+        self.qkv = Linear(
+            config.hidden_size, heads * config.head_dim, bias=bias, dtype=config.dtype, rngs=rngs, stack=stack
+        )
+        self.out = Linear(
+            config.num_heads * config.head_dim,
+            config.hidden_size,
+            bias=bias,
+            dtype=config.dtype,
+            rngs=rngs,
+            stack=stack,
+        )
+
+    def __call__(
+        self,
+        x: Float[Array, "T D"],
+        cache: KVCache,
+        index: Int[Array, ""],
+        batch: StepBatch,
+        turn: Callable[[Float[Array, "T h d"]], Float[Array, "T h d"]] = lambda heads: heads,
+    ) -> tuple[Float[Array, "T D"], KVCache]:
+        heads, kv_heads = self.config.num_heads, self.config.num_kv_heads
+        qkv = self.qkv(x).reshape(x.shape[0], -1, self.config.head_dim)
+        q, k, v = qkv[:, :heads], qkv[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :]
+        out, cache = attend(self.config, turn(q), turn(k), v, cache, index, batch)
+        return self.out(out.reshape(x.shape[0], -1)), cache
+
+
+def scan_layers(
+    layers: nnx.Module,
+    x: Float[Array, "T D"],
+    cache: KVCache,
+    apply: Callable[..., tuple[Float[Array, "T D"], KVCache]],
+) -> tuple[Float[Array, "T D"], KVCache]:
+    """Run the stacked ``layers`` one after another: apply(layer, x, cache, index).
+
+    The cache is the scan's carry, which XLA updates in place; as a scanned input and output it would be copied whole.
+    """
+    graph, stacked = nnx.split(layers)
+
+    def body(
+        carry: tuple[Float[Array, "T D"], KVCache], inputs: tuple[nnx.State[Any, Any], Int[Array, ""]]
+    ) -> tuple[tuple[Float[Array, "T D"], KVCache], None]:
+        params, index = inputs
+        return apply(nnx.merge(graph, params), *carry, index), None
+
+    num_layers = jax.tree.leaves(stacked)[0].shape[0]
+    carry, _ = lax.scan(body, (x, cache), (stacked, jnp.arange(num_layers)))
+    return carry

@@ -1,0 +1,84 @@
+"""Llama 1 to 3 and Mistral: RMSNorm, rotary positions, grouped-query attention, gated SiLU MLP.
+
+Mistral differs only in ``sliding_window``, which attention takes from the configuration.
+"""
+
+from functools import partial
+
+import jax
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from jaxgen.config import LlamaConfig
+from jaxgen.kv_cache import KVCache
+from jaxgen.models.layers import (
+    Attention,
+    Embedding,
+    Linear,
+    RMSNorm,
+    Shape,
+    rotary_angles,
+    rotate,
+    scan_layers,
+)
+from jaxgen.step_batch import StepBatch
+
+
+class GatedMLP(nnx.Module):
+    """down(silu(gate(x)) * up(x)); gate and up are one product."""
+
+    def __init__(self, config: LlamaConfig, *, rngs: nnx.Rngs, stack: Shape):
+        width, inner = config.hidden_size, config.intermediate_size
+        self.gate_up = Linear(width, 2 * inner, bias=config.mlp_bias, dtype=config.dtype, rngs=rngs, stack=stack)
+        self.down = Linear(inner, width, bias=config.mlp_bias, dtype=config.dtype, rngs=rngs, stack=stack)
+
+    def __call__(self, x: Float[Array, "T D"]) -> Float[Array, "T D"]:
+        gate_up = self.gate_up(x)
+        gate, up = gate_up[:, : gate_up.shape[1] // 2], gate_up[:, gate_up.shape[1] // 2 :]
+        return self.down(jax.nn.silu(gate) * up)
+
+
+class LlamaLayers(nnx.Module):
+    """All decoder layers, stacked; after ``scan_layers`` slices it, one of them."""
+
+    def __init__(self, config: LlamaConfig, *, rngs: nnx.Rngs):
+        stack = (config.num_layers,)
+        norm = partial(RMSNorm, config.hidden_size, eps=config.norm_eps, dtype=config.dtype, stack=stack)
+        self.attn_norm = norm()
+        self.attn = Attention(config, bias=config.attention_bias, rngs=rngs, stack=stack)
+        self.mlp_norm = norm()
+        self.mlp = GatedMLP(config, rngs=rngs, stack=stack)
+
+
+class Llama(nnx.Module):
+    """The decoder: tokens of a StepBatch to hidden states, hidden states to logits."""
+
+    def __init__(self, config: LlamaConfig, *, rngs: nnx.Rngs):
+        self.config = config
+        self.embed = Embedding(config.vocab_size, config.hidden_size, dtype=config.dtype, rngs=rngs)
+        self.layers = LlamaLayers(config, rngs=rngs)
+        self.norm = RMSNorm(config.hidden_size, eps=config.norm_eps, dtype=config.dtype)
+        self.lm_head = (
+            None
+            if config.tie_embeddings
+            else Embedding(config.vocab_size, config.hidden_size, dtype=config.dtype, rngs=rngs)
+        )
+
+    def __call__(self, batch: StepBatch, cache: KVCache) -> tuple[Float[Array, "T D"], KVCache]:
+        """Final hidden states of every token, and the cache with their K and V."""
+        cos, sin = rotary_angles(self.config.rope, self.config.head_dim, batch.positions)
+
+        def layer(
+            layer: LlamaLayers, x: Float[Array, "T D"], cache: KVCache, index: Int[Array, ""]
+        ) -> tuple[Float[Array, "T D"], KVCache]:
+            attended, cache = layer.attn(layer.attn_norm(x), cache, index, batch, lambda h: rotate(h, cos, sin))
+            x = x + attended
+            return x + layer.mlp(layer.mlp_norm(x)), cache
+
+        x, cache = scan_layers(self.layers, self.embed(batch.tokens), cache, layer)
+        return self.norm(x), cache
+
+    def logits(self, hidden: Float[Array, "n D"]) -> Float[Array, "n V"]:
+        """Float32 logits of hidden states."""
+        head = self.embed if self.lm_head is None else self.lm_head
+        return head.logits(hidden)

@@ -1,0 +1,97 @@
+"""OPT (Zhang et al., arXiv 2205.01068): learned positions, LayerNorm before each sub-layer or, in the 350m variant,
+after each residual sum, with projections between a narrower embedding and the stack."""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from jaxgen.config import OPTConfig
+from jaxgen.kv_cache import KVCache
+from jaxgen.models.layers import Attention, Embedding, LayerNorm, Linear, Shape, scan_layers
+from jaxgen.step_batch import StepBatch
+
+POSITION_OFFSET = 2
+"""OPT's position table starts with two rows that no token uses."""
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "relu": jax.nn.relu,
+    "gelu": partial(jax.nn.gelu, approximate=False),
+}
+
+
+class MLP(nnx.Module):
+    """down(activation(up(x)))."""
+
+    def __init__(self, config: OPTConfig, *, rngs: nnx.Rngs, stack: Shape):
+        width, inner = config.hidden_size, config.intermediate_size
+        self.up = Linear(width, inner, bias=config.bias, dtype=config.dtype, rngs=rngs, stack=stack)
+        self.down = Linear(inner, width, bias=config.bias, dtype=config.dtype, rngs=rngs, stack=stack)
+        self.activation = config.activation
+
+    def __call__(self, x: Float[Array, "T D"]) -> Float[Array, "T D"]:
+        return self.down(ACTIVATIONS[self.activation](self.up(x)))
+
+
+class OPTLayers(nnx.Module):
+    """All decoder layers, stacked; after ``scan_layers`` slices it, one of them."""
+
+    def __init__(self, config: OPTConfig, *, rngs: nnx.Rngs):
+        stack = (config.num_layers,)
+        norm = partial(LayerNorm, config.hidden_size, affine=config.norm_affine, dtype=config.dtype, stack=stack)
+        self.attn_norm = norm()
+        self.attn = Attention(config, bias=config.bias, rngs=rngs, stack=stack)
+        self.mlp_norm = norm()
+        self.mlp = MLP(config, rngs=rngs, stack=stack)
+
+
+class OPT(nnx.Module):
+    """The decoder: tokens of a StepBatch to hidden states, hidden states to logits."""
+
+    def __init__(self, config: OPTConfig, *, rngs: nnx.Rngs):
+        self.config = config
+        width, dtype = config.hidden_size, config.dtype
+        narrow = config.embed_size != width
+        self.embed = Embedding(config.vocab_size, config.embed_size, dtype=dtype, rngs=rngs)
+        self.positions = Embedding(config.max_position + POSITION_OFFSET, width, dtype=dtype, rngs=rngs)
+        self.project_in = Linear(config.embed_size, width, bias=False, dtype=dtype, rngs=rngs) if narrow else None
+        self.layers = OPTLayers(config, rngs=rngs)
+        final = config.pre_norm and config.final_norm
+        self.norm = LayerNorm(width, affine=config.norm_affine, dtype=dtype) if final else None
+        self.project_out = Linear(width, config.embed_size, bias=False, dtype=dtype, rngs=rngs) if narrow else None
+        self.lm_head = (
+            None if config.tie_embeddings else Embedding(config.vocab_size, config.embed_size, dtype=dtype, rngs=rngs)
+        )
+
+    def __call__(self, batch: StepBatch, cache: KVCache) -> tuple[Float[Array, "T E"], KVCache]:
+        """Final hidden states (of the embedding's width) of every token, and the cache with their K and V."""
+        pre_norm = self.config.pre_norm
+
+        def layer(
+            layer: OPTLayers, x: Float[Array, "T D"], cache: KVCache, index: Int[Array, ""]
+        ) -> tuple[Float[Array, "T D"], KVCache]:
+            if pre_norm:
+                attended, cache = layer.attn(layer.attn_norm(x), cache, index, batch)
+                x = x + attended
+                return x + layer.mlp(layer.mlp_norm(x)), cache
+            attended, cache = layer.attn(x, cache, index, batch)
+            x = layer.attn_norm(x + attended)
+            return layer.mlp_norm(x + layer.mlp(x)), cache
+
+        x = self.embed(batch.tokens)
+        if self.project_in is not None:
+            x = self.project_in(x)
+        x = x + self.positions(batch.positions + POSITION_OFFSET)
+        x, cache = scan_layers(self.layers, x, cache, layer)
+        if self.norm is not None:
+            x = self.norm(x)
+        if self.project_out is not None:
+            x = self.project_out(x)
+        return x, cache
+
+    def logits(self, hidden: Float[Array, "n E"]) -> Float[Array, "n V"]:
+        """Float32 logits of hidden states."""
+        head = self.embed if self.lm_head is None else self.lm_head
+        return head.logits(hidden)

@@ -1,0 +1,217 @@
+"""What a caller asks and what it is told: the vocabulary between the engine and its faces. Host only, no jax."""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from hashlib import sha256
+from math import isfinite
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from jaxgen.tokenizer import Tokenizer
+
+MAX_LOGPROBS = 20
+"""Most alternatives the step computes beside the chosen token."""
+
+MAX_SEED = 2**63 - 1
+
+
+class FinishReason(StrEnum):
+    """Why a request ended; every request ends with exactly one."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+def _require(ok: bool, message: str) -> None:
+    if not ok:
+        raise ValueError(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How tokens are chosen. Raises ValueError that names the field when a value is out of range.
+
+    The raw logits go through, in this order: repetition_penalty (multiplicative, prompt and output), presence and
+    frequency penalties (output only), logit_bias, temperature, min_p, top_k, top_p (over what top_k kept,
+    renormalised). temperature 0 is greedy. ``logprobs`` are those of the raw model, before all of this.
+    ``top_k`` 0 means off. ``stop`` strings are acted on by whoever turns tokens into text, not by the engine.
+    """
+
+    max_tokens: int = 16
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        _require(self.max_tokens >= 0, f"max_tokens must be 0 or more, not {self.max_tokens}")
+        _require(
+            0 <= self.min_tokens <= self.max_tokens,
+            f"min_tokens must be between 0 and max_tokens ({self.max_tokens}), not {self.min_tokens}",
+        )
+        _require(
+            0.0 <= self.temperature <= 2.0,
+            f"temperature must be between 0 and 2, not {self.temperature}",
+        )
+        _require(0.0 < self.top_p <= 1.0, f"top_p must be in (0, 1], not {self.top_p}")
+        _require(self.top_k >= 0, f"top_k must be 0 (off) or more, not {self.top_k}")
+        _require(0.0 <= self.min_p <= 1.0, f"min_p must be between 0 and 1, not {self.min_p}")
+        for name in ("presence_penalty", "frequency_penalty"):
+            value: float = getattr(self, name)
+            _require(-2.0 <= value <= 2.0, f"{name} must be between -2 and 2, not {value}")
+        _require(
+            0.0 < self.repetition_penalty <= 10.0,
+            f"repetition_penalty must be in (0, 10], not {self.repetition_penalty}",
+        )
+        for token, bias in self.logit_bias.items():
+            _require(token >= 0, f"logit_bias has a negative token id: {token}")
+            _require(
+                isfinite(bias) and -100.0 <= bias <= 100.0,
+                f"logit_bias of token {token} must be between -100 and 100, not {bias}",
+            )
+        _require(
+            self.seed is None or -MAX_SEED - 1 <= self.seed <= MAX_SEED,
+            f"seed must fit in 64 bits, not {self.seed}",
+        )
+        _require(all(self.stop), "stop must not contain an empty string")
+        for name in ("logprobs", "prompt_logprobs"):
+            count: int | None = getattr(self, name)
+            _require(
+                count is None or 0 <= count <= MAX_LOGPROBS,
+                f"{name} must be between 0 and {MAX_LOGPROBS}, not {count}",
+            )
+
+
+def choice_seed(seed: int, choice: int) -> int:
+    """The seed of the choice-th completion of a request seeded with ``seed``.
+
+    Choice 0 uses the request's own seed. Choice i > 0 uses the first 8 bytes, big-endian, of SHA-256 over the ASCII
+    text ``"{seed}:{i}"``, shifted right by one bit so that it is a non-negative signed 64-bit number.
+    """
+    if choice == 0:
+        return seed
+    return int.from_bytes(sha256(f"{seed}:{choice}".encode("ascii")).digest()[:8], "big") >> 1
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt to be continued. ``request_id`` is unique among the requests that live."""
+
+    request_id: str
+    prompt: tuple[int, ...]
+    params: SamplingParams
+
+    def __post_init__(self) -> None:
+        _require(len(self.prompt) > 0, "prompt must have at least one token")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Natural-log probabilities of the raw model at one position: the token itself and the best alternatives,
+    most probable first, as many as were asked for."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """One thing that happened to a request.
+
+    ``token`` is the generated token; None on an event that only ends the request (abort, error, max_tokens 0).
+    With ``finish_reason`` STOP the token is the EOS or stop token that ended it: counted, but not part of the text.
+    ``prompt_logprobs`` comes on the request's first event, one entry per prompt token, the first entry None.
+    The event with a ``finish_reason`` is the request's last. ``error`` says what went wrong when it is ERROR.
+    """
+
+    request_id: str
+    token: int | None = None
+    logprobs: TokenLogprobs | None = None
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    finish_reason: FinishReason | None = None
+    error: str | None = None
+
+
+class RequestRefusedError(ValueError):
+    """The engine can never run this request; the message names the field and the limit."""
+
+
+class EngineDeadError(RuntimeError):
+    """The engine has stopped and takes no more requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a face must know of the model to check a request; ``note``: what its users should be told of it."""
+
+    name: str
+    max_model_len: int
+    vocab_size: int
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """``starting`` until everything is compiled, then ``ready``; ``dead`` after a fatal error.
+
+    ``stalled_seconds`` is how long work has been waiting with no step finished; 0 when idle.
+    """
+
+    state: Literal["starting", "ready", "dead"]
+    reason: str = ""
+    stalled_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """A snapshot for metrics; counters only grow."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    blocks_total: int = 0
+    blocks_free: int = 0
+    steps: int = 0
+    step_seconds: float = 0.0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    padded_tokens: int = 0
+    preemptions: int = 0
+    compilations_after_ready: int = 0
+
+
+@runtime_checkable
+class EngineClient(Protocol):
+    """What a face knows of an engine."""
+
+    @property
+    def model(self) -> ModelInfo: ...
+
+    @property
+    def tokenizer(self) -> "Tokenizer": ...
+
+    def generate(self, request: Request) -> AsyncIterator[TokenEvent]:
+        """Events of the request, the last one with a finish_reason. Closing the iterator early aborts the request.
+
+        Raises RequestRefusedError for a request that can never run and EngineDeadError when the engine is dead, both
+        on the first ``__anext__``.
+        """
+        ...
+
+    def status(self) -> EngineStatus: ...
+
+    def stats(self) -> EngineStats: ...

@@ -1,0 +1,108 @@
+"""THE jitted function: one step of fixed shape. Whatever a batch holds, the same program computes it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from jaxgen.kv_cache import KVCache
+from jaxgen.leaf import Leaf
+from jaxgen.models import Graph, Model, Params, bind
+from jaxgen.penalties import PenaltyState, update_penalties
+from jaxgen.request import MAX_LOGPROBS
+from jaxgen.sampling import sample, token_logprobs
+from jaxgen.step_batch import StepBatch
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Logprobs:
+    """Natural-log probabilities of the raw model for n positions: of one token each, and of the best alternatives."""
+
+    chosen: Float[Leaf, "n"]
+    top_tokens: Int[Leaf, "n P"]
+    top_values: Float[Leaf, "n P"]
+
+    @classmethod
+    def zeros(cls, n: int, vocab_size: int) -> "Logprobs":
+        best = min(MAX_LOGPROBS, vocab_size)
+        return cls(jnp.zeros(n), jnp.zeros((n, best), jnp.int32), jnp.zeros((n, best)))
+
+    def map(self, function: Callable[..., Array], *others: "Logprobs") -> "Logprobs":
+        """``function`` of each array, beside those of ``others``."""
+        mapped: Logprobs = jax.tree.map(function, self, *others)
+        return mapped
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class StepOutput:
+    """What a step found. Rows of padding, and rows whose chunk ends before its prompt does, hold nothing to read."""
+
+    tokens: Int[Leaf, "R"]
+    logprobs: Logprobs
+    """Of ``tokens``; zeros unless the batch wants them."""
+    prompt_logprobs: Logprobs
+    """Of ``batch.prompt_targets``, one entry per token; zeros where there is no target."""
+
+
+Step = Callable[[Params, KVCache, PenaltyState, StepBatch], tuple[KVCache, PenaltyState, StepOutput]]
+
+
+def make_step(graph: Graph, vocab_size: int) -> Step:
+    """The step of one model: (params, kv_cache, penalties, batch) -> (kv_cache, penalties, output).
+
+    Pure; meant to be jitted with the cache and the penalties donated. Optional work (penalties, filters, draws,
+    log-probabilities) hides behind ``lax.cond``, so there is no second program for it.
+    """
+
+    def step(
+        params: Params, cache: KVCache, penalties: PenaltyState, batch: StepBatch
+    ) -> tuple[KVCache, PenaltyState, StepOutput]:
+        model = bind(graph, params)
+        penalties = update_penalties(penalties, batch.tokens, batch.penalty_rows, batch.is_output, batch.penalty_resets)
+        hidden, cache = model(batch, cache)
+        last = jnp.maximum(batch.query_starts[1:] - 1, 0)
+        logits = model.logits(hidden[last])
+        tokens = sample(logits, batch.rows, penalties, batch.context_lens)
+        R, T = len(last), len(batch.tokens)
+        logprobs = lax.cond(
+            batch.want_logprobs,
+            lambda: Logprobs(*token_logprobs(logits, tokens)),
+            lambda: Logprobs.zeros(R, vocab_size),
+        )
+        prompt_logprobs = lax.cond(
+            jnp.any(batch.prompt_targets >= 0),
+            lambda: _prompt_logprobs(model, hidden, batch.prompt_targets, vocab_size, tile=min(R, T)),
+            lambda: Logprobs.zeros(T, vocab_size),
+        )
+        return cache, penalties, StepOutput(tokens, logprobs, prompt_logprobs)
+
+    return step
+
+
+def _prompt_logprobs(
+    model: Model, hidden: Float[Array, "T D"], targets: Int[Array, "T"], vocab_size: int, *, tile: int
+) -> Logprobs:
+    """Log-probabilities of ``targets``, ``tile`` tokens at a time so that no [T, V] array is ever made."""
+    T = len(targets)
+    padded = -(-T // tile) * tile
+    hidden = jnp.pad(hidden, ((0, padded - T), (0, 0)))
+    targets = jnp.pad(targets, (0, padded - T), constant_values=-1)
+
+    def compute(start: Int[Array, ""]) -> Logprobs:
+        logits = model.logits(lax.dynamic_slice_in_dim(hidden, start, tile))
+        wanted = lax.dynamic_slice_in_dim(targets, start, tile)
+        return Logprobs(*token_logprobs(logits, jnp.maximum(wanted, 0)))
+
+    def body(i: Int[Array, ""], found: Logprobs) -> Logprobs:
+        start = i * tile
+        wanted = jnp.any(lax.dynamic_slice_in_dim(targets, start, tile) >= 0)
+        piece = lax.cond(wanted, compute, lambda _: Logprobs.zeros(tile, vocab_size), start)
+        return found.map(lambda all_, new: lax.dynamic_update_slice_in_dim(all_, new, start, axis=0), piece)
+
+    found = lax.fori_loop(0, padded // tile, body, Logprobs.zeros(padded, vocab_size))
+    return found.map(lambda x: x[:T])

@@ -1,0 +1,91 @@
+"""Turns what a step found into the events its requests are told."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from jaxgen.request import TokenEvent, TokenLogprobs
+from jaxgen.scheduler import Outcome, StepPlan
+from jaxgen.sequence import Chunk
+from jaxgen.step import Logprobs, StepOutput
+
+
+@dataclass(frozen=True)
+class _HostLogprobs:
+    chosen: np.ndarray
+    top_tokens: np.ndarray
+    top_values: np.ndarray
+
+    @classmethod
+    def fetch(cls, logprobs: Logprobs) -> "_HostLogprobs":
+        return cls(*(np.asarray(x) for x in (logprobs.chosen, logprobs.top_tokens, logprobs.top_values)))
+
+    def entry(self, row: int, token: int, alternatives: int) -> TokenLogprobs:
+        top = zip(
+            self.top_tokens[row, :alternatives].tolist(), self.top_values[row, :alternatives].tolist(), strict=True
+        )
+        return TokenLogprobs(token, float(self.chosen[row]), tuple(top))
+
+
+@dataclass
+class EventMaker:
+    """Collects a prompt's log-probabilities over its chunks and hands them out with the request's first event."""
+
+    _prompt: dict[str, list[TokenLogprobs | None]] = field(default_factory=dict)
+    _told: set[str] = field(default_factory=set)
+    _logprobs: _HostLogprobs | None = None
+
+    def read(self, plan: StepPlan, output: StepOutput) -> None:
+        """Fetch from the device what the plan's requests want to know."""
+        wants = [chunk for chunk in plan.chunks if chunk.samples and chunk.sequence.params.logprobs is not None]
+        self._logprobs = _HostLogprobs.fetch(output.logprobs) if wants else None
+        starts = np.cumsum([0, *(chunk.length for chunk in plan.chunks)])
+        wanting = [
+            (chunk, int(start)) for chunk, start in zip(plan.chunks, starts, strict=False) if self._wants_prompt(chunk)
+        ]
+        if wanting:
+            found = _HostLogprobs.fetch(output.prompt_logprobs)
+            for chunk, start in wanting:
+                self._collect(chunk, start, found)
+
+    def make(self, outcome: Outcome) -> TokenEvent:
+        """The event of one outcome of the plan read last."""
+        sequence = outcome.sequence
+        params, request_id = sequence.params, sequence.request_id
+        logprobs = None
+        if self._logprobs is not None and outcome.token is not None and params.logprobs is not None:
+            logprobs = self._logprobs.entry(outcome.row, outcome.token, params.logprobs)
+        prompt = self._prompt.pop(request_id, None)
+        if prompt is not None:
+            self._told.add(request_id)
+        if outcome.finish_reason is not None:
+            self.forget(request_id)
+        return TokenEvent(
+            request_id,
+            outcome.token,
+            logprobs,
+            None if prompt is None else tuple(prompt),
+            outcome.finish_reason,
+        )
+
+    def forget(self, request_id: str) -> None:
+        """The request has ended."""
+        self._prompt.pop(request_id, None)
+        self._told.discard(request_id)
+
+    def _wants_prompt(self, chunk: Chunk) -> bool:
+        sequence = chunk.sequence
+        return (
+            sequence.params.prompt_logprobs is not None
+            and chunk.start < sequence.num_prompt
+            and sequence.request_id not in self._told
+        )
+
+    def _collect(self, chunk: Chunk, at: int, found: _HostLogprobs) -> None:
+        sequence = chunk.sequence
+        if chunk.start == 0:  # also after a preemption in mid-prompt, which begins anew
+            self._prompt[sequence.request_id] = [None]
+        entries = self._prompt[sequence.request_id]
+        for position in range(chunk.start + 1, min(chunk.end + 1, sequence.num_prompt)):
+            row = at + position - 1 - chunk.start
+            entries.append(found.entry(row, sequence.tokens[position], sequence.params.prompt_logprobs or 0))

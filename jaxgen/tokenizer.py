@@ -1,0 +1,317 @@
+"""Text to tokens, and tokens back to text one at a time. Host only, no jax.
+
+Tokens become text through a table from token id to bytes, read once per token from the tokenizer's own decoder. A token
+then costs one table look-up, however long the text already is, and a UTF-8 character is never broken.
+"""
+
+import codecs
+import json
+import logging
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from jaxgen.config import ConfigError
+
+_LOCAL_DECODERS = {"ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Sequence", "Strip"}
+"""Decoders under which every token but the first has one spelling, whatever its neighbours."""
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+class Tokenizer:
+    """A tokenizer, read-only once made: its methods may be called from several threads at once.
+
+    Raises ConfigError for a decoder whose text for a token depends on its neighbours (WordPiece, CTC).
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        self.vocab_size = _vocab_size(backend)
+        kinds = set(_decoder_types(backend))
+        if unknown := kinds - _LOCAL_DECODERS:
+            names, supported = ", ".join(sorted(unknown)), ", ".join(sorted(_LOCAL_DECODERS))
+            raise ConfigError(f"the tokenizer's decoder has {names}; supported: {supported}")
+        self._special = {i for i, token in backend.get_added_tokens_decoder().items() if token.special}
+        self._byte_level = "ByteLevel" in kinds
+        self._byte_fallback = "ByteFallback" in kinds
+        self._anchor = None if self._byte_level else self._find_anchor()
+        self._bytes: dict[int, bytes] = {}
+        self._first_bytes: dict[int, bytes] = {}
+
+    @classmethod
+    def from_directory(cls, path: str | Path) -> "Tokenizer":
+        """The tokenizer of a model directory (tokenizer.json, or files that transformers can turn into one).
+
+        Never runs code from the directory and never uses the network. Raises ConfigError that names the directory.
+        """
+        if not Path(path).is_dir():
+            raise ConfigError(f"tokenizer directory {path} does not exist")
+        try:
+            loaded = _auto_tokenizer().from_pretrained(
+                str(path), trust_remote_code=False, local_files_only=True, clean_up_tokenization_spaces=False
+            )
+        except Exception as error:  # transformers and tokenizers raise a dozen types, the latter a bare Exception
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ConfigError(f"cannot load a tokenizer from {path}: {reason}") from error
+        backend = getattr(loaded, "backend_tokenizer", None)
+        if backend is None:
+            raise ConfigError(f"the tokenizer in {path} has no fast version: add its tokenizer.json")
+        try:
+            return cls(backend)
+        except ConfigError as error:
+            raise ConfigError(f"cannot use the tokenizer in {path}: {error}") from error
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of ``text`` with the tokenizer's own special tokens (BOS where it has one).
+
+        Other threads run meanwhile: the batch call gives up the interpreter lock, the single one does not.
+        """
+        return self._backend.encode_batch_fast([text], add_special_tokens=True)[0].ids
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text of ``tokens``, special tokens left out.
+
+        Equal to the Hugging Face decode, except that bytes which are no UTF-8 never spoil the characters beside them: a
+        run of byte-fallback tokens keeps its whole characters and has U+FFFD for the rest.
+        """
+        detokenizer = Detokenizer(self)
+        return "".join(map(detokenizer.push, tokens)) + detokenizer.flush()
+
+    def text_stream(self, *, prompt: Sequence[int] = (), stop: Sequence[str] = (), min_tokens: int = 0) -> "TextStream":
+        """The text of a completion of ``prompt``, token by token; see TextStream."""
+        return TextStream(self, prompt=prompt, stop=stop, min_tokens=min_tokens)
+
+    def is_special(self, token: int) -> bool:
+        """Whether the token is left out of texts."""
+        return token in self._special
+
+    def text_bytes(self, token: int, *, first: bool = False) -> bytes:
+        """What the token adds to a text; ``first``: as its first token, where some tokenizers drop a space.
+
+        Empty for special tokens and for ids without a token (rows that only pad the vocabulary).
+        """
+        known = self._first_bytes if first else self._bytes
+        found = known.get(token)
+        if found is None:
+            found = known[token] = b"" if token in self._special else self._read_bytes(token, first)
+        return found
+
+    def token_text(self, token: int) -> str:
+        """The token as shown beside its log-probability: its text within a sentence, its name if it is special, and
+        ``bytes:\\xe2\\x82`` if its bytes are no whole characters."""
+        if token in self._special:
+            return self._backend.id_to_token(token) or ""
+        piece = self.text_bytes(token)
+        try:
+            return piece.decode("utf-8")
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+
+    def _read_bytes(self, token: int, first: bool) -> bytes:
+        name = self._backend.id_to_token(token)
+        if name is None:
+            return b""
+        if self._byte_level:
+            return _byte_level_bytes(name)
+        byte = _BYTE_TOKEN.fullmatch(name) if self._byte_fallback else None
+        if byte is not None and int(byte[1], 16) >= 0x80:
+            return bytes.fromhex(byte[1])
+        if first or self._anchor is None:
+            return self._decode_exactly([token]).encode()
+        both = self._decode_exactly([self._anchor, token])
+        return both[len(self._decode_exactly([self._anchor])) :].encode()
+
+    def _decode_exactly(self, tokens: list[int]) -> str:
+        return self._backend.decode(tokens, skip_special_tokens=False)
+
+    def _find_anchor(self) -> int | None:
+        """A token with text of its own: what another adds after it is that one's text within a sentence."""
+        for token in range(self.vocab_size):
+            name = self._backend.id_to_token(token)
+            if name is not None and not _BYTE_TOKEN.fullmatch(name) and self._decode_exactly([token]):
+                return token
+        return None
+
+
+class Detokenizer:
+    """Tokens in one by one, text out as soon as it is certain. What comes out joins to ``Tokenizer.decode`` of all.
+
+    A completion's text continues its prompt: ``prompt`` decides whether a leading space is dropped, and bytes of a
+    character that the prompt left unfinished come out with the completion.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._at_start = True
+        for token in _tail(tokenizer, prompt):
+            self.push(token)
+
+    def push(self, token: int) -> str:
+        piece = self._tokenizer.text_bytes(token, first=self._at_start)
+        if self._at_start:
+            # A token that is nothing but the dropped space is the first token all the same.
+            self._at_start = not self._tokenizer.text_bytes(token)
+        return self._utf8.decode(piece)
+
+    def flush(self) -> str:
+        """U+FFFD if a character is unfinished, else nothing."""
+        return self._utf8.decode(b"", final=True)
+
+
+class StopStrings:
+    """Passes text on up to the first stop string, holding back what may still become one.
+
+    The first match is the one that is complete first, as if text came character by character, so that it does not
+    depend on how the text was cut into pieces; of two complete at once, the longer. One Knuth-Morris-Pratt automaton
+    per stop string (SIAM J. Comput. 6, 1977) makes the work per character constant.
+    """
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        self._stop = stop
+        self._fallback = [_prefix_function(string) for string in stop]
+        self._matched = [0] * len(stop)
+        self._held = ""
+        self.stopped = False
+
+    def push(self, text: str) -> str:
+        """The text now certain; nothing once a stop string has come."""
+        if self.stopped:
+            return ""
+        if not self._stop:
+            return text
+        buffer = self._held + text
+        for end, char in enumerate(text, start=len(self._held) + 1):
+            if length := self._step(char):
+                self.stopped = True
+                self._held = ""
+                return buffer[: end - length]
+        certain = len(buffer) - max(self._matched)
+        self._held = buffer[certain:]
+        return buffer[:certain]
+
+    def flush(self) -> str:
+        """What was still held back: no stop string came of it."""
+        held, self._held = self._held, ""
+        return held
+
+    def _step(self, char: str) -> int:
+        """Moves every automaton by one character; the length of the longest stop string now complete, or 0."""
+        complete = 0
+        for i, string in enumerate(self._stop):
+            matched = self._matched[i]
+            while matched and string[matched] != char:
+                matched = self._fallback[i][matched - 1]
+            matched += string[matched] == char
+            self._matched[i] = matched
+            if matched == len(string):
+                complete = max(complete, matched)
+        return complete
+
+
+class TextStream:
+    """The text of one completion: a Detokenizer, then stop strings. Joins to the text up to the first stop string.
+
+    ``offset`` is where the next token's text begins, in characters of the completion as it would be without stop
+    strings. Text of the first ``min_tokens`` tokens is not searched for stop strings.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, *, prompt: Sequence[int] = (), stop: Sequence[str] = (), min_tokens: int = 0
+    ) -> None:
+        self._detokenizer = Detokenizer(tokenizer, prompt)
+        self._stop = StopStrings(stop)
+        self._unsearched = min_tokens if stop else 0
+        self.offset = 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string came: the text is complete and no more tokens are wanted."""
+        return self._stop.stopped
+
+    def push(self, token: int) -> str:
+        """The text that became certain with this token."""
+        text = self._detokenizer.push(token)
+        self.offset += len(text)
+        if self._unsearched:
+            self._unsearched -= 1
+            return text
+        return self._stop.push(text)
+
+    def flush(self) -> str:
+        """The rest, once no token follows; nothing after a stop string."""
+        if self.stopped:
+            return ""
+        return self._stop.push(self._detokenizer.flush()) + self._stop.flush()
+
+
+def _auto_tokenizer() -> Any:
+    # Imported on first use: transformers takes a second, and a server's import needs none of it.
+    class _NoAdvice(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            return "PyTorch was not found" not in record.getMessage()
+
+    logging.getLogger("transformers").addFilter(_NoAdvice())
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer
+
+
+def _vocab_size(backend: tokenizers.Tokenizer) -> int:
+    return max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+
+def _decoder_types(backend: tokenizers.Tokenizer) -> Iterator[str]:
+    if backend.decoder is None:
+        return
+    waiting: list[dict[str, Any]] = [json.loads(backend.decoder.__getstate__())]
+    while waiting:
+        decoder = waiting.pop()
+        yield decoder["type"]
+        waiting.extend(decoder.get("decoders", ()))
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The characters that byte-level BPE writes for the 256 bytes (Radford et al. 2019): printable ones stand for
+    themselves, the others for U+0100 onwards."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_OF_CHAR = _byte_alphabet()
+
+
+def _byte_level_bytes(name: str) -> bytes:
+    try:
+        return bytes(_BYTE_OF_CHAR[char] for char in name)
+    except KeyError:  # an added token, written as itself
+        return name.encode()
+
+
+def _tail(tokenizer: Tokenizer, prompt: Sequence[int]) -> Sequence[int]:
+    """The last tokens of ``prompt`` that decide how the next one is read: a UTF-8 character has at most 4 bytes, and
+    its first byte is never mistaken for another."""
+    size = 0
+    for i in range(len(prompt) - 1, -1, -1):
+        size += len(tokenizer.text_bytes(prompt[i]))
+        if size >= 4:
+            return prompt[i:]
+    return prompt
+
+
+def _prefix_function(string: str) -> list[int]:
+    """At i, the length of the longest proper prefix of ``string[: i + 1]`` that is also its suffix."""
+    lengths = [0] * len(string)
+    for i in range(1, len(string)):
+        length = lengths[i - 1]
+        while length and string[i] != string[length]:
+            length = lengths[length - 1]
+        lengths[i] = length + (string[i] == string[length])
+    return lengths

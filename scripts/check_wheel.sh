@@ -1,0 +1,14 @@
+#!/bin/sh
+# Build the wheel, install it into an environment of its own, and use its console script from another folder.
+set -e
+cd "$(dirname "$0")/.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+.venv/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$work" .
+.venv/bin/python -m venv --system-site-packages "$work/venv"
+"$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint scripts/constraints.txt "$work"/jaxgen-*.whl
+cd "$work"
+venv/bin/jaxgen serve --help >/dev/null
+venv/bin/jaxgen convert-weights --help >/dev/null
+venv/bin/python -c 'from jaxgen import LLM, SamplingParams; print(LLM().generate(["hello"], SamplingParams(max_tokens=4))[0])'
+echo "wheel: ok"

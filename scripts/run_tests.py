@@ -1,0 +1,71 @@
+"""Run the checks and tests in parts, print each part's seconds, fail if any part fails.
+
+``--full`` adds the long parts; ``--only a,b`` runs some. With CI=true a skipped test is a failure: on a machine that
+was set up by ``scripts/test`` nothing may be missing.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+PYTEST = (sys.executable, "-m", "pytest", "-q")
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    command: tuple[str, ...]
+    full_only: bool = False
+
+
+BIN = Path(sys.executable).parent
+PARTS = (
+    Part("lint", (str(BIN / "ruff"), "check", ".")),
+    Part("format", (str(BIN / "ruff"), "format", "--check", ".")),
+    Part("types", (str(BIN / "mypy"),)),
+    Part("imports", (str(BIN / "lint-imports"),)),
+    Part("tests", (*PYTEST, "-m", "not full")),
+    Part("long tests", (*PYTEST, "-m", "full"), full_only=True),
+)
+
+
+def run(part: Part) -> tuple[bool, float]:
+    """Run one part with its output shown; a skipped test fails the part on CI."""
+    started = time.monotonic()
+    print(f"== {part.name}", flush=True)
+    process = subprocess.Popen(part.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    skipped = False
+    for line in process.stdout:
+        print(line, end="", flush=True)
+        skipped = skipped or bool(re.match(r"SKIPPED ", line))
+    ok = process.wait() == 0
+    if skipped and os.environ.get("CI") == "true":
+        print(f"{part.name}: a test was skipped, which CI does not allow")
+        ok = False
+    return ok, time.monotonic() - started
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--full", action="store_true", help="also the long parts (up to an hour)")
+    parser.add_argument("--only", default="", help="comma-separated names of parts")
+    args = parser.parse_args()
+    only = {name for name in args.only.split(",") if name}
+    if unknown := only - {part.name for part in PARTS}:
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(p.name for p in PARTS)}")
+    parts = [p for p in PARTS if (p.name in only if only else args.full or not p.full_only)]
+    results = [(part.name, *run(part)) for part in parts]
+    print("\npart        seconds  result")
+    for name, ok, seconds in results:
+        print(f"{name:10} {seconds:8.1f}  {'ok' if ok else 'FAILED'}")
+    return 0 if all(ok for _, ok, _ in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

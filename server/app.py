@@ -1,0 +1,106 @@
+"""The ASGI app: routes, keys and errors around an engine."""
+
+from time import time
+from typing import Any
+
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from jaxgen.request import EngineClient, EngineDeadError, RequestRefusedError
+from server.auth import ApiKeyMiddleware
+from server.completions import CompletionsEndpoint, model_not_found
+from server.config import DEFAULT_CONFIG, ServerConfig
+from server.errors import ApiError, api_error, http_exception, unexpected_error
+from server.lifecycle import Lifecycle
+from server.metrics import Metrics
+
+
+def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> Starlette:
+    """The OpenAI-compatible face of ``engine``: an ASGI app of its own, or mounted inside another.
+
+    It starts and stops nothing: the engine belongs to the caller, and no lifespan event is needed.
+    ``app.state.lifecycle`` is how the caller drains it.
+    """
+    lifecycle = Lifecycle(engine, config)
+    metrics = Metrics(engine)
+    probes = _Probes(lifecycle)
+    models = _Models(engine)
+    app = Starlette(
+        routes=[
+            Route("/v1/completions", CompletionsEndpoint(engine, config, lifecycle, metrics), methods=["POST"]),
+            Route("/v1/models", models.list),
+            Route("/v1/models/{model:path}", models.get),
+            Route("/health", probes.health),
+            Route("/ready", probes.ready),
+            Route("/metrics", _metrics_route(metrics)),
+        ],
+        middleware=[Middleware(ApiKeyMiddleware, keys=config.api_keys)],
+        exception_handlers={
+            ApiError: api_error,
+            RequestRefusedError: api_error,
+            EngineDeadError: api_error,
+            HTTPException: http_exception,
+            Exception: unexpected_error,
+        },
+    )
+    # A path with a slash too many is an unknown route, not a redirect that drops the body.
+    app.router.redirect_slashes = False
+    app.state.lifecycle = lifecycle
+    return app
+
+
+class _Models:
+    def __init__(self, engine: EngineClient) -> None:
+        self._engine = engine
+        self._created = int(time())
+
+    def _model(self) -> dict[str, Any]:
+        model = self._engine.model
+        return {
+            "id": model.name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "jaxgen",
+            "max_model_len": model.max_model_len,
+        }
+
+    async def list(self, _: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [self._model()]})
+
+    async def get(self, request: Request) -> Response:
+        name = request.path_params["model"]
+        if name != self._engine.model.name:
+            raise model_not_found(name)
+        return JSONResponse(self._model())
+
+
+class _Probes:
+    """/health: may this process be left running? /ready: may it be sent requests?"""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+
+    async def health(self, _: Request) -> Response:
+        return _probe_answer(self._lifecycle.trouble())
+
+    async def ready(self, _: Request) -> Response:
+        return _probe_answer("draining" if self._lifecycle.draining else self._lifecycle.trouble())
+
+
+def _probe_answer(trouble: str | None) -> Response:
+    if trouble is None:
+        return JSONResponse({"status": "ok"})
+    return JSONResponse({"status": "unavailable", "reason": trouble}, status_code=503)
+
+
+def _metrics_route(metrics: Metrics) -> Any:
+    async def show(request: Request) -> Response:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(metrics.registry), media_type=content_type)
+
+    return show

@@ -1,0 +1,115 @@
+"""One completion as it grows: token events in; text, log-probabilities and a finish reason out, in pieces or whole."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from jaxgen.request import FinishReason, Request, TokenEvent
+from jaxgen.tokenizer import Tokenizer
+from server.errors import ApiError
+from server.logprobs import LogprobList
+from server.params import CompletionParams
+from server.prompts import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What a choice has to say since it was last asked."""
+
+    text: str
+    logprobs: dict[str, Any] | None
+    finish_reason: str | None
+
+
+class Choice:
+    """``feed`` it the request's events until ``finish_reason`` is set; ``take`` what there is at any time.
+
+    The pieces of a choice join to the same text and log-probabilities however often one is taken.
+    """
+
+    def __init__(self, index: int, prompt: Prompt, request: Request, tokenizer: Tokenizer, params: CompletionParams):
+        self.index = index
+        self.prompt = prompt
+        self.request = request
+        self.num_tokens = 0
+        self.finish_reason: str | None = None
+        self._tokenizer = tokenizer
+        self._echo = params.echo
+        self._show_logprobs = params.logprobs is not None
+        sampling = params.sampling
+        self._stream = tokenizer.text_stream(prompt=prompt.tokens, stop=sampling.stop, min_tokens=sampling.min_tokens)
+        self._begun = False
+        self._told_finish = False
+        self._text: list[str] = []
+        self._length = 0
+        self._prompt_length = 0
+        self._logprobs = LogprobList()
+        self._logprob_sum = 0.0
+
+    @property
+    def mean_logprob(self) -> float:
+        """Natural log, per generated token; 0 when there is none."""
+        return self._logprob_sum / self.num_tokens if self.num_tokens else 0.0
+
+    @property
+    def has_news(self) -> bool:
+        """Whether ``take`` would return something new."""
+        if self.finish_reason is not None:
+            return not self._told_finish
+        return bool(self._text) or self._logprobs.begins_within(self._length)
+
+    def feed(self, event: TokenEvent) -> None:
+        """Raises ApiError when the event says that the engine gave the request up."""
+        if event.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
+            raise _given_up(event)
+        if not self._begun:
+            self._begun = True
+            if self._echo:
+                self._echo_prompt(event)
+        if event.token is not None:
+            self._add_token(event)
+        if self._stream.stopped:
+            self.finish_reason = "stop"
+        elif event.finish_reason is not None:
+            self._add_text(self._stream.flush())
+            self.finish_reason = "stop" if self._stream.stopped else event.finish_reason.value
+
+    def take(self) -> Piece:
+        text = "".join(self._text)
+        self._text.clear()
+        ended = self.finish_reason is not None
+        self._told_finish = ended
+        logprobs = self._logprobs.take(self._length, ended=ended).as_json() if self._show_logprobs else None
+        return Piece(text, logprobs, self.finish_reason)
+
+    def _add_token(self, event: TokenEvent) -> None:
+        assert event.token is not None
+        self.num_tokens += 1
+        if event.logprobs is not None:
+            self._logprob_sum += event.logprobs.logprob
+            if self._show_logprobs:
+                offset = self._prompt_length + self._stream.offset
+                self._logprobs.append(self._tokenizer, event.token, event.logprobs, offset)
+        # The EOS or stop token that ends a request is counted, but is not part of its text.
+        if event.finish_reason is not FinishReason.STOP:
+            self._add_text(self._stream.push(event.token))
+
+    def _add_text(self, text: str) -> None:
+        if text:
+            self._text.append(text)
+            self._length += len(text)
+
+    def _echo_prompt(self, event: TokenEvent) -> None:
+        prompt = self.prompt
+        self._add_text(prompt.text)
+        self._prompt_length = len(prompt.text)
+        if self._show_logprobs:
+            known = event.prompt_logprobs or (None,) * len(prompt.tokens)
+            for token, logprobs, offset in zip(prompt.tokens, known, prompt.offsets, strict=True):
+                self._logprobs.append(self._tokenizer, token, logprobs, offset)
+
+
+def _given_up(event: TokenEvent) -> ApiError:
+    if event.finish_reason is FinishReason.ABORT:
+        return ApiError(503, "The server ended this request early.", code="aborted")
+    reason = (event.error or "no reason given").splitlines()[0]
+    return ApiError(500, f"The engine failed on this request: {reason}")

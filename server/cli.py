@@ -1,0 +1,30 @@
+"""The ``jaxgen`` command. A composition root: ``serve`` joins an engine and the web face."""
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+
+COMMANDS = {
+    "serve": ("server.serve", "serve a model over HTTP"),
+    "convert-weights": ("weights.convert", "convert a Hugging Face checkpoint to jaxgen's own format"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; each brings its own parser and is imported only when it is the one."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    name = arguments[0] if arguments else "--help"
+    if name in ("-h", "--help"):
+        print("usage: jaxgen COMMAND [options]    (jaxgen COMMAND --help tells the options)\n")
+        for known, (_, what) in COMMANDS.items():
+            print(f"  {known:16} {what}")
+        return 0 if arguments else 2
+    if name not in COMMANDS:
+        print(f"jaxgen: no command {name!r}; there are {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    command: Callable[[Sequence[str]], int | None] = importlib.import_module(COMMANDS[name][0]).main
+    return command(arguments[1:]) or 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""The server's limits and keys: a frozen dataclass, complete at birth."""
+
+from dataclasses import dataclass, field, fields
+
+from jaxgen.config import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """What the HTTP face allows. Raises ConfigError that names the field when a value makes no sense."""
+
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    """Keys that callers may present; empty: everyone may call."""
+    max_body_bytes: int = 4 * 2**20
+    """Longest request body, bytes."""
+    max_prompts: int = 128
+    """Most prompts of one request."""
+    max_n: int = 128
+    """Largest n and best_of."""
+    max_choices: int = 256
+    """Most completions computed for one request: prompts x best_of (or n)."""
+    max_stop_strings: int = 4
+    max_stop_length: int = 256
+    """Longest stop string, characters."""
+    max_stop_token_ids: int = 64
+    max_logit_bias: int = 300
+    """Most logit_bias entries of one request."""
+    stall_limit_s: float = 60.0
+    """Seconds that work may wait with no step finished before /health says so."""
+    retry_after_s: int = 5
+    """Seconds that a caller is told to wait when the server starts or drains."""
+    inline_encode_chars: int = 4096
+    """Prompts of more characters than this are tokenised in a thread, so that other requests go on meanwhile."""
+    encode_threads: int = 2
+    """Threads that tokenise long prompts; further prompts wait for one."""
+
+    def __post_init__(self) -> None:
+        if not all(self.api_keys):
+            raise ConfigError("api_keys must not contain an empty key")
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name not in ("api_keys", "inline_encode_chars", "max_logit_bias") and value <= 0:
+                raise ConfigError(f"{item.name} must be more than 0, not {value}")
+
+
+DEFAULT_CONFIG = ServerConfig()

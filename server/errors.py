@@ -1,0 +1,74 @@
+"""Every error a caller can see, in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
+
+import logging
+from collections.abc import Mapping
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from jaxgen.request import EngineDeadError, RequestRefusedError
+
+logger = logging.getLogger(__name__)
+
+INTERNAL_MESSAGE = "The server had an error while processing your request."
+
+
+class ApiError(Exception):
+    """An answer other than 200: HTTP status, and what goes into the error object."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.headers = headers
+
+    def body(self) -> dict[str, dict[str, str | None]]:
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.body(), status_code=self.status, headers=self.headers)
+
+
+def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    return ApiError(400, message, param=param, code=code)
+
+
+def as_api_error(error: Exception) -> ApiError:
+    """What a caller is told of ``error``. The unexpected is logged here and told without detail."""
+    match error:
+        case ApiError():
+            return error
+        case RequestRefusedError():
+            return bad_request(str(error))
+        case EngineDeadError():
+            return ApiError(503, f"The engine is not running: {error}", code="engine_dead")
+    logger.error("unexpected error while answering a request", exc_info=error)
+    return ApiError(500, INTERNAL_MESSAGE)
+
+
+async def http_exception(_: Request, error: Exception) -> Response:
+    """Starlette's own refusals: unknown route, wrong method."""
+    assert isinstance(error, HTTPException)
+    messages = {404: "There is no such route.", 405: "This route does not take that method."}
+    return ApiError(error.status_code, messages.get(error.status_code, error.detail), headers=error.headers).response()
+
+
+async def api_error(_: Request, error: Exception) -> Response:
+    return as_api_error(error).response()
+
+
+async def unexpected_error(_: Request, __: Exception) -> Response:
+    """For the outermost handler, after which Starlette raises the error again for the HTTP server to log."""
+    return ApiError(500, INTERNAL_MESSAGE).response()

@@ -1,0 +1,82 @@
+"""Several completions at once: one task per choice draws its tokens from the engine."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import Self, cast
+
+from jaxgen.request import EngineClient, TokenEvent
+from server.choice import Choice
+from server.metrics import Metrics, RequestTimer
+
+
+class Generation:
+    """An async context in which the engine works on ``choices``; leaving it aborts what is unfinished.
+
+    Tokens are drawn as soon as they are there and kept in their choice as text, so that stop strings act at once and a
+    slow reader delays nobody. What is kept for a slow reader is at most the text of its choices' max_tokens.
+    """
+
+    def __init__(self, engine: EngineClient, choices: Sequence[Choice], metrics: Metrics, arrival: float) -> None:
+        """``arrival``: when the caller's request came, a ``perf_counter`` reading."""
+        self._engine = engine
+        self._choices = choices
+        self._metrics = metrics
+        self._arrival = arrival
+        self._news = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self._tasks = [asyncio.create_task(self._run(choice)) for choice in self._choices]
+        for task in self._tasks:
+            task.add_done_callback(lambda _: self._news.set())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        # Their own errors were raised by next_news, or came after the one that was.
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def next_news(self) -> list[Choice]:
+        """Waits until some choices have something to take, and returns them; none when all have ended and been taken.
+
+        Raises the first error of any choice.
+        """
+        while True:
+            self._news.clear()
+            for task in self._tasks:
+                if task.done():
+                    task.result()
+            ready = [choice for choice in self._choices if choice.has_news]
+            if ready or all(task.done() for task in self._tasks):
+                return ready
+            await self._news.wait()
+
+    async def finish(self) -> None:
+        """Waits until every choice has ended. Raises the first error of any."""
+        await asyncio.gather(*self._tasks)
+
+    async def _run(self, choice: Choice) -> None:
+        timer = RequestTimer(self._metrics, self._arrival)
+        reason = "error"
+        try:
+            # The protocol promises an iterator that can be closed early, which typing calls a generator.
+            events = cast(AsyncGenerator[TokenEvent, None], self._engine.generate(choice.request))
+            async with aclosing(events):
+                async for event in events:
+                    timer.observe(event)
+                    choice.feed(event)
+                    self._news.set()
+                    if choice.finish_reason is not None:
+                        reason = choice.finish_reason
+                        return
+            raise RuntimeError(f"the engine ended {choice.request.request_id} without a finish event")
+        except asyncio.CancelledError:
+            reason = "abort"
+            raise
+        finally:
+            timer.finish(reason)

@@ -1,0 +1,113 @@
+"""Prometheus metrics under the names that vLLM's dashboards know, with the prefix ``jaxgen_``.
+
+Counters and gauges are read from the engine when they are asked for; latencies are measured here, where events arrive.
+``request_queue_time_seconds`` is not among them: a face is not told when a request was first scheduled.
+"""
+
+from collections.abc import Iterator
+from time import perf_counter
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from jaxgen.request import EngineClient, TokenEvent
+
+_TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 10.0)
+_REQUEST_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0)
+_LABEL = ["model_name"]
+
+
+class Metrics:
+    """One app's metrics, in a registry of their own."""
+
+    def __init__(self, engine: EngineClient) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(_EngineCollector(engine))
+        model = engine.model.name
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            made = Histogram(f"jaxgen_{name}", text, _LABEL, buckets=buckets, registry=self.registry)
+            return made.labels(model)
+
+        self.first_token = histogram(
+            "time_to_first_token_seconds", "From a request's arrival to its first token.", _REQUEST_BUCKETS
+        )
+        self.inter_token = histogram(
+            "inter_token_latency_seconds", "From one token of a request to its next.", _TOKEN_BUCKETS
+        )
+        self.request = histogram(
+            "e2e_request_latency_seconds", "From a request's arrival to its last token.", _REQUEST_BUCKETS
+        )
+        self._finished = Counter(
+            "jaxgen_request_success", "Requests ended.", [*_LABEL, "finished_reason"], registry=self.registry
+        )
+        self._model = model
+        for reason in ("stop", "length", "abort", "error"):
+            self._finished.labels(model, reason)
+
+    def count_finished(self, reason: str) -> None:
+        """``reason``: stop, length, abort (the caller left) or error."""
+        self._finished.labels(self._model, reason).inc()
+
+
+class RequestTimer:
+    """Latencies of one engine request that arrived at ``arrival``, a ``perf_counter`` reading."""
+
+    def __init__(self, metrics: Metrics, arrival: float) -> None:
+        self._metrics = metrics
+        self._arrival = arrival
+        self._last: float | None = None
+
+    def observe(self, event: TokenEvent) -> None:
+        if event.token is None:
+            return
+        now = perf_counter()
+        if self._last is None:
+            self._metrics.first_token.observe(now - self._arrival)
+        else:
+            self._metrics.inter_token.observe(now - self._last)
+        self._last = now
+
+    def finish(self, reason: str) -> None:
+        self._metrics.count_finished(reason)
+        if reason in ("stop", "length"):
+            self._metrics.request.observe(perf_counter() - self._arrival)
+
+
+class _EngineCollector(Collector):
+    """The engine's own numbers, at the time of the scrape."""
+
+    def __init__(self, engine: EngineClient) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self._engine.stats()
+        used = stats.blocks_total - stats.blocks_free
+        gauges = {
+            "num_requests_running": ("Requests that are computed.", stats.num_running),
+            "num_requests_waiting": ("Requests that wait for their first step.", stats.num_waiting),
+            "kv_cache_usage_perc": ("Share of KV cache blocks in use, 0 to 1.", used / max(stats.blocks_total, 1)),
+            "kv_cache_blocks": ("Blocks in the KV cache.", stats.blocks_total),
+        }
+        counters = {
+            "prompt_tokens": ("Prompt tokens computed.", stats.prompt_tokens),
+            "generation_tokens": ("Tokens generated.", stats.generation_tokens),
+            "padded_tokens": ("Tokens of steps that were padding.", stats.padded_tokens),
+            "steps": ("Steps run.", stats.steps),
+            "step_seconds": ("Time spent in steps, seconds.", stats.step_seconds),
+            "num_preemptions": ("Requests that lost their blocks and waited again.", stats.preemptions),
+            "compilations_after_ready": (
+                "Programs compiled after the engine was ready.",
+                stats.compilations_after_ready,
+            ),
+        }
+        model = [self._engine.model.name]
+        for name, (text, value) in gauges.items():
+            gauge = GaugeMetricFamily(f"jaxgen_{name}", text, labels=_LABEL)
+            gauge.add_metric(model, value)
+            yield gauge
+        for name, (text, value) in counters.items():
+            counter = CounterMetricFamily(f"jaxgen_{name}", text, labels=_LABEL)
+            counter.add_metric(model, value)
+            yield counter

@@ -1,0 +1,126 @@
+"""From a request's fields to sampling parameters: defaults, limits, and which fields go together."""
+
+from dataclasses import dataclass
+
+from jaxgen.request import MAX_LOGPROBS, ModelInfo, SamplingParams
+from server.config import ServerConfig
+from server.errors import ApiError, bad_request
+from server.schema import CompletionRequest, StreamOptions
+
+DEFAULT_MAX_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionParams:
+    """What to compute, and how to show it. ``sampling`` is one choice's, its seed still that of the request."""
+
+    sampling: SamplingParams
+    n: int
+    best_of: int
+    echo: bool
+    logprobs: int | None
+    stream: bool
+    include_usage: bool
+    continuous_usage: bool
+
+
+def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConfig) -> CompletionParams:
+    """Every field but model and prompt, honoured or refused. Raises ApiError 400 that names the field."""
+    if body.suffix is not None:
+        raise bad_request("suffix is not supported: this server continues prompts and does not insert.", "suffix")
+    n, best_of = _choices(body, config)
+    options = body.stream_options or StreamOptions()
+    if body.stream_options is not None and not body.stream:
+        raise bad_request("stream_options needs stream to be true.", "stream_options")
+    if body.logprobs is not None and not 0 <= body.logprobs <= MAX_LOGPROBS:
+        raise bad_request(
+            f"logprobs must be between 0 and {MAX_LOGPROBS} (OpenAI's own limit is 5), not {body.logprobs}.", "logprobs"
+        )
+    return CompletionParams(
+        sampling=_sampling(body, model, config, ranked=best_of > n),
+        n=n,
+        best_of=best_of,
+        echo=bool(body.echo),
+        logprobs=body.logprobs,
+        stream=bool(body.stream),
+        include_usage=bool(options.include_usage),
+        continuous_usage=bool(options.continuous_usage_stats),
+    )
+
+
+def _choices(body: CompletionRequest, config: ServerConfig) -> tuple[int, int]:
+    n = _or(body.n, 1)
+    if not 1 <= n <= config.max_n:
+        raise bad_request(f"n must be between 1 and {config.max_n}, not {n}.", "n")
+    best_of = _or(body.best_of, n)
+    if not n <= best_of <= config.max_n:
+        raise bad_request(f"best_of must be between n ({n}) and {config.max_n}, not {best_of}.", "best_of")
+    if best_of > n and body.stream:
+        raise bad_request("best_of over n cannot be streamed: the best are known only at the end.", "best_of")
+    return n, best_of
+
+
+def _sampling(body: CompletionRequest, model: ModelInfo, config: ServerConfig, *, ranked: bool) -> SamplingParams:
+    logprobs = 0 if ranked and body.logprobs is None else body.logprobs
+    try:
+        return SamplingParams(
+            max_tokens=_or(body.max_tokens, DEFAULT_MAX_TOKENS),
+            min_tokens=_or(body.min_tokens, 0),
+            temperature=_or(body.temperature, 1.0),
+            top_p=_or(body.top_p, 1.0),
+            top_k=0 if body.top_k == -1 else _or(body.top_k, 0),
+            min_p=_or(body.min_p, 0.0),
+            presence_penalty=_or(body.presence_penalty, 0.0),
+            frequency_penalty=_or(body.frequency_penalty, 0.0),
+            repetition_penalty=_or(body.repetition_penalty, 1.0),
+            logit_bias=_logit_bias(body, model),
+            seed=body.seed,
+            stop=_stop(body, config),
+            stop_token_ids=_stop_token_ids(body, model),
+            ignore_eos=bool(body.ignore_eos),
+            logprobs=logprobs,
+            prompt_logprobs=body.logprobs if body.echo else None,
+        )
+    except ValueError as error:
+        raise _out_of_range(error) from error
+
+
+def _out_of_range(error: ValueError) -> ApiError:
+    """SamplingParams begins its messages with the field."""
+    name = str(error).partition(" ")[0]
+    return bad_request(f"{error}.", name if name in CompletionRequest.model_fields else None)
+
+
+def _logit_bias(body: CompletionRequest, model: ModelInfo) -> dict[int, float]:
+    bias = {}
+    for key, value in (body.logit_bias or {}).items():
+        token = int(key) if key.isascii() and key.isdecimal() and len(key) < 20 else -1
+        if not 0 <= token < model.vocab_size or key != str(token):
+            raise bad_request(
+                f"logit_bias: {key[:20]!r} is no token id; ids are 0 to {model.vocab_size - 1}.", "logit_bias"
+            )
+        bias[token] = value
+    return bias
+
+
+def _stop(body: CompletionRequest, config: ServerConfig) -> tuple[str, ...]:
+    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    longest = max(map(len, stop), default=0)
+    if longest > config.max_stop_length:
+        raise bad_request(
+            f"stop has a string of {longest} characters; this server takes {config.max_stop_length}.", "stop"
+        )
+    return stop
+
+
+def _stop_token_ids(body: CompletionRequest, model: ModelInfo) -> tuple[int, ...]:
+    for token in body.stop_token_ids or ():
+        if not 0 <= token < model.vocab_size:
+            raise bad_request(
+                f"stop_token_ids: {token} is no token id; ids are 0 to {model.vocab_size - 1}.", "stop_token_ids"
+            )
+    return tuple(body.stop_token_ids or ())
+
+
+def _or[T](value: T | None, default: T) -> T:
+    return default if value is None else value

@@ -1,0 +1,101 @@
+"""Prompts as the engine takes them: token ids, within the vocabulary and the context."""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from jaxgen.request import EngineClient, ModelInfo
+from jaxgen.tokenizer import Tokenizer
+from server.config import ServerConfig
+from server.errors import bad_request
+from server.params import CompletionParams
+from server.schema import PROMPT_MESSAGE, CompletionRequest
+
+_Source = str | list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """``text`` is the prompt as echoed: what the caller wrote, or what its token ids say. ``offsets`` is where each
+    token begins in it, in characters. Both are empty unless the request has echo."""
+
+    tokens: tuple[int, ...]
+    text: str = ""
+    offsets: tuple[int, ...] = ()
+
+
+class PromptReader:
+    """Turns the prompt field into Prompts. Long ones are read in a few threads, so that neither the event loop nor the
+    machine's other cores are taken up by them."""
+
+    def __init__(self, engine: EngineClient, config: ServerConfig) -> None:
+        self._engine = engine
+        self._config = config
+        self._threads = ThreadPoolExecutor(config.encode_threads, thread_name_prefix="jaxgen-encode")
+
+    async def read(self, body: CompletionRequest, params: CompletionParams) -> list[Prompt]:
+        """Raises ApiError 400 for a prompt that is missing, empty, out of the vocabulary or too long, and for more
+        choices than may be computed at once."""
+        sources = _sources(body)
+        choices = len(sources) * params.best_of
+        if choices > self._config.max_choices:
+            raise bad_request(
+                f"prompts times best_of (or n) is {choices}; this server computes {self._config.max_choices} at once.",
+                "best_of" if params.best_of > params.n else "n",
+            )
+        work = (self._engine.tokenizer, self._engine.model, params)
+        if sum(map(len, sources)) <= self._config.inline_encode_chars:
+            return [_read_prompt(source, *work) for source in sources]
+        loop = asyncio.get_running_loop()
+        # One after another: a request holds one thread at a time, and none once its caller has left.
+        return [await loop.run_in_executor(self._threads, _read_prompt, source, *work) for source in sources]
+
+
+def _sources(body: CompletionRequest) -> list[_Source]:
+    prompt = body.prompt
+    if prompt is None:
+        raise bad_request(f"prompt is missing: {PROMPT_MESSAGE}.", "prompt")
+    if isinstance(prompt, str):
+        return [prompt]
+    tokens = [item for item in prompt if isinstance(item, int)]
+    return [tokens] if tokens else [item for item in prompt if not isinstance(item, int)]
+
+
+def _read_prompt(source: _Source, tokenizer: Tokenizer, model: ModelInfo, params: CompletionParams) -> Prompt:
+    if not source:
+        raise bad_request("prompt must not be empty; to start from nothing, send the id of the BOS token.", "prompt")
+    tokens = tokenizer.encode(source) if isinstance(source, str) else source
+    _check(tokens, params.sampling.max_tokens, model)
+    if not params.echo:
+        return Prompt(tuple(tokens))
+    text, offsets = _echo(tokenizer, tokens)
+    if isinstance(source, str):
+        # A tokenizer that normalises text may count other characters than the caller wrote.
+        text, offsets = source, [min(offset, len(source)) for offset in offsets]
+    return Prompt(tuple(tokens), text, tuple(offsets))
+
+
+def _check(tokens: Sequence[int], max_tokens: int, model: ModelInfo) -> None:
+    if not tokens:
+        raise bad_request("prompt has no tokens.", "prompt")
+    for token in (min(tokens), max(tokens)):
+        if not 0 <= token < model.vocab_size:
+            raise bad_request(f"prompt: {token} is no token id; ids are 0 to {model.vocab_size - 1}.", "prompt")
+    if len(tokens) + max_tokens > model.max_model_len:
+        raise bad_request(
+            f"This model's longest context is {model.max_model_len} tokens, but {len(tokens) + max_tokens} were asked "
+            f"for: {len(tokens)} of the prompt and max_tokens {max_tokens}.",
+            "max_tokens" if len(tokens) <= model.max_model_len else "prompt",
+            "context_length_exceeded",
+        )
+
+
+def _echo(tokenizer: Tokenizer, tokens: Sequence[int]) -> tuple[str, list[int]]:
+    """The text of ``tokens`` without a character left unfinished at its end, and where each begins in it."""
+    stream = tokenizer.text_stream()
+    offsets, parts = [], []
+    for token in tokens:
+        offsets.append(stream.offset)
+        parts.append(stream.push(token))
+    return "".join(parts), offsets

@@ -1,0 +1,118 @@
+"""The body of a completions request: its fields and their types. What is not here is refused by name.
+
+Every field may be null, which means absent. Types are strict: true is no integer and "1" is no number, but an integer
+is a number.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
+
+from server.config import ServerConfig
+from server.errors import ApiError, bad_request
+
+PROMPT_MESSAGE = "prompt must be a string, a list of strings, a list of token ids, or a list of lists of token ids"
+
+_TokenIds = Annotated[list[int], Field(fail_fast=True)]
+
+
+def _prompt_kind(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "text"
+    first = value[0] if isinstance(value, list) and value else None
+    return {str: "texts", int: "tokens", list: "token_lists"}.get(type(first))
+
+
+Prompt = Annotated[
+    Annotated[str, Tag("text")]
+    | Annotated[list[str], Field(fail_fast=True), Tag("texts")]
+    | Annotated[_TokenIds, Tag("tokens")]
+    | Annotated[list[_TokenIds], Field(fail_fast=True), Tag("token_lists")],
+    Discriminator(_prompt_kind),
+]
+
+Stop = Annotated[
+    Annotated[str, Tag("text")] | Annotated[list[str], Tag("texts")],
+    Discriminator(lambda value: "texts" if isinstance(value, list) else "text"),
+]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+
+class StreamOptions(_Body):
+    """``continuous_usage_stats``: every chunk carries the usage of its choice so far."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class CompletionRequest(_Body):
+    """OpenAI's fields of /v1/completions, then those that others add. ``user`` only names the caller's end user."""
+
+    model: str | None = None
+    prompt: Prompt | None = None
+    best_of: int | None = None
+    echo: bool | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    logprobs: int | None = None
+    max_tokens: int | None = None
+    n: int | None = None
+    presence_penalty: float | None = None
+    seed: int | None = None
+    stop: Stop | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    suffix: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    user: str | None = None
+
+    ignore_eos: bool | None = None
+    min_p: float | None = None
+    min_tokens: int | None = None
+    repetition_penalty: float | None = None
+    stop_token_ids: list[int] | None = None
+    top_k: int | None = None
+
+
+def parse_completion(data: dict[str, Any], config: ServerConfig) -> CompletionRequest:
+    """The typed request. Raises ApiError 400 that names the first unknown, oversized or mistyped field."""
+    for name in data:
+        if name not in CompletionRequest.model_fields:
+            raise bad_request(f"Unknown field {name[:100]!r}.", name[:100])
+    # Sizes first: what is over a limit is not worth looking at entry by entry.
+    _check_sizes(data, config)
+    try:
+        return CompletionRequest.model_validate(data)
+    except ValidationError as error:
+        raise _first_fault(error) from error
+
+
+def _check_sizes(data: dict[str, Any], config: ServerConfig) -> None:
+    prompt = data.get("prompt")
+    if isinstance(prompt, list) and _prompt_kind(prompt) != "tokens" and len(prompt) > config.max_prompts:
+        raise bad_request(f"prompt has {len(prompt)} entries; this server takes {config.max_prompts}.", "prompt")
+    limits = {
+        "stop": config.max_stop_strings,
+        "stop_token_ids": config.max_stop_token_ids,
+        "logit_bias": config.max_logit_bias,
+    }
+    for name, limit in limits.items():
+        value = data.get(name)
+        if isinstance(value, list | dict) and len(value) > limit:
+            raise bad_request(f"{name} has {len(value)} entries; this server takes {limit}.", name)
+
+
+def _first_fault(error: ValidationError) -> ApiError:
+    fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    tags = {"text", "texts", "tokens", "token_lists"}
+    path = [str(step)[:100] for step in fault["loc"] if step not in tags]
+    if path == ["prompt"]:
+        return bad_request(f"{PROMPT_MESSAGE}.", "prompt")
+    param = ".".join(path)
+    if fault["type"] == "extra_forbidden":
+        return bad_request(f"Unknown field {param!r}.", param)
+    return bad_request(f"{param}: {fault['msg']}.", param)

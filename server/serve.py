@@ -1,0 +1,189 @@
+"""``jaxgen serve``: parse flags, start the engine, serve until told to stop."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import shlex
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import configargparse
+import uvicorn
+
+from jaxgen.config import DTYPES, ConfigError, EngineOptions
+from jaxgen.request import ModelInfo
+from server.app import create_app
+from server.config import DEFAULT_CONFIG, ServerConfig
+from server.lifecycle import Lifecycle
+
+if TYPE_CHECKING:
+    from jaxgen.async_engine import AsyncEngine
+
+POLL_SECONDS = 0.05
+LIMITS = {
+    "max_body_bytes": "longest body",
+    "max_prompts": "most prompts",
+    "max_n": "largest n and best_of",
+    "max_choices": "most completions, prompts x best_of",
+    "max_stop_length": "longest stop string, characters",
+    "max_stop_token_ids": "most stop_token_ids",
+    "max_logit_bias": "most logit_bias entries",
+}
+"""Fields of ServerConfig that have a flag of their own."""
+
+
+def make_parser() -> configargparse.ArgumentParser:
+    """Every flag can also be set as an environment variable JAXGEN_<FLAG>."""
+    parser = configargparse.ArgumentParser(
+        prog="jaxgen serve",
+        description="Serve a model at /v1/completions.",
+        auto_env_var_prefix="JAXGEN_",
+        formatter_class=configargparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,
+    )
+    model = parser.add_argument_group("model")
+    model.add_argument("--model", help="directory or hub id; without it the embedded default")
+    model.add_argument("--served-model-name", help="name in the API (default: as given to --model)")
+    model.add_argument("--dtype", choices=("auto", *DTYPES), default="auto", help="auto: the checkpoint's own")
+    engine = parser.add_argument_group("engine")
+    engine.add_argument("--max-model-len", type=int, help="longest prompt + answer, tokens (default: what fits)")
+    engine.add_argument("--token-budget", "--max-num-batched-tokens", type=int, help="tokens in every step")
+    engine.add_argument("--max-num-seqs", type=int, help="most sequences in a step")
+    engine.add_argument("--block-size", type=int, help="tokens in a block of the KV cache")
+    engine.add_argument("--num-blocks", type=int, help="blocks in the KV cache (default: what fits)")
+    engine.add_argument(
+        "--gpu-memory-utilization", type=float, default=0.9, help="share of an accelerator's memory to use"
+    )
+    engine.add_argument("--seed", type=int, help="makes requests without a seed repeatable, in order of arrival")
+    server = parser.add_argument_group("server")
+    server.add_argument("--host", default="127.0.0.1")
+    server.add_argument("--port", type=int, default=8000)
+    server.add_argument("--api-key", help="asked of every request; better set as JAXGEN_API_KEY, since ps shows flags")
+    limits = parser.add_argument_group("limits of a request")
+    for name, what in LIMITS.items():
+        limits.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(DEFAULT_CONFIG, name), help=what)
+    server.add_argument("--shutdown-timeout", type=float, default=30.0, help="seconds running requests get at SIGTERM")
+    return parser
+
+
+def _engine_options(args: Any) -> EngineOptions:
+    names = EngineOptions.__dataclass_fields__
+    return EngineOptions(**{name: getattr(args, name) for name in names})
+
+
+def _open_engine(args: Any) -> "AsyncEngine":
+    # Read by JAX when it is first imported, hence here and not below the composition root.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", str(args.gpu_memory_utilization))
+    from jaxgen.llm import open_engine
+
+    return open_engine(
+        args.model,
+        served_name=args.served_model_name,
+        dtype=args.dtype,
+        options=_engine_options(args),
+        progress=True,
+    )
+
+
+class _Server(uvicorn.Server):
+    """uvicorn that leaves signals to us: its own answer to SIGTERM closes the door before requests are done."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Any:
+        yield
+
+
+async def _run(engine: "AsyncEngine", config: ServerConfig, listener: socket.socket, shutdown_timeout: float) -> int:
+    """Serve until SIGTERM or SIGINT (0), or until the engine dies (1).
+
+    The first signal drains: /ready says no, new requests get 503, running ones may finish within the timeout. A second
+    one ends at once.
+    """
+    app = create_app(engine, config)
+    server = _Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
+    signals: asyncio.Queue[int] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signals.put_nowait, number)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    announcing = asyncio.create_task(_announce(engine, listener))
+    draining = asyncio.create_task(_drain(signals, app.state.lifecycle, shutdown_timeout))
+    died = asyncio.create_task(_wait_for_death(engine))
+    done, _ = await asyncio.wait({serving, draining, died}, return_when=asyncio.FIRST_COMPLETED)
+    if died in done:
+        print(f"jaxgen serve: {engine.status().reason}", file=sys.stderr)
+    server.should_exit = True
+    for task in (announcing, draining, died):
+        task.cancel()
+    await serving
+    return 0 if draining in done else 1
+
+
+async def _announce(engine: "AsyncEngine", listener: socket.socket) -> None:
+    while engine.status().state == "starting":
+        await asyncio.sleep(POLL_SECONDS)
+    if engine.status().state == "ready":
+        host, port, *_ = listener.getsockname()
+        print(_ready_line(engine.model, f"[{host}]" if ":" in host else host, port), flush=True)
+
+
+def _ready_line(model: ModelInfo, host: str, port: int) -> str:
+    base = f"http://{host}:{port}"
+    body = json.dumps({"model": model.name, "prompt": "def main():", "max_tokens": 32})
+    what = f"{model.name} ({model.note})" if model.note else model.name
+    return (
+        f"jaxgen serves {what} at {base}/v1. Try: "
+        f"curl {base}/v1/completions -H 'Content-Type: application/json' -d {shlex.quote(body)}"
+    )
+
+
+async def _drain(signals: "asyncio.Queue[int]", lifecycle: Lifecycle, timeout: float) -> None:
+    await signals.get()
+    lifecycle.draining = True
+    print("jaxgen: finishing the requests under way (signal again to stop at once)", file=sys.stderr, flush=True)
+    idle = asyncio.create_task(_wait_idle(lifecycle))
+    again = asyncio.create_task(signals.get())
+    await asyncio.wait({idle, again}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    idle.cancel()
+    again.cancel()
+
+
+async def _wait_idle(lifecycle: Lifecycle) -> None:
+    while lifecycle.num_requests > 0:
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def _wait_for_death(engine: "AsyncEngine") -> None:
+    while engine.status().state != "dead":
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise ConfigError(f"cannot listen at --host {host} --port {port}: {error.strerror or error}") from error
+
+
+def main(argv: Sequence[str]) -> int:
+    """``jaxgen serve``; 0 after a clean stop, 1 when the engine died, 2 when it could not start."""
+    args = make_parser().parse_args(argv)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        limits = {name: getattr(args, name) for name in LIMITS}
+        config = ServerConfig(api_keys=(args.api_key,) if args.api_key else (), **limits)
+        listener = _listen(args.host, args.port)
+        engine = _open_engine(args)
+    except ConfigError as error:
+        print(f"jaxgen serve: {error}", file=sys.stderr)
+        return 2
+    engine.start()
+    try:
+        return asyncio.run(_run(engine, config, listener, args.shutdown_timeout))
+    finally:
+        engine.stop()

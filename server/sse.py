@@ -1,0 +1,48 @@
+"""Server-sent events, and work that ends when its caller leaves."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Coroutine, Iterable
+from contextlib import aclosing
+from typing import Any
+
+from starlette.types import Receive, Send
+
+DONE = b"data: [DONE]\n\n"
+_encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+
+
+def sse_event(data: Any) -> bytes:
+    """One event. The JSON is ASCII: some clients take U+0085 or U+2028 for line ends, or cut characters in two."""
+    return b"data: " + _encode(data).encode("ascii") + b"\n\n"
+
+
+async def send_events(send: Send, writes: AsyncGenerator[Iterable[bytes], None]) -> None:
+    """The response: everything that ``writes`` yields together goes out in one write.
+
+    ``send`` waits while the caller's connection is full, and nothing is drawn from ``writes`` meanwhile.
+    """
+    headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    async with aclosing(writes):
+        async for events in writes:
+            await send({"type": "http.response.body", "body": b"".join(events), "more_body": True})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Runs ``work``; cancels it when the caller leaves. The request's body must have been read."""
+    working = asyncio.ensure_future(work)
+    watching = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+        (working if working.done() else watching).result()
+    finally:
+        working.cancel()
+        watching.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,93 @@
+"""Small engines for tests: random tiny models, and a driver that runs requests to their end."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cache
+
+import jax
+
+from jaxgen.config import (
+    CacheConfig,
+    EngineConfig,
+    LlamaConfig,
+    ModelConfig,
+    RopeConfig,
+    SchedulerConfig,
+)
+from jaxgen.engine import CompiledStep, Engine, compile_step
+from jaxgen.models import Params, init_params
+from jaxgen.request import Request, SamplingParams, TokenEvent
+
+EOS = 2
+LLAMA = LlamaConfig(
+    vocab_size=300,
+    hidden_size=64,
+    intermediate_size=96,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    max_position=1024,
+    dtype="float32",
+    norm_eps=1e-5,
+    rope=RopeConfig(),
+)
+
+
+@cache
+def params_of(model: ModelConfig) -> Params:
+    """Random parameters, scaled up so that logits, and greedy tokens with them, vary."""
+    scaled: Params = jax.tree.map(lambda p: p * 6 if p.ndim > 1 and p.std() > 0 else p, init_params(model, seed=0))
+    return scaled
+
+
+def engine_config(
+    *,
+    token_budget: int = 16,
+    max_num_seqs: int = 4,
+    max_model_len: int = 256,
+    block_size: int = 8,
+    num_blocks: int = 64,
+) -> EngineConfig:
+    scheduler = SchedulerConfig(token_budget, max_num_seqs, max_model_len)
+    return EngineConfig(CacheConfig(block_size, num_blocks), scheduler, seed=0, max_logit_bias=8)
+
+
+@cache
+def compiled_step(model: ModelConfig, config: EngineConfig) -> CompiledStep:
+    return compile_step(model, config)
+
+
+def make_engine(model: ModelConfig = LLAMA, config: EngineConfig | None = None) -> Engine:
+    config = config or engine_config()
+    return Engine(model, config, params_of(model), frozenset({EOS}), compiled=compiled_step(model, config))
+
+
+def request(name: str, prompt: Iterable[int], **params: object) -> Request:
+    return Request(name, tuple(prompt), SamplingParams(**params))  # type: ignore[arg-type]
+
+
+def run(
+    engine: Engine, requests: Iterable[Request], each_step: Callable[[int], None] = lambda step: None
+) -> dict[str, list[TokenEvent]]:
+    """Add all requests, step until nothing is left, return the events of each."""
+    for one in requests:
+        engine.add(one)
+    events: dict[str, list[TokenEvent]] = defaultdict(list)
+    step = 0
+    while engine.has_work:
+        each_step(step)
+        for event in engine.step():
+            events[event.request_id].append(event)
+        step += 1
+        assert step < 10_000, "the engine does not come to an end"
+    return events
+
+
+def tokens(events: list[TokenEvent]) -> list[int]:
+    return [event.token for event in events if event.token is not None]
+
+
+def greedy(request: Request) -> Request:
+    return replace(request, params=replace(request.params, temperature=0.0))

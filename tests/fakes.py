@@ -1,0 +1,120 @@
+"""An engine without a model: its tokens and log-probabilities can be worked out by hand, and it fails when told to."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from jaxgen.request import (
+    EngineStats,
+    EngineStatus,
+    FinishReason,
+    ModelInfo,
+    Request,
+    SamplingParams,
+    TokenEvent,
+    TokenLogprobs,
+)
+from jaxgen.tokenizer import Tokenizer
+
+MODEL = "fake/model-1"
+
+Reply = Callable[[Request], Iterable[int]]
+Pace = Callable[[Request, int], Awaitable[None]]
+
+
+async def _at_once(request: Request, index: int) -> None:
+    await asyncio.sleep(0)
+
+
+def says(tokens: Sequence[int]) -> Reply:
+    """The same answer to everybody."""
+    return lambda request: tokens
+
+
+def counts_up(request: Request) -> Iterable[int]:
+    """(last prompt token + seed + 1) and so on, within the ids 2 to 257: the bytes of a byte-level tokenizer."""
+    start = request.prompt[-1] + (request.params.seed or 0)
+    return ((start + i) % 256 + 2 for i in range(10**9))
+
+
+def fake_logprobs(token: int, count: int) -> TokenLogprobs:
+    """-(token mod 7 + 1) / 8 for the token itself; its alternatives are the ids after it, -1/8, -2/8, ..."""
+    top = tuple((token + 1 + i, -(i + 1) / 8) for i in range(count))
+    return TokenLogprobs(token, -(token % 7 + 1) / 8, top)
+
+
+@dataclass
+class FakeEngine:
+    """An EngineClient. ``reply`` gives a request's tokens, then only EOS come; ``pace`` is awaited before each event,
+    and may raise.
+
+    ``requests`` are all that came; ``open`` the ids of those unfinished; ``aborted`` those closed before their end.
+    """
+
+    tokenizer: Tokenizer
+    reply: Reply = counts_up
+    pace: Pace = _at_once
+    eos: int = 1
+    model: ModelInfo = field(default_factory=lambda: ModelInfo(MODEL, max_model_len=128, vocab_size=400))
+    state: EngineStatus = field(default_factory=lambda: EngineStatus("ready"))
+    numbers: EngineStats = field(default_factory=EngineStats)
+    requests: list[Request] = field(default_factory=list)
+    open: set[str] = field(default_factory=set)
+    aborted: list[str] = field(default_factory=list)
+    idle: threading.Event = field(default_factory=threading.Event)
+
+    def status(self) -> EngineStatus:
+        return self.state
+
+    def stats(self) -> EngineStats:
+        return self.numbers
+
+    async def generate(self, request: Request) -> AsyncGenerator[TokenEvent, None]:
+        self.requests.append(request)
+        self.open.add(request.request_id)
+        self.idle.clear()
+        ended = False
+        try:
+            for index, event in enumerate(_events(request, self.reply(request), self.eos)):
+                await self.pace(request, index)
+                ended = event.finish_reason is not None
+                yield event
+        finally:
+            self.open.discard(request.request_id)
+            if not ended:
+                self.aborted.append(request.request_id)
+            if not self.open:
+                self.idle.set()
+
+
+def _events(request: Request, reply: Iterable[int], eos: int) -> Iterable[TokenEvent]:
+    """The reply as an engine would give it: up to max_tokens, EOS or a stop token."""
+    params, name = request.params, request.request_id
+    prompt = _prompt_logprobs(request)
+    if params.max_tokens == 0:
+        yield TokenEvent(name, prompt_logprobs=prompt, finish_reason=FinishReason.LENGTH)
+        return
+    tokens = list(islice(reply, params.max_tokens))
+    tokens += [eos] * (params.max_tokens - len(tokens))
+    for i, token in enumerate(tokens):
+        reason = FinishReason.LENGTH if i + 1 == params.max_tokens else None
+        if _stops(token, params, eos) and i >= params.min_tokens:
+            reason = FinishReason.STOP
+        logprobs = None if params.logprobs is None else fake_logprobs(token, params.logprobs)
+        first = prompt if i == 0 else None
+        yield TokenEvent(name, token, logprobs, prompt_logprobs=first, finish_reason=reason)
+        if reason is not None:
+            return
+
+
+def _stops(token: int, params: SamplingParams, eos: int) -> bool:
+    return token in params.stop_token_ids or (token == eos and not params.ignore_eos)
+
+
+def _prompt_logprobs(request: Request) -> tuple[TokenLogprobs | None, ...] | None:
+    count = request.params.prompt_logprobs
+    if count is None:
+        return None
+    return (None, *(fake_logprobs(token, count) for token in request.prompt[1:]))

@@ -1,0 +1,32 @@
+"""A real uvicorn on loopback, in a thread, for as long as a test needs it."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic, sleep
+
+import uvicorn
+from starlette.types import ASGIApp
+
+START_SECONDS = 30.0
+
+
+@contextmanager
+def serve(app: ASGIApp) -> Iterator[str]:
+    """The base URL, without a slash at its end."""
+    config = uvicorn.Config(app, port=0, ws="none", lifespan="off", log_level="error", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, name="live-server")
+    thread.start()
+    try:
+        deadline = monotonic() + START_SECONDS
+        while not server.started:
+            assert thread.is_alive(), "the server ended while starting"
+            assert monotonic() < deadline, "the server did not start in time"
+            sleep(0.005)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(START_SECONDS)
+        assert not thread.is_alive(), "the server did not stop"

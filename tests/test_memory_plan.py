@@ -1,0 +1,82 @@
+"""Every "auto" is decided from model and memory, and what cannot fit is refused with the value that would."""
+
+from typing import Any
+
+import pytest
+
+from jaxgen.config import ConfigError, EngineConfig, EngineOptions
+from jaxgen.memory_plan import GIB, DeviceMemory, block_bytes, resolve
+from tests.engines import LLAMA
+
+CPU = DeviceMemory("cpu", 8 * GIB)
+GPU = DeviceMemory("gpu", 8 * GIB)
+BLOCK = block_bytes(LLAMA, 64)
+
+
+def plan(memory: DeviceMemory, *, params: int = GIB, temporaries: int = 0, **options: Any) -> EngineConfig:
+    return resolve(EngineOptions(**options), LLAMA, memory, params_bytes=params, temporary_bytes=temporaries)
+
+
+def test_block_bytes_is_k_and_v_of_all_layers() -> None:
+    assert block_bytes(LLAMA, 8) == 2 * 2 * 2 * 8 * 16 * 4
+
+
+def test_cpu_takes_what_its_rows_can_use() -> None:
+    config = plan(CPU)
+    assert config.scheduler.max_model_len == LLAMA.max_position
+    assert config.cache.num_blocks == config.scheduler.max_num_seqs * LLAMA.max_position // 64
+
+
+def test_cpu_takes_half_of_the_free_memory_at_most() -> None:
+    config = plan(DeviceMemory("cpu", 40 * BLOCK), params=0)
+    assert config.cache.num_blocks == 20
+
+
+def test_cpu_takes_two_gib_at_most() -> None:
+    config = plan(DeviceMemory("cpu", 100 * GIB), max_num_seqs=10**6, token_budget=10**6)
+    assert config.cache.num_blocks == 2 * GIB // BLOCK
+
+
+def test_accelerator_takes_what_weights_and_temporaries_leave() -> None:
+    config = plan(DeviceMemory("gpu", GIB + 70 * BLOCK), temporaries=8 * BLOCK)
+    assert config.cache.num_blocks == 62
+
+
+def test_context_shrinks_to_what_fits_unless_asked_for() -> None:
+    memory = DeviceMemory("gpu", GIB + 3 * BLOCK)
+    assert plan(memory).scheduler.max_model_len == 3 * 64
+    with pytest.raises(ConfigError, match=r"--max-model-len 1024.*--num-blocks 16.*--max-model-len 192 or less"):
+        plan(memory, max_model_len=1024)
+
+
+def test_explicit_blocks_are_honoured_or_refused() -> None:
+    assert plan(GPU, num_blocks=20).cache.num_blocks == 20
+    with pytest.raises(ConfigError, match=r"--num-blocks 4 does not fit in .*: --num-blocks 3 would"):
+        plan(DeviceMemory("gpu", GIB + 3 * BLOCK), num_blocks=4)
+
+
+def test_weights_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ConfigError, match="--gpu-memory-utilization"):
+        plan(DeviceMemory("gpu", GIB), params=2 * GIB)
+    with pytest.raises(ConfigError, match="free some memory"):
+        plan(DeviceMemory("cpu", GIB), params=2 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"max_model_len": 4096}, "--max-model-len 1024 or less"),
+        ({"max_num_seqs": 100, "token_budget": 10}, "--max-num-seqs 100.*--token-budget 10"),
+        ({"block_size": 0}, "--block-size"),
+        ({"num_blocks": -1}, "--num-blocks"),
+        ({"gpu_memory_utilization": 1.5}, "--gpu-memory-utilization"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        plan(CPU, **options)
+
+
+def test_a_small_budget_lowers_the_default_number_of_rows() -> None:
+    assert plan(CPU, token_budget=4).scheduler.max_num_seqs == 4
+    assert plan(CPU, max_num_seqs=200).scheduler.token_budget == 200

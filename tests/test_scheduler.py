@@ -1,0 +1,450 @@
+import itertools
+import re
+from typing import Any
+
+import pytest
+
+from jaxgen.config import CacheConfig, SchedulerConfig
+from jaxgen.request import FinishReason, Request, RequestRefusedError, SamplingParams
+from jaxgen.scheduler import ADMISSION_WINDOW, MAX_OVERTAKEN, Outcome, Scheduler, StepPlan
+from jaxgen.sequence import Sequence, SequenceStatus
+
+EOS = 2
+TOKEN = 7
+ARRIVALS = itertools.count()
+
+
+def new(token_budget: int = 8, max_num_seqs: int = 4, num_blocks: int = 32, block_size: int = 4) -> Scheduler:
+    config = SchedulerConfig(token_budget=token_budget, max_num_seqs=max_num_seqs, max_model_len=64)
+    return Scheduler(config, CacheConfig(block_size=block_size, num_blocks=num_blocks))
+
+
+def sequence_of(name: str, prompt: int, max_tokens: int = 4, **params: Any) -> Sequence:
+    request = Request(name, tuple(range(100, 100 + prompt)), SamplingParams(max_tokens=max_tokens, **params))
+    return Sequence(request, eos_token_ids=frozenset({EOS}), arrival=next(ARRIVALS), seed=0)
+
+
+def add(scheduler: Scheduler, name: str, prompt: int, max_tokens: int = 4, **params: Any) -> Sequence:
+    sequence = sequence_of(name, prompt, max_tokens, **params)
+    scheduler.add(sequence)
+    return sequence
+
+
+def shown(plan: StepPlan) -> list[tuple[str, int, int]]:
+    return [(chunk.sequence.request_id, chunk.start, chunk.length) for chunk in plan.chunks]
+
+
+def step(scheduler: Scheduler, token: int = TOKEN) -> list[tuple[str, int, int]]:
+    plan = scheduler.schedule()
+    seen = shown(plan)
+    scheduler.complete(plan, [token] * plan.num_samples)
+    return seen
+
+
+def run_dry(scheduler: Scheduler, limit: int = 1000) -> None:
+    for _ in range(limit):
+        if not scheduler.has_work:
+            assert scheduler.pool.num_free == scheduler.pool.num_blocks
+            return
+        assert step(scheduler)
+    pytest.fail(f"still at work after {limit} steps")
+
+
+class TestPlan:
+    def test_nothing_to_do_is_an_empty_plan(self) -> None:
+        scheduler = new()
+        plan = scheduler.schedule()
+        assert plan == StepPlan(())
+        assert (plan.num_tokens, plan.num_samples, scheduler.has_work) == (0, 0, False)
+        assert scheduler.complete(plan, []) == []
+
+    def test_short_prompts_fill_the_budget_exactly(self) -> None:
+        scheduler = new(token_budget=8)
+        for name, prompt in [("a", 3), ("b", 3), ("c", 4)]:
+            add(scheduler, name, prompt)
+        assert step(scheduler) == [("a", 0, 3), ("b", 0, 3), ("c", 0, 2)]
+        assert step(scheduler) == [("a", 3, 1), ("b", 3, 1), ("c", 2, 2)]
+
+    def test_a_long_prompt_is_split_and_only_its_end_samples(self) -> None:
+        scheduler = new(token_budget=8)
+        sequence = add(scheduler, "a", 19)
+        samples = []
+        for start, length in [(0, 8), (8, 8), (16, 3)]:
+            plan = scheduler.schedule()
+            assert shown(plan) == [("a", start, length)]
+            samples.append(plan.num_samples)
+            outcomes = scheduler.complete(plan, [TOKEN] * plan.num_samples)
+        assert samples == [0, 0, 1]
+        assert outcomes == [Outcome(sequence, 0, TOKEN, None)]
+        assert (sequence.num_generated, sequence.num_computed, sequence.is_decode) == (1, 19, True)
+
+    def test_decodes_go_before_older_and_younger_prompts(self) -> None:
+        scheduler = new(token_budget=8)
+        add(scheduler, "long", 20)
+        step(scheduler)
+        scheduler.abort("long")
+        add(scheduler, "a", 2)
+        add(scheduler, "b", 30)
+        add(scheduler, "c", 5)
+        assert step(scheduler) == [("a", 0, 2), ("b", 0, 6)]
+        assert step(scheduler) == [("a", 2, 1), ("b", 6, 7)]
+
+    def test_chunks_of_one_token_come_first(self) -> None:
+        scheduler = new(token_budget=8)
+        for name, prompt in [("a", 3), ("b", 4), ("c", 6)]:
+            add(scheduler, name, prompt, max_tokens=1)
+        assert step(scheduler) == [("c", 0, 1), ("a", 0, 3), ("b", 0, 4)]
+
+    def test_samples_stays_what_it_was_when_the_plan_was_made(self) -> None:
+        scheduler = new()
+        add(scheduler, "a", 3)
+        plan = scheduler.schedule()
+        scheduler.complete(plan, [TOKEN])
+        assert plan.num_samples == 1
+
+    def test_no_more_sequences_than_rows(self) -> None:
+        scheduler = new(token_budget=8, max_num_seqs=2)
+        first, second, third = (add(scheduler, name, 1, max_tokens=2) for name in "abc")
+        assert step(scheduler) == [("a", 0, 1), ("b", 0, 1)]
+        assert {first.sampler_row, second.sampler_row} == {0, 1}
+        assert third.sampler_row is None
+        step(scheduler)
+        assert step(scheduler) == [("c", 0, 1)]
+        assert (first.sampler_row, third.sampler_row in (0, 1)) == (None, True)
+
+    def test_rows_all_decoding_leave_a_prompt_its_share(self) -> None:
+        scheduler = new(token_budget=3, max_num_seqs=3)
+        add(scheduler, "a", 1, max_tokens=9)
+        add(scheduler, "b", 1, max_tokens=9)
+        add(scheduler, "c", 3, max_tokens=9)
+        assert step(scheduler) == [("a", 0, 1), ("b", 0, 1), ("c", 0, 1)]
+        assert step(scheduler) == [("a", 1, 1), ("b", 1, 1), ("c", 1, 1)]
+
+
+class TestMemory:
+    def test_admission_takes_the_blocks_of_the_whole_prompt(self) -> None:
+        scheduler = new(token_budget=4, block_size=4)
+        sequence = add(scheduler, "a", 18)
+        step(scheduler)
+        assert sequence.block_table == [0, 1, 2, 3, 4]
+
+    @pytest.mark.parametrize(("prompt", "blocks"), [(3, 1), (4, 1), (5, 2)])
+    def test_admission_takes_no_more_and_no_fewer_blocks_than_the_prompt_fills(self, prompt: int, blocks: int) -> None:
+        scheduler = new(block_size=4)
+        sequence = add(scheduler, "a", prompt)
+        scheduler.schedule()
+        assert len(sequence.block_table) == blocks
+
+    def test_a_decode_takes_its_next_block_when_it_needs_it(self) -> None:
+        scheduler = new(block_size=4)
+        sequence = add(scheduler, "a", 3, max_tokens=9)
+        held = []
+        for _ in range(6):
+            step(scheduler)
+            held.append(len(sequence.block_table))
+        assert held == [1, 1, 2, 2, 2, 2]
+
+    def test_one_sequence_may_fill_the_whole_pool(self) -> None:
+        scheduler = new(num_blocks=4, block_size=4)
+        add(scheduler, "a", 10, max_tokens=7)
+        run_dry(scheduler)
+        assert scheduler.preemptions == 0
+
+    def test_a_prompt_that_does_not_fit_does_not_block_those_behind(self) -> None:
+        scheduler = new(num_blocks=8)
+        add(scheduler, "runs", 12, max_tokens=20)
+        step(scheduler)
+        add(scheduler, "big", 24)
+        add(scheduler, "small", 3)
+        assert ("small", 0, 3) in step(scheduler)
+        assert (scheduler.num_running, scheduler.num_waiting) == (2, 1)
+
+    def test_a_prompt_that_does_not_fit_is_overtaken_a_bounded_number_of_times(self) -> None:
+        scheduler = new(num_blocks=8)
+        add(scheduler, "runs", 12, max_tokens=18)
+        step(scheduler)
+        big = add(scheduler, "big", 24)
+        behind = [add(scheduler, f"small{i}", 1, max_tokens=1) for i in range(MAX_OVERTAKEN + 5)]
+        while big.status is SequenceStatus.WAITING:
+            assert step(scheduler)
+        overtook = [small for small in behind if small.status is SequenceStatus.FINISHED]
+        assert overtook == behind[:MAX_OVERTAKEN]
+        assert big.overtaken == 0  # counts anew if it is preempted
+        run_dry(scheduler)
+
+    def test_the_scan_of_the_waiting_is_bounded(self) -> None:
+        scheduler = new(token_budget=16, num_blocks=8)
+        add(scheduler, "runs", 12, max_tokens=20)
+        step(scheduler)
+        for i in range(ADMISSION_WINDOW):
+            add(scheduler, f"big{i}", 24)
+        add(scheduler, "small", 3)
+        assert step(scheduler) == [("runs", 12, 1)]
+
+    def test_admission_leaves_a_block_for_each_that_may_grow(self) -> None:
+        scheduler = new(num_blocks=3, block_size=4)
+        add(scheduler, "a", 4, max_tokens=5)
+        add(scheduler, "b", 4, max_tokens=5)
+        assert step(scheduler) == [("a", 0, 4)]
+        run_dry(scheduler)
+        assert scheduler.preemptions == 0
+
+    def test_those_that_will_not_grow_need_no_spare_block(self) -> None:
+        scheduler = new(num_blocks=3, block_size=4)
+        for name in "abc":
+            add(scheduler, name, 1, max_tokens=4)
+        step(scheduler)
+        assert scheduler.num_running == 3
+
+    def test_prompts_that_would_lock_fastgen_run(self) -> None:
+        """Chunked prompts that take blocks as they go fill the pool and lock: four of 12 tokens in 8 blocks of 4."""
+        scheduler = new(token_budget=4, max_num_seqs=4, num_blocks=8, block_size=4)
+        sequences = [add(scheduler, name, 12, max_tokens=9) for name in "abcd"]
+        for _ in range(200):
+            if not scheduler.has_work:
+                break
+            plan = scheduler.schedule()
+            assert plan.chunks
+            for sequence in sequences:
+                if sequence.status is SequenceStatus.RUNNING:
+                    assert len(sequence.block_table) * 4 >= len(sequence.tokens)
+            scheduler.complete(plan, [TOKEN] * plan.num_samples)
+        assert [sequence.num_generated for sequence in sequences] == [9, 9, 9, 9]
+        assert scheduler.pool.num_free == 8
+
+
+class TestPreemption:
+    @staticmethod
+    def three_until_one_is_preempted() -> tuple[Scheduler, list[Sequence]]:
+        """Prompts of 4, 7 and 4 tokens, of which the first and the third have grown by a block; 1 of 7 is left."""
+        scheduler = new(token_budget=15, num_blocks=7, block_size=4)
+        sequences = [add(scheduler, name, prompt, max_tokens=12) for name, prompt in [("a", 4), ("b", 7), ("c", 4)]]
+        assert step(scheduler) == [("a", 0, 4), ("b", 0, 7), ("c", 0, 4)]
+        assert step(scheduler) == [("a", 4, 1), ("b", 7, 1), ("c", 4, 1)]
+        assert (scheduler.pool.num_free, scheduler.preemptions) == (1, 0)
+        return scheduler, sequences
+
+    def test_the_youngest_makes_room(self) -> None:
+        scheduler, (first, second, third) = self.three_until_one_is_preempted()
+        assert step(scheduler) == [("a", 5, 1), ("b", 8, 1), ("c", 5, 1)]
+        for _ in range(3):
+            assert scheduler.preemptions == 0
+            seen = step(scheduler)
+        assert scheduler.preemptions == 1
+        assert [name for name, _, _ in seen] == ["a", "b"]
+        assert [s.status for s in (first, second, third)] == ["running", "running", "waiting"]
+        assert (third.num_computed, third.block_table, third.sampler_row) == (0, [], None)
+
+    def test_the_preempted_is_computed_anew_and_goes_on(self) -> None:
+        scheduler, (_, _, third) = self.three_until_one_is_preempted()
+        while scheduler.preemptions == 0:
+            step(scheduler)
+        known = len(third.tokens)
+        assert third.num_generated > 1
+        while third.status is SequenceStatus.WAITING:
+            plan = scheduler.schedule()
+            (*_, chunk) = plan.chunks
+            scheduler.complete(plan, list(range(50, 50 + plan.num_samples)))
+        assert (chunk.sequence, chunk.start, chunk.length, chunk.samples) == (third, 0, known, True)
+        assert third.tokens[-2:] == [TOKEN, 50 + plan.num_samples - 1]
+        run_dry(scheduler)
+        assert third.num_generated == 12
+
+    def test_the_preempted_waits_before_younger_ones(self) -> None:
+        scheduler, (first, second, third) = self.three_until_one_is_preempted()
+        late = add(scheduler, "late", 16)
+        while scheduler.preemptions == 0:
+            step(scheduler)
+        scheduler.abort(first.request_id)
+        scheduler.abort(second.request_id)
+        assert [name for name, _, _ in step(scheduler)] == ["c"]
+        assert (third.status, late.status) == ("running", "waiting")
+
+    def test_the_youngest_preempts_itself_when_it_is_the_one_in_want(self) -> None:
+        scheduler = new(token_budget=2, max_num_seqs=2, num_blocks=5, block_size=1)
+        add(scheduler, "old", 1, max_tokens=5)
+        young = add(scheduler, "young", 1, max_tokens=5)
+        assert step(scheduler) == [("old", 0, 1), ("young", 0, 1)]
+        assert step(scheduler) == [("old", 1, 1), ("young", 1, 1)]
+        assert step(scheduler) == [("old", 2, 1)]
+        assert (young.status, scheduler.preemptions, scheduler.pool.num_free) == ("waiting", 1, 2)
+        run_dry(scheduler)
+        assert young.num_generated == 5
+
+    def test_a_step_that_preempts_admits_nobody(self) -> None:
+        scheduler = new(token_budget=20, num_blocks=7, block_size=4)
+        add(scheduler, "old", 4, max_tokens=9)
+        add(scheduler, "young", 15, max_tokens=8)
+        for _ in range(5):
+            step(scheduler)
+        add(scheduler, "tiny", 1, max_tokens=1)
+        assert scheduler.preemptions == 0
+        assert step(scheduler) == [("old", 8, 1)]
+        assert (scheduler.preemptions, scheduler.pool.num_free) == (1, 4)
+        assert step(scheduler) == [("old", 9, 1), ("tiny", 0, 1)]
+
+
+class TestEnds:
+    @pytest.mark.parametrize(
+        ("token", "params", "reason"),
+        [
+            (TOKEN, {}, None),
+            (EOS, {}, FinishReason.STOP),
+            (EOS, {"ignore_eos": True}, None),
+            (EOS, {"ignore_eos": True, "stop_token_ids": (EOS,)}, FinishReason.STOP),
+            (EOS, {"min_tokens": 1}, FinishReason.STOP),
+            (EOS, {"min_tokens": 2}, None),
+            (TOKEN, {"stop_token_ids": (9, TOKEN)}, FinishReason.STOP),
+            (TOKEN, {"stop_token_ids": (TOKEN,), "min_tokens": 2}, None),
+            (TOKEN, {"max_tokens": 1}, FinishReason.LENGTH),
+            (EOS, {"max_tokens": 1}, FinishReason.STOP),
+        ],
+    )
+    def test_the_first_token_ends_it_or_not(
+        self, token: int, params: dict[str, Any], reason: FinishReason | None
+    ) -> None:
+        scheduler = new()
+        sequence = add(scheduler, "a", 3, **params)
+        plan = scheduler.schedule()
+        assert scheduler.complete(plan, [token]) == [Outcome(sequence, 0, token, reason)]
+        assert sequence.finish_reason is reason
+        assert sequence.status is (SequenceStatus.RUNNING if reason is None else SequenceStatus.FINISHED)
+        assert scheduler.has_work is (reason is None)
+        assert scheduler.pool.num_free == (31 if reason is None else 32)
+
+    def test_max_tokens_are_generated(self) -> None:
+        scheduler = new()
+        sequence = add(scheduler, "a", 3, max_tokens=5)
+        run_dry(scheduler)
+        assert sequence.tokens == [100, 101, 102, *[TOKEN] * 5]
+        assert sequence.finish_reason is FinishReason.LENGTH
+
+    @pytest.mark.parametrize("prompt_logprobs", [None, 0])
+    def test_max_tokens_0_computes_the_prompt_and_samples_nothing(self, prompt_logprobs: int | None) -> None:
+        scheduler = new(token_budget=8)
+        sequence = add(scheduler, "a", 10, max_tokens=0, prompt_logprobs=prompt_logprobs)
+        assert step(scheduler) == [("a", 0, 8)]
+        plan = scheduler.schedule()
+        assert (shown(plan), plan.num_samples) == ([("a", 8, 2)], 0)
+        assert scheduler.complete(plan, []) == [Outcome(sequence, 0, None, FinishReason.LENGTH)]
+        assert not scheduler.has_work
+
+    def test_outcomes_name_the_row_of_the_plan(self) -> None:
+        scheduler = new(token_budget=8)
+        first, second, third = add(scheduler, "a", 3), add(scheduler, "b", 6), add(scheduler, "c", 9)
+        step(scheduler)
+        plan = scheduler.schedule()
+        assert shown(plan) == [("a", 3, 1), ("b", 5, 1), ("c", 0, 6)]
+        assert scheduler.complete(plan, [30, 31]) == [Outcome(first, 0, 30, None), Outcome(second, 1, 31, None)]
+        plan = scheduler.schedule()
+        assert [outcome.row for outcome in scheduler.complete(plan, [40, 41, 42])] == [0, 1, 2]
+        assert [s.tokens[-1] for s in (first, second, third)] == [40, 41, 42]
+
+    def test_abort_of_a_waiting_one(self) -> None:
+        scheduler = new(max_num_seqs=1)
+        add(scheduler, "a", 3)
+        waiting = [add(scheduler, name, 3) for name in "bcd"]
+        step(scheduler)
+        assert scheduler.abort("c")
+        assert waiting[1].finish_reason is FinishReason.ABORT
+        assert not scheduler.abort("c")
+        run_dry(scheduler)
+        assert [s.num_generated for s in waiting] == [4, 0, 4]
+
+    def test_abort_of_a_running_one_frees_what_it_held(self) -> None:
+        scheduler = new(max_num_seqs=1)
+        sequence = add(scheduler, "a", 9)
+        behind = add(scheduler, "b", 2)
+        step(scheduler)
+        step(scheduler)
+        assert sequence.is_decode
+        assert scheduler.abort("a")
+        assert (sequence.finish_reason, scheduler.pool.num_free) == (FinishReason.ABORT, 32)
+        assert step(scheduler) == [("b", 0, 2)]
+        assert behind.sampler_row == 0
+
+    def test_abort_of_a_partly_computed_prompt(self) -> None:
+        scheduler = new(token_budget=4, max_num_seqs=2)
+        add(scheduler, "a", 9)
+        step(scheduler)
+        assert scheduler.abort("a")
+        assert (scheduler.has_work, scheduler.pool.num_free, scheduler.num_running) == (False, 32, 0)
+
+    def test_abort_while_the_step_runs_drops_its_token(self) -> None:
+        scheduler = new()
+        first, second = add(scheduler, "a", 3), add(scheduler, "b", 3)
+        plan = scheduler.schedule()
+        scheduler.abort("a")
+        assert scheduler.complete(plan, [30, 31]) == [Outcome(second, 1, 31, None)]
+        assert first.num_generated == 0
+
+    def test_abort_of_the_unknown(self) -> None:
+        assert not new().abort("nobody")
+
+    def test_a_failed_step_ends_its_sequences_and_restarts_the_others(self) -> None:
+        scheduler = new(token_budget=4, max_num_seqs=3)
+        first, second, third = add(scheduler, "a", 2, max_tokens=9), add(scheduler, "b", 9), add(scheduler, "c", 9)
+        assert step(scheduler) == [("a", 0, 2), ("b", 0, 2)]
+        scheduler.abort("a")
+        plan = scheduler.schedule()
+        assert shown(plan) == [("b", 2, 4)]
+        step(scheduler)
+        step(scheduler)
+        assert (second.num_generated, third.num_computed) == (1, 1)
+        plan = StepPlan(tuple(chunk for chunk in scheduler.schedule().chunks if chunk.sequence is second))
+        assert scheduler.fail(plan) == [Outcome(second, 0, None, FinishReason.ERROR)]
+        assert (second.status, third.status, third.num_computed) == ("finished", "waiting", 0)
+        assert scheduler.pool.num_free == 32
+        run_dry(scheduler)
+        assert (first.finish_reason, third.num_generated) == (FinishReason.ABORT, 4)
+
+    def test_fail_says_nothing_of_those_aborted_meanwhile(self) -> None:
+        scheduler = new()
+        add(scheduler, "a", 3)
+        plan = scheduler.schedule()
+        scheduler.abort("a")
+        assert scheduler.fail(plan) == []
+
+
+class TestRefusals:
+    def test_too_long_for_the_model(self) -> None:
+        with pytest.raises(RequestRefusedError, match=r"max_tokens \(5\) is 65 .*--max-model-len\) is 64"):
+            add(new(), "a", 60, max_tokens=5)
+        add(new(), "a", 60, max_tokens=4)
+
+    def test_too_long_for_the_cache(self) -> None:
+        scheduler = new(num_blocks=3, block_size=4)
+        with pytest.raises(RequestRefusedError, match=r"takes 4 cache blocks of 4 tokens, .*--num-blocks\) has 3"):
+            add(scheduler, "a", 10, max_tokens=4)
+        add(scheduler, "a", 10, max_tokens=3)  # the last token is never computed
+        run_dry(scheduler)
+
+    def test_an_id_in_use(self) -> None:
+        scheduler = new()
+        add(scheduler, "a", 3)
+        with pytest.raises(ValueError, match="request_id 'a' is in use"):
+            add(scheduler, "a", 3)
+        run_dry(scheduler)
+        add(scheduler, "a", 3)
+
+    def test_an_arrival_out_of_order(self) -> None:
+        scheduler = new()
+        early = sequence_of("early", 3)
+        late = add(scheduler, "late", 3)
+        with pytest.raises(ValueError, match=f"arrival must be above {late.arrival}, not {early.arrival}"):
+            scheduler.add(early)
+
+    def test_the_wrong_number_of_tokens(self) -> None:
+        scheduler = new()
+        add(scheduler, "a", 3)
+        plan = scheduler.schedule()
+        with pytest.raises(ValueError, match=re.escape("the plan samples 1 tokens, got 2")):
+            scheduler.complete(plan, [1, 2])
+
+    def test_a_plan_completed_twice(self) -> None:
+        scheduler = new()
+        add(scheduler, "a", 3)
+        plan = scheduler.schedule()
+        scheduler.complete(plan, [TOKEN])
+        with pytest.raises(RuntimeError, match="stale plan: tokens from 0 on"):
+            scheduler.complete(plan, [TOKEN])

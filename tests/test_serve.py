@@ -1,0 +1,173 @@
+"""The command and the scripts as a user runs them: a real process, a real port, real signals."""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+from openai import OpenAI
+
+ROOT = Path(__file__).parent.parent
+START_SECONDS = 120
+FLAGS = (
+    "--model --served-model-name --host --port --dtype --max-model-len --token-budget --max-num-batched-tokens "
+    "--max-num-seqs --block-size --num-blocks --gpu-memory-utilization --api-key --seed"
+)
+SMALL = ("--max-model-len", "512", "--token-budget", "32", "--max-num-seqs", "4")
+
+
+@contextmanager
+def served(*arguments: str, environment: dict[str, str] | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """``jaxgen serve`` at a free port, and the line it prints when ready. Ended if the test has not."""
+    command = [sys.executable, "-m", "server.cli", "serve", "--port", "0", *SMALL, *arguments]
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(environment or {})},
+    )
+    watchdog = threading.Timer(START_SECONDS, process.kill)
+    watchdog.start()
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        watchdog.cancel()
+        assert line, process.stderr and process.stderr.read()
+        yield process, line
+    finally:
+        watchdog.cancel()
+        process.kill()
+        process.communicate()
+
+
+def url_of(line: str) -> str:
+    found = re.search(r"http://[\d.:]+/v1", line)
+    assert found, line
+    return found[0]
+
+
+def test_serve_end_to_end() -> None:
+    """The pasted curl line works; the openai client works; SIGTERM lets a stream finish; the exit code is 0."""
+    with served() as (process, line):
+        assert "tiny random model" in line
+        curl = shlex.split(line.split("Try: ")[1])
+        assert curl[0] == "curl"
+        answer = httpx2.post(curl[1], headers={"Content-Type": "application/json"}, content=curl[-1])
+        assert answer.status_code == 200
+        assert answer.json()["usage"]["completion_tokens"] == 32
+        base = url_of(line)
+        client = OpenAI(base_url=base, api_key="none", max_retries=0)
+        model = client.models.list().data[0].id
+        stream = client.completions.create(
+            model=model, prompt="a", max_tokens=400, stream=True, extra_body={"ignore_eos": True}
+        )
+        pieces = iter(stream)
+        next(pieces)
+        process.send_signal(signal.SIGTERM)
+        rest = list(pieces)
+        assert rest[-1].choices[0].finish_reason == "length"
+        assert process.wait(30) == 0
+
+
+def test_new_requests_are_refused_while_draining() -> None:
+    with served("--shutdown-timeout", "60", "--served-model-name", "m") as (process, line):
+        base = url_of(line)
+        with httpx2.Client(base_url=base.removesuffix("/v1"), timeout=60) as other:
+            assert other.get("/ready").status_code == 200
+            client = OpenAI(base_url=base, api_key="none", max_retries=0)
+            stream = client.completions.create(
+                model="m", prompt="a", max_tokens=500, stream=True, extra_body={"ignore_eos": True}
+            )
+            pieces = iter(stream)
+            next(pieces)
+            process.send_signal(signal.SIGTERM)
+            deadline = time.monotonic() + 30
+            while other.get("/ready").status_code == 200:
+                assert time.monotonic() < deadline
+            refused = other.post("/v1/completions", json={"model": "m", "prompt": "a"})
+            assert refused.status_code == 503
+            assert refused.json()["error"]["code"] == "draining"
+            assert other.get("/health").status_code == 200
+            process.send_signal(signal.SIGTERM)  # a second one ends at once
+            assert process.wait(30) == 0
+
+
+def test_api_key_from_the_environment() -> None:
+    with served(environment={"JAXGEN_API_KEY": "secret"}) as (_, line):
+        base = url_of(line)
+        assert httpx2.get(f"{base}/models").status_code == 401
+        assert httpx2.get(f"{base}/models", headers={"Authorization": "Bearer secret"}).status_code == 200
+        assert httpx2.get(base.removesuffix("/v1") + "/ready").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--model", "/nonexistent/model"], "/nonexistent/model"),
+        (["--max-num-seqs", "9", "--token-budget", "8"], "--max-num-seqs 9"),
+        (["--num-blocks", "1", "--max-model-len", "512"], "--num-blocks 1"),
+        (["--max-prompts", "0"], "max_prompts"),
+        (["--host", "203.0.113.1"], "--host 203.0.113.1"),
+        (["--no-such-flag"], "--no-such-flag"),
+    ],
+)
+def test_what_cannot_start_says_so_in_one_line(arguments: list[str], says: str) -> None:
+    command = [sys.executable, "-m", "server.cli", "serve", "--port", "0", *arguments]
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, env=offline, check=False)
+    assert done.returncode == 2
+    assert says in done.stderr.strip().splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_scripts_work_from_any_folder(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [str(ROOT / "scripts" / "serve"), "--help"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for flag in FLAGS.split():
+        assert f"{flag} " in done.stdout or f"{flag}," in done.stdout, flag
+
+
+def test_a_missing_python_is_said_in_one_line(tmp_path: Path) -> None:
+    """No Python that is new enough anywhere: one line tells what to install."""
+    script = (ROOT / "scripts" / "environment.sh").read_text()
+    old = tmp_path / "bin" / "python3"
+    old.parent.mkdir()
+    old.write_text("#!/bin/sh\nexit 1\n")
+    old.chmod(0o755)
+    done = subprocess.run(
+        ["/bin/sh", "-c", script + "\ncreate_venv"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={"PATH": str(old.parent), "HOME": str(tmp_path)},
+        check=False,
+    )
+    assert done.returncode == 1
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "install" in done.stderr
+
+
+def test_unknown_commands_are_named() -> None:
+    command = [sys.executable, "-m", "server.cli", "sevre"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "sevre" in done.stderr
+    assert "serve" in done.stderr

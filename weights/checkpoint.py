@@ -1,0 +1,121 @@
+"""The converted directory: an Orbax checkpoint of the tree, the configuration and tokenizer files, and a manifest.
+
+jaxgen.json             see weights.manifest
+config.json, ...        as they were in the Hugging Face directory
+params/                 Orbax checkpoint: the flat dict from dotted path to array
+"""
+
+import logging
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import jax
+import numpy as np
+from orbax.checkpoint import v1 as ocp
+from tqdm import tqdm
+
+from jaxgen.config import ConfigError, ModelConfig
+from weights.files import CONFIG, GENERATION_CONFIG, TOKENIZER_FILES, member
+from weights.hf_checkpoint import NUMPY_DTYPES
+from weights.manifest import MANIFEST, read_manifest, verify, write_manifest
+from weights.names import Array, family_name, parameters
+
+PARAMS = "params"
+_DATA_FILE_BYTES = 2**30
+
+
+def save(
+    directory: Path, params: Mapping[str, jax.Array], config: ModelConfig, source: Path, *, progress: bool = True
+) -> None:
+    """Write ``params``, and the configuration and tokenizer files of ``source``, into the empty ``directory``.
+
+    The manifest comes last: without it the directory does not count as converted.
+    """
+    for name in (CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES):
+        if member(source, name).exists():
+            shutil.copyfile(source / name, directory / name)
+    with _orbax():
+        ocp.save((directory / PARAMS).resolve(), dict(params))
+    write_manifest(directory, family_name(config), config.dtype, progress=progress)
+
+
+def restore(
+    directory: Path, config: ModelConfig, *, checksums: bool = True, progress: bool = True
+) -> dict[str, jax.Array]:
+    """The parameters of a converted directory on the default device, in ``config.dtype``.
+
+    Sizes are always compared with the manifest, checksums unless told otherwise. Raises ConfigError when a file is
+    missing or differs, or the directory holds other parameters than ``config`` means.
+    """
+    manifest = read_manifest(directory)
+    if manifest.family != family_name(config):
+        raise ConfigError(f"{directory / MANIFEST}: family is {manifest.family!r}, but {CONFIG} means another")
+    verify(directory, manifest, checksums=checksums, progress=progress)
+    params: dict[str, jax.Array] = {}
+    dtype = NUMPY_DTYPES[config.dtype]
+    with _orbax():
+        _check_shapes(directory, config)
+        # one at a time, through the host: Orbax would commit the arrays to their device, and a step whose inputs are
+        # committed in part compiles twice
+        for parameter in tqdm(parameters(config), desc="loading weights", disable=not progress):
+            host = _load(directory, parameter.path, np.empty(parameter.shape, dtype))
+            if dtype == np.float16 and not np.isfinite(host).all():
+                where = f"{directory}: {parameter.path}"
+                raise ConfigError(f"{where} has values that float16 cannot hold; use --dtype bfloat16 or float32")
+            params[parameter.path] = jax.device_put(host).block_until_ready()
+    return params
+
+
+def _check_shapes(directory: Path, config: ModelConfig) -> None:
+    """Orbax takes what it finds, whatever shape was asked for, so the checkpoint's own record is compared first."""
+    with _readable(directory):
+        saved = ocp.metadata((directory / PARAMS).resolve()).metadata
+    if saved is None:
+        raise ConfigError(f"{directory / PARAMS} is no Orbax checkpoint; convert the checkpoint again")
+    found = {path: tuple(array.shape) for path, array in saved.items()}
+    wanted = {parameter.path: parameter.shape for parameter in parameters(config)}
+    for path in sorted(found.keys() | wanted.keys()):
+        if found.get(path) != wanted.get(path):
+            raise ConfigError(
+                f"{directory / PARAMS}: {path} has shape {found.get(path)}, but {CONFIG} means {wanted.get(path)}; "
+                f"convert the checkpoint again"
+            )
+
+
+def _load(directory: Path, path: str, like: Array) -> Array:
+    """The parameter at ``path`` with the shape and dtype of ``like``, on the host."""
+    with _readable(directory):
+        array: Array = ocp.load((directory / PARAMS).resolve(), {path: like})[path]
+    return array
+
+
+@contextmanager
+def _readable(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        # tensorstore appends its whole specification in brackets
+        reason = str(error).partition(" [")[0]
+        raise ConfigError(f"{directory / PARAMS} cannot be read, convert the checkpoint again: {reason}") from error
+
+
+@contextmanager
+def _orbax() -> Iterator[None]:
+    """Orbax's settings: no compression (it saves a tenth and halves the speed), files of a copyable size, no chatter.
+
+    Its bounds on concurrent bytes are left alone: it refuses to write or read an array larger than such a bound.
+    """
+    context = ocp.Context()
+    context.array.saving.use_compression = False
+    context.array.saving.ocdbt_target_data_file_size = _DATA_FILE_BYTES
+    context.pytree.loading.partial_load = True
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with context:
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,59 @@
+"""``jaxgen convert-weights SOURCE DEST``: a Hugging Face checkpoint to a converted directory."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import jax
+
+from jaxgen.config import DTYPES, ConfigError, DType
+from weights import checkpoint
+from weights.atomic import new_directory
+from weights.load import load_model_config, load_params, resolve_model
+from weights.manifest import is_converted
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Convert as the command line says; SystemExit with one line when that is not possible."""
+    parser = argparse.ArgumentParser(
+        prog="jaxgen convert-weights",
+        description="Convert a Hugging Face checkpoint to an Orbax checkpoint that loads fast and is verified on load.",
+    )
+    parser.add_argument("source", metavar="SOURCE", help="directory with config.json and safetensors files, or hub id")
+    parser.add_argument("destination", metavar="DEST", type=Path, help="directory to make")
+    parser.add_argument(
+        "--dtype", default="auto", choices=("auto", *DTYPES), help="dtype to store; auto: as in SOURCE's config.json"
+    )
+    parser.add_argument("--force", action="store_true", help="replace DEST when it is an earlier conversion")
+    options = parser.parse_args(argv)
+    # weights only pass through memory here, so a GPU is left to whoever computes on it
+    jax.config.update("jax_platforms", "cpu")
+    try:
+        convert(options.source, options.destination, dtype=options.dtype, force=options.force)
+    except (ConfigError, OSError) as error:
+        raise SystemExit(f"jaxgen convert-weights: {error}") from error
+    sys.stdout.write(f"{options.destination} is ready: jaxgen serve --model {options.destination}\n")
+
+
+def convert(
+    source: str,
+    destination: Path,
+    *,
+    dtype: Literal["auto"] | DType = "auto",
+    force: bool = False,
+    progress: bool = True,
+) -> None:
+    """Make the converted directory ``destination`` from ``source``, a Hugging Face directory or a hub id.
+
+    It appears when it is complete and on the disk, and not at all when anything fails before that. ``force`` replaces
+    an earlier conversion. ConfigError for anything wrong with source or destination.
+    """
+    directory = resolve_model(source)
+    if is_converted(directory):
+        raise ConfigError(f"{directory} is converted already")
+    config = load_model_config(directory, dtype)
+    with new_directory(destination, replaceable=is_converted if force else None) as partial:
+        params = load_params(directory, config, progress=progress)
+        checkpoint.save(partial, params, config, directory, progress=progress)

@@ -1,0 +1,113 @@
+"""``jaxgen.json``: what a converted directory holds, and the size and SHA-256 of its every file. Host only, no jax."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from jaxgen.config import DTYPES, ConfigError, DType
+from weights.files import member, read_json
+
+MANIFEST = "jaxgen.json"
+FORMAT_VERSION = 1
+_CHUNK = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """Size in bytes and SHA-256 in hexadecimal of a file."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """``files`` are all but the manifest itself, by path relative to the directory."""
+
+    family: str
+    dtype: DType
+    files: Mapping[str, FileRecord]
+
+
+def is_converted(directory: Path) -> bool:
+    """Whether the directory is a finished conversion: its manifest is the last file to be written."""
+    return (directory / MANIFEST).is_file()
+
+
+def write_manifest(directory: Path, family: str, dtype: DType, *, progress: bool = True) -> None:
+    """Record every file that lies in the directory now."""
+    names = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
+    sums = _checksums(directory, names, "checksums", progress)
+    files = {name: asdict(FileRecord((directory / name).stat().st_size, sums[name])) for name in names}
+    data = {"format_version": FORMAT_VERSION, "family": family, "dtype": dtype, "files": files}
+    (directory / MANIFEST).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest of a converted directory; ConfigError when it cannot be understood."""
+    data, path = read_json(directory, MANIFEST), directory / MANIFEST
+    if data.get("format_version") != FORMAT_VERSION:
+        raise ConfigError(
+            f"{path}: format_version is {data.get('format_version')!r} and this version reads {FORMAT_VERSION}; "
+            f"convert the checkpoint again"
+        )
+    if data.get("dtype") not in DTYPES:
+        raise ConfigError(f"{path}: dtype is {data.get('dtype')!r}; it must be one of {', '.join(DTYPES)}")
+    try:
+        files = {str(name): _record(entry) for name, entry in data["files"].items()}
+        return Manifest(str(data["family"]), data["dtype"], files)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{path} is damaged ({error!r}); convert the checkpoint again") from error
+
+
+def verify(directory: Path, manifest: Manifest, *, checksums: bool = True, progress: bool = True) -> None:
+    """Compare sizes, and unless told otherwise checksums, with the files; ConfigError names the first that differs."""
+    for name, record in manifest.files.items():
+        path = member(directory, name)
+        if not path.is_file():
+            raise ConfigError(f"{path} is missing, but {MANIFEST} names it; copy or convert the checkpoint again")
+        if (size := path.stat().st_size) != record.size:
+            raise ConfigError(
+                f"{path} has {size} bytes, but {MANIFEST} says {record.size}; copy or convert the checkpoint again"
+            )
+    if not checksums:
+        return
+    for name, found in _checksums(directory, manifest.files, "verifying", progress).items():
+        if found != manifest.files[name].sha256:
+            raise ConfigError(
+                f"{directory / name} is corrupt: its SHA-256 is not the one in {MANIFEST}; "
+                f"copy or convert the checkpoint again"
+            )
+
+
+def _record(entry: Any) -> FileRecord:
+    if not isinstance(entry["size"], int) or not isinstance(entry["sha256"], str):
+        raise TypeError(entry)
+    return FileRecord(entry["size"], entry["sha256"])
+
+
+def _checksums(directory: Path, names: Iterable[str], label: str, progress: bool) -> dict[str, str]:
+    """SHA-256 of the files, by name. Threads, since hashlib lets go of the interpreter lock while it works."""
+    names = list(names)
+    total = sum((directory / name).stat().st_size for name in names)
+    with (
+        tqdm(total=total, desc=label, unit="B", unit_scale=True, disable=not progress) as bar,
+        ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool,
+    ):
+
+        def checksum(name: str) -> str:
+            digest = hashlib.sha256()
+            with (directory / name).open("rb") as file:
+                while chunk := file.read(_CHUNK):
+                    digest.update(chunk)
+                    bar.update(len(chunk))
+            return digest.hexdigest()
+
+        return dict(zip(names, pool.map(checksum, names), strict=True))
