@@ -21,7 +21,10 @@ def test_thresholds_keep_what_ties() -> None:
     assert support(tied, top_k=2) == {0, 1, 2, 4}
     assert support(tied, top_p=0.5) == {0, 1, 2, 4}
     assert support([1.0] * 5, top_p=0.01) == set(range(5))
+    assert support([1.0] * 5, top_p=1e-30) == set(range(5))
     assert support([1.0] * 5, top_k=1) == set(range(5))
+    assert support([1.0, 1.0, 0.9], min_p=1.0) == {0, 1}
+    assert support([np.inf, 1e38, np.inf]) == {0, 2}
     assert support([0.0, -0.0, -1.0], top_k=1) == {0, 1}
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.types import Message
 
-from jaxgen.request import EngineDeadError, Request, RequestRefusedError
+from jaxgen.request import EngineDeadError, Request, RequestRefusedError, TokenEvent
 from server.app import create_app
 from tests.fakes import MODEL, FakeEngine, counts_up, says
 from tests.live_server import serve
@@ -321,3 +321,35 @@ def test_leaving_while_a_write_is_stuck_ends_the_work() -> None:
     asyncio.run(main())
     assert len(engine.aborted) == 1
     assert engine.open == set()
+
+
+class _Events:
+    """An iterator that no garbage collector closes, as a generator's would."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.closed = False
+
+    def __aiter__(self) -> "_Events":
+        return self
+
+    async def __anext__(self) -> TokenEvent:
+        return TokenEvent(self.name, byte_by_byte("a")[0])
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stop_string_closes_the_engines_iterator(stream: bool) -> None:
+    made: list[_Events] = []
+
+    class Endless(FakeEngine):
+        def generate(self, request: Request) -> Any:
+            made.append(_Events(request.request_id))
+            return made[-1]
+
+    with client_of(Endless(TOKENIZER)) as client:
+        answer = client.post("/v1/completions", json=body(stop="aaa", stream=stream))
+    assert answer.status_code == 200
+    assert [events.closed for events in made] == [True]

@@ -106,9 +106,10 @@ def _attention(x: Float[Array, "B T D"], weights: Params, config: DemoConfig) ->
 
 
 def forward(params: Params, tokens: Int[Array, "B T"], config: DemoConfig, dtype: jnp.dtype) -> Float[Array, "B T V"]:
-    """Logits of every position; products in ``dtype``, norms, softmax and logits in float32."""
+    """Logits of every position; projections in ``dtype``, norms, softmax and logits in float32."""
     # Looked up before the rounding: the gradient of a lookup is a sum over all its uses, kept in float32.
-    x = params["model.embed_tokens.weight"][tokens].astype(dtype)
+    embedding = params["model.embed_tokens.weight"]
+    x = embedding[tokens].astype(dtype)
     params = {name: weight.astype(dtype) for name, weight in params.items()}
     for layer in range(config.num_hidden_layers):
         prefix = f"model.layers.{layer}."
@@ -122,4 +123,4 @@ def forward(params: Params, tokens: Int[Array, "B T"], config: DemoConfig, dtype
         inner = jax.nn.silu(y @ weights["mlp.gate_proj"].T) * (y @ weights["mlp.up_proj"].T)
         x = x + inner @ weights["mlp.down_proj"].T
     x = _rms_norm(x, params["model.norm.weight"], config.rms_norm_eps)
-    return jnp.matmul(x, params["model.embed_tokens.weight"].T, preferred_element_type=jnp.float32)
+    return x.astype(jnp.float32) @ embedding.T
