@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import jax
 import psutil
@@ -120,7 +120,7 @@ class LLM:
         self.engine.start()
         self.engine.wait_ready()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "LLM":
         return self
 
     def __exit__(self, *_: object) -> None:

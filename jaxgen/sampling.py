@@ -116,7 +116,7 @@ def token_logprobs(
     """
     x = _finite_above(logits.astype(jnp.float32))
     greatest = jnp.maximum(jnp.max(x, axis=-1), -_MAX)[:, None]
-    log_mass = jnp.log(_sum_by_group(jnp.exp(x - greatest)))[:, None]
+    log_mass = jnp.log(jnp.sum(jnp.exp(x - greatest), axis=-1, keepdims=True))
 
     def logprob(values: Array) -> Array:
         return jnp.where(values == -jnp.inf, -jnp.inf, values - greatest - log_mass)
@@ -162,22 +162,14 @@ def _first(mask: Bool[Array, "R V"]) -> Int32[Array, "R"]:
     return jnp.min(jnp.where(mask, index, mask.shape[1]), axis=-1)
 
 
-def _by_group(x: Float32[Array, "R V"], padding: float) -> Float32[Array, "R G L"]:
-    R, V = x.shape
-    return jnp.pad(x, ((0, 0), (0, -V % _GROUP)), constant_values=padding).reshape(R, -1, _GROUP)
-
-
-def _sum_by_group(x: Float32[Array, "R V"]) -> Float32[Array, "R"]:
-    return jnp.sum(jnp.sum(_by_group(x, 0.0), axis=-1), axis=-1)
-
-
 def _draw(
     x: Float32[Array, "R V"], greatest: Float32[Array, "R"], params: RowParams, positions: Int32[Array, "R"]
 ) -> tuple[Int32[Array, "R"], Bool[Array, "R"]]:
     """Steps 2 to 5: tokens, and whether there was any to draw from."""
-    limited = (params.top_k > 0) & (params.top_k < x.shape[1])
-    k = jnp.where(limited, params.top_k, x.shape[1]).astype(jnp.uint32)
-    x = _by_group(x, -jnp.inf)
+    R, V = x.shape
+    limited = (params.top_k > 0) & (params.top_k < V)
+    k = jnp.where(limited, params.top_k, V).astype(jnp.uint32)
+    x = jnp.pad(x, ((0, 0), (0, -V % _GROUP)), constant_values=-jnp.inf).reshape(R, -1, _GROUP)
     x = jax.lax.cond(jnp.any(limited), lambda: _keep_top_k(x, k), lambda: x)
     w = _weights(x, greatest, params)
     w = jax.lax.cond(jnp.any(params.top_p < 1), lambda: _keep_top_p(w, params.top_p), lambda: w)

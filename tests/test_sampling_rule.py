@@ -128,6 +128,20 @@ def test_the_ends_of_the_unit_interval_draw_possible_tokens(words: tuple[int, in
     assert possible.all()
 
 
+def test_a_tail_of_rare_tokens_is_drawn_as_often_as_it_should_be() -> None:
+    """Tokens of probability 3e-7: where the uniform falls among them, that one is drawn, give or take two."""
+    tail = 1002
+    logits = np.append(np.full(tail, -15.0), 0.0)
+    positions = np.arange(1_000_000, dtype=np.uint32)
+    words = threefry(np.full((len(positions), 2), 5, np.uint32), np.stack([np.zeros_like(positions), positions], 1))
+    mass = tail * np.exp(-15.0) / (1 + tail * np.exp(-15.0))
+    low = np.flatnonzero(words[:, 0] / 2**32 < mass * 0.99)
+    assert len(low) > 200
+    tokens = draw(np.tile(logits, (len(low), 1)), params(len(low), 1003, temperature=1.0, seed=5), low)
+    expected = np.floor(words[low, 0] / 2**32 / mass * tail)
+    assert np.all(np.abs(tokens - expected) <= 2)
+
+
 def test_a_rare_token_is_drawn_where_its_interval_says() -> None:
     """Its share of the mass, 2**-31, is finer than a float32 uniform could hit."""
     w = np.zeros((1, 1, 256), np.uint32)

@@ -79,6 +79,12 @@ def test_stop_string_completed_by_the_last_token_is_a_stop() -> None:
     assert (choice["text"], choice["finish_reason"]) == ("Hell", "stop")
 
 
+def test_stop_string_completed_by_a_broken_character_is_a_stop() -> None:
+    engine = fake_engine(reply=says(byte_by_byte("é")))
+    choice = complete(engine, stop="\ufffd", max_tokens=1)["choices"][0]
+    assert (choice["text"], choice["finish_reason"]) == ("", "stop")
+
+
 def test_text_held_for_a_stop_string_is_given_at_the_end() -> None:
     choice = complete(fake_engine(reply=says(HELLO)), stop="lone", max_tokens=50)["choices"][0]
     assert (choice["text"], choice["finish_reason"]) == ("Hello", "stop")

@@ -19,6 +19,8 @@ FORMS = {
     "# {n}: {v}\n": ("# {n}: {v}\n",),
 }
 """How a value is bound -> how it is asked for."""
+FORM_WEIGHTS = (6, 1, 1, 1)
+QUERY_WEIGHTS = (4, 4, 1, 1)
 
 
 @dataclass
@@ -86,24 +88,25 @@ class ExerciseMaker:
         return "".join(self.lines[start : start + count])
 
     def recall(self, length: int) -> Exercise:
-        """At least ``length`` characters of bindings, queries and filler; how much of each differs by exercise."""
+        """At least ``length`` characters of rounds: some names are bound, then each is asked for once, in any order.
+
+        No name is asked for twice: the second answer could be copied from the first query instead of the binding.
+        """
         rng, exercise = self.rng, Exercise()
-        bindings: dict[str, tuple[str, str]] = {}
-        most = rng.choice((2, 3, 4, 6, 8, 16))
         filler = rng.choice((0.0, 0.0, 0.2, 0.4, 0.6))
+        lines, most = max(1, min(12, length // 256)), max(2, min(16, int(length / 100 * (1 - filler))))
         while len(exercise.text) < length:
-            if rng.random() < filler:
-                exercise.text += self.filler(rng.randint(1, max(1, min(12, length // 128))))
-            elif not bindings or (len(bindings) < most and rng.random() < 0.5):
-                name, value, form = self.name(), self.value(), rng.choice(list(FORMS))
-                if name not in bindings:
-                    bindings[name] = (value, form)
-                    exercise.write(form, name, value, answer=False)
-            else:
-                name = rng.choice(list(bindings))
-                value, form = bindings[name]
-                exercise.write(rng.choice(FORMS[form]), name, value, answer=True)
-                # Asked again, an answer could be copied from the query before instead of from the binding.
-                if rng.random() < 0.8:
-                    del bindings[name]
+            names = dict.fromkeys(self.name() for _ in range(rng.randint(2, most)))
+            bound = [(name, self.value(), rng.choices(list(FORMS), FORM_WEIGHTS)[0]) for name in names]
+            asked = rng.sample(bound, len(bound))
+            for answer, group in ((False, bound), (True, asked)):
+                for name, value, form in group:
+                    if rng.random() < filler:
+                        exercise.text += self.filler(rng.randint(1, lines))
+                    template = self._query(form) if answer else form
+                    exercise.write(template, name, value, answer=answer)
         return exercise
+
+    def _query(self, form: str) -> str:
+        queries = FORMS[form]
+        return self.rng.choices(queries, QUERY_WEIGHTS[: len(queries)])[0]

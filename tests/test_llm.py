@@ -1,0 +1,121 @@
+"""LLM on the embedded tiny model: batches, streams, stop strings, and the same engine as an ASGI app."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from openai import OpenAI
+
+import jaxgen
+from jaxgen import LLM, SamplingParams
+from jaxgen.config import ConfigError
+from jaxgen.llm import Prompt
+from jaxgen.request import FinishReason, RequestRefusedError
+from server.app import create_app
+from tests.live_server import serve
+from weights.tiny import make_tiny_checkpoint
+
+GREEDY = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("tiny")
+    make_tiny_checkpoint(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def llm(directory: Path) -> Iterator[LLM]:
+    with LLM(str(directory), max_model_len=512, token_budget=32, max_num_seqs=8) as llm:
+        yield llm
+
+
+def test_a_batch_equals_its_parts(llm: LLM) -> None:
+    prompts: list[Prompt] = ["def main():", "import os", [5, 6, 7, 8], "x" * 60]
+    together = llm.generate(prompts, GREEDY)
+    assert [llm.generate([prompt], GREEDY)[0] for prompt in prompts] == together
+    assert all(len(one.tokens) == 24 for one in together)
+    assert all(one.finish_reason is FinishReason.LENGTH for one in together)
+    assert len({one.text for one in together}) > 1
+
+
+def test_text_is_the_decoded_tokens(llm: LLM) -> None:
+    (one,) = llm.generate(["def main():"], GREEDY)
+    assert one.text == llm.engine.tokenizer.decode(one.tokens)
+
+
+def test_stream_joins_to_generate(llm: LLM) -> None:
+    async def collect() -> list[str]:
+        return [piece async for piece in llm.stream("def main():", GREEDY)]
+
+    assert "".join(asyncio.run(collect())) == llm.generate(["def main():"], GREEDY)[0].text
+
+
+def test_generate_works_inside_an_event_loop(llm: LLM) -> None:
+    async def notebook() -> str:
+        return llm.generate(["def main():"], GREEDY)[0].text
+
+    assert asyncio.run(notebook()) == llm.generate(["def main():"], GREEDY)[0].text
+
+
+def test_a_stop_string_ends_the_text_and_the_work(llm: LLM) -> None:
+    (full,) = llm.generate(["def main():"], GREEDY)
+    stop = full.text[8:11]
+    (cut,) = llm.generate(
+        ["def main():"], SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True, stop=(stop,))
+    )
+    assert cut.text == full.text[: full.text.index(stop)]
+    assert cut.finish_reason is FinishReason.STOP
+    assert len(cut.tokens) < 24
+
+
+def test_leaving_a_stream_frees_its_blocks(llm: LLM) -> None:
+    async def leave() -> None:
+        long = SamplingParams(max_tokens=400, ignore_eos=True)
+        async with aclosing(llm.stream("a", long)) as pieces:
+            await anext(pieces)
+        for _ in range(500):
+            if llm.engine.stats().blocks_free == llm.engine.stats().blocks_total:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError("blocks are still held")
+
+    asyncio.run(leave())
+
+
+def test_what_can_never_run_is_refused(llm: LLM) -> None:
+    with pytest.raises(ExceptionGroup) as raised:
+        llm.generate(["a"], SamplingParams(max_tokens=10_000))
+    assert raised.group_contains(RequestRefusedError, match="max_tokens")
+
+
+def test_bad_settings_are_named(directory: Path) -> None:
+    with pytest.raises(ConfigError, match="--max-num-seqs 9"):
+        LLM(str(directory), max_num_seqs=9, token_budget=8)
+    with pytest.raises(TypeError, match="no_such_option"):
+        LLM(str(directory), no_such_option=1)
+    with pytest.raises(ConfigError, match="nowhere"):
+        LLM(str(directory / "nowhere"))
+
+
+def test_the_engine_of_an_llm_is_served_as_an_app(llm: LLM) -> None:
+    """The plugin: the same engine answers a program and an OpenAI client, with the same tokens."""
+    with serve(create_app(llm.engine)) as url:
+        client = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+        answer = client.completions.create(
+            model=llm.engine.model.name,
+            prompt="def main():",
+            max_tokens=24,
+            temperature=0.0,
+            extra_body={"ignore_eos": True},
+        )
+    assert answer.choices[0].text == llm.generate(["def main():"], GREEDY)[0].text
+
+
+def test_the_package_exports_what_the_docs_show() -> None:
+    assert jaxgen.LLM is LLM
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = jaxgen.no_such_name

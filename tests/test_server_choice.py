@@ -1,0 +1,72 @@
+"""The pieces of a choice join to the same whole, however often one is taken."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxgen.request import FinishReason, Request, SamplingParams, TokenEvent
+from server.choice import Choice, Piece
+from server.params import CompletionParams
+from server.prompts import Prompt
+from tests.fakes import fake_logprobs
+from tests.server_app import TOKENIZER, byte_by_byte
+
+EOS = 1
+TOKENS = st.sampled_from([*byte_by_byte("ab"), TOKENIZER.encode("the")[0], *byte_by_byte("é"), EOS])
+
+
+def make_choice(sampling: SamplingParams, prompt: Prompt, *, echo: bool) -> Choice:
+    params = CompletionParams(
+        sampling=sampling,
+        n=1,
+        best_of=1,
+        echo=echo,
+        logprobs=sampling.logprobs,
+        stream=True,
+        include_usage=False,
+        continuous_usage=False,
+    )
+    return Choice(0, prompt, Request("r", prompt.tokens, sampling), TOKENIZER, params)
+
+
+def join(pieces: list[Piece]) -> Piece:
+    logprobs: dict[str, list[Any]] = {}
+    for piece in pieces:
+        assert piece.logprobs is not None
+        for name, values in piece.logprobs.items():
+            logprobs.setdefault(name, []).extend(values)
+    return Piece("".join(piece.text for piece in pieces), logprobs, pieces[-1].finish_reason)
+
+
+@settings(deadline=None)
+@given(
+    tokens=st.lists(TOKENS, min_size=1, max_size=20),
+    stop=st.lists(st.text("abthe\ufffd", min_size=1, max_size=4), max_size=2).map(tuple),
+    min_tokens=st.integers(0, 3),
+    echo=st.booleans(),
+    data=st.data(),
+)
+def test_pieces_join_to_the_whole(
+    tokens: list[int], stop: tuple[str, ...], min_tokens: int, echo: bool, data: st.DataObject
+) -> None:
+    sampling = SamplingParams(max_tokens=100, min_tokens=min_tokens, stop=stop, logprobs=0)
+    prompt = Prompt(tuple(byte_by_byte("ba")), "ba" if echo else "", (0, 1) if echo else ())
+    often, once = (make_choice(sampling, prompt, echo=echo) for _ in range(2))
+    pieces = []
+    for i, token in enumerate(tokens):
+        last = i + 1 == len(tokens)
+        event = TokenEvent("r", token, fake_logprobs(token, 0), finish_reason=FinishReason.LENGTH if last else None)
+        often.feed(event)
+        once.feed(event)
+        if often.has_news and (data.draw(st.booleans()) or often.finish_reason):
+            pieces.append(often.take())
+            assert not often.has_news
+            assert pieces[-1].text or pieces[-1].finish_reason or (pieces[-1].logprobs or {})["tokens"]
+        if often.finish_reason:
+            break
+    whole = once.take()
+    assert join(pieces) == whole
+    assert whole.logprobs is not None
+    assert len(whole.logprobs["tokens"]) == once.num_tokens + 2 * echo
+    assert all(0 <= offset <= len(whole.text) for offset in whole.logprobs["text_offset"])
