@@ -9,7 +9,7 @@ from jaxgen.sampling import RowParams
 from jaxgen.scheduler import StepPlan
 from jaxgen.sequence import Sequence
 
-MAX_MASKED_TOKENS = 64
+MAX_MASKED_TOKENS = 128
 """Room for the EOS and stop tokens of one row, which are masked while it is below min_tokens."""
 
 _WORD = 0xFFFFFFFF

@@ -71,7 +71,7 @@ class RowParams:
     def neutral(cls, num_rows: int, max_bias: int, vocab_size: int) -> "RowParams":
         """Numpy arrays, to be filled in, of rows that are greedy and change nothing; S = num_rows."""
 
-        def full(value: float, dtype: type[np.generic], *more: int) -> Any:
+        def full(value: int, dtype: type[np.generic], *more: int) -> Any:
             return np.full((num_rows, *more), value, dtype)
 
         return cls(

@@ -11,6 +11,7 @@ from jaxgen.sampling import RowParams, sample
 MAX_BIAS = 4
 SMALL = 7
 STATE = init_penalties(1, 1)
+"""For rows without penalties, of any vocabulary: it broadcasts."""
 program = jax.jit(sample)
 
 

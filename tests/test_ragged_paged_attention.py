@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from pallas_kernels.ragged_paged_attention import PIECE_TOKENS, QUERY_TILE, ROW_GROUP, ragged_paged_attention_ref
 
@@ -164,3 +166,27 @@ def test_rows_keep_their_bits_among_other_rows() -> None:
             q, inputs.cache, inputs.tables[row : row + 1], starts, inputs.lens[row : row + 1], int(length == 1)
         )
         np.testing.assert_array_equal(run(alone, single), together[own])
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Random ragged rows, block sizes, groups and windows."""
+    kv_heads = draw(st.sampled_from([1, 2, 3]))
+    lengths = draw(st.lists(st.one_of(st.just(1), st.integers(2, 150)), min_size=1, max_size=12))
+    rows = tuple((length, length + draw(st.integers(0, 200))) for length in sorted(lengths, key=lambda n: n > 1))
+    return Case(
+        rows=rows,
+        heads=kv_heads * draw(st.sampled_from([1, 2, 5])),
+        kv_heads=kv_heads,
+        head_dim=draw(st.sampled_from([8, 16, 80])),
+        block_size=draw(st.sampled_from([1, 3, 16, 64, 100])),
+        window=draw(st.none() | st.integers(1, 200)),
+        padding=draw(st.integers(0, 5)),
+    )
+
+
+@pytest.mark.full
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(cases(), st.integers(0, 10**6))
+def test_random_shapes(case: Case, seed: int) -> None:
+    check(case, seed)

@@ -13,7 +13,9 @@ from tests.fakes import fake_logprobs
 from tests.server_app import TOKENIZER, byte_by_byte
 
 EOS = 1
-TOKENS = st.sampled_from([*byte_by_byte("ab"), TOKENIZER.encode("the")[0], *byte_by_byte("é"), EOS])
+TOKENS = st.sampled_from([*byte_by_byte("aabb"), TOKENIZER.encode("the")[0], *byte_by_byte("é"), EOS])
+
+STOPS = st.text("ab", min_size=2, max_size=4) | st.sampled_from(["the", "h", "é", "\ufffd"])
 
 
 def make_choice(sampling: SamplingParams, prompt: Prompt, *, echo: bool) -> Choice:
@@ -42,7 +44,7 @@ def join(pieces: list[Piece]) -> Piece:
 @settings(deadline=None)
 @given(
     tokens=st.lists(TOKENS, min_size=1, max_size=20),
-    stop=st.lists(st.text("abthe\ufffd", min_size=1, max_size=4), max_size=2).map(tuple),
+    stop=st.lists(STOPS, max_size=2).map(tuple),
     min_tokens=st.integers(0, 3),
     echo=st.booleans(),
     data=st.data(),
@@ -70,3 +72,19 @@ def test_pieces_join_to_the_whole(
     assert whole.logprobs is not None
     assert len(whole.logprobs["tokens"]) == once.num_tokens + 2 * echo
     assert all(0 <= offset <= len(whole.text) for offset in whole.logprobs["text_offset"])
+
+
+def test_a_token_whose_text_is_held_waits_for_its_place() -> None:
+    a, b = byte_by_byte("ab")
+    sampling = SamplingParams(max_tokens=100, stop=("aaa",), logprobs=0)
+    choice = make_choice(sampling, Prompt((5,)), echo=False)
+    for token in (a, a):
+        choice.feed(TokenEvent("r", token, fake_logprobs(token, 0)))
+    first = choice.take()
+    assert first.logprobs is not None
+    assert (first.text, first.logprobs["tokens"], first.logprobs["text_offset"]) == ("", ["a"], [0])
+    assert not choice.has_news
+    choice.feed(TokenEvent("r", b, fake_logprobs(b, 0)))
+    second = choice.take()
+    assert second.logprobs is not None
+    assert (second.text, second.logprobs["tokens"], second.logprobs["text_offset"]) == ("aab", ["a", "b"], [1, 2])

@@ -94,7 +94,7 @@ class ExerciseMaker:
         """
         rng, exercise = self.rng, Exercise()
         filler = rng.choice((0.0, 0.0, 0.2, 0.4, 0.6))
-        lines, most = max(1, min(12, length // 256)), max(2, min(16, int(length / 100 * (1 - filler))))
+        lines, most = max(1, length // 256), max(2, min(16, int(length / 100 * (1 - filler))))
         while len(exercise.text) < length:
             names = dict.fromkeys(self.name() for _ in range(rng.randint(2, most)))
             bound = [(name, self.value(), rng.choices(list(FORMS), FORM_WEIGHTS)[0]) for name in names]

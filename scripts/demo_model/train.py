@@ -36,8 +36,9 @@ PHASES = (
     Phase(0.30, 16, 128, {"recall": 0.5, "text": 0.5}),
     Phase(0.42, 8, 256, {"recall": 0.4, "text": 0.6}),
     Phase(0.52, 8, 256, {"recall": 0.7, "text": 0.3}),
-    Phase(0.70, 8, 256, {"recall": 0.8, "text": 0.2}),
-    Phase(1.00, 4, 512, {"recall": 0.5, "text": 0.5}),
+    Phase(0.66, 8, 256, {"recall": 0.8, "text": 0.2}),
+    Phase(0.84, 4, 512, {"recall": 0.5, "text": 0.5}),
+    Phase(1.00, 2, 1152, {"recall": 0.5, "text": 0.5}),
 )
 PEAK_RATE = 3e-3
 WARMUP, DECAY_FROM, LAST = 0.01, 0.6, 0.03

@@ -1,0 +1,102 @@
+"""Bitwise repeatability: the same requests in other company, order and chunks; run again; compiled again.
+
+A run that is repeated as it was must give the same bits, or the check fails. The other rows say what holds here.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+
+from jaxgen.config import CacheConfig, EngineConfig, LlamaConfig, SchedulerConfig
+from jaxgen.engine import CompiledStep, Engine, compile_step
+from jaxgen.models import Params, init_params
+from jaxgen.request import Request, SamplingParams, TokenEvent
+from scripts.device_check.report import Measurement, Part
+from scripts.device_check.sizes import Sizes
+from tests.engines import run as run_requests
+
+Answer = list[tuple[Any, ...]]
+"""Token, log-probabilities and prompt log-probabilities of each event: compared as they are, so a NaN is unequal."""
+
+
+class Subject:
+    """One model, its parameters, its compiled step, and the requests whose answers are compared."""
+
+    def __init__(self, model: LlamaConfig, budget: int):
+        rows = max(budget // 16, 4)
+        self.model = model
+        self.config = EngineConfig(CacheConfig(16, budget * 2), SchedulerConfig(budget, rows, 4 * budget), 0, 4)
+        self.params: Params = init_params(model, seed=0)
+        self.requests = [_request(i, budget, model.vocab_size) for i in range(rows)]
+        self.compiled = self.compile()
+
+    def compile(self) -> CompiledStep:
+        """Compile from scratch: what was compiled before is not used again."""
+        jax.clear_caches()
+        return compile_step(self.model, self.config)
+
+    def answers(self, requests: list[Request], compiled: CompiledStep | None = None) -> dict[str, Answer]:
+        """Answers of a new engine, with an empty cache, to all these requests at once."""
+        engine = Engine(self.model, self.config, self.params, frozenset(), compiled=compiled or self.compiled)
+        return {name: [_bits(e) for e in events] for name, events in run_requests(engine, requests).items()}
+
+
+def run(part: Part, sizes: Sizes) -> None:
+    made: list[tuple[Subject, dict[str, Answer]]] = []
+
+    def together() -> Measurement:
+        subject = Subject(sizes.repeatability_model, sizes.repeatability_budget)
+        made.append((subject, subject.answers(subject.requests)))
+        return Measurement(detail={"requests": len(subject.requests), "budget": sizes.repeatability_budget})
+
+    part.measure("repeatability_reference", together)
+    if not made:
+        return
+    subject, expected = made[0]
+    strangers = [replace(one, request_id=f"stranger-{one.request_id}") for one in subject.requests]
+    some = subject.requests[:: max(len(subject.requests) // 4, 1)]
+    variants: dict[str, Callable[[], dict[str, Answer]]] = {
+        "run_to_run": lambda: subject.answers(subject.requests),
+        "reversed": lambda: subject.answers(subject.requests[::-1]),
+        "alone": lambda: {name: answer for one in some for name, answer in subject.answers([one]).items()},
+        "among_strangers": lambda: subject.answers(
+            [one for pair in zip(strangers[::-1], subject.requests, strict=True) for one in pair]
+        ),
+        "compiled_again": lambda: subject.answers(subject.requests, subject.compile()),
+    }
+    for name, answers in variants.items():
+        part.measure(f"repeatability_{name}", partial(_compare, name == "run_to_run", answers, expected))
+
+
+def _request(i: int, budget: int, vocab_size: int) -> Request:
+    """Prompts of 3 tokens up to more than a budget; every other request draws, with a seed of its own."""
+    length = 3 + i * budget * 5 // 4 // max(budget // 16, 4)
+    prompt = tuple((i * 7919 + j * j * 31 + j) % vocab_size for j in range(length))
+    temperature = 0.0 if i % 2 else 1.0
+    params = SamplingParams(
+        max_tokens=16, temperature=temperature, seed=i, ignore_eos=True, logprobs=3, prompt_logprobs=1
+    )
+    return Request(f"r{i}", prompt, params)
+
+
+def _bits(event: TokenEvent) -> tuple[Any, ...]:
+    if event.error is not None:
+        raise RuntimeError(event.error)
+    return event.token, event.logprobs, event.prompt_logprobs
+
+
+def _compare(required: bool, answers: Callable[[], dict[str, Answer]], expected: dict[str, Answer]) -> Measurement:
+    got = {name: answer for name, answer in answers().items() if name in expected}
+    other_tokens = [n for n, answer in got.items() if [e[0] for e in answer] != [e[0] for e in expected[n]]]
+    other_bits = [name for name, answer in got.items() if answer != expected[name]]
+    detail = {
+        "equal": not other_bits,
+        "compared": len(got),
+        "other_tokens": len(other_tokens),
+        "other_logprob_bits": len(other_bits),
+    }
+    failure = f"{len(other_bits)} of {len(got)} requests differ when run again" if required and other_bits else None
+    return Measurement(detail=detail, failure=failure)

@@ -1,0 +1,83 @@
+"""How much each part measures: on a device, and in a dry run that only shows that everything works."""
+
+from dataclasses import dataclass
+
+from jaxgen.config import LlamaConfig, RopeConfig
+from scripts.step_time import SHAPES
+from tests.goldens import NAMES
+
+LLAMA3_8B = LlamaConfig(
+    vocab_size=128_256,
+    hidden_size=4096,
+    intermediate_size=14_336,
+    num_layers=32,
+    num_heads=32,
+    num_kv_heads=8,
+    head_dim=128,
+    max_position=8192,
+    dtype="bfloat16",
+    norm_eps=1e-5,
+    rope=RopeConfig(theta=500_000.0),
+)
+TINY = LlamaConfig(
+    vocab_size=512,
+    hidden_size=64,
+    intermediate_size=128,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    max_position=4096,
+    dtype="bfloat16",
+    norm_eps=1e-5,
+    rope=RopeConfig(),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """``budgets`` is in tokens a step, ``rows`` in decoding sequences, ``context`` in tokens each of them has.
+
+    ``repeats`` are runs of which the best (ceilings) or the median (steps) counts; ``row_seconds`` ends the repeats of
+    a step early.
+    """
+
+    copy_bytes: int = 8 * 2**30
+    copy_repeats: int = 20
+    matrix_side: int = 8192
+    link_bytes: int = 2**30
+    repeats: int = 10
+    goldens: tuple[str, ...] = NAMES
+    repeatability_model: LlamaConfig = SHAPES["88m"]
+    repeatability_budget: int = 256
+    step_name: str = "llama3_8b"
+    step_model: LlamaConfig = LLAMA3_8B
+    budgets: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
+    rows: int = 32
+    context: int = 1024
+    row_seconds: float = 6.0
+    host_budget: int = 512
+    host_context: int = 256
+    host_steps: int = 20
+
+
+FULL = Sizes()
+DRY = Sizes(
+    copy_bytes=2**20,
+    copy_repeats=3,
+    matrix_side=256,
+    link_bytes=2**20,
+    repeats=3,
+    goldens=("llama",),
+    repeatability_model=TINY,
+    repeatability_budget=32,
+    step_name="tiny",
+    step_model=TINY,
+    budgets=(16, 32),
+    rows=4,
+    context=96,
+    row_seconds=0.5,
+    host_budget=16,
+    host_context=32,
+    host_steps=4,
+)

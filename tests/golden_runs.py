@@ -1,0 +1,86 @@
+"""The engine on the recorded checkpoints: logits of single steps, greedy tokens through a schedule. Needs no pytest."""
+
+from collections.abc import Callable, Iterable
+from functools import cache
+
+import jax
+import numpy as np
+import numpy.typing as npt
+from jaxtyping import Array, Float
+
+from jaxgen.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from jaxgen.engine import Engine
+from jaxgen.kv_cache import KVCache, init_cache
+from jaxgen.models import Params, bind, graph_of
+from jaxgen.scheduler import Scheduler
+from jaxgen.sequence import Sequence
+from jaxgen.step_batch import Packer, StepBatch
+from tests.engines import request, run, tokens
+from tests.goldens import GOLDENS, Golden
+from weights.load import load_model_config, load_params
+
+LOGIT_TOLERANCE = 1e-4
+"""Largest difference of logits, relative to the largest logit of the answer."""
+
+SMALL = EngineConfig(CacheConfig(8, 48), SchedulerConfig(16, 4, 128), seed=0, max_logit_bias=4)
+"""Budgets and blocks that cut every long prompt; 48 blocks hold three of the longest sequences."""
+
+Forward = Callable[[Params, KVCache, StepBatch], tuple[Float[Array, "T V"], KVCache]]
+
+
+@cache
+def load_golden(name: str) -> tuple[ModelConfig, Params]:
+    """Configuration and float32 parameters of a checkpoint of ``goldens.NAMES``."""
+    config = load_model_config(GOLDENS / name, "float32")
+    return config, load_params(GOLDENS / name, config, progress=False)
+
+
+def greedy_tokens(config: ModelConfig, params: Params, answers: Iterable[Golden], limits: EngineConfig) -> list[list[int]]:
+    """What a new engine generates for all prompts at once, chunked and mixed."""
+    todo = [
+        request(f"r{i}", answer.prompt, max_tokens=len(answer.greedy), temperature=0.0, ignore_eos=True)
+        for i, answer in enumerate(answers)
+    ]
+    events = run(Engine(config, limits, params, frozenset()), todo)
+    return [tokens(events[one.request_id]) for one in todo]
+
+
+def relative_logit_error(config: ModelConfig, params: Params, answers: Iterable[Golden], limits: EngineConfig) -> float:
+    """The largest difference to the recorded logits of any answer, relative to that answer's largest logit."""
+    forward = make_forward(config)
+    errors = []
+    for answer in answers:
+        got = logits_of_chunks(forward, config, params, answer, limits)
+        errors.append(np.abs(got - answer.logits).max() / np.abs(answer.logits).max())
+    return float(np.max(errors))
+
+
+def make_forward(config: ModelConfig) -> Forward:
+    """The model alone, jitted: logits of every token of a batch."""
+    graph = graph_of(config)
+
+    @jax.jit
+    def forward(params: Params, cache: KVCache, batch: StepBatch) -> tuple[Float[Array, "T V"], KVCache]:
+        model = bind(graph, params)
+        hidden, cache = model(batch, cache)
+        return model.logits(hidden), cache
+
+    return forward
+
+
+def logits_of_chunks(
+    forward: Forward, config: ModelConfig, params: Params, answer: Golden, limits: EngineConfig
+) -> npt.NDArray[np.float32]:
+    """Logits [n, V] of the prompt and the greedy answer but its last token, computed in chunks of the budget."""
+    known = (*answer.prompt, *answer.greedy[:-1])
+    scheduler = Scheduler(limits.scheduler, limits.cache)
+    sequence = Sequence(request("a", known, max_tokens=1), eos_token_ids=frozenset(), arrival=0, seed=0)
+    scheduler.add(sequence)
+    packer, cache = Packer(limits, config.vocab_size), init_cache(config, limits.cache)
+    pieces = []
+    while scheduler.has_work:
+        plan = scheduler.schedule()
+        logits, cache = forward(params, cache, packer.pack(plan))
+        pieces.append(np.asarray(logits)[: plan.num_tokens])
+        scheduler.complete(plan, [0] * plan.num_samples)
+    return np.concatenate(pieces)
