@@ -1,6 +1,6 @@
 """What a caller asks and what it is told: the vocabulary between the engine and its faces. Host only, no jax."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
@@ -204,7 +204,7 @@ class EngineClient(Protocol):
     @property
     def tokenizer(self) -> "Tokenizer": ...
 
-    def generate(self, request: Request) -> AsyncIterator[TokenEvent]:
+    def generate(self, request: Request) -> AsyncGenerator[TokenEvent, None]:
         """Events of the request, the last one with a finish_reason. Closing the iterator early aborts the request.
 
         Raises RequestRefusedError for a request that can never run and EngineDeadError when the engine is dead, both

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 COMMANDS = {
     "serve": ("server.serve", "serve a model over HTTP"),
     "convert-weights": ("weights.convert", "convert a Hugging Face checkpoint to jaxgen's own format"),
+    "benchmark": ("server.benchmark", "measure a server under load"),
 }
 
 

@@ -1,12 +1,12 @@
 """Several completions at once: one task per choice draws its tokens from the engine."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Self, cast
+from typing import Self
 
-from jaxgen.request import EngineClient, TokenEvent
+from jaxgen.request import EngineClient
 from server.choice import Choice
 from server.metrics import Metrics, RequestTimer
 
@@ -64,9 +64,7 @@ class Generation:
         timer = RequestTimer(self._metrics, self._arrival)
         reason = "error"
         try:
-            # The protocol promises an iterator that can be closed early, which typing calls a generator.
-            events = cast(AsyncGenerator[TokenEvent, None], self._engine.generate(choice.request))
-            async with aclosing(events):
+            async with aclosing(self._engine.generate(choice.request)) as events:
                 async for event in events:
                     timer.observe(event)
                     choice.feed(event)

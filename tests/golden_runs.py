@@ -35,7 +35,9 @@ def load_golden(name: str) -> tuple[ModelConfig, Params]:
     return config, load_params(GOLDENS / name, config, progress=False)
 
 
-def greedy_tokens(config: ModelConfig, params: Params, answers: Iterable[Golden], limits: EngineConfig) -> list[list[int]]:
+def greedy_tokens(
+    config: ModelConfig, params: Params, answers: Iterable[Golden], limits: EngineConfig
+) -> list[list[int]]:
     """What a new engine generates for all prompts at once, chunked and mixed."""
     todo = [
         request(f"r{i}", answer.prompt, max_tokens=len(answer.greedy), temperature=0.0, ignore_eos=True)

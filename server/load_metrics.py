@@ -1,0 +1,166 @@
+"""Figures of merit of a load: pure arithmetic on records of requests, with DeepSpeed-FastGen's definitions.
+
+Times are seconds. A request that failed or was aborted is never dropped: it has no end-to-end latency, which counts as
+infinitely long, and it is not OK in the effective throughput.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import floor, inf, isfinite
+from statistics import fmean
+from typing import Any, Literal
+
+PERCENTILES = (50, 90, 95, 99)
+MAX_REASONS = 20
+
+Outcome = Literal["completed", "failed", "aborted"]
+TokenCount = Literal["continuous usage", "final usage", "chunks"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRecord:
+    """One request as the client saw it.
+
+    ``start`` and ``end`` are readings of one clock, seconds; ``arrivals`` the reads that brought tokens, as (time,
+    number of tokens), in order of time. ``output_tokens`` is what the server says or, where it does not, the number of
+    chunks.
+    """
+
+    outcome: Outcome
+    reason: str = ""
+    start: float
+    end: float
+    prompt_tokens: int
+    output_tokens: int
+    arrivals: tuple[tuple[float, int], ...]
+    counted_by: TokenCount = "continuous usage"
+
+    @property
+    def first_token_time(self) -> float:
+        """TTFT; infinite when no token came."""
+        return self.arrivals[0][0] - self.start if self.arrivals else inf
+
+    @property
+    def e2e_time(self) -> float:
+        """From start to end; infinite when the request was not completed."""
+        return self.end - self.start if self.outcome == "completed" else inf
+
+    def arrival_gaps(self) -> list[float]:
+        """Times between one arrival of tokens and the next."""
+        times = [time for time, _ in self.arrivals]
+        return [later - earlier for earlier, later in pairwise(times)]
+
+    def inter_token_times(self) -> list[float]:
+        """One time for each token after the first.
+
+        The k tokens of one arrival share the gap before it, gap / k each. Those that came with the first token have 0.
+        """
+        if not self.arrivals:
+            return []
+        times = [0.0] * (self.arrivals[0][1] - 1)
+        for gap, (_, tokens) in zip(self.arrival_gaps(), self.arrivals[1:], strict=True):
+            times += [gap / tokens] * tokens
+        return times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What a request must have kept to count: TTFT <= prompt tokens / ``ttft_rate``, and the moving average (pandas'
+    ``ewm(span=ema_span).mean()``) of its inter-token times under 1 / ``sla`` at every token. Rates are tokens/s."""
+
+    sla: float
+    ttft_rate: float = 512.0
+    ema_span: float = 16.0
+
+    def first_token_in_time(self, record: RequestRecord) -> bool:
+        return record.first_token_time <= record.prompt_tokens / self.ttft_rate
+
+    def tokens_in_time(self, record: RequestRecord) -> bool:
+        """True for a request of one token: it has no inter-token time."""
+        return all(mean < 1.0 / self.sla for mean in ewm_mean(record.inter_token_times(), self.ema_span))
+
+    def kept(self, record: RequestRecord) -> bool:
+        return record.outcome == "completed" and self.first_token_in_time(record) and self.tokens_in_time(record)
+
+
+def ewm_mean(values: Iterable[float], span: float) -> list[float]:
+    """Weighted means of the values so far: weights (1 - a)^age, a = 2 / (span + 1), divided by their sum.
+
+    This is pandas' ``ewm(span).mean()`` as it comes (adjust=True), which is what FastGen calls.
+    """
+    decay = 1.0 - 2.0 / (span + 1.0)
+    total, weights = 0.0, 0.0
+    means = []
+    for value in values:
+        total = value + decay * total
+        weights = 1.0 + decay * weights
+        means.append(total / weights)
+    return means
+
+
+def percentile(values: Sequence[float], q: float) -> float:
+    """Linear interpolation between the closest ranks of sorted, non-empty ``values``, which may be infinite."""
+    place = (len(values) - 1) * q / 100.0
+    low = floor(place)
+    share = place - low
+    if share == 0.0 or values[low] == values[low + 1]:
+        return values[low]
+    return values[low] + share * (values[low + 1] - values[low])
+
+
+def spread(values: Iterable[float]) -> dict[str, float | None]:
+    """``count`` and ``mean`` of the finite values, and percentiles of all of them; None where one is infinite."""
+    ordered = sorted(values)
+    finite = [value for value in ordered if isfinite(value)]
+    figures: dict[str, float | None] = {"count": len(finite), "mean": fmean(finite) if finite else None}
+    for q in PERCENTILES:
+        reached = percentile(ordered, q) if ordered else inf
+        figures[f"p{q}"] = reached if isfinite(reached) else None
+    return figures
+
+
+def summarize(records: Sequence[RequestRecord], promises: Sequence[Promise]) -> dict[str, Any]:
+    """All figures of one load, ready for JSON. Rates are over the time from the first start to the last end."""
+    duration = max(r.end for r in records) - min(r.start for r in records) if records else 0.0
+    outcomes = Counter(record.outcome for record in records)
+    output_tokens = sum(record.output_tokens for record in records)
+    prompt_tokens = sum(record.prompt_tokens for record in records)
+    return {
+        "requests": {
+            "sent": len(records),
+            **{outcome: outcomes[outcome] for outcome in ("completed", "failed", "aborted")},
+            "reasons": dict(Counter(r.reason for r in records if r.outcome != "completed").most_common(MAX_REASONS)),
+        },
+        "duration_s": duration,
+        "requests_per_s": _rate(outcomes["completed"], duration),
+        "output_tokens_per_s": _rate(output_tokens, duration),
+        "prompt_tokens": prompt_tokens,
+        "output_tokens": output_tokens,
+        "tokens_counted_by": dict(Counter(record.counted_by for record in records)),
+        "ttft_s": spread(record.first_token_time for record in records),
+        "inter_token_s": spread(time for record in records for time in record.inter_token_times()),
+        "arrival_gap_s": spread(gap for record in records for gap in record.arrival_gaps()),
+        "e2e_s": spread(record.e2e_time for record in records),
+        "effective": [_effective(records, promise, duration) for promise in promises],
+    }
+
+
+def _effective(records: Sequence[RequestRecord], promise: Promise, duration: float) -> dict[str, Any]:
+    """``late_first_token`` and ``slow_tokens`` may count the same completed request."""
+    completed = [record for record in records if record.outcome == "completed"]
+    ok = sum(promise.kept(record) for record in completed)
+    return {
+        "sla_tokens_per_s": promise.sla,
+        "ok": ok,
+        "ok_ratio": ok / len(records) if records else None,
+        "requests_per_s": _rate(ok, duration),
+        "not_completed": len(records) - len(completed),
+        "late_first_token": sum(not promise.first_token_in_time(record) for record in completed),
+        "slow_tokens": sum(not promise.tokens_in_time(record) for record in completed),
+    }
+
+
+def _rate(count: int, duration: float) -> float | None:
+    return count / duration if duration > 0.0 else None

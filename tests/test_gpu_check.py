@@ -1,0 +1,201 @@
+"""scripts/gpu_check.py in a dry run on the CPU, and the arithmetic of its report."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from jaxgen.models import init_params
+from scripts.device_check import ceilings, step_times
+from scripts.device_check.cli import CUT_SHORT, FAILED, exit_status, main
+from scripts.device_check.parity import run as run_parity
+from scripts.device_check.repeatability import run as run_repeatability
+from scripts.device_check.report import COPY_RATE, MATRIX_RATE, Measurement, Part, Report
+from scripts.device_check.sizes import DRY
+from scripts.device_check.target import describe
+
+ROOT = Path(__file__).parent.parent
+MAX_CHECKOUT_BYTES = 40 * 2**20
+ABSENT = (
+    *("starlette", "uvicorn", "beartype", "pydantic", "pydantic_core", "configargparse", "psutil", "httpx2", "openai"),
+    *("hypothesis", "importlinter", "mypy", "optax", "matplotlib", "server"),
+)
+PROGRAM = """
+import runpy, sys
+
+absent = sys.argv.pop(1).split(",")
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if any(name == one or name.startswith(one + ".") for one in absent):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def run_script(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The script where the server's and the tests' packages are not installed."""
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, ",".join(ABSENT), str(ROOT / "scripts" / "gpu_check.py"), *arguments],
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+
+
+def test_dry_run_of_all_parts_without_the_servers_packages(tmp_path: Path) -> None:
+    done = run_script("--out", str(tmp_path), "--dry-run", "--commit", "c0ffee")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = tmp_path.iterdir()
+    result = json.loads(path.read_text())
+    assert path.name.startswith("cpu-20")
+    assert (result["device"], result["commit"], result["dry_run"], result["failures"]) == ("cpu", "c0ffee", True, [])
+    assert result["versions"]["jax"] == jax.__version__
+    assert "gpu_target_config" in result["target"]["missing"]
+    assert {COPY_RATE, MATRIX_RATE, "host_to_device_pinned_bytes_per_second"} <= result["ceilings"].keys()
+    rows = {row["name"]: row for row in result["rows"]}
+    assert all(row["ran"] for row in rows.values())
+    step = rows["step_tiny_16"]
+    assert step["floor_seconds"] == pytest.approx(
+        max(step["bytes"] / result["ceilings"][COPY_RATE], step["flops"] / result["ceilings"][MATRIX_RATE])
+    )
+    assert step["fraction"] == pytest.approx(step["floor_seconds"] / step["seconds"])
+    assert rows["parity_logits_llama"]["detail"]["relative_error"] < 1e-4
+    assert rows["repeatability_among_strangers"]["detail"]["equal"] is True
+    host = rows["host_step_tiny_16_full"]["detail"]
+    assert 0 < host["pack_seconds"] < host["to_dispatch_seconds"]
+
+
+@pytest.mark.parametrize(("arguments", "says"), [(["--parts", "ceilings,kernel"], "'kernel'"), ([], "--dry-run")])
+def test_what_cannot_be_done_is_refused(
+    arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["--out", str(tmp_path / "out"), *arguments])
+    assert exit_.value.code == 2
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def written(report: Report) -> Any:
+    return json.loads(report.path.read_text())
+
+
+def test_every_row_is_written_and_an_error_ends_only_its_row(tmp_path: Path) -> None:
+    report = Report(tmp_path, "NVIDIA H200", {})
+    assert report.path.name.startswith("nvidia-h200-20")
+    part = Part(report, 100.0)
+
+    def broken() -> Measurement:
+        raise RuntimeError("out of memory")
+
+    assert part.measure("broken", broken) is None
+    assert [(row["name"], row["ran"]) for row in written(report)["rows"]] == [("broken", False)]
+    assert "RuntimeError: out of memory" in written(report)["rows"][0]["error"]
+    report.ceilings |= {COPY_RATE: 100.0, MATRIX_RATE: 1000.0}
+    part.measure("copies", lambda: Measurement(seconds=4.0, bytes=200, flops=1000))
+    part.measure("multiplies", lambda: Measurement(seconds=4.0, bytes=200, flops=3000))
+    rows = written(report)["rows"][1:]
+    assert [(row["floor_seconds"], row["fraction"]) for row in rows] == [(2.0, 0.5), (3.0, 0.75)]
+    assert exit_status(report) == FAILED
+    assert Report(tmp_path, "NVIDIA H200", {}).path != report.path
+
+
+def test_rows_over_the_budget_are_cut(tmp_path: Path) -> None:
+    report = Report(tmp_path, "cpu", {})
+    Part(report, -1.0).measure("late", lambda: Measurement(seconds=1.0))
+    (row,) = written(report)["rows"]
+    assert (row["ran"], row["seconds"], row["error"][:5]) == (False, None, "cut: ")
+    assert exit_status(report) == CUT_SHORT
+
+
+@pytest.mark.parametrize(
+    ("kind", "rate", "failures"),
+    [("NVIDIA H200", 3.8e12, 1), ("NVIDIA H200", None, 1), ("NVIDIA H200", 4.2e12, 0), ("NVIDIA A100", 1.5e12, 0)],
+)
+def test_an_h200_must_copy_fast(kind: str, rate: float | None, failures: int, tmp_path: Path) -> None:
+    report = Report(tmp_path, kind, {})
+    if rate is not None:
+        report.add_ceiling(COPY_RATE, rate)
+    ceilings.check_copy_rate(Part(report, 1.0), kind)
+    assert len(written(report)["failures"]) == failures
+    assert exit_status(report) == (FAILED if failures else 0)
+
+
+def test_a_wrong_token_or_logit_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scripts.device_check.parity.greedy_tokens", lambda *_: [[0]] * 3)
+    monkeypatch.setattr("scripts.device_check.parity.golden_answers", lambda _: golden_like(3))
+    monkeypatch.setattr("scripts.device_check.parity.relative_logit_error", lambda *_: float("nan"))
+    report = Report(tmp_path, "cpu", {})
+    run_parity(Part(report, 100.0), DRY)
+    assert [failure.partition(":")[0] for failure in report.failures] == ["parity_greedy_llama", "parity_logits_llama"]
+
+
+def golden_like(count: int) -> list[Any]:
+    class Answer:
+        greedy = (1,)
+
+    return [Answer() for _ in range(count)]
+
+
+def test_only_a_run_that_differs_from_itself_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter(range(100))
+
+    class Unsteady:
+        def __init__(self, model: object, budget: int):
+            self.requests: list[Any] = []
+            self.compiled = self.model = self.config = None
+
+        def answers(self, requests: object, compiled: object = None) -> dict[str, list[tuple[int, int]]]:
+            return {"r0": [(7, next(answers))]}
+
+    monkeypatch.setattr("scripts.device_check.repeatability.Subject", Unsteady)
+    monkeypatch.setattr("scripts.device_check.repeatability.compile_step", lambda *_: None)
+    report = Report(tmp_path, "cpu", {})
+    run_repeatability(Part(report, 100.0), DRY)
+    assert [failure.partition(":")[0] for failure in report.failures] == ["repeatability_run_to_run"]
+    unequal = {row.name: row.detail for row in report.rows if row.detail.get("equal") is False}
+    assert unequal.keys() >= {"repeatability_run_to_run", "repeatability_reversed", "repeatability_compiled_again"}
+    assert {(detail["other_tokens"], detail["other_logprob_bits"]) for detail in unequal.values()} == {(0, 1)}
+
+
+def test_step_cost_counts_weights_cache_and_products() -> None:
+    """Worked out by hand for the tiny shape: 4 decodes at 96 tokens and a prompt of 12."""
+    model, config = DRY.step_model, step_times.step_config(DRY, 16)
+    plan = step_times.full_plan(DRY, config)
+    assert [(chunk.start, chunk.length) for chunk in plan.chunks] == [(95, 1)] * 4 + [(0, 12)]
+    assert len({id_ for chunk in plan.chunks for id_ in chunk.sequence.block_table}) == config.cache.num_blocks
+    moved, flops = step_times.step_cost(model, config, plan, init_params(model, seed=0))
+    per_layer = (4 + 2 * 2) * 16 * 64 + 64 * 64 + 3 * 64 * 128
+    norms = (2 * 2 + 1) * 64
+    weights = 2 * per_layer + norms + 2048 * 64
+    kv_token = 2 * 2 * 2 * 16
+    assert moved == 2 * (weights + 16 * 64 + kv_token * (4 * 96 + 12 + 16))
+    pairs = 4 * 96 + 12 * 13 // 2
+    assert flops == 2 * (16 * 2 * per_layer + 5 * 2048 * 64) + 4 * 2 * 4 * 16 * pairs
+
+
+def test_the_target_names_what_it_could_not_get() -> None:
+    found = describe(jax.devices("cpu")[0])
+    assert "gpu_target_config" in found["missing"]
+    assert found.keys() >= {"platform_version", "missing"}
+
+
+def test_the_checkout_stays_small() -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    files = [ROOT / name for name in listed.stdout.split("\0") if name]
+    total = sum(path.lstat().st_size for path in files if path.exists())
+    assert len(files) > 100
+    assert total < MAX_CHECKOUT_BYTES
