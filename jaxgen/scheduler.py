@@ -47,14 +47,18 @@ class Scheduler:
     (all prompts partly computed, no block free) and its queue stands still behind one prompt that does not fit:
 
     - A sequence is admitted with the blocks of all its known tokens, so a prompt never runs out half-way.
-    - Admission leaves a block free for each running sequence that may still grow, so that it is not undone at once.
+    - Admission leaves a block free for each sequence that may still grow, so that it is not undone at once.
     - When blocks run out all the same, the youngest running sequence is preempted: it loses its blocks, waits at its
       place by arrival and is computed anew. So the oldest running sequence advances in every step, and the oldest of
       all is never preempted.
     - A waiting sequence that does not fit is passed over, ``max_overtaken`` times at most.
 
-    If anything runs or waits, the plan is not empty. The order of calls is ``schedule``, then ``complete`` or ``fail``
-    with that plan; ``add`` and ``abort`` may come in between.
+    If anything runs or waits, the plan is not empty. Every running sequence is in every plan: decodes leave the budget
+    a token (max_num_seqs <= token_budget), and one prompt at most is partly computed, since none is admitted after one
+    that the budget cuts.
+
+    The order of calls is ``schedule``, then ``complete`` or ``fail`` with that plan; ``add`` and ``abort`` may come in
+    between.
     """
 
     def __init__(self, config: SchedulerConfig, cache: CacheConfig, *, max_overtaken: int = MAX_OVERTAKEN) -> None:
@@ -140,7 +144,7 @@ class Scheduler:
             if sequence.status is SequenceStatus.FINISHED:
                 continue
             if sequence.status is SequenceStatus.WAITING or sequence.num_computed != chunk.start:
-                raise RuntimeError(f"stale plan: tokens from {chunk.start} on are not the next of {sequence}")
+                raise RuntimeError(f"stale plan: {sequence.request_id!r} does not go on at token {chunk.start}")
             sequence.num_computed = chunk.end
             if sequence.num_uncomputed > 0:
                 continue
@@ -163,16 +167,13 @@ class Scheduler:
     def fail(self, plan: StepPlan) -> list[Outcome]:
         """Ends every sequence of a plan whose step raised, with ERROR.
 
-        A step owns the cache while it runs, so what it held is not to be trusted any more: running sequences outside
-        the plan are preempted and computed anew.
+        A plan has all that run, so no sequence is left that relies on a cache the step may have lost.
         """
         outcomes = []
         for row, chunk in enumerate(plan.chunks):
             if chunk.sequence.status is not SequenceStatus.FINISHED:
                 self._end(chunk.sequence, FinishReason.ERROR)
                 outcomes.append(Outcome(chunk.sequence, row, None, FinishReason.ERROR))
-        while self._running:
-            self._preempt_youngest()
         return outcomes
 
     def _decodes(self) -> list[Chunk]:
@@ -215,9 +216,7 @@ class Scheduler:
                 break
             sequence = self._waiting[len(skipped)]
             needed = self._blocks_for(len(sequence.tokens))
-            # What runs alone has the whole pool to grow in.
-            headroom = growing + self._may_grow(sequence) if self._running else 0
-            if needed + headroom > self.pool.num_free:
+            if needed + growing + self._may_grow(sequence) > self.pool.num_free:
                 skipped.append(sequence)
                 continue
             for older in skipped:

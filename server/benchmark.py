@@ -170,6 +170,8 @@ async def _run(args: Any) -> dict[str, Any]:
             if not stop.is_set():
                 points.append(await benchmark.measure(point))
                 _say(_row(points[-1]) if len(points) > 1 else f"{_HEADER}\n{_row(points[-1])}")
+                for reason, times in list(points[-1]["requests"]["reasons"].items())[:3]:
+                    _say(f"           {times} x {reason}")
     return {
         "schema": SCHEMA,
         "started": started.isoformat(timespec="seconds"),

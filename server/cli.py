@@ -10,6 +10,8 @@ COMMANDS = {
     "benchmark": ("server.benchmark", "measure a server under load"),
 }
 
+BENCH_EXTRA = ("aiohttp", "matplotlib")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; each brings its own parser and is imported only when it is the one."""
@@ -23,7 +25,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"jaxgen: no command {name!r}; there are {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
-    command: Callable[[Sequence[str]], int | None] = importlib.import_module(COMMANDS[name][0]).main
+    try:
+        command: Callable[[Sequence[str]], int | None] = importlib.import_module(COMMANDS[name][0]).main
+    except ModuleNotFoundError as error:
+        if error.name not in BENCH_EXTRA:
+            raise
+        print(f"jaxgen {name}: {error.name} is missing; pip install 'jaxgen[bench]' brings it", file=sys.stderr)
+        return 2
     return command(arguments[1:]) or 0
 
 

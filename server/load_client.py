@@ -83,8 +83,9 @@ class CompletionsClient:
 
     async def __aenter__(self) -> "CompletionsClient":
         self._session = aiohttp.ClientSession(
-            # Waiting for a connection of our own would be counted as the server's time.
-            connector=aiohttp.TCPConnector(limit=0),
+            # No limit: waiting for a connection would count as the server's time. A new one for each request: on a kept
+            # one that the server is just closing, a request fails without having been seen.
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
             # The caller bounds the time of each request.
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
             headers=self._headers,

@@ -16,10 +16,10 @@ def plot_run(run: dict[str, Any], path: Path) -> None:
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     left, right = figure.subplots(1, 2)
     modes = [(mode, [p for p in run["points"] if p["mode"] == mode]) for mode in ("closed", "open")]
-    for mode, points in modes:
+    for (mode, points), mark in zip(modes, ("o", "^"), strict=True):
         if points:
-            _plot_latency(left, mode, points)
-            _plot_effective(right, mode, points)
+            _plot_latency(left, mode, points, mark)
+            _plot_effective(right, mode, points, mark)
     left.set(xlabel="throughput, completed requests/s", ylabel="end-to-end latency, s", title="Latency")
     right.set(
         xlabel="load: clients (closed loop) or requests/s (open loop)",
@@ -38,22 +38,22 @@ def plot_run(run: dict[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=120, format="png")
 
 
-def _plot_latency(axes: Axes, mode: str, points: Sequence[dict[str, Any]]) -> None:
-    for name, style in (("p50", "o-"), ("p95", "s--")):
+def _plot_latency(axes: Axes, mode: str, points: Sequence[dict[str, Any]], mark: str) -> None:
+    for name, style in (("p50", "-"), ("p95", "--")):
         known = [p for p in points if p["requests_per_s"] is not None and p["e2e_s"][name] is not None]
         throughput = [point["requests_per_s"] for point in known]
         latency = [point["e2e_s"][name] for point in known]
-        axes.plot(throughput, latency, style, label=f"{name.upper()}, {mode} loop")
+        axes.plot(throughput, latency, mark + style, label=f"{name.upper()}, {mode} loop")
         for x, y, point in zip(throughput, latency, known, strict=True):
             axes.annotate(f"{point['load']:g}", (x, y), textcoords="offset points", xytext=(4, 4), fontsize="x-small")
 
 
-def _plot_effective(axes: Axes, mode: str, points: Sequence[dict[str, Any]]) -> None:
+def _plot_effective(axes: Axes, mode: str, points: Sequence[dict[str, Any]], mark: str) -> None:
     loads = [point["load"] for point in points]
-    curves = {"all completed": ([point["requests_per_s"] for point in points], "k-")}
+    curves = {"all completed": ([point["requests_per_s"] for point in points], f"{mark}-")}
     for i, promised in enumerate(points[0]["effective"]):
         name = f"SLA {promised['sla_tokens_per_s']:g} tokens/s"
-        curves[name] = ([point["effective"][i]["requests_per_s"] for point in points], "o--")
+        curves[name] = ([point["effective"][i]["requests_per_s"] for point in points], f"{mark}--")
     for name, (values, style) in curves.items():
         known = [(load, value) for load, value in zip(loads, values, strict=True) if value is not None]
         axes.plot([load for load, _ in known], [value for _, value in known], style, label=f"{name}, {mode} loop")

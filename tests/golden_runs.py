@@ -12,6 +12,7 @@ from jaxgen.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfi
 from jaxgen.engine import Engine
 from jaxgen.kv_cache import KVCache, init_cache
 from jaxgen.models import Params, bind, graph_of
+from jaxgen.request import EngineStats
 from jaxgen.scheduler import Scheduler
 from jaxgen.sequence import Sequence
 from jaxgen.step_batch import Packer, StepBatch
@@ -37,14 +38,15 @@ def load_golden(name: str) -> tuple[ModelConfig, Params]:
 
 def greedy_tokens(
     config: ModelConfig, params: Params, answers: Iterable[Golden], limits: EngineConfig
-) -> list[list[int]]:
-    """What a new engine generates for all prompts at once, chunked and mixed."""
+) -> tuple[list[list[int]], EngineStats]:
+    """What a new engine generates for all prompts at once, chunked and mixed, and its statistics."""
     todo = [
         request(f"r{i}", answer.prompt, max_tokens=len(answer.greedy), temperature=0.0, ignore_eos=True)
         for i, answer in enumerate(answers)
     ]
-    events = run(Engine(config, limits, params, frozenset()), todo)
-    return [tokens(events[one.request_id]) for one in todo]
+    engine = Engine(config, limits, params, frozenset())
+    events = run(engine, todo)
+    return [tokens(events[one.request_id]) for one in todo], engine.stats()
 
 
 def relative_logit_error(config: ModelConfig, params: Params, answers: Iterable[Golden], limits: EngineConfig) -> float:

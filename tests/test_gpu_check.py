@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from jaxgen.models import init_params
@@ -23,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 MAX_CHECKOUT_BYTES = 40 * 2**20
 ABSENT = (
     *("starlette", "uvicorn", "beartype", "pydantic", "pydantic_core", "configargparse", "psutil", "httpx2", "openai"),
-    *("hypothesis", "importlinter", "mypy", "optax", "matplotlib", "server"),
+    *("hypothesis", "importlinter", "mypy", "matplotlib", "server"),
 )
 PROGRAM = """
 import runpy, sys
@@ -45,7 +46,7 @@ def run_script(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The script where the server's and the tests' packages are not installed."""
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, ",".join(ABSENT), str(ROOT / "scripts" / "gpu_check.py"), *arguments],
-        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"},  # compiles sooner
         capture_output=True,
         text=True,
         timeout=500,
@@ -132,8 +133,19 @@ def test_an_h200_must_copy_fast(kind: str, rate: float | None, failures: int, tm
     assert exit_status(report) == (FAILED if failures else 0)
 
 
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [(jax.jit(lambda x: x + 1, donate_argnums=0), "shares memory"), (jax.jit(lambda x: x[:1]), "writes 64 bytes")],
+)
+def test_what_does_not_copy_is_no_ceiling(function: jax.stages.Wrapped, says: str, tmp_path: Path) -> None:
+    part = Part(Report(tmp_path, "cpu", {}), 1.0)
+    with pytest.raises(RuntimeError, match=says):
+        ceilings.measure_copy(part, DRY, jnp.zeros((8, 16)), function)
+    assert part.report.ceilings == {}
+
+
 def test_a_wrong_token_or_logit_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scripts.device_check.parity.greedy_tokens", lambda *_: [[0]] * 3)
+    monkeypatch.setattr("scripts.device_check.parity.greedy_tokens", lambda *_: ([[0]] * 3, None))
     monkeypatch.setattr("scripts.device_check.parity.golden_answers", lambda _: golden_like(3))
     monkeypatch.setattr("scripts.device_check.parity.relative_logit_error", lambda *_: float("nan"))
     report = Report(tmp_path, "cpu", {})

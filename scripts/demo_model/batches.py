@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from scripts.demo_model.corpus import END_OF_TEXT, Corpus, encode_documents
+from scripts.demo_model.corpus import END_OF_TEXT, Corpus, encode_documents, statement_starts
 from scripts.demo_model.exercises import ExerciseMaker, filler_lines, identifiers
 
 RowKind = Literal["text", "recall", "copy"]
@@ -25,7 +25,7 @@ class Kind(IntEnum):
     COPY = 4
 
 
-WEIGHTS = {Kind.IGNORED: 0.0, Kind.TEXT: 1.0, Kind.CONTEXT: 0.3, Kind.ANSWER: 3.0, Kind.COPY: 1.0}
+WEIGHTS = {Kind.IGNORED: 0.0, Kind.TEXT: 1.0, Kind.CONTEXT: 0.1, Kind.ANSWER: 3.0, Kind.COPY: 1.0}
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class BatchMaker:
     def __init__(self, tokenizer: Tokenizer, corpus: Corpus, seed: int):
         self.tokenizer, self.seed = tokenizer, seed
         self.stream = encode_documents(tokenizer, corpus.train)
+        self.starts = statement_starts(tokenizer, self.stream)
         self.names, self.lines = identifiers(corpus.train), filler_lines(corpus.train)
         self.end = tokenizer.token_to_id(END_OF_TEXT)
 
@@ -54,7 +55,11 @@ class BatchMaker:
         return Batch(np.stack([tokens for tokens, _ in made]), np.stack([kinds[1:] for _, kinds in made]))
 
     def _text(self, length: int, rng: random.Random) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        start = rng.randrange(len(self.stream) - length)
+        """A window that begins at a statement, as a prompt does, three times in four; else anywhere."""
+        last = len(self.stream) - length
+        start = rng.randrange(last)
+        if rng.random() < 0.75:
+            start = min(int(rng.choice(self.starts)), last - 1)
         return self.stream[start : start + length + 1], np.full(length + 1, Kind.TEXT, np.int32)
 
     def _copy(self, length: int, rng: random.Random) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

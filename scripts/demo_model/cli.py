@@ -19,7 +19,7 @@ def main() -> None:
     """Parse the command line and do what it asks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workdir", type=Path, help="folder of the checkpoint and the tokenizer, made if need be")
-    parser.add_argument("--minutes", type=float, default=105.0, help="training time, all resumptions together")
+    parser.add_argument("--minutes", type=float, default=102.0, help="training time, all resumptions together")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16", help="of the products")
     parser.add_argument("--out", type=Path, help="folder of the exported model")
     parser.add_argument("--evaluate", type=Path, metavar="JSON", help="measure the model in --out, write figures here")

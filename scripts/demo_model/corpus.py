@@ -64,3 +64,13 @@ def encode_documents(tokenizer: Tokenizer, documents: list[str]) -> NDArray[np.i
     end = tokenizer.token_to_id(END_OF_TEXT)
     streams = [np.array([*encoding.ids, end], np.int32) for encoding in tokenizer.encode_batch(documents)]
     return np.concatenate(streams)
+
+
+def statement_starts(tokenizer: Tokenizer, stream: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Places in ``stream`` where a line begins with a letter or a decorator, in the first column."""
+    ends, begins = np.zeros((2, tokenizer.get_vocab_size()), bool)
+    for token, index in tokenizer.get_vocab().items():
+        # Byte-level BPE writes the newline as this letter.
+        ends[index] = token.endswith("\u010a")
+        begins[index] = token[0] == "@" or (token[0].isascii() and token[0].isalpha())
+    return np.flatnonzero(ends[stream[:-1]] & begins[stream[1:]]) + 1

@@ -7,7 +7,6 @@ from pathlib import Path
 import jax.numpy as jnp
 from safetensors.flax import load_file, save_file
 from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerFast
 
 from scripts.demo_model.corpus import END_OF_TEXT
 from scripts.demo_model.model import DemoConfig, Params
@@ -36,12 +35,14 @@ def export(params: Params, config: DemoConfig, tokenizer: Tokenizer, out: Path) 
     _write_json(out / "generation_config.json", {"eos_token_id": end, "do_sample": False})
     rounded = {name: weight.astype(jnp.bfloat16) for name, weight in sorted(params.items())}
     save_file(rounded, out / "model.safetensors", metadata={"format": "pt"})
-    PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=tokenizer,
-        eos_token=END_OF_TEXT,
-        model_max_length=config.max_position_embeddings,
-        clean_up_tokenization_spaces=False,
-    ).save_pretrained(out)
+    tokenizer.save(str(out / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": END_OF_TEXT,
+        "model_max_length": config.max_position_embeddings,
+        "clean_up_tokenization_spaces": False,
+    }
+    _write_json(out / "tokenizer_config.json", settings)
 
 
 def load_model(directory: Path) -> tuple[Params, DemoConfig, Tokenizer]:

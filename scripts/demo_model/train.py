@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax  # type: ignore[import-untyped]
+import optax  # type: ignore[import-not-found, import-untyped, unused-ignore]
 from jaxtyping import Array, Float, Int
 from tokenizers import Tokenizer
 
@@ -35,10 +35,10 @@ PHASES = (
     Phase(0.06, 64, 64, {"copy": 0.5, "recall": 0.5}),
     Phase(0.30, 16, 128, {"recall": 0.5, "text": 0.5}),
     Phase(0.42, 8, 256, {"recall": 0.4, "text": 0.6}),
-    Phase(0.52, 8, 256, {"recall": 0.7, "text": 0.3}),
-    Phase(0.66, 8, 256, {"recall": 0.8, "text": 0.2}),
+    Phase(0.66, 8, 256, {"recall": 0.75, "text": 0.25}),
     Phase(0.84, 4, 512, {"recall": 0.5, "text": 0.5}),
-    Phase(1.00, 2, 1152, {"recall": 0.5, "text": 0.5}),
+    Phase(0.93, 4, 512, {"recall": 0.3, "text": 0.7}),
+    Phase(1.00, 2, 1152, {"recall": 0.35, "text": 0.65}),
 )
 PEAK_RATE = 3e-3
 WARMUP, DECAY_FROM, LAST = 0.01, 0.6, 0.03

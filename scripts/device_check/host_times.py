@@ -4,13 +4,14 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
 import jax
 
 from jaxgen.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from jaxgen.engine import CompiledStep, Engine, compile_step
+from jaxgen.engine import Engine, compile_step
 from jaxgen.models import Params
 from jaxgen.request import Request, SamplingParams
 from scripts.device_check.report import Measurement, Part
@@ -49,21 +50,25 @@ class Probe:
         self._batch: Any = None
         self.marks: dict[str, float] = {}
         marked = replace(compiled, run=self._mark(self._keep_batch, "dispatch", "dispatched"))
-        self.engine = _engine(sizes.step_model, config, params, marked)
+        self.engine = Engine(sizes.step_model, config, params, frozenset(), compiled=marked)
         # The engine offers no hooks, and needs none but for this.
         packer: Any = self.engine._packer
         packer.pack = self._mark(packer.pack, "pack", "packed")
         whole: Any = self.engine
         whole._complete = self._mark(whole._complete, "fetched", "completed")
         fill(self.engine, load)
+        if (running := self.engine.stats().num_running) != sizes.rows:
+            raise RuntimeError(f"{running} of {sizes.rows} sequences decode; the log says why")
 
     def step(self) -> list[float]:
         """Seconds of each of ``PIECES``."""
         entered = time.perf_counter()
-        self.engine.step()
+        events = self.engine.step()
         left = time.perf_counter()
+        if errors := [event.error for event in events if event.error is not None]:
+            raise RuntimeError(errors[0])
         clock = [entered, *(self.marks[name] for name in MARKS), left]
-        return [after - before for before, after in zip(clock, clock[1:], strict=False)]
+        return [after - before for before, after in pairwise(clock)]
 
     def device_seconds(self, steps: int) -> float:
         """Seconds of the last step's program when it is dispatched again and again and nothing is fetched."""
@@ -87,10 +92,6 @@ class Probe:
             return result
 
         return marked
-
-
-def _engine(model: ModelConfig, config: EngineConfig, params: Params, compiled: CompiledStep) -> Engine:
-    return Engine(model, config, params, frozenset(), compiled=compiled)
 
 
 def _config(sizes: Sizes, load: Load) -> EngineConfig:

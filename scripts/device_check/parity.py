@@ -20,7 +20,7 @@ def run(part: Part, sizes: Sizes) -> None:
 def _greedy(name: str) -> Measurement:
     config, params = load_golden(name)
     answers = golden_answers(name)
-    got = greedy_tokens(config, params, answers, SMALL)
+    got, _ = greedy_tokens(config, params, answers, SMALL)
     wrong = [i for i, (tokens, answer) in enumerate(zip(got, answers, strict=True)) if tokens != answer.greedy]
     detail: dict[str, Any] = {"prompts": len(answers), "tokens": sum(map(len, got)), "wrong_prompts": wrong}
     failure = f"greedy tokens of prompts {wrong} differ from the recorded ones" if wrong else None

@@ -13,6 +13,8 @@ from typing import Any
 
 COPY_RATE = "copy_bytes_per_second"
 MATRIX_RATE = "bf16_flops_per_second"
+CUT = "cut: "
+"""How the error of a row begins that was left out for want of time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +85,7 @@ class Report:
             says = row.error.splitlines()[0]
         else:
             says = "" if row.seconds is None else f"{1e3 * row.seconds:.3f} ms"
-            says += "" if row.fraction is None else f", {row.fraction:.3f} of the floor's rate"
+            says += "" if row.fraction is None else f", {row.fraction:.3f} of what the ceilings allow"
         print(f"{row.name}: {says} ({row.wall_seconds:.1f} s spent)", flush=True)
 
     def fail(self, failure: str) -> None:
@@ -107,9 +109,6 @@ class Report:
             temporary.replace(self.path)
 
 
-CUT = "cut: "
-
-
 def is_cut(row: Row) -> bool:
     return row.error is not None and row.error.startswith(CUT)
 
@@ -121,13 +120,13 @@ class Part:
         self.report = report
         self._budget = budget_seconds
         self._started = time.monotonic()
-        self._longest = 0.0
+        self._latest = 0.0
 
     def measure(self, name: str, function: Callable[[], Measurement]) -> Measurement | None:
-        """Run one row and record it; None if it raised, or was cut because one more row like the longest so far would
-        exceed the budget. A row's error is recorded in it and ends nothing else."""
+        """Run one row and record it; None if it raised, or was cut because one more row like the latest would exceed
+        the budget. A row's error is recorded in it and ends nothing else."""
         spent = time.monotonic() - self._started
-        if spent + self._longest > self._budget:
+        if spent + self._latest > self._budget:
             self.report.add(Row(name=name, ran=False, error=f"{CUT}{spent:.0f} s of {self._budget:.0f} s are spent"))
             return None
         started = time.monotonic()
@@ -135,13 +134,13 @@ class Part:
             found = function()
         except Exception as error:  # whatever a device raises: the other rows are wanted all the same
             wall = time.monotonic() - started
-            self._longest = max(self._longest, wall)
+            self._latest = wall
             said = f"{type(error).__name__}: {error}"
             where = traceback.format_exc(limit=-3)
             self.report.add(Row(name=name, ran=False, error=f"{said[:2000]}\n{where[-2000:]}", wall_seconds=wall))
             return None
         wall = time.monotonic() - started
-        self._longest = max(self._longest, wall)
+        self._latest = wall
         self.report.add(self._row(name, found, round(wall, 2)))
         if found.failure is not None:
             self.report.fail(f"{name}: {found.failure}")

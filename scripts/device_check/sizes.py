@@ -20,7 +20,7 @@ LLAMA3_8B = LlamaConfig(
     rope=RopeConfig(theta=500_000.0),
 )
 TINY = LlamaConfig(
-    vocab_size=512,
+    vocab_size=2048,
     hidden_size=64,
     intermediate_size=128,
     num_layers=2,
@@ -36,10 +36,9 @@ TINY = LlamaConfig(
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """``budgets`` is in tokens a step, ``rows`` in decoding sequences, ``context`` in tokens each of them has.
-
-    ``repeats`` are runs of which the best (ceilings) or the median (steps) counts; ``row_seconds`` ends the repeats of
-    a step early.
+    """``budgets`` is in tokens a step, those first that would be missed most if time ran out; ``rows`` in decoding
+    sequences, ``context`` in tokens each of them has. ``repeats`` are runs of which the best (ceilings) or the median
+    (steps) counts; ``row_seconds`` ends the repeats of a step early.
     """
 
     copy_bytes: int = 8 * 2**30
@@ -52,7 +51,7 @@ class Sizes:
     repeatability_budget: int = 256
     step_name: str = "llama3_8b"
     step_model: LlamaConfig = LLAMA3_8B
-    budgets: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
+    budgets: tuple[int, ...] = (256, 1024, 64, 2048, 512, 128)
     rows: int = 32
     context: int = 1024
     row_seconds: float = 6.0
@@ -73,7 +72,7 @@ DRY = Sizes(
     repeatability_budget=32,
     step_name="tiny",
     step_model=TINY,
-    budgets=(16, 32),
+    budgets=(16,),
     rows=4,
     context=96,
     row_seconds=0.5,

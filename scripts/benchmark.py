@@ -1,0 +1,8 @@
+"""Measure an OpenAI-compatible server under load: the same as ``jaxgen benchmark``."""
+
+import sys
+
+from server.benchmark import main
+
+if __name__ == "__main__":
+    sys.exit(main())

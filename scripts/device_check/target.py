@@ -1,0 +1,83 @@
+"""The device's description for a compiler that has no such device: XLA's own text of its target, or what CUDA says."""
+
+import ctypes
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+_CUDA_ATTRIBUTES = {
+    "threads_per_block_limit": 1,
+    "block_dim_limit_x": 5,
+    "block_dim_limit_y": 6,
+    "block_dim_limit_z": 7,
+    "shared_memory_per_block": 8,
+    "threads_per_warp": 10,
+    "registers_per_block_limit": 12,
+    "clock_rate_khz": 13,
+    "core_count": 16,
+    "memory_clock_rate_khz": 36,
+    "memory_bus_width_bits": 37,
+    "l2_cache_size": 38,
+    "threads_per_core_limit": 39,
+    "compute_capability_major": 75,
+    "compute_capability_minor": 76,
+    "shared_memory_per_core": 81,
+    "registers_per_core_limit": 82,
+    "shared_memory_per_block_optin": 97,
+}
+"""Names as XLA's GpuDeviceInfoProto has them, numbers of CUdevice_attribute in cuda.h."""
+
+
+def describe(device: jax.Device) -> dict[str, Any]:
+    """What is known of the device: ``gpu_target_config`` is a GpuTargetConfigProto as text, which
+    ``jax.experimental.topologies.get_topology_desc(target_config=...)`` takes. What cannot be had is named under
+    ``missing`` with the reason."""
+    found: dict[str, Any] = {"platform_version": device.client.platform_version}
+    missing: dict[str, str] = {}
+    sources: dict[str, Callable[[], Any]] = {
+        "gpu_target_config": lambda: _xla_dump(device),
+        "cuda": lambda: _cuda_attributes(device.local_hardware_id or 0),
+        "memory_bytes_limit": lambda: (device.memory_stats() or {})["bytes_limit"],
+    }
+    for name, source in sources.items():
+        try:
+            found[name] = source()
+        except Exception as error:  # whatever keeps one source from answering, the others are asked
+            missing[name] = f"{type(error).__name__}: {error}"[:500]
+    return found | {"missing": missing}
+
+
+def _xla_dump(device: jax.Device) -> str:
+    """The *.gpu_target_config.pbtxt that XLA writes beside the dump of any program compiled for a GPU."""
+    with tempfile.TemporaryDirectory() as directory:
+        lowered = jax.jit(lambda x: x + 1).lower(jax.device_put(jnp.zeros(8), device))
+        lowered.compile(compiler_options={"xla_dump_to": directory})
+        names = sorted(path.name for path in Path(directory).iterdir())
+        dumps = [name for name in names if name.endswith("gpu_target_config.pbtxt")]
+        if not dumps:
+            raise FileNotFoundError(f"XLA dumped no target description for {device.platform}, only {names}")
+        return (Path(directory) / dumps[0]).read_text()
+
+
+def _cuda_attributes(ordinal: int) -> dict[str, int]:
+    """Attributes of the ordinal-th device from the CUDA driver; OSError without one."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+
+    def call(name: str, *args: Any) -> None:
+        if status := getattr(cuda, name)(*args):
+            raise RuntimeError(f"{name} returned CUresult {status}")
+
+    device, value, total = ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
+    call("cuInit", 0)
+    call("cuDeviceGet", ctypes.byref(device), ordinal)
+    call("cuDeviceTotalMem_v2", ctypes.byref(total), device)
+    found = {"device_memory_size": total.value}
+    for name, number in _CUDA_ATTRIBUTES.items():
+        call("cuDeviceGetAttribute", ctypes.byref(value), number, device)
+        found[name] = value.value
+    call("cuDriverGetVersion", ctypes.byref(value))
+    return found | {"driver_cuda_version": value.value}

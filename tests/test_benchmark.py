@@ -1,0 +1,339 @@
+"""The benchmark command against a real server around the fake engine: what it sends, counts, and writes."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request as HttpRequest
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
+
+from jaxgen.request import Request
+from server.app import create_app
+from server.benchmark import main
+from server.config import ServerConfig
+from server.load_requests import Lengths
+from tests import tiny_tokenizers
+from tests.fakes import MODEL, FakeEngine, says
+from tests.live_server import serve
+from tests.server_app import TOKENIZER, fake_engine
+
+SMALL = ("--prompt-mean", "20", "--output-mean", "8", "--stagger", "0", "--timeout", "60", "--max-seconds", "60")
+LENGTHS = Lengths(prompt_mean=20, prompt_max=40, output_mean=8, output_max=16)
+
+
+@contextmanager
+def served(engine: FakeEngine, config: ServerConfig | None = None) -> Iterator[str]:
+    with serve(create_app(engine, config or ServerConfig())) as url:
+        yield f"{url}/v1"
+
+
+def measure(engine: FakeEngine, output: Path, *flags: str, rc: int = 0) -> dict[str, Any]:
+    """The JSON line of one run."""
+    with served(engine) as url:
+        assert main(["--base-url", url, "--output", str(output), *SMALL, *flags]) == rc
+    return last_run(output)
+
+
+def last_run(output: Path) -> dict[str, Any]:
+    run: dict[str, Any] = json.loads(output.read_text().splitlines()[-1])
+    return run
+
+
+def together(engine: FakeEngine, count: int) -> None:
+    """Make the engine hold every request until ``count`` of them have been open at once."""
+    seen = asyncio.Event()
+
+    async def pace(request: Request, index: int) -> None:
+        if len(engine.open) >= count:
+            seen.set()
+        await seen.wait()
+
+    engine.pace = pace
+
+
+def test_closed_loop_counts_and_json_line(tmp_path: Path) -> None:
+    engine = fake_engine()
+    run = measure(engine, tmp_path / "o.jsonl", "--clients", "1,3", "--requests", "7", "--warmup", "2", "--seed", "5")
+    assert set(run) == {"schema", "started", "settings", "server", "environment", "interrupted", "points"}
+    assert run["server"] == {"model": MODEL, "max_model_len": 128}
+    assert run["settings"]["seed"] == 5
+    assert run["settings"]["output_max"] == 16
+    assert not run["interrupted"]
+    assert [(point["mode"], point["load"]) for point in run["points"]] == [("closed", 1), ("closed", 3)]
+    lengths = LENGTHS.draw(np.random.default_rng([5, 2]), 7)
+    for point in run["points"]:
+        assert point["requests"] == {
+            "sent": 7,
+            "completed": 7,
+            "failed": 0,
+            "aborted": 0,
+            "not_sent": 0,
+            "reasons": {},
+        }
+        assert point["prompt_tokens"] == sum(prompt for prompt, _ in lengths)
+        assert point["output_tokens"] == sum(output for _, output in lengths)
+        assert point["tokens_counted_by"] == {"continuous usage": 7}
+        assert point["inter_token_s"]["count"] == point["output_tokens"] - 7
+        assert point["ttft_s"]["count"] == point["e2e_s"]["count"] == 7
+        assert [promised["sla_tokens_per_s"] for promised in point["effective"]] == [2, 4, 6]
+        assert point["warmup_not_completed"] == 0
+    assert len(engine.requests) == (2 + 7) + (6 + 7)
+    sent = [(len(request.prompt), request.params.max_tokens) for request in engine.requests]
+    assert sorted(sent[2:9]) == sorted(sent[15:]) == sorted(lengths)
+    assert len({request.prompt for request in engine.requests}) == len(sent), "no prompt is in a prefix cache already"
+    assert all(request.params.ignore_eos for request in engine.requests)
+
+
+def test_each_run_appends_a_line(tmp_path: Path) -> None:
+    for _ in range(2):
+        measure(fake_engine(), tmp_path / "o.jsonl", "--clients", "1", "--requests", "1")
+    assert len((tmp_path / "o.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_closed_loop_has_that_many_clients(tmp_path: Path) -> None:
+    engine = fake_engine()
+    together(engine, 3)
+    most = []
+    pace = engine.pace
+
+    async def watch(request: Request, index: int) -> None:
+        most.append(len(engine.open))
+        await pace(request, index)
+
+    engine.pace = watch
+    point = measure(engine, tmp_path / "o", "--clients", "3", "--requests", "9", "--warmup", "0")["points"][0]
+    assert point["requests"]["completed"] == 9
+    assert max(most) == 3
+
+
+def test_an_open_loop_waits_for_nobody(tmp_path: Path) -> None:
+    engine = fake_engine()
+    together(engine, 10)
+    run = measure(engine, tmp_path / "o", "--rates", "200", "--requests", "10", "--warmup", "0")
+    assert [(point["mode"], point["load"]) for point in run["points"]] == [("open", 200)]
+    assert run["points"][0]["requests"]["completed"] == 10
+
+
+def test_failures_are_counted(tmp_path: Path) -> None:
+    """Of 12 requests every third is refused before its first token, every third breaks off after two."""
+    engine = fake_engine(reply=says(TOKENIZER.encode("x") * 24))
+
+    async def fail(request: Request, index: int) -> None:
+        number = next(i for i, known in enumerate(engine.requests) if known.request_id == request.request_id)
+        if (number % 3, index) == (2, 2):
+            # Long enough for the first chunk to go out; before it, an error still has a status of its own.
+            await asyncio.sleep(0.2)
+            raise RuntimeError("told to fail")
+        if (number % 3, index) == (1, 0):
+            raise RuntimeError("told to fail")
+
+    engine.pace = fail
+    flags = ("--clients", "1", "--requests", "12", "--warmup", "0", "--output-mean", "12", "--slas", "0.001")
+    point = measure(engine, tmp_path / "o", *flags, "--ttft-rate", "0.001")["points"][0]
+    requests = point["requests"]
+    assert (requests["sent"], requests["completed"], requests["failed"], requests["aborted"]) == (12, 4, 8, 0)
+    assert sorted(requests["reasons"].values()) == [4, 4]
+    assert sum("HTTP 500" in reason for reason in requests["reasons"]) == 1
+    assert sum("error event" in reason for reason in requests["reasons"]) == 1
+    effective = point["effective"][0]
+    assert (effective["ok"], effective["not_completed"], effective["ok_ratio"]) == (4, 8, pytest.approx(1 / 3))
+    assert point["ttft_s"]["count"] == 8
+    assert point["e2e_s"]["count"] == 4
+    assert point["e2e_s"]["p50"] is None
+
+
+def test_slow_requests_are_aborted_and_counted(tmp_path: Path) -> None:
+    engine = fake_engine()
+
+    async def stall(request: Request, index: int) -> None:
+        if index == 2 and len(engine.requests) == 2:
+            await asyncio.Event().wait()
+
+    engine.pace = stall
+    flags = ("--clients", "1", "--requests", "3", "--warmup", "0", "--output-mean", "12", "--timeout", "1")
+    point = measure(engine, tmp_path / "o", *flags)["points"][0]
+    assert point["requests"]["reasons"] == {"not done in 1 s": 1}
+    assert (point["requests"]["aborted"], point["requests"]["completed"]) == (1, 2)
+    assert point["effective"][0]["not_completed"] == 1
+    assert len(engine.aborted) == 1
+
+
+def test_a_load_ends_in_its_time(tmp_path: Path) -> None:
+    async def forever(request: Request, index: int) -> None:
+        await asyncio.Event().wait()
+
+    flags = ("--clients", "2", "--requests", "5", "--warmup", "0", "--max-seconds", "0.5")
+    run = measure(fake_engine(pace=forever), tmp_path / "o", *flags, rc=1)
+    requests = run["points"][0]["requests"]
+    assert (requests["sent"], requests["aborted"], requests["not_sent"]) == (2, 2, 3)
+    assert run["points"][0]["ttft_s"]["p50"] is None
+
+
+def test_interrupted_run_is_kept(tmp_path: Path) -> None:
+    engine = fake_engine()
+
+    async def interrupt(request: Request, index: int) -> None:
+        if len(engine.requests) == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.Event().wait()
+
+    engine.pace = interrupt
+    run = measure(engine, tmp_path / "o", "--clients", "1,2", "--requests", "5", "--warmup", "0")
+    assert run["interrupted"]
+    assert len(run["points"]) == 1
+    requests = run["points"][0]["requests"]
+    assert (requests["completed"], requests["aborted"], requests["not_sent"]) == (3, 1, 1)
+
+
+def test_shared_prefix(tmp_path: Path) -> None:
+    engine = fake_engine()
+    run = measure(engine, tmp_path / "o", "--clients", "2", "--requests", "6", "--shared-prefix", "30")
+    prompts = [request.prompt for request in engine.requests]
+    assert len({prompt[:30] for prompt in prompts}) == 1
+    assert len({prompt[30:] for prompt in prompts}) == len(prompts)
+    lengths = LENGTHS.draw(np.random.default_rng([42, 2]), 6)
+    assert run["points"][0]["prompt_tokens"] == sum(30 + prompt for prompt, _ in lengths)
+
+
+def test_prompts_of_text(tmp_path: Path) -> None:
+    directory = tiny_tokenizers.save(tiny_tokenizers.byte_level(), tmp_path)
+    engine = fake_engine()
+    flags = ("--clients", "1", "--requests", "6", "--warmup", "0", "--prompt-kind", "text", "--shared-prefix", "8")
+    run = measure(engine, tmp_path / "o", *flags, "--tokenizer", str(directory), "--prompt-max", "25")
+    texts = [TOKENIZER.decode(request.prompt) for request in engine.requests]
+    assert len({text[:8] for text in texts}) == 1
+    assert len(set(texts)) == 6
+    assert run["points"][0]["prompt_tokens"] == sum(len(request.prompt) for request in engine.requests)
+    meant = [8 + prompt for prompt, _ in LENGTHS.draw(np.random.default_rng([42, 2]), 6)]
+    assert all(abs(len(r.prompt) - n) <= 6 for r, n in zip(engine.requests, np.minimum(meant, 33), strict=True))
+
+
+@pytest.mark.parametrize(("usage", "counted"), [("final", "final usage"), ("none", "chunks")])
+def test_servers_that_say_less(tmp_path: Path, usage: str, counted: str) -> None:
+    flags = ("--clients", "1", "--requests", "4", "--warmup", "0", "--usage", usage)
+    engine = fake_engine(reply=says(TOKENIZER.encode("x") * 16))
+    point = measure(engine, tmp_path / "o", *flags)["points"][0]
+    assert point["tokens_counted_by"] == {counted: 4}
+    tokens = sum(request.params.max_tokens for request in engine.requests)
+    # The server may put several tokens into one chunk, and then only usage knows.
+    assert point["output_tokens"] == tokens if usage == "final" else 4 <= point["output_tokens"] <= tokens
+
+
+def test_plot(tmp_path: Path) -> None:
+    plot = tmp_path / "plot.png"
+    flags = ("--clients", "1,2", "--rates", "50", "--requests", "4", "--plot", str(plot))
+    measure(fake_engine(), tmp_path / "o", *flags)
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_plot_of_a_run_that_failed(tmp_path: Path) -> None:
+    async def fail(request: Request, index: int) -> None:
+        raise RuntimeError("told to fail")
+
+    plot = tmp_path / "plot.png"
+    flags = ("--clients", "1", "--requests", "2", "--plot", str(plot))
+    run = measure(fake_engine(pace=fail), tmp_path / "o", *flags, rc=1)
+    assert run["points"][0]["warmup_not_completed"] == 1
+    assert plot.exists()
+
+
+def test_api_key_is_sent_and_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAXGEN_API_KEY", "secret-key")
+    output = tmp_path / "o"
+    with served(fake_engine(), ServerConfig(api_keys=("secret-key",))) as url:
+        flags = ["--base-url", url, "--output", str(output), "--clients", "1", "--requests", "1"]
+        assert main([*flags, *SMALL]) == 0
+        monkeypatch.delenv("JAXGEN_API_KEY")
+        assert main([*flags, *SMALL]) == 2
+    assert "secret" not in output.read_text()
+
+
+def other_server(parts: list[bytes]) -> Starlette:
+    """Some other server: no /v1/models, and an answer in the given pieces."""
+
+    async def pieces() -> Any:
+        for part in parts:
+            yield part
+            await asyncio.sleep(0)
+
+    async def answer(request: HttpRequest) -> StreamingResponse:
+        return StreamingResponse(pieces(), media_type="text/event-stream")
+
+    return Starlette(routes=[Route("/v1/completions", answer, methods=["POST"])])
+
+
+STREAM = b': ping\r\n\r\ndata:{"choices":[{"text":"a"}]}\r\n\r\ndata: {"choices":[{"text":"b"}]}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("stream", "reason"),
+    [
+        (STREAM + b"data: [DONE]\n\n", None),
+        (STREAM, "the stream ended before [DONE]"),
+        (STREAM + b"data: {]\n\n", "no JSON"),
+        (STREAM + b"data: []\n\n", "no JSON object"),
+        (STREAM + b"data: " + b" " * 2**21, "more than"),
+    ],
+)
+@pytest.mark.parametrize("whole", [True, False])
+def test_any_server_and_any_split(tmp_path: Path, stream: bytes, reason: str | None, whole: bool) -> None:
+    parts = [stream] if whole else [bytes([byte]) for byte in stream[:200]] + [stream[200:]]
+    output = tmp_path / "o"
+    with serve(other_server(parts)) as url:
+        flags = ("--clients", "1", "--requests", "1", "--warmup", "0", "--model", "m", "--output", str(output))
+        rc = main(["--base-url", f"{url}/v1", *SMALL, *flags])
+    assert rc == (0 if reason is None else 1)
+    point = last_run(output)["points"][0]
+    assert point["output_tokens"] == 2
+    assert point["tokens_counted_by"] == {"chunks": 1}
+    assert reason is None or reason in next(iter(point["requests"]["reasons"]))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--clients", "1,0"], "--clients: must be a whole number of 1 or more, not '0'"),
+        (["--rates", "nan"], "--rates: must be a number of 0 or more, not 'nan'"),
+        (["--rates", "0"], "--rates: must be more than 0"),
+        (["--prompt-kind", "text"], "--prompt-kind text needs --tokenizer"),
+        (["--vocab-size", "4"], "--vocab-size must be more than 4"),
+        (["--plot", "/nowhere/plot.png"], "there is no directory /nowhere"),
+    ],
+)
+def test_wrong_flags(capsys: pytest.CaptureFixture[str], flags: list[str], message: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(flags)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--output", "/nowhere/o"], "--output /nowhere/o"),
+        (["--prompt-max", "120"], "--shared-prefix + --prompt-max + --output-max is 136"),
+        (["--base-url", "http://127.0.0.1:1/v1"], "cannot use --base-url http://127.0.0.1:1/v1"),
+        (["--prompt-kind", "text", "--tokenizer", "/nowhere"], "/nowhere does not exist"),
+    ],
+)
+def test_what_cannot_start(capsys: pytest.CaptureFixture[str], flags: list[str], message: str) -> None:
+    engine = fake_engine()
+    with served(engine) as url:
+        assert main(["--base-url", url, *SMALL, *flags]) == 2
+    assert message in capsys.readouterr().err
+    assert engine.requests == []
+
+
+def test_a_server_without_a_list_needs_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    with serve(other_server([])) as url:
+        assert main(["--base-url", f"{url}/v1", *SMALL]) == 2
+    assert "--model is needed" in capsys.readouterr().err

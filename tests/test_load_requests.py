@@ -1,0 +1,40 @@
+"""What a load draws: lengths, prompts, arrivals."""
+
+import numpy as np
+import pytest
+
+from server.load_requests import IdPrompts, Lengths, poisson_arrivals, stagger
+
+
+def test_lengths_are_normal_and_clipped() -> None:
+    lengths = Lengths(prompt_mean=1000, prompt_max=1300, output_mean=1, output_max=9)
+    drawn = np.array(lengths.draw(np.random.default_rng(1), 4000))
+    assert drawn.min(0).tolist() == [drawn[:, 0].min(), 1]
+    assert drawn[:, 0].max() == 1300
+    low = drawn[:, 0][drawn[:, 0] < 1000]
+    # The lower half is not clipped: for a normal variable its root mean square distance is the standard deviation.
+    assert np.sqrt(np.mean((low - 1000.0) ** 2)) == pytest.approx(300, rel=0.05)
+    assert len(low) == pytest.approx(2000, rel=0.05)
+    assert lengths.draw(np.random.default_rng(1), 10) == [tuple(pair) for pair in drawn[:10].tolist()]
+
+
+def test_prompts_of_ids_stay_in_the_vocabulary() -> None:
+    ids = IdPrompts(6, shared_prefix=0, seed=1).make(3, 500)
+    assert set(ids) == {4, 5}
+    assert ids == IdPrompts(6, shared_prefix=0, seed=1).make(3, 500)
+    assert ids != IdPrompts(6, shared_prefix=0, seed=2).make(3, 500)
+
+
+def test_poisson_arrivals() -> None:
+    """Gaps of an exponential distribution: mean and standard deviation are both 1 / rate."""
+    gaps = np.diff(poisson_arrivals(1, 4.0, 4001))
+    assert gaps.min() > 0
+    assert gaps.mean() == pytest.approx(0.25, rel=0.06)
+    assert gaps.std() == pytest.approx(0.25, rel=0.06)
+
+
+def test_stagger() -> None:
+    delays = stagger(1, 1000, 0.01)
+    assert len(delays) == 1000
+    assert 0 <= min(delays) < 0.5
+    assert 9.5 < max(delays) <= 10
