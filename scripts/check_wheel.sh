@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 .venv/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$work" .
-.venv/bin/python -m venv --system-site-packages "$work/venv"
+.venv/bin/python -m venv "$work/venv"
 "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint scripts/constraints.txt "$work"/jaxgen-*.whl
 cd "$work"
 venv/bin/jaxgen serve --help >/dev/null

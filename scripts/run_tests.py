@@ -30,7 +30,7 @@ PARTS = (
     Part("types", (str(BIN / "mypy"),)),
     Part("imports", (str(BIN / "lint-imports"),)),
     Part("tests", (*PYTEST, "-m", "not full")),
-    Part("long tests", (*PYTEST, "-m", "full"), full_only=True),
+    Part("long tests", (*PYTEST, "-m", "full", "--timeout", "2400"), full_only=True),
 )
 
 
