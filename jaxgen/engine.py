@@ -120,10 +120,13 @@ class Engine:
         try:
             output = self._run(plan)
             tokens = np.asarray(output.tokens)
-            events = self._complete(plan, output, tokens)
+            self._events.read(plan, output)
         except Exception as error:  # whatever a device raises: the engine must go on
             logger.exception("a step of %d tokens in %d chunks failed", plan.num_tokens, len(plan.chunks))
             events = self._fail(plan, error)
+        else:
+            sampled = [int(tokens[row]) for row, chunk in enumerate(plan.chunks) if chunk.samples]
+            events = [self._events.make(outcome) for outcome in self._scheduler.complete(plan, sampled)]
         self._count(plan, time.perf_counter() - started)
         return answered + events
 
@@ -147,14 +150,10 @@ class Engine:
         self._cache, self._penalties, output = self._compiled.run(self._params, self._cache, self._penalties, batch)
         return output
 
-    def _complete(self, plan: StepPlan, output: StepOutput, tokens: np.ndarray) -> list[TokenEvent]:
-        sampled = [int(tokens[row]) for row, chunk in enumerate(plan.chunks) if chunk.samples]
-        self._events.read(plan, output)
-        return [self._events.make(outcome) for outcome in self._scheduler.complete(plan, sampled)]
-
     def _fail(self, plan: StepPlan, error: Exception) -> list[TokenEvent]:
         outcomes = self._scheduler.fail(plan)
-        # The failed step owned the cache; nothing in it can be trusted, or even be alive.
+        # The failed step owned the cache; nothing in it can be trusted, or even be alive. Every running sequence was
+        # part of the plan, so nobody misses it.
         self._reset_device_state()
         for outcome in outcomes:
             self._events.forget(outcome.sequence.request_id)

@@ -54,8 +54,8 @@ class Probe:
         # The engine offers no hooks, and needs none but for this.
         packer: Any = self.engine._packer
         packer.pack = self._mark(packer.pack, "pack", "packed")
-        whole: Any = self.engine
-        whole._complete = self._mark(whole._complete, "fetched", "completed")
+        scheduler: Any = self.engine._scheduler
+        scheduler.complete = self._mark(scheduler.complete, "fetched", "completed")
         fill(self.engine, load)
         if (running := self.engine.stats().num_running) != sizes.rows:
             raise RuntimeError(f"{running} of {sizes.rows} sequences decode; the log says why")
