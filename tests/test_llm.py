@@ -11,7 +11,7 @@ from openai import OpenAI
 import jaxgen
 from jaxgen import LLM, SamplingParams
 from jaxgen.config import ConfigError
-from jaxgen.llm import Prompt
+from jaxgen.llm import Prompt, open_engine
 from jaxgen.request import FinishReason, RequestRefusedError
 from server.app import create_app
 from tests.live_server import serve
@@ -119,3 +119,9 @@ def test_the_package_exports_what_the_docs_show() -> None:
     assert jaxgen.LLM is LLM
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = jaxgen.no_such_name
+
+
+def test_a_random_default_says_that_it_is(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jaxgen.llm.default_model", lambda: directory)
+    assert "random" in open_engine().model.note
+    assert open_engine(str(directory)).model.note == ""

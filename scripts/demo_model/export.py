@@ -5,7 +5,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 import jax.numpy as jnp
-from safetensors.flax import load_file, save_file
+from safetensors.flax import load_file, save
 from tokenizers import Tokenizer
 
 from scripts.demo_model.corpus import END_OF_TEXT
@@ -34,7 +34,7 @@ def export(params: Params, config: DemoConfig, tokenizer: Tokenizer, out: Path) 
     _write_json(out / "config.json", description)
     _write_json(out / "generation_config.json", {"eos_token_id": end, "do_sample": False})
     rounded = {name: weight.astype(jnp.bfloat16) for name, weight in sorted(params.items())}
-    save_file(rounded, out / "model.safetensors", metadata={"format": "pt"})
+    (out / "model.safetensors").write_bytes(save(rounded, metadata={"format": "pt"}))
     tokenizer.save(str(out / "tokenizer.json"))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
