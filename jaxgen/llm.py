@@ -138,8 +138,11 @@ class LLM:
         """
 
         async def complete_all() -> list[Completion]:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._complete(prompt, params)) for prompt in prompts]
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(self._complete(prompt, params)) for prompt in prompts]
+            except ExceptionGroup as errors:
+                raise errors.exceptions[0] from None  # the one that ended the others
             return [task.result() for task in tasks]
 
         return _run_to_end(complete_all())

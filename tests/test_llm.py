@@ -87,9 +87,8 @@ def test_leaving_a_stream_frees_its_blocks(llm: LLM) -> None:
 
 
 def test_what_can_never_run_is_refused(llm: LLM) -> None:
-    with pytest.raises(ExceptionGroup) as raised:
-        llm.generate(["a"], SamplingParams(max_tokens=10_000))
-    assert raised.group_contains(RequestRefusedError, match="max_tokens")
+    with pytest.raises(RequestRefusedError, match="max_tokens"):
+        llm.generate(["a", "b"], SamplingParams(max_tokens=10_000))
 
 
 def test_bad_settings_are_named(directory: Path) -> None:
