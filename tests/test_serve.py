@@ -80,13 +80,14 @@ def test_serve_end_to_end() -> None:
 
 
 def test_new_requests_are_refused_while_draining() -> None:
-    with served("--shutdown-timeout", "60", "--served-model-name", "m") as (process, line):
+    # Long enough that the stream outlasts the questions asked meanwhile, also on a slow machine.
+    with served("--shutdown-timeout", "60", "--served-model-name", "m", "--max-model-len", "2048") as (process, line):
         base = url_of(line)
         with httpx2.Client(base_url=base.removesuffix("/v1"), timeout=60) as other:
             assert other.get("/ready").status_code == 200
             client = OpenAI(base_url=base, api_key="none", max_retries=0)
             stream = client.completions.create(
-                model="m", prompt="a", max_tokens=500, stream=True, extra_body={"ignore_eos": True}
+                model="m", prompt="a", max_tokens=2000, stream=True, extra_body={"ignore_eos": True}
             )
             pieces = iter(stream)
             next(pieces)

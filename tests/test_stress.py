@@ -126,7 +126,7 @@ async def stress(url: str, engine: AsyncEngine, seconds: float) -> None:
 
 def test_stress(engine: AsyncEngine) -> None:
     with serve(create_app(engine)) as url:
-        asyncio.run(stress(url, engine, seconds=45))
+        asyncio.run(stress(url, engine, seconds=60))
 
 
 @pytest.mark.full
