@@ -8,6 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 
+from jaxgen.config import ConfigError
 from jaxgen.engine import Engine
 from jaxgen.request import (
     EngineDeadError,
@@ -145,7 +146,8 @@ class AsyncEngine:
             self._error = error
             if self._settled.is_set():
                 logger.exception("the engine's thread ended by an error")
-            self._die(f"{type(error).__name__}: {error}")
+            # A setting's own message says it all; of anything else the kind matters too.
+            self._die(str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}")
         finally:
             self._settled.set()
 

@@ -99,7 +99,7 @@ class _Server(uvicorn.Server):
 
 
 async def _run(engine: "AsyncEngine", config: ServerConfig, listener: socket.socket, shutdown_timeout: float) -> int:
-    """Serve until SIGTERM or SIGINT (0), or until the engine dies (1).
+    """Serve until SIGTERM or SIGINT (0), or until the engine dies (1; 2 if it never was ready).
 
     The first signal drains: /ready says no, new requests get 503, running ones may finish within the timeout. A second
     one ends at once.
@@ -117,19 +117,21 @@ async def _run(engine: "AsyncEngine", config: ServerConfig, listener: socket.soc
     done, _ = await asyncio.wait({serving, draining, died}, return_when=asyncio.FIRST_COMPLETED)
     if died in done:
         print(f"jaxgen serve: {engine.status().reason}", file=sys.stderr)
+    was_ready = announcing.done()
     server.should_exit = True
     for task in (announcing, draining, died):
         task.cancel()
     await serving
-    return 0 if draining in done else 1
+    if draining in done:
+        return 0
+    return 1 if was_ready else 2
 
 
 async def _announce(engine: "AsyncEngine", listener: socket.socket) -> None:
-    while engine.status().state == "starting":
+    while engine.status().state != "ready":
         await asyncio.sleep(POLL_SECONDS)
-    if engine.status().state == "ready":
-        host, port, *_ = listener.getsockname()
-        print(_ready_line(engine.model, f"[{host}]" if ":" in host else host, port), flush=True)
+    host, port, *_ = listener.getsockname()
+    print(_ready_line(engine.model, f"[{host}]" if ":" in host else host, port), flush=True)
 
 
 def _ready_line(model: ModelInfo, host: str, port: int) -> str:

@@ -16,6 +16,8 @@ import httpx2
 import pytest
 from openai import OpenAI
 
+from weights.tiny import make_tiny_checkpoint
+
 ROOT = Path(__file__).parent.parent
 START_SECONDS = 120
 FLAGS = (
@@ -128,6 +130,18 @@ def test_what_cannot_start_says_so_in_one_line(arguments: list[str], says: str) 
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, env=offline, check=False)
     assert done.returncode == 2
     assert says in done.stderr.strip().splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_corrupt_checkpoint_is_named(tmp_path: Path) -> None:
+    """Found out while loading, after the port was opened."""
+    make_tiny_checkpoint(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    command = [sys.executable, "-m", "server.cli", "serve", "--port", "0", "--model", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert str(weights) in done.stderr.strip().splitlines()[-1]
     assert "Traceback" not in done.stderr
 
 
