@@ -2,7 +2,6 @@
 
 from jaxtyping import Array, Float, Int
 
-from jaxgen import kernels
 from jaxgen.config import ModelConfig
 from jaxgen.kv_cache import KVCache
 from jaxgen.step_batch import StepBatch
@@ -19,7 +18,7 @@ def attend(
 ) -> tuple[Float[Array, "T H D"], KVCache]:
     """Causal self-attention of the batch's tokens in one layer; scores are scaled by 1 / sqrt(head_dim)."""
     cache = cache.write(layer, k, v, batch.slots)
-    out = kernels.ragged_paged_attention(
+    out = cache.kernels.ragged_paged_attention(
         q,
         cache.data,
         layer,

@@ -1,18 +1,22 @@
-"""Which blocks of the KV cache are free: integers only. Host only, no jax."""
+"""Which blocks of the KV cache are free, cached or in use: ids, counts and keys only. Host only, no jax."""
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 
 
 class OutOfBlocksError(RuntimeError):
-    """More blocks were asked for than are free."""
+    """More blocks were asked for than may be had."""
 
 
 class BlockPool:
-    """Hands out the block ids 0 to ``num_blocks - 1``; each id has one owner at most.
+    """Hands out the block ids 0 to ``num_blocks - 1`` and counts the owners of each.
+
+    A block is in use (one owner or more), cached (none, but its content is known by a key and may be asked for again)
+    or free. ``num_free`` blocks may be had: the free ones first, then the cached ones, least recently used first.
 
     The block freed last goes out first: O(1), and a lightly loaded engine keeps touching the same few blocks, so a
     large cache on a CPU takes memory only as it is used. A new pool hands out 0, 1, 2, ..., and freed ids go out again
-    in the order in which they were given to ``free``.
+    in the order in which they were given to ``release``.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -20,31 +24,91 @@ class BlockPool:
         if num_blocks < 1:
             raise ValueError(f"num_blocks must be 1 or more, not {num_blocks}")
         self._free = list(range(num_blocks - 1, -1, -1))
-        self._owned = bytearray(num_blocks)
+        self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._owners = [0] * num_blocks
+        self._keys: list[bytes | None] = [None] * num_blocks
+        self._by_key: dict[bytes, int] = {}
 
     @property
     def num_blocks(self) -> int:
-        return len(self._owned)
+        return len(self._owners)
 
     @property
     def num_free(self) -> int:
-        return len(self._free)
+        """Blocks that may be had, cached ones included."""
+        return len(self._free) + len(self._cached)
+
+    @property
+    def num_cached(self) -> int:
+        return len(self._cached)
 
     def allocate(self, count: int) -> list[int]:
-        """Takes ``count`` blocks. Raises OutOfBlocksError, taking none, when fewer are free."""
+        """Takes ``count`` blocks, of unknown content. Raises OutOfBlocksError, taking none, when fewer may be had."""
         if count < 0:
             raise ValueError(f"count must be 0 or more, not {count}")
-        if count > len(self._free):
-            raise OutOfBlocksError(f"{count} blocks asked for, {len(self._free)} free")
-        blocks = [self._free.pop() for _ in range(count)]
+        if count > self.num_free:
+            raise OutOfBlocksError(f"{count} blocks asked for, {self.num_free} free")
+        blocks = [self._free.pop() if self._free else self._evict() for _ in range(count)]
         for block in blocks:
-            self._owned[block] = 1
+            self._owners[block] = 1
         return blocks
 
-    def free(self, blocks: Sequence[int]) -> None:
-        """Gives blocks back. Raises ValueError at an id that is free already or none of the pool's."""
+    def share(self, blocks: Iterable[int]) -> None:
+        """Gives each block one more owner. Raises ValueError at one whose content is not known."""
+        for block in blocks:
+            if self._keys[block] is None:
+                raise ValueError(f"block {block} has no known content to share")
+            if self._owners[block] == 0:
+                del self._cached[block]
+            self._owners[block] += 1
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Takes one owner from each. Those left without become cached if their content is known, free if not.
+
+        The last of ``blocks`` is evicted first: a block is of use only with those before it. Raises ValueError at an id
+        that is not in use or none of the pool's.
+        """
         for block in reversed(blocks):
-            if not 0 <= block < len(self._owned) or not self._owned[block]:
-                raise ValueError(f"block {block} is not allocated")
-            self._owned[block] = 0
-            self._free.append(block)
+            if not 0 <= block < len(self._owners) or self._owners[block] == 0:
+                raise ValueError(f"block {block} is not in use")
+            self._owners[block] -= 1
+            if self._owners[block] > 0:
+                continue
+            if self._keys[block] is None:
+                self._free.append(block)
+            else:
+                self._cached[block] = None
+
+    def register(self, block: int, key: bytes) -> None:
+        """Says what a block in use holds, by a key no other content has.
+
+        When another block is known to hold the same, that one stays the known one. Raises ValueError for a block that
+        is not in use or whose content is known.
+        """
+        if self._owners[block] == 0 or self._keys[block] is not None:
+            raise ValueError(f"block {block} is not in use, or its content is known")
+        if key not in self._by_key:
+            self._keys[block] = key
+            self._by_key[key] = block
+
+    def find(self, key: bytes) -> int | None:
+        """The block, in use or cached, with this content."""
+        return self._by_key.get(key)
+
+    def num_owners(self, block: int) -> int:
+        return self._owners[block]
+
+    def forget(self) -> None:
+        """Nothing is known of any block's content any more."""
+        self._free += self._cached
+        self._cached.clear()
+        self._by_key.clear()
+        self._keys = [None] * len(self._keys)
+
+    def _evict(self) -> int:
+        block, _ = self._cached.popitem(last=False)
+        key = self._keys[block]
+        assert key is not None, "cached means known"
+        del self._by_key[key]
+        self._keys[block] = None
+        return block

@@ -86,10 +86,13 @@ class EngineOptions:
     max_num_seqs: int | None = None
     block_size: int | None = None
     num_blocks: int | None = None
+    prefix_caching: bool = True
     gpu_memory_utilization: float = 0.9
     seed: int | None = None
     max_logit_bias: int = 300
     """Most logit_bias entries of one request."""
+    single_shape: bool = False
+    """Never compile a second, narrow program for steps of decodes only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +109,15 @@ class CacheConfig:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """Bounds of a step: ``token_budget`` tokens of at most ``max_num_seqs`` sequences of ``max_model_len`` tokens."""
+    """Bounds of a step: ``token_budget`` tokens of at most ``max_num_seqs`` sequences of ``max_model_len`` tokens.
+
+    ``prefix_caching``: K and V of full blocks are kept and found again by later requests with the same prefix.
+    """
 
     token_budget: int
     max_num_seqs: int
     max_model_len: int
+    prefix_caching: bool = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_num_seqs <= self.token_budget:
@@ -128,6 +135,8 @@ class EngineConfig:
     scheduler: SchedulerConfig
     seed: int | None
     max_logit_bias: int
+    narrow_width: int | None = None
+    """Tokens of the second program, for steps of decodes only; None: there is no second program."""
 
     def __post_init__(self) -> None:
         need = -(-self.scheduler.max_model_len // self.cache.block_size)

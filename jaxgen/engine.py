@@ -1,57 +1,36 @@
-"""The engine: owns parameters and cache; its loop is schedule -> pack -> step -> complete."""
+"""The engine: its loop is schedule -> dispatch -> complete, and one step is under way while the next is planned."""
 
 import logging
 import random
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
-from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxgen.compilation import num_compilations
 from jaxgen.config import EngineConfig, ModelConfig
-from jaxgen.kv_cache import init_cache
-from jaxgen.models import Params, abstract_params, graph_of
-from jaxgen.penalties import init_penalties
-from jaxgen.request import (
-    EngineStats,
-    FinishReason,
-    Request,
-    RequestRefusedError,
-    TokenEvent,
-)
-from jaxgen.row_params import MAX_MASKED_TOKENS
+from jaxgen.device import Device
+from jaxgen.models import Params
+from jaxgen.narrow import compare
+from jaxgen.programs import CompiledStep, compile_step
+from jaxgen.request import EngineStats, FinishReason, Request, RequestRefusedError, TokenEvent
+from jaxgen.row_state import MAX_MASKED_TOKENS
 from jaxgen.scheduler import Scheduler, StepPlan
 from jaxgen.sequence import Sequence
-from jaxgen.step import Step, StepOutput, make_step
-from jaxgen.step_batch import Packer
+from jaxgen.step import StepOutput
 from jaxgen.step_events import EventMaker
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class CompiledStep:
-    """The one program, and what XLA says of its memory, in bytes."""
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    """A step that was dispatched and whose output has not been read."""
 
-    run: Step
-    temporary_bytes: int
-    aliased_bytes: int
-
-
-def compile_step(model: ModelConfig, config: EngineConfig) -> CompiledStep:
-    """Compile the step for this model and configuration; cache and penalties are donated, so updated in place."""
-    cache = jax.eval_shape(lambda: init_cache(model, config.cache))
-    penalties = jax.eval_shape(lambda: init_penalties(config.scheduler.max_num_seqs, model.vocab_size))
-    empty = Packer(config, model.vocab_size).pack(StepPlan(()))
-    batch = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, empty))
-    step = jax.jit(make_step(graph_of(model), model.vocab_size), donate_argnums=(1, 2))
-    compiled = step.lower(abstract_params(model), cache, penalties, batch).compile()
-    memory: Any = compiled.memory_analysis()  # its type is jaxlib's own and not exported
-    return CompiledStep(compiled, memory.temp_size_in_bytes, memory.alias_size_in_bytes)
+    plan: StepPlan
+    output: StepOutput
+    dispatched: float
 
 
 class Engine:
@@ -69,18 +48,17 @@ class Engine:
         """Takes the parameters as they are (no copy) and compiles the step unless it is given."""
         self.model = model
         self.config = config
-        self._params = params
         self._eos_token_ids = eos_token_ids
-        self._compiled = compiled or compile_step(model, config)
-        self._packer = Packer(config, model.vocab_size)
+        self._device = Device(model, config, params, compiled or compile_step(model, config))
         self._scheduler = Scheduler(config.scheduler, config.cache)
         self._events = EventMaker()
         self._seeds = random.Random(config.seed)
         self._arrivals = count()
         self._answered: list[TokenEvent] = []
-        self._stats = EngineStats(blocks_total=config.cache.num_blocks)
-        self._reset_device_state()
-        self._run(StepPlan(()))
+        self._in_flight: _InFlight | None = None
+        self._last_read = 0.0
+        self._counters = _Counters()
+        self._warm_up()
         self._compilations_at_ready = num_compilations()
 
     def add(self, request: Request) -> None:
@@ -111,54 +89,83 @@ class Engine:
         return bool(self._answered) or self._scheduler.has_work
 
     def step(self) -> list[TokenEvent]:
-        """Run one step and return what happened. A step that raises ends the requests of its plan with ERROR."""
-        answered, self._answered = self._answered, []
-        if not self._scheduler.has_work:
-            return answered
+        """Dispatch the next step, then wait for the one before it and return what that brought.
+
+        So the device goes on while the host reads, and the events of a request's first step come from the second call.
+        A step that raises ends the requests it may concern, all that run, with ERROR.
+        """
         started = time.perf_counter()
-        plan = self._scheduler.schedule()
+        events, self._answered = self._answered, []
+        before, self._in_flight = self._in_flight, None
+        waited = 0.0
         try:
-            output = self._run(plan)
-            tokens = np.asarray(output.tokens)
-            self._events.read(plan, output)
+            plan = self._scheduler.schedule()
+            if plan.chunks:
+                self._in_flight = _InFlight(plan, self._device.run(plan), time.perf_counter())
+            if before is not None:
+                waiting = time.perf_counter()
+                before.output.tokens.block_until_ready()
+                waited = time.perf_counter() - waiting
+                events += self._read(before)
         except Exception as error:  # whatever a device raises: the engine must go on
-            logger.exception("a step of %d tokens in %d chunks failed", plan.num_tokens, len(plan.chunks))
-            events = self._fail(plan, error)
-        else:
-            sampled = [int(tokens[row]) for row, chunk in enumerate(plan.chunks) if chunk.samples]
-            events = [self._events.make(outcome) for outcome in self._scheduler.complete(plan, sampled)]
-        self._count(plan, time.perf_counter() - started)
-        return answered + events
+            logger.exception("a step failed")
+            events += self._fail(error)
+        self._counters.host_seconds += time.perf_counter() - started - waited
+        return events
 
     def stats(self) -> EngineStats:
         """A snapshot for metrics."""
-        return replace(
-            self._stats,
-            num_running=self._scheduler.num_running,
-            num_waiting=self._scheduler.num_waiting,
-            blocks_free=self._scheduler.pool.num_free,
-            preemptions=self._scheduler.preemptions,
+        scheduler, counters = self._scheduler, self._counters
+        return EngineStats(
+            num_running=scheduler.num_running + scheduler.num_ending,
+            num_waiting=scheduler.num_waiting,
+            blocks_total=scheduler.pool.num_blocks,
+            blocks_free=scheduler.pool.num_free,
+            blocks_cached=scheduler.pool.num_cached,
+            prefix_queries=scheduler.prefix_queries,
+            prefix_hits=scheduler.prefix_hits,
+            preemptions=scheduler.preemptions,
             compilations_after_ready=num_compilations() - self._compilations_at_ready,
+            **vars(counters),
         )
 
-    def _reset_device_state(self) -> None:
-        self._cache = init_cache(self.model, self.config.cache)
-        self._penalties = init_penalties(self.config.scheduler.max_num_seqs, self.model.vocab_size)
+    def _warm_up(self) -> None:
+        """Run each program once, and find out whether the narrow one may be used."""
+        self._device.run(StepPlan((), ()))
+        self._device.wait()
+        if self.config.narrow_width is not None:
+            verdict = compare(self._device, self.model, self.config)
+            if not verdict.use_narrow:
+                self._device.disable_narrow()
+            logger.info(
+                "steps of decodes: a program of %d tokens takes %.0f %% of the time of that of %d, its bits %s: %s",
+                self.config.narrow_width,
+                100 * verdict.ratio,
+                self.config.scheduler.token_budget,
+                "agree" if verdict.equal else "differ",
+                "used" if verdict.use_narrow else "not used",
+            )
+            self._device.reset()
 
-    def _run(self, plan: StepPlan) -> StepOutput:
-        batch = self._packer.pack(plan)
-        self._cache, self._penalties, output = self._compiled.run(self._params, self._cache, self._penalties, batch)
-        return output
+    def _read(self, step: _InFlight) -> list[TokenEvent]:
+        """Take over what a step found. Waits for it."""
+        tokens = np.asarray(step.output.tokens)
+        self._events.read(step.plan, step.output)
+        now = time.perf_counter()
+        self._count(step.plan, now - max(step.dispatched, self._last_read))
+        self._last_read = now
+        sampled = [int(tokens[i]) for i, chunk in enumerate(step.plan.chunks) if chunk.samples]
+        return [self._events.make(outcome) for outcome in self._scheduler.complete(step.plan, sampled)]
 
-    def _fail(self, plan: StepPlan, error: Exception) -> list[TokenEvent]:
-        outcomes = self._scheduler.fail(plan)
-        # The failed step owned the cache; nothing in it can be trusted, or even be alive. Every running sequence was
-        # part of the plan, so nobody misses it.
-        self._reset_device_state()
-        for outcome in outcomes:
-            self._events.forget(outcome.sequence.request_id)
+    def _fail(self, error: Exception) -> list[TokenEvent]:
+        """The failed step owned cache and rows; nothing in them can be trusted, or even be alive."""
+        self._in_flight = None
+        failed = self._scheduler.fail()
+        self._device.reset()
+        for sequence in failed:
+            self._events.forget(sequence.request_id)
         message = f"the step that computed this request failed: {type(error).__name__}"
-        return [TokenEvent(o.sequence.request_id, finish_reason=FinishReason.ERROR, error=message) for o in outcomes]
+        return [TokenEvent(s.request_id, finish_reason=FinishReason.ERROR, error=message) for s in failed]
 
     def _check(self, request: Request) -> None:
         params, vocab = request.params, self.model.vocab_size
@@ -177,15 +184,24 @@ class Engine:
             raise RequestRefusedError(f"logit_bias has {len(params.logit_bias)} entries, the limit is {limit}")
 
     def _count(self, plan: StepPlan, seconds: float) -> None:
-        s = self._stats
-        computed_prompt = sum(
-            min(c.end, c.sequence.num_prompt) - min(c.start, c.sequence.num_prompt) for c in plan.chunks
-        )
-        self._stats = replace(
-            s,
-            steps=s.steps + 1,
-            step_seconds=s.step_seconds + seconds,
-            prompt_tokens=s.prompt_tokens + computed_prompt,
-            generation_tokens=s.generation_tokens + plan.num_samples,
-            padded_tokens=s.padded_tokens + self.config.scheduler.token_budget - plan.num_tokens,
-        )
+        """``seconds``: what the step took, from its start or the end of the one before it."""
+        counters = self._counters
+        counters.steps += 1
+        counters.step_seconds += seconds
+        counters.generation_tokens += plan.num_samples
+        counters.padded_tokens += self.config.scheduler.token_budget - plan.num_tokens
+        for chunk in plan.chunks:
+            if chunk.start < chunk.sequence.num_prompt:
+                counters.prompt_tokens += min(chunk.end, chunk.sequence.num_prompt) - chunk.start
+
+
+@dataclass
+class _Counters:
+    """What only grows; the names are those of EngineStats."""
+
+    steps: int = 0
+    step_seconds: float = 0.0
+    host_seconds: float = 0.0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    padded_tokens: int = 0

@@ -1,34 +1,43 @@
 """The functional blocked KV cache: a pytree that a step takes (donated) and gives back."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxgen import kernels
 from jaxgen.config import CacheConfig, ModelConfig
+from jaxgen.kernels import REFERENCE, Kernels
 from jaxgen.leaf import Leaf
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class KVCache:
-    """K and V of every block and layer, in the layout that pallas_kernels documents."""
+    """K and V of every block and layer, in the layout that pallas_kernels documents, and the kernels for it."""
 
     data: Float[Leaf, "N L 2 K B D"]
+    kernels: Kernels = field(default=REFERENCE, metadata={"static": True})
+
+    @property
+    def block_size(self) -> int:
+        return self.data.shape[4]
+
+    @property
+    def num_slots(self) -> int:
+        return self.data.shape[0] * self.data.shape[4]
 
     def write(
         self, layer: Int[Array, ""], k: Float[Array, "T K D"], v: Float[Array, "T K D"], slots: Int[Array, "T"]
     ) -> "KVCache":
         """The cache with token t's K and V at ``slots[t]``; a slot past the last one writes nothing."""
-        return KVCache(kernels.write_kv(self.data, layer, k, v, slots))
+        return replace(self, data=self.kernels.write_kv(self.data, layer, k, v, slots))
 
 
 def cache_shape(model: ModelConfig, cache: CacheConfig) -> tuple[int, int, int, int, int, int]:
     return (cache.num_blocks, model.num_layers, 2, model.num_kv_heads, cache.block_size, model.head_dim)
 
 
-def init_cache(model: ModelConfig, cache: CacheConfig) -> KVCache:
+def init_cache(model: ModelConfig, cache: CacheConfig, kernels: Kernels = REFERENCE) -> KVCache:
     """A cache of zeros: attention may read, and mask, slots that nobody has written yet, so they must be finite."""
-    return KVCache(jnp.zeros(cache_shape(model, cache), jnp.dtype(model.dtype)))
+    return KVCache(jnp.zeros(cache_shape(model, cache), jnp.dtype(model.dtype)), kernels)

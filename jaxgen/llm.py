@@ -14,9 +14,10 @@ from tqdm import tqdm
 
 from jaxgen.async_engine import AsyncEngine
 from jaxgen.config import DType, EngineConfig, EngineOptions, ModelConfig
-from jaxgen.engine import CompiledStep, Engine, compile_step
+from jaxgen.engine import Engine
 from jaxgen.memory_plan import DeviceMemory, block_bytes, resolve
 from jaxgen.models import abstract_params
+from jaxgen.programs import CompiledStep, compile_step
 from jaxgen.request import FinishReason, ModelInfo, Request, SamplingParams, TokenEvent
 from jaxgen.tokenizer import Tokenizer
 from weights.hf_config import read_eos_token_ids

@@ -78,7 +78,13 @@ def resolve(
         )
     if options.max_model_len is None:
         scheduler = replace(scheduler, max_model_len=min(scheduler.max_model_len, num_blocks * block_size))
-    return EngineConfig(CacheConfig(block_size, num_blocks), scheduler, options.seed, options.max_logit_bias)
+    return EngineConfig(
+        CacheConfig(block_size, num_blocks),
+        scheduler,
+        options.seed,
+        options.max_logit_bias,
+        None if options.single_shape else _narrow_width(scheduler),
+    )
 
 
 def _scheduler_config(options: EngineOptions, model: ModelConfig, memory: DeviceMemory) -> SchedulerConfig:
@@ -89,7 +95,17 @@ def _scheduler_config(options: EngineOptions, model: ModelConfig, memory: Device
             f"--max-model-len {options.max_model_len} is over the {model.max_position} positions the model has: "
             f"use --max-model-len {model.max_position} or less"
         )
-    return SchedulerConfig(token_budget, max_num_seqs, options.max_model_len or model.max_position)
+    return SchedulerConfig(
+        token_budget,
+        max_num_seqs,
+        options.max_model_len or model.max_position,
+        prefix_caching=options.prefix_caching,
+    )
+
+
+def _narrow_width(scheduler: SchedulerConfig) -> int | None:
+    """One token of every row, where that is so much less than the budget that a second program may pay."""
+    return scheduler.max_num_seqs if 2 * scheduler.max_num_seqs <= scheduler.token_budget else None
 
 
 def _num_blocks(

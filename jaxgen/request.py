@@ -109,14 +109,20 @@ def choice_seed(seed: int, choice: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One prompt to be continued. ``request_id`` is unique among the requests that live."""
+    """One prompt to be continued. ``request_id`` is unique among the requests that live.
+
+    Requests share cached prefixes only within one ``cache_salt``; those without one share among themselves. A cached
+    prefix shows in the time to the first token, so tenants who must not learn each other's prompts get salts.
+    """
 
     request_id: str
     prompt: tuple[int, ...]
     params: SamplingParams
+    cache_salt: str | None = None
 
     def __post_init__(self) -> None:
         _require(len(self.prompt) > 0, "prompt must have at least one token")
+        _require(self.cache_salt != "", "cache_salt must not be empty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +151,8 @@ class TokenEvent:
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     finish_reason: FinishReason | None = None
     error: str | None = None
+    cached_tokens: int | None = None
+    """Prompt tokens that the prefix cache already had; on the first event that comes from a step."""
 
 
 class RequestRefusedError(ValueError):
@@ -185,8 +193,16 @@ class EngineStats:
     num_waiting: int = 0
     blocks_total: int = 0
     blocks_free: int = 0
+    """Blocks that nobody uses, with the cached ones."""
+    blocks_cached: int = 0
+    """Blocks that nobody uses and whose content may be hit by a prefix."""
+    prefix_queries: int = 0
+    """Tokens looked up in the prefix cache, and below: found there."""
+    prefix_hits: int = 0
     steps: int = 0
     step_seconds: float = 0.0
+    host_seconds: float = 0.0
+    """Time that the engine's thread worked, not waiting for the device."""
     prompt_tokens: int = 0
     generation_tokens: int = 0
     padded_tokens: int = 0

@@ -24,7 +24,6 @@ Thresholds keep what ties with them.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +31,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Float32, Int32, UInt32
 
 from jaxgen import limbs
+from jaxgen.layout import Field
 from jaxgen.leaf import Leaf
 from jaxgen.penalties import PenaltyState
 from jaxgen.request import MAX_LOGPROBS
@@ -45,7 +45,7 @@ _TINY, _MAX = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class RowParams:
-    """How each row's token is chosen: SamplingParams as arrays; B = most bias entries of a row.
+    """How each row's token is chosen: SamplingParams as arrays; B = most bias entries of a row, E = most masked ones.
 
     Only finite values in SamplingParams' ranges are honoured; nothing is checked here.
     """
@@ -63,37 +63,46 @@ class RowParams:
     bias_tokens: Int32[Leaf, "R B"]
     """Token ids, each once in a row; V in entries that are not used."""
     bias_values: Float32[Leaf, "R B"]
-    """Added to the logits; -inf forbids the token."""
-    sampler_rows: Int32[Leaf, "R"]
-    """The row of the PenaltyState that belongs to the sequence; S where none does."""
+    """Added to the logits."""
+    masked_tokens: Int32[Leaf, "R E"]
+    """Token ids that are forbidden at positions below ``masked_until``; V in entries that are not used."""
+    masked_until: Int32[Leaf, "R"]
+    counted_from: Int32[Leaf, "R"]
+    """Tokens from this position on are counted for penalties when they are computed; earlier ones were loaded."""
 
     @classmethod
-    def neutral(cls, num_rows: int, max_bias: int, vocab_size: int) -> "RowParams":
-        """Numpy arrays, to be filled in, of rows that are greedy and change nothing; S = num_rows."""
-
-        def full(value: int, dtype: type[np.generic], *more: int) -> Any:
-            return np.full((num_rows, *more), value, dtype)
-
-        return cls(
-            temperature=full(0, np.float32),
-            top_p=full(1, np.float32),
-            top_k=full(0, np.int32),
-            min_p=full(0, np.float32),
-            presence=full(0, np.float32),
-            frequency=full(0, np.float32),
-            repetition=full(1, np.float32),
-            seed=full(0, np.uint32, 2),
-            bias_tokens=full(vocab_size, np.int32, max_bias),
-            bias_values=full(0, np.float32, max_bias),
-            sampler_rows=full(num_rows, np.int32),
+    def fields(cls, max_bias: int, max_masked: int) -> dict[str, Field]:
+        """Shape and type of one row's share of each array."""
+        shapes = {"seed": (2,), "masked_tokens": (max_masked,)} | dict.fromkeys(
+            ("bias_tokens", "bias_values"), (max_bias,)
         )
+        integers = {"top_k", "bias_tokens", "masked_tokens", "masked_until", "counted_from"}
+        types = dict.fromkeys(integers, np.int32) | {"seed": np.uint32}
+        return {name: (shapes.get(name, ()), types.get(name, np.float32)) for name in cls.__dataclass_fields__}
+
+    @staticmethod
+    def neutral_values(vocab_size: int) -> dict[str, int]:
+        """What is not 0 in a row that is greedy and changes nothing."""
+        return {"top_p": 1, "repetition": 1, "bias_tokens": vocab_size, "masked_tokens": vocab_size}
+
+    @property
+    def penalised(self) -> Bool[Leaf, "R"]:
+        return (self.presence != 0) | (self.frequency != 0) | (self.repetition != 1)
 
 
 def sample(
-    logits: Float[Array, "R V"], params: RowParams, penalties: PenaltyState, positions: Int32[Array, "R"]
+    logits: Float[Array, "R V"],
+    params: RowParams,
+    penalties: PenaltyState,
+    rows: Int32[Array, "R"],
+    positions: Int32[Array, "R"],
 ) -> Int32[Array, "R"]:
-    """Each row's token by the rule above; ``positions`` are those that the tokens will have in their sequences."""
-    x = _finite_above(adjust_logits(logits.astype(jnp.float32), params, penalties))
+    """Each row's token by the rule above.
+
+    ``rows`` are the rows of ``penalties`` that belong to the sequences, S where none does; ``positions`` are those
+    that the tokens will have in their sequences.
+    """
+    x = _finite_above(adjust_logits(logits.astype(jnp.float32), params, penalties, rows, positions))
     greatest = jnp.max(x, axis=-1)
     greedy = _first(x == greatest[:, None])
     sampled = params.temperature >= _TINY
@@ -126,15 +135,22 @@ def token_logprobs(
     return logprob(chosen)[:, 0], top_tokens, logprob(top_values)
 
 
-def adjust_logits(x: Float32[Array, "R V"], params: RowParams, penalties: PenaltyState) -> Float32[Array, "R V"]:
-    """Logits after, in this order: repetition penalty, frequency and presence penalties, bias.
+def adjust_logits(
+    x: Float32[Array, "R V"],
+    params: RowParams,
+    penalties: PenaltyState,
+    rows: Int32[Array, "R"],
+    positions: Int32[Array, "R"],
+) -> Float32[Array, "R V"]:
+    """Logits after, in this order: repetition penalty, frequency and presence penalties, bias, masked tokens.
 
     The repetition penalty divides positive logits and multiplies the others, of tokens in prompt or output (Keskar et
     al., 2019, as transformers has it); frequency * count and presence are subtracted for tokens in the output.
+    ``rows`` and ``positions`` are those of ``sample``.
     """
+    V = x.shape[1]
 
     def penalise(x: Array) -> Array:
-        rows = params.sampler_rows
         counts = penalties.output_counts.at[rows].get(mode="fill", fill_value=0)
         prompt_seen = penalties.prompt_seen.at[rows].get(mode="fill", fill_value=False)
         repetition = params.repetition[:, None]
@@ -146,9 +162,16 @@ def adjust_logits(x: Float32[Array, "R V"], params: RowParams, penalties: Penalt
         row = jax.lax.broadcasted_iota(jnp.int32, params.bias_tokens.shape, 0)
         return x.at[row, params.bias_tokens].add(params.bias_values, mode="drop")
 
-    penalised = (params.presence != 0) | (params.frequency != 0) | (params.repetition != 1)
-    x = jax.lax.cond(jnp.any(penalised), penalise, lambda x: x, x)
-    adjusted: Array = jax.lax.cond(jnp.any(params.bias_tokens < x.shape[1]), bias, lambda x: x, x)
+    def mask(x: Array) -> Array:
+        row = jax.lax.broadcasted_iota(jnp.int32, params.masked_tokens.shape, 0)
+        masked = jnp.where(early[:, None], params.masked_tokens, V)
+        return x.at[row, masked].set(-jnp.inf, mode="drop")
+
+    early = positions < params.masked_until
+    # A neutral row, whose counts may be somebody else's of old, keeps its bits: by factors of 1 and 0.
+    x = jax.lax.cond(jnp.any(params.penalised), penalise, lambda x: x, x)
+    x = jax.lax.cond(jnp.any(params.bias_tokens < V), bias, lambda x: x, x)
+    adjusted: Array = jax.lax.cond(jnp.any(early), mask, lambda x: x, x)
     return adjusted
 
 

@@ -1,10 +1,13 @@
 """Dynamic SplitFuse: which tokens of which sequences the next step computes. Host only, no jax, no clock, no thread."""
 
 from bisect import bisect_left, insort
+from collections import deque
 from dataclasses import dataclass
+from functools import cached_property
 
 from jaxgen.block_pool import BlockPool
 from jaxgen.config import CacheConfig, SchedulerConfig
+from jaxgen.prefix_cache import PrefixCache
 from jaxgen.request import FinishReason, RequestRefusedError
 from jaxgen.sequence import Chunk, Sequence, SequenceStatus
 
@@ -15,27 +18,31 @@ ADMISSION_WINDOW = 16
 """Most waiting sequences passed over in one step, so that a step's cost does not grow with the number waiting."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StepPlan:
-    """What one step computes: chunks of length 1 first, then the longer ones; at most one chunk of a sequence."""
+    """What one step computes: chunks of length 1 first, then the longer ones; at most one chunk of a sequence.
+
+    ``admitted`` are the sequences that begin to run with it: their rows on the device are to be loaded before the step.
+    """
 
     chunks: tuple[Chunk, ...]
+    admitted: tuple[Sequence, ...] = ()
 
-    @property
+    @cached_property
     def num_tokens(self) -> int:
-        return sum(chunk.length for chunk in self.chunks)
+        return sum([chunk.length for chunk in self.chunks])
 
-    @property
+    @cached_property
     def num_samples(self) -> int:
-        return sum(chunk.samples for chunk in self.chunks)
+        return sum([chunk.samples for chunk in self.chunks])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outcome:
-    """What a step brought a sequence: a token, an end, or both. ``row`` is the index of its chunk in the plan."""
+    """What a step brought a sequence: a token, an end, or both. ``index`` is that of its chunk in the plan."""
 
     sequence: Sequence
-    row: int
+    index: int
     token: int | None
     finish_reason: FinishReason | None
 
@@ -46,30 +53,45 @@ class Scheduler:
     Dynamic SplitFuse of DeepSpeed-FastGen (arXiv 2401.08671), with other rules for memory, because FastGen's can lock
     (all prompts partly computed, no block free) and its queue stands still behind one prompt that does not fit:
 
-    - A sequence is admitted with the blocks of all its known tokens, so a prompt never runs out half-way.
+    - A sequence is admitted with the blocks of all its tokens, so a prompt never runs out half-way. Those that the
+      prefix cache finds are shared, and what they hold is not computed again.
     - Admission leaves a block free for each sequence that may still grow, so that it is not undone at once.
     - When blocks run out all the same, the youngest running sequence is preempted: it loses its blocks, waits at its
       place by arrival and is computed anew. So the oldest running sequence advances in every step, and the oldest of
       all is never preempted.
     - A waiting sequence that does not fit is passed over, ``max_overtaken`` times at most.
 
+    Steps overlap: a plan is made while the one before it is in flight, that is, not completed. So ``schedule`` counts
+    what it plans as computed, and the token a chunk samples as pending; what must be known of a token before the next
+    plan is only that it comes. A sequence whose last token is planned gives row and blocks back at the next plan and is
+    ENDING until that token arrives. The device runs steps in the order planned, so whoever gets the blocks writes them
+    after they were read.
+
     If anything runs or waits, the plan is not empty. Every running sequence is in every plan: decodes leave the budget
     a token (max_num_seqs <= token_budget), and one prompt at most is partly computed, since none is admitted after one
     that the budget cuts.
 
-    The order of calls is ``schedule``, then ``complete`` or ``fail`` with that plan; ``add`` and ``abort`` may come in
-    between.
+    The order of calls: ``schedule`` when one plan at most is in flight, ``complete`` with each plan in the order
+    planned, or ``fail``, which drops the plans in flight; ``add`` and ``abort`` at any time. Plans without chunks are
+    never in flight; completing one does nothing.
     """
 
     def __init__(self, config: SchedulerConfig, cache: CacheConfig, *, max_overtaken: int = MAX_OVERTAKEN) -> None:
         self.pool = BlockPool(cache.num_blocks)
         self.preemptions = 0
+        self.prefix_queries = 0
+        """Tokens of admitted sequences that were looked up in the prefix cache."""
+        self.prefix_hits = 0
+        """Those of them that were found."""
         self._config = config
         self._block_size = cache.block_size
         self._max_overtaken = max_overtaken
+        self._prefixes = PrefixCache(self.pool, cache.block_size, enabled=config.prefix_caching)
         self._running: list[Sequence] = []  # this and the next: oldest first
         self._waiting: list[Sequence] = []
         self._live: dict[str, Sequence] = {}
+        self._in_flight: deque[StepPlan] = deque()
+        self._exhausted: list[Sequence] = []  # those whose last token the last plan samples
         self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
         self._last_arrival: int | None = None
 
@@ -82,7 +104,12 @@ class Scheduler:
         return len(self._waiting)
 
     @property
+    def num_ending(self) -> int:
+        return len(self._live) - len(self._running) - len(self._waiting)
+
+    @property
     def has_work(self) -> bool:
+        """Whether any sequence has not ended; all that is left may be in flight."""
         return bool(self._live)
 
     def add(self, sequence: Sequence) -> None:
@@ -112,96 +139,136 @@ class Scheduler:
         self._waiting.append(sequence)
 
     def schedule(self) -> StepPlan:
-        """Plans the next step; the plan is empty only when there is no work. May preempt."""
+        """Plans the next step and counts it as computed; empty only when nothing runs or waits. May preempt.
+
+        Raises RuntimeError when two plans are in flight.
+        """
+        if len(self._in_flight) > 1:
+            raise RuntimeError("two plans are in flight: complete the older one before the next is made")
+        self._retire()
         preemptions = self.preemptions
-        chunks = self._decodes()
-        budget = self._config.token_budget - len(chunks)
-        for sequence in self._running:
-            if budget == 0:
-                break
-            if not sequence.is_decode:
-                chunks.append(_next_chunk(sequence, budget))
-                budget -= chunks[-1].length
+        decodes, partly_computed = self._decodes()
+        budget = self._config.token_budget - len(decodes)
+        prompts = [self._plan(sequence, budget) for sequence in partly_computed]
+        budget -= sum(chunk.length for chunk in prompts)
+        admitted: list[Sequence] = []
         # Right after a preemption an admission would only bring back what had to go.
         if self.preemptions == preemptions:
-            chunks += self._admit(budget)
-        chunks.sort(key=lambda chunk: chunk.length > 1)
-        return StepPlan(tuple(chunks))
+            prompts += self._admit(budget)
+            admitted = [chunk.sequence for chunk in prompts[len(partly_computed) :]]
+        short = [chunk for chunk in prompts if chunk.length == 1]
+        long = [chunk for chunk in prompts if chunk.length > 1]
+        plan = StepPlan((*decodes, *short, *long), tuple(admitted))
+        if plan.chunks:
+            self._in_flight.append(plan)
+        return plan
 
     def complete(self, plan: StepPlan, sampled: list[int]) -> list[Outcome]:
         """Takes a step's result: one token per chunk that samples, in the plan's order.
 
-        Returns an outcome for each sequence that got a token or ended. One aborted since the plan was made gets none.
-        Raises ValueError if the number of tokens is wrong, RuntimeError if a chunk is not the next of its sequence.
+        Returns an outcome for each sequence that got a token or ended. One that had ended before gets none. Raises
+        ValueError if the number of tokens is wrong, RuntimeError if the plan is not the oldest in flight.
         """
         if len(sampled) != plan.num_samples:
             raise ValueError(f"the plan samples {plan.num_samples} tokens, got {len(sampled)}")
+        if not plan.chunks:
+            return []
+        if not self._in_flight or self._in_flight[0] is not plan:
+            raise RuntimeError("stale plan: plans are completed once, in the order planned")
+        self._in_flight.popleft()
         tokens = iter(sampled)
         outcomes = []
-        for row, chunk in enumerate(plan.chunks):
+        for index, chunk in enumerate(plan.chunks):
             sequence = chunk.sequence
             token = next(tokens) if chunk.samples else None
-            if sequence.status is SequenceStatus.FINISHED:
-                continue
-            if sequence.status is SequenceStatus.WAITING or sequence.num_computed != chunk.start:
-                raise RuntimeError(f"stale plan: {sequence.request_id!r} does not go on at token {chunk.start}")
-            sequence.num_computed = chunk.end
-            if sequence.num_uncomputed > 0:
+            if sequence.finish_reason is not None:
                 continue
             if token is not None:
+                sequence.num_pending -= 1
                 sequence.tokens.append(token)
+                if len(sequence.tokens) % self._block_size == 0:
+                    self._prefixes.register(sequence)
+            elif chunk.end < sequence.max_length:
+                continue  # a piece of a prompt; with max_tokens 0 the last piece is the end
             reason = sequence.stop_reason()
             if reason is not None:
                 self._end(sequence, reason)
-            outcomes.append(Outcome(sequence, row, token, reason))
+            outcomes.append(Outcome(sequence, index, token, reason))
         return outcomes
 
     def abort(self, request_id: str) -> bool:
-        """Ends a sequence, waiting or running. False if none such lives."""
+        """Ends a living sequence, wherever it stands. False if none such lives."""
         sequence = self._live.get(request_id)
         if sequence is None:
             return False
         self._end(sequence, FinishReason.ABORT)
         return True
 
-    def fail(self, plan: StepPlan) -> list[Outcome]:
-        """Ends every sequence of a plan whose step raised, with ERROR.
+    def fail(self) -> list[Sequence]:
+        """The device's state is lost: ends, with ERROR, every sequence that needs it, and returns them, oldest first.
 
-        A plan has all that run, so no sequence is left that relies on a cache the step may have lost.
+        These are all but those that wait with no token pending. Plans in flight can no longer be completed, and nothing
+        cached is found again.
         """
-        outcomes = []
-        for row, chunk in enumerate(plan.chunks):
-            if chunk.sequence.status is not SequenceStatus.FINISHED:
-                self._end(chunk.sequence, FinishReason.ERROR)
-                outcomes.append(Outcome(chunk.sequence, row, None, FinishReason.ERROR))
-        return outcomes
+        lost = [s for s in self._live.values() if s.status is not SequenceStatus.WAITING or s.num_pending]
+        for sequence in lost:
+            self._end(sequence, FinishReason.ERROR)
+        self.pool.forget()
+        self._in_flight.clear()
+        self._exhausted.clear()
+        return lost
 
-    def _decodes(self) -> list[Chunk]:
-        """A chunk of 1 for each running sequence with one token left, oldest first; preempts for want of a block."""
-        chunks = []
+    def _retire(self) -> None:
+        """What the last plan took to the last token gives back what it holds."""
+        for sequence in self._exhausted:
+            if sequence.status is SequenceStatus.RUNNING:
+                _remove(self._running, sequence)
+                self._release(sequence, SequenceStatus.ENDING)
+        self._exhausted.clear()
+
+    def _decodes(self) -> tuple[list[Chunk], list[Sequence]]:
+        """A chunk of 1 for each running sequence with one token left, oldest first; preempts for want of a block.
+
+        Beside them the running sequences with more than one token left.
+        """
+        chunks: list[Chunk] = []
+        partly_computed: list[Sequence] = []
         for sequence in tuple(self._running):
-            if sequence.status is SequenceStatus.WAITING:
+            if sequence.row is None:
                 break  # preempted, and so is every younger one
-            if sequence.is_decode and self._grow(sequence):
-                chunks.append(_next_chunk(sequence, 1))
-        return chunks
+            if sequence.num_uncomputed > 1:
+                partly_computed.append(sequence)
+            elif sequence.num_computed < len(sequence.block_table) * self._block_size or self._grow(sequence):
+                chunks.append(self._plan(sequence, 1))
+        return chunks, partly_computed
 
     def _grow(self, sequence: Sequence) -> bool:
-        """Gives a running sequence the blocks of all its tokens. False: it was itself the youngest and is preempted."""
-        missing = self._blocks_for(len(sequence.tokens)) - len(sequence.block_table)
-        while self.pool.num_free < missing:
+        """Gives a running sequence one more block. False: it was itself the youngest and is preempted."""
+        while self.pool.num_free == 0:
             if self._preempt_youngest() is sequence:
                 return False
-        sequence.block_table += self.pool.allocate(missing)
+        sequence.block_table += self.pool.allocate(1)
         return True
 
     def _preempt_youngest(self) -> Sequence:
         sequence = self._running.pop()
-        self._release(sequence)
-        sequence.num_computed = 0
+        self._release(sequence, SequenceStatus.WAITING)
         insort(self._waiting, sequence, key=_arrival)
+        sequence.num_preemptions += 1
         self.preemptions += 1
         return sequence
+
+    def _plan(self, sequence: Sequence, budget: int) -> Chunk:
+        """The sequence's next chunk, ``budget`` tokens at most, which from here on counts as computed."""
+        chunk = Chunk(sequence, sequence.num_computed, min(sequence.num_uncomputed, budget))
+        sequence.num_computed = chunk.end
+        if chunk.samples:
+            sequence.num_pending += 1
+        if chunk.end + chunk.samples == sequence.max_length:
+            self._exhausted.append(sequence)
+        if chunk.end % self._block_size < chunk.length:  # it reaches the end of a block
+            self._prefixes.register(sequence)
+        return chunk
 
     def _admit(self, budget: int) -> list[Chunk]:
         """First chunks, ``budget`` tokens at most, of waiting sequences that fit, oldest first."""
@@ -209,53 +276,74 @@ class Scheduler:
         skipped: list[Sequence] = []
         if budget == 0 or not self._free_rows or not self._waiting:  # most steps: spare them the sum below
             return chunks
-        growing = sum(map(self._may_grow, self._running))
+        growing = sum([s.max_cached > len(s.block_table) * self._block_size for s in self._running])
         # The sequences passed over stay at the front of the queue, so the next to look at stands behind them.
         while budget > 0 and self._free_rows and len(skipped) < min(ADMISSION_WINDOW, len(self._waiting)):
-            if any(sequence.overtaken >= self._max_overtaken for sequence in skipped):
+            # Everyone takes at least one block that is not shared.
+            if self.pool.num_free <= growing or any(older.overtaken >= self._max_overtaken for older in skipped):
                 break
             sequence = self._waiting[len(skipped)]
-            needed = self._blocks_for(len(sequence.tokens))
-            if needed + growing + self._may_grow(sequence) > self.pool.num_free:
+            may_grow = self._blocks_for(sequence.max_cached) > self._blocks_for(len(sequence.tokens))
+            if not self._take_blocks(sequence, spare=growing + may_grow):
                 skipped.append(sequence)
                 continue
             for older in skipped:
                 older.overtaken += 1
             del self._waiting[len(skipped)]
-            sequence.block_table += self.pool.allocate(needed)
-            sequence.sampler_row = self._free_rows.pop()
+            sequence.status, sequence.row = SequenceStatus.RUNNING, self._free_rows.pop()
             sequence.overtaken = 0
             insort(self._running, sequence, key=_arrival)
-            growing += self._may_grow(sequence)
-            chunks.append(_next_chunk(sequence, budget))
+            growing += may_grow
+            chunks.append(self._plan(sequence, budget))
             budget -= chunks[-1].length
         return chunks
 
-    def _may_grow(self, sequence: Sequence) -> bool:
-        """Whether it may come to need more blocks than those of its tokens so far."""
-        return self._blocks_for(sequence.max_cached) > self._blocks_for(len(sequence.tokens))
+    def _take_blocks(self, sequence: Sequence, spare: int) -> bool:
+        """Gives a waiting sequence the blocks of all its tokens, if ``spare`` stay free: found ones first, then new."""
+        assert sequence.num_pending == 0, "what was in flight when it was preempted is completed before the next plan"
+        found = self._prefixes.look_up(sequence)
+        new = self._blocks_for(len(sequence.tokens)) - len(found)
+        unowned = sum([self.pool.num_owners(block) == 0 for block in found])
+        if new + unowned + spare > self.pool.num_free:
+            return False
+        self.pool.share(found)
+        sequence.block_table += found + self.pool.allocate(new)
+        sequence.num_computed = len(found) * self._block_size
+        sequence.num_registered = len(found)
+        if sequence.num_preemptions == 0:
+            sequence.num_cached = sequence.num_computed
+        if self._prefixes.may_look_up(sequence):
+            self.prefix_queries += len(sequence.tokens)
+            self.prefix_hits += sequence.num_computed
+        return True
 
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_size)
 
     def _end(self, sequence: Sequence, reason: FinishReason) -> None:
-        queue = self._running if sequence.status is SequenceStatus.RUNNING else self._waiting
-        del queue[bisect_left(queue, sequence.arrival, key=_arrival)]
+        if sequence.status is SequenceStatus.RUNNING:
+            _remove(self._running, sequence)
+        elif sequence.status is SequenceStatus.WAITING:
+            _remove(self._waiting, sequence)
         del self._live[sequence.request_id]
-        self._release(sequence)
+        self._release(sequence, SequenceStatus.FINISHED)
+        sequence.num_pending = 0  # what is on the way is dropped
         sequence.finish_reason = reason
 
-    def _release(self, sequence: Sequence) -> None:
-        self.pool.free(sequence.block_table)
+    def _release(self, sequence: Sequence, status: SequenceStatus) -> None:
+        """It gives back what it holds; from here on its status is ``status``."""
+        self.pool.release(sequence.block_table)
         sequence.block_table.clear()
-        if sequence.sampler_row is not None:
-            self._free_rows.append(sequence.sampler_row)
-            sequence.sampler_row = None
+        sequence.num_computed = sequence.num_registered = 0
+        if sequence.row is not None:
+            self._free_rows.append(sequence.row)
+            sequence.row = None
+        sequence.status = status
 
 
 def _arrival(sequence: Sequence) -> int:
     return sequence.arrival
 
 
-def _next_chunk(sequence: Sequence, budget: int) -> Chunk:
-    return Chunk(sequence, sequence.num_computed, min(sequence.num_uncomputed, budget))
+def _remove(queue: list[Sequence], sequence: Sequence) -> None:
+    del queue[bisect_left(queue, sequence.arrival, key=_arrival)]

@@ -7,10 +7,11 @@ from jaxgen.request import FinishReason, Request, SamplingParams
 
 
 class SequenceStatus(StrEnum):
-    """Where a sequence stands; follows from what it holds, see ``Sequence.status``."""
+    """Where a sequence stands. ENDING: its last token is on the way, and it holds nothing any more."""
 
     WAITING = "waiting"
     RUNNING = "running"
+    ENDING = "ending"
     FINISHED = "finished"
 
 
@@ -27,20 +28,45 @@ class Sequence:
     eos_token_ids: frozenset[int]
     arrival: int
     seed: int
+    status: SequenceStatus = field(init=False, default=SequenceStatus.WAITING)
     tokens: list[int] = field(init=False, repr=False)
-    """The prompt and what was generated; it only grows."""
+    """The prompt and what was generated and has arrived; it only grows."""
+    num_pending: int = field(init=False, default=0)
+    """Tokens that planned steps sample and that have not arrived."""
     num_computed: int = field(init=False, default=0)
-    """Tokens whose K and V are in the cache: the first ``num_computed`` ones."""
+    """Tokens whose K and V are in the cache once the planned steps have run: the first ``num_computed`` ones."""
     block_table: list[int] = field(init=False, default_factory=list, repr=False)
     """Ids of its blocks; position p lies in ``block_table[p // block_size]``."""
-    sampler_row: int | None = field(init=False, default=None)
-    """The row, 0 to max_num_seqs - 1, of its sampling state on the device; held exactly while RUNNING."""
+    row: int | None = field(init=False, default=None)
+    """The row, 0 to max_num_seqs - 1, of its state on the device; held exactly while RUNNING."""
+    num_cached: int = field(init=False, default=0)
+    """Tokens found in the prefix cache when it was first admitted."""
+    block_keys: list[bytes] = field(init=False, default_factory=list, repr=False)
+    """Prefix-cache keys of its first full blocks, as many as were asked for so far."""
+    num_registered: int = field(init=False, default=0)
+    """Blocks of ``block_table``, counted from the first, whose content the prefix cache was told."""
     overtaken: int = field(init=False, default=0)
     """How often a younger sequence was admitted before it since it began to wait."""
+    num_preemptions: int = field(init=False, default=0)
     finish_reason: FinishReason | None = field(init=False, default=None)
+    num_prompt: int = field(init=False)
+    max_length: int = field(init=False)
+    """The most tokens it will ever have, prompt and generated."""
+    max_cached: int = field(init=False)
+    """The most tokens it will ever have in the cache; the last token generated is never computed."""
+    _min_length: int = field(init=False, repr=False)
+    _stop_tokens: frozenset[int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        params = self.params
         self.tokens = list(self.request.prompt)
+        self.num_prompt = len(self.tokens)
+        self.max_length = self.num_prompt + params.max_tokens
+        self.max_cached = max(self.max_length - 1, self.num_prompt)
+        self._min_length = self.num_prompt + max(params.min_tokens, 1)  # no token of the prompt ends it
+        self._stop_tokens = frozenset(params.stop_token_ids)
+        if not params.ignore_eos:
+            self._stop_tokens |= self.eos_token_ids
 
     @property
     def request_id(self) -> str:
@@ -51,27 +77,18 @@ class Sequence:
         return self.request.params
 
     @property
-    def status(self) -> SequenceStatus:
-        if self.finish_reason is not None:
-            return SequenceStatus.FINISHED
-        return SequenceStatus.WAITING if self.sampler_row is None else SequenceStatus.RUNNING
-
-    @property
-    def num_prompt(self) -> int:
-        return len(self.request.prompt)
+    def num_tokens(self) -> int:
+        """Its tokens, those on the way included."""
+        return len(self.tokens) + self.num_pending
 
     @property
     def num_generated(self) -> int:
+        """Generated tokens that have arrived."""
         return len(self.tokens) - self.num_prompt
 
     @property
     def num_uncomputed(self) -> int:
-        return len(self.tokens) - self.num_computed
-
-    @property
-    def max_cached(self) -> int:
-        """The most tokens it will ever have in the cache; the last token generated is never computed."""
-        return self.num_prompt + max(self.params.max_tokens - 1, 0)
+        return len(self.tokens) + self.num_pending - self.num_computed
 
     @property
     def is_decode(self) -> bool:
@@ -79,33 +96,32 @@ class Sequence:
         return self.num_uncomputed == 1
 
     def stop_reason(self) -> FinishReason | None:
-        """Why it ends at the last of ``tokens``; None: it goes on. Asked when no token was left to compute."""
-        params = self.params
-        if self.num_generated > 0 and self.num_generated >= params.min_tokens:
-            token = self.tokens[-1]
-            if token in params.stop_token_ids or (token in self.eos_token_ids and not params.ignore_eos):
-                return FinishReason.STOP
-        return FinishReason.LENGTH if self.num_generated >= params.max_tokens else None
+        """Why it ends at the last of ``tokens``; None: it goes on. Asked when the prompt is computed."""
+        length = len(self.tokens)
+        if self.tokens[-1] in self._stop_tokens and length >= self._min_length:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if length >= self.max_length else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # not frozen: that makes its birth, 256 times a step, four times as long
 class Chunk:
     """Consecutive tokens ``start`` to ``end - 1`` of one sequence, computed in one step; a decode is a chunk of 1.
 
-    ``samples``: it reaches the last token known when the plan was made, and the step samples the next one.
-    A chunk with ``start`` 0 is the first under its sequence's sampler row, also after a preemption.
+    ``samples``: it reaches the last token known or on the way when the plan was made, and the step samples the next.
+    A chunk with ``start >= len(sequence.tokens)`` when the plan was made is a decode of a token still on the way, which
+    the device knows already. Never changed once made.
     """
 
     sequence: Sequence
     start: int
     length: int
+    end: int = field(init=False)
     samples: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        # Fixed at birth: completing a plan appends to the sequence's tokens.
-        samples = self.end == len(self.sequence.tokens) and self.sequence.params.max_tokens > 0
-        object.__setattr__(self, "samples", samples)
-
-    @property
-    def end(self) -> int:
-        return self.start + self.length
+        # Fixed at birth: planning and completing change the sequence.
+        sequence = self.sequence
+        self.end = self.start + self.length
+        self.samples = (
+            self.end == len(sequence.tokens) + sequence.num_pending and sequence.max_length > sequence.num_prompt
+        )

@@ -1,7 +1,7 @@
 """THE jitted function: one step of fixed shape. Whatever a batch holds, the same program computes it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -9,12 +9,14 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxgen.kv_cache import KVCache
+from jaxgen.layout import Layout
 from jaxgen.leaf import Leaf
 from jaxgen.models import Graph, Model, Params, bind
-from jaxgen.penalties import PenaltyState, update_penalties
+from jaxgen.penalties import count_output
 from jaxgen.request import MAX_LOGPROBS
-from jaxgen.sampling import sample, token_logprobs
-from jaxgen.step_batch import StepBatch
+from jaxgen.row_state import RowState
+from jaxgen.sampling import RowParams, sample, token_logprobs
+from jaxgen.step_batch import StepBatch, unpack
 
 
 @jax.tree_util.register_dataclass
@@ -49,25 +51,30 @@ class StepOutput:
     """Of ``batch.prompt_targets``, one entry per token; zeros where there is no target."""
 
 
-Step = Callable[[Params, KVCache, PenaltyState, StepBatch], tuple[KVCache, PenaltyState, StepOutput]]
+Step = Callable[[Params, KVCache, RowState, Int[Array, "W"]], tuple[KVCache, RowState, StepOutput]]
 
 
-def make_step(graph: Graph, vocab_size: int) -> Step:
-    """The step of one model: (params, kv_cache, penalties, batch) -> (kv_cache, penalties, output).
+def make_step(graph: Graph, vocab_size: int, width: int, row_layout: Layout) -> Step:
+    """The step of one model: (params, kv_cache, rows, words of a plan) -> (kv_cache, rows, output).
 
-    Pure; meant to be jitted with the cache and the penalties donated. Optional work (penalties, filters, draws,
-    log-probabilities) hides behind ``lax.cond``, so there is no second program for it.
+    Pure; meant to be jitted with the cache and the rows donated. Optional work (penalties, filters, draws,
+    log-probabilities) hides behind ``lax.cond``, so there is no second program for it. What a row samples stays in
+    ``rows`` and can be the next step's input before the host has seen it. ``width`` is the number of tokens (T),
+    ``row_layout`` that of the words of ``rows.params``.
     """
 
     def step(
-        params: Params, cache: KVCache, penalties: PenaltyState, batch: StepBatch
-    ) -> tuple[KVCache, PenaltyState, StepOutput]:
+        params: Params, cache: KVCache, rows: RowState, words: Int[Array, "W"]
+    ) -> tuple[KVCache, RowState, StepOutput]:
         model = bind(graph, params)
-        penalties = update_penalties(penalties, batch.tokens, batch.penalty_rows, batch.is_output, batch.penalty_resets)
+        batch, rows = unpack(words, rows, width, cache.block_size, cache.num_slots)
+        rows = _count(rows, row_layout, batch)
         hidden, cache = model(batch, cache)
         last = jnp.maximum(batch.query_starts[1:] - 1, 0)
         logits = model.logits(hidden[last])
-        tokens = sample(logits, batch.rows, penalties, batch.context_lens)
+        chosen = RowParams(**row_layout.split(rows.params[batch.rows]))
+        tokens = sample(logits, chosen, rows.penalties, batch.rows, batch.context_lens)
+        rows = replace(rows, last_tokens=rows.last_tokens.at[batch.rows].set(tokens, mode="drop"))
         R, T = len(last), len(batch.tokens)
         logprobs = lax.cond(
             batch.want_logprobs,
@@ -79,9 +86,18 @@ def make_step(graph: Graph, vocab_size: int) -> Step:
             lambda: _prompt_logprobs(model, hidden, batch.prompt_targets, vocab_size, tile=min(R, T)),
             lambda: Logprobs.zeros(T, vocab_size),
         )
-        return cache, penalties, StepOutput(tokens, logprobs, prompt_logprobs)
+        return cache, rows, StepOutput(tokens, logprobs, prompt_logprobs)
 
     return step
+
+
+def _count(rows: RowState, row_layout: Layout, batch: StepBatch) -> RowState:
+    """The rows with this step's generated tokens counted, where penalties want them."""
+    R = rows.last_tokens.shape[0]
+    params = RowParams(**row_layout.split(rows.params))
+    counts = params.penalised[batch.token_rows] & (batch.positions >= params.counted_from[batch.token_rows])
+    counted_rows = jnp.where(counts, batch.token_rows, R)
+    return replace(rows, penalties=count_output(rows.penalties, batch.tokens, counted_rows))
 
 
 def _prompt_logprobs(

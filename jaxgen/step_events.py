@@ -54,10 +54,10 @@ class EventMaker:
         params, request_id = sequence.params, sequence.request_id
         logprobs = None
         if self._logprobs is not None and outcome.token is not None and params.logprobs is not None:
-            logprobs = self._logprobs.entry(outcome.row, outcome.token, params.logprobs)
+            logprobs = self._logprobs.entry(outcome.index, outcome.token, params.logprobs)
+        first = request_id not in self._told
+        self._told.add(request_id)
         prompt = self._prompt.pop(request_id, None)
-        if prompt is not None:
-            self._told.add(request_id)
         if outcome.finish_reason is not None:
             self.forget(request_id)
         return TokenEvent(
@@ -66,6 +66,7 @@ class EventMaker:
             logprobs,
             None if prompt is None else tuple(prompt),
             outcome.finish_reason,
+            cached_tokens=sequence.num_cached if first else None,
         )
 
     def forget(self, request_id: str) -> None:
@@ -77,6 +78,7 @@ class EventMaker:
         sequence = chunk.sequence
         return (
             sequence.params.prompt_logprobs is not None
+            and sequence.finish_reason is None
             and chunk.start < sequence.num_prompt
             and sequence.request_id not in self._told
         )

@@ -18,8 +18,9 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from jaxgen.config import CacheConfig, EngineConfig, LlamaConfig, RopeConfig, SchedulerConfig
-from jaxgen.engine import Engine, compile_step
+from jaxgen.engine import Engine
 from jaxgen.models import Params, init_params
+from jaxgen.programs import compile_step
 from jaxgen.request import Request, SamplingParams
 
 SHAPES = {

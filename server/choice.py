@@ -31,6 +31,7 @@ class Choice:
         self.prompt = prompt
         self.request = request
         self.num_tokens = 0
+        self.cached_tokens = 0
         self.finish_reason: str | None = None
         self._tokenizer = tokenizer
         self._echo = params.echo
@@ -63,6 +64,7 @@ class Choice:
             raise _given_up(event)
         if not self._begun:
             self._begun = True
+            self.cached_tokens = event.cached_tokens or 0
             if self._echo:
                 self._echo_prompt(event)
         if event.token is not None:

@@ -73,16 +73,21 @@ def model_not_found(name: str) -> ApiError:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts. A prompt counts once, however many choices it has; every token computed counts."""
+    """Token counts. A prompt counts once, however many choices it has; every token generated counts.
+
+    ``cached_tokens``: those of the prompt whose keys and values the prefix cache had when its first choice began.
+    """
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int
 
-    def as_json(self) -> dict[str, int]:
+    def as_json(self) -> dict[str, Any]:
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }
 
 
@@ -102,7 +107,7 @@ class Completion:
         sampling = self._params.sampling
         # Counted within its prompt, so that an answer does not depend on what else is in the request.
         seed = None if sampling.seed is None else choice_seed(sampling.seed, j)
-        request = Request(f"{self._id}-{i}-{j}", prompt.tokens, replace(sampling, seed=seed))
+        request = Request(f"{self._id}-{i}-{j}", prompt.tokens, replace(sampling, seed=seed), self._params.cache_salt)
         return Choice(i * self._params.best_of + j, prompt, request, engine.tokenizer, self._params)
 
     def whole(self) -> dict[str, Any]:
@@ -137,14 +142,16 @@ class Completion:
     def _chunk(self, choice: Choice) -> bytes:
         chunk = {**self._head, "choices": [_choice_json(choice.index, choice.take())]}
         if self._params.continuous_usage:
-            chunk["usage"] = Usage(len(choice.prompt.tokens), choice.num_tokens).as_json()
+            chunk["usage"] = Usage(len(choice.prompt.tokens), choice.num_tokens, choice.cached_tokens).as_json()
         elif self._params.include_usage:
             chunk["usage"] = None
         return sse_event(chunk)
 
     def _usage(self) -> Usage:
         return Usage(
-            sum(len(prompt.tokens) for prompt in self._prompts), sum(choice.num_tokens for choice in self.choices)
+            sum(len(prompt.tokens) for prompt in self._prompts),
+            sum(choice.num_tokens for choice in self.choices),
+            sum(choice.cached_tokens for choice in self.choices[:: self._params.best_of]),
         )
 
 

@@ -89,6 +89,7 @@ class _EngineCollector(Collector):
             "num_requests_waiting": ("Requests that wait for their first step.", stats.num_waiting),
             "kv_cache_usage_perc": ("Share of KV cache blocks in use, 0 to 1.", used / max(stats.blocks_total, 1)),
             "kv_cache_blocks": ("Blocks in the KV cache.", stats.blocks_total),
+            "kv_cache_blocks_cached": ("Blocks that nobody uses, kept for prefixes to come.", stats.blocks_cached),
         }
         counters = {
             "prompt_tokens": ("Prompt tokens computed.", stats.prompt_tokens),
@@ -96,6 +97,9 @@ class _EngineCollector(Collector):
             "padded_tokens": ("Tokens of steps that were padding.", stats.padded_tokens),
             "steps": ("Steps run.", stats.steps),
             "step_seconds": ("Time spent in steps, seconds.", stats.step_seconds),
+            "host_seconds": ("Time that the engine's thread worked rather than waited, seconds.", stats.host_seconds),
+            "prefix_cache_queries": ("Tokens looked up in the prefix cache.", stats.prefix_queries),
+            "prefix_cache_hits": ("Tokens found in the prefix cache.", stats.prefix_hits),
             "num_preemptions": ("Requests that lost their blocks and waited again.", stats.preemptions),
             "compilations_after_ready": (
                 "Programs compiled after the engine was ready.",

@@ -22,6 +22,7 @@ class CompletionParams:
     stream: bool
     include_usage: bool
     continuous_usage: bool
+    cache_salt: str | None
 
 
 def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConfig) -> CompletionParams:
@@ -29,6 +30,8 @@ def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConf
     if body.suffix is not None:
         raise bad_request("suffix is not supported: this server continues prompts and does not insert.", "suffix")
     n, best_of = _choices(body, config)
+    if body.cache_salt == "":
+        raise bad_request("cache_salt must not be empty.", "cache_salt")
     options = body.stream_options or StreamOptions()
     if body.stream_options is not None and not body.stream:
         raise bad_request("stream_options needs stream to be true.", "stream_options")
@@ -45,6 +48,7 @@ def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConf
         stream=bool(body.stream),
         include_usage=bool(options.include_usage),
         continuous_usage=bool(options.continuous_usage_stats),
+        cache_salt=body.cache_salt,
     )
 
 

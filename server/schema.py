@@ -70,6 +70,7 @@ class CompletionRequest(_Body):
     top_p: float | None = None
     user: str | None = None
 
+    cache_salt: str | None = None
     ignore_eos: bool | None = None
     min_p: float | None = None
     min_tokens: int | None = None

@@ -1,5 +1,6 @@
 """``jaxgen serve``: parse flags, start the engine, serve until told to stop."""
 
+import argparse
 import asyncio
 import contextlib
 import json
@@ -58,6 +59,18 @@ def make_parser() -> configargparse.ArgumentParser:
     engine.add_argument("--num-blocks", type=int, help="blocks in the KV cache (default: what fits)")
     engine.add_argument(
         "--gpu-memory-utilization", type=float, default=0.9, help="share of an accelerator's memory to use"
+    )
+    engine.add_argument(
+        "--enable-prefix-caching",
+        dest="prefix_caching",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="keep the KV of full blocks for later requests that begin alike",
+    )
+    engine.add_argument(
+        "--single-shape",
+        action="store_true",
+        help="one program for all steps, even where a narrow one for decodes is faster and gives the same bits",
     )
     engine.add_argument("--seed", type=int, help="makes requests without a seed repeatable, in order of arrival")
     server = parser.add_argument_group("server")

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxgen.layout import Layout
 from jaxgen.penalties import PenaltyState, init_penalties
 from jaxgen.sampling import RowParams, sample
 
@@ -16,15 +17,24 @@ program = jax.jit(sample)
 
 
 def params(num_rows: int, vocab_size: int, **values: Any) -> RowParams:
-    """Neutral rows, but for ``values``."""
-    made = RowParams.neutral(num_rows, MAX_BIAS, vocab_size)
-    for name, value in values.items():
+    """Neutral rows, as numpy arrays to be filled in, but for ``values``."""
+    layout = Layout(**RowParams.fields(MAX_BIAS, MAX_BIAS))
+    row = layout.views(np.zeros(layout.size, np.int32))
+    arrays: dict[str, Any] = {name: np.tile(one, (num_rows, *[1] * one.ndim)) for name, one in row.items()}
+    made = RowParams(**arrays)
+    for name, value in (RowParams.neutral_values(vocab_size) | values).items():
         getattr(made, name)[:] = value
     return made
 
 
-def draw(logits: np.ndarray, p: RowParams, positions: np.ndarray, state: PenaltyState = STATE) -> np.ndarray:
-    """Tokens of any number of rows, by programs of few shapes."""
+def draw(
+    logits: np.ndarray,
+    p: RowParams,
+    positions: np.ndarray,
+    state: PenaltyState = STATE,
+    rows: np.ndarray | None = None,
+) -> np.ndarray:
+    """Tokens of any number of rows, by programs of few shapes; ``rows`` of the state, none if None."""
     num_rows, vocab_size = logits.shape
     shape = 4096 if vocab_size == SMALL else 64
     tokens = []
@@ -35,7 +45,16 @@ def draw(logits: np.ndarray, p: RowParams, positions: np.ndarray, state: Penalty
         for name in RowParams.__dataclass_fields__:
             getattr(piece, name)[: shape - missing] = getattr(p, name)[here]
         x = np.pad(logits[here].astype(np.float32), ((0, missing), (0, 0)))
-        tokens.append(program(x, piece, state, np.pad(positions[here], (0, missing)).astype(np.int32)))
+        nowhere = np.full(num_rows, state.output_counts.shape[0])
+        tokens.append(
+            program(
+                x,
+                piece,
+                state,
+                np.pad((nowhere if rows is None else rows)[here], (0, missing)).astype(np.int32),
+                np.pad(positions[here], (0, missing)).astype(np.int32),
+            )
+        )
     return np.concatenate(tokens)[:num_rows]
 
 

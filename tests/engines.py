@@ -15,8 +15,9 @@ from jaxgen.config import (
     RopeConfig,
     SchedulerConfig,
 )
-from jaxgen.engine import CompiledStep, Engine, compile_step
+from jaxgen.engine import Engine
 from jaxgen.models import Params, init_params
+from jaxgen.programs import CompiledStep, compile_step
 from jaxgen.request import Request, SamplingParams, TokenEvent
 
 EOS = 2

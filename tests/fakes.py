@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from jaxgen.request import (
@@ -57,6 +57,8 @@ class FakeEngine:
     reply: Reply = counts_up
     pace: Pace = _at_once
     eos: int = 1
+    cached: int = 0
+    """Prompt tokens that it says were cached."""
     model: ModelInfo = field(default_factory=lambda: ModelInfo(MODEL, max_model_len=128, vocab_size=400))
     state: EngineStatus = field(default_factory=lambda: EngineStatus("ready"))
     numbers: EngineStats = field(default_factory=EngineStats)
@@ -80,7 +82,7 @@ class FakeEngine:
             for index, event in enumerate(_events(request, self.reply(request), self.eos)):
                 await self.pace(request, index)
                 ended = event.finish_reason is not None
-                yield event
+                yield replace(event, cached_tokens=None if index else self.cached)
         finally:
             self.open.discard(request.request_id)
             if not ended:

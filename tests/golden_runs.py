@@ -4,18 +4,20 @@ from collections.abc import Callable, Iterable
 from functools import cache
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxgen.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from jaxgen.engine import Engine
 from jaxgen.kv_cache import KVCache, init_cache
 from jaxgen.models import Params, bind, graph_of
 from jaxgen.request import EngineStats
+from jaxgen.row_state import RowLoader, RowState, init_rows, load_row
 from jaxgen.scheduler import Scheduler
 from jaxgen.sequence import Sequence
-from jaxgen.step_batch import Packer, StepBatch
+from jaxgen.step_batch import Packer, unpack
 from tests.engines import request, run, tokens
 from tests.goldens import GOLDENS, Golden
 from weights.load import load_model_config, load_params
@@ -26,7 +28,7 @@ LOGIT_TOLERANCE = 1e-4
 SMALL = EngineConfig(CacheConfig(8, 48), SchedulerConfig(16, 4, 128), seed=0, max_logit_bias=4)
 """Budgets and blocks that cut every long prompt; 48 blocks hold three of the longest sequences."""
 
-Forward = Callable[[Params, KVCache, StepBatch], tuple[Float[Array, "T V"], KVCache]]
+Forward = Callable[[Params, KVCache, RowState, Int[Array, "W"]], tuple[Float[Array, "T V"], KVCache]]
 
 
 @cache
@@ -51,7 +53,7 @@ def greedy_tokens(
 
 def relative_logit_error(config: ModelConfig, params: Params, answers: Iterable[Golden], limits: EngineConfig) -> float:
     """The largest difference to the recorded logits of any answer, relative to that answer's largest logit."""
-    forward = make_forward(config)
+    forward = make_forward(config, limits)
     errors = []
     for answer in answers:
         got = logits_of_chunks(forward, config, params, answer, limits)
@@ -59,13 +61,16 @@ def relative_logit_error(config: ModelConfig, params: Params, answers: Iterable[
     return float(np.max(errors))
 
 
-def make_forward(config: ModelConfig) -> Forward:
-    """The model alone, jitted: logits of every token of a batch."""
+def make_forward(config: ModelConfig, limits: EngineConfig) -> Forward:
+    """The model alone, jitted: logits of every token of a packed plan."""
     graph = graph_of(config)
 
     @jax.jit
-    def forward(params: Params, cache: KVCache, batch: StepBatch) -> tuple[Float[Array, "T V"], KVCache]:
+    def forward(
+        params: Params, cache: KVCache, rows: RowState, words: Int[Array, "W"]
+    ) -> tuple[Float[Array, "T V"], KVCache]:
         model = bind(graph, params)
+        batch, _ = unpack(words, rows, limits.scheduler.token_budget, cache.block_size, cache.num_slots)
         hidden, cache = model(batch, cache)
         return model.logits(hidden), cache
 
@@ -80,11 +85,13 @@ def logits_of_chunks(
     scheduler = Scheduler(limits.scheduler, limits.cache)
     sequence = Sequence(request("a", known, max_tokens=1), eos_token_ids=frozenset(), arrival=0, seed=0)
     scheduler.add(sequence)
-    packer, cache = Packer(limits, config.vocab_size), init_cache(config, limits.cache)
+    packer, cache = Packer(limits), init_cache(config, limits.cache)
     pieces = []
     while scheduler.has_work:
         plan = scheduler.schedule()
-        logits, cache = forward(params, cache, packer.pack(plan))
+        rows = init_rows(limits, config.vocab_size)
+        rows = load_row(rows, jnp.asarray(RowLoader(limits, config.vocab_size).words(sequence)))
+        logits, cache = forward(params, cache, rows, jnp.asarray(packer.pack(plan)))
         pieces.append(np.asarray(logits)[: plan.num_tokens])
         scheduler.complete(plan, [0] * plan.num_samples)
     return np.concatenate(pieces)

@@ -22,6 +22,9 @@ BYTE_TOKENS = {
     TOKENIZER.text_bytes(token): token for token in reversed(range(400)) if len(TOKENIZER.text_bytes(token)) == 1
 }
 
+NONE_CACHED = {"prompt_tokens_details": {"cached_tokens": 0}}
+"""What usage says where the prefix cache had nothing."""
+
 
 def byte_by_byte(text: str) -> list[int]:
     """Tokens of one byte each, so that every other character is split."""

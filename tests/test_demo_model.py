@@ -47,7 +47,7 @@ def test_served_output_is_that_of_a_full_recomputation(llm: LLM) -> None:
     config = load_model_config(DEMO, "float32")
     params = load_params(DEMO, config, progress=False)
     whole = EngineConfig(CacheConfig(256, 1), SchedulerConfig(256, 1, 256), seed=0, max_logit_bias=4)
-    forward = make_forward(config)
+    forward = make_forward(config, whole)
     with LLM(dtype="float32", max_model_len=128, token_budget=16, max_num_seqs=4, block_size=8, num_blocks=18) as llm:
         with serve(create_app(llm.engine)) as url:
             client = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)

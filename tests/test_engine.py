@@ -1,13 +1,17 @@
 """The engine on a tiny random model: every schedule gives the same answers, and nothing is compiled twice."""
 
+from dataclasses import replace
+
+import jax
 import numpy as np
 import pytest
 
 from jaxgen.compilation import num_compilations
-from jaxgen.engine import Engine
+from jaxgen.device import Device
 from jaxgen.kv_cache import cache_shape
 from jaxgen.models import abstract_params
 from jaxgen.request import FinishReason, Request, RequestRefusedError
+from jaxgen.row_state import init_rows
 from jaxgen.scheduler import StepPlan
 from tests.engines import EOS, LLAMA, compiled_step, engine_config, make_engine, params_of, request, run, tokens
 
@@ -64,6 +68,48 @@ def test_penalties_survive_preemption() -> None:
         assert tokens(events[one.request_id]) == alone(one), one.request_id
 
 
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"temperature": 0.0, "logprobs": 5},
+        {"seed": 3, "top_p": 0.9, "repetition_penalty": 1.4, "presence_penalty": 0.7, "frequency_penalty": 0.4},
+    ],
+    ids=["greedy", "penalised"],
+)
+def test_a_cached_prefix_changes_no_bit_of_the_answer(params: dict[str, object]) -> None:
+    """The same prompt again, an answer continued, and the same under another salt."""
+    engine = make_engine()
+    first = run(engine, [request("first", PROMPTS[6], max_tokens=20, ignore_eos=True, **params)])["first"]
+    assert first[0].cached_tokens == 0
+    again = [request(f"again-{i}", PROMPTS[6], max_tokens=20, ignore_eos=True, **params) for i in range(3)]
+    salted = replace(request("salted", PROMPTS[6], max_tokens=20, ignore_eos=True, **params), cache_salt="other")
+    events = run(engine, [*again, salted])
+    for one in (*again, salted):
+        found = [replace(event, request_id="first", cached_tokens=None) for event in events[one.request_id]]
+        assert found == [replace(event, cached_tokens=None) for event in first], one.request_id
+    assert [events[one.request_id][0].cached_tokens for one in (*again, salted)] == [112, 112, 112, 0]
+    assert all(event.cached_tokens is None for event in events["again-0"][1:])
+    stats = engine.stats()
+    assert (stats.prefix_hits, stats.blocks_free) == (3 * 112, stats.blocks_total)
+
+
+def test_without_prefix_caching_nothing_is_kept() -> None:
+    config = engine_config()
+    engine = make_engine(config=replace(config, scheduler=replace(config.scheduler, prefix_caching=False)))
+    for name in ("one", "two"):
+        (event, *_) = run(engine, [request(name, PROMPTS[6])])[name]
+        assert event.cached_tokens == 0
+    assert engine.stats().blocks_cached == 0
+
+
+def test_a_step_is_dispatched_before_the_one_before_it_is_read() -> None:
+    engine = make_engine()
+    engine.add(request("r", PROMPTS[1], max_tokens=3, ignore_eos=True))
+    events = [engine.step() for _ in range(4)]
+    assert [len(found) for found in events] == [0, 1, 1, 1]
+    assert not engine.has_work
+
+
 def test_no_compilation_after_ready() -> None:
     """Prompts of 1 to 3 budgets, all row counts, greedy and sampled, log-probabilities on and off, aborts."""
     engine = make_engine()
@@ -94,9 +140,9 @@ def test_the_step_aliases_the_whole_cache_and_copies_none_of_it() -> None:
     config = engine_config(num_blocks=4096, max_model_len=64)
     compiled = compiled_step(LLAMA, config)
     cache_bytes = 4 * int(np.prod(cache_shape(LLAMA, config.cache)))
-    penalty_bytes = 5 * config.scheduler.max_num_seqs * LLAMA.vocab_size
+    rows_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(init_rows(config, LLAMA.vocab_size)))
     assert cache_bytes > 10 * 2**20
-    assert compiled.aliased_bytes == cache_bytes + penalty_bytes
+    assert compiled.aliased_bytes == cache_bytes + rows_bytes
     assert compiled.temporary_bytes < cache_bytes / 10
 
 
@@ -188,17 +234,17 @@ def test_a_failing_step_ends_its_requests_and_the_engine_goes_on(monkeypatch: py
     for one in todo:
         engine.add(one)
     engine.step()
-    real = Engine._run
+    real = Device.run
 
-    def fail(self: Engine, plan: StepPlan) -> None:
+    def fail(self: Device, plan: StepPlan) -> None:
         raise FloatingPointError("injected")
 
-    monkeypatch.setattr(Engine, "_run", fail)
+    monkeypatch.setattr(Device, "run", fail)
     failed = engine.step()
     assert failed
     assert {event.finish_reason for event in failed} == {FinishReason.ERROR}
     assert all("FloatingPointError" in (event.error or "") for event in failed)
-    monkeypatch.setattr(Engine, "_run", real)
+    monkeypatch.setattr(Device, "run", real)
     events = run(engine, [])
     ended = {event.request_id for event in failed}
     for one in todo:

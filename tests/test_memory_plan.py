@@ -80,3 +80,8 @@ def test_bad_options_are_refused(options: dict[str, Any], says: str) -> None:
 def test_a_small_budget_lowers_the_default_number_of_rows() -> None:
     assert plan(CPU, token_budget=4).scheduler.max_num_seqs == 4
     assert plan(CPU, max_num_seqs=200).scheduler.token_budget == 200
+
+
+def test_prefix_caching_is_on_unless_switched_off() -> None:
+    assert plan(CPU).scheduler.prefix_caching
+    assert not plan(CPU, prefix_caching=False).scheduler.prefix_caching

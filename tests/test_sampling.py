@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from scipy import stats
 
 from jaxgen.penalties import PenaltyState
 from jaxgen.sampling import RowParams
-from tests.draws import MAX_BIAS, SMALL, STATE, draw, draw_many, params, program, random_rows, small, support
+from tests.draws import SMALL, STATE, draw, draw_many, params, program, random_rows, small, support
 
 
 def test_thresholds_keep_what_ties() -> None:
@@ -72,10 +71,15 @@ def test_greedy_rows_stay_greedy_among_sampled_ones() -> None:
 
 def test_forbidden_tokens_are_never_chosen() -> None:
     x = [9.0, 0.0, 1.0, 8.0]
-    forbid: dict[str, Any] = {"bias_tokens": [0, 3, SMALL, SMALL], "bias_values": [-np.inf, -np.inf, 5, 5]}
+    forbid: dict[str, Any] = {"masked_tokens": [0, 3, SMALL, SMALL], "masked_until": 2**30}
     assert support(x, **forbid) == {1, 2}
     assert support(x, **forbid, temperature=0.0) == {2}
     assert support([np.inf, 0.0, 1.0, 8.0], **forbid) == {1, 2}
+
+
+def test_tokens_are_forbidden_up_to_a_position_only() -> None:
+    p = params(4, SMALL, masked_tokens=[0, 3, SMALL, SMALL], masked_until=2)
+    assert draw(np.tile(small([[9.0, 0.0, 1.0, 8.0]]), (4, 1)), p, np.arange(4)).tolist() == [2, 2, 0, 0]
 
 
 def test_bias_moves_the_distribution() -> None:
@@ -93,7 +97,7 @@ def test_penalties_reach_the_choice() -> None:
     x = small([[1.0, 3.0, 2.0, 0.5]])
 
     def greedy(**values: float) -> int:
-        return int(draw(x, params(1, SMALL, sampler_rows=0, **values), np.zeros(1), state)[0])
+        return int(draw(x, params(1, SMALL, **values), np.zeros(1), state, np.zeros(1))[0])
 
     assert greedy() == 1
     assert greedy(presence=1.5) == 2
@@ -115,11 +119,12 @@ def test_a_row_depends_on_no_other_row(seed: int, index: int) -> None:
     p.presence[:], p.repetition[:] = rng.choice([0.0, 0.7], num_rows), rng.choice([1.0, 1.5], num_rows)
     p.bias_tokens[:, 0] = rng.choice([3, vocab_size], num_rows)
     p.bias_values[:, 0] = 1.0
-    p.sampler_rows[:] = rng.permutation(num_rows)
+    rows = rng.permutation(num_rows)
     alone = params(1, vocab_size, **{name: getattr(p, name)[index] for name in RowParams.__dataclass_fields__})
     for position in range(8):
-        among = draw(x, p, np.full(num_rows, position), state)[index]
-        assert draw(x[index : index + 1], alone, np.full(1, position), state)[0] == among
+        among = draw(x, p, np.full(num_rows, position), state, rows)[index]
+        here = slice(index, index + 1)
+        assert draw(x[here], alone, np.full(1, position), state, rows[here])[0] == among
 
 
 def test_rows_of_equal_content_draw_equal_tokens_at_every_index() -> None:
@@ -141,19 +146,18 @@ def test_seeds_and_positions_give_different_draws() -> None:
 def test_lower_precision_logits_are_computed_in_float32() -> None:
     x = jnp.asarray(np.random.default_rng(2).normal(size=(64, 301)), jnp.bfloat16)
     p = params(64, 301, temperature=0.8, top_p=0.9)
-    tokens = program(x, p, STATE, jnp.arange(64, dtype=jnp.int32))
+    tokens = program(x, p, STATE, jnp.ones(64, jnp.int32), jnp.arange(64, dtype=jnp.int32))
     assert np.array_equal(tokens, draw(np.asarray(x.astype(jnp.float32)), p, np.arange(64)))
 
 
-def test_neutral_rows_are_greedy_numpy_rows() -> None:
-    p = RowParams.neutral(3, MAX_BIAS, 301)
-    assert all(isinstance(leaf, np.ndarray) and leaf.shape[0] == 3 for leaf in jax.tree.leaves(p))
+def test_neutral_rows_are_greedy() -> None:
+    p = params(3, 301)
     x = np.random.default_rng(0).normal(size=(3, 301))
     assert np.array_equal(draw(x, p, np.zeros(3)), x.argmax(1))
 
 
 def test_nothing_is_sorted() -> None:
-    text = program.lower(jnp.zeros((2, 300)), params(2, 300), STATE, jnp.zeros(2, jnp.int32)).as_text()
+    text = program.lower(jnp.zeros((2, 300)), params(2, 300), STATE, *[jnp.zeros(2, jnp.int32)] * 2).as_text()
     assert "stablehlo.reduce" in text
     assert "stablehlo.sort" not in text
     assert "top_k" not in text

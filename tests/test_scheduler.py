@@ -14,8 +14,15 @@ TOKEN = 7
 ARRIVALS = itertools.count()
 
 
-def new(token_budget: int = 8, max_num_seqs: int = 4, num_blocks: int = 32, block_size: int = 4) -> Scheduler:
-    config = SchedulerConfig(token_budget=token_budget, max_num_seqs=max_num_seqs, max_model_len=64)
+def new(
+    token_budget: int = 8,
+    max_num_seqs: int = 4,
+    num_blocks: int = 32,
+    block_size: int = 4,
+    prefix_caching: bool = False,
+) -> Scheduler:
+    """Without the prefix cache unless asked for: what is computed, and where, then follows from lengths alone."""
+    config = SchedulerConfig(token_budget, max_num_seqs, max_model_len=64, prefix_caching=prefix_caching)
     return Scheduler(config, CacheConfig(block_size=block_size, num_blocks=num_blocks))
 
 
@@ -39,6 +46,12 @@ def step(scheduler: Scheduler, token: int = TOKEN) -> list[tuple[str, int, int]]
     seen = shown(plan)
     scheduler.complete(plan, [token] * plan.num_samples)
     return seen
+
+
+def step_ahead(scheduler: Scheduler, before: StepPlan, token: int = TOKEN) -> tuple[StepPlan, list[Outcome]]:
+    """The next plan, made while the one before it is in flight, and what that one brought."""
+    plan = scheduler.schedule()
+    return plan, scheduler.complete(before, [token] * before.num_samples)
 
 
 def run_dry(scheduler: Scheduler, limit: int = 1000) -> None:
@@ -103,11 +116,11 @@ class TestPlan:
         scheduler = new(token_budget=8, max_num_seqs=2)
         first, second, third = (add(scheduler, name, 1, max_tokens=2) for name in "abc")
         assert step(scheduler) == [("a", 0, 1), ("b", 0, 1)]
-        assert {first.sampler_row, second.sampler_row} == {0, 1}
-        assert third.sampler_row is None
+        assert {first.row, second.row} == {0, 1}
+        assert third.row is None
         step(scheduler)
         assert step(scheduler) == [("c", 0, 1)]
-        assert (first.sampler_row, third.sampler_row in (0, 1)) == (None, True)
+        assert (first.row, third.row in (0, 1)) == (None, True)
 
     def test_rows_all_decoding_leave_a_prompt_its_share(self) -> None:
         scheduler = new(token_budget=3, max_num_seqs=3)
@@ -230,7 +243,7 @@ class TestPreemption:
         assert scheduler.preemptions == 1
         assert [name for name, _, _ in seen] == ["a", "b"]
         assert [s.status for s in (first, second, third)] == ["running", "running", "waiting"]
-        assert (third.num_computed, third.block_table, third.sampler_row) == (0, [], None)
+        assert (third.num_computed, third.block_table, third.row) == (0, [], None)
 
     def test_the_preempted_is_computed_anew_and_goes_on(self) -> None:
         scheduler, (_, _, third) = self.three_until_one_is_preempted()
@@ -326,7 +339,7 @@ class TestEnds:
         assert scheduler.complete(plan, []) == [Outcome(sequence, 0, None, FinishReason.LENGTH)]
         assert not scheduler.has_work
 
-    def test_outcomes_name_the_row_of_the_plan(self) -> None:
+    def test_outcomes_name_the_chunk_of_the_plan(self) -> None:
         scheduler = new(token_budget=8)
         first, second, third = add(scheduler, "a", 3), add(scheduler, "b", 6), add(scheduler, "c", 9)
         step(scheduler)
@@ -334,7 +347,7 @@ class TestEnds:
         assert shown(plan) == [("a", 3, 1), ("b", 5, 1), ("c", 0, 6)]
         assert scheduler.complete(plan, [30, 31]) == [Outcome(first, 0, 30, None), Outcome(second, 1, 31, None)]
         plan = scheduler.schedule()
-        assert [outcome.row for outcome in scheduler.complete(plan, [40, 41, 42])] == [0, 1, 2]
+        assert [outcome.index for outcome in scheduler.complete(plan, [40, 41, 42])] == [0, 1, 2]
         assert [s.tokens[-1] for s in (first, second, third)] == [40, 41, 42]
 
     def test_abort_of_a_waiting_one(self) -> None:
@@ -358,7 +371,7 @@ class TestEnds:
         assert scheduler.abort("a")
         assert (sequence.finish_reason, scheduler.pool.num_free) == (FinishReason.ABORT, 32)
         assert step(scheduler) == [("b", 0, 2)]
-        assert behind.sampler_row == 0
+        assert behind.row == 0
 
     def test_abort_of_a_partly_computed_prompt(self) -> None:
         scheduler = new(token_budget=4, max_num_seqs=2)
@@ -378,16 +391,13 @@ class TestEnds:
     def test_abort_of_the_unknown(self) -> None:
         assert not new().abort("nobody")
 
-    def test_a_failed_step_ends_all_that_run(self) -> None:
+    def test_a_lost_device_ends_all_that_run(self) -> None:
         scheduler = new(token_budget=4, max_num_seqs=3)
         first, second, third = add(scheduler, "a", 2), add(scheduler, "b", 9), add(scheduler, "c", 3)
         step(scheduler)
-        plan = scheduler.schedule()
-        assert shown(plan) == [("a", 2, 1), ("b", 2, 3)]
-        assert scheduler.fail(plan) == [
-            Outcome(first, 0, None, FinishReason.ERROR),
-            Outcome(second, 1, None, FinishReason.ERROR),
-        ]
+        assert shown(scheduler.schedule()) == [("a", 2, 1), ("b", 2, 3)]
+        assert scheduler.fail() == [first, second]
+        assert (first.finish_reason, second.finish_reason) == (FinishReason.ERROR, FinishReason.ERROR)
         assert (first.status, second.status, third.status) == ("finished", "finished", "waiting")
         assert scheduler.pool.num_free == 32
         run_dry(scheduler)
@@ -396,9 +406,148 @@ class TestEnds:
     def test_fail_says_nothing_of_those_aborted_meanwhile(self) -> None:
         scheduler = new()
         add(scheduler, "a", 3)
+        scheduler.schedule()
+        scheduler.abort("a")
+        assert scheduler.fail() == []
+
+
+class TestOverlap:
+    def test_the_next_plan_takes_the_token_on_the_way(self) -> None:
+        scheduler = new()
+        sequence = add(scheduler, "a", 3)
+        first = scheduler.schedule()
+        assert (first.admitted, sequence.num_computed, sequence.num_pending, sequence.num_tokens) == (
+            (sequence,),
+            3,
+            1,
+            4,
+        )
+        second = scheduler.schedule()
+        assert (shown(second), second.num_samples, second.admitted) == ([("a", 3, 1)], 1, ())
+        assert (len(sequence.tokens), sequence.num_pending) == (3, 2)
+        assert scheduler.complete(first, [30]) == [Outcome(sequence, 0, 30, None)]
+        assert scheduler.complete(second, [31]) == [Outcome(sequence, 0, 31, None)]
+        assert (sequence.tokens[3:], sequence.num_pending, sequence.num_computed) == ([30, 31], 0, 4)
+
+    def test_a_decode_gets_its_block_before_its_token_is_known(self) -> None:
+        scheduler = new(block_size=4)
+        sequence = add(scheduler, "a", 4)
+        scheduler.schedule()
+        assert len(sequence.block_table) == 1
+        (chunk,) = scheduler.schedule().chunks
+        assert (chunk.start, len(sequence.tokens), len(sequence.block_table)) == (4, 4, 2)
+
+    def test_the_pieces_of_a_prompt_follow_each_other_in_flight(self) -> None:
+        scheduler = new(token_budget=4)
+        sequence = add(scheduler, "a", 10)
+        plan, seen, outcomes = scheduler.schedule(), [], []
+        for _ in range(3):
+            seen += shown(plan)
+            plan, got = step_ahead(scheduler, plan)
+            outcomes += got
+        assert seen == [("a", 0, 4), ("a", 4, 4), ("a", 8, 2)]
+        assert outcomes == [Outcome(sequence, 0, TOKEN, None)]
+
+    def test_what_was_planned_behind_an_eos_is_dropped(self) -> None:
+        scheduler = new()
+        sequence, other = add(scheduler, "a", 2), add(scheduler, "b", 2)
+        first, second = scheduler.schedule(), scheduler.schedule()
+        assert scheduler.complete(first, [EOS, 30])[0] == Outcome(sequence, 0, EOS, FinishReason.STOP)
+        assert (sequence.status, sequence.num_pending, scheduler.pool.num_free) == ("finished", 0, 31)
+        assert scheduler.complete(second, [31, 32]) == [Outcome(other, 1, 32, None)]
+        assert sequence.tokens[2:] == [EOS]
+
+    @pytest.mark.parametrize(("token", "reason"), [(TOKEN, FinishReason.LENGTH), (EOS, FinishReason.STOP)])
+    def test_its_last_token_on_the_way_it_holds_nothing(self, token: int, reason: FinishReason) -> None:
+        scheduler = new(max_num_seqs=1)
+        sequence, behind = add(scheduler, "a", 3, max_tokens=2), add(scheduler, "b", 3)
+        last, _ = step_ahead(scheduler, scheduler.schedule())
+        assert (shown(last), sequence.status, scheduler.num_running) == ([("a", 3, 1)], "running", 1)
+        plan = scheduler.schedule()
+        assert (shown(plan), plan.admitted, behind.row) == ([("b", 0, 3)], (behind,), 0)
+        assert (sequence.status, sequence.row, sequence.block_table) == ("ending", None, [])
+        assert (scheduler.num_running, scheduler.num_waiting, scheduler.num_ending) == (1, 0, 1)
+        assert scheduler.complete(last, [token]) == [Outcome(sequence, 0, token, reason)]
+        assert (sequence.status, scheduler.num_ending) == ("finished", 0)
+
+    def test_a_prompt_that_samples_nothing_ends_the_same_way(self) -> None:
+        scheduler = new()
+        sequence = add(scheduler, "a", 3, max_tokens=0)
+        plan = scheduler.schedule()
+        assert scheduler.schedule() == StepPlan(())
+        assert (sequence.status, scheduler.has_work) == ("ending", True)
+        assert scheduler.complete(plan, []) == [Outcome(sequence, 0, None, FinishReason.LENGTH)]
+        assert not scheduler.has_work
+
+    def test_when_all_is_on_the_way_the_plan_is_empty_and_need_not_be_completed(self) -> None:
+        scheduler = new()
+        sequence = add(scheduler, "a", 3, max_tokens=1)
+        plan = scheduler.schedule()
+        empties = [scheduler.schedule() for _ in range(3)]
+        assert empties == [StepPlan(())] * 3
+        assert scheduler.complete(empties[0], []) == []
+        assert scheduler.has_work
+        assert scheduler.complete(plan, [TOKEN]) == [Outcome(sequence, 0, TOKEN, FinishReason.LENGTH)]
+        assert not scheduler.has_work
+
+    def test_abort_of_an_ending_one(self) -> None:
+        scheduler = new()
+        sequence = add(scheduler, "a", 3, max_tokens=1)
+        plan = scheduler.schedule()
+        scheduler.schedule()
+        assert scheduler.abort("a")
+        assert (sequence.finish_reason, scheduler.has_work, scheduler.num_ending) == (FinishReason.ABORT, False, 0)
+        assert scheduler.complete(plan, [TOKEN]) == []
+
+    def test_a_lost_device_ends_those_on_the_way_too(self) -> None:
+        scheduler = new(max_num_seqs=1)
+        ending, running, waiting = (add(scheduler, name, 3, max_tokens=n) for name, n in [("a", 1), ("b", 4), ("c", 4)])
+        scheduler.schedule()
+        scheduler.schedule()
+        assert (ending.status, running.status) == ("ending", "running")
+        assert scheduler.fail() == [ending, running]
+        assert {sequence.finish_reason for sequence in (ending, running)} == {FinishReason.ERROR}
+        run_dry(scheduler)
+        assert waiting.num_generated == 4
+
+    @staticmethod
+    def preempted_with_a_token_on_the_way() -> tuple[Scheduler, Sequence, list[StepPlan]]:
+        scheduler = new(token_budget=2, max_num_seqs=2, num_blocks=5, block_size=1)
+        add(scheduler, "old", 1, max_tokens=5)
+        young = add(scheduler, "young", 1, max_tokens=5)
+        step(scheduler)
+        plans = [scheduler.schedule(), scheduler.schedule()]
+        assert [shown(plan) for plan in plans] == [[("old", 1, 1), ("young", 1, 1)], [("old", 2, 1)]]
+        assert (young.status, young.num_pending, young.block_table) == ("waiting", 1, [])
+        return scheduler, young, plans
+
+    def test_one_preempted_with_a_token_on_the_way_gets_it(self) -> None:
+        scheduler, young, plans = self.preempted_with_a_token_on_the_way()
+        assert scheduler.complete(plans[0], [30, 31])[1] == Outcome(young, 1, 31, None)
+        assert (young.status, young.num_pending) == ("waiting", 0)
+        scheduler.complete(plans[1], [32])
+        run_dry(scheduler)
+        assert (young.tokens[2], young.num_generated) == (31, 5)
+
+    def test_one_preempted_with_its_end_on_the_way_ends(self) -> None:
+        scheduler, young, plans = self.preempted_with_a_token_on_the_way()
+        assert scheduler.complete(plans[0], [30, EOS])[1] == Outcome(young, 1, EOS, FinishReason.STOP)
+        assert (young.status, scheduler.num_waiting) == ("finished", 0)
+
+    def test_a_lost_device_ends_one_preempted_with_a_token_on_the_way(self) -> None:
+        scheduler, young, _ = self.preempted_with_a_token_on_the_way()
+        assert young in scheduler.fail()
+        assert young.finish_reason is FinishReason.ERROR
+
+    def test_an_id_used_again_while_the_first_is_in_flight(self) -> None:
+        scheduler = new()
+        add(scheduler, "a", 3)
         plan = scheduler.schedule()
         scheduler.abort("a")
-        assert scheduler.fail(plan) == []
+        again = add(scheduler, "a", 3)
+        second, outcomes = step_ahead(scheduler, plan)
+        assert outcomes == []
+        assert scheduler.complete(second, [TOKEN]) == [Outcome(again, 0, TOKEN, None)]
 
 
 class TestRefusals:
@@ -441,5 +590,31 @@ class TestRefusals:
         add(scheduler, "a", 3)
         plan = scheduler.schedule()
         scheduler.complete(plan, [TOKEN])
-        with pytest.raises(RuntimeError, match="stale plan: 'a' does not go on at token 0"):
+        with pytest.raises(RuntimeError, match="stale plan: plans are completed once, in the order planned"):
             scheduler.complete(plan, [TOKEN])
+
+    def test_a_plan_completed_before_the_one_before_it(self) -> None:
+        scheduler = new()
+        add(scheduler, "a", 3)
+        first, second = scheduler.schedule(), scheduler.schedule()
+        with pytest.raises(RuntimeError, match="stale plan"):
+            scheduler.complete(second, [TOKEN])
+        assert [len(scheduler.complete(plan, [TOKEN])) for plan in (first, second)] == [1, 1]
+
+    def test_a_plan_lost_with_the_device(self) -> None:
+        scheduler = new()
+        add(scheduler, "a", 3)
+        plan = scheduler.schedule()
+        scheduler.fail()
+        with pytest.raises(RuntimeError, match="stale plan"):
+            scheduler.complete(plan, [TOKEN])
+
+    def test_a_third_plan_while_two_are_in_flight(self) -> None:
+        scheduler = new()
+        add(scheduler, "a", 3)
+        plan = scheduler.schedule()
+        scheduler.schedule()
+        with pytest.raises(RuntimeError, match="two plans are in flight"):
+            scheduler.schedule()
+        scheduler.complete(plan, [TOKEN])
+        assert shown(scheduler.schedule()) == [("a", 4, 1)]

@@ -61,7 +61,7 @@ def url_of(line: str) -> str:
 
 def test_serve_end_to_end() -> None:
     """The pasted curl line works; the openai client works; SIGTERM lets a stream finish; the exit code is 0."""
-    with served() as (process, line):
+    with served("--seed", "0") as (process, line):
         curl = shlex.split(line.split("Try: ")[1])
         assert curl[0] == "curl"
         answer = httpx2.post(curl[1], headers={"Content-Type": "application/json"}, content=curl[-1])

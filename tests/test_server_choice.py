@@ -28,6 +28,7 @@ def make_choice(sampling: SamplingParams, prompt: Prompt, *, echo: bool) -> Choi
         stream=True,
         include_usage=False,
         continuous_usage=False,
+        cache_salt=None,
     )
     return Choice(0, prompt, Request("r", prompt.tokens, sampling), TOKENIZER, params)
 

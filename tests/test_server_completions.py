@@ -10,7 +10,16 @@ from jaxgen.request import FinishReason, Request, TokenEvent
 from server.app import create_app
 from tests.fakes import MODEL, FakeEngine, says
 from tests.live_server import serve
-from tests.server_app import SPACED_TOKENIZER, TOKENIZER, byte_by_byte, client_of, complete, error_of, fake_engine
+from tests.server_app import (
+    NONE_CACHED,
+    SPACED_TOKENIZER,
+    TOKENIZER,
+    byte_by_byte,
+    client_of,
+    complete,
+    error_of,
+    fake_engine,
+)
 
 HELLO = byte_by_byte("Hello")
 
@@ -102,7 +111,7 @@ def test_max_tokens_0() -> None:
     engine = fake_engine(reply=says(HELLO))
     answer = complete(engine, max_tokens=0)
     assert (answer["choices"][0]["text"], answer["choices"][0]["finish_reason"]) == ("", "length")
-    assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 0, "total_tokens": 3}
+    assert answer["usage"] == {**NONE_CACHED, "prompt_tokens": 3, "completion_tokens": 0, "total_tokens": 3}
     answer = complete(engine, max_tokens=0, echo=True, logprobs=1)
     assert answer["choices"][0]["text"] == "Say"
     assert len(answer["choices"][0]["logprobs"]["tokens"]) == 3
@@ -118,6 +127,15 @@ def test_every_prompt_has_its_choices_in_order() -> None:
     assert answer["usage"]["prompt_tokens"] == 3, "a prompt counts once, whatever n"
     lengths = [min(len(text) + 1, 16) for text in expected]
     assert answer["usage"]["completion_tokens"] == sum(lengths)
+
+
+def test_cached_tokens_count_once_per_prompt_and_cache_salts_reach_the_engine() -> None:
+    engine = fake_engine(cached=2)
+    answer = complete(engine, prompt=[[5, 6, 7], [6, 7, 8]], n=3, cache_salt="tenant")
+    assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 4}
+    assert [request.cache_salt for request in engine.requests] == ["tenant"] * 6
+    complete(engine)
+    assert engine.requests[-1].cache_salt is None
 
 
 def test_best_of_gives_the_highest_mean_log_probability() -> None:

@@ -27,7 +27,7 @@ except ImportError:
 sys.exit("jax was imported after all")
 """
 
-HOST_MODULES = ("request", "config", "tokenizer", "sequence", "block_pool", "scheduler")
+HOST_MODULES = ("request", "config", "tokenizer", "sequence", "block_pool", "prefix_cache", "scheduler")
 COMPOSITION_ROOTS = ("cli", "serve")
 
 

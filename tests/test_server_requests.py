@@ -137,6 +137,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("suffix", "", "not supported"),
     ("suffix", "end", "not supported"),
     ("user", 5, "valid string"),
+    ("cache_salt", 5, "valid string"),
+    ("cache_salt", "", "must not be empty"),
     ("nonsense", 1, "Unknown field 'nonsense'"),
 ]
 
@@ -162,7 +164,18 @@ def test_a_field_reaches_the_engine_and_no_other_changes(
 
 
 def test_every_field_has_a_test_of_its_refusal_and_one_of_its_use() -> None:
-    used_elsewhere = {"model", "prompt", "n", "best_of", "echo", "stream", "stream_options", "suffix", "user"}
+    used_elsewhere = {
+        "model",
+        "prompt",
+        "n",
+        "best_of",
+        "echo",
+        "stream",
+        "stream_options",
+        "suffix",
+        "user",
+        "cache_salt",
+    }
     assert {row[0] for row in REACHES_THE_ENGINE} | used_elsewhere == set(FIELDS)
     assert {row[0] for row in REFUSED} == set(FIELDS) | {"nonsense"}
 

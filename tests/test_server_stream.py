@@ -17,6 +17,7 @@ from server.app import create_app
 from tests.fakes import MODEL, FakeEngine, counts_up, says
 from tests.live_server import serve
 from tests.server_app import (
+    NONE_CACHED,
     SPACED_TOKENIZER,
     TOKENIZER,
     body,
@@ -144,7 +145,7 @@ def test_usage_is_null_until_the_last_chunk() -> None:
     chunks = streamed(fake_engine(), n=2, max_tokens=3, stream_options={"include_usage": True})
     assert [chunk["usage"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
     assert chunks[-1]["choices"] == []
-    assert chunks[-1]["usage"] == {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}
+    assert chunks[-1]["usage"] == {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9, **NONE_CACHED}
     assert all("usage" not in chunk for chunk in streamed(fake_engine()))
 
 
@@ -153,10 +154,10 @@ def test_continuous_usage_is_that_of_the_chunks_choice() -> None:
     chunks = streamed(fake_engine(), prompt=["Say", "a"], max_tokens=3, stream_options=options)
     last = {chunk["choices"][0]["index"]: chunk["usage"] for chunk in chunks[:-1]}
     assert last == {
-        0: {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6},
-        1: {"prompt_tokens": 1, "completion_tokens": 3, "total_tokens": 4},
+        0: {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6, **NONE_CACHED},
+        1: {"prompt_tokens": 1, "completion_tokens": 3, "total_tokens": 4, **NONE_CACHED},
     }
-    assert chunks[-1]["usage"] == {"prompt_tokens": 4, "completion_tokens": 6, "total_tokens": 10}
+    assert chunks[-1]["usage"] == {"prompt_tokens": 4, "completion_tokens": 6, "total_tokens": 10, **NONE_CACHED}
     only = streamed(fake_engine(), max_tokens=3, stream_options={"continuous_usage_stats": True})
     assert only[-1]["choices"][0]["finish_reason"] == "length"
     assert only[-1]["usage"]["completion_tokens"] == 3

@@ -1,17 +1,13 @@
-"""Host time of a step: from entering ``Engine.step`` to the program's dispatch, packing, fetching, completing."""
+"""Host time of a step: scheduling, dispatching (loading rows and packing included) and completing."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
-from itertools import pairwise
-from statistics import median
 from typing import Any
 
-import jax
-
 from jaxgen.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from jaxgen.engine import Engine, compile_step
+from jaxgen.engine import Engine
 from jaxgen.models import Params
 from jaxgen.request import Request, SamplingParams
 from scripts.device_check.report import Measurement, Part
@@ -19,9 +15,6 @@ from scripts.device_check.sizes import Sizes
 from scripts.step_time import Load, fill
 
 BLOCK_SIZE = 64
-MARKS = ("pack", "packed", "dispatch", "dispatched", "fetched")
-PIECES = ("schedule", "pack", "prepare", "dispatch", "fetch", "complete")
-"""The stretches between entering a step, the marks, and leaving it."""
 
 
 def run(part: Part, sizes: Sizes, params_of: Callable[[ModelConfig], Params]) -> None:
@@ -39,80 +32,59 @@ def run(part: Part, sizes: Sizes, params_of: Callable[[ModelConfig], Params]) ->
 
 
 class Probe:
-    """An engine with marks: the clock at the points of a step that ``MARKS`` names."""
+    """An engine whose pieces are timed."""
 
     def __init__(self, sizes: Sizes, params: Params):
         load = Load(sizes.host_context, sizes.rows, 4 * sizes.host_steps)
-        config = _config(sizes, load)
-        compiled = compile_step(sizes.step_model, config)
-        self._run = compiled.run
-        self._params = params
-        self._batch: Any = None
-        self.marks: dict[str, float] = {}
-        marked = replace(compiled, run=self._mark(self._keep_batch, "dispatch", "dispatched"))
-        self.engine = Engine(sizes.step_model, config, params, frozenset(), compiled=marked)
+        self.engine = Engine(sizes.step_model, _config(sizes, load), params, frozenset())
+        self.seconds: dict[str, float] = defaultdict(float)
         # The engine offers no hooks, and needs none but for this.
-        packer: Any = self.engine._packer
-        packer.pack = self._mark(packer.pack, "pack", "packed")
         scheduler: Any = self.engine._scheduler
-        scheduler.complete = self._mark(scheduler.complete, "fetched", "completed")
+        device: Any = self.engine._device
+        scheduler.schedule = self._time(scheduler.schedule, "schedule")
+        scheduler.complete = self._time(scheduler.complete, "complete")
+        device.run = self._time(device.run, "dispatch")
         fill(self.engine, load)
         if (running := self.engine.stats().num_running) != sizes.rows:
             raise RuntimeError(f"{running} of {sizes.rows} sequences decode; the log says why")
 
-    def step(self) -> list[float]:
-        """Seconds of each of ``PIECES``."""
-        entered = time.perf_counter()
-        events = self.engine.step()
-        left = time.perf_counter()
-        if errors := [event.error for event in events if event.error is not None]:
+    def step(self) -> None:
+        if errors := [event.error for event in self.engine.step() if event.error is not None]:
             raise RuntimeError(errors[0])
-        clock = [entered, *(self.marks[name] for name in MARKS), left]
-        return [after - before for before, after in pairwise(clock)]
 
-    def device_seconds(self, steps: int) -> float:
-        """Seconds of the last step's program when it is dispatched again and again and nothing is fetched."""
-        engine: Any = self.engine
-        batch = jax.device_put(self._batch)
-        started = time.perf_counter()
-        for _ in range(steps):
-            engine._cache, engine._penalties, output = self._run(self._params, engine._cache, engine._penalties, batch)
-        jax.block_until_ready(output)
-        return (time.perf_counter() - started) / steps
-
-    def _keep_batch(self, params: Any, cache: Any, penalties: Any, batch: Any) -> Any:
-        self._batch = batch
-        return self._run(params, cache, penalties, batch)
-
-    def _mark(self, function: Callable[..., Any], before: str, after: str) -> Callable[..., Any]:
-        def marked(*args: Any) -> Any:
-            self.marks[before] = time.perf_counter()
+    def _time(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def timed(*args: Any) -> Any:
+            started = time.perf_counter()
             result = function(*args)
-            self.marks[after] = time.perf_counter()
+            self.seconds[name] += time.perf_counter() - started
             return result
 
-        return marked
+        return timed
 
 
 def _config(sizes: Sizes, load: Load) -> EngineConfig:
     """Room for the decodes until the last step, and for the prompts beside them."""
     per_row = -(-(load.context + 4 * load.repeats + 64) // BLOCK_SIZE) + 1
     blocks = load.rows * per_row + 2 * sizes.host_budget // BLOCK_SIZE + 2
-    scheduler = SchedulerConfig(sizes.host_budget, load.rows + 1, blocks * BLOCK_SIZE)
+    scheduler = SchedulerConfig(sizes.host_budget, load.rows + 2, blocks * BLOCK_SIZE)
     return EngineConfig(CacheConfig(BLOCK_SIZE, blocks), scheduler, 0, 4)
 
 
 def _measure(probe_of: Callable[[], Probe], sizes: Sizes, prompts: bool) -> Measurement:
+    """Time per step over many: the device works on one while the host reads the one before and plans the next."""
     probe = probe_of()
-    steps = []
+    probe.step()
+    probe.seconds.clear()
+    before = probe.engine.stats()
+    started = time.perf_counter()
     for i in range(sizes.host_steps):
         if prompts:
-            prompt = tuple(range(1, sizes.host_budget - sizes.rows + 1))
-            probe.engine.add(Request(f"prompt-{i}", prompt, SamplingParams(max_tokens=1)))
-        steps.append(probe.step())
-    total = median(map(sum, steps))
-    device = probe.device_seconds(sizes.host_steps)
-    pieces = {f"{name}_seconds": median(step[i] for step in steps) for i, name in enumerate(PIECES)}
-    to_dispatch = median(sum(step[:3]) for step in steps)
-    detail = {"to_dispatch_seconds": to_dispatch, **pieces, "device_seconds": device, "host_seconds": total - device}
-    return Measurement(seconds=total, detail=detail | {"decode_rows": sizes.rows, "steps": len(steps)})
+            prompt = tuple((i + j) % 499 for j in range(sizes.host_budget - sizes.rows))
+            params = SamplingParams(max_tokens=1)
+            probe.engine.add(Request(f"prompt-{prompts}-{i}", prompt, params))
+        probe.step()
+    total = (time.perf_counter() - started) / sizes.host_steps
+    host = (probe.engine.stats().host_seconds - before.host_seconds) / sizes.host_steps
+    pieces = {f"{name}_seconds": seconds / sizes.host_steps for name, seconds in probe.seconds.items()}
+    detail = {**pieces, "host_seconds": host, "host_share": host / total}
+    return Measurement(seconds=total, detail=detail | {"decode_rows": sizes.rows, "steps": sizes.host_steps})

@@ -10,8 +10,9 @@ from hashlib import sha256
 from typing import Any
 
 from jaxgen.config import CacheConfig, EngineConfig, LlamaConfig, SchedulerConfig
-from jaxgen.engine import CompiledStep, Engine, compile_step
+from jaxgen.engine import Engine
 from jaxgen.models import Params, init_params
+from jaxgen.programs import CompiledStep, compile_step
 from jaxgen.request import Request, SamplingParams, TokenEvent
 from scripts.device_check.report import Measurement, Part
 from scripts.device_check.sizes import Sizes

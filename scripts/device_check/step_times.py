@@ -14,15 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxgen.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from jaxgen.engine import compile_step
+from jaxgen.device import Device
 from jaxgen.kv_cache import KVCache, cache_shape
 from jaxgen.memory_plan import block_bytes
 from jaxgen.models import Params
-from jaxgen.penalties import init_penalties
+from jaxgen.programs import compile_step
 from jaxgen.request import Request, SamplingParams
 from jaxgen.scheduler import StepPlan
 from jaxgen.sequence import Chunk, Sequence
-from jaxgen.step_batch import Packer
 from scripts.device_check.report import Measurement, Part
 from scripts.device_check.sizes import Sizes
 
@@ -59,14 +58,14 @@ def _step(sizes: Sizes, params_of: Callable[[ModelConfig], Params], budget: int)
         "temporary_bytes": compiled.temporary_bytes,
         "aliased_bytes": compiled.aliased_bytes,
     }
-    batch = jax.device_put(Packer(config, model.vocab_size).pack(plan))
-    cache, penalties = _random_cache(model, config), init_penalties(config.scheduler.max_num_seqs, model.vocab_size)
+    device = Device(model, config, params, compiled)
+    device.cache = _random_cache(model, config)
     seconds: list[float] = []
     began = time.perf_counter()
     while len(seconds) < 4 or (len(seconds) < MAX_REPEATS and time.perf_counter() - began < sizes.row_seconds):
         started = time.perf_counter()
-        cache, penalties, output = compiled.run(params, cache, penalties, batch)
-        jax.block_until_ready((cache, output))
+        output = device.run(plan)
+        device.wait()
         seconds.append(time.perf_counter() - started)
     seconds = seconds[1:]
     tokens = np.asarray(output.tokens)[: len(plan.chunks)]
@@ -90,7 +89,7 @@ def full_plan(sizes: Sizes, config: EngineConfig) -> StepPlan:
     """``rows`` decodes at ``context`` tokens and a prompt that fills the budget; greedy, blocks in a shuffled order."""
     stride = next(n for n in (997, 991, 983) if config.cache.num_blocks % n)
     ids = (i * stride % config.cache.num_blocks for i in range(config.cache.num_blocks))
-    chunks = []
+    chunks, admitted = [], []
     for row in range(sizes.rows + 1):
         length = 1 if row < sizes.rows else config.scheduler.token_budget - sizes.rows
         if length == 0:
@@ -103,10 +102,11 @@ def full_plan(sizes: Sizes, config: EngineConfig) -> StepPlan:
             arrival=row,
             seed=0,
         )
-        sequence.num_computed, sequence.sampler_row = end - length, row
+        sequence.num_computed, sequence.row = end - length, row
         sequence.block_table += [next(ids) for _ in range(-(-end // BLOCK_SIZE))]
+        admitted.append(sequence)
         chunks.append(Chunk(sequence, end - length, length))
-    return StepPlan(tuple(chunks))
+    return StepPlan(tuple(chunks), tuple(admitted))
 
 
 def step_cost(model: ModelConfig, config: EngineConfig, plan: StepPlan, params: Params) -> tuple[int, int]:

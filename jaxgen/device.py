@@ -1,0 +1,66 @@
+"""The device's half of an engine: parameters, cache, rows and the compiled programs that work on them."""
+
+import logging
+
+import jax
+
+from jaxgen.config import EngineConfig, ModelConfig
+from jaxgen.kv_cache import init_cache
+from jaxgen.models import Params
+from jaxgen.programs import CompiledStep
+from jaxgen.row_state import RowLoader, has_penalties, init_rows
+from jaxgen.scheduler import StepPlan
+from jaxgen.step import StepOutput
+from jaxgen.step_batch import Packer
+
+logger = logging.getLogger(__name__)
+
+
+class Device:
+    """Runs plans, in the order given; what it returns may still be on its way."""
+
+    def __init__(self, model: ModelConfig, config: EngineConfig, params: Params, compiled: CompiledStep):
+        """Takes the parameters as they are (no copy)."""
+        self._model = model
+        self._config = config
+        self._params = params
+        self._compiled = compiled
+        self._loader = RowLoader(config, model.vocab_size)
+        self._packer = Packer(config)
+        self._narrow_packer = Packer(config, config.narrow_width)
+        self._narrow = compiled.narrow
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything but the parameters."""
+        self.__dict__.pop("cache", None)  # first, since two may not fit
+        self.cache = init_cache(self._model, self._config.cache, self._compiled.kernels)
+        self.rows = init_rows(self._config, self._model.vocab_size)
+
+    def disable_narrow(self) -> None:
+        """Run every plan by the one shape."""
+        self._narrow = None
+
+    def run(self, plan: StepPlan, *, narrow: bool | None = None) -> StepOutput:
+        """Load the rows that the plan admits and dispatch its step.
+
+        Decodes alone run by the narrow program, if there is one; ``narrow`` says otherwise.
+        """
+        for sequence in plan.admitted:
+            self.rows = self._compiled.load_row(self.rows, self._loader.words(sequence))
+            if has_penalties(sequence.params):
+                self.rows = self._compiled.load_penalties(self.rows, *self._loader.penalties(sequence))
+        if narrow is None:
+            narrow = plan.num_tokens == len(plan.chunks)
+        if narrow and self._narrow is not None:
+            step, packer = self._narrow, self._narrow_packer
+        else:
+            step, packer = self._compiled.run, self._packer
+        words = packer.pack(plan)
+        self.cache, self.rows, output = step(self._params, self.cache, self.rows, words)
+        output.tokens.copy_to_host_async()
+        return output
+
+    def wait(self) -> None:
+        """Until everything dispatched has been computed."""
+        jax.block_until_ready((self.cache, self.rows))

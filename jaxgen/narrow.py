@@ -1,0 +1,103 @@
+"""Whether the narrow program may run in place of the wide one: only if it gives the same bits here, and is faster."""
+
+import logging
+import random
+import time
+from dataclasses import dataclass
+from statistics import median
+
+import jax
+import numpy as np
+
+from jaxgen.config import EngineConfig, ModelConfig
+from jaxgen.device import Device
+from jaxgen.request import MAX_LOGPROBS, Request, SamplingParams
+from jaxgen.scheduler import Scheduler, StepPlan
+from jaxgen.sequence import Sequence
+from jaxgen.step import StepOutput
+
+logger = logging.getLogger(__name__)
+
+CHECKED_STEPS = 4
+CLEARLY_FASTER = 0.9
+"""Largest ratio of step times, narrow to wide, for which two programs are worth having."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What ``compare`` found: whether all bits agree, and the narrow program's share of the wide one's time."""
+
+    equal: bool
+    ratio: float
+
+    @property
+    def use_narrow(self) -> bool:
+        return self.equal and self.ratio <= CLEARLY_FASTER
+
+
+def compare(device: Device, model: ModelConfig, config: EngineConfig) -> Verdict:
+    """Decode random sequences in all rows by both programs, from the same state, and compare all they put out.
+
+    Leaves the device's cache and rows used: reset it after.
+    """
+    scheduler = Scheduler(config.scheduler, config.cache)
+    for sequence in _sequences(model, config):
+        scheduler.add(sequence)
+    equal, ratios = True, []
+    while scheduler.has_work:
+        plan = scheduler.schedule()
+        if plan.num_tokens > len(plan.chunks):
+            output = device.run(plan)
+        else:
+            narrow, narrow_seconds = _timed(device, plan, narrow=True)
+            # Input tokens are known on the host, so the second run starts from what the first started from.
+            output, seconds = _timed(device, plan, narrow=False)
+            ratios.append(narrow_seconds / seconds)
+            equal = equal and _same_bits(narrow, output, len(plan.chunks))
+        tokens = np.asarray(output.tokens)
+        scheduler.complete(plan, [int(tokens[i]) for i, chunk in enumerate(plan.chunks) if chunk.samples])
+    return Verdict(equal, median(ratios) if ratios else 1.0)
+
+
+def _sequences(model: ModelConfig, config: EngineConfig) -> list[Sequence]:
+    """One per row, as long as fits, up to a few blocks."""
+    rows = config.scheduler.max_num_seqs
+    room = min(config.scheduler.max_model_len, config.cache.num_blocks // rows * config.cache.block_size)
+    longest = max(1, min(3 * config.cache.block_size, room) - CHECKED_STEPS)
+    generator = random.Random(0)
+    params = SamplingParams(
+        max_tokens=min(CHECKED_STEPS + 1, config.scheduler.max_model_len - 1),
+        temperature=0.0,
+        ignore_eos=True,
+        logprobs=MAX_LOGPROBS,
+    )
+    return [
+        Sequence(
+            Request(
+                f"check-{row}",
+                tuple(generator.choices(range(model.vocab_size), k=generator.randint(1, longest))),
+                params,
+            ),
+            eos_token_ids=frozenset(),
+            arrival=row,
+            seed=0,
+        )
+        for row in range(rows)
+    ]
+
+
+def _timed(device: Device, plan: StepPlan, *, narrow: bool) -> tuple[StepOutput, float]:
+    device.wait()
+    started = time.perf_counter()
+    output = device.run(plan, narrow=narrow)
+    device.wait()
+    return output, time.perf_counter() - started
+
+
+def _same_bits(one: StepOutput, other: StepOutput, num_rows: int) -> bool:
+    """Whether tokens and log-probabilities of the first rows agree to the bit."""
+    found, expected = (jax.tree.leaves((output.tokens, output.logprobs)) for output in (one, other))
+    return all(
+        np.asarray(a)[:num_rows].tobytes() == np.asarray(b)[:num_rows].tobytes()
+        for a, b in zip(found, expected, strict=True)
+    )

@@ -1,0 +1,63 @@
+"""The compiled programs of an engine. All are compiled before it is ready, and none after."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxgen.config import EngineConfig, ModelConfig
+from jaxgen.kernels import REFERENCE, Kernels
+from jaxgen.kv_cache import KVCache, init_cache
+from jaxgen.models import abstract_params, graph_of
+from jaxgen.row_state import RowLoader, RowState, init_rows, load_penalties, load_row, row_layout
+from jaxgen.step import StepOutput, make_step
+from jaxgen.step_batch import batch_layout
+
+CompiledProgram = Callable[..., tuple[KVCache, RowState, StepOutput]]
+"""A compiled Step, which takes the words as a numpy array too."""
+
+
+@dataclass(frozen=True)
+class CompiledStep:
+    """The one step, what loads a row's state before it, and what XLA says of the step's memory, in bytes."""
+
+    run: CompiledProgram
+    narrow: CompiledProgram | None
+    """The step of ``config.narrow_width`` tokens, for plans of decodes only."""
+    load_row: Callable[..., RowState]
+    load_penalties: Callable[..., RowState]
+    kernels: Kernels
+    temporary_bytes: int
+    aliased_bytes: int
+
+
+def compile_step(model: ModelConfig, config: EngineConfig, kernels: Kernels = REFERENCE) -> CompiledStep:
+    """Compile for this model and configuration, with these kernels. Cache and rows are donated, so updated in place."""
+    wide: Any = _compile_width(model, config, kernels, config.scheduler.token_budget)
+    narrow: Any = _compile_width(model, config, kernels, config.narrow_width) if config.narrow_width else None
+    rows = jax.eval_shape(lambda: init_rows(config, model.vocab_size))
+    row = jax.ShapeDtypeStruct((RowLoader(config, model.vocab_size).num_words,), jnp.int32)
+    seen = jax.ShapeDtypeStruct((model.vocab_size,), jnp.bool_)
+    counts = jax.ShapeDtypeStruct((model.vocab_size,), jnp.int32)
+    memory = wide.memory_analysis()  # its type is jaxlib's own and not exported
+    return CompiledStep(
+        wide,
+        narrow,
+        jax.jit(load_row, donate_argnums=0).lower(rows, row).compile(),
+        jax.jit(load_penalties, donate_argnums=0)
+        .lower(rows, jax.ShapeDtypeStruct((), jnp.int32), counts, seen)
+        .compile(),
+        kernels,
+        memory.temp_size_in_bytes,
+        memory.alias_size_in_bytes,
+    )
+
+
+def _compile_width(model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int) -> Any:
+    cache = jax.eval_shape(lambda: init_cache(model, config.cache, kernels))
+    rows = jax.eval_shape(lambda: init_rows(config, model.vocab_size))
+    words = jax.ShapeDtypeStruct((batch_layout(width, config.scheduler.max_num_seqs).size,), jnp.int32)
+    step = make_step(graph_of(model), model.vocab_size, width, row_layout(config))
+    return jax.jit(step, donate_argnums=(1, 2)).lower(abstract_params(model), cache, rows, words).compile()

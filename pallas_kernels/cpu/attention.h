@@ -1,0 +1,192 @@
+// Causal attention of a ragged batch of query tokens over the blocked KV cache.
+//
+// A context is walked in pieces of kPiece tokens from its first one, folded from the left with the online softmax
+// (Milakov and Gimelshein, arXiv 1805.02867). Whatever the batch, a query meets the same pieces in the same order with
+// the same arithmetic; a piece in which it sees nothing changes no bit of it.
+
+#ifndef PALLAS_KERNELS_CPU_ATTENTION_H_
+#define PALLAS_KERNELS_CPU_ATTENTION_H_
+
+#include <algorithm>
+#include <limits>
+
+#include "cache.h"
+#include "pack.h"
+#include "scratch.h"
+#include "tile.h"
+
+namespace kernels {
+
+constexpr int kPiece = 64;
+constexpr int kPieceVectors = kPiece / kLanes;
+constexpr int kTileQueries = 64;  // query heads that share one packed piece
+
+struct AttentionBatch {
+  const char* q;  // [tokens][heads][head_dim]
+  char* out;
+  int64_t tokens, heads;
+  const int32_t *tables, *starts, *context_lens;
+  int64_t rows, table_width;
+  float scale;
+  int64_t window;  // 0: none
+};
+
+// Consecutive query tokens of one row and all their heads that share one KV head.
+struct AttentionItem {
+  int32_t row, kv_head;
+  int64_t first_token, tokens;  // within q
+  int64_t first_position;       // of first_token, within the context
+
+  int64_t end_position() const { return first_position + tokens; }
+};
+
+struct AttentionScratch {
+  Scratch q, keys, values, weights, scores, out, maxima, totals, zeros;
+};
+
+// One item's walk over its context.
+template <typename Element>
+class AttentionWalk {
+ public:
+  using Unit = typename UnitOf<Element>::type;
+
+  AttentionWalk(const Cache& cache, const AttentionBatch& batch, const AttentionItem& item, AttentionScratch& scratch)
+      : cache_(cache),
+        batch_(batch),
+        item_(item),
+        group_(static_cast<int>(batch.heads / cache.heads)),
+        queries_(static_cast<int>(item.tokens) * group_),
+        depth_(Ceil(cache.head_dim, UnitOf<Element>::kElements)),
+        width_(Ceil(cache.head_dim, kLanes) * kLanes),
+        q_{scratch.q.Get<Unit>(size_t(queries_) * depth_), depth_},
+        keys_{scratch.keys.Get<Unit>(size_t(depth_) * kPiece), kPiece},
+        values_{scratch.values.Get<Unit>(size_t(kPiece) * width_), width_},
+        weights_{scratch.weights.Get<Unit>(size_t(kTileRows) * kPiece), kPiece / UnitOf<Element>::kElements},
+        scores_{scratch.scores.Get<float>(size_t(kTileRows) * kPiece), kPiece},
+        out_{scratch.out.Get<float>(size_t(queries_) * width_), width_},
+        maxima_(scratch.maxima.Get<float>(queries_)),
+        totals_(scratch.totals.Get<float>(queries_)),
+        zeros_(scratch.zeros.Get<Element>(cache.head_dim)) {}
+
+  void Run() {
+    Begin();
+    const int64_t oldest = batch_.window ? std::max<int64_t>(0, item_.first_position - batch_.window + 1) : 0;
+    for (int64_t first = oldest / kPiece * kPiece; first < item_.end_position(); first += kPiece) Fold(first);
+    End();
+  }
+
+ private:
+  void Begin() {
+    for (int i = 0; i < queries_; ++i) {
+      const Element* source = reinterpret_cast<const Element*>(batch_.q) + QueryOffset(i);
+      for (int64_t d = 0; d < depth_; ++d) q_.Row(i)[d] = UnitAt(source, cache_.head_dim, d);
+    }
+    std::fill_n(maxima_, queries_, -std::numeric_limits<float>::infinity());
+    std::fill_n(totals_, queries_, 0.0f);
+    std::fill_n(out_.data, size_t(queries_) * width_, 0.0f);
+    std::fill_n(values_.data, size_t(kPiece) * width_, Unit{});  // the columns past head_dim stay zero
+    std::fill_n(zeros_, cache_.head_dim, Element{});
+  }
+
+  // Fold the piece of the context that begins at `first` into every query's running softmax.
+  void Fold(int64_t first) {
+    const int count = static_cast<int>(std::min<int64_t>(kPiece, item_.end_position() - first));
+    PackPiece(first, count);
+    for (int i = 0; i < queries_; i += kTileRows) {
+      const int rows = std::min(kTileRows, queries_ - i);
+      Product<Unit>({q_.Row(i), depth_}, {keys_.data, kPiece}, scores_, rows, Ceil(count, kLanes), depth_, Start::kZero);
+      for (int r = 0; r < rows; ++r) Weigh(i + r, first, scores_.Row(r), weights_.Row(r));
+      Product<Unit>({weights_.data, weights_.stride}, {values_.data, width_}, {out_.Row(i), width_}, rows,
+                    width_ / kLanes, Ceil(count, UnitOf<Element>::kElements), Start::kAdd);
+    }
+  }
+
+  // Keys and values of `count` tokens; what is past them is not read, and is zero where a vector or a pair reaches it.
+  void PackPiece(int64_t first, int count) {
+    const Element *k[kPiece], *v[kPiece];
+    const int padded = Ceil(count, kLanes) * kLanes;
+    for (int j = 0; j < padded; ++j) {
+      k[j] = v[j] = zeros_;
+      if (j >= count) continue;
+      const int64_t position = first + j;
+      const int64_t block = batch_.tables[item_.row * batch_.table_width + position / cache_.block_size];
+      const int64_t offset = position % cache_.block_size;
+      k[j] = reinterpret_cast<const Element*>(cache_.Token(block, Cache::kKeys, item_.kv_head, offset));
+      v[j] = reinterpret_cast<const Element*>(cache_.Token(block, Cache::kValues, item_.kv_head, offset));
+    }
+    PackColumns(k, padded, cache_.head_dim, keys_.data, keys_.stride);
+    PackRows(v, (count + 1) / 2 * 2, cache_.head_dim, values_.data, values_.stride);
+  }
+
+  // Scores to weights exp(score - maximum) for one query; its sum and output are brought to the new maximum.
+  void Weigh(int query, int64_t first, float* scores, Unit* weights) {
+    const int64_t position = item_.first_position + query / group_;
+    const int64_t oldest = batch_.window ? std::max<int64_t>(0, position - batch_.window + 1) : 0;
+    const Ints begin = Ints{} + static_cast<int32_t>(std::max<int64_t>(oldest - first, 0));
+    const Ints end = Ints{} + static_cast<int32_t>(std::clamp<int64_t>(position + 1 - first, 0, kPiece));
+    Floats seen[kPieceVectors];
+    const Floats masked = Broadcast(-std::numeric_limits<float>::infinity());
+    Floats best = Broadcast(maxima_[query]);
+    Ints lane = LaneNumbers();
+#pragma GCC unroll 16
+    for (int v = 0; v < kPieceVectors; ++v, lane += kLanes) {
+      const Floats scaled = Load<Floats>(scores + v * kLanes) * Broadcast(batch_.scale);
+      seen[v] = (lane >= begin) & (lane < end) ? scaled : masked;
+      best = Maximum(seen[v], best);
+    }
+    auto* target = reinterpret_cast<Element*>(weights);
+    const float maximum = Largest(best);
+    if (begin[0] >= end[0]) {
+      for (int v = 0; v < kPieceVectors; ++v) StoreElements(target + v * kLanes, Floats{});
+      return;
+    }
+    Floats sum = {};
+#pragma GCC unroll 16
+    for (int v = 0; v < kPieceVectors; ++v) {
+      const Floats weight = Exp(seen[v] - Broadcast(maximum));
+      sum += weight;
+      StoreElements(target + v * kLanes, weight);
+    }
+    const float shrink = Exp(maxima_[query] - maximum);
+    maxima_[query] = maximum;
+    totals_[query] = totals_[query] * shrink + Sum(sum);
+    float* out = out_.Row(query);
+    for (int d = 0; d < width_; d += kLanes) Store(out + d, Load<Floats>(out + d) * Broadcast(shrink));
+  }
+
+  void End() {
+    alignas(64) Element rounded[kLanes];
+    for (int i = 0; i < queries_; ++i) {
+      Element* target = reinterpret_cast<Element*>(batch_.out) + QueryOffset(i);
+      const Floats inverse = Broadcast(1.0f) / Broadcast(totals_[i]);
+      for (int64_t d = 0; d < cache_.head_dim; d += kLanes) {
+        StoreElements(rounded, Load<Floats>(out_.Row(i) + d) * inverse);
+        std::copy_n(rounded, std::min<int64_t>(kLanes, cache_.head_dim - d), target + d);
+      }
+    }
+  }
+
+  int64_t QueryOffset(int query) const {
+    const int64_t token = item_.first_token + query / group_, head = item_.kv_head * group_ + query % group_;
+    return (token * batch_.heads + head) * cache_.head_dim;
+  }
+
+  static Ints LaneNumbers() {
+    Ints lanes;
+    for (int i = 0; i < kLanes; ++i) lanes[i] = i;
+    return lanes;
+  }
+
+  const Cache& cache_;
+  const AttentionBatch& batch_;
+  const AttentionItem& item_;
+  const int group_, queries_, depth_, width_;
+  const Matrix<Unit> q_, keys_, values_, weights_;
+  const Matrix<float> scores_, out_;
+  float *const maxima_, *const totals_;
+  Element* const zeros_;
+};
+
+}  // namespace kernels
+
+#endif  // PALLAS_KERNELS_CPU_ATTENTION_H_

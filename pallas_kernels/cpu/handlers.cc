@@ -1,0 +1,127 @@
+// The functions that XLA calls. Shapes are checked here, so that a kernel never reads past an array.
+
+#include <utility>
+
+#include "attention.h"
+#include "parallel.h"
+#include "plan.h"
+#include "write_kv.h"
+
+namespace ffi = xla::ffi;
+
+namespace kernels {
+namespace {
+
+using Scalar = ffi::Buffer<ffi::S32, 0>;
+using Integers = ffi::Buffer<ffi::S32, 1>;
+using Tables = ffi::Buffer<ffi::S32, 2>;
+
+int64_t ItemSize(ffi::DataType dtype) {
+  if (dtype == ffi::DataType::F32) return 4;
+  return dtype == ffi::DataType::BF16 ? 2 : 0;
+}
+
+ffi::Error Refuse(const char* reason) { return ffi::Error(ffi::ErrorCode::kInvalidArgument, reason); }
+
+Cache CacheOf(const ffi::AnyBuffer& buffer, const Scalar& layer) {
+  const auto shape = buffer.dimensions();
+  return {static_cast<char*>(buffer.untyped_data()), shape[0], shape[1], shape[3], shape[4], shape[5],
+          ItemSize(buffer.element_type()), layer.typed_data()[0]};
+}
+
+const char* CheckCache(const ffi::AnyBuffer& cache, const Scalar& layer) {
+  const auto shape = cache.dimensions();
+  if (shape.size() != 6 || shape[2] != 2) return "the cache is not [N, L, 2, K, B, D]";
+  if (ItemSize(cache.element_type()) == 0) return "the cache is neither float32 nor bfloat16";
+  const int32_t index = layer.typed_data()[0];
+  return index < 0 || index >= shape[1] ? "the layer does not exist" : nullptr;
+}
+
+template <typename Element>
+void Attend(ffi::ThreadPool& pool, const Cache& cache, const AttentionBatch& batch,
+            const std::vector<AttentionItem>& items) {
+  ForEach(pool, static_cast<int64_t>(items.size()), [&](int64_t i) {
+    thread_local AttentionScratch scratch;  // a thread's calls reuse its pages
+    AttentionWalk<Element>(cache, batch, items[i], scratch).Run();
+  });
+}
+
+ffi::Error Attention(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer cache, Scalar layer,
+                     Tables tables, Integers starts,
+                     Integers context_lens, Scalar num_rows, ffi::Result<ffi::AnyBuffer> out,
+                     float scale, int64_t window) {
+  if (const char* reason = CheckCache(cache, layer)) return Refuse(reason);
+  const auto shape = q.dimensions();
+  const Cache view = CacheOf(cache, layer);
+  if (q.element_type() != cache.element_type() || shape.size() != 3 || shape[2] != view.head_dim ||
+      shape[1] % view.heads != 0)
+    return Refuse("q does not fit the cache");
+  const AttentionBatch batch = {static_cast<const char*>(q.untyped_data()), static_cast<char*>(out->untyped_data()),
+                                shape[0], shape[1], tables.typed_data(), starts.typed_data(),
+                                context_lens.typed_data(), num_rows.typed_data()[0], tables.dimensions()[1],
+                                scale, window};
+  if (batch.rows < 0 || batch.rows > tables.dimensions()[0] || starts.dimensions()[0] != tables.dimensions()[0] + 1)
+    return Refuse("more rows than there are tables");
+  if (const char* reason = CheckRows(view, batch)) return Refuse(reason);
+  const int64_t real = batch.starts[batch.rows], token_bytes = shape[1] * view.token_bytes();
+  std::memset(batch.out + real * token_bytes, 0, (shape[0] - real) * token_bytes);
+  const std::vector<AttentionItem> items = PlanItems(view, batch);
+  if (q.element_type() == ffi::DataType::F32) {
+    Attend<float>(pool, view, batch, items);
+  } else {
+    Attend<Bfloat16>(pool, view, batch, items);
+  }
+  return ffi::Error::Success();
+}
+
+ffi::Error WriteKV(ffi::ThreadPool pool, ffi::AnyBuffer, Scalar layer, ffi::AnyBuffer k, ffi::AnyBuffer v,
+                   Integers slots, ffi::Result<ffi::AnyBuffer> cache) {
+  constexpr int64_t kTokensPerItem = 64;
+  if (const char* reason = CheckCache(*cache, layer)) return Refuse(reason);
+  const Cache view = CacheOf(*cache, layer);
+  const int64_t tokens = slots.dimensions()[0];
+  for (const ffi::AnyBuffer* buffer : {&k, &v}) {
+    const auto shape = buffer->dimensions();
+    if (buffer->element_type() != cache->element_type() || shape.size() != 3 || shape[0] != tokens ||
+        shape[1] != view.heads || shape[2] != view.head_dim)
+      return Refuse("k or v does not fit the cache");
+  }
+  ForEach(pool, Ceil(tokens, kTokensPerItem), [&](int64_t item) {
+    for (int64_t t = item * kTokensPerItem; t < std::min(tokens, (item + 1) * kTokensPerItem); ++t)
+      WriteToken(view, static_cast<const char*>(k.untyped_data()), static_cast<const char*>(v.untyped_data()), t,
+                 slots.typed_data()[t]);
+  });
+  return ffi::Error::Success();
+}
+
+}  // namespace
+}  // namespace kernels
+
+// Only these are visible from outside, so that two libraries in one process share nothing.
+#pragma GCC visibility push(default)
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(RaggedPagedAttention, kernels::Attention,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()       // q
+                                  .Arg<ffi::AnyBuffer>()       // cache
+                                  .Arg<kernels::Scalar>()      // layer
+                                  .Arg<kernels::Tables>()      // block_tables
+                                  .Arg<kernels::Integers>()    // query_starts
+                                  .Arg<kernels::Integers>()    // context_lens
+                                  .Arg<kernels::Scalar>()      // num_rows
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<float>("scale")
+                                  .Attr<int64_t>("window"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(WriteKV, kernels::WriteKV,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()       // cache, the same memory as the result
+                                  .Arg<kernels::Scalar>()      // layer
+                                  .Arg<ffi::AnyBuffer>()       // k
+                                  .Arg<ffi::AnyBuffer>()       // v
+                                  .Arg<kernels::Integers>()    // slots
+                                  .Ret<ffi::AnyBuffer>());
+
+#pragma GCC visibility pop

@@ -1,0 +1,136 @@
+"""The native kernels of this machine: compiled once, proven in a process of their own, then loaded into this one."""
+
+import ctypes
+import os
+import stat
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels.cpu.build import Recipe, UnavailableError, run
+
+DTYPES = ("float32", "bfloat16")
+"""What the kernels compute with; for others use the ``_ref`` twins."""
+HANDLERS = ("RaggedPagedAttention", "WriteKV")
+PROOF_SECONDS = 300
+_registered: set[str] = set()
+"""Digests of the libraries whose handlers XLA knows; its registry is the process's, and takes a name once."""
+_PROVE = "import sys; sys.path[:] = sys.argv[2:]; from pallas_kernels.cpu.proof import prove; prove(sys.argv[1])"
+
+
+@dataclass(frozen=True)
+class Library:
+    """The kernels of one shared library, each with the signature of its ``_ref`` twin.
+
+    They run on XLA's own threads. Arrays that do not fit each other end the program's run with an error.
+    """
+
+    digest: str
+
+    def ragged_paged_attention(
+        self,
+        q: Float[Array, "T H D"],
+        cache: Float[Array, "N L 2 K B D"],
+        layer: Int[Array, ""],
+        block_tables: Int[Array, "R M"],
+        query_starts: Int[Array, "R1"],
+        context_lens: Int[Array, "R"],
+        num_rows: Int[Array, ""],
+        num_decodes: Int[Array, ""],
+        *,
+        scale: float,
+        window: int | None = None,
+    ) -> Float[Array, "T H D"]:
+        """As ``ragged_paged_attention_ref``, in float32 or bfloat16; raises ValueError for other dtypes.
+
+        A query token's bits depend on its own q, its context, ``scale`` and ``window`` alone, not on the rest of the
+        batch, its chunk, any shape, the block size or ids, or the number of threads. Cache slots past a context are
+        not read. Tokens past ``query_starts[num_rows]`` are zeros and cost nothing. Products are summed in float32;
+        in bfloat16 softmax weights are rounded to bfloat16, as the twin does.
+        """
+        del num_decodes  # a decode is a chunk of one
+        _check_dtypes(q, cache)
+        call = jax.ffi.ffi_call(self._target("RaggedPagedAttention"), jax.ShapeDtypeStruct(q.shape, q.dtype))
+        return call(
+            *(q, cache, layer, block_tables, query_starts, context_lens, num_rows),
+            scale=np.float32(scale),
+            window=np.int64(0 if window is None else window),
+        )
+
+    def write_kv(
+        self,
+        cache: Float[Array, "N L 2 K B D"],
+        layer: Int[Array, ""],
+        k: Float[Array, "T K D"],
+        v: Float[Array, "T K D"],
+        slots: Int[Array, "T"],
+    ) -> Float[Array, "N L 2 K B D"]:
+        """As ``write_kv_ref``, in place where the cache is donated or a loop's carry; raises ValueError for dtypes."""
+        _check_dtypes(cache)
+        call = jax.ffi.ffi_call(
+            self._target("WriteKV"), jax.ShapeDtypeStruct(cache.shape, cache.dtype), input_output_aliases={0: 0}
+        )
+        return call(cache, layer, k.astype(cache.dtype), v.astype(cache.dtype), slots)
+
+    def _target(self, handler: str) -> str:
+        """A name that no other library's handler has: a stored program never meets another library."""
+        return f"pallas_kernels_cpu_{handler}_{self.digest}"
+
+    @classmethod
+    def open(cls, path: Path, digest: str) -> "Library":
+        """Load a shared library into this process, unless one of this digest is, and make its handlers known to XLA."""
+        library = cls(digest)
+        if digest not in _registered:
+            loaded = ctypes.CDLL(str(path))
+            for handler in HANDLERS:
+                capsule = jax.ffi.pycapsule(loaded[handler])
+                jax.ffi.register_ffi_target(library._target(handler), capsule, platform="cpu")
+            _registered.add(digest)
+        return library
+
+
+def load(directory: Path, *, compiler: str | None = None) -> Library:
+    """The kernels for this machine, kept in ``directory``: the first call takes seconds, later ones milliseconds.
+
+    A library gets its name in the directory only once a process of its own has computed every kernel with it and found
+    the results right, so an existing file is a proven one. ``compiler``: a command; by default the first of
+    ``build.COMPILERS``. Raises UnavailableError where there are none, with the reason: no compiler, a failed build, a
+    crash or a wrong number in the proof, a directory that others can write.
+    """
+    recipe = Recipe.find(compiler)
+    path = directory / f"kernels-{recipe.digest}.so"
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _refuse_shared(directory)
+        if not path.exists():
+            _make(recipe, path)
+        return Library.open(path, recipe.digest)
+    except OSError as error:
+        raise UnavailableError(str(error)) from error
+
+
+def _make(recipe: Recipe, path: Path) -> None:
+    """Two processes may do this at once: each works on files of its own, and the renaming is atomic."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".building-") as work:
+        built = Path(work, path.name)
+        recipe.compile(built)
+        run([sys.executable, "-c", _PROVE, str(built), *sys.path], seconds=PROOF_SECONDS)
+        built.replace(path)
+
+
+def _refuse_shared(directory: Path) -> None:
+    """Loading a library runs it, so nobody else may have put it there."""
+    status = directory.stat()
+    if status.st_uid not in (0, os.getuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise UnavailableError(f"{directory} can be written by others")
+
+
+def _check_dtypes(*arrays: Array) -> None:
+    for array in arrays:
+        if array.dtype.name not in DTYPES or array.dtype != arrays[0].dtype:
+            raise ValueError(f"native kernels take {' or '.join(DTYPES)}, not {[a.dtype.name for a in arrays]}")

@@ -1,0 +1,75 @@
+// Work shared between the calling thread and XLA's own pool.
+
+#ifndef PALLAS_KERNELS_CPU_PARALLEL_H_
+#define PALLAS_KERNELS_CPU_PARALLEL_H_
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+
+#include "xla/ffi/api/ffi.h"
+
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
+namespace kernels {
+
+// Subnormal numbers are zeros while it lives. Threads may differ in this, and a result must not depend on who computes.
+class FlushSubnormals {
+ public:
+  FlushSubnormals() : saved_(Read()) { Write(saved_ | kFlush); }
+  ~FlushSubnormals() { Write(saved_); }
+  FlushSubnormals(const FlushSubnormals&) = delete;
+  FlushSubnormals& operator=(const FlushSubnormals&) = delete;
+
+ private:
+#if defined(__SSE__)
+  static constexpr uint64_t kFlush = 0x8040;  // flush results to zero, read subnormals as zeros
+  static uint64_t Read() { return _mm_getcsr(); }
+  static void Write(uint64_t mode) { _mm_setcsr(static_cast<unsigned>(mode)); }
+#elif defined(__aarch64__)
+  static constexpr uint64_t kFlush = 1 << 24;
+  static uint64_t Read() {
+    uint64_t mode;
+    asm volatile("mrs %0, fpcr" : "=r"(mode));
+    return mode;
+  }
+  static void Write(uint64_t mode) { asm volatile("msr fpcr, %0" : : "r"(mode)); }
+#else
+  static constexpr uint64_t kFlush = 0;
+  static uint64_t Read() { return 0; }
+  static void Write(uint64_t) {}
+#endif
+  uint64_t saved_;
+};
+
+// Call work(i) for each i in [0, count), on the caller and on as many threads as the pool has; return when all are done.
+//
+// Items are taken in order, so the largest should come first. A helper that starts after the last item was taken touches
+// nothing of the caller's: the caller waits for items, never for helpers, and so cannot wait for a thread that waits
+// for it.
+template <typename Work>
+void ForEach(xla::ffi::ThreadPool& pool, int64_t count, const Work& work) {
+  struct Shared {
+    std::atomic<int64_t> next{0}, done{0};
+  };
+  const auto shared = std::make_shared<Shared>();
+  const auto take = [shared, count, &work] {
+    const FlushSubnormals mode;
+    for (int64_t i; (i = shared->next.fetch_add(1)) < count;) {
+      work(i);
+      shared->done.fetch_add(1, std::memory_order_release);
+    }
+  };
+  const int64_t helpers = count > 1 ? std::min(pool.num_threads(), count) - 1 : 0;
+  for (int64_t i = 0; i < helpers; ++i) pool.Schedule([take] { take(); });
+  take();
+  while (shared->done.load(std::memory_order_acquire) < count) std::this_thread::yield();
+}
+
+}  // namespace kernels
+
+#endif  // PALLAS_KERNELS_CPU_PARALLEL_H_

@@ -1,0 +1,48 @@
+// What an attention call has to compute, cut into items of work.
+
+#ifndef PALLAS_KERNELS_CPU_PLAN_H_
+#define PALLAS_KERNELS_CPU_PLAN_H_
+
+#include <algorithm>
+#include <vector>
+
+#include "attention.h"
+
+namespace kernels {
+
+// Why the rows cannot be computed without reading past an array, or null.
+inline const char* CheckRows(const Cache& cache, const AttentionBatch& batch) {
+  if (batch.starts[0] != 0) return "the first row does not start at token 0";
+  for (int64_t row = 0; row < batch.rows; ++row) {
+    const int64_t length = int64_t{batch.starts[row + 1]} - batch.starts[row], context = batch.context_lens[row];
+    if (length < 0 || batch.starts[row + 1] > batch.tokens) return "query_starts do not ascend within the tokens";
+    if (length > context || context > batch.table_width * cache.block_size) return "a context does not fit its table";
+    for (int64_t i = 0; i < Ceil(context, cache.block_size); ++i) {
+      const int32_t block = batch.tables[row * batch.table_width + i];
+      if (block < 0 || block >= cache.num_blocks) return "a table names a block that does not exist";
+    }
+  }
+  return nullptr;
+}
+
+// Query tokens in tiles of about kTileQueries query heads, one item for each KV head; the longest walks come first.
+inline std::vector<AttentionItem> PlanItems(const Cache& cache, const AttentionBatch& batch) {
+  const int64_t tile = std::max<int64_t>(1, kTileQueries * cache.heads / batch.heads);
+  std::vector<AttentionItem> items;
+  for (int32_t row = 0; row < batch.rows; ++row) {
+    const int64_t start = batch.starts[row], end = batch.starts[row + 1];
+    for (int64_t token = start; token < end; token += tile)
+      for (int32_t head = 0; head < cache.heads; ++head)
+        items.push_back({row, head, token, std::min(tile, end - token), batch.context_lens[row] - end + token});
+  }
+  const auto work = [&](const AttentionItem& item) {
+    const int64_t walked = batch.window ? std::min(item.end_position(), item.tokens + batch.window) : item.end_position();
+    return walked * (item.tokens + 4);  // packing a piece costs about as much as a few queries
+  };
+  std::stable_sort(items.begin(), items.end(), [&](const auto& a, const auto& b) { return work(a) > work(b); });
+  return items;
+}
+
+}  // namespace kernels
+
+#endif  // PALLAS_KERNELS_CPU_PLAN_H_

@@ -1,0 +1,81 @@
+// The one product kernel: c[rows][columns] (+)= a[rows][depth] b[depth][columns].
+//
+// Each element of c is a single chain of additions over the depth, in order, so its bits depend on its own row of a and
+// column of b alone, however the loops around are cut.
+
+#ifndef PALLAS_KERNELS_CPU_TILE_H_
+#define PALLAS_KERNELS_CPU_TILE_H_
+
+#include <type_traits>
+
+#include "units.h"
+
+namespace kernels {
+
+template <typename Unit>
+struct Matrix {
+  Unit* data;
+  ptrdiff_t stride;  // units from one row to the next
+
+  Unit* Row(ptrdiff_t row) const { return data + row * stride; }
+};
+
+// Whether a product begins at zero or adds to what c holds.
+enum class Start { kZero, kAdd };
+
+template <typename Unit, int kRows, int kVectors>
+inline void ProductTile(Matrix<const Unit> a, Matrix<const Unit> b, Matrix<float> c, int depth, Start start) {
+  using Operand = typename OperandOf<Unit>::type;
+  Floats acc[kRows][kVectors] = {};
+  if (start == Start::kAdd) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) acc[r][v] = Load<Floats>(c.Row(r) + v * kLanes);
+  }
+  const Unit* row = b.data;
+  for (int i = 0; i < depth; ++i, row += b.stride) {
+    Operand w[kVectors];
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) w[v] = Load<Operand>(row + v * kLanes);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) acc[r][v] = Accumulate(a.Row(r)[i], w[v], acc[r][v]);
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) Store(c.Row(r) + v * kLanes, acc[r][v]);
+}
+
+// Up to kRows rows and any number of columns, a multiple of kLanes.
+template <typename Unit, int kRows>
+inline void ProductRows(
+    Matrix<const Unit> a, Matrix<const Unit> b, Matrix<float> c, int rows, int vectors, int depth, Start start) {
+  if constexpr (kRows > 1) {
+    if (rows < kRows) return ProductRows<Unit, kRows - 1>(a, b, c, rows, vectors, depth, start);
+  }
+  int v = 0;
+  const auto columns = [&](auto step) {
+    for (; v + step.value <= vectors; v += step.value)
+      ProductTile<Unit, kRows, step.value>(
+          a, {b.data + v * kLanes, b.stride}, {c.data + v * kLanes, c.stride}, depth, start);
+  };
+  columns(std::integral_constant<int, kTileVectors>());
+  columns(std::integral_constant<int, 1>());
+}
+
+// Any number of rows; c has room for whole vectors of columns.
+template <typename Unit>
+inline void Product(
+    Matrix<const Unit> a, Matrix<const Unit> b, Matrix<float> c, int rows, int vectors, int depth, Start start) {
+  for (int r = 0; r < rows; r += kTileRows) {
+    const int count = rows - r < kTileRows ? rows - r : kTileRows;
+    ProductRows<Unit, kTileRows>({a.Row(r), a.stride}, b, {c.Row(r), c.stride}, count, vectors, depth, start);
+  }
+}
+
+}  // namespace kernels
+
+#endif  // PALLAS_KERNELS_CPU_TILE_H_

@@ -1,0 +1,181 @@
+// Vectors of float32 and the two kinds of operands that products are made of.
+//
+// A Unit is 32 bits of an operand: one float32, or a pair of bfloat16 that are neighbours along the summed axis. Every
+// product of the package is a sum over units, so float32 and bfloat16 share one kernel.
+
+#ifndef PALLAS_KERNELS_CPU_UNITS_H_
+#define PALLAS_KERNELS_CPU_UNITS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX512F__) || defined(__FMA__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+namespace kernels {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+constexpr int kTileRows = 6;  // 6 x 4 accumulators and 4 operands of 32 registers
+constexpr int kTileVectors = 4;
+#elif defined(__AVX__)
+constexpr int kLanes = 8;
+constexpr int kTileRows = 6;  // 6 x 2 accumulators and 2 operands of 16 registers
+constexpr int kTileVectors = 2;
+#else
+constexpr int kLanes = 4;
+constexpr int kTileRows = 4;
+constexpr int kTileVectors = 4;
+#endif
+
+typedef float Floats __attribute__((vector_size(4 * kLanes)));
+typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
+typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
+
+// The bits of one bfloat16; a type of its own so that templates tell it from other integers.
+struct Bfloat16 {
+  uint16_t bits;
+};
+
+struct Pair {
+  uint32_t bits;
+};
+
+template <typename Element>
+struct UnitOf;
+template <>
+struct UnitOf<float> {
+  using type = float;
+  static constexpr int kElements = 1;
+};
+template <>
+struct UnitOf<Bfloat16> {
+  using type = Pair;
+  static constexpr int kElements = 2;
+};
+
+template <typename To, typename From>
+inline To BitCast(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+template <typename Vector, typename Source>
+inline Vector Load(const Source* source) {
+  Vector loaded;
+  std::memcpy(&loaded, source, sizeof(loaded));
+  return loaded;
+}
+
+template <typename Vector, typename Target>
+inline void Store(Target* target, Vector stored) {
+  std::memcpy(target, &stored, sizeof(stored));
+}
+
+inline Floats Broadcast(float value) { return value - Floats{}; }  // x - 0 is x, also for -0
+
+// a * b + c, rounded once where the machine can; the compiler is told never to contract on its own, so that every
+// instance of a template rounds alike.
+inline Floats MultiplyAdd(Floats a, Floats b, Floats c) {
+#if defined(__AVX512F__)
+  return _mm512_fmadd_ps(a, b, c);
+#elif defined(__AVX__) && defined(__FMA__)
+  return _mm256_fmadd_ps(a, b, c);
+#elif defined(__aarch64__)
+  return vfmaq_f32(c, a, b);
+#else
+  return a * b + c;
+#endif
+}
+
+// acc + sum of the products of the units' elements.
+inline Floats Accumulate(float x, Floats w, Floats acc) { return MultiplyAdd(Broadcast(x), w, acc); }
+
+inline Floats Accumulate(Pair x, Words w, Floats acc) {
+#if defined(__AVX512BF16__)
+  return _mm512_dpbf16_ps(acc, BitCast<__m512bh>(Words{} + x.bits), BitCast<__m512bh>(w));
+#else
+  const Floats even = BitCast<Floats>(w << 16), odd = BitCast<Floats>(w & 0xffff0000u);
+  acc = MultiplyAdd(Broadcast(BitCast<float>(x.bits << 16)), even, acc);
+  return MultiplyAdd(Broadcast(BitCast<float>(x.bits & 0xffff0000u)), odd, acc);
+#endif
+}
+
+template <typename Unit>
+struct OperandOf;
+template <>
+struct OperandOf<float> {
+  using type = Floats;
+};
+template <>
+struct OperandOf<Pair> {
+  using type = Words;
+};
+
+// Bits of the nearest bfloat16, ties to even; NaN stays NaN.
+inline Words RoundToBfloat16(Floats x) {
+  const Words bits = BitCast<Words>(x);
+  const Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  return x == x ? rounded : (bits >> 16) | 0x40u;
+}
+
+inline void StoreElements(float* target, Floats x) { Store(target, x); }
+
+inline void StoreElements(Bfloat16* target, Floats x) {
+  const Words bits = RoundToBfloat16(x);
+  typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
+  Store(target, __builtin_convertvector(bits, Halves));
+}
+
+inline float Sum(Floats x) {
+  alignas(64) float lanes[kLanes];
+  Store(lanes, x);
+  for (int half = kLanes / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  return lanes[0];
+}
+
+inline Floats Maximum(Floats a, Floats b) { return a > b ? a : b; }
+
+inline float Largest(Floats x) {
+  alignas(64) float lanes[kLanes];
+  Store(lanes, x);
+  for (int half = kLanes / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) lanes[i] = lanes[i] > lanes[i + half] ? lanes[i] : lanes[i + half];
+  return lanes[0];
+}
+
+// exp(x) for x <= 0, exactly 0 below -87 (and so for -inf), NaN for NaN. Cody and Waite's reduction
+// x = n ln 2 + r and a Taylor polynomial of degree 7 on |r| <= ln 2 / 2.
+inline Floats Exp(Floats x) {
+  const Floats smallest = Broadcast(-87.0f);
+  const Floats clamped = x < smallest ? smallest : x;
+  const Floats magic = Broadcast(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+  const Floats shifted = MultiplyAdd(clamped, Broadcast(1.44269504f), magic);
+  const Floats n = shifted - magic;
+  Floats r = MultiplyAdd(n, Broadcast(-0.693359375f), clamped);
+  r = MultiplyAdd(n, Broadcast(2.12194440e-4f), r);
+  Floats p = Broadcast(1.0f / 5040);
+  p = MultiplyAdd(p, r, Broadcast(1.0f / 720));
+  p = MultiplyAdd(p, r, Broadcast(1.0f / 120));
+  p = MultiplyAdd(p, r, Broadcast(1.0f / 24));
+  p = MultiplyAdd(p, r, Broadcast(1.0f / 6));
+  p = MultiplyAdd(p, r, Broadcast(0.5f));
+  p = MultiplyAdd(p, r, Broadcast(1.0f));
+  p = MultiplyAdd(p, r, Broadcast(1.0f));
+  const Ints exponent = (BitCast<Ints>(shifted) - BitCast<Ints>(magic)) << 23;
+  const Floats scaled = BitCast<Floats>(BitCast<Ints>(p) + exponent);
+  return x < smallest ? Floats{} : scaled;
+}
+
+inline float Exp(float x) { return Exp(Broadcast(x))[0]; }
+
+}  // namespace kernels
+
+#endif  // PALLAS_KERNELS_CPU_UNITS_H_

@@ -1,0 +1,121 @@
+"""Ragged batches for the attention kernels' tests, and the right answer to them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+TOLERANCE = {"float32": 2e-5, "bfloat16": 2e-2, "float16": 3e-3}
+LAYERS, LAYER = 3, 1
+
+
+@dataclass(frozen=True)
+class Case:
+    """Rows as (query_len, context_len), those of one query first."""
+
+    rows: tuple[tuple[int, int], ...]
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 16
+    block_size: int = 16
+    window: int | None = None
+    dtype: str = "float32"
+    padding: int = 3
+
+
+@dataclass(frozen=True)
+class Inputs:
+    q: np.ndarray
+    cache: np.ndarray
+    tables: np.ndarray
+    starts: np.ndarray
+    lens: np.ndarray
+    num_decodes: int
+
+
+def make_inputs(case: Case, seed: int = 0) -> Inputs:
+    """Zero-mean values; NaN in every block that no row may read, finite noise in the unused tail of a used block."""
+    rng = np.random.default_rng(seed)
+    bs, K, D = case.block_size, case.kv_heads, case.head_dim
+    per_row = [-(-context // bs) for _, context in case.rows]
+    num_blocks = sum(per_row) + 4
+    cache = np.full((num_blocks, LAYERS, 2, K, bs, D), np.nan, np.float32)
+    ids = rng.permutation(num_blocks - 1)  # the last block, where a wrapped index would land, stays NaN
+    R = len(case.rows) + case.padding
+    tables = np.full((R, max(per_row, default=0) + 2), num_blocks - 1, np.int32)
+    at = 0
+    for row, n in enumerate(per_row):
+        tables[row, :n] = ids[at : at + n]
+        cache[ids[at : at + n], LAYER] = rng.normal(size=(n, 2, K, bs, D))
+        at += n
+    lens, starts = lens_and_starts(case)
+    T = max(starts[-1] + case.padding, R)
+    q = rng.normal(size=(T, case.heads, D)).astype(np.float32)
+    return Inputs(q, cache, tables, starts, lens, sum(length == 1 for length, _ in case.rows))
+
+
+def lens_and_starts(case: Case) -> tuple[np.ndarray, np.ndarray]:
+    """context_lens [R] and query_starts [R + 1] of the rows and their padding."""
+    R = len(case.rows) + case.padding
+    lens, starts = np.zeros(R, np.int32), np.zeros(R + 1, np.int32)
+    lens[: len(case.rows)] = [context for _, context in case.rows]
+    starts[1:] = np.cumsum([length for length, _ in case.rows] + [0] * case.padding)
+    return lens, starts
+
+
+def run(function: Callable[..., jax.Array], case: Case, inputs: Inputs) -> np.ndarray:
+    """The kernel's answer in float32, which holds every bit of the other dtypes."""
+    out = jax.jit(function, static_argnames=("scale", "window"))(
+        jnp.asarray(inputs.q, case.dtype),
+        jnp.asarray(inputs.cache, case.dtype),
+        jnp.int32(LAYER),
+        jnp.asarray(inputs.tables),
+        jnp.asarray(inputs.starts),
+        jnp.asarray(inputs.lens),
+        jnp.int32(len(case.rows)),
+        jnp.int32(inputs.num_decodes),
+        scale=case.head_dim**-0.5,
+        window=case.window,
+    )
+    return np.asarray(out.astype(jnp.float32))
+
+
+def expected(case: Case, inputs: Inputs) -> np.ndarray:
+    """Every query of every row, float64, from the definition."""
+    q = np.asarray(jnp.asarray(inputs.q, case.dtype).astype(jnp.float32), np.float64)
+    cache = np.asarray(jnp.asarray(inputs.cache, case.dtype).astype(jnp.float32), np.float64)
+    group = case.heads // case.kv_heads
+    out = np.full(q.shape, np.nan)
+    for row, (length, context) in enumerate(case.rows):
+        for i in range(length):
+            position = context - length + i
+            first = 0 if case.window is None else max(0, position - case.window + 1)
+            seen = np.arange(first, position + 1)
+            kv = cache[inputs.tables[row, seen // case.block_size], LAYER, :, :, seen % case.block_size]
+            for head in range(case.heads):
+                k, v = kv[:, 0, head // group], kv[:, 1, head // group]
+                token = inputs.starts[row] + i
+                scores = k @ q[token, head] * case.head_dim**-0.5
+                weights = np.exp(scores - scores.max())
+                out[token, head] = weights @ v / weights.sum()
+    return out
+
+
+def check(function: Callable[..., jax.Array], case: Case, seed: int = 0) -> None:
+    inputs = make_inputs(case, seed)
+    got, want = run(function, case, inputs), expected(case, inputs)
+    real = inputs.starts[len(case.rows)]
+    np.testing.assert_allclose(got[:real], want[:real], atol=TOLERANCE[case.dtype], rtol=0)
+    assert np.isfinite(got).all(), "padded tokens must stay finite"
+
+
+def one_row(case: Case, inputs: Inputs, row: int) -> tuple[Case, Inputs]:
+    """The same row in a batch of its own, without padding."""
+    length, context = case.rows[row]
+    own = slice(inputs.starts[row], inputs.starts[row + 1])
+    starts = np.array([0, length], np.int32)
+    tables, lens = inputs.tables[row : row + 1], inputs.lens[row : row + 1]
+    alone = replace(case, rows=((length, context),), padding=0)
+    return alone, Inputs(inputs.q[own], inputs.cache, tables, starts, lens, int(length == 1))
