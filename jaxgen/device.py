@@ -6,7 +6,8 @@ import jax
 
 from jaxgen.config import EngineConfig, ModelConfig
 from jaxgen.kv_cache import init_cache
-from jaxgen.models import Params
+from jaxgen.models import PackedParams
+from jaxgen.models.packing import pack_params
 from jaxgen.programs import CompiledStep
 from jaxgen.row_state import RowLoader, has_penalties, init_rows
 from jaxgen.scheduler import StepPlan
@@ -19,11 +20,11 @@ logger = logging.getLogger(__name__)
 class Device:
     """Runs plans, in the order given; what it returns may still be on its way."""
 
-    def __init__(self, model: ModelConfig, config: EngineConfig, params: Params, compiled: CompiledStep):
-        """Takes the parameters as they are (no copy)."""
+    def __init__(self, model: ModelConfig, config: EngineConfig, params: PackedParams, compiled: CompiledStep):
+        """Packs the parameters that the programs want packed, and takes the others as they are (no copy)."""
         self._model = model
         self._config = config
-        self._params = params
+        self._params = pack_params(model, dict(params), compiled.kernels)
         self._compiled = compiled
         self._loader = RowLoader(config, model.vocab_size)
         self._packer = Packer(config)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxgen.compilation import num_compilations
 from jaxgen.config import EngineConfig, ModelConfig
 from jaxgen.device import Device
-from jaxgen.models import Params
+from jaxgen.models import PackedParams
 from jaxgen.narrow import compare
 from jaxgen.programs import CompiledStep, compile_step
 from jaxgen.request import EngineStats, FinishReason, Request, RequestRefusedError, TokenEvent
@@ -40,12 +40,12 @@ class Engine:
         self,
         model: ModelConfig,
         config: EngineConfig,
-        params: Params,
+        params: PackedParams,
         eos_token_ids: frozenset[int],
         *,
         compiled: CompiledStep | None = None,
     ):
-        """Takes the parameters as they are (no copy) and compiles the step unless it is given."""
+        """Compiles the step unless it is given, and packs the parameters that it wants packed (copying no other)."""
         self.model = model
         self.config = config
         self._eos_token_ids = eos_token_ids

@@ -17,12 +17,23 @@ Kernel = Callable[..., Any]
 
 
 @dataclass(frozen=True)
+class PackedProduct:
+    """Products of weights that were packed once; see pallas_kernels.packed_product."""
+
+    pack: Kernel
+    product: Kernel
+    rows: Kernel
+
+
+@dataclass(frozen=True)
 class Kernels:
     """What programs are built of, each with the signature of its ``_ref`` twin; equal ones make equal programs."""
 
     name: str
     ragged_paged_attention: Kernel
     write_kv: Kernel
+    packed: PackedProduct | None = None
+    """None: XLA's own products, of weights as they are."""
 
 
 REFERENCE = Kernels("XLA", ragged_paged_attention_ref, write_kv_ref)

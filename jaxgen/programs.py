@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jaxgen.config import EngineConfig, ModelConfig
 from jaxgen.kernels import REFERENCE, Kernels
 from jaxgen.kv_cache import KVCache, init_cache
-from jaxgen.models import abstract_params, graph_of
+from jaxgen.models import graph_of
+from jaxgen.models.packing import abstract_packed_params
 from jaxgen.row_state import RowLoader, RowState, init_rows, load_penalties, load_row, row_layout
 from jaxgen.step import StepOutput, make_step
 from jaxgen.step_batch import batch_layout
@@ -60,4 +61,6 @@ def _compile_width(model: ModelConfig, config: EngineConfig, kernels: Kernels, w
     rows = jax.eval_shape(lambda: init_rows(config, model.vocab_size))
     words = jax.ShapeDtypeStruct((batch_layout(width, config.scheduler.max_num_seqs).size,), jnp.int32)
     step = make_step(graph_of(model), model.vocab_size, width, row_layout(config))
-    return jax.jit(step, donate_argnums=(1, 2)).lower(abstract_params(model), cache, rows, words).compile()
+    return (
+        jax.jit(step, donate_argnums=(1, 2)).lower(abstract_packed_params(model, kernels), cache, rows, words).compile()
+    )

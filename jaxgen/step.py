@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from jaxgen.kv_cache import KVCache
 from jaxgen.layout import Layout
 from jaxgen.leaf import Leaf
-from jaxgen.models import Graph, Model, Params, bind
+from jaxgen.models import Graph, Model, PackedParams, bind
 from jaxgen.penalties import count_output
 from jaxgen.request import MAX_LOGPROBS
 from jaxgen.row_state import RowState
@@ -51,7 +51,7 @@ class StepOutput:
     """Of ``batch.prompt_targets``, one entry per token; zeros where there is no target."""
 
 
-Step = Callable[[Params, KVCache, RowState, Int[Array, "W"]], tuple[KVCache, RowState, StepOutput]]
+Step = Callable[[PackedParams, KVCache, RowState, Int[Array, "W"]], tuple[KVCache, RowState, StepOutput]]
 
 
 def make_step(graph: Graph, vocab_size: int, width: int, row_layout: Layout) -> Step:
@@ -64,14 +64,14 @@ def make_step(graph: Graph, vocab_size: int, width: int, row_layout: Layout) -> 
     """
 
     def step(
-        params: Params, cache: KVCache, rows: RowState, words: Int[Array, "W"]
+        params: PackedParams, cache: KVCache, rows: RowState, words: Int[Array, "W"]
     ) -> tuple[KVCache, RowState, StepOutput]:
         model = bind(graph, params)
         batch, rows = unpack(words, rows, width, cache.block_size, cache.num_slots)
         rows = _count(rows, row_layout, batch)
         hidden, cache = model(batch, cache)
         last = jnp.maximum(batch.query_starts[1:] - 1, 0)
-        logits = model.logits(hidden[last])
+        logits = model.logits(hidden[last], batch.num_rows)
         chosen = RowParams(**row_layout.split(rows.params[batch.rows]))
         tokens = sample(logits, chosen, rows.penalties, batch.rows, batch.context_lens)
         rows = replace(rows, last_tokens=rows.last_tokens.at[batch.rows].set(tokens, mode="drop"))
@@ -110,7 +110,7 @@ def _prompt_logprobs(
     targets = jnp.pad(targets, (0, padded - T), constant_values=-1)
 
     def compute(start: Int[Array, ""]) -> Logprobs:
-        logits = model.logits(lax.dynamic_slice_in_dim(hidden, start, tile))
+        logits = model.logits(lax.dynamic_slice_in_dim(hidden, start, tile), jnp.int32(tile))
         wanted = lax.dynamic_slice_in_dim(targets, start, tile)
         return Logprobs(*token_logprobs(logits, jnp.maximum(wanted, 0)))
 

@@ -7,15 +7,19 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import jax
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxgen.config import LlamaConfig, ModelConfig, OPTConfig
 from jaxgen.kv_cache import KVCache
+from jaxgen.leaf import Leaf
 from jaxgen.models.llama import Llama
 from jaxgen.models.opt import OPT
 from jaxgen.step_batch import StepBatch
 
 Params = dict[str, jax.Array]
+"""Parameters as they are loaded."""
+PackedParams = dict[str, Any]
+"""Parameters as a program reads them: arrays, or PackedWeights where its kernels want those."""
 Graph = nnx.GraphDef[nnx.Module]
 
 
@@ -25,7 +29,7 @@ class Model(Protocol):
 
     def __call__(self, batch: StepBatch, cache: KVCache) -> tuple[Float[Array, "T D"], KVCache]: ...
 
-    def logits(self, hidden: Float[Array, "n D"]) -> Float[Array, "n V"]: ...
+    def logits(self, hidden: Float[Array, "n D"], num_rows: Int[Leaf, ""]) -> Float[Array, "n V"]: ...
 
 
 REGISTRY: dict[type[ModelConfig], type[nnx.Module]] = {LlamaConfig: Llama, OPTConfig: OPT}
@@ -34,7 +38,8 @@ REGISTRY: dict[type[ModelConfig], type[nnx.Module]] = {LlamaConfig: Llama, OPTCo
 State = nnx.State[Any, Any]
 
 
-def _abstract(config: ModelConfig) -> tuple[Graph, State]:
+def abstract_model(config: ModelConfig) -> tuple[Graph, State]:
+    """The model and its parameters without values."""
     return nnx.split(nnx.eval_shape(lambda: _build(config, seed=0)))
 
 
@@ -43,16 +48,16 @@ def _build(config: ModelConfig, seed: int) -> nnx.Module:
     return cast(nnx.Module, family(config, rngs=nnx.Rngs(seed)))
 
 
-def _dotted(path: tuple[object, ...]) -> str:
+def dotted(path: tuple[object, ...]) -> str:
     return ".".join(str(part) for part in path)
 
 
 def graph_of(config: ModelConfig) -> Graph:
     """The model without its parameters; ``bind`` puts them together."""
-    return _abstract(config)[0]
+    return abstract_model(config)[0]
 
 
-def bind(graph: Graph, params: Params) -> Model:
+def bind(graph: Graph, params: PackedParams) -> Model:
     """The model with these parameters, as a step calls it."""
     flat: Any = {tuple(path.split(".")): nnx.Param(value) for path, value in params.items()}
     return cast(Model, nnx.merge(graph, nnx.from_flat_state(flat)))
@@ -60,8 +65,8 @@ def bind(graph: Graph, params: Params) -> Model:
 
 def abstract_params(config: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
     """Shape and dtype of every parameter, by dotted path."""
-    flat = nnx.to_flat_state(_abstract(config)[1])
-    return {_dotted(path): leaf.get_raw_value() for path, leaf in flat}
+    flat = nnx.to_flat_state(abstract_model(config)[1])
+    return {dotted(path): leaf.get_raw_value() for path, leaf in flat}
 
 
 def init_params(config: ModelConfig, seed: int) -> Params:
@@ -69,6 +74,6 @@ def init_params(config: ModelConfig, seed: int) -> Params:
 
     def make() -> Params:
         flat = nnx.to_flat_state(nnx.state(_build(config, seed)))
-        return {_dotted(path): leaf[...] for path, leaf in flat}
+        return {dotted(path): leaf[...] for path, leaf in flat}
 
     return jax.jit(make)()

@@ -16,14 +16,27 @@ from jaxtyping import Array, Float, Int
 from jaxgen.attention import attend
 from jaxgen.config import ModelConfig, RopeConfig
 from jaxgen.kv_cache import KVCache
+from jaxgen.leaf import Leaf
+from jaxgen.packed_weight import PackedWeight
 from jaxgen.step_batch import StepBatch
 
 Shape = tuple[int, ...]
 INIT_STD = 0.02
 
 
-def product(x: Float[Array, "T I"], weight: Float[Array, "O I"]) -> Float[Array, "T O"]:
-    """x @ weight.T, accumulated and returned in float32; float32 operands are not rounded to fewer bits."""
+class Matrix(nnx.Param[jax.Array]):
+    """A weight [*stack, out, in] that products read, and that may be packed for them."""
+
+
+def product(
+    x: Float[Array, "T I"], weight: Float[Array, "O I"] | PackedWeight, num_tokens: Int[Leaf, ""]
+) -> Float[Array, "T O"]:
+    """x @ weight.T, accumulated and returned in float32; float32 operands are not rounded to fewer bits.
+
+    Rows from ``num_tokens`` on are padding: a packed product does not compute them.
+    """
+    if isinstance(weight, PackedWeight):
+        return weight.product(x, num_tokens)
     return lax.dot_general(
         x,
         weight,
@@ -33,35 +46,36 @@ def product(x: Float[Array, "T I"], weight: Float[Array, "O I"]) -> Float[Array,
     )
 
 
-def _normal(rngs: nnx.Rngs, shape: Shape, dtype: str) -> nnx.Param[jax.Array]:
-    return nnx.Param(INIT_STD * jax.random.normal(rngs.params(), shape, jnp.dtype(dtype)))
+def _normal(rngs: nnx.Rngs, shape: Shape, dtype: str) -> jax.Array:
+    return INIT_STD * jax.random.normal(rngs.params(), shape, jnp.dtype(dtype))
 
 
 class Linear(nnx.Module):
     """y = x @ weight.T + bias, weight [*stack, out, in]."""
 
     def __init__(self, size_in: int, size_out: int, *, bias: bool, dtype: str, rngs: nnx.Rngs, stack: Shape = ()):
-        self.weight = _normal(rngs, (*stack, size_out, size_in), dtype)
+        self.weight = Matrix(_normal(rngs, (*stack, size_out, size_in), dtype))
         self.bias = nnx.Param(jnp.zeros((*stack, size_out), jnp.dtype(dtype))) if bias else None
 
-    def __call__(self, x: Float[Array, "T I"]) -> Float[Array, "T O"]:
-        y = product(x, self.weight[...])
+    def __call__(self, x: Float[Array, "T I"], num_tokens: Int[Leaf, ""]) -> Float[Array, "T O"]:
+        y = product(x, self.weight.get_value(), num_tokens)
         if self.bias is not None:
             y += self.bias[...].astype(jnp.float32)
         return y.astype(x.dtype)
 
 
 class Embedding(nnx.Module):
-    """Rows of weight [vocabulary, width]; the transpose gives logits where embeddings are tied."""
+    """Rows of weight [vocabulary, width]; as a ``head``, its transpose gives logits."""
 
-    def __init__(self, num_rows: int, width: int, *, dtype: str, rngs: nnx.Rngs):
-        self.weight = _normal(rngs, (num_rows, width), dtype)
+    def __init__(self, num_rows: int, width: int, *, head: bool, dtype: str, rngs: nnx.Rngs):
+        self.weight = (Matrix if head else nnx.Param)(_normal(rngs, (num_rows, width), dtype))
 
     def __call__(self, ids: Int[Array, "T"]) -> Float[Array, "T W"]:
-        return self.weight[...][ids]
+        weight = self.weight.get_value()
+        return weight.rows(ids) if isinstance(weight, PackedWeight) else weight[ids]
 
-    def logits(self, x: Float[Array, "T W"]) -> Float[Array, "T V"]:
-        return product(x, self.weight[...])
+    def logits(self, x: Float[Array, "T W"], num_tokens: Int[Leaf, ""]) -> Float[Array, "T V"]:
+        return product(x, self.weight.get_value(), num_tokens)
 
 
 class RMSNorm(nnx.Module):
@@ -158,14 +172,15 @@ class Attention(nnx.Module):
         turn: Callable[[Float[Array, "T h d"]], Float[Array, "T h d"]] = lambda heads: heads,
     ) -> tuple[Float[Array, "T D"], KVCache]:
         heads, kv_heads = self.config.num_heads, self.config.num_kv_heads
-        qkv = self.qkv(x).reshape(x.shape[0], -1, self.config.head_dim)
+        qkv = self.qkv(x, batch.num_tokens).reshape(x.shape[0], -1, self.config.head_dim)
         q, k, v = qkv[:, :heads], qkv[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :]
         out, cache = attend(self.config, turn(q), turn(k), v, cache, index, batch)
-        return self.out(out.reshape(x.shape[0], -1)), cache
+        return self.out(out.reshape(x.shape[0], -1), batch.num_tokens), cache
 
 
 def scan_layers(
     layers: nnx.Module,
+    num_layers: int,
     x: Float[Array, "T D"],
     cache: KVCache,
     apply: Callable[..., tuple[Float[Array, "T D"], KVCache]],
@@ -177,11 +192,13 @@ def scan_layers(
     graph, stacked = nnx.split(layers)
 
     def body(
-        carry: tuple[Float[Array, "T D"], KVCache], inputs: tuple[nnx.State[Any, Any], Int[Array, ""]]
+        carry: tuple[Float[Array, "T D"], KVCache], index: Int[Array, ""]
     ) -> tuple[tuple[Float[Array, "T D"], KVCache], None]:
-        params, index = inputs
+        def of_layer(value: Any) -> Any:
+            return value.at(index) if isinstance(value, PackedWeight) else value[index]
+
+        params = jax.tree.map(of_layer, stacked, is_leaf=lambda value: isinstance(value, PackedWeight))
         return apply(nnx.merge(graph, params), *carry, index), None
 
-    num_layers = jax.tree.leaves(stacked)[0].shape[0]
-    carry, _ = lax.scan(body, (x, cache), (stacked, jnp.arange(num_layers)))
+    carry, _ = lax.scan(body, (x, cache), jnp.arange(num_layers))
     return carry

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxgen.config import LlamaConfig
 from jaxgen.kv_cache import KVCache
+from jaxgen.leaf import Leaf
 from jaxgen.models.layers import (
     Attention,
     Embedding,
@@ -32,10 +33,10 @@ class GatedMLP(nnx.Module):
         self.gate_up = Linear(width, 2 * inner, bias=config.mlp_bias, dtype=config.dtype, rngs=rngs, stack=stack)
         self.down = Linear(inner, width, bias=config.mlp_bias, dtype=config.dtype, rngs=rngs, stack=stack)
 
-    def __call__(self, x: Float[Array, "T D"]) -> Float[Array, "T D"]:
-        gate_up = self.gate_up(x)
+    def __call__(self, x: Float[Array, "T D"], num_tokens: Int[Leaf, ""]) -> Float[Array, "T D"]:
+        gate_up = self.gate_up(x, num_tokens)
         gate, up = gate_up[:, : gate_up.shape[1] // 2], gate_up[:, gate_up.shape[1] // 2 :]
-        return self.down(jax.nn.silu(gate) * up)
+        return self.down(jax.nn.silu(gate) * up, num_tokens)
 
 
 class LlamaLayers(nnx.Module):
@@ -55,14 +56,11 @@ class Llama(nnx.Module):
 
     def __init__(self, config: LlamaConfig, *, rngs: nnx.Rngs):
         self.config = config
-        self.embed = Embedding(config.vocab_size, config.hidden_size, dtype=config.dtype, rngs=rngs)
+        embedding = partial(Embedding, config.vocab_size, config.hidden_size, dtype=config.dtype, rngs=rngs)
+        self.embed = embedding(head=config.tie_embeddings)
         self.layers = LlamaLayers(config, rngs=rngs)
         self.norm = RMSNorm(config.hidden_size, eps=config.norm_eps, dtype=config.dtype)
-        self.lm_head = (
-            None
-            if config.tie_embeddings
-            else Embedding(config.vocab_size, config.hidden_size, dtype=config.dtype, rngs=rngs)
-        )
+        self.lm_head = None if config.tie_embeddings else embedding(head=True)
 
     def __call__(self, batch: StepBatch, cache: KVCache) -> tuple[Float[Array, "T D"], KVCache]:
         """Final hidden states of every token, and the cache with their K and V."""
@@ -73,12 +71,12 @@ class Llama(nnx.Module):
         ) -> tuple[Float[Array, "T D"], KVCache]:
             attended, cache = layer.attn(layer.attn_norm(x), cache, index, batch, lambda h: rotate(h, cos, sin))
             x = x + attended
-            return x + layer.mlp(layer.mlp_norm(x)), cache
+            return x + layer.mlp(layer.mlp_norm(x), batch.num_tokens), cache
 
-        x, cache = scan_layers(self.layers, self.embed(batch.tokens), cache, layer)
+        x, cache = scan_layers(self.layers, self.config.num_layers, self.embed(batch.tokens), cache, layer)
         return self.norm(x), cache
 
-    def logits(self, hidden: Float[Array, "n D"]) -> Float[Array, "n V"]:
-        """Float32 logits of hidden states."""
+    def logits(self, hidden: Float[Array, "n D"], num_rows: Int[Leaf, ""]) -> Float[Array, "n V"]:
+        """Float32 logits of hidden states, of which the first ``num_rows`` are wanted."""
         head = self.embed if self.lm_head is None else self.lm_head
-        return head.logits(hidden)
+        return head.logits(hidden, num_rows)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxgen.config import OPTConfig
 from jaxgen.kv_cache import KVCache
+from jaxgen.leaf import Leaf
 from jaxgen.models.layers import Attention, Embedding, LayerNorm, Linear, Shape, scan_layers
 from jaxgen.step_batch import StepBatch
 
@@ -31,8 +32,8 @@ class MLP(nnx.Module):
         self.down = Linear(inner, width, bias=config.bias, dtype=config.dtype, rngs=rngs, stack=stack)
         self.activation = config.activation
 
-    def __call__(self, x: Float[Array, "T D"]) -> Float[Array, "T D"]:
-        return self.down(ACTIVATIONS[self.activation](self.up(x)))
+    def __call__(self, x: Float[Array, "T D"], num_tokens: Int[Leaf, ""]) -> Float[Array, "T D"]:
+        return self.down(ACTIVATIONS[self.activation](self.up(x, num_tokens)), num_tokens)
 
 
 class OPTLayers(nnx.Module):
@@ -54,16 +55,15 @@ class OPT(nnx.Module):
         self.config = config
         width, dtype = config.hidden_size, config.dtype
         narrow = config.embed_size != width
-        self.embed = Embedding(config.vocab_size, config.embed_size, dtype=dtype, rngs=rngs)
-        self.positions = Embedding(config.max_position + POSITION_OFFSET, width, dtype=dtype, rngs=rngs)
+        embedding = partial(Embedding, dtype=dtype, rngs=rngs)
+        self.embed = embedding(config.vocab_size, config.embed_size, head=config.tie_embeddings)
+        self.positions = embedding(config.max_position + POSITION_OFFSET, width, head=False)
         self.project_in = Linear(config.embed_size, width, bias=False, dtype=dtype, rngs=rngs) if narrow else None
         self.layers = OPTLayers(config, rngs=rngs)
         final = config.pre_norm and config.final_norm
         self.norm = LayerNorm(width, affine=config.norm_affine, dtype=dtype) if final else None
         self.project_out = Linear(width, config.embed_size, bias=False, dtype=dtype, rngs=rngs) if narrow else None
-        self.lm_head = (
-            None if config.tie_embeddings else Embedding(config.vocab_size, config.embed_size, dtype=dtype, rngs=rngs)
-        )
+        self.lm_head = None if config.tie_embeddings else embedding(config.vocab_size, config.embed_size, head=True)
 
     def __call__(self, batch: StepBatch, cache: KVCache) -> tuple[Float[Array, "T E"], KVCache]:
         """Final hidden states (of the embedding's width) of every token, and the cache with their K and V."""
@@ -75,23 +75,23 @@ class OPT(nnx.Module):
             if pre_norm:
                 attended, cache = layer.attn(layer.attn_norm(x), cache, index, batch)
                 x = x + attended
-                return x + layer.mlp(layer.mlp_norm(x)), cache
+                return x + layer.mlp(layer.mlp_norm(x), batch.num_tokens), cache
             attended, cache = layer.attn(x, cache, index, batch)
             x = layer.attn_norm(x + attended)
-            return layer.mlp_norm(x + layer.mlp(x)), cache
+            return layer.mlp_norm(x + layer.mlp(x, batch.num_tokens)), cache
 
         x = self.embed(batch.tokens)
         if self.project_in is not None:
-            x = self.project_in(x)
+            x = self.project_in(x, batch.num_tokens)
         x = x + self.positions(batch.positions + POSITION_OFFSET)
-        x, cache = scan_layers(self.layers, x, cache, layer)
+        x, cache = scan_layers(self.layers, self.config.num_layers, x, cache, layer)
         if self.norm is not None:
             x = self.norm(x)
         if self.project_out is not None:
-            x = self.project_out(x)
+            x = self.project_out(x, batch.num_tokens)
         return x, cache
 
-    def logits(self, hidden: Float[Array, "n E"]) -> Float[Array, "n V"]:
-        """Float32 logits of hidden states."""
+    def logits(self, hidden: Float[Array, "n E"], num_rows: Int[Leaf, ""]) -> Float[Array, "n V"]:
+        """Float32 logits of hidden states, of which the first ``num_rows`` are wanted."""
         head = self.embed if self.lm_head is None else self.lm_head
-        return head.logits(hidden)
+        return head.logits(hidden, num_rows)

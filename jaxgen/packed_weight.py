@@ -1,0 +1,40 @@
+"""Weights in the layout of a packed product, which reads them as they lie where XLA would rearrange them every time."""
+
+from dataclasses import dataclass, field, replace
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Shaped
+
+from jaxgen.kernels import PackedProduct
+from jaxgen.leaf import Leaf
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class PackedWeight:
+    """A stack of L weights [out, in], and which of them is meant: a slice of the stack would be a copy of it."""
+
+    data: Shaped[Leaf, "L ..."]
+    layer: Int[Leaf, ""]
+    out_features: int = field(metadata={"static": True})
+    in_features: int = field(metadata={"static": True})
+    kernel: PackedProduct = field(metadata={"static": True})
+
+    @classmethod
+    def pack(cls, weight: Float[Array, "*L O I"], kernel: PackedProduct) -> "PackedWeight":
+        """``weight`` may have one stack axis, or none."""
+        stack = weight if weight.ndim == 3 else weight[None]
+        _, size_out, size_in = stack.shape
+        return cls(kernel.pack(stack), jnp.zeros((), jnp.int32), size_out, size_in, kernel)
+
+    def at(self, layer: Int[Array, ""]) -> "PackedWeight":
+        return replace(self, layer=layer)
+
+    def product(self, x: Float[Array, "T I"], num_tokens: Int[Leaf, ""]) -> Float[Array, "T O"]:
+        """x @ weight.T of the first ``num_tokens`` rows of x in float32; zeros in the others."""
+        return self.kernel.product(x, self.data, self.layer, num_tokens, out_features=self.out_features)
+
+    def rows(self, ids: Int[Array, "n"]) -> Float[Array, "n I"]:
+        """Rows of the first weight of the stack."""
+        return self.kernel.rows(self.data[0], ids)[:, : self.in_features]
