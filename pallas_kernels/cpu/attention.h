@@ -84,7 +84,7 @@ class AttentionWalk {
     std::fill_n(maxima_, queries_, -std::numeric_limits<float>::infinity());
     std::fill_n(totals_, queries_, 0.0f);
     std::fill_n(out_.data, size_t(queries_) * width_, 0.0f);
-    std::fill_n(values_.data, size_t(kPiece) * width_, Unit{});  // the columns past head_dim stay zero
+    if (width_ != cache_.head_dim) std::fill_n(values_.data, size_t(kPiece) * width_, Unit{});
     std::fill_n(zeros_, cache_.head_dim, Element{});
   }
 
@@ -105,17 +105,30 @@ class AttentionWalk {
   void PackPiece(int64_t first, int count) {
     const Element *k[kPiece], *v[kPiece];
     const int padded = Ceil(count, kLanes) * kLanes;
-    for (int j = 0; j < padded; ++j) {
-      k[j] = v[j] = zeros_;
-      if (j >= count) continue;
-      const int64_t position = first + j;
-      const int64_t block = batch_.tables[item_.row * batch_.table_width + position / cache_.block_size];
-      const int64_t offset = position % cache_.block_size;
-      k[j] = reinterpret_cast<const Element*>(cache_.Token(block, Cache::kKeys, item_.kv_head, offset));
-      v[j] = reinterpret_cast<const Element*>(cache_.Token(block, Cache::kValues, item_.kv_head, offset));
-    }
+    std::fill_n(k, padded, zeros_);
+    std::fill_n(v, padded, zeros_);
+    ForEachRun(first, count, [&](int j, int run, const Element* key, const Element* value) {
+      for (int i = 0; i < run; ++i) {
+        k[j + i] = key + i * cache_.head_dim;
+        v[j + i] = value + i * cache_.head_dim;
+      }
+    });
     PackColumns(k, padded, cache_.head_dim, keys_.data, keys_.stride);
     PackRows(v, (count + 1) / 2 * 2, cache_.head_dim, values_.data, values_.stride);
+  }
+
+  // Call visit(index in the piece, tokens, keys, values) for each stretch of the piece that lies within one block.
+  template <typename Visit>
+  void ForEachRun(int64_t first, int count, const Visit& visit) {
+    for (int j = 0; j < count;) {
+      const int64_t entry = item_.row * batch_.table_width + (first + j) / cache_.block_size;
+      const int64_t block = batch_.tables[entry], offset = (first + j) % cache_.block_size;
+      const int run = static_cast<int>(std::min<int64_t>(count - j, cache_.block_size - offset));
+      const char* key = cache_.Token(block, Cache::kKeys, item_.kv_head, offset);
+      const char* value = cache_.Token(block, Cache::kValues, item_.kv_head, offset);
+      visit(j, run, reinterpret_cast<const Element*>(key), reinterpret_cast<const Element*>(value));
+      j += run;
+    }
   }
 
   // Scores to weights exp(score - maximum) for one query; its sum and output are brought to the new maximum.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "attention.h"
+#include "packed_product.h"
 #include "parallel.h"
 #include "plan.h"
 #include "write_kv.h"
@@ -94,6 +95,41 @@ ffi::Error WriteKV(ffi::ThreadPool pool, ffi::AnyBuffer, Scalar layer, ffi::AnyB
   return ffi::Error::Success();
 }
 
+template <typename Unit>
+void Multiply(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const ffi::AnyBuffer& packed, int64_t layer,
+              int64_t tokens, ffi::BufferR2<ffi::F32>& y) {
+  const auto shape = packed.dimensions();
+  PackedProduct<Unit> product = {static_cast<const Unit*>(x.untyped_data()),
+                                 static_cast<const Unit*>(packed.untyped_data()) + layer * shape[1] * shape[2] * kPanel,
+                                 y.typed_data(), tokens, shape[2], y.dimensions()[1], 0};
+  product.Cut(pool.num_threads());
+  ForEach(pool, product.items(), [&](int64_t item) {
+    thread_local Scratch scratch;  // a thread's calls reuse its pages
+    product.Run(item, scratch);
+  });
+}
+
+ffi::Error MultiplyPacked(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer packed, Scalar layer,
+                          Scalar num_tokens, ffi::Result<ffi::BufferR2<ffi::F32>> y) {
+  const auto shape = packed.dimensions(), rows = x.dimensions();
+  if (x.element_type() != packed.element_type() || ItemSize(x.element_type()) == 0)
+    return Refuse("x and the packed weight are not both float32 or both bfloat16");
+  const int64_t elements = 4 / ItemSize(x.element_type()), outputs = y->dimensions()[1];
+  if (shape.size() != 5 || shape[3] != kPanel || shape[4] != elements || rows.size() != 2 ||
+      rows[1] != shape[2] * elements || outputs > shape[1] * kPanel || y->dimensions()[0] != rows[0])
+    return Refuse("x does not fit the packed weight");
+  const int64_t index = layer.typed_data()[0];
+  if (index < 0 || index >= shape[0]) return Refuse("the layer does not exist");
+  const int64_t tokens = std::clamp<int64_t>(num_tokens.typed_data()[0], 0, rows[0]);
+  std::fill(y->typed_data() + tokens * outputs, y->typed_data() + rows[0] * outputs, 0.0f);
+  if (x.element_type() == ffi::DataType::F32) {
+    Multiply<float>(pool, x, packed, index, tokens, *y);
+  } else {
+    Multiply<Pair>(pool, x, packed, index, tokens, *y);
+  }
+  return ffi::Error::Success();
+}
+
 }  // namespace
 }  // namespace kernels
 
@@ -123,5 +159,14 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(WriteKV, kernels::WriteKV,
                                   .Arg<ffi::AnyBuffer>()       // v
                                   .Arg<kernels::Integers>()    // slots
                                   .Ret<ffi::AnyBuffer>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(PackedProduct, kernels::MultiplyPacked,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()       // x
+                                  .Arg<ffi::AnyBuffer>()       // packed
+                                  .Arg<kernels::Scalar>()      // layer
+                                  .Arg<kernels::Scalar>()      // num_tokens
+                                  .Ret<ffi::BufferR2<ffi::F32>>());
 
 #pragma GCC visibility pop

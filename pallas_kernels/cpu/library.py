@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
@@ -16,7 +17,7 @@ from pallas_kernels.cpu.build import Recipe, UnavailableError, run
 
 DTYPES = ("float32", "bfloat16")
 """What the kernels compute with; for others use the ``_ref`` twins."""
-HANDLERS = ("RaggedPagedAttention", "WriteKV")
+HANDLERS = ("RaggedPagedAttention", "WriteKV", "PackedProduct")
 PROOF_SECONDS = 300
 _registered: set[str] = set()
 """Digests of the libraries whose handlers XLA knows; its registry is the process's, and takes a name once."""
@@ -76,6 +77,28 @@ class Library:
             self._target("WriteKV"), jax.ShapeDtypeStruct(cache.shape, cache.dtype), input_output_aliases={0: 0}
         )
         return call(cache, layer, k.astype(cache.dtype), v.astype(cache.dtype), slots)
+
+    def packed_product(
+        self,
+        x: Float[Array, "T I"],
+        packed: Float[Array, "L P U N E"],
+        layer: Int[Array, ""],
+        num_tokens: Int[Array, ""],
+        *,
+        out_features: int,
+    ) -> Float[Array, "T O"]:
+        """As ``packed_product_ref``, in float32 or bfloat16; raises ValueError for other dtypes.
+
+        A row's bits depend on that row and the weight alone: each output is one chain of float32 additions over the
+        inputs in order. Rows from ``num_tokens`` on cost nothing.
+        """
+        _check_dtypes(x, packed)
+        _, _, U, _, E = packed.shape
+        x = jnp.pad(x, ((0, 0), (0, U * E - x.shape[1])))
+        call = jax.ffi.ffi_call(
+            self._target("PackedProduct"), jax.ShapeDtypeStruct((x.shape[0], out_features), jnp.float32)
+        )
+        return call(x, packed, layer, num_tokens)
 
     def _target(self, handler: str) -> str:
         """A name that no other library's handler has: a stored program never meets another library."""

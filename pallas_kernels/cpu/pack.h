@@ -3,6 +3,7 @@
 #ifndef PALLAS_KERNELS_CPU_PACK_H_
 #define PALLAS_KERNELS_CPU_PACK_H_
 
+#include <algorithm>
 #include <cstring>
 
 #include "units.h"
@@ -60,20 +61,20 @@ inline void Transpose16(const char* const* rows, int64_t byte_offset, int units,
 template <typename Element, typename Unit = typename UnitOf<Element>::type>
 inline void PackColumns(const Element* const* rows, int count, int64_t elements, Unit* target, ptrdiff_t stride) {
   const int64_t depth = Ceil(elements, UnitOf<Element>::kElements);
+  int64_t whole = 0;  // units that the vectors below take
   int first = 0;
-  int64_t whole = 0;
 #if defined(__AVX512F__)
   whole = elements / UnitOf<Element>::kElements;
   for (; first + 16 <= count; first += 16) {
     for (int64_t i = 0; i < whole; i += 16) {
-      const int units = static_cast<int>(whole - i < 16 ? whole - i : 16);
+      const int units = static_cast<int>(std::min<int64_t>(whole - i, 16));
       Transpose16(reinterpret_cast<const char* const*>(rows + first), i * sizeof(Unit), units,
                   reinterpret_cast<uint32_t*>(target + i * stride + first), stride);
     }
   }
 #endif
-  for (int j = 0; j < count; ++j)
-    for (int64_t i = j < first ? whole : 0; i < depth; ++i) target[i * stride + j] = UnitAt(rows[j], elements, i);
+  for (int64_t i = 0; i < depth; ++i)
+    for (int j = i < whole ? first : 0; j < count; ++j) target[i * stride + j] = UnitAt(rows[j], elements, i);
 }
 
 // target[i] = unit i along the rows: row i itself, or rows 2 i and 2 i + 1 as pairs. `count` is even for pairs.
@@ -85,7 +86,9 @@ inline void PackRows(const Bfloat16* const* rows, int count, int64_t elements, P
   for (int j = 0; j < count; j += 2) {
     const Bfloat16 *even = rows[j], *odd = rows[j + 1];
     Pair* pairs = target + j / 2 * stride;
-    for (int64_t d = 0; d < elements; ++d) pairs[d].bits = even[d].bits | static_cast<uint32_t>(odd[d].bits) << 16;
+    int64_t d = 0;
+    for (; d + kLanes <= elements; d += kLanes) Store(pairs + d, LoadWide(even + d) | LoadWide(odd + d) << 16);
+    for (; d < elements; ++d) pairs[d].bits = even[d].bits | static_cast<uint32_t>(odd[d].bits) << 16;
   }
 }
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.cpu.library import DTYPES, Library
+from pallas_kernels.packed_product import pack
 
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2}
 _ROWS = ((1, 70), (20, 90), (3, 3))
@@ -22,6 +23,7 @@ def prove(path: str) -> None:
     library = Library.open(Path(path), "proof")
     for dtype in DTYPES:
         _prove_cache_kernels(library, dtype)
+        _prove_product(library, dtype)
 
 
 def _prove_cache_kernels(library: Library, dtype: str) -> None:
@@ -60,6 +62,18 @@ def _prove_cache_kernels(library: Library, dtype: str) -> None:
             window=window,
         )
         _compare(out, _attention(q, k, v, window), dtype)
+
+
+def _prove_product(library: Library, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    inputs, outputs, tokens = 301, 100, 9
+    weight = _rounded(rng.normal(size=(2, outputs, inputs)) * inputs**-0.5, dtype)
+    x = _rounded(rng.normal(size=(tokens + 2, inputs)), dtype)
+    packed = pack(jnp.asarray(weight, dtype))
+    y = library.packed_product(jnp.asarray(x, dtype), packed, jnp.int32(1), jnp.int32(tokens), out_features=outputs)
+    want = x @ weight[1].T
+    want[tokens:] = 0
+    _compare(y, want, "float32")
 
 
 def _attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, window: int | None) -> np.ndarray:

@@ -35,6 +35,7 @@ constexpr int kTileVectors = 4;
 typedef float Floats __attribute__((vector_size(4 * kLanes)));
 typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
 typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
+typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
 
 // The bits of one bfloat16; a type of its own so that templates tell it from other integers.
 struct Bfloat16 {
@@ -128,27 +129,46 @@ inline Words RoundToBfloat16(Floats x) {
 inline void StoreElements(float* target, Floats x) { Store(target, x); }
 
 inline void StoreElements(Bfloat16* target, Floats x) {
-  const Words bits = RoundToBfloat16(x);
-  typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
-  Store(target, __builtin_convertvector(bits, Halves));
+#if defined(__AVX512BF16__)
+  Store(target, _mm512_cvtneps_pbh(x));
+#else
+  Store(target, __builtin_convertvector(RoundToBfloat16(x), Halves));
+#endif
 }
 
+inline Words LoadWide(const Bfloat16* source) {
+#if defined(__AVX512F__)
+  return BitCast<Words>(_mm512_cvtepu16_epi32(Load<__m256i>(source)));  // gcc 12 would do it in halves
+#else
+  return __builtin_convertvector(Load<Halves>(source), Words);
+#endif
+}
+
+// Horizontal sum and maximum, each by one fixed tree.
 inline float Sum(Floats x) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps(x);
+#else
   alignas(64) float lanes[kLanes];
   Store(lanes, x);
   for (int half = kLanes / 2; half > 0; half /= 2)
     for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
   return lanes[0];
+#endif
 }
 
 inline Floats Maximum(Floats a, Floats b) { return a > b ? a : b; }
 
 inline float Largest(Floats x) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps(x);
+#else
   alignas(64) float lanes[kLanes];
   Store(lanes, x);
   for (int half = kLanes / 2; half > 0; half /= 2)
     for (int i = 0; i < half; ++i) lanes[i] = lanes[i] > lanes[i + half] ? lanes[i] : lanes[i + half];
   return lanes[0];
+#endif
 }
 
 // exp(x) for x <= 0, exactly 0 below -87 (and so for -inf), NaN for NaN. Cody and Waite's reduction

@@ -1,0 +1,54 @@
+// y = x weight^T with a packed weight: [panels][depth units][kPanel outputs].
+
+#ifndef PALLAS_KERNELS_CPU_PACKED_PRODUCT_H_
+#define PALLAS_KERNELS_CPU_PACKED_PRODUCT_H_
+
+#include <algorithm>
+#include <cstring>
+
+#include "pack.h"
+#include "scratch.h"
+#include "tile.h"
+
+namespace kernels {
+
+constexpr int kPanel = 64;
+constexpr int kDepthBlock = 128;  // units: 32 KiB of a panel, which stay in the first-level cache for all rows
+
+template <typename Unit>
+struct PackedProduct {
+  const Unit* x;  // [tokens][depth]
+  const Unit* packed;
+  float* y;  // [tokens][outputs]
+  int64_t tokens, depth, outputs;
+  int64_t rows_per_item;  // a multiple of kTileRows
+
+  int64_t panels() const { return Ceil(outputs, kPanel); }
+  int64_t items() const { return panels() * Ceil(tokens, rows_per_item); }
+
+  // Cut the rows, where there are few panels, so that each of `threads` has some items.
+  void Cut(int64_t threads) {
+    const int64_t tiles = Ceil(tokens, kTileRows);
+    const int64_t cuts = std::clamp<int64_t>(Ceil(4 * threads, panels()), 1, std::max<int64_t>(tiles, 1));
+    rows_per_item = std::max<int64_t>(Ceil(tiles, cuts), 1) * kTileRows;
+  }
+
+  // One panel of outputs for some rows. Items with the same panel follow each other.
+  void Run(int64_t item, Scratch& scratch) const {
+    const int64_t cuts = Ceil(tokens, rows_per_item), panel = item / cuts, first = item % cuts * rows_per_item;
+    const int rows = static_cast<int>(std::min(rows_per_item, tokens - first));
+    const Matrix<float> sums = {scratch.Get<float>(size_t(rows) * kPanel), kPanel};
+    for (int64_t k = 0; k < depth; k += kDepthBlock) {
+      const int count = static_cast<int>(std::min<int64_t>(kDepthBlock, depth - k));
+      Product<Unit>({x + first * depth + k, depth}, {packed + (panel * depth + k) * kPanel, kPanel}, sums, rows,
+                    kPanel / kLanes, count, k == 0 ? Start::kZero : Start::kAdd);
+    }
+    const int64_t column = panel * kPanel, columns = std::min<int64_t>(kPanel, outputs - column);
+    for (int r = 0; r < rows; ++r)
+      std::memcpy(y + (first + r) * outputs + column, sums.Row(r), columns * sizeof(float));
+  }
+};
+
+}  // namespace kernels
+
+#endif  // PALLAS_KERNELS_CPU_PACKED_PRODUCT_H_
