@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pallas_kernels.cpu.build import UnavailableError
-from pallas_kernels.cpu.library import DTYPES, load
+from pallas_kernels.cpu.library import DTYPES, Library, load
+from pallas_kernels.packed_product import pack, rows
 from pallas_kernels.ragged_paged_attention import ragged_paged_attention_ref
 from pallas_kernels.write_kv import write_kv_ref
 
@@ -40,6 +41,12 @@ REFERENCE = Kernels("XLA", ragged_paged_attention_ref, write_kv_ref)
 """The twins in plain jnp, which run everywhere."""
 
 
+def native(library: Library) -> Kernels:
+    """Those of a library for this machine's processor."""
+    product = PackedProduct(pack, library.packed_product, rows)
+    return Kernels("native", library.ragged_paged_attention, library.write_kv, product)
+
+
 def choose(platform: str, dtype: str, directory: Path) -> Kernels:
     """The fastest kernels there are for a device and a model's dtype; says once in the log what they are, and why.
 
@@ -54,4 +61,4 @@ def choose(platform: str, dtype: str, directory: Path) -> Kernels:
         logger.warning("kernels: XLA, which is slower, because there are no native ones: %s", error)
         return REFERENCE
     logger.info("kernels: native")
-    return Kernels("native", library.ragged_paged_attention, library.write_kv)
+    return native(library)

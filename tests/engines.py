@@ -16,6 +16,7 @@ from jaxgen.config import (
     SchedulerConfig,
 )
 from jaxgen.engine import Engine
+from jaxgen.kernels import REFERENCE, Kernels
 from jaxgen.models import Params, init_params
 from jaxgen.programs import CompiledStep, compile_step
 from jaxgen.request import Request, SamplingParams, TokenEvent
@@ -56,13 +57,14 @@ def engine_config(
 
 
 @cache
-def compiled_step(model: ModelConfig, config: EngineConfig) -> CompiledStep:
-    return compile_step(model, config)
+def compiled_step(model: ModelConfig, config: EngineConfig, kernels: Kernels = REFERENCE) -> CompiledStep:
+    return compile_step(model, config, kernels)
 
 
-def make_engine(model: ModelConfig = LLAMA, config: EngineConfig | None = None) -> Engine:
+def make_engine(model: ModelConfig = LLAMA, config: EngineConfig | None = None, kernels: Kernels = REFERENCE) -> Engine:
     config = config or engine_config()
-    return Engine(model, config, params_of(model), frozenset({EOS}), compiled=compiled_step(model, config))
+    compiled = compiled_step(model, config, kernels)
+    return Engine(model, config, params_of(model), frozenset({EOS}), compiled=compiled)
 
 
 def request(name: str, prompt: Iterable[int], **params: object) -> Request:

@@ -11,8 +11,10 @@ from jaxtyping import Array, Float, Int
 
 from jaxgen.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from jaxgen.engine import Engine
+from jaxgen.kernels import REFERENCE, Kernels
 from jaxgen.kv_cache import KVCache, init_cache
-from jaxgen.models import Params, bind, graph_of
+from jaxgen.models import PackedParams, Params, bind, graph_of
+from jaxgen.models.packing import pack_params
 from jaxgen.request import EngineStats
 from jaxgen.row_state import RowLoader, RowState, init_rows, load_row
 from jaxgen.scheduler import Scheduler
@@ -28,7 +30,7 @@ LOGIT_TOLERANCE = 1e-4
 SMALL = EngineConfig(CacheConfig(8, 48), SchedulerConfig(16, 4, 128), seed=0, max_logit_bias=4)
 """Budgets and blocks that cut every long prompt; 48 blocks hold three of the longest sequences."""
 
-Forward = Callable[[Params, KVCache, RowState, Int[Array, "W"]], tuple[Float[Array, "T V"], KVCache]]
+Forward = Callable[[PackedParams, KVCache, RowState, Int[Array, "W"]], tuple[Float[Array, "T V"], KVCache]]
 
 
 @cache
@@ -51,12 +53,15 @@ def greedy_tokens(
     return [tokens(events[one.request_id]) for one in todo], engine.stats()
 
 
-def relative_logit_error(config: ModelConfig, params: Params, answers: Iterable[Golden], limits: EngineConfig) -> float:
+def relative_logit_error(
+    config: ModelConfig, params: Params, answers: Iterable[Golden], limits: EngineConfig, kernels: Kernels = REFERENCE
+) -> float:
     """The largest difference to the recorded logits of any answer, relative to that answer's largest logit."""
     forward = make_forward(config, limits)
+    packed = pack_params(config, dict(params), kernels)
     errors = []
     for answer in answers:
-        got = logits_of_chunks(forward, config, params, answer, limits)
+        got = logits_of_chunks(forward, config, packed, answer, limits, kernels)
         errors.append(np.abs(got - answer.logits).max() / np.abs(answer.logits).max())
     return float(np.max(errors))
 
@@ -67,7 +72,7 @@ def make_forward(config: ModelConfig, limits: EngineConfig) -> Forward:
 
     @jax.jit
     def forward(
-        params: Params, cache: KVCache, rows: RowState, words: Int[Array, "W"]
+        params: PackedParams, cache: KVCache, rows: RowState, words: Int[Array, "W"]
     ) -> tuple[Float[Array, "T V"], KVCache]:
         model = bind(graph, params)
         batch, _ = unpack(words, rows, limits.scheduler.token_budget, cache.block_size, cache.num_slots)
@@ -78,14 +83,19 @@ def make_forward(config: ModelConfig, limits: EngineConfig) -> Forward:
 
 
 def logits_of_chunks(
-    forward: Forward, config: ModelConfig, params: Params, answer: Golden, limits: EngineConfig
+    forward: Forward,
+    config: ModelConfig,
+    params: PackedParams,
+    answer: Golden,
+    limits: EngineConfig,
+    kernels: Kernels = REFERENCE,
 ) -> npt.NDArray[np.float32]:
     """Logits [n, V] of the prompt and the greedy answer but its last token, computed in chunks of the budget."""
     known = (*answer.prompt, *answer.greedy[:-1])
     scheduler = Scheduler(limits.scheduler, limits.cache)
     sequence = Sequence(request("a", known, max_tokens=1), eos_token_ids=frozenset(), arrival=0, seed=0)
     scheduler.add(sequence)
-    packer, cache = Packer(limits), init_cache(config, limits.cache)
+    packer, cache = Packer(limits), init_cache(config, limits.cache, kernels)
     pieces = []
     while scheduler.has_work:
         plan = scheduler.schedule()

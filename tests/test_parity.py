@@ -12,9 +12,11 @@ from scipy.special import log_softmax
 
 from jaxgen.config import CacheConfig, DType, EngineConfig, SchedulerConfig
 from jaxgen.engine import Engine
+from jaxgen.kernels import native
 from tests.engines import request, run
 from tests.golden_runs import LOGIT_TOLERANCE, SMALL, greedy_tokens, load_golden, relative_logit_error
 from tests.goldens import GOLDENS, NAMES, golden_answers
+from tests.native import native as library
 from weights import convert
 from weights.load import load_model_config, load_params
 
@@ -25,6 +27,13 @@ TIGHT = EngineConfig(CacheConfig(8, 16), SchedulerConfig(16, 8, 128), seed=0, ma
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_agree(name: str) -> None:
     error = relative_logit_error(*load_golden(name), golden_answers(name), SMALL)
+    print(f"{name}: relative error of logits {error:.1e}")  # noqa: T201
+    assert error < LOGIT_TOLERANCE
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_agree_with_native_kernels(name: str) -> None:
+    error = relative_logit_error(*load_golden(name), golden_answers(name), SMALL, native(library()))
     print(f"{name}: relative error of logits {error:.1e}")  # noqa: T201
     assert error < LOGIT_TOLERANCE
 
