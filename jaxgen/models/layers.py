@@ -58,10 +58,12 @@ class Linear(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((*stack, size_out), jnp.dtype(dtype))) if bias else None
 
     def __call__(self, x: Float[Array, "T I"], num_tokens: Int[Leaf, ""]) -> Float[Array, "T O"]:
+        return self.in_float32(x, num_tokens).astype(x.dtype)
+
+    def in_float32(self, x: Float[Array, "T I"], num_tokens: Int[Leaf, ""]) -> Float[Array, "T O"]:
+        """The result as it was accumulated."""
         y = product(x, self.weight.get_value(), num_tokens)
-        if self.bias is not None:
-            y += self.bias[...].astype(jnp.float32)
-        return y.astype(x.dtype)
+        return y if self.bias is None else y + self.bias[...].astype(jnp.float32)
 
 
 class Embedding(nnx.Module):

@@ -34,9 +34,10 @@ class GatedMLP(nnx.Module):
         self.down = Linear(inner, width, bias=config.mlp_bias, dtype=config.dtype, rngs=rngs, stack=stack)
 
     def __call__(self, x: Float[Array, "T D"], num_tokens: Int[Leaf, ""]) -> Float[Array, "T D"]:
-        gate_up = self.gate_up(x, num_tokens)
+        # XLA on CPU rounds every operation of a 16-bit activation on its own, which takes twice as long.
+        gate_up = self.gate_up.in_float32(x, num_tokens)
         gate, up = gate_up[:, : gate_up.shape[1] // 2], gate_up[:, gate_up.shape[1] // 2 :]
-        return self.down(jax.nn.silu(gate) * up, num_tokens)
+        return self.down((jax.nn.silu(gate) * up).astype(x.dtype), num_tokens)
 
 
 class LlamaLayers(nnx.Module):
