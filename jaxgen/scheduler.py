@@ -215,7 +215,6 @@ class Scheduler:
             self._end(sequence, FinishReason.ERROR)
         self.pool.forget()
         self._in_flight.clear()
-        self._exhausted.clear()
         return lost
 
     def _retire(self) -> None:

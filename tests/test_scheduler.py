@@ -339,6 +339,12 @@ class TestEnds:
         assert scheduler.complete(plan, []) == [Outcome(sequence, 0, None, FinishReason.LENGTH)]
         assert not scheduler.has_work
 
+    def test_a_prompt_that_ends_in_a_stop_token_does_not_stop(self) -> None:
+        scheduler = new()
+        sequence = add(scheduler, "a", 3, max_tokens=0, stop_token_ids=(102,))
+        step(scheduler)
+        assert (sequence.tokens[-1], sequence.finish_reason) == (102, FinishReason.LENGTH)
+
     def test_outcomes_name_the_chunk_of_the_plan(self) -> None:
         scheduler = new(token_budget=8)
         first, second, third = add(scheduler, "a", 3), add(scheduler, "b", 6), add(scheduler, "c", 9)

@@ -80,7 +80,7 @@ class Arrival:
 ARRIVALS = st.builds(
     Arrival,
     prompt=st.integers(0, 2) | st.integers(0, 9),
-    max_tokens=st.integers(4, 8) | st.integers(0, 9),
+    max_tokens=st.integers(4, 8) | st.integers(0, 9) | st.integers(0, 1),
     seed=st.integers(0, 1) | st.integers(0, 255),  # requests of one seed and salt have a prefix in common
     min_tokens=st.sampled_from([0, 0, 3, 99]),
     ignore_eos=st.booleans(),
@@ -187,13 +187,31 @@ class SchedulerMachine(RuleBasedStateMachine):
             self._add(arrival)
 
     @precondition(lambda self: self.live)
-    @rule(steps=st.integers(1, 8), arrival=st.none() | ARRIVALS, behind=st.sampled_from([1, 1, 1, 0]))
-    def step(self, steps: int, arrival: Arrival | None, behind: int) -> None:
-        """Plans and completes, ``behind`` plans staying in flight while there is more to plan."""
+    @rule(
+        steps=st.integers(1, 8),
+        arrival=st.none() | ARRIVALS,
+        behind=st.sampled_from([1, 1, 1, 0]),
+        aborts=st.sampled_from([None, SequenceStatus.ENDING, SequenceStatus.RUNNING]),
+        fails=st.sampled_from([False, False, True]),
+    )
+    def step(
+        self, steps: int, arrival: Arrival | None, behind: int, aborts: SequenceStatus | None, fails: bool
+    ) -> None:
+        """Plans and completes, ``behind`` plans staying in flight while there is more to plan.
+
+        With a plan just made, the first sequence that is ``aborts`` is aborted, and the device ``fails`` as soon as a
+        sequence waits with a token pending.
+        """
         for _ in range(steps):
             while len(self.in_flight) > 1:
                 self._complete()
             plan = self._schedule()
+            if victims := [name for name, sequence in self.live.items() if sequence.status is aborts]:
+                self._abort(victims[0])
+                aborts = None
+            if fails and any(sequence.num_pending for sequence in self._waiting()):
+                self._fail()
+                return
             while len(self.in_flight) > (behind if plan.chunks else 0):
                 self._complete()
         if arrival is not None:
@@ -212,28 +230,13 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.live)
     @rule(pick=st.integers(0, 99))
     def abort(self, pick: int) -> None:
-        name = sorted(self.live)[pick % len(self.live)]
-        self.seen[f"aborted while {self.live[name].status}"] += 1
-        assert self.scheduler.abort(name)
-        self._end(self.live[name], FinishReason.ABORT)
-        assert not self.scheduler.abort(name)
+        self._abort(list(self.live)[pick % len(self.live)])
 
     @precondition(lambda self: self.live)
     @rule(rarely=st.integers(0, 3))
     def fail(self, rarely: int) -> None:
-        if rarely:
-            return
-        lost = [s for s in self.live.values() if s.row is not None or s in self._ending() or s.num_pending]
-        plans = [plan for plan, _ in self.in_flight]
-        self.in_flight.clear()
-        self.device = Device(self.cache.block_size)
-        assert self.scheduler.fail() == lost
-        for sequence in lost:
-            self._end(sequence, FinishReason.ERROR)
-        assert (self.scheduler.num_running, self.scheduler.num_ending, self.scheduler.pool.num_cached) == (0, 0, 0)
-        for plan in plans:
-            with pytest.raises(RuntimeError, match="stale plan"):
-                self.scheduler.complete(plan, [0] * plan.num_samples)
+        if rarely == 0:
+            self._fail()
 
     def teardown(self) -> None:
         """When nobody comes any more, everything ends, and within a bound."""
@@ -246,7 +249,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for _ in range(bound):
             if not self.live:
                 break
-            self.step(1, None, 1)
+            self.step(1, None, 1, aborts=None, fails=False)
             self.every_block_has_its_owners()
         assert not self.live
         assert not self.scheduler.has_work
@@ -326,6 +329,25 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler.add(sequence)
         self.live[request.request_id] = sequence
         self.arrivals += 1
+
+    def _abort(self, name: str) -> None:
+        self.seen[f"aborted while {self.live[name].status}"] += 1
+        assert self.scheduler.abort(name)
+        self._end(self.live[name], FinishReason.ABORT)
+        assert not self.scheduler.abort(name)
+
+    def _fail(self) -> None:
+        lost = [s for s in self.live.values() if s.row is not None or s in self._ending() or s.num_pending]
+        plans = [plan for plan, _ in self.in_flight]
+        self.in_flight.clear()
+        self.device = Device(self.cache.block_size)
+        assert self.scheduler.fail() == lost
+        for sequence in lost:
+            self._end(sequence, FinishReason.ERROR)
+        assert (self.scheduler.num_running, self.scheduler.num_ending, self.scheduler.pool.num_cached) == (0, 0, 0)
+        for plan in plans:
+            with pytest.raises(RuntimeError, match="stale plan"):
+                self.scheduler.complete(plan, [0] * plan.num_samples)
 
     def _running(self) -> list[Sequence]:
         return [sequence for sequence in self.live.values() if sequence.row is not None]
@@ -409,9 +431,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert all(chunk.samples or chunk.end == chunk.sequence.num_tokens for chunk in plan.chunks)
         if len(run) == self.config.max_num_seqs:
             return
-        room = self.scheduler.pool.num_free - len(run) - 1
+        growing = sum(self._blocks(sequence.max_cached) > len(sequence.block_table) for sequence in run)
         for sequence in still[:ADMISSION_WINDOW]:
-            assert self._blocks(len(sequence.tokens)) > room
+            needed = self._blocks(len(sequence.tokens))
+            may_grow = self._blocks(sequence.max_cached) > needed
+            assert needed + growing + may_grow > self.scheduler.pool.num_free
             if self.overtaken[sequence.arrival] == self.max_overtaken:
                 break
 
