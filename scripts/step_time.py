@@ -70,7 +70,7 @@ def build(model: LlamaConfig, params: Params, budget: int, max_model_len: int, l
     blocks = max(load.rows * per_row + prompts, -(-max_model_len // BLOCK_SIZE))
     config = EngineConfig(
         CacheConfig(BLOCK_SIZE, blocks),
-        SchedulerConfig(budget, load.rows + 1, max_model_len),
+        SchedulerConfig(budget, load.rows + 1, max_model_len, prefix_caching=False),
         seed=0,
         max_logit_bias=16,
     )
