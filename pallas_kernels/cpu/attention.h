@@ -144,7 +144,7 @@ class AttentionWalk {
 #pragma GCC unroll 16
     for (int v = 0; v < kPieceVectors; ++v, lane += kLanes) {
       const Floats scaled = Load<Floats>(scores + v * kLanes) * Broadcast(batch_.scale);
-      seen[v] = (lane >= begin) & (lane < end) ? scaled : masked;
+      seen[v] = ((lane >= begin) & (lane < end)) ? scaled : masked;
       best = Maximum(seen[v], best);
     }
     auto* target = reinterpret_cast<Element*>(weights);

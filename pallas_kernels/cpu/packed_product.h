@@ -14,6 +14,7 @@ namespace kernels {
 
 constexpr int kPanel = 64;
 constexpr int kDepthBlock = 128;  // units: 32 KiB of a panel, which stay in the first-level cache for all rows
+constexpr int kItemTiles = 16;    // of kTileRows rows each: as much of x as a second-level cache holds
 
 template <typename Unit>
 struct PackedProduct {
@@ -26,22 +27,25 @@ struct PackedProduct {
   int64_t panels() const { return Ceil(outputs, kPanel); }
   int64_t items() const { return panels() * Ceil(tokens, rows_per_item); }
 
-  // Cut the rows, where there are few panels, so that each of `threads` has some items.
+  // Cut the rows so that an item's part of x stays close and, where there are few panels, each of `threads` has items.
   void Cut(int64_t threads) {
-    const int64_t tiles = Ceil(tokens, kTileRows);
-    const int64_t cuts = std::clamp<int64_t>(Ceil(4 * threads, panels()), 1, std::max<int64_t>(tiles, 1));
-    rows_per_item = std::max<int64_t>(Ceil(tiles, cuts), 1) * kTileRows;
+    const int64_t tiles = std::max(Ceil(tokens, kTileRows), 1);
+    const int64_t cuts = std::max(Ceil(tiles, kItemTiles), Ceil(4 * threads, panels()));
+    rows_per_item = Ceil(tiles, cuts) * kTileRows;
   }
 
-  // One panel of outputs for some rows. Items with the same panel follow each other.
+  // One panel of outputs for some rows. Items with the same rows follow each other.
   void Run(int64_t item, Scratch& scratch) const {
-    const int64_t cuts = Ceil(tokens, rows_per_item), panel = item / cuts, first = item % cuts * rows_per_item;
+    const int64_t panel = item % panels(), first = item / panels() * rows_per_item;
     const int rows = static_cast<int>(std::min(rows_per_item, tokens - first));
     const Matrix<float> sums = {scratch.Get<float>(size_t(rows) * kPanel), kPanel};
     for (int64_t k = 0; k < depth; k += kDepthBlock) {
       const int count = static_cast<int>(std::min<int64_t>(kDepthBlock, depth - k));
-      Product<Unit>({x + first * depth + k, depth}, {packed + (panel * depth + k) * kPanel, kPanel}, sums, rows,
-                    kPanel / kLanes, count, k == 0 ? Start::kZero : Start::kAdd);
+      const Unit* block = packed + (panel * depth + k) * kPanel;
+      // The next block, of this panel or the next one: for few rows memory is as slow as arithmetic.
+      const FetchRows fetch = {reinterpret_cast<const char*>(block + count * kPanel), kPanel * sizeof(Unit)};
+      Product<Unit>({x + first * depth + k, depth}, {block, kPanel}, sums, rows, kPanel / kLanes, count,
+                    k == 0 ? Start::kZero : Start::kAdd, fetch);
     }
     const int64_t column = panel * kPanel, columns = std::min<int64_t>(kPanel, outputs - column);
     for (int r = 0; r < rows; ++r)

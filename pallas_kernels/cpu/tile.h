@@ -23,8 +23,23 @@ struct Matrix {
 // Whether a product begins at zero or adds to what c holds.
 enum class Start { kZero, kAdd };
 
-template <typename Unit, int kRows, int kVectors>
-inline void ProductTile(Matrix<const Unit> a, Matrix<const Unit> b, Matrix<float> c, int depth, Start start) {
+// What a product asks the memory for meanwhile: nothing, or row i of what is multiplied next.
+struct FetchNothing {
+  void operator()(int) const {}
+};
+
+struct FetchRows {
+  const char* data;
+  ptrdiff_t bytes;  // of one row
+
+  void operator()(int i) const {
+    for (ptrdiff_t line = 0; line < bytes; line += 64) __builtin_prefetch(data + i * bytes + line, 0, 2);
+  }
+};
+
+template <typename Unit, int kRows, int kVectors, typename Fetch>
+inline void ProductTile(
+    Matrix<const Unit> a, Matrix<const Unit> b, Matrix<float> c, int depth, Start start, Fetch fetch) {
   using Operand = typename OperandOf<Unit>::type;
   Floats acc[kRows][kVectors] = {};
   if (start == Start::kAdd) {
@@ -35,6 +50,7 @@ inline void ProductTile(Matrix<const Unit> a, Matrix<const Unit> b, Matrix<float
   }
   const Unit* row = b.data;
   for (int i = 0; i < depth; ++i, row += b.stride) {
+    fetch(i);
     Operand w[kVectors];
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) w[v] = Load<Operand>(row + v * kLanes);
@@ -50,29 +66,29 @@ inline void ProductTile(Matrix<const Unit> a, Matrix<const Unit> b, Matrix<float
 }
 
 // Up to kRows rows and any number of columns, a multiple of kLanes.
-template <typename Unit, int kRows>
-inline void ProductRows(
-    Matrix<const Unit> a, Matrix<const Unit> b, Matrix<float> c, int rows, int vectors, int depth, Start start) {
+template <typename Unit, int kRows, typename Fetch>
+inline void ProductRows(Matrix<const Unit> a, Matrix<const Unit> b, Matrix<float> c, int rows, int vectors, int depth,
+                        Start start, Fetch fetch) {
   if constexpr (kRows > 1) {
-    if (rows < kRows) return ProductRows<Unit, kRows - 1>(a, b, c, rows, vectors, depth, start);
+    if (rows < kRows) return ProductRows<Unit, kRows - 1>(a, b, c, rows, vectors, depth, start, fetch);
   }
   int v = 0;
   const auto columns = [&](auto step) {
     for (; v + step.value <= vectors; v += step.value)
       ProductTile<Unit, kRows, step.value>(
-          a, {b.data + v * kLanes, b.stride}, {c.data + v * kLanes, c.stride}, depth, start);
+          a, {b.data + v * kLanes, b.stride}, {c.data + v * kLanes, c.stride}, depth, start, fetch);
   };
   columns(std::integral_constant<int, kTileVectors>());
   columns(std::integral_constant<int, 1>());
 }
 
 // Any number of rows; c has room for whole vectors of columns.
-template <typename Unit>
-inline void Product(
-    Matrix<const Unit> a, Matrix<const Unit> b, Matrix<float> c, int rows, int vectors, int depth, Start start) {
+template <typename Unit, typename Fetch = FetchNothing>
+inline void Product(Matrix<const Unit> a, Matrix<const Unit> b, Matrix<float> c, int rows, int vectors, int depth,
+                    Start start, Fetch fetch = {}) {
   for (int r = 0; r < rows; r += kTileRows) {
     const int count = rows - r < kTileRows ? rows - r : kTileRows;
-    ProductRows<Unit, kTileRows>({a.Row(r), a.stride}, b, {c.Row(r), c.stride}, count, vectors, depth, start);
+    ProductRows<Unit, kTileRows>({a.Row(r), a.stride}, b, {c.Row(r), c.stride}, count, vectors, depth, start, fetch);
   }
 }
 
