@@ -3,9 +3,14 @@
 A step's tokens are laid end to end; row r owns ``query_starts[r] : query_starts[r + 1]`` of them, the last tokens of a
 context of ``context_lens[r]`` whose blocks ``block_tables[r]`` lists in order. Rows of one token come first.
 
-The walk over a context is split in pieces of a fixed number of tokens, folded from the left with the online softmax
-(Milakov and Gimelshein, arXiv 1805.02867), so a token's result depends on its own context alone: a masked piece leaves
-the running maximum, sum and output as they were, to the bit.
+A token's output depends on its own query and context alone, to the bit, because there is one way to compute it:
+
+- Rows are cut in tiles of QUERY_TILE tokens, and a row of one token fills a tile as well as it can. XLA chooses the
+  code of a product by its shape, and one code adds up in another order than another, so one token and many must be the
+  same product.
+- The walk over a context is split in pieces of a fixed number of tokens, which begin at the same tokens for everyone,
+  and folded from the left with the online softmax (Milakov and Gimelshein, arXiv 1805.02867). A piece of which a token
+  sees nothing leaves its maximum, sum and output as they were.
 """
 
 from typing import NamedTuple
@@ -16,14 +21,68 @@ from jaxtyping import Array, Float, Int
 
 PIECE_TOKENS = 64
 """Context tokens folded at a time (or one block, where blocks are larger)."""
-ROW_GROUP = 8
-"""Rows of one token that are walked together."""
-QUERY_TILE = 64
-"""Query tokens of one prompt chunk that are walked together."""
+QUERY_TILE = 8
+"""Query tokens of one row that are walked together: the more, the more work is wasted on a row of one token; the fewer,
+the more often a long chunk reads its context."""
+TILE_GROUP = 8
+"""Tiles, of any rows, that are walked together."""
 
 _MASKED = -1e30
 _FLOOR = -1e20
 """Where running maxima start: far above ``_MASKED``, so that exp(_MASKED - maximum) is exactly 0."""
+
+
+class _Tiles(NamedTuple):
+    """n tiles, each of up to QUERY_TILE tokens of a row."""
+
+    row: Int[Array, "n"]
+    first_token: Int[Array, "n"]
+    first_position: Int[Array, "n"]
+    context_len: Int[Array, "n"]
+    """Tokens that the tile's last token attends to; 0 where there is no tile."""
+
+    def slice(self, start: Int[Array, ""], count: int) -> "_Tiles":
+        return _Tiles(*(lax.dynamic_slice_in_dim(x, start, count) for x in self))
+
+
+def _cut(
+    query_starts: Int[Array, "R1"], context_lens: Int[Array, "R"], num_rows: Int[Array, ""], T: int
+) -> tuple[_Tiles, Int[Array, ""], Int[Array, "T"]]:
+    """The rows in tiles, in order and padded to whole groups; how many tiles there are; and each token's place, which
+    is tile * QUERY_TILE + offset (anywhere for a token of no row)."""
+    R = len(context_lens)
+    starts = query_starts[:-1]
+    lengths = jnp.where(jnp.arange(R) < num_rows, query_starts[1:] - starts, 0)
+    counts = (lengths + QUERY_TILE - 1) // QUERY_TILE
+    ends = jnp.cumsum(counts)
+    most = (T + R * (QUERY_TILE - 1)) // QUERY_TILE
+    index = jnp.arange(-(-most // TILE_GROUP) * TILE_GROUP)
+    row = _owner(ends, index)
+    offset = (index - (ends - counts)[row]) * QUERY_TILE
+    position = context_lens[row] - lengths[row] + offset
+    context_len = jnp.minimum(position + QUERY_TILE, context_lens[row])
+    tiles = _Tiles(row, starts[row] + offset, position, jnp.where(index < ends[-1], context_len, 0))
+    owner = _owner(starts + lengths, jnp.arange(T))
+    places = (ends - counts)[owner] * QUERY_TILE + jnp.arange(T) - starts[owner]
+    return tiles, ends[-1], places
+
+
+def _owner(ends: Int[Array, "R"], index: Int[Array, "n"]) -> Int[Array, "n"]:
+    """The row of each item, where row r owns those from ``ends[r - 1]`` to ``ends[r]``; past all ends the last row."""
+    return jnp.minimum(jnp.searchsorted(ends, index, side="right", method="compare_all"), len(ends) - 1)
+
+
+def _product(
+    left: Float[Array, "b K M C"], right: Float[Array, "b K X Y"], *, contract: int
+) -> Float[Array, "b K M Z"]:
+    """Sums over the last axis of ``left`` and axis ``contract`` of ``right``, in float32."""
+    return lax.dot_general(
+        left,
+        right,
+        (((3,), (contract,)), ((0, 1), (0, 1))),
+        precision=lax.Precision.HIGHEST,
+        preferred_element_type=jnp.float32,
+    )
 
 
 class _Running(NamedTuple):
@@ -41,13 +100,7 @@ class _Running(NamedTuple):
         maximum = jnp.maximum(self.maximum, scores.max(-1))
         shrink = jnp.exp(self.maximum - maximum)
         weights = jnp.exp(scores - maximum[..., None])
-        weighted = lax.dot_general(
-            weights.astype(values.dtype),
-            values,
-            (((3,), (2,)), ((0, 1), (0, 1))),
-            precision=lax.Precision.HIGHEST,
-            preferred_element_type=jnp.float32,
-        )
+        weighted = _product(weights.astype(values.dtype), values, contract=2)
         return _Running(maximum, self.total * shrink + weights.sum(-1), self.output * shrink[..., None] + weighted)
 
     def result(self) -> Float[Array, "b K M D"]:
@@ -59,49 +112,44 @@ class _Context(NamedTuple):
 
     cache: Float[Array, "N L 2 K B D"]
     layer: Int[Array, ""]
-    piece_tokens: int
+    tables: Int[Array, "R Mp"]
+    blocks_per_piece: int
     scale: float
     window: int | None
 
-    def piece(
-        self, table: Int[Array, "b n"], piece: Int[Array, ""], context_lens: Int[Array, "b"]
-    ) -> tuple[Float[Array, "b K P D"], Float[Array, "b K P D"]]:
-        """K and V of one piece; blocks wholly past a row's context are read as zeros."""
-        N, _, _, K, B, D = self.cache.shape
-        b, n = table.shape
-        first_token = (piece * n + jnp.arange(n)) * B
-        ids = jnp.where(first_token < context_lens[:, None], table, N)
-        kv = self.cache.at[ids, self.layer].get(mode="fill", fill_value=0)
-        k, v = (kv[:, :, i].swapaxes(1, 2).reshape(b, K, n * B, D) for i in range(2))
-        return k, v
+    @property
+    def piece_tokens(self) -> int:
+        return self.blocks_per_piece * self.cache.shape[4]
 
-    def scores(
-        self,
-        q: Float[Array, "b K M D"],
-        k: Float[Array, "b K P D"],
-        piece: Int[Array, ""],
-        query_positions: Int[Array, "b M"],
-    ) -> Float[Array, "b K M P"]:
-        """Scaled scores; positions after the query or out of its window are masked."""
-        scores = lax.dot_general(
-            q,
-            k,
-            (((3,), (3,)), ((0, 1), (0, 1))),
-            precision=lax.Precision.HIGHEST,
-            preferred_element_type=jnp.float32,
-        )
+    def fold(self, running: _Running, piece: Int[Array, ""], tiles: _Tiles, q: Float[Array, "b K M D"]) -> _Running:
+        """One piece of the walk of ``tiles``, whose queries are ``q``: those of a tile's tokens one after another."""
+        offsets = jnp.repeat(jnp.arange(QUERY_TILE), q.shape[2] // QUERY_TILE)
+        positions = (tiles.first_position[:, None] + offsets)[..., None]
         key_positions = piece * self.piece_tokens + jnp.arange(self.piece_tokens)
-        seen = key_positions <= query_positions[..., None]
+        # Past the context lies what others left there, and a weight of 0 would not hide an infinity or a NaN.
+        known = key_positions < tiles.context_len[:, None]
+        seen = known[:, None] & (key_positions <= positions)
         if self.window is not None:
-            seen &= key_positions > query_positions[..., None] - self.window
-        return jnp.where(seen[:, None], scores * self.scale, _MASKED)
+            seen &= key_positions > positions - self.window
+        keys, values = (self._read(tiles.row, piece, which) for which in range(2))
+        scores = jnp.where(seen[:, None], _product(q, keys, contract=3) * self.scale, _MASKED)
+        return running.fold(scores, jnp.where(known[:, None, :, None], values, 0))
 
-    def pieces(self, first_query: Int[Array, ""], context_len: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
-        """The range of pieces that any query from ``first_query`` on attends to."""
-        end = (context_len + self.piece_tokens - 1) // self.piece_tokens
+    def pieces(self, tiles: _Tiles) -> tuple[Int[Array, ""], Int[Array, ""]]:
+        """The range of pieces of which any token of ``tiles`` sees something."""
+        end = (tiles.context_len.max() + self.piece_tokens - 1) // self.piece_tokens
         if self.window is None:
             return jnp.zeros_like(end), end
-        return jnp.maximum(first_query - self.window + 1, 0) // self.piece_tokens, end
+        first = jnp.where(tiles.context_len > 0, tiles.first_position, end * self.piece_tokens).min()
+        return jnp.maximum(first - self.window + 1, 0) // self.piece_tokens, end
+
+    def _read(self, rows: Int[Array, "b"], piece: Int[Array, ""], which: int) -> Float[Array, "b K P D"]:
+        """Keys (0) or values (1) of one piece of each row; past the row's context anything at all."""
+        *_, K, _, D = self.cache.shape
+        n = self.blocks_per_piece
+        ids = lax.dynamic_slice_in_dim(self.tables, piece * n, n, axis=1)[rows]
+        blocks = self.cache.at[ids, self.layer, which].get(mode="clip")
+        return blocks.swapaxes(1, 2).reshape(len(rows), K, self.piece_tokens, D)
 
 
 def ragged_paged_attention_ref(
@@ -122,100 +170,40 @@ def ragged_paged_attention_ref(
     Rows ``[0, num_decodes)`` have one query token each, rows ``[num_decodes, num_rows)`` any number; row r's last query
     token is at position ``context_lens[r] - 1``. H is a multiple of K (grouped-query attention). ``window``: a token
     attends to itself and the ``window - 1`` tokens before it. Outputs of tokens past ``query_starts[num_rows]`` are
-    undefined but finite. Table entries past a row's context are not read; cache slots past a context inside a used
+    undefined but finite. Table entries past a row's context are not used; cache slots past a context inside a used
     block must be finite. R1 = R + 1; T >= R.
 
-    Work grows with the contexts in use, not with M: about 4 * D * H FLOPs per (query, context token) pair.
+    Work grows with the contexts in use, not with M: about 4 * D * H FLOPs per context token and query, where a row has
+    whole tiles of queries.
     """
-    B = cache.shape[4]
-    blocks = max(1, PIECE_TOKENS // B)
-    context = _Context(cache, layer, blocks * B, scale, window)
-    rows = -(-block_tables.shape[0] // ROW_GROUP) * ROW_GROUP
-    tables = _pad(block_tables, rows, -(-block_tables.shape[1] // blocks) * blocks)
+    del num_decodes  # a row of one token is a row
     T, H, D = q.shape
-    q = _pad(q, max(T, rows) + QUERY_TILE, H, D)
-    out = _attend_decodes(context, q, tables, _pad(context_lens, rows), num_decodes)
-    out = _attend_prompts(context, q, tables, query_starts, context_lens, num_rows, num_decodes, out)
-    return out[:T]
+    K, B = cache.shape[3:5]
+    n = max(1, PIECE_TOKENS // B)
+    tables = jnp.pad(block_tables, ((0, 0), (0, -block_tables.shape[1] % n)))
+    context = _Context(cache, layer, tables, n, scale, window)
+    tiles, count, places = _cut(query_starts, context_lens, num_rows, T)
+    tokens = tiles.first_token[:, None] + jnp.arange(QUERY_TILE)
+    queries = q.at[tokens].get(mode="clip").reshape(-1, QUERY_TILE, K, H // K, D)
+    queries = queries.swapaxes(1, 2).reshape(-1, K, QUERY_TILE * H // K, D)
+    out = _walk(context, tiles, count, queries).reshape(-1, K, QUERY_TILE, H // K, D)
+    return out.swapaxes(1, 2).reshape(-1, H, D).at[places].get(mode="clip")
 
 
-def _pad(x: Array, *shape: int) -> Array:
-    return jnp.pad(x, [(0, new - old) for new, old in zip(shape, x.shape, strict=True)])
+def _walk(
+    context: _Context, tiles: _Tiles, count: Int[Array, ""], queries: Float[Array, "n K M D"]
+) -> Float[Array, "n K M D"]:
+    """Attention of the first ``count`` tiles, TILE_GROUP at a time."""
 
-
-def _attend_decodes(
-    context: _Context,
-    q: Float[Array, "Tp H D"],
-    tables: Int[Array, "Rp Mp"],
-    context_lens: Int[Array, "Rp"],
-    num_decodes: Int[Array, ""],
-) -> Float[Array, "Tp H D"]:
-    """Rows of one token, ROW_GROUP at a time: row r's token is token r."""
-    _, H, D = q.shape
-    K = context.cache.shape[3]
-    n = context.piece_tokens // context.cache.shape[4]
-
-    def group(g: Int[Array, ""], out: Float[Array, "Tp H D"]) -> Float[Array, "Tp H D"]:
-        first = g * ROW_GROUP
-        live = first + jnp.arange(ROW_GROUP) < num_decodes
-        lens = jnp.where(live, lax.dynamic_slice_in_dim(context_lens, first, ROW_GROUP), 0)
-        queries = lax.dynamic_slice_in_dim(q, first, ROW_GROUP).reshape(ROW_GROUP, K, H // K, D)
-        positions = jnp.broadcast_to(lens[:, None] - 1, (ROW_GROUP, H // K))
+    def group(g: Int[Array, ""], out: Float[Array, "n K M D"]) -> Float[Array, "n K M D"]:
+        first = g * TILE_GROUP
+        here, q = tiles.slice(first, TILE_GROUP), lax.dynamic_slice_in_dim(queries, first, TILE_GROUP)
 
         def piece(p: Int[Array, ""], running: _Running) -> _Running:
-            table = lax.dynamic_slice(tables, (first, p * n), (ROW_GROUP, n))
-            k, v = context.piece(table, p, lens)
-            return running.fold(context.scores(queries, k, p, positions), v)
+            return context.fold(running, p, here, q)
 
-        shortest = jnp.where(live, lens, lens.max()).min()
-        start, end = context.pieces(shortest - 1, lens.max())
-        running = lax.fori_loop(start, end, piece, _Running.start(ROW_GROUP, K, H // K, D))
-        result = running.result().reshape(ROW_GROUP, H, D).astype(q.dtype)
-        return lax.dynamic_update_slice_in_dim(out, result, first, axis=0)
+        start, end = context.pieces(here)
+        result = lax.fori_loop(start, end, piece, _Running.start(*q.shape)).result()
+        return lax.dynamic_update_slice_in_dim(out, result.astype(q.dtype), first, axis=0)
 
-    groups = (num_decodes + ROW_GROUP - 1) // ROW_GROUP
-    return lax.fori_loop(0, groups, group, jnp.zeros_like(q))
-
-
-def _attend_prompts(
-    context: _Context,
-    q: Float[Array, "Tp H D"],
-    tables: Int[Array, "Rp Mp"],
-    query_starts: Int[Array, "R1"],
-    context_lens: Int[Array, "R"],
-    num_rows: Int[Array, ""],
-    num_decodes: Int[Array, ""],
-    out: Float[Array, "Tp H D"],
-) -> Float[Array, "Tp H D"]:
-    """Rows of several tokens, a tile of QUERY_TILE tokens at a time.
-
-    Rows ascend, so what a row's last tile writes past the row is overwritten by the rows that own those tokens.
-    """
-    _, H, D = q.shape
-    K = context.cache.shape[3]
-    n = context.piece_tokens // context.cache.shape[4]
-
-    def row(r: Int[Array, ""], out: Float[Array, "Tp H D"]) -> Float[Array, "Tp H D"]:
-        start, length = query_starts[r], query_starts[r + 1] - query_starts[r]
-        first_position = context_lens[r] - length
-
-        def tile(t: Int[Array, ""], out: Float[Array, "Tp H D"]) -> Float[Array, "Tp H D"]:
-            position = first_position + t * QUERY_TILE
-            context_len = jnp.minimum(position + QUERY_TILE, context_lens[r])
-            queries = lax.dynamic_slice_in_dim(q, start + t * QUERY_TILE, QUERY_TILE)
-            queries = queries.reshape(QUERY_TILE, K, H // K, D).swapaxes(0, 1).reshape(1, K, -1, D)
-            positions = jnp.repeat(position + jnp.arange(QUERY_TILE), H // K)[None]
-
-            def piece(p: Int[Array, ""], running: _Running) -> _Running:
-                table = lax.dynamic_slice(tables, (r, p * n), (1, n))
-                k, v = context.piece(table, p, context_len[None])
-                return running.fold(context.scores(queries, k, p, positions), v)
-
-            first_piece, end_piece = context.pieces(position, context_len)
-            running = lax.fori_loop(first_piece, end_piece, piece, _Running.start(1, K, queries.shape[2], D))
-            result = running.result().reshape(K, QUERY_TILE, H // K, D).swapaxes(0, 1).reshape(QUERY_TILE, H, D)
-            return lax.dynamic_update_slice_in_dim(out, result.astype(q.dtype), start + t * QUERY_TILE, axis=0)
-
-        return lax.fori_loop(0, (length + QUERY_TILE - 1) // QUERY_TILE, tile, out)
-
-    return lax.fori_loop(num_decodes, num_rows, row, out)
+    return lax.fori_loop(0, (count + TILE_GROUP - 1) // TILE_GROUP, group, jnp.zeros_like(queries))

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: the costliest operations of the compiled program, by jax.profiler, under a steady load.
+"""Where the time of a step goes: the costliest operations of the compiled program, by jax.profiler, under steady load.
 
     .venv/bin/python scripts/step_profile.py --kernels native --clients 16
     .venv/bin/python scripts/step_profile.py --kernels XLA --dtype float32 --top 20

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pallas_kernels.ragged_paged_attention import PIECE_TOKENS, QUERY_TILE, ROW_GROUP, ragged_paged_attention_ref
+from pallas_kernels.ragged_paged_attention import PIECE_TOKENS, QUERY_TILE, TILE_GROUP, ragged_paged_attention_ref
 from tests.attention_cases import Case, check, expected, make_inputs, one_row, run
 
-P, Q, G = PIECE_TOKENS, QUERY_TILE, ROW_GROUP
+P, Q, G = PIECE_TOKENS, QUERY_TILE, TILE_GROUP
 EDGES = tuple((1, n) for n in (1, 15, 16, 17, P - 1, P, P + 1, 2 * P, 2 * P + 1))
 
 

@@ -1,0 +1,65 @@
+"""The verifier: it passes on a sound engine, covers what it says, and finds a single bit."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+from jaxgen.config import DType, EngineConfig
+from jaxgen.determinism import ANSWER_TOKENS, Scenario, Verifier
+from jaxgen.device import Device
+from jaxgen.kernels import REFERENCE, native
+from jaxgen.scheduler import StepPlan
+from jaxgen.step import StepOutput
+from tests.engines import LLAMA, engine_config, make_engine
+from tests.native import native as library
+
+CONFIG = engine_config(token_budget=16, max_num_seqs=8, max_model_len=96, block_size=8, num_blocks=40)
+
+
+def verify(config: EngineConfig = CONFIG, **engine: Any) -> dict[str, Scenario]:
+    verifier = Verifier(make_engine(config=config, **engine), requests=14, seed=1)
+    return {scenario.name: scenario for scenario in verifier.verify()}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kernels", ["XLA", "native"])
+def test_a_request_keeps_its_bits_in_every_circumstance(dtype: DType, kernels: str) -> None:
+    chosen = native(library()) if kernels == "native" else REFERENCE
+    scenarios = verify(model=replace(LLAMA, dtype=dtype), kernels=chosen)
+    for scenario in scenarios.values():
+        assert scenario.mismatches == [], scenario.name
+        assert scenario.covered, scenario
+    assert len(scenarios) == 6
+    assert min(scenario.compared for scenario in scenarios.values()) >= 12
+
+
+def test_one_bit_of_one_log_probability_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Device.run
+
+    def off_by_a_bit(self: Device, plan: StepPlan, **options: Any) -> StepOutput:
+        output = honest(self, plan, **options)
+        if len(plan.chunks) < 3:
+            return output
+        top = output.logprobs.top_values
+        top = top.at[2, 7].set(jnp.nextafter(top[2, 7], jnp.float32(1)))
+        return replace(output, logprobs=replace(output.logprobs, top_values=top))
+
+    monkeypatch.setattr(Device, "run", off_by_a_bit)
+    scenarios = verify()
+    assert scenarios["alone again"].passed
+    assert not scenarios["all at once"].passed
+    mismatch = scenarios["all at once"].mismatches[0]
+    assert 0 <= mismatch.index < ANSWER_TOKENS
+    assert mismatch.expected != mismatch.found
+
+
+def test_what_did_not_happen_does_not_pass() -> None:
+    scheduler = replace(CONFIG.scheduler, prefix_caching=False)
+    scenarios = verify(replace(CONFIG, scheduler=scheduler, cache=replace(CONFIG.cache, num_blocks=400)))
+    assert scenarios["with a cached prefix"].happened == {"cached tokens": 0}
+    assert scenarios["all at once"].happened["preemptions"] == 0
+    for name in ("with a cached prefix", "all at once"):
+        assert not scenarios[name].mismatches
+        assert not scenarios[name].passed
