@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "cache.h"
 #include "pack.h"
@@ -49,6 +50,7 @@ template <typename Element>
 class AttentionWalk {
  public:
   using Unit = typename UnitOf<Element>::type;
+  static constexpr int kElements = UnitOf<Element>::kElements;
 
   AttentionWalk(const Cache& cache, const AttentionBatch& batch, const AttentionItem& item, AttentionScratch& scratch)
       : cache_(cache),
@@ -56,12 +58,12 @@ class AttentionWalk {
         item_(item),
         group_(static_cast<int>(batch.heads / cache.heads)),
         queries_(static_cast<int>(item.tokens) * group_),
-        depth_(Ceil(cache.head_dim, UnitOf<Element>::kElements)),
+        depth_(Ceil(cache.head_dim, kElements)),
         width_(Ceil(cache.head_dim, kLanes) * kLanes),
         q_{scratch.q.Get<Unit>(size_t(queries_) * depth_), depth_},
         keys_{scratch.keys.Get<Unit>(size_t(depth_) * kPiece), kPiece},
         values_{scratch.values.Get<Unit>(size_t(kPiece) * width_), width_},
-        weights_{scratch.weights.Get<Unit>(size_t(kTileRows) * kPiece), kPiece / UnitOf<Element>::kElements},
+        weights_{scratch.weights.Get<Unit>(size_t(kTileRows) * kPiece), kPiece / kElements},
         scores_{scratch.scores.Get<float>(size_t(kTileRows) * kPiece), kPiece},
         out_{scratch.out.Get<float>(size_t(queries_) * width_), width_},
         maxima_(scratch.maxima.Get<float>(queries_)),
@@ -71,11 +73,36 @@ class AttentionWalk {
   void Run() {
     Begin();
     const int64_t oldest = batch_.window ? std::max<int64_t>(0, item_.first_position - batch_.window + 1) : 0;
-    for (int64_t first = oldest / kPiece * kPiece; first < item_.end_position(); first += kPiece) Fold(first);
+    Piece piece, next;
+    Locate(oldest / kPiece * kPiece, piece);
+    for (; piece.count > 0; std::swap(piece, next)) {
+      Locate(piece.first + kPiece, next);
+      Fold(piece, next);
+    }
     End();
   }
 
  private:
+  // Consecutive tokens of the context, where they lie in the cache.
+  struct Piece {
+    int64_t first;
+    int count;
+    const Element *keys[kPiece], *values[kPiece];
+  };
+
+  // Ask for the tokens of the next piece, some at each step of a product: a walk leaps from block to block, which the
+  // processor does not foresee, and all at once would be more than it can wait for.
+  struct FetchTokens {
+    const Element* const* tokens;
+    int count, per_step;
+    int64_t head_dim;
+
+    KERNELS_FETCH void operator()(int step) const {
+      for (int j = step * per_step; j < std::min(count, (step + 1) * per_step); ++j)
+        for (int64_t d = 0; d < head_dim; d += 64 / sizeof(Element)) __builtin_prefetch(tokens[j] + d, 0, 2);
+    }
+  };
+
   void Begin() {
     for (int i = 0; i < queries_; ++i) {
       const Element* source = reinterpret_cast<const Element*>(batch_.q) + QueryOffset(i);
@@ -88,47 +115,45 @@ class AttentionWalk {
     std::fill_n(zeros_, cache_.head_dim, Element{});
   }
 
-  // Fold the piece of the context that begins at `first` into every query's running softmax.
-  void Fold(int64_t first) {
-    const int count = static_cast<int>(std::min<int64_t>(kPiece, item_.end_position() - first));
-    PackPiece(first, count);
-    for (int i = 0; i < queries_; i += kTileRows) {
-      const int rows = std::min(kTileRows, queries_ - i);
-      Product<Unit>({q_.Row(i), depth_}, {keys_.data, kPiece}, scores_, rows, Ceil(count, kLanes), depth_, Start::kZero);
-      for (int r = 0; r < rows; ++r) Weigh(i + r, first, scores_.Row(r), weights_.Row(r));
-      Product<Unit>({weights_.data, weights_.stride}, {values_.data, width_}, {out_.Row(i), width_}, rows,
-                    width_ / kLanes, Ceil(count, UnitOf<Element>::kElements), Start::kAdd);
-    }
-  }
-
-  // Keys and values of `count` tokens; what is past them is not read, and is zero where a vector or a pair reaches it.
-  void PackPiece(int64_t first, int count) {
-    const Element *k[kPiece], *v[kPiece];
-    const int padded = Ceil(count, kLanes) * kLanes;
-    std::fill_n(k, padded, zeros_);
-    std::fill_n(v, padded, zeros_);
-    ForEachRun(first, count, [&](int j, int run, const Element* key, const Element* value) {
-      for (int i = 0; i < run; ++i) {
-        k[j + i] = key + i * cache_.head_dim;
-        v[j + i] = value + i * cache_.head_dim;
-      }
-    });
-    PackColumns(k, padded, cache_.head_dim, keys_.data, keys_.stride);
-    PackRows(v, (count + 1) / 2 * 2, cache_.head_dim, values_.data, values_.stride);
-  }
-
-  // Call visit(index in the piece, tokens, keys, values) for each stretch of the piece that lies within one block.
-  template <typename Visit>
-  void ForEachRun(int64_t first, int count, const Visit& visit) {
-    for (int j = 0; j < count;) {
+  // Find the tokens of the piece that begins at `first`; behind them stand zeros, as far as a vector reaches.
+  void Locate(int64_t first, Piece& piece) const {
+    piece.first = first;
+    piece.count = static_cast<int>(std::clamp<int64_t>(item_.end_position() - first, 0, kPiece));
+    for (int j = 0; j < piece.count;) {
       const int64_t entry = item_.row * batch_.table_width + (first + j) / cache_.block_size;
       const int64_t block = batch_.tables[entry], offset = (first + j) % cache_.block_size;
-      const int run = static_cast<int>(std::min<int64_t>(count - j, cache_.block_size - offset));
       const char* key = cache_.Token(block, Cache::kKeys, item_.kv_head, offset);
       const char* value = cache_.Token(block, Cache::kValues, item_.kv_head, offset);
-      visit(j, run, reinterpret_cast<const Element*>(key), reinterpret_cast<const Element*>(value));
-      j += run;
+      const int end = j + static_cast<int>(std::min<int64_t>(piece.count - j, cache_.block_size - offset));
+      for (; j < end; ++j, key += cache_.token_bytes(), value += cache_.token_bytes()) {
+        piece.keys[j] = reinterpret_cast<const Element*>(key);
+        piece.values[j] = reinterpret_cast<const Element*>(value);
+      }
     }
+    const int padding = Ceil(piece.count, kLanes) * kLanes - piece.count;
+    std::fill_n(piece.keys + piece.count, padding, zeros_);
+    std::fill_n(piece.values + piece.count, padding, zeros_);
+  }
+
+  // Fold a piece into every query's running softmax.
+  void Fold(const Piece& piece, const Piece& next) {
+    const int vectors = Ceil(piece.count, kLanes), units = Ceil(piece.count, kElements);
+    PackColumns(piece.keys, vectors * kLanes, cache_.head_dim, keys_.data, keys_.stride);
+    PackRows(piece.values, (piece.count + 1) / 2 * 2, cache_.head_dim, values_.data, values_.stride);
+    FoldTile(0, piece, FetchTokens{next.keys, next.count, Ceil(kPiece, depth_), cache_.head_dim},
+             FetchTokens{next.values, next.count, Ceil(kPiece, units), cache_.head_dim});
+    for (int i = kTileRows; i < queries_; i += kTileRows) FoldTile(i, piece, FetchNothing(), FetchNothing());
+  }
+
+  // The same for the queries from the i-th on that make a tile of a product.
+  template <typename Fetch>
+  void FoldTile(int i, const Piece& piece, Fetch fetch_keys, Fetch fetch_values) {
+    const int rows = std::min(kTileRows, queries_ - i);
+    Product<Unit>({q_.Row(i), depth_}, {keys_.data, kPiece}, scores_, rows, Ceil(piece.count, kLanes), depth_,
+                  Start::kZero, fetch_keys);
+    for (int r = 0; r < rows; ++r) Weigh(i + r, piece.first, scores_.Row(r), weights_.Row(r));
+    Product<Unit>({weights_.data, weights_.stride}, {values_.data, width_}, {out_.Row(i), width_}, rows,
+                  width_ / kLanes, Ceil(piece.count, kElements), Start::kAdd, fetch_values);
   }
 
   // Scores to weights exp(score - maximum) for one query; its sum and output are brought to the new maximum.
