@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Int
 
 PIECE_TOKENS = 64
 """Context tokens folded at a time (or one block, where blocks are larger)."""
-QUERY_TILE = 8
+QUERY_TILE = 4
 """Query tokens of one row that are walked together: the more, the more work is wasted on a row of one token; the fewer,
 the more often a long chunk reads its context."""
 TILE_GROUP = 8
@@ -170,8 +170,8 @@ def ragged_paged_attention_ref(
     Rows ``[0, num_decodes)`` have one query token each, rows ``[num_decodes, num_rows)`` any number; row r's last query
     token is at position ``context_lens[r] - 1``. H is a multiple of K (grouped-query attention). ``window``: a token
     attends to itself and the ``window - 1`` tokens before it. Outputs of tokens past ``query_starts[num_rows]`` are
-    undefined but finite. Table entries past a row's context are not used; cache slots past a context inside a used
-    block must be finite. R1 = R + 1; T >= R.
+    undefined but finite. What table entries and cache slots past a row's context hold has no effect. R1 = R + 1;
+    T >= R.
 
     Work grows with the contexts in use, not with M: about 4 * D * H FLOPs per context token and query, where a row has
     whole tiles of queries.
