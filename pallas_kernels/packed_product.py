@@ -5,6 +5,7 @@ next to each other for each input, so that a kernel streams through the weight f
 and the 16-bit types share the layout in units of 32 bits (one or two neighbouring inputs).
 """
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
@@ -13,10 +14,11 @@ PANEL = 64
 """Outputs that lie together."""
 
 
+@jax.jit
 def pack(weight: Float[Array, "*stack O I"]) -> Float[Array, "*stack P U N E"]:
     """The same numbers, packed: P = ceil(O / N) panels of N = PANEL outputs, U = ceil(I / E) units of E inputs.
 
-    E = 2 for 16-bit types and 1 for float32. Outputs and inputs that fill up the last panel and unit are zeros.
+    E = 2 for 16-bit types and 1 for float32. Needs room for the weight and the result, no more. Outputs and inputs that fill up the last panel and unit are zeros.
     """
     *stack, O, I = weight.shape  # noqa: E741
     E = 4 // weight.dtype.itemsize

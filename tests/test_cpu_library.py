@@ -1,20 +1,26 @@
 """The native library: made once, proven before it is loaded, refused with a reason where anything is wrong."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import psutil
 import pytest
 
 from pallas_kernels.cpu import build
 from pallas_kernels.cpu.build import COMPILERS, Recipe, UnavailableError
-from pallas_kernels.cpu.library import HANDLERS, Library, load
-from tests.native import native
+from pallas_kernels.cpu.library import DTYPES, HANDLERS, Library, load
+from pallas_kernels.packed_product import pack
+from tests.attention_cases import Case, make_inputs, run
+from tests.native import directory, native
 
 SOURCES = Path(build.__file__).parent
 LOAD = "import sys; from pathlib import Path; from pallas_kernels.cpu.library import load; load(Path(sys.argv[1]))"
+ANSWER = "import sys; from tests.test_cpu_library import write_answers; write_answers(sys.argv[1])"
 
 
 def compiler() -> str:
@@ -30,12 +36,11 @@ def script(path: Path, *lines: str) -> str:
     return str(path)
 
 
-def test_it_is_made_once(tmp_path: Path) -> None:
-    native()
-    first = load(tmp_path / "new" / "directory")
-    (path,) = (tmp_path / "new" / "directory").iterdir()
+def test_it_is_made_once() -> None:
+    first = native()
+    (path,) = directory().iterdir()
     made = path.stat()
-    assert load(tmp_path / "new" / "directory") == first
+    assert load(directory()) == first
     assert path.stat() == made
     assert first.digest in path.name
 
@@ -111,3 +116,29 @@ def test_another_machine_or_compiler_has_another_library(changed: str, monkeypat
     monkeypatch.setattr(build, changed, lambda *_, **__: "another")
     assert Recipe.find(name).digest != before.digest
     assert name in COMPILERS
+
+
+def write_answers(path: str) -> None:
+    """What the kernels compute, and how many threads there are, to a file."""
+    arrays = {}
+    for dtype in DTYPES:
+        case = Case(rows=((1, 300), (1, 20), (90, 130), (40, 40)), heads=6, head_dim=64, dtype=dtype)
+        arrays[f"attention {dtype}"] = run(native().ragged_paged_attention, case, make_inputs(case))
+        x, weight = (jax.random.normal(jax.random.key(0), shape, dtype) for shape in ((70, 300), (1, 700, 300)))
+        y = native().packed_product(x, pack(weight), jnp.int32(0), jnp.int32(70), out_features=700)
+        arrays[f"product {dtype}"] = np.asarray(y)
+    np.savez(path, threads=psutil.Process().num_threads(), **arrays)
+
+
+def test_the_number_of_threads_changes_no_bit(tmp_path: Path) -> None:
+    native()
+    answers = []
+    for threads in (1, 2, 7):
+        path = tmp_path / f"{threads}.npz"
+        subprocess.run([sys.executable, "-c", ANSWER, str(path)], env=os.environ | {"NPROC": str(threads)}, check=True)
+        answers.append(dict(np.load(path)))
+    one, *others = answers
+    assert one.pop("threads") < others[-1]["threads"]
+    for other in others:
+        for name, array in one.items():
+            np.testing.assert_array_equal(array, other[name], err_msg=name)
