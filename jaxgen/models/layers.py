@@ -80,6 +80,27 @@ class Embedding(nnx.Module):
         return product(x, self.weight.get_value(), num_tokens)
 
 
+def row_mean(x: Float[Array, "*rows D"]) -> Float[Array, "*rows 1"]:
+    """The mean over the last axis, with the same bits for a row however many rows there are.
+
+    On a CPU XLA takes one of several ways to sum, by the size of the array, and each has an order of its own; so there
+    the order, pairs of halves, is part of the program.
+    """
+    return lax.platform_dependent(x, cpu=_sum_by_halves, default=_sum) / x.shape[-1]
+
+
+def _sum(x: Float[Array, "*rows D"]) -> Float[Array, "*rows 1"]:
+    return jnp.sum(x, axis=-1, keepdims=True)
+
+
+def _sum_by_halves(x: Float[Array, "*rows D"]) -> Float[Array, "*rows 1"]:
+    while (width := x.shape[-1]) > 1:
+        half = width // 2
+        sums = x[..., :half] + x[..., width - half :]
+        x = sums if width % 2 == 0 else jnp.concatenate([sums, x[..., half : half + 1]], axis=-1)
+    return x
+
+
 class RMSNorm(nnx.Module):
     """x / rms(x) * weight, in float32 up to the product with the weight (as Llama does)."""
 
@@ -89,7 +110,7 @@ class RMSNorm(nnx.Module):
 
     def __call__(self, x: Float[Array, "T D"]) -> Float[Array, "T D"]:
         wide = x.astype(jnp.float32)
-        scale = lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + self.eps)
+        scale = lax.rsqrt(row_mean(wide * wide) + self.eps)
         return self.weight[...] * (wide * scale).astype(x.dtype)
 
 
@@ -103,8 +124,8 @@ class LayerNorm(nnx.Module):
 
     def __call__(self, x: Float[Array, "T D"]) -> Float[Array, "T D"]:
         wide = x.astype(jnp.float32)
-        wide -= jnp.mean(wide, axis=-1, keepdims=True)
-        wide *= lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + self.eps)
+        wide -= row_mean(wide)
+        wide *= lax.rsqrt(row_mean(wide * wide) + self.eps)
         if self.weight is not None and self.bias is not None:
             wide = wide * self.weight[...].astype(jnp.float32) + self.bias[...].astype(jnp.float32)
         return wide.astype(x.dtype)
