@@ -14,6 +14,7 @@ from jaxgen.engine import Engine
 from jaxgen.request import MAX_LOGPROBS, FinishReason, Request, SamplingParams, TokenEvent, TokenLogprobs
 
 ANSWER_TOKENS = 24
+"""Tokens of a short answer; long ones have two blocks more."""
 _SHARED_PREFIXES = 3
 """A third of the prompts begin with one of that many common beginnings."""
 
@@ -123,12 +124,12 @@ class Verifier:
             params = request.params
             if params.presence_penalty or params.frequency_penalty:
                 continue  # these count what is in the answer, which is another now
-            known = self._random.randrange(1, ANSWER_TOKENS)
+            known = self._random.randrange(1, params.max_tokens)
             reference = self._reference[request.request_id]
             longer = replace(
                 request,
                 prompt=(*request.prompt, *_tokens(reference)[:known]),
-                params=replace(params, max_tokens=ANSWER_TOKENS - known),
+                params=replace(params, max_tokens=params.max_tokens - known),
             )
             found = self._alone(longer, salt=self._new_salt())
             scenario.compare(request.request_id, _texts(reference[known:]), _texts(found))
@@ -194,15 +195,21 @@ class Verifier:
 def _make_requests(engine: Engine, count: int, chance: random.Random, prefix: str = "request") -> list[Request]:
     """Prompts from one token to all that fit, and every way of choosing tokens; some begin alike."""
     vocabulary = range(engine.model.vocab_size)
-    longest = engine.config.scheduler.max_model_len - ANSWER_TOKENS
+    block_size, max_model_len = engine.config.cache.block_size, engine.config.scheduler.max_model_len
+    longest = max_model_len - ANSWER_TOKENS
     shared = [chance.choices(vocabulary, k=longest // 2) for _ in range(_SHARED_PREFIXES)]
     ways = _ways(chance, engine.model.vocab_size)
     requests = []
     for i in range(count):
-        prompt = chance.choices(vocabulary, k=max(1, longest * (i % 8 + 1) // 8 - chance.randrange(longest // 8 + 1)))
+        length = max(1, longest * (i % 8 + 1) // 8 - chance.randrange(longest // 8 + 1))
+        answer = ANSWER_TOKENS
+        if i % 2:  # outgrows what admission keeps free for it, a block
+            length = min(length, block_size)
+            answer = min(answer + 2 * block_size, max_model_len - length)
+        prompt = chance.choices(vocabulary, k=length)
         if i % 3 == 0:
             prompt[: longest // 2] = chance.choice(shared)[: len(prompt)]
-        params = SamplingParams(max_tokens=ANSWER_TOKENS, ignore_eos=True, logprobs=MAX_LOGPROBS, **ways[i % len(ways)])
+        params = SamplingParams(max_tokens=answer, ignore_eos=True, logprobs=MAX_LOGPROBS, **ways[i % len(ways)])
         requests.append(Request(f"{prefix}-{i}", tuple(prompt), params))
     return requests
 

@@ -42,6 +42,10 @@ class Device:
         """Run every plan by the one shape."""
         self._narrow = None
 
+    def uses_narrow(self, plan: StepPlan) -> bool:
+        """Whether the plan holds decodes only and there is a program for these."""
+        return self._narrow is not None and plan.num_tokens == len(plan.chunks)
+
     def run(self, plan: StepPlan, *, narrow: bool | None = None) -> StepOutput:
         """Load the rows that the plan admits and dispatch its step.
 
@@ -52,7 +56,7 @@ class Device:
             if has_penalties(sequence.params):
                 self.rows = self._compiled.load_penalties(self.rows, *self._loader.penalties(sequence))
         if narrow is None:
-            narrow = plan.num_tokens == len(plan.chunks)
+            narrow = self.uses_narrow(plan)
         if narrow and self._narrow is not None:
             step, packer = self._narrow, self._narrow_packer
         else:

@@ -186,10 +186,13 @@ class Engine:
     def _count(self, plan: StepPlan, seconds: float) -> None:
         """``seconds``: what the step took, from its start or the end of the one before it."""
         counters = self._counters
+        narrow = self._device.uses_narrow(plan)
+        width = self.config.narrow_width if narrow else None
         counters.steps += 1
+        counters.narrow_steps += narrow
         counters.step_seconds += seconds
         counters.generation_tokens += plan.num_samples
-        counters.padded_tokens += self.config.scheduler.token_budget - plan.num_tokens
+        counters.padded_tokens += (width or self.config.scheduler.token_budget) - plan.num_tokens
         for chunk in plan.chunks:
             if chunk.start < chunk.sequence.num_prompt:
                 counters.prompt_tokens += min(chunk.end, chunk.sequence.num_prompt) - chunk.start
@@ -200,6 +203,7 @@ class _Counters:
     """What only grows; the names are those of EngineStats."""
 
     steps: int = 0
+    narrow_steps: int = 0
     step_seconds: float = 0.0
     host_seconds: float = 0.0
     prompt_tokens: int = 0

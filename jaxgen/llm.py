@@ -1,30 +1,19 @@
-"""LLM: the engine inside a program. A composition root: it joins weights, tokenizer and engine."""
+"""LLM: the engine inside a program."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from typing import Any, Literal
 
-import jax
-import psutil
-from tqdm import tqdm
-
-from jaxgen.async_engine import AsyncEngine
-from jaxgen.config import DType, EngineConfig, EngineOptions, ModelConfig
-from jaxgen.engine import Engine
-from jaxgen.memory_plan import DeviceMemory, block_bytes, resolve
-from jaxgen.models import abstract_params
-from jaxgen.programs import CompiledStep, compile_step
-from jaxgen.request import FinishReason, ModelInfo, Request, SamplingParams, TokenEvent
-from jaxgen.tokenizer import Tokenizer
-from weights.hf_config import read_eos_token_ids
-from weights.load import DEMO, default_model, load_model_config, load_params, resolve_model
+from jaxgen.assemble import open_engine
+from jaxgen.config import DType, EngineOptions
+from jaxgen.request import FinishReason, Request, SamplingParams, TokenEvent
 
 Prompt = str | Sequence[int]
-TINY_NOTE = "a tiny random model made on the spot, whose text means nothing; name a real one with --model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,67 +23,6 @@ class Completion:
     text: str
     tokens: tuple[int, ...]
     finish_reason: FinishReason
-
-
-def device_memory() -> DeviceMemory:
-    """What the default device may use; on an accelerator JAX's own limit, which XLA_PYTHON_CLIENT_MEM_FRACTION sets."""
-    device = jax.devices()[0]
-    stats = device.memory_stats() if device.platform != "cpu" else None
-    return DeviceMemory(device.platform, stats["bytes_limit"] if stats else psutil.virtual_memory().available)
-
-
-def compile_to_fit(
-    options: EngineOptions, model: ModelConfig, config: EngineConfig, memory: DeviceMemory, params_bytes: int
-) -> tuple[EngineConfig, CompiledStep]:
-    """Compile the step; where the program's own temporaries leave less room than was guessed, plan and compile again.
-
-    Raises ConfigError when nothing fits. The context length that was promised stays.
-    """
-    compiled = compile_step(model, config)
-    cache_bytes = config.cache.num_blocks * block_bytes(model, config.cache.block_size)
-    if params_bytes + cache_bytes + compiled.temporary_bytes <= memory.free_bytes:
-        return config, compiled
-    options = replace(options, max_model_len=config.scheduler.max_model_len)
-    config = resolve(options, model, memory, params_bytes=params_bytes, temporary_bytes=compiled.temporary_bytes)
-    return config, compile_step(model, config)
-
-
-def open_engine(
-    model: str | None = None,
-    *,
-    served_name: str | None = None,
-    dtype: DType | Literal["auto"] = "auto",
-    options: EngineOptions | None = None,
-    progress: bool = False,
-) -> AsyncEngine:
-    """An engine for a model directory or hub id (None: the embedded default), not started yet.
-
-    Reads configuration and tokenizer and plans memory here; loads and compiles in the engine's thread after ``start``.
-    Raises ConfigError naming what is wrong with a flag or a file.
-    """
-    directory = resolve_model(model) if model else default_model()
-    model_config = load_model_config(directory, dtype)
-    tokenizer = Tokenizer.from_directory(directory)
-    eos_token_ids = read_eos_token_ids(directory)
-    options = options or EngineOptions()
-    memory = device_memory()
-    params_bytes = sum(p.size * p.dtype.itemsize for p in abstract_params(model_config).values())
-    config = resolve(options, model_config, memory, params_bytes=params_bytes)
-
-    def build() -> Engine:
-        params = load_params(directory, model_config, progress=progress)
-        with tqdm(total=1, desc="compiling the step", unit="program", disable=not progress) as bar:
-            fitting, compiled = compile_to_fit(options, model_config, config, memory, params_bytes)
-            bar.update()
-        return Engine(model_config, fitting, params, eos_token_ids, compiled=compiled)
-
-    info = ModelInfo(
-        served_name or model or "jaxgen-default",
-        config.scheduler.max_model_len,
-        model_config.vocab_size,
-        note=TINY_NOTE if model is None and directory != DEMO else "",
-    )
-    return AsyncEngine(info, tokenizer, build)
 
 
 class LLM:
@@ -112,11 +40,20 @@ class LLM:
         model: str | None = None,
         *,
         dtype: DType | Literal["auto"] = "auto",
+        cache_dir: Path | str | None = None,
+        compilation_cache: bool = True,
         progress: bool = False,
         **options: Any,
     ):
-        """Load and compile; ``options`` are the fields of EngineOptions. Raises ConfigError."""
-        self.engine = open_engine(model, dtype=dtype, options=EngineOptions(**options), progress=progress)
+        """Load and compile; see ``open_engine``. ``options`` are the fields of EngineOptions. Raises ConfigError."""
+        self.engine = open_engine(
+            model,
+            dtype=dtype,
+            options=EngineOptions(**options),
+            cache_dir=cache_dir,
+            compilation_cache=compilation_cache,
+            progress=progress,
+        )
         self._ids = count()
         self.engine.start()
         self.engine.wait_ready()

@@ -49,16 +49,18 @@ def resolve(
     model: ModelConfig,
     memory: DeviceMemory,
     *,
+    token_budget: int,
     params_bytes: int,
     temporary_bytes: int | None = None,
 ) -> EngineConfig:
     """The configuration that honours ``options`` and fits: weights + step temporaries (None: a guess) + KV blocks.
 
-    Raises ConfigError that names the flag, and the value that would fit, when there is none.
+    ``token_budget`` is what a step has when the options name none. Raises ConfigError that names the flag, and the
+    value that would fit, when there is none.
     """
     _require_positive(options)
     block_size = options.block_size or DEFAULT_BLOCK_SIZE
-    scheduler = _scheduler_config(options, model, memory)
+    scheduler = _scheduler_config(options, model, memory, token_budget)
     if temporary_bytes is None:
         temporary_bytes = estimate_temporaries(model, scheduler)
     room = memory.free_bytes - params_bytes - temporary_bytes
@@ -87,9 +89,16 @@ def resolve(
     )
 
 
-def _scheduler_config(options: EngineOptions, model: ModelConfig, memory: DeviceMemory) -> SchedulerConfig:
-    token_budget = options.token_budget or max(64 if memory.is_cpu else 512, options.max_num_seqs or 1)
-    max_num_seqs = options.max_num_seqs or min(token_budget, 16 if memory.is_cpu else 256)
+def default_max_num_seqs(token_budget: int, memory: DeviceMemory) -> int:
+    """Rows of a step when nobody names a number. A row costs logits and KV cache, and hardly any of a step's time."""
+    return min(token_budget, 16 if memory.is_cpu else 256)
+
+
+def _scheduler_config(
+    options: EngineOptions, model: ModelConfig, memory: DeviceMemory, token_budget: int
+) -> SchedulerConfig:
+    token_budget = options.token_budget or max(token_budget, options.max_num_seqs or 1)
+    max_num_seqs = options.max_num_seqs or default_max_num_seqs(token_budget, memory)
     if options.max_model_len is not None and options.max_model_len > model.max_position:
         raise ConfigError(
             f"--max-model-len {options.max_model_len} is over the {model.max_position} positions the model has: "

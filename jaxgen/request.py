@@ -200,6 +200,8 @@ class EngineStats:
     """Tokens looked up in the prefix cache, and below: found there."""
     prefix_hits: int = 0
     steps: int = 0
+    narrow_steps: int = 0
+    """Those of decodes only that ran by the narrow program."""
     step_seconds: float = 0.0
     host_seconds: float = 0.0
     """Time that the engine's thread worked, not waiting for the device."""

@@ -67,6 +67,15 @@ class Tokenizer:
         except ConfigError as error:
             raise ConfigError(f"cannot use the tokenizer in {path}: {error}") from error
 
+    @classmethod
+    def from_json(cls, text: str) -> "Tokenizer":
+        """What ``to_json`` wrote. Raises whatever the tokenizers library does with a text that is no tokenizer."""
+        return cls(tokenizers.Tokenizer.from_str(text))
+
+    def to_json(self) -> str | None:
+        """All that this tokenizer is; None where the library's format cannot say it (``split_special_tokens``)."""
+        return None if self._backend.encode_special_tokens else self._backend.to_str()
+
     def encode(self, text: str) -> list[int]:
         """Token ids of ``text`` with the tokenizer's own special tokens (BOS where it has one).
 

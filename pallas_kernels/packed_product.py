@@ -18,7 +18,8 @@ PANEL = 64
 def pack(weight: Float[Array, "*stack O I"]) -> Float[Array, "*stack P U N E"]:
     """The same numbers, packed: P = ceil(O / N) panels of N = PANEL outputs, U = ceil(I / E) units of E inputs.
 
-    E = 2 for 16-bit types and 1 for float32. Needs room for the weight and the result, no more. Outputs and inputs that fill up the last panel and unit are zeros.
+    E = 2 for 16-bit types and 1 for float32. Outputs and inputs that fill up the last panel and unit are zeros. Takes
+    memory for the weight and the result, no more.
     """
     *stack, O, I = weight.shape  # noqa: E741
     E = 4 // weight.dtype.itemsize

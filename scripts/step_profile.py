@@ -24,6 +24,7 @@ import jax
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from jaxgen.config import CacheConfig, EngineConfig, SchedulerConfig
+from jaxgen.device_info import this_cpu
 from jaxgen.engine import Engine
 from jaxgen.kernels import REFERENCE, choose
 from jaxgen.models import init_params
@@ -87,7 +88,7 @@ def main() -> None:
     model = replace(SHAPES["88m"], dtype=args.dtype)
     with tempfile.TemporaryDirectory() as directory:
         native = args.kernels == "native"
-        kernels = choose("cpu", args.dtype, Path(directory)) if native else REFERENCE
+        kernels = choose(this_cpu(), args.dtype, Path(directory)) if native else REFERENCE
     scheduler = SchedulerConfig(args.budget, min(16, args.budget), 2048)
     config = EngineConfig(CacheConfig(64, 256), scheduler, seed=0, max_logit_bias=16)
     compiled = compile_step(model, config, kernels)

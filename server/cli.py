@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 COMMANDS = {
     "serve": ("server.serve", "serve a model over HTTP"),
+    "tune": ("server.tune", "measure the token budget of a model on this device"),
+    "verify-determinism": ("server.verify", "show that a request's bits do not depend on its neighbours"),
     "convert-weights": ("weights.convert", "convert a Hugging Face checkpoint to jaxgen's own format"),
     "benchmark": ("server.benchmark", "measure a server under load"),
 }

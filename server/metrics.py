@@ -97,6 +97,7 @@ class _EngineCollector(Collector):
             "padded_tokens": ("Tokens of steps that were padding.", stats.padded_tokens),
             "steps": ("Steps run.", stats.steps),
             "step_seconds": ("Time spent in steps, seconds.", stats.step_seconds),
+            "narrow_steps": ("Steps of decodes only that ran by the narrow program.", stats.narrow_steps),
             "host_seconds": ("Time that the engine's thread worked rather than waited, seconds.", stats.host_seconds),
             "prefix_cache_queries": ("Tokens looked up in the prefix cache.", stats.prefix_queries),
             "prefix_cache_hits": ("Tokens found in the prefix cache.", stats.prefix_hits),

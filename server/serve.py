@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import configargparse
@@ -50,10 +51,20 @@ def make_parser() -> configargparse.ArgumentParser:
     model = parser.add_argument_group("model")
     model.add_argument("--model", help="directory or hub id; without it the embedded default")
     model.add_argument("--served-model-name", help="name in the API (default: as given to --model)")
-    model.add_argument("--dtype", choices=("auto", *DTYPES), default="auto", help="auto: the checkpoint's own")
+    model.add_argument(
+        "--dtype",
+        choices=("auto", *DTYPES),
+        default="auto",
+        help="auto: the checkpoint's own, or float32 where the device computes that faster",
+    )
     engine = parser.add_argument_group("engine")
     engine.add_argument("--max-model-len", type=int, help="longest prompt + answer, tokens (default: what fits)")
-    engine.add_argument("--token-budget", "--max-num-batched-tokens", type=int, help="tokens in every step")
+    engine.add_argument(
+        "--token-budget",
+        "--max-num-batched-tokens",
+        type=int,
+        help="tokens in every step (default: as jaxgen tune measured, else a rule for the device)",
+    )
     engine.add_argument("--max-num-seqs", type=int, help="most sequences in a step")
     engine.add_argument("--block-size", type=int, help="tokens in a block of the KV cache")
     engine.add_argument("--num-blocks", type=int, help="blocks in the KV cache (default: what fits)")
@@ -73,6 +84,14 @@ def make_parser() -> configargparse.ArgumentParser:
         help="one program for all steps, even where a narrow one for decodes is faster and gives the same bits",
     )
     engine.add_argument("--seed", type=int, help="makes requests without a seed repeatable, in order of arrival")
+    cache = parser.add_argument_group("cache")
+    cache.add_argument("--cache-dir", type=Path, help="keeps what speeds up the next start (default: the user's cache)")
+    cache.add_argument(
+        "--no-compilation-cache",
+        dest="compilation_cache",
+        action="store_false",
+        help="compile at every start, and keep no compiled program",
+    )
     server = parser.add_argument_group("server")
     server.add_argument("--host", default="127.0.0.1")
     server.add_argument("--port", type=int, default=8000)
@@ -92,13 +111,15 @@ def _engine_options(args: Any) -> EngineOptions:
 def _open_engine(args: Any) -> "AsyncEngine":
     # Read by JAX when it is first imported, hence here and not below the composition root.
     os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", str(args.gpu_memory_utilization))
-    from jaxgen.llm import open_engine
+    from jaxgen.assemble import open_engine
 
     return open_engine(
         args.model,
         served_name=args.served_model_name,
         dtype=args.dtype,
         options=_engine_options(args),
+        cache_dir=args.cache_dir,
+        compilation_cache=args.compilation_cache,
         progress=True,
     )
 
@@ -189,6 +210,7 @@ def main(argv: Sequence[str]) -> int:
     """``jaxgen serve``; 0 after a clean stop, 1 when the engine died, 2 when it could not start."""
     args = make_parser().parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("jaxgen").setLevel(logging.INFO)
     try:
         limits = {name: getattr(args, name) for name in LIMITS}
         config = ServerConfig(api_keys=(args.api_key,) if args.api_key else (), **limits)

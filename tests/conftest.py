@@ -1,14 +1,27 @@
-"""Shape and type checks on every annotated function of ours that handles arrays, in the whole test run."""
+"""Shape and type checks on every annotated function of ours that handles arrays, in the whole test run; a cache
+directory of the run's own."""
 
 import os
+from collections.abc import Iterator
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+import pytest
 from jaxtyping import install_import_hook
 
 import tests.typechecker  # noqa: F401  (the hook finds it as an attribute of ``tests``)
 
 # Files that never touch an array are left out: the hook would only slow down the scheduler's state machine.
 WITH_ARRAYS = """attention device engine kernels kv_cache layout limbs models narrow packed_weight penalties programs
-    row_state sampling step step_batch step_events"""
+    row_state sampling step step_batch step_events tune"""
 install_import_hook(["pallas_kernels", *(f"jaxgen.{name}" for name in WITH_ARRAYS.split())], "tests.typechecker.check")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing that a test starts, in this process or another, writes into the user's cache."""
+    directory = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAXGEN_CACHE_DIR", str(directory))
+        patch.setattr("jaxgen.cache_dirs.default_cache_dir", lambda: directory)
+        yield

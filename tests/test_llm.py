@@ -1,20 +1,26 @@
 """LLM on the embedded tiny model: batches, streams, stop strings, and the same engine as an ASGI app."""
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
 
+import numpy as np
 import pytest
 from openai import OpenAI
 
 import jaxgen
 from jaxgen import LLM, SamplingParams
+from jaxgen.assemble import device_info, find_model, open_engine
 from jaxgen.config import ConfigError
-from jaxgen.llm import Prompt, open_engine
+from jaxgen.device_info import DeviceInfo
+from jaxgen.llm import Prompt
 from jaxgen.request import FinishReason, RequestRefusedError
 from server.app import create_app
 from tests.live_server import serve
+from weights.convert import convert
+from weights.load import load_params
 from weights.tiny import make_tiny_checkpoint
 
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True)
@@ -121,6 +127,34 @@ def test_the_package_exports_what_the_docs_show() -> None:
 
 
 def test_a_random_default_says_that_it_is(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jaxgen.llm.default_model", lambda: directory)
+    monkeypatch.setattr("jaxgen.assemble.default_model", lambda: directory)
     assert "random" in open_engine().model.note
     assert open_engine(str(directory)).model.note == ""
+
+
+def test_a_checkpoint_is_computed_in_what_is_fast_and_exact(
+    directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """bfloat16 where nothing computes it: the same values in float32, and a line that says so."""
+    monkeypatch.setattr("jaxgen.assemble.native_dtypes", lambda device: ())
+    caplog.set_level(logging.INFO, "jaxgen")
+    narrow = tmp_path / "bfloat16"
+    convert(str(directory), narrow, dtype="bfloat16", progress=False)
+    old, new = DeviceInfo("cpu", "old", 2), DeviceInfo("cpu", "new", 2, ("avx512_bf16",))
+    _, own = find_model(str(narrow), "auto", new)
+    _, asked = find_model(str(narrow), "bfloat16", old)
+    assert own.dtype == asked.dtype == "bfloat16"
+    assert not caplog.records
+    _, wide = find_model(str(narrow), "auto", old)
+    assert wide.dtype == "float32"
+    assert "float32" in caplog.text
+    values, exact = load_params(narrow, own, progress=False), load_params(narrow, wide, progress=False)
+    for name, array in exact.items():
+        assert array.dtype == np.float32
+        assert np.array_equal(array, np.asarray(values[name], np.float32)), name
+
+
+def test_the_device_is_described() -> None:
+    device = device_info()
+    assert device.is_cpu
+    assert device.num_cores >= 1

@@ -14,7 +14,9 @@ BLOCK = block_bytes(LLAMA, 64)
 
 
 def plan(memory: DeviceMemory, *, params: int = GIB, temporaries: int = 0, **options: Any) -> EngineConfig:
-    return resolve(EngineOptions(**options), LLAMA, memory, params_bytes=params, temporary_bytes=temporaries)
+    return resolve(
+        EngineOptions(**options), LLAMA, memory, token_budget=64, params_bytes=params, temporary_bytes=temporaries
+    )
 
 
 def test_block_bytes_is_k_and_v_of_all_layers() -> None:
@@ -85,3 +87,8 @@ def test_a_small_budget_lowers_the_default_number_of_rows() -> None:
 def test_prefix_caching_is_on_unless_switched_off() -> None:
     assert plan(CPU).scheduler.prefix_caching
     assert not plan(CPU, prefix_caching=False).scheduler.prefix_caching
+
+
+def test_the_decided_budget_is_used_when_none_is_asked_for() -> None:
+    assert plan(CPU).scheduler.token_budget == 64
+    assert plan(CPU, token_budget=24).scheduler.token_budget == 24

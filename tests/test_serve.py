@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 START_SECONDS = 120
 FLAGS = (
     "--model --served-model-name --host --port --dtype --max-model-len --token-budget --max-num-batched-tokens "
-    "--max-num-seqs --block-size --num-blocks --gpu-memory-utilization --api-key --seed"
+    "--max-num-seqs --block-size --num-blocks --gpu-memory-utilization --api-key --seed --cache-dir"
 )
 SMALL = ("--max-model-len", "512", "--token-budget", "32", "--max-num-seqs", "4")
 
@@ -143,6 +143,36 @@ def test_a_corrupt_checkpoint_is_named(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert str(weights) in done.stderr.strip().splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+def test_what_is_kept_for_the_next_start(tmp_path: Path) -> None:
+    """Programs, kernels and tokenizers in --cache-dir, no programs with --no-compilation-cache. Who starts with them
+    gives the same tokens and log-probabilities."""
+    names = {"compiled": "jit_step-*-cache", "tokenizers": "*.json"}
+
+    def kept_and_answer(*flags: str) -> tuple[dict[str, int], object]:
+        with served("--cache-dir", str(tmp_path), *flags) as (_, line):
+            body = {"model": "jaxgen-default", "prompt": "def main():", "max_tokens": 24, "logprobs": 5, "seed": 1}
+            answer = httpx2.post(f"{url_of(line)}/completions", json=body, timeout=60).json()["choices"]
+        return {name: len(list(tmp_path.glob(f"{name}/*/{pattern}"))) for name, pattern in names.items()}, answer
+
+    fresh_kept, fresh = kept_and_answer("--no-compilation-cache")
+    assert fresh_kept == {"compiled": 0, "tokenizers": 1}
+    first_kept, first = kept_and_answer()
+    assert first_kept["compiled"] > 0
+    assert kept_and_answer() == (first_kept, first)
+    assert first == fresh
+
+
+def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with served("--cache-dir", str(tmp_path / "file")) as (process, line):
+        assert httpx2.get(url_of(line).removesuffix("/v1") + "/ready").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=30)
+    assert [line for line in errors.splitlines() if "WARNING" in line and str(tmp_path / "file") in line]
+    assert errors.count("WARNING") == 1
+    assert process.returncode == 0
 
 
 def test_scripts_work_from_any_folder(tmp_path: Path) -> None:

@@ -27,8 +27,11 @@ except ImportError:
 sys.exit("jax was imported after all")
 """
 
-HOST_MODULES = ("request", "config", "tokenizer", "sequence", "block_pool", "prefix_cache", "scheduler")
-COMPOSITION_ROOTS = ("cli", "serve")
+HOST_MODULES = (
+    *("request", "config", "tokenizer", "sequence", "block_pool", "prefix_cache", "scheduler", "memory_plan"),
+    *("cache_dirs", "device_info", "token_budget", "tokenizer_cache", "tuning_store"),
+)
+COMPOSITION_ROOTS = ("cli", "serve", "tune", "verify")
 
 
 def test_server_and_host_files_do_without_jax(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from jaxgen.step import StepOutput
 from tests.engines import LLAMA, engine_config, make_engine
 from tests.native import native as library
 
-CONFIG = engine_config(token_budget=16, max_num_seqs=8, max_model_len=96, block_size=8, num_blocks=40)
+CONFIG = engine_config(token_budget=16, max_num_seqs=8, max_model_len=96, block_size=8, num_blocks=24)
 
 
 def verify(config: EngineConfig = CONFIG, **engine: Any) -> dict[str, Scenario]:
@@ -57,7 +57,7 @@ def test_one_bit_of_one_log_probability_is_found(monkeypatch: pytest.MonkeyPatch
 
 def test_what_did_not_happen_does_not_pass() -> None:
     scheduler = replace(CONFIG.scheduler, prefix_caching=False)
-    scenarios = verify(replace(CONFIG, scheduler=scheduler, cache=replace(CONFIG.cache, num_blocks=400)))
+    scenarios = verify(replace(CONFIG, scheduler=scheduler, cache=replace(CONFIG.cache, num_blocks=240)))
     assert scenarios["with a cached prefix"].happened == {"cached tokens": 0}
     assert scenarios["all at once"].happened["preemptions"] == 0
     for name in ("with a cached prefix", "all at once"):

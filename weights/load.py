@@ -12,7 +12,7 @@ import huggingface_hub
 import jax
 
 from jaxgen.config import ConfigError, DType, ModelConfig
-from weights import checkpoint, hf_checkpoint
+from weights import hf_checkpoint
 from weights.files import CONFIG, GENERATION_CONFIG, TOKENIZER_FILES, member
 from weights.hf_config import read_model_config
 from weights.manifest import is_converted, read_manifest
@@ -74,6 +74,8 @@ def load_params(
     the file or tensor that is missing, corrupt or does not fit ``config``.
     """
     if is_converted(directory):
+        from weights import checkpoint  # here, because importing Orbax takes 0.2 s, and only these directories need it
+
         return checkpoint.restore(directory, config, checksums=checksums, progress=progress)
     return {
         path: jax.device_put(array).block_until_ready()

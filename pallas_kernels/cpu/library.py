@@ -19,8 +19,8 @@ DTYPES = ("float32", "bfloat16")
 """What the kernels compute with; for others use the ``_ref`` twins."""
 HANDLERS = ("RaggedPagedAttention", "WriteKV", "PackedProduct")
 PROOF_SECONDS = 300
-_registered: set[str] = set()
-"""Digests of the libraries whose handlers XLA knows; its registry is the process's, and takes a name once."""
+_opened: dict[str, "Library"] = {}
+"""By digest, the libraries whose handlers XLA knows; its registry is the process's, and takes a name once."""
 _PROVE = "import sys; sys.path[:] = sys.argv[2:]; from pallas_kernels.cpu.proof import prove; prove(sys.argv[1])"
 
 
@@ -107,14 +107,14 @@ class Library:
     @classmethod
     def open(cls, path: Path, digest: str) -> "Library":
         """Load a shared library into this process, unless one of this digest is, and make its handlers known to XLA."""
-        library = cls(digest)
-        if digest not in _registered:
+        if digest not in _opened:
+            library = cls(digest)
             loaded = ctypes.CDLL(str(path))
             for handler in HANDLERS:
                 capsule = jax.ffi.pycapsule(loaded[handler])
                 jax.ffi.register_ffi_target(library._target(handler), capsule, platform="cpu")
-            _registered.add(digest)
-        return library
+            _opened[digest] = library
+        return _opened[digest]
 
 
 def load(directory: Path, *, compiler: str | None = None) -> Library:

@@ -1,0 +1,264 @@
+"""Joins weights, tokenizer, device and engine: the composition root of the package."""
+
+import logging
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import psutil
+from tqdm import tqdm
+
+from jaxgen.async_engine import AsyncEngine
+from jaxgen.cache_dirs import CacheDirs, open_cache_dirs
+from jaxgen.compilation_cache import persistent_compilation
+from jaxgen.config import DType, EngineConfig, EngineOptions, ModelConfig
+from jaxgen.determinism import Scenario, Verifier
+from jaxgen.device_info import DeviceInfo, choose_dtype, this_cpu
+from jaxgen.engine import Engine
+from jaxgen.kernels import Kernels, choose, native_dtypes
+from jaxgen.memory_plan import DeviceMemory, block_bytes, resolve
+from jaxgen.models import PackedParams, abstract_params
+from jaxgen.models.packing import pack_params
+from jaxgen.programs import CompiledStep, compile_step
+from jaxgen.request import ModelInfo
+from jaxgen.token_budget import TUNE_CONTEXT, TUNE_ROUNDS
+from jaxgen.tokenizer_cache import load_tokenizer
+from jaxgen.tune import StepTime, Tuning, measure
+from jaxgen.tuning_store import choose_budget, save_record
+from weights.hf_config import read_eos_token_ids
+from weights.load import DEMO, default_model, load_model_config, load_params, resolve_model
+
+logger = logging.getLogger(__name__)
+
+TINY_NOTE = "a tiny random model made on the spot, whose text means nothing; name a real one with --model"
+VERIFY_CONTEXT = 512
+"""Longest sequence of ``verify_determinism`` unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What an engine is made of, found but not loaded: the model's directory and configuration in the dtype to compute
+    in, the device, and what it may use."""
+
+    directory: Path
+    model: ModelConfig
+    device: DeviceInfo
+    memory: DeviceMemory
+    caches: CacheDirs
+
+    @property
+    def params_bytes(self) -> int:
+        return sum(p.size * p.dtype.itemsize for p in abstract_params(self.model).values())
+
+    def resolve(self, options: EngineOptions) -> EngineConfig:
+        """The configuration that honours ``options`` and fits; the log says which rule chose the token budget."""
+        budget = choose_budget(self.caches.tuning, self.model, self.device)
+        config = resolve(options, self.model, self.memory, token_budget=budget.tokens, params_bytes=self.params_bytes)
+        if options.token_budget is None:
+            logger.info("token budget %d: %s", config.scheduler.token_budget, budget.reason)
+        return config
+
+    def load(self, *, progress: bool) -> tuple[Kernels, PackedParams]:
+        """The device's kernels, and the parameters as they read them. Raises ConfigError."""
+        with ExitStack() as stack:
+            # native kernels stay in memory when their file is gone
+            folder = self.caches.kernels
+            if folder is None:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxgen-kernels-")))
+            kernels = choose(self.device, self.model.dtype, folder)
+        params = dict(load_params(self.directory, self.model, progress=progress))
+        return kernels, pack_params(self.model, params, kernels)
+
+    def build(
+        self, config: EngineConfig, options: EngineOptions, eos_token_ids: frozenset[int], *, progress: bool
+    ) -> Engine:
+        """Load, compile, and plan anew where the program needs more memory than was guessed. Raises ConfigError."""
+        kernels, params = self.load(progress=progress)
+        with tqdm(total=1, desc="compiling the step", unit="program", disable=not progress) as bar:
+            config, compiled = compile_to_fit(options, self.model, config, kernels, self.memory, self.params_bytes)
+            bar.update()
+        return Engine(self.model, config, params, eos_token_ids, compiled=compiled)
+
+
+def find_parts(
+    model: str | None = None, *, dtype: DType | Literal["auto"] = "auto", cache_dir: Path | str | None = None
+) -> Parts:
+    """For a model directory or hub id (None: the embedded default). Raises ConfigError."""
+    device = device_info()
+    directory, config = find_model(model, dtype, device)
+    return Parts(directory, config, device, device_memory(), open_cache_dirs(cache_dir))
+
+
+def device_memory() -> DeviceMemory:
+    """What the default device may use; on an accelerator JAX's own limit, which XLA_PYTHON_CLIENT_MEM_FRACTION sets."""
+    device = jax.devices()[0]
+    stats = device.memory_stats() if device.platform != "cpu" else None
+    return DeviceMemory(device.platform, stats["bytes_limit"] if stats else psutil.virtual_memory().available)
+
+
+def device_info() -> DeviceInfo:
+    """What the default device is."""
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        return this_cpu()
+    capability = getattr(device, "compute_capability", None)  # only NVIDIA's have one
+    if capability is not None:
+        major, minor = map(int, capability.split("."))
+        capability = (major, minor)
+    return DeviceInfo(device.platform, device.device_kind, device.core_count, compute_capability=capability)
+
+
+def find_model(model: str | None, dtype: DType | Literal["auto"], device: DeviceInfo) -> tuple[Path, ModelConfig]:
+    """The directory of a model (None: the embedded default), and its configuration in the dtype to compute in."""
+    directory = resolve_model(model) if model else default_model()
+    config = load_model_config(directory, dtype)
+    chosen = choose_dtype(config.dtype, device, native_dtypes(device)) if dtype == "auto" else config.dtype
+    if chosen != config.dtype:
+        logger.info(
+            "computing in %s, which holds the checkpoint's %s exactly and is faster on this %s (--dtype chooses)",
+            chosen,
+            config.dtype,
+            device.platform,
+        )
+        config = replace(config, dtype=chosen)
+    return directory, config
+
+
+def compile_to_fit(
+    options: EngineOptions,
+    model: ModelConfig,
+    config: EngineConfig,
+    kernels: Kernels,
+    memory: DeviceMemory,
+    params_bytes: int,
+) -> tuple[EngineConfig, CompiledStep]:
+    """Compile the step; where the program's own temporaries leave less room than was guessed, plan and compile again.
+
+    Raises ConfigError when nothing fits. The context length that was promised stays.
+    """
+    compiled = compile_step(model, config, kernels)
+    cache_bytes = config.cache.num_blocks * block_bytes(model, config.cache.block_size)
+    if params_bytes + cache_bytes + compiled.temporary_bytes <= memory.free_bytes:
+        return config, compiled
+    options = replace(options, max_model_len=config.scheduler.max_model_len)
+    config = resolve(
+        options,
+        model,
+        memory,
+        token_budget=config.scheduler.token_budget,
+        params_bytes=params_bytes,
+        temporary_bytes=compiled.temporary_bytes,
+    )
+    return config, compile_step(model, config, kernels)
+
+
+def open_engine(
+    model: str | None = None,
+    *,
+    served_name: str | None = None,
+    dtype: DType | Literal["auto"] = "auto",
+    options: EngineOptions | None = None,
+    cache_dir: Path | str | None = None,
+    compilation_cache: bool = True,
+    progress: bool = False,
+) -> AsyncEngine:
+    """An engine for a model directory or hub id (None: the embedded default), not started yet.
+
+    Reads configuration and tokenizer and plans memory here; loads and compiles in the engine's thread after ``start``.
+    ``cache_dir`` (None: the user's) keeps compiled programs, unless ``compilation_cache`` is off, and more for the next
+    start. Raises ConfigError naming what is wrong with a flag or a file.
+    """
+    parts = find_parts(model, dtype=dtype, cache_dir=cache_dir)
+    tokenizer = load_tokenizer(parts.directory, parts.caches.tokenizers)
+    eos_token_ids = read_eos_token_ids(parts.directory)
+    options = options or EngineOptions()
+    config = parts.resolve(options)
+
+    def build() -> Engine:
+        with persistent_compilation(parts.caches.compiled if compilation_cache else None):
+            return parts.build(config, options, eos_token_ids, progress=progress)
+
+    info = ModelInfo(
+        served_name or model or "jaxgen-default",
+        config.scheduler.max_model_len,
+        parts.model.vocab_size,
+        note=TINY_NOTE if model is None and parts.directory != DEMO else "",
+    )
+    return AsyncEngine(info, tokenizer, build)
+
+
+def tune(
+    model: str | None = None,
+    *,
+    dtype: DType | Literal["auto"] = "auto",
+    cache_dir: Path | str | None = None,
+    budgets: Sequence[int] | None = None,
+    context: int = TUNE_CONTEXT,
+    rounds: int = TUNE_ROUNDS,
+    report: Callable[[StepTime], None] = lambda _: None,
+) -> tuple[Tuning, Path | None]:
+    """Measure the token budget of a model on this device (see jaxgen.tune) and keep it, where a cache can be written.
+
+    From then on ``open_engine`` uses it when no token budget is given. Raises ConfigError.
+    """
+    parts = find_parts(model, dtype=dtype, cache_dir=cache_dir)
+    with persistent_compilation(parts.caches.compiled):
+        kernels, params = parts.load(progress=False)
+        tuning = measure(
+            parts.model,
+            params,
+            parts.memory,
+            kernels=kernels,
+            budgets=budgets,
+            context=context,
+            rounds=rounds,
+            report=report,
+        )
+    folder = parts.caches.tuning
+    return tuning, save_record(folder, parts.model, parts.device, asdict(tuning)) if folder else None
+
+
+def verify_determinism(
+    model: str | None = None,
+    *,
+    dtype: DType | Literal["auto"] = "auto",
+    options: EngineOptions | None = None,
+    cache_dir: Path | str | None = None,
+    requests: int,
+    seed: int,
+    progress: Callable[[str], None] = lambda _: None,
+) -> tuple[dict[str, Any], list[Scenario]]:
+    """What was verified, and what came out in each circumstance; see jaxgen.determinism. Raises ConfigError.
+
+    Where ``options`` do not say, sequences are short, yet longer than a step, with blocks for two of the longest.
+    """
+    parts = find_parts(model, dtype=dtype, cache_dir=cache_dir)
+    options = _verify_options(parts, options or EngineOptions())
+    with persistent_compilation(parts.caches.compiled):
+        engine = parts.build(parts.resolve(options), options, frozenset(), progress=False)
+    scenarios = Verifier(engine, requests=requests, seed=seed, progress=progress).verify()
+    about = {
+        "model": model or "the embedded default",
+        "dtype": parts.model.dtype,
+        "device": parts.device.kind,
+        "token_budget": engine.config.scheduler.token_budget,
+        "max_num_seqs": engine.config.scheduler.max_num_seqs,
+        "max_model_len": engine.config.scheduler.max_model_len,
+        "num_blocks": engine.config.cache.num_blocks,
+        "steps": engine.stats().steps,
+        "narrow_steps": engine.stats().narrow_steps,
+    }
+    return about, scenarios
+
+
+def _verify_options(parts: Parts, options: EngineOptions) -> EngineOptions:
+    config = parts.resolve(options)
+    scheduler, block_size = config.scheduler, config.cache.block_size
+    longest = options.max_model_len or min(scheduler.max_model_len, max(VERIFY_CONTEXT, 2 * scheduler.token_budget))
+    room_for_two = 2 * -(-longest // block_size)
+    num_blocks = options.num_blocks or min(config.cache.num_blocks, room_for_two)
+    return replace(options, max_model_len=longest, num_blocks=num_blocks)

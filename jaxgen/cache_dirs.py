@@ -1,0 +1,63 @@
+"""The user's cache directory: what jaxgen keeps between starts and can make again. Host only, no jax."""
+
+import logging
+import os
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheDirs:
+    """Folders of one cache directory, all of which exist; None: nothing is kept. Where what a folder holds changes, so
+    does its version."""
+
+    compiled: Path | None = None
+    """Compiled programs, see jaxgen.compilation_cache."""
+    tokenizers: Path | None = None
+    """Tokenizers as transformers made them, see jaxgen.tokenizer_cache."""
+    tuning: Path | None = None
+    """Measured step times, see jaxgen.tuning_store."""
+    kernels: Path | None = None
+    """Native kernels compiled for this machine, see jaxgen.kernels."""
+
+
+def default_cache_dir() -> Path:
+    """The platform's place for a user's caches."""
+    return platformdirs.user_cache_path("jaxgen", appauthor=False)
+
+
+def open_cache_dirs(root: Path | str | None = None) -> CacheDirs:
+    """The folders in ``root`` (None: the default), made where they are missing.
+
+    Only the user may enter them: whoever can write compiled programs decides what this process runs. Where files cannot
+    be written, one warning says so and nothing is kept: everything works without.
+    """
+    root = default_cache_dir() if root is None else Path(root)
+    folders = [root / name / "v1" for name in ("compiled", "tokenizers", "tuning", "kernels")]
+    try:
+        for folder in folders:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+    except OSError as error:
+        logger.warning("nothing is kept for a faster next start: --cache-dir %s cannot be written (%s)", root, error)
+        return CacheDirs()
+    return CacheDirs(*folders)
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file of the cache at once, so that nobody reads half of it; where that fails, a warning says so."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        logger.warning("%s cannot be written: %s", path, error)
+        with suppress(OSError):
+            partial.unlink()

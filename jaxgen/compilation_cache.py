@@ -1,0 +1,85 @@
+"""JAX's persistent compilation cache: a program that was compiled once is read from a file at the next start.
+
+JAX names an entry by a hash of program, jaxlib, compiler flags and device (on a CPU also its instruction set), so an
+entry is never taken for another machine or version; what is no longer used goes when the bound on size is reached.
+"""
+
+import glob
+import logging
+import re
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache as jax_cache
+
+logger = logging.getLogger(__name__)
+
+MAX_BYTES = 2 * 2**30
+_SETTINGS: dict[str, Any] = {
+    "jax_compilation_cache_max_size": MAX_BYTES,
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+}
+_TROUBLE = re.compile(r"Error (?:reading|writing) persistent compilation cache entry for '(?P<program>[^']*)'")
+_lock = threading.Lock()
+
+
+@contextmanager
+def persistent_compilation(directory: Path | None) -> Iterator[None]:
+    """While this is open, programs are compiled through the cache in ``directory``; afterwards JAX is as it was.
+
+    None, or a cache that the user set up with JAX's own settings: nothing is changed. An entry that cannot be read is
+    compiled and written anew, one that cannot be written is left out; a warning tells how many they were. The settings
+    belong to the process, so of several threads one is inside at a time.
+    """
+    if directory is None or jax.config.jax_compilation_cache_dir is not None:
+        yield
+        return
+    settings = {"jax_compilation_cache_dir": str(directory), **_SETTINGS}
+    with _lock, _troubles(directory):
+        before = {name: getattr(jax.config, name) for name in settings}
+        try:
+            _configure(settings)
+            yield
+        finally:
+            _configure(before)
+
+
+def _configure(settings: dict[str, Any]) -> None:
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    jax_cache.reset_cache()  # JAX looks at its settings once
+
+
+@contextmanager
+def _troubles(directory: Path) -> Iterator[None]:
+    """Turns JAX's warnings about single entries into one line, and drops those entries: JAX itself would neither
+    replace nor remove them."""
+    found: list[str] = []
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def note(message: Warning | str, *rest: Any, **keywords: Any) -> None:
+            trouble = _TROUBLE.match(str(message))
+            if trouble is None:
+                show(message, *rest, **keywords)
+                return
+            found.append(str(message))
+            for entry in directory.glob(f"{glob.escape(trouble['program'])}-*-cache"):
+                entry.unlink(missing_ok=True)
+
+        warnings.filterwarnings("always", _TROUBLE.pattern)
+        warnings.showwarning = note
+        yield
+    if found:
+        logger.warning(
+            "%d programs were compiled without the cache in %s, whose entries are damaged or cannot be written: %s",
+            len(found),
+            directory,
+            found[0],
+        )

@@ -1,0 +1,96 @@
+"""The knee of synthetic curves, and the roofline of known devices."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from jaxgen.device_info import DeviceInfo
+from jaxgen.token_budget import CPU_BUDGET, UNKNOWN_BUDGET, default_budget, knee, past_knee
+
+BUDGETS = (16, 32, 64, 128, 256, 512, 1024, 2048)
+A, KNEE = 0.01, 128
+"""Fixed seconds of a step, and the tokens whose own time is as much."""
+
+
+def times(curve: Callable[[float], float], budgets: tuple[int, ...] = BUDGETS) -> dict[int, float]:
+    return {budget: curve(budget) for budget in budgets}
+
+
+def flat_then_linear(tokens: float) -> float:
+    return max(A, A * tokens / KNEE)
+
+
+def affine(tokens: float) -> float:
+    return A + A * tokens / KNEE
+
+
+@pytest.mark.parametrize("curve", [flat_then_linear, affine])
+def test_the_knee_is_where_fixed_and_growing_time_are_equal(curve: Callable[[float], float]) -> None:
+    assert knee(times(curve)) == KNEE
+
+
+@pytest.mark.parametrize("curve", [flat_then_linear, affine])
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_moves_the_knee_by_one_doubling_at_most(curve: Callable[[float], float], seed: int) -> None:
+    noise = random.Random(seed)
+    measured = {budget: t * noise.lognormvariate(0, 0.05) for budget, t in times(curve).items()}
+    assert knee(measured) in (KNEE // 2, KNEE, 2 * KNEE)
+
+
+def test_without_gain_from_batching_the_smallest_is_best() -> None:
+    assert knee(times(lambda tokens: tokens / 1000)) == BUDGETS[0]
+
+
+def test_without_cost_the_largest_is_best() -> None:
+    assert knee(times(lambda tokens: A)) == BUDGETS[-1]
+    assert knee({64: A}) == 64
+
+
+def test_of_equals_the_smaller() -> None:
+    assert knee({64: 1.0, 256: 2.0}) == 64
+
+
+@pytest.mark.parametrize("curve", [flat_then_linear, affine, lambda tokens: tokens / 1000])
+def test_no_larger_budget_wins_once_the_knee_is_past(curve: Callable[[float], float]) -> None:
+    ends = [end for end in range(1, len(BUDGETS) + 1) if past_knee(times(curve, BUDGETS[:end]))]
+    assert ends, "never past"
+    assert knee(times(curve, BUDGETS[: ends[0]])) == knee(times(curve))
+
+
+def test_one_slow_reading_does_not_end_the_search() -> None:
+    slow = times(affine, BUDGETS[:4]) | {BUDGETS[4]: 10 * A}
+    assert not past_knee(slow)
+    assert past_knee(slow | {BUDGETS[5]: 20 * A})
+
+
+def test_never_past_while_tokens_are_free() -> None:
+    assert not past_knee(times(lambda tokens: A))
+    assert not past_knee({16: A})
+
+
+@pytest.mark.parametrize(
+    ("kind", "budget"),
+    [
+        ("NVIDIA B200", 320),
+        ("NVIDIA H200", 256),
+        ("NVIDIA H100 80GB HBM3", 320),
+        ("NVIDIA H100 PCIe", 384),
+        ("NVIDIA A100-SXM4-80GB", 192),
+        ("NVIDIA A100-PCIE-40GB", 256),
+        ("NVIDIA L4", 448),
+        ("NVIDIA L40S", 448),
+        ("NVIDIA A10G", 128),
+        ("NVIDIA GeForce RTX 4090", 192),
+        ("NVIDIA A10", UNKNOWN_BUDGET),
+        ("Some Accelerator", UNKNOWN_BUDGET),
+    ],
+)
+def test_the_roofline_of_a_gpu(kind: str, budget: int) -> None:
+    decided = default_budget(DeviceInfo("gpu", kind, 100))
+    assert decided.tokens == budget
+    assert kind in decided.reason
+
+
+def test_a_cpu_has_a_constant() -> None:
+    assert default_budget(DeviceInfo("cpu", "any", 2)).tokens == CPU_BUDGET

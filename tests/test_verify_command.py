@@ -1,0 +1,87 @@
+"""``jaxgen verify-determinism``: what it says, and its exit status."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jaxgen.determinism import Scenario
+from jaxgen.kernels import REFERENCE
+from server.cli import main
+from weights.tiny import make_tiny_checkpoint
+
+FLAGS = (
+    "--requests",
+    "14",
+    "--token-budget",
+    "32",
+    "--max-num-seqs",
+    "8",
+    "--max-model-len",
+    "128",
+    "--block-size",
+    "16",
+)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> str:
+    directory = tmp_path_factory.mktemp("tiny")
+    make_tiny_checkpoint(directory)
+    return str(directory)
+
+
+@pytest.fixture(autouse=True)
+def _reference_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Native kernels would be compiled anew for this run's cache directory."""
+    monkeypatch.setattr("jaxgen.assemble.choose", lambda device, dtype, directory: REFERENCE)
+
+
+def test_all_bits_agree(directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = tmp_path / "report.json"
+    assert main(["verify-determinism", "--model", directory, *FLAGS, "--json", str(report)]) == 0
+    printed = capsys.readouterr().out
+    assert "all bits agree" in printed
+    found = json.loads(report.read_text())
+    assert found["passed"] is True
+    assert (found["model"], found["token_budget"]) == (directory, 32)
+    assert len(found["scenarios"]) == 6
+    for scenario in found["scenarios"]:
+        assert scenario["name"] in printed
+        assert scenario["compared"] > 0
+        assert all(scenario["happened"].values())
+
+
+def test_what_differs_is_shown(
+    directory: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    different = Scenario("all at once")
+    different.compare("request-1", ["a", "b"], ["a", "c"])
+    monkeypatch.setattr("jaxgen.assemble.Verifier.verify", lambda self: [different])
+    assert main(["verify-determinism", "--model", directory, *FLAGS]) == 1
+    printed = capsys.readouterr().out
+    assert "1 of 1 answers differ" in printed
+    assert "request-1, event 1" in printed
+    assert "expected b" in printed
+    assert "found    c" in printed
+    assert "NOT reproducible" in printed
+
+
+def test_what_was_not_covered_is_no_success(
+    directory: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = Scenario("all at once", compared=3, happened={"preemptions": 0})
+    monkeypatch.setattr("jaxgen.assemble.Verifier.verify", lambda self: [missing])
+    assert main(["verify-determinism", "--model", directory, *FLAGS]) == 1
+    assert "not covered" in capsys.readouterr().out
+
+
+def test_what_cannot_be_done(directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify-determinism", "--model", str(tmp_path / "nowhere")]) == 2
+    assert "nowhere" in capsys.readouterr().err
+    assert main(["verify-determinism", "--model", directory, "--max-model-len", "100000"]) == 2
+    assert "--max-model-len" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as error:
+        main(["verify-determinism", "--requests", "3"])
+    assert error.value.code == 2
+    assert "--requests" in capsys.readouterr().err
