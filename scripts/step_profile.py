@@ -1,6 +1,6 @@
 """Where the time of a step goes: the costliest operations of the compiled program, by jax.profiler, under steady load.
 
-    .venv/bin/python scripts/step_profile.py --kernels native --clients 16
+    .venv/bin/python scripts/step_profile.py --kernels chosen --clients 16
     .venv/bin/python scripts/step_profile.py --kernels XLA --dtype float32 --top 20
 
 Times are summed over all threads that ran the operation (an operation that two threads share counts twice), and given
@@ -24,13 +24,11 @@ import jax
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from jaxgen.config import CacheConfig, EngineConfig, SchedulerConfig
-from jaxgen.device_info import this_cpu
 from jaxgen.engine import Engine
-from jaxgen.kernels import REFERENCE, choose
 from jaxgen.models import init_params
 from jaxgen.programs import compile_step
 from jaxgen.request import Request, SamplingParams
-from scripts.step_time import SHAPES
+from scripts.step_time import SHAPES, kernels_for
 
 PROMPT_TOKENS, ANSWER_TOKENS = 256, 60
 
@@ -80,15 +78,13 @@ def operations(program: str) -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
-    parser.add_argument("--kernels", choices=("XLA", "native"), default="native")
+    parser.add_argument("--kernels", choices=("XLA", "chosen"), default="chosen")
     parser.add_argument("--budget", type=int, default=64)
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--top", type=int, default=10)
     args = parser.parse_args()
     model = replace(SHAPES["88m"], dtype=args.dtype)
-    with tempfile.TemporaryDirectory() as directory:
-        native = args.kernels == "native"
-        kernels = choose(this_cpu(), args.dtype, Path(directory)) if native else REFERENCE
+    kernels = kernels_for(args.kernels, args.dtype)
     scheduler = SchedulerConfig(args.budget, min(16, args.budget), 2048)
     config = EngineConfig(CacheConfig(64, 256), scheduler, seed=0, max_logit_bias=16)
     compiled = compile_step(model, config, kernels)
@@ -98,7 +94,7 @@ def main() -> None:
     known = operations(program.as_text())
     costs = Counter({name: time for name, time in spent.items() if name in known})
     total = sum(costs.values())
-    print(f"# {args.kernels} kernels, {args.dtype}, budget {args.budget}, {args.clients} clients, {steps} steps")
+    print(f"# {kernels.name} kernels, {args.dtype}, budget {args.budget}, {args.clients} clients, {steps} steps")
     print(f"{total / steps / 1e3:8.2f} ms a step in all operations")
     for name, time in costs.most_common(args.top):
         print(f"{time / steps / 1e3:8.2f} ms {100 * time / total:5.1f} %  {name}: {known[name]}")

@@ -4,6 +4,7 @@ Full steps: as many decodes as there are rows, each at the given context, and a 
 
     .venv/bin/python scripts/step_time.py --budgets 16,32,64,128,256
     .venv/bin/python scripts/step_time.py --budgets 64 --max-model-lens 1024,32768 --repeats 200
+    .venv/bin/python scripts/step_time.py --kernels XLA --dtype float32
 """
 
 import argparse
@@ -17,8 +18,11 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from jaxgen.assemble import device_info
+from jaxgen.cache_dirs import open_cache_dirs
 from jaxgen.config import CacheConfig, EngineConfig, LlamaConfig, RopeConfig, SchedulerConfig
 from jaxgen.engine import Engine
+from jaxgen.kernels import REFERENCE, Kernels, choose
 from jaxgen.models import Params, init_params
 from jaxgen.programs import compile_step
 from jaxgen.request import Request, SamplingParams
@@ -63,7 +67,19 @@ class Load:
     repeats: int
 
 
-def build(model: LlamaConfig, params: Params, budget: int, max_model_len: int, load: Load) -> tuple[Engine, float]:
+def kernels_for(name: str, dtype: str) -> Kernels:
+    """XLA's, or those that ``jaxgen serve`` would choose on this machine."""
+    if name == "XLA":
+        return REFERENCE
+    folder = open_cache_dirs().kernels
+    if folder is None:
+        raise SystemExit("native kernels need a cache directory that can be written")
+    return choose(device_info(), dtype, folder)
+
+
+def build(
+    model: LlamaConfig, params: Params, kernels: Kernels, budget: int, max_model_len: int, load: Load
+) -> tuple[Engine, float]:
     """An engine with room for the load and for one sequence of full length, and the seconds its compilation took."""
     per_row = -(-(load.context + load.repeats + 64) // BLOCK_SIZE) + 1
     prompts = budget * load.repeats // BLOCK_SIZE + 64
@@ -75,7 +91,7 @@ def build(model: LlamaConfig, params: Params, budget: int, max_model_len: int, l
         max_logit_bias=16,
     )
     started = time.perf_counter()
-    compiled = compile_step(model, config)
+    compiled = compile_step(model, config, kernels)
     seconds = time.perf_counter() - started
     return Engine(model, config, params, frozenset(), compiled=compiled), seconds
 
@@ -106,6 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="88m")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"))
+    parser.add_argument("--kernels", choices=("XLA", "chosen"), default="chosen")
     parser.add_argument("--budgets", default="16,32,64,128,256")
     parser.add_argument("--max-model-lens", default="2048")
     parser.add_argument("--context", type=int, default=300)
@@ -114,6 +131,7 @@ def main() -> None:
     args = parser.parse_args()
     model = SHAPES[args.shape]
     model = replace(model, dtype=args.dtype or model.dtype)
+    kernels = kernels_for(args.kernels, model.dtype)
     params = init_params(model, seed=0)
     load = Load(args.context, args.rows, args.repeats)
     variants = [
@@ -123,7 +141,7 @@ def main() -> None:
     ]
     engines = {}
     for budget, length in variants:
-        engines[budget, length], compile_seconds = build(model, params, budget, length, load)
+        engines[budget, length], compile_seconds = build(model, params, kernels, budget, length, load)
         fill(engines[budget, length], load)
         print(f"# budget {budget}, max_model_len {length}: compiled in {compile_seconds:.1f} s", flush=True)
     # Variants take turns, so that a change of the machine's speed meets all of them.
@@ -136,6 +154,7 @@ def main() -> None:
         row = {
             "shape": args.shape,
             "dtype": model.dtype,
+            "kernels": kernels.name,
             "budget": budget,
             "max_model_len": length,
             "rows": args.rows,

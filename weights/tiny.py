@@ -6,6 +6,7 @@ Its tokenizer has one token per byte and a few common words, so it can spell any
 import json
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
@@ -25,10 +26,11 @@ kept in blocks, and when there are no more blocks a sequence gives its own back 
 answers many people at once, and each of them should see the same words that they would have seen alone."""
 
 
-def make_tiny_checkpoint(directory: Path, *, seed: int = 0) -> None:
+def make_tiny_checkpoint(directory: Path, *, seed: int = 0, **config: object) -> None:
     """Write a Llama checkpoint of two layers, hidden size 64 and context 2048 into ``directory``, in float32.
 
-    The same seed gives the same bytes. Files of the same names are overwritten.
+    ``config`` replaces values of config.json, so it need not be tiny. The same seed gives the same bytes. Files of the
+    same names are overwritten.
     """
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = _tokenizer()
@@ -64,6 +66,7 @@ def make_tiny_checkpoint(directory: Path, *, seed: int = 0) -> None:
             "tie_word_embeddings": False,
             "bos_token_id": bos,
             "eos_token_id": eos,
+            **config,
         },
     )
     _write_weights(directory, seed)
@@ -88,10 +91,13 @@ def _write_weights(directory: Path, seed: int) -> None:
     """Noise that neither dies out nor explodes: ones for norms, and rows of unit length in expectation."""
     rng = np.random.default_rng(seed)
     tensors = {}
-    for parameter in parameters(read_model_config(directory)):
+    config = read_model_config(directory)
+    dtype = np.dtype(getattr(ml_dtypes, config.dtype, config.dtype))
+    for parameter in parameters(config):
         for source, _ in parameter.pieces():
             noise = rng.standard_normal(source.shape, np.float32) / np.float32(np.sqrt(source.shape[-1]))
-            tensors[source.name] = np.ones(source.shape, np.float32) if len(source.shape) == 1 else noise
+            values = np.ones(source.shape) if len(source.shape) == 1 else noise
+            tensors[source.name] = values.astype(dtype)
     save_file(tensors, directory / SINGLE, metadata={"format": "pt"})
 
 
