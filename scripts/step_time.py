@@ -109,6 +109,7 @@ def fill(engine: Engine, load: Load) -> None:
 def measure(engine: Engine, load: Load, chunk: int) -> list[float]:
     """Seconds of each step with all rows decoding and, if ``chunk`` is not 0, that many prompt tokens beside them."""
     seconds = []
+    engine.step()  # the first returns at once: there is none before it to wait for
     for i in range(load.repeats):
         if chunk:
             engine.add(Request(f"prompt-{i}", tuple(range(1, chunk + 1)), SamplingParams(max_tokens=1)))
