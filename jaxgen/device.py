@@ -1,5 +1,6 @@
 """The device's half of an engine: parameters, cache, rows and the compiled programs that work on them."""
 
+import atexit
 import logging
 
 import jax
@@ -15,6 +16,12 @@ from jaxgen.step import StepOutput
 from jaxgen.step_batch import Packer
 
 logger = logging.getLogger(__name__)
+
+
+@atexit.register
+def wait_for_all() -> None:
+    """Until nothing is computed any more: XLA aborts a process that ends while a program runs on its CPU."""
+    jax.block_until_ready(jax.live_arrays())
 
 
 class Device:

@@ -22,7 +22,7 @@ CHECKED_TOKENS = 512
 """Tokens compared, at least: sums in another order, rounded to bfloat16, changed the result of one token in 140."""
 MIN_STEPS = 16
 """The first are slower and say little of time."""
-CLEARLY_FASTER = 0.9
+CLEARLY_FASTER = 0.95
 """Largest ratio of step times, narrow to wide, for which two programs are worth having."""
 
 

@@ -1,6 +1,9 @@
 """The engine on a tiny random model: every schedule gives the same answers, and nothing is compiled twice."""
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -268,3 +271,21 @@ def test_params_are_what_abstract_params_say() -> None:
     assert {path: (p.shape, p.dtype) for path, p in made.items()} == {
         path: (p.shape, p.dtype) for path, p in abstract_params(LLAMA).items()
     }
+
+
+LEAVE = """
+from dataclasses import replace
+from tests.engines import LLAMA, engine_config, make_engine, request
+model = replace(LLAMA, hidden_size=1024, intermediate_size=4096)
+config = engine_config(token_budget=512, max_num_seqs=1, max_model_len=1024, num_blocks=128)
+engine = make_engine(model=model, config=config)
+engine.add(request("a", [5] * 512, max_tokens=2))
+engine.step()
+"""
+
+
+def test_a_process_may_end_while_a_step_runs() -> None:
+    """XLA would abort it: the engine waits."""
+    root = Path(__file__).parent.parent
+    done = subprocess.run([sys.executable, "-c", LEAVE], cwd=root, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

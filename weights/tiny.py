@@ -29,11 +29,12 @@ answers many people at once, and each of them should see the same words that the
 def make_tiny_checkpoint(directory: Path, *, seed: int = 0, **config: object) -> None:
     """Write a Llama checkpoint of two layers, hidden size 64 and context 2048 into ``directory``, in float32.
 
-    ``config`` replaces values of config.json, so it need not be tiny. The same seed gives the same bytes. Files of the
-    same names are overwritten.
+    ``config`` replaces values of config.json, so it need not be tiny; every token of a larger vocabulary is a word. The
+    same seed gives the same bytes. Files of the same names are overwritten.
     """
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = _tokenizer()
+    tokenizer.add_tokens([f" word{token}" for token in range(_VOCAB_SIZE, int(str(config.get("vocab_size", 0))))])
     bos, eos = tokenizer.token_to_id(BOS), tokenizer.token_to_id(EOS)
     tokenizer.save(str(directory / "tokenizer.json"))
     _write_json(
