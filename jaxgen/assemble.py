@@ -261,4 +261,5 @@ def _verify_options(parts: Parts, options: EngineOptions) -> EngineOptions:
     longest = options.max_model_len or min(scheduler.max_model_len, max(VERIFY_CONTEXT, 2 * scheduler.token_budget))
     room_for_two = 2 * -(-longest // block_size)
     num_blocks = options.num_blocks or min(config.cache.num_blocks, room_for_two)
-    return replace(options, max_model_len=longest, num_blocks=num_blocks)
+    budget = scheduler.token_budget
+    return replace(options, token_budget=budget, max_model_len=longest, num_blocks=num_blocks)

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import logging
 import os
 import shlex
 import signal
@@ -22,6 +21,7 @@ from jaxgen.request import ModelInfo
 from server.app import create_app
 from server.config import DEFAULT_CONFIG, ServerConfig
 from server.lifecycle import Lifecycle
+from server.log import set_up_logging
 
 if TYPE_CHECKING:
     from jaxgen.async_engine import AsyncEngine
@@ -209,8 +209,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def main(argv: Sequence[str]) -> int:
     """``jaxgen serve``; 0 after a clean stop, 1 when the engine died, 2 when it could not start."""
     args = make_parser().parse_args(argv)
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("jaxgen").setLevel(logging.INFO)
+    set_up_logging("%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         limits = {name: getattr(args, name) for name in LIMITS}
         config = ServerConfig(api_keys=(args.api_key,) if args.api_key else (), **limits)

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ import configargparse
 
 from jaxgen.config import DTYPES, ConfigError
 from jaxgen.token_budget import TUNE_CONTEXT, TUNE_ROUNDS, power
+from server.log import set_up_logging
 
 if TYPE_CHECKING:
     from jaxgen.tune import StepTime, Tuning
@@ -97,8 +97,7 @@ def _tune(args: Any) -> tuple["Tuning", Path | None]:
 def main(argv: Sequence[str]) -> int:
     """``jaxgen tune``; 0, or 2 when the model cannot be measured."""
     args = parse_options(argv)
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    logging.getLogger("jaxgen").setLevel(logging.INFO)
+    set_up_logging()
     print(f"first blocks of steps\n{_HEADER}", file=sys.stderr, flush=True)
     try:
         tuning, kept = _tune(args)

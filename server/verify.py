@@ -1,7 +1,6 @@
 """``jaxgen verify-determinism``: show on a model and a device that answers keep their bits. A composition root."""
 
 import json
-import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import configargparse
 
 from jaxgen.config import DTYPES, ConfigError, EngineOptions
+from server.log import set_up_logging
 
 if TYPE_CHECKING:
     from jaxgen.determinism import Scenario
@@ -47,8 +47,7 @@ def parse_options(argv: Sequence[str]) -> Any:
 def main(argv: Sequence[str]) -> int:
     """``jaxgen verify-determinism``; 0 if all bits agree, 1 if not or not all was covered, 2 when it cannot be done."""
     args = parse_options(argv)
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    logging.getLogger("jaxgen").setLevel(logging.INFO)
+    set_up_logging()
     from jaxgen.assemble import verify_determinism
 
     options = EngineOptions(**{name: getattr(args, name) for name in ENGINE_FLAGS}, single_shape=args.single_shape)

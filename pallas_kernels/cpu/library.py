@@ -1,6 +1,7 @@
 """The native kernels of this machine: compiled once, proven in a process of their own, then loaded into this one."""
 
 import ctypes
+import logging
 import os
 import stat
 import sys
@@ -14,6 +15,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.cpu.build import Recipe, UnavailableError, run
+
+logger = logging.getLogger(__name__)
 
 DTYPES = ("float32", "bfloat16")
 """What the kernels compute with; for others use the ``_ref`` twins."""
@@ -131,6 +134,7 @@ def load(directory: Path, *, compiler: str | None = None) -> Library:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         _refuse_shared(directory)
         if not path.exists():
+            logger.info("compiling the native kernels for this machine, which takes some ten seconds, once")
             _make(recipe, path)
         return Library.open(path, recipe.digest)
     except OSError as error:
