@@ -15,11 +15,11 @@ from tqdm import tqdm
 from jaxgen.async_engine import AsyncEngine
 from jaxgen.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.compilation_cache import persistent_compilation
-from jaxgen.config import DType, EngineConfig, EngineOptions, ModelConfig
+from jaxgen.config import DType, EngineConfig, EngineOptions, KernelChoice, ModelConfig
 from jaxgen.determinism import Scenario, Verifier
 from jaxgen.device_info import DeviceInfo, choose_dtype, this_cpu
 from jaxgen.engine import Engine
-from jaxgen.kernels import Kernels, choose, native_dtypes
+from jaxgen.kernels import REFERENCE, Kernels, choose, native_dtypes
 from jaxgen.memory_plan import DeviceMemory, block_bytes, resolve
 from jaxgen.models import PackedParams, abstract_params
 from jaxgen.models.packing import pack_params
@@ -49,14 +49,20 @@ class Parts:
     device: DeviceInfo
     memory: DeviceMemory
     caches: CacheDirs
+    kernels: KernelChoice
 
     @property
     def params_bytes(self) -> int:
         return sum(p.size * p.dtype.itemsize for p in abstract_params(self.model).values())
 
+    @property
+    def tuning_folder(self) -> Path | None:
+        """Measurements are kept of the kernels that are chosen, not of others."""
+        return self.caches.tuning if self.kernels == "auto" else None
+
     def resolve(self, options: EngineOptions) -> EngineConfig:
         """The configuration that honours ``options`` and fits; the log says which rule chose the token budget."""
-        budget = choose_budget(self.caches.tuning, self.model, self.device)
+        budget = choose_budget(self.tuning_folder, self.model, self.device)
         config = resolve(options, self.model, self.memory, token_budget=budget.tokens, params_bytes=self.params_bytes)
         if options.token_budget is None:
             logger.info("token budget %d: %s", config.scheduler.token_budget, budget.reason)
@@ -64,14 +70,16 @@ class Parts:
 
     def load(self, *, progress: bool) -> tuple[Kernels, PackedParams]:
         """The device's kernels, and the parameters as they read them. Raises ConfigError."""
-        with ExitStack() as stack:
-            # native kernels stay in memory when their file is gone
-            folder = self.caches.kernels
-            if folder is None:
-                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxgen-kernels-")))
-            kernels = choose(self.device, self.model.dtype, folder)
+        kernels = REFERENCE if self.kernels == "xla" else self._choose_kernels()
         params = dict(load_params(self.directory, self.model, progress=progress))
         return kernels, pack_params(self.model, params, kernels)
+
+    def _choose_kernels(self) -> Kernels:
+        with ExitStack() as stack:
+            folder = self.caches.kernels
+            if folder is None:  # native kernels stay in memory when their file is gone
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxgen-kernels-")))
+            return choose(self.device, self.model.dtype, folder)
 
     def build(
         self, config: EngineConfig, options: EngineOptions, eos_token_ids: frozenset[int], *, progress: bool
@@ -85,12 +93,19 @@ class Parts:
 
 
 def find_parts(
-    model: str | None = None, *, dtype: DType | Literal["auto"] = "auto", cache_dir: Path | str | None = None
+    model: str | None = None,
+    *,
+    dtype: DType | Literal["auto"] = "auto",
+    kernels: KernelChoice = "auto",
+    cache_dir: Path | str | None = None,
 ) -> Parts:
-    """For a model directory or hub id (None: the embedded default). Raises ConfigError."""
+    """For a model directory or hub id (None: the embedded default). ``kernels``: the fastest, or XLA's everywhere.
+
+    Raises ConfigError.
+    """
     device = device_info()
-    directory, config = find_model(model, dtype, device)
-    return Parts(directory, config, device, device_memory(), open_cache_dirs(cache_dir))
+    directory, config = find_model(model, dtype, kernels, device)
+    return Parts(directory, config, device, device_memory(), open_cache_dirs(cache_dir), kernels)
 
 
 def device_memory() -> DeviceMemory:
@@ -112,11 +127,14 @@ def device_info() -> DeviceInfo:
     return DeviceInfo(device.platform, device.device_kind, device.core_count, compute_capability=capability)
 
 
-def find_model(model: str | None, dtype: DType | Literal["auto"], device: DeviceInfo) -> tuple[Path, ModelConfig]:
+def find_model(
+    model: str | None, dtype: DType | Literal["auto"], kernels: KernelChoice, device: DeviceInfo
+) -> tuple[Path, ModelConfig]:
     """The directory of a model (None: the embedded default), and its configuration in the dtype to compute in."""
     directory = resolve_model(model) if model else default_model()
     config = load_model_config(directory, dtype)
-    chosen = choose_dtype(config.dtype, device, native_dtypes(device)) if dtype == "auto" else config.dtype
+    native = native_dtypes(device) if kernels == "auto" else ()
+    chosen = choose_dtype(config.dtype, device, native) if dtype == "auto" else config.dtype
     if chosen != config.dtype:
         logger.info(
             "computing in %s, which holds the checkpoint's %s exactly and is faster on this %s (--dtype chooses)",
@@ -161,6 +179,7 @@ def open_engine(
     *,
     served_name: str | None = None,
     dtype: DType | Literal["auto"] = "auto",
+    kernels: KernelChoice = "auto",
     options: EngineOptions | None = None,
     cache_dir: Path | str | None = None,
     compilation_cache: bool = True,
@@ -172,7 +191,7 @@ def open_engine(
     ``cache_dir`` (None: the user's) keeps compiled programs, unless ``compilation_cache`` is off, and more for the next
     start. Raises ConfigError naming what is wrong with a flag or a file.
     """
-    parts = find_parts(model, dtype=dtype, cache_dir=cache_dir)
+    parts = find_parts(model, dtype=dtype, kernels=kernels, cache_dir=cache_dir)
     tokenizer = load_tokenizer(parts.directory, parts.caches.tokenizers)
     eos_token_ids = read_eos_token_ids(parts.directory)
     options = options or EngineOptions()
@@ -195,6 +214,7 @@ def tune(
     model: str | None = None,
     *,
     dtype: DType | Literal["auto"] = "auto",
+    kernels: KernelChoice = "auto",
     cache_dir: Path | str | None = None,
     budgets: Sequence[int] | None = None,
     context: int = TUNE_CONTEXT,
@@ -205,20 +225,20 @@ def tune(
 
     From then on ``open_engine`` uses it when no token budget is given. Raises ConfigError.
     """
-    parts = find_parts(model, dtype=dtype, cache_dir=cache_dir)
+    parts = find_parts(model, dtype=dtype, kernels=kernels, cache_dir=cache_dir)
     with persistent_compilation(parts.caches.compiled):
-        kernels, params = parts.load(progress=False)
+        chosen, params = parts.load(progress=False)
         tuning = measure(
             parts.model,
             params,
             parts.memory,
-            kernels=kernels,
+            kernels=chosen,
             budgets=budgets,
             context=context,
             rounds=rounds,
             report=report,
         )
-    folder = parts.caches.tuning
+    folder = parts.tuning_folder
     return tuning, save_record(folder, parts.model, parts.device, asdict(tuning)) if folder else None
 
 
@@ -226,6 +246,7 @@ def verify_determinism(
     model: str | None = None,
     *,
     dtype: DType | Literal["auto"] = "auto",
+    kernels: KernelChoice = "auto",
     options: EngineOptions | None = None,
     cache_dir: Path | str | None = None,
     requests: int,
@@ -236,7 +257,7 @@ def verify_determinism(
 
     Where ``options`` do not say, sequences are short, yet longer than a step, with blocks for two of the longest.
     """
-    parts = find_parts(model, dtype=dtype, cache_dir=cache_dir)
+    parts = find_parts(model, dtype=dtype, kernels=kernels, cache_dir=cache_dir)
     options = _verify_options(parts, options or EngineOptions())
     with persistent_compilation(parts.caches.compiled):
         engine = parts.build(parts.resolve(options), options, frozenset(), progress=False)

@@ -8,6 +8,8 @@ from typing import Literal
 
 DType = Literal["float32", "bfloat16", "float16"]
 DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")
+KernelChoice = Literal["auto", "xla"]
+KERNEL_CHOICES: tuple[KernelChoice, ...] = ("auto", "xla")
 
 
 class ConfigError(ValueError):

@@ -6,6 +6,7 @@ import logging
 import jax
 
 from jaxgen.config import EngineConfig, ModelConfig
+from jaxgen.kernels import Kernels
 from jaxgen.kv_cache import init_cache
 from jaxgen.models import PackedParams
 from jaxgen.models.packing import pack_params
@@ -38,6 +39,11 @@ class Device:
         self._narrow_packer = Packer(config, config.narrow_width)
         self._narrow = compiled.narrow
         self.reset()
+
+    @property
+    def kernels(self) -> Kernels:
+        """What the programs are built of."""
+        return self._compiled.kernels
 
     def reset(self) -> None:
         """Forget everything but the parameters."""

@@ -117,6 +117,7 @@ class Engine:
         """A snapshot for metrics."""
         scheduler, counters = self._scheduler, self._counters
         return EngineStats(
+            kernels=self._device.kernels.name,
             num_running=scheduler.num_running + scheduler.num_ending,
             num_waiting=scheduler.num_waiting,
             blocks_total=scheduler.pool.num_blocks,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxgen.assemble import open_engine
-from jaxgen.config import DType, EngineOptions
+from jaxgen.config import DType, EngineOptions, KernelChoice
 from jaxgen.request import FinishReason, Request, SamplingParams, TokenEvent
 
 Prompt = str | Sequence[int]
@@ -40,6 +40,7 @@ class LLM:
         model: str | None = None,
         *,
         dtype: DType | Literal["auto"] = "auto",
+        kernels: KernelChoice = "auto",
         cache_dir: Path | str | None = None,
         compilation_cache: bool = True,
         progress: bool = False,
@@ -49,6 +50,7 @@ class LLM:
         self.engine = open_engine(
             model,
             dtype=dtype,
+            kernels=kernels,
             options=EngineOptions(**options),
             cache_dir=cache_dir,
             compilation_cache=compilation_cache,

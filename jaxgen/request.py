@@ -189,6 +189,8 @@ class EngineStatus:
 class EngineStats:
     """A snapshot for metrics; counters only grow."""
 
+    kernels: str = ""
+    """What the step's attention, cache writes and products are made of."""
     num_running: int = 0
     num_waiting: int = 0
     blocks_total: int = 0

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from time import perf_counter
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from jaxgen.request import EngineClient, TokenEvent
@@ -108,6 +108,9 @@ class _EngineCollector(Collector):
             ),
         }
         model = [self._engine.model.name]
+        kernels = InfoMetricFamily("jaxgen_kernels", "What steps are made of.", labels=_LABEL)
+        kernels.add_metric(model, {"kernels": stats.kernels})
+        yield kernels
         for name, (text, value) in gauges.items():
             gauge = GaugeMetricFamily(f"jaxgen_{name}", text, labels=_LABEL)
             gauge.add_metric(model, value)

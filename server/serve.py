@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import configargparse
 import uvicorn
 
-from jaxgen.config import DTYPES, ConfigError, EngineOptions
+from jaxgen.config import DTYPES, KERNEL_CHOICES, ConfigError, EngineOptions
 from jaxgen.request import ModelInfo
 from server.app import create_app
 from server.config import DEFAULT_CONFIG, ServerConfig
@@ -58,6 +58,12 @@ def make_parser() -> configargparse.ArgumentParser:
         help="auto: the checkpoint's own, or float32 where the device computes that faster",
     )
     engine = parser.add_argument_group("engine")
+    engine.add_argument(
+        "--kernels",
+        choices=KERNEL_CHOICES,
+        default="auto",
+        help="auto: the fastest for the device; xla: XLA's everywhere",
+    )
     engine.add_argument("--max-model-len", type=int, help="longest prompt + answer, tokens (default: what fits)")
     engine.add_argument(
         "--token-budget",
@@ -117,6 +123,7 @@ def _open_engine(args: Any) -> "AsyncEngine":
         args.model,
         served_name=args.served_model_name,
         dtype=args.dtype,
+        kernels=args.kernels,
         options=_engine_options(args),
         cache_dir=args.cache_dir,
         compilation_cache=args.compilation_cache,

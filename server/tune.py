@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import configargparse
 
-from jaxgen.config import DTYPES, ConfigError
+from jaxgen.config import DTYPES, KERNEL_CHOICES, ConfigError
 from jaxgen.token_budget import TUNE_CONTEXT, TUNE_ROUNDS, power
 from server.log import set_up_logging
 
@@ -33,6 +33,7 @@ def parse_options(argv: Sequence[str]) -> Any:
     )
     parser.add_argument("--model", help="directory or hub id; without it the embedded default")
     parser.add_argument("--dtype", choices=("auto", *DTYPES), default="auto", help="as for jaxgen serve")
+    parser.add_argument("--kernels", choices=KERNEL_CHOICES, default="auto", help="as for jaxgen serve")
     parser.add_argument("--cache-dir", type=Path, help="as for jaxgen serve")
     parser.add_argument(
         "--budgets", type=_budgets, help="token budgets to try (default: 16,32,... until past the knee)"
@@ -86,6 +87,7 @@ def _tune(args: Any) -> tuple["Tuning", Path | None]:
     return tune(
         args.model,
         dtype=args.dtype,
+        kernels=args.kernels,
         cache_dir=args.cache_dir,
         budgets=args.budgets,
         context=args.context,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import configargparse
 
-from jaxgen.config import DTYPES, ConfigError, EngineOptions
+from jaxgen.config import DTYPES, KERNEL_CHOICES, ConfigError, EngineOptions
 from server.log import set_up_logging
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def parse_options(argv: Sequence[str]) -> Any:
     )
     parser.add_argument("--model", help="directory or hub id; without it the embedded default")
     parser.add_argument("--dtype", choices=("auto", *DTYPES), default="auto", help="as for jaxgen serve")
+    parser.add_argument("--kernels", choices=KERNEL_CHOICES, default="auto", help="as for jaxgen serve")
     parser.add_argument("--cache-dir", type=Path, help="as for jaxgen serve")
     parser.add_argument("--requests", type=int, default=24, help="how many to compare")
     parser.add_argument("--seed", type=int, default=0, help="of the random requests")
@@ -55,6 +56,7 @@ def main(argv: Sequence[str]) -> int:
         about, scenarios = verify_determinism(
             args.model,
             dtype=args.dtype,
+            kernels=args.kernels,
             options=options,
             cache_dir=args.cache_dir,
             requests=args.requests,

@@ -133,19 +133,18 @@ def test_a_random_default_says_that_it_is(directory: Path, monkeypatch: pytest.M
 
 
 def test_a_checkpoint_is_computed_in_what_is_fast_and_exact(
-    directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """bfloat16 where nothing computes it: the same values in float32, and a line that says so."""
-    monkeypatch.setattr("jaxgen.assemble.native_dtypes", lambda device: ())
     caplog.set_level(logging.INFO, "jaxgen")
     narrow = tmp_path / "bfloat16"
     convert(str(directory), narrow, dtype="bfloat16", progress=False)
     old, new = DeviceInfo("cpu", "old", 2), DeviceInfo("cpu", "new", 2, ("avx512_bf16",))
-    _, own = find_model(str(narrow), "auto", new)
-    _, asked = find_model(str(narrow), "bfloat16", old)
+    _, own = find_model(str(narrow), "auto", "auto", new)
+    _, asked = find_model(str(narrow), "bfloat16", "auto", old)
     assert own.dtype == asked.dtype == "bfloat16"
     assert not caplog.records
-    _, wide = find_model(str(narrow), "auto", old)
+    _, wide = find_model(str(narrow), "auto", "xla", old)
     assert wide.dtype == "float32"
     assert "float32" in caplog.text
     values, exact = load_params(narrow, own, progress=False), load_params(narrow, wide, progress=False)

@@ -206,17 +206,19 @@ def test_configuration_refuses_nonsense_by_name() -> None:
 
 
 def samples(text: str) -> dict[tuple[str, str], float]:
-    """By name and finished_reason; every sample must carry the model's name."""
+    """By name and finished_reason or kernels; every sample must carry the model's name."""
     found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             assert sample.labels["model_name"] == MODEL
-            found[sample.name, sample.labels.get("finished_reason", "")] = sample.value
+            label = sample.labels.get("finished_reason") or sample.labels.get("kernels", "")
+            found[sample.name, label] = sample.value
     return found
 
 
 def test_metrics() -> None:
     numbers = EngineStats(
+        kernels="native",
         num_running=3,
         num_waiting=2,
         blocks_total=8,
@@ -243,6 +245,7 @@ def test_metrics() -> None:
     assert answer.headers["content-type"].startswith("text/plain; version=")
     assert (head.status_code, head.content) == (200, b"")
     found = samples(answer.text)
+    assert found["jaxgen_kernels_info", "native"] == 1
     expected = {
         "num_requests_running": 3,
         "num_requests_waiting": 2,
