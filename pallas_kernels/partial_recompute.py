@@ -1,0 +1,63 @@
+"""Rebuild K and V of one layer from its stored inputs, so that a context kept on the host can be recomputed while the
+rest of it crosses the link (KVPR, arXiv 2411.17089)."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels.write_kv import write_kv_ref
+
+Norm = Callable[[jax.Array], jax.Array]
+Angles = tuple[Float[Array, "T 1 half"], Float[Array, "T 1 half"]]
+"""Cosine and sine of each token's rotary angles."""
+
+
+def partial_recompute_ref(
+    cache: Float[Array, "N L 2 K B D"],
+    layer: Int[Array, ""],
+    x: Float[Array, "T E"],
+    weight: Float[Array, "L O E"],
+    bias: Float[Array, "L O"] | None,
+    angles: Angles | None,
+    slots: Int[Array, "T"],
+    *,
+    norm: Norm | None = None,
+    run: int = 1,
+) -> Float[Array, "N L 2 K B D"]:
+    """Return the cache with K and V of tokens whose inputs to ``layer`` are ``x``, token t's at ``slots[t]``.
+
+    ``norm`` is what the layer does to x first, if anything. ``weight`` and ``bias`` are those of the layers' query, key
+    and value projection, whose last 2 * K * D outputs are K and V of all heads. ``angles``: K is turned by them (rotary
+    embedding with the halves of a head as pairs, arXiv 2104.09864), if given. Products are accumulated, and bias and
+    rotation computed, in float32; the projection is rounded to x's dtype before the rotation and after it.
+
+    A slot of N * B or more writes nothing. Slots must be distinct and not negative. ``run``: the caller's promise that
+    the slots of tokens i * run to (i + 1) * run lie in one block one after another, or all write nothing; it changes no
+    result. 4 * T * E * K * D FLOPs; bytes moved: x, 2 * K * D * E weights, and 2 * T * K * D written.
+    """
+    del run
+    K, D = cache.shape[3], cache.shape[5]
+    if norm is not None:
+        x = norm(x)
+    wide = lax.dot_general(
+        x,
+        weight[layer, -2 * K * D :],
+        (((1,), (1,)), ((), ())),
+        precision=lax.Precision.HIGHEST,
+        preferred_element_type=jnp.float32,
+    )
+    if bias is not None:
+        wide += bias[layer, -2 * K * D :].astype(jnp.float32)
+    kv = wide.astype(x.dtype).reshape(len(x), 2 * K, D)
+    k, v = kv[:, :K], kv[:, K:]
+    return write_kv_ref(cache, layer, k if angles is None else _rotate(k, *angles), v, slots)
+
+
+def _rotate(
+    x: Float[Array, "T K D"], cos: Float[Array, "T 1 half"], sin: Float[Array, "T 1 half"]
+) -> Float[Array, "T K D"]:
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
