@@ -13,11 +13,13 @@ from jaxgen.kv_cache import KVCache, init_cache
 from jaxgen.models import graph_of
 from jaxgen.models.packing import abstract_packed_params
 from jaxgen.row_state import RowLoader, RowState, init_rows, load_penalties, load_row, row_layout
-from jaxgen.step import StepOutput, make_step
+from jaxgen.step import Step, StepOutput, make_step
 from jaxgen.step_batch import batch_layout
 
 CompiledProgram = Callable[..., tuple[KVCache, RowState, StepOutput]]
 """A compiled Step, which takes the words as a numpy array too."""
+STEP_DONATES = (1, 2)
+"""Arguments of a Step that it updates in place: cache and rows."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,17 @@ def compile_step(model: ModelConfig, config: EngineConfig, kernels: Kernels = RE
     )
 
 
-def _compile_width(model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int) -> Any:
+def step_program(
+    model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int
+) -> tuple[Step, tuple[Any, ...]]:
+    """The step of ``width`` tokens and the shapes of its arguments, of which STEP_DONATES are to be donated."""
     cache = jax.eval_shape(lambda: init_cache(model, config.cache, kernels))
     rows = jax.eval_shape(lambda: init_rows(config, model.vocab_size))
     words = jax.ShapeDtypeStruct((batch_layout(width, config.scheduler.max_num_seqs).size,), jnp.int32)
     step = make_step(graph_of(model), model.vocab_size, width, row_layout(config))
-    return (
-        jax.jit(step, donate_argnums=(1, 2)).lower(abstract_packed_params(model, kernels), cache, rows, words).compile()
-    )
+    return step, (abstract_packed_params(model, kernels), cache, rows, words)
+
+
+def _compile_width(model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int) -> Any:
+    step, args = step_program(model, config, kernels, width)
+    return jax.jit(step, donate_argnums=STEP_DONATES).lower(*args).compile()

@@ -1,5 +1,6 @@
 # Sourced by the other scripts, after they have changed to the repository root:
 # make_environment EXTRA makes .venv, or brings it up to date, with the pinned dependencies of that extra ("" for none).
+# make_aot_environment makes .venv-aot, or anew where the pins have changed, to compile for GPUs that are not there.
 
 find_python() {
     # A pyenv shim can be found and still fail, so each candidate is tried by running it.
@@ -14,10 +15,11 @@ find_python() {
 }
 
 create_venv() {
+    directory=$1
     if python=$(find_python); then
-        "$python" -m venv .venv
+        "$python" -m venv "$directory"
     elif command -v uv >/dev/null 2>&1; then
-        uv venv --quiet --seed --python '>=3.12' .venv
+        uv venv --quiet --seed --python '>=3.12' "$directory"
     else
         echo "$0: no Python 3.12 or newer found: install one (for example 'apt install python3.12 python3.12-venv'," \
             "'pyenv install 3.12' or 'uv python install 3.12') and run this again" >&2
@@ -34,9 +36,22 @@ make_environment() {
             return 0
         fi
     done
-    .venv/bin/python -c '' 2>/dev/null || { rm -rf .venv && create_venv || return 1; }
+    .venv/bin/python -c '' 2>/dev/null || { rm -rf .venv && create_venv .venv || return 1; }
     echo "installing jaxgen's dependencies into .venv (once) ..." >&2
     .venv/bin/python -m pip install --quiet --disable-pip-version-check \
         --constraint scripts/constraints.txt --editable ".${extra:+[$extra]}" >&2 || return 1
     printf '%s' "$wanted" >"$stamp"
+}
+
+make_aot_environment() {
+    wanted=$(cksum <scripts/aot_constraints.txt)
+    if [ "$(cat .venv-aot/.installed 2>/dev/null)" = "$wanted" ] && .venv-aot/bin/python -c '' 2>/dev/null; then
+        return 0
+    fi
+    rm -rf .venv-aot
+    create_venv .venv-aot || return 1
+    echo "installing the compiler for GPUs into .venv-aot (once, 1.5 GB) ..." >&2
+    .venv-aot/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+        --requirement scripts/aot_constraints.txt >&2 || return 1
+    printf '%s' "$wanted" >.venv-aot/.installed
 }

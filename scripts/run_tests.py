@@ -30,6 +30,7 @@ PARTS = (
     Part("types", (str(BIN / "mypy"),)),
     Part("imports", (str(BIN / "lint-imports"),)),
     Part("tests", (*PYTEST, "-m", "not full")),
+    Part("aot", ("sh", str(Path(__file__).parent / "check_aot.sh")), full_only=True),
     Part("long tests", (*PYTEST, "-m", "full", "--timeout", "2400"), full_only=True),
 )
 

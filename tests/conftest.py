@@ -11,6 +11,9 @@ from jaxtyping import install_import_hook
 
 import tests.typechecker  # noqa: F401  (the hook finds it as an attribute of ``tests``)
 
+collect_ignore = ["aot"]
+"""They need an environment of their own: scripts/check_aot.sh."""
+
 # Files that never touch an array are left out: the hook would only slow down the scheduler's state machine.
 WITH_ARRAYS = """attention device engine kernels kv_cache layout limbs models narrow packed_weight penalties programs
     row_state sampling step step_batch step_events tune"""

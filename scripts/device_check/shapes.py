@@ -1,0 +1,30 @@
+"""Shapes of models that checks are made with."""
+
+from jaxgen.config import LlamaConfig, RopeConfig
+
+LLAMA3_8B = LlamaConfig(
+    vocab_size=128_256,
+    hidden_size=4096,
+    intermediate_size=14_336,
+    num_layers=32,
+    num_heads=32,
+    num_kv_heads=8,
+    head_dim=128,
+    max_position=8192,
+    dtype="bfloat16",
+    norm_eps=1e-5,
+    rope=RopeConfig(theta=500_000.0),
+)
+TINY = LlamaConfig(
+    vocab_size=2048,
+    hidden_size=64,
+    intermediate_size=128,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    max_position=4096,
+    dtype="bfloat16",
+    norm_eps=1e-5,
+    rope=RopeConfig(),
+)

@@ -1,0 +1,84 @@
+"""Every Pallas kernel, at the sizes of real models, as it is compiled for GPUs: one line each."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.gpu.copy_blocks import gather_blocks, scatter_blocks
+from pallas_kernels.gpu.partial_recompute import partial_recompute
+from pallas_kernels.gpu.write_kv import write_kv
+
+
+@dataclass(frozen=True)
+class Case:
+    """``function`` of ``args``; the first of them is the cache, and donated if the kernel updates it ``in_place``."""
+
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    in_place: bool = True
+
+    @property
+    def cache(self) -> Any:
+        return self.args[0]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def array(*shape: int, dtype: Any = jnp.bfloat16) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def index(*shape: int) -> jax.ShapeDtypeStruct:
+    return array(*shape, dtype=jnp.int32)
+
+
+LLAMA3_8B = array(64, 32, 2, 8, 64, 128)
+"""Its cache."""
+OPT_6_7B = array(16, 32, 2, 32, 64, 128)
+SMALL_HEADS = array(64, 12, 2, 4, 16, 64, dtype=jnp.float16)
+"""Of dimension 64, in blocks of 16 tokens."""
+
+
+def kv(cache: Any, tokens: int) -> Any:
+    return array(tokens, cache.shape[3], cache.shape[5], dtype=cache.dtype)
+
+
+def write(cache: Any, tokens: int) -> tuple[Any, ...]:
+    return cache, index(), kv(cache, tokens), kv(cache, tokens), index(tokens)
+
+
+def write_layers(cache: Any, k: Any, v: Any, slots: Any) -> Any:
+    """As a step writes: a scan over the layers, whose carry the cache is."""
+    layers = jnp.arange(cache.shape[1])
+    return jax.lax.scan(lambda carry, layer: (write_kv(carry, layer, k, v, slots), None), cache, layers)[0]
+
+
+def recompute(
+    cache: Any, tokens: int, hidden: int, heads: int, *, bias: bool = False, angles: bool = True
+) -> tuple[Any, ...]:
+    outputs = (heads + 2 * cache.shape[3]) * cache.shape[5]
+    layers, half = cache.shape[1], array(tokens, 1, cache.shape[5] // 2, dtype=jnp.float32)
+    return (
+        *(cache, index(), array(tokens, hidden, dtype=cache.dtype), array(layers, outputs, hidden, dtype=cache.dtype)),
+        *(array(layers, outputs, dtype=cache.dtype) if bias else None, (half, half) if angles else None, index(tokens)),
+    )
+
+
+CASES = (
+    Case("write_kv", write_kv, write(LLAMA3_8B, 256)),
+    Case("write_kv_heads_64", write_kv, write(SMALL_HEADS, 37)),
+    Case("write_kv_in_scan", write_layers, (LLAMA3_8B, kv(LLAMA3_8B, 256), kv(LLAMA3_8B, 256), index(256))),
+    Case("gather_blocks", gather_blocks, (LLAMA3_8B, index(16), index()), in_place=False),
+    Case("gather_blocks_heads_64", gather_blocks, (SMALL_HEADS, index(16), index()), in_place=False),
+    Case("scatter_blocks", scatter_blocks, (LLAMA3_8B, index(16), array(16, *LLAMA3_8B.shape[1:]), index())),
+    Case("partial_recompute", partial_recompute, recompute(LLAMA3_8B, 1024, 4096, 32)),
+    Case("partial_recompute_blocks", partial(partial_recompute, run=64), recompute(LLAMA3_8B, 1024, 4096, 32)),
+    Case("partial_recompute_opt", partial_recompute, recompute(OPT_6_7B, 1000, 4096, 32, bias=True, angles=False)),
+    Case("partial_recompute_heads_64", partial_recompute, recompute(SMALL_HEADS, 100, 768, 12, bias=True)),
+)

@@ -1,0 +1,134 @@
+"""Compile for a GPU that is not there, to machine code, and read what the compiler says of it.
+
+Needs the CUDA plugin and ptxas of .venv-aot (scripts/aot_constraints.txt) and JAX_PLATFORMS=cpu. One target per
+process: after one, the code of another may compile that a fresh process refuses. Compiled is all it says: nothing of
+results, and cuDNN calls compile to anything.
+"""
+
+import math
+import os
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+from jax.sharding import AbstractDevice, AbstractMesh, SingleDeviceSharding, use_abstract_mesh
+
+
+@dataclass(frozen=True)
+class _Device(AbstractDevice):
+    compute_capability: str
+    """As real GPUs have it; Mosaic takes sm_90 where there is none."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A GPU by its public specifications. ``device`` is what Pallas asks for, ``info`` what XLA's target description
+    has beside what all share."""
+
+    device: _Device
+    capability: str
+    info: str
+
+    @property
+    def text(self) -> str:
+        """A GpuTargetConfigProto."""
+        return f"""
+            gpu_device_info {{
+              cuda_compute_capability {{ {self.capability} }}
+              threads_per_block_limit: 1024  threads_per_warp: 32  threads_per_core_limit: 2048
+              shared_memory_per_block: 49152  registers_per_core_limit: 65536  registers_per_block_limit: 65536
+              block_dim_limit_x: 2147483647  block_dim_limit_y: 65535  block_dim_limit_z: 65535
+              core_count: {self.device.num_cores}  {self.info}
+            }}
+            platform_name: "CUDA"
+            dnn_version_info {{ major: 9 minor: 10 }}
+            runtime_version {{ major: 13 minor: 0 patch: 0 }}
+            device_description_str: "{self.device.device_kind}"
+        """
+
+
+H200 = Target(
+    _Device("NVIDIA H200", 132, "gpu", compute_capability="9.0"),
+    "major: 9 minor: 0 feature_extension: ACCELERATED_FEATURES",
+    "shared_memory_per_core: 233472  shared_memory_per_block_optin: 232448  fpus_per_core: 128"
+    "  memory_bandwidth: 4814000000000  l2_cache_size: 62914560  clock_rate_ghz: 1.98"
+    "  device_memory_size: 150119055360",
+)
+A100 = Target(
+    _Device("NVIDIA A100-SXM4-80GB", 108, "gpu", compute_capability="8.0"),
+    "major: 8 minor: 0",
+    "shared_memory_per_core: 167936  shared_memory_per_block_optin: 166912  fpus_per_core: 64"
+    "  memory_bandwidth: 2039000000000  l2_cache_size: 41943040  clock_rate_ghz: 1.41"
+    "  device_memory_size: 84986691584",
+)
+TARGETS = {"h200": H200, "a100": A100}
+
+
+@dataclass(frozen=True)
+class MosaicKernel:
+    """What ptxas says of one Pallas kernel: registers of a thread, and bytes."""
+
+    registers: int
+    spill_stores: int
+    spill_loads: int
+    shared_memory: int
+    """Dynamic, of a thread block."""
+
+
+@dataclass(frozen=True)
+class Executable:
+    """A compiled program: bytes of memory, HLO text after optimisation, and its Pallas kernels."""
+
+    arguments: int
+    temporaries: int
+    aliased: int
+    hlo: str
+    kernels: tuple[MosaicKernel, ...]
+
+    def copies(self, array: jax.ShapeDtypeStruct) -> list[str]:
+        """The HLO instructions that copy an array of as many elements as this one."""
+        found = re.finditer(r"^.* = \(?\w+\[([\d,]*)\]\S* (?:copy|copy-start)\(.*$", self.hlo, flags=re.MULTILINE)
+        return [line[0] for line in found if math.prod(map(int, filter(None, line[1].split(",")))) == array.size]
+
+
+def compile_for(
+    target: Target, function: Callable[..., Any], args: Sequence[Any], donate: Sequence[int] = ()
+) -> Executable:
+    """Compile ``function`` of arguments shaped like ``args`` (pytrees) for a target."""
+    topology = topologies.get_topology_desc(platform="cuda", target_config=target.text, topology="1x1x1")
+    sharding = SingleDeviceSharding(topology.devices[0])
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tuple(args))
+    with tempfile.TemporaryDirectory() as dump:
+        os.environ["MOSAIC_GPU_DUMP_TO"] = dump
+        with use_abstract_mesh(AbstractMesh((), (), abstract_device=target.device)):
+            traced = jax.jit(function, donate_argnums=donate).trace(*shapes)
+            compiled: Any = traced.lower(lowering_platforms=("cuda",)).compile()
+        del os.environ["MOSAIC_GPU_DUMP_TO"]
+        kernels = tuple(_read(path) for path in sorted(Path(dump).glob("*.ptxas")))
+    memory = compiled.memory_analysis()
+    return Executable(
+        memory.argument_size_in_bytes,
+        memory.temp_size_in_bytes,
+        memory.alias_size_in_bytes,
+        compiled.as_text(),
+        kernels,
+    )
+
+
+_PTXAS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads\s.*?Used (\d+) registers", re.DOTALL)
+_LAUNCH = re.compile(r"dynamic_shared_memory_size %c(\d+)_i32")
+
+
+def _read(ptxas: Path) -> MosaicKernel:
+    """From what Mosaic leaves of one kernel in MOSAIC_GPU_DUMP_TO; ValueError if it is not as expected."""
+    found = _PTXAS.search(ptxas.read_text())
+    launched = _LAUNCH.search(ptxas.with_name(f"{ptxas.stem}.after_layout_inference.txt").read_text())
+    if found is None or launched is None:
+        raise ValueError(f"no registers or shared memory in {sorted(path.name for path in ptxas.parent.iterdir())}")
+    stores, loads, registers = map(int, found.groups())
+    return MosaicKernel(registers, stores, loads, int(launched.group(1)))

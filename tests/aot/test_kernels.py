@@ -1,0 +1,30 @@
+"""Every Pallas kernel compiles for the GPU, without spills, within its shared memory, and in place."""
+
+import logging
+
+import pytest
+
+from tests.aot.cases import CASES, Case
+from tests.aot.target import H200, Target, compile_for
+
+logger = logging.getLogger(__name__)
+
+MAX_SHARED_MEMORY = 232_448
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_compiles(case: Case, target: Target) -> None:
+    if target is not H200:
+        with pytest.raises(Exception, match="Hopper"):
+            compile_for(target, case.function, case.args)
+        return
+    compiled = compile_for(target, case.function, case.args, donate=(0,) if case.in_place else ())
+    logger.info("%s: %s, %d bytes of temporaries", case, compiled.kernels, compiled.temporaries)
+    assert compiled.kernels, "no Pallas kernel in it"
+    for kernel in compiled.kernels:
+        assert (kernel.spill_stores, kernel.spill_loads) == (0, 0)
+        assert kernel.shared_memory <= MAX_SHARED_MEMORY
+    cache_bytes = case.cache.size * case.cache.dtype.itemsize
+    assert compiled.aliased == (cache_bytes if case.in_place else 0)
+    assert not compiled.copies(case.cache)
+    assert compiled.temporaries < cache_bytes / 32
