@@ -35,8 +35,8 @@ def partial_recompute_ref(
     rotation computed, in float32; the projection is rounded to x's dtype before the rotation and after it.
 
     A slot of N * B or more writes nothing. Slots must be distinct and not negative. ``run``: the caller's promise that
-    the slots of tokens i * run to (i + 1) * run lie in one block one after another, or all write nothing; it changes no
-    result. 4 * T * E * K * D FLOPs; bytes moved: x, 2 * K * D * E weights, and 2 * T * K * D written.
+    the slots of tokens i * run to (i + 1) * run follow one another from a multiple of run, or all write nothing; it
+    changes no result. 4 * T * E * K * D FLOPs; bytes moved: x, 2 * K * D * E weights, and 2 * T * K * D written.
     """
     del run
     K, D = cache.shape[3], cache.shape[5]

@@ -21,12 +21,12 @@ from jaxgen.step_batch import StepBatch
 from pallas_kernels.gpu import partial_recompute as module
 from pallas_kernels.gpu.partial_recompute import ROWS, STAGES, TILE_K, partial_recompute
 from pallas_kernels.partial_recompute import partial_recompute_ref
-from tests.interpreted import RaceError, run
+from tests.gpu_interpreter import RaceError, run
 
 N, L, K, B, D, E, H = 12, 2, 2, 16, 32, TILE_K * (STAGES + 2), 4
 T = 2 * ROWS * 2 - 80
 NUM_CTAS = 3
-"""Of four tiles, so one CTA has two."""
+"""Of eight tiles of one head, so that none has only one."""
 POSITIONS = jnp.arange(T) + 1000
 ROPE = RopeConfig()
 
@@ -72,12 +72,18 @@ def in_float64(cache: Any, layer: Any, x: Any, weight: Any, bias: Any, angles: A
 
 
 @pytest.mark.parametrize(
-    ("bias", "turned", "run_length", "dtype"),
-    [(False, True, 1, "bfloat16"), (True, False, 16, "bfloat16"), (True, True, 4, "float16")],
+    ("bias", "turned", "run_length", "dtype", "num_ctas"),
+    [
+        (True, True, 16, "bfloat16", NUM_CTAS),
+        pytest.param(False, True, 1, "float16", 1, marks=pytest.mark.full),
+        pytest.param(True, False, 4, "bfloat16", 4, marks=pytest.mark.full),
+    ],
 )
-def test_kernel_equals_reference_and_float64(bias: bool, turned: bool, run_length: int, dtype: str) -> None:
+def test_kernel_equals_reference_and_float64(
+    bias: bool, turned: bool, run_length: int, dtype: str, num_ctas: int
+) -> None:
     args = case(bias=bias, turned=turned, run=run_length, dtype=jnp.dtype(dtype))
-    got = run(partial_recompute, *args, run=run_length, num_ctas=NUM_CTAS)
+    got = run(partial_recompute, *args, run=run_length, num_ctas=num_ctas)
     eps = {"bfloat16": 2**-7, "float16": 2**-10}[dtype]
     want = np.asarray(partial_recompute_ref(*args), np.float64)
     np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=eps, atol=eps)
@@ -89,6 +95,7 @@ def test_kernel_equals_reference_and_float64(bias: bool, turned: bool, run_lengt
     assert untouched[:, 1].transpose(1, 0, 3, 2, 4).reshape(2, N * B, K * D)[:, ~written].all()
 
 
+@pytest.mark.full
 def test_norm_is_applied_first() -> None:
     args = case(bias=False, turned=True)
     double = run(partial_recompute, *args, norm=lambda x: 2 * x, num_ctas=NUM_CTAS)
@@ -100,7 +107,7 @@ def test_a_dropped_wait_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
     """With no more steps than stages: the interpreter refuses a barrier that completes twice and nobody waits for."""
     monkeypatch.setattr(plgpu, "barrier_wait", lambda barrier: None)
     with pytest.raises(RaceError):
-        run(partial_recompute, *case(bias=False, turned=False, hidden=STAGES * TILE_K), num_ctas=4)
+        run(partial_recompute, *case(bias=False, turned=False, hidden=STAGES * TILE_K), num_ctas=8)
 
 
 def test_a_wrong_index_differs(monkeypatch: pytest.MonkeyPatch) -> None:

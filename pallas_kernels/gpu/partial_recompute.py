@@ -49,10 +49,10 @@ def partial_recompute(
     bulk copy, so a caller who rebuilds whole blocks should say so. Undefined where slots are negative or not distinct,
     or the promise of ``run`` does not hold. NotImplementedError for other shapes, ValueError for another ``run``.
 
-    A tile is 128 tokens and as many heads, of K or of V, as fit in 256 columns. Reads x once per such group of heads
+    A tile is 128 tokens and some heads of K or of V, at most 256 columns. Reads x once per such group of heads
     and the weights once per 128 tokens, mostly from the L2 cache; 4 * T * E * K * D FLOPs.
     """
-    shape = _Shape.of(cache, x, weight, run)
+    shape = _Shape.of(cache, x, weight, run, num_ctas)
     pad = -len(slots) % (ROWS * COMPUTE)
     x = jnp.pad(x if norm is None else norm(x), ((0, pad), (0, 0)))
     slots = jnp.pad(slots, (0, pad), constant_values=shape.num_slots)
@@ -106,13 +106,15 @@ class _Shape:
     block_size: int
     kv_heads: int
     head_dim: int
+    heads: int
+    """Of a tile."""
     hidden: int
     first_row: int
     """Of K in the projection's outputs."""
     run: int
 
     @classmethod
-    def of(cls, cache: jax.Array, x: jax.Array, weight: jax.Array, run: int) -> "_Shape":
+    def of(cls, cache: jax.Array, x: jax.Array, weight: jax.Array, run: int, num_ctas: int) -> "_Shape":
         N, _, _, K, B, D = cache.shape
         first_row = weight.shape[1] - 2 * K * D
         if not (x.dtype == weight.dtype == cache.dtype and cache.dtype.itemsize == 2):
@@ -121,14 +123,8 @@ class _Shape:
             raise NotImplementedError(f"hidden size {x.shape[1]}, head_dim {D}, {first_row} rows of queries")
         if B % run or ROWS % run or len(x) % run:
             raise ValueError(f"run {run} must divide block_size {B}, {ROWS}, and the {len(x)} tokens")
-        return cls(cache.dtype, N * B, B, K, D, x.shape[1], first_row, run)
-
-    @property
-    def heads(self) -> int:
-        """Heads of a tile."""
-        return max(
-            n for n in range(1, self.kv_heads + 1) if self.kv_heads % n == 0 and n * self.head_dim <= _MAX_COLUMNS
-        )
+        heads = _heads_of_tile(-(-len(x) // (ROWS * COMPUTE)), K, D, num_ctas)
+        return cls(cache.dtype, N * B, B, K, D, heads, x.shape[1], first_row, run)
 
     @property
     def columns(self) -> int:
@@ -143,6 +139,11 @@ class _Shape:
     def steps(self) -> int:
         return self.hidden // TILE_K
 
+    @property
+    def swizzles_out(self) -> bool:
+        """Whether halves of heads and runs of tokens are whole tiles of the layout without bank conflicts."""
+        return self.head_dim // 2 % TILE_K == 0 and self.run % 8 == 0
+
     def place(self, item: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
         """The first token and the group of heads of a tile."""
         groups = jnp.int32(self.groups)
@@ -152,10 +153,21 @@ class _Shape:
         return [
             plgpu.SMEM((STAGES, ROWS * COMPUTE, TILE_K), self.dtype, transforms=_SWIZZLED),
             plgpu.SMEM((STAGES, self.columns, TILE_K), self.dtype, transforms=_SWIZZLED),
-            plgpu.SMEM((COMPUTE, ROWS, self.head_dim), self.dtype),
+            plgpu.SMEM((COMPUTE, ROWS, self.head_dim), self.dtype, transforms=_SWIZZLED if self.swizzles_out else ()),
             plgpu.Barrier(num_arrivals=2, num_barriers=STAGES),
             plgpu.Barrier(num_arrivals=COMPUTE, num_barriers=STAGES),
         ]
+
+
+def _heads_of_tile(token_tiles: int, kv_heads: int, head_dim: int, num_ctas: int) -> int:
+    """Heads that a tile computes: as many as let the CTA with the most tiles be done first; rather more than fewer."""
+
+    def work(heads: int) -> int:
+        tiles = token_tiles * 2 * kv_heads // heads
+        return -(-tiles // num_ctas) * heads
+
+    fit = [n for n in range(kv_heads, 0, -1) if kv_heads % n == 0 and n * head_dim <= _MAX_COLUMNS]
+    return min(fit, key=work)
 
 
 @dataclass(frozen=True)
@@ -283,8 +295,8 @@ class _Epilogue:
 
             @pl.when(slot < self.shape.num_slots)
             def _() -> None:
-                rows = pl.ds(lax.rem(slot, block_size), run)
+                rows = pl.ds(pl.multiple_of(lax.rem(slot, block_size), run), run)
                 place = self.cache.at[lax.div(slot, block_size), self.layer[0], which, head, rows]
-                plgpu.copy_smem_to_gmem(self.out.at[pl.ds(r * run, run)], place)
+                plgpu.copy_smem_to_gmem(self.out.at[pl.ds(pl.multiple_of(r * run, run), run)], place)
 
         repeat(0, ROWS // run, store)

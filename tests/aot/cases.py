@@ -77,7 +77,7 @@ CASES = (
     Case("gather_blocks", gather_blocks, (LLAMA3_8B, index(16), index()), in_place=False),
     Case("gather_blocks_heads_64", gather_blocks, (SMALL_HEADS, index(16), index()), in_place=False),
     Case("scatter_blocks", scatter_blocks, (LLAMA3_8B, index(16), array(16, *LLAMA3_8B.shape[1:]), index())),
-    Case("partial_recompute", partial_recompute, recompute(LLAMA3_8B, 1024, 4096, 32)),
+    Case("partial_recompute", partial_recompute, recompute(LLAMA3_8B, 2048, 4096, 32)),
     Case("partial_recompute_blocks", partial(partial_recompute, run=64), recompute(LLAMA3_8B, 1024, 4096, 32)),
     Case("partial_recompute_opt", partial_recompute, recompute(OPT_6_7B, 1000, 4096, 32, bias=True, angles=False)),
     Case("partial_recompute_heads_64", partial_recompute, recompute(SMALL_HEADS, 100, 768, 12, bias=True)),

@@ -1,22 +1,54 @@
 """The whole step of a Llama-3-8B shape compiles for the GPU, with the cache in place."""
 
+from dataclasses import replace
+from typing import Any
+
 import jax
+import pytest
 
 from jaxgen.config import CacheConfig, EngineConfig, SchedulerConfig
-from jaxgen.kernels import REFERENCE
+from jaxgen.kernels import REFERENCE, Kernels
 from jaxgen.programs import STEP_DONATES, step_program
+from pallas_kernels.gpu.write_kv import write_kv
 from scripts.device_check.shapes import LLAMA3_8B
-from tests.aot.target import Target, compile_for
+from tests.aot.target import H200, Executable, Target, compile_for
 
 CONFIG = EngineConfig(CacheConfig(64, 1024), SchedulerConfig(256, 64, 8192), 0, 4)
 """8 GiB of cache, 256 tokens a step."""
+MAX_TEMPORARIES = 512 * 2**20
+HOPPER = replace(REFERENCE, name="Hopper", write_kv=write_kv)
 
 
-def test_step(target: Target) -> None:
-    step, args = step_program(LLAMA3_8B, CONFIG, REFERENCE, CONFIG.scheduler.token_budget)
-    compiled = compile_for(target, step, args, STEP_DONATES)
+def compile_step(target: Target, kernels: Kernels, donate: tuple[int, ...]) -> tuple[Executable, Any, int]:
+    """The step, its cache, and the bytes of cache and rows."""
+    step, args = step_program(LLAMA3_8B, CONFIG, kernels, CONFIG.scheduler.token_budget)
     _, cache, rows, _ = args
-    donated = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves((cache, rows)))
+    sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves((cache, rows))]
+    return compile_for(target, step, args, donate), cache.data, sum(sizes)
+
+
+def check(target: Target, kernels: Kernels, num_mosaic: int) -> None:
+    compiled, cache, donated = compile_step(target, kernels, STEP_DONATES)
     assert compiled.aliased == donated
-    assert not compiled.copies(cache.data)
-    assert compiled.temporaries < cache.data.size * cache.data.dtype.itemsize / 8
+    assert not compiled.copies(cache)
+    assert compiled.temporaries < MAX_TEMPORARIES
+    assert len(compiled.kernels) == num_mosaic
+
+
+def test_cache_and_rows_are_updated_in_place(target: Target) -> None:
+    check(target, REFERENCE, num_mosaic=0)
+
+
+def test_with_pallas_kernels(target: Target) -> None:
+    if target is H200:
+        check(target, HOPPER, num_mosaic=1)
+    else:
+        with pytest.raises(ValueError, match="Hopper"):
+            check(target, HOPPER, num_mosaic=1)
+
+
+def test_a_cache_that_is_not_donated_is_copied(target: Target) -> None:
+    """So the check of the test above can fail."""
+    compiled, cache, _ = compile_step(target, REFERENCE, ())
+    assert compiled.aliased == 0
+    assert compiled.copies(cache)
