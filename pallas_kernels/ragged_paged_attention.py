@@ -96,6 +96,13 @@ class _Running(NamedTuple):
     def start(cls, b: int, K: int, M: int, D: int) -> "_Running":
         return cls(jnp.full((b, K, M), _FLOOR), jnp.zeros((b, K, M)), jnp.zeros((b, K, M, D)))
 
+    def with_sinks(self, sinks: Float[Array, "H"]) -> "_Running":
+        """As if each query head had seen a key of that score and no value."""
+        b, K, M = self.maximum.shape
+        group = len(sinks) // K
+        maximum = jnp.tile(sinks.astype(jnp.float32).reshape(K, group), (b, 1, M // group))
+        return _Running(maximum.reshape(b, K, M), jnp.ones((b, K, M)), self.output)
+
     def fold(self, scores: Float[Array, "b K M P"], values: Float[Array, "b K P D"]) -> "_Running":
         maximum = jnp.maximum(self.maximum, scores.max(-1))
         shrink = jnp.exp(self.maximum - maximum)
@@ -116,6 +123,8 @@ class _Context(NamedTuple):
     blocks_per_piece: int
     scale: float
     window: int | None
+    soft_cap: float | None
+    sinks: Float[Array, "H"] | None
 
     @property
     def piece_tokens(self) -> int:
@@ -132,8 +141,15 @@ class _Context(NamedTuple):
         if self.window is not None:
             seen &= key_positions > positions - self.window
         keys, values = (self._read(tiles.row, piece, which) for which in range(2))
-        scores = jnp.where(seen[:, None], _product(q, keys, contract=3) * self.scale, _MASKED)
-        return running.fold(scores, jnp.where(known[:, None, :, None], values, 0))
+        scores = _product(q, keys, contract=3) * self.scale
+        if self.soft_cap is not None:
+            scores = self.soft_cap * jnp.tanh(scores / self.soft_cap)
+        return running.fold(jnp.where(seen[:, None], scores, _MASKED), jnp.where(known[:, None, :, None], values, 0))
+
+    def start(self, q: Float[Array, "b K M D"]) -> _Running:
+        """Before the first piece."""
+        running = _Running.start(*q.shape)
+        return running if self.sinks is None else running.with_sinks(self.sinks)
 
     def pieces(self, tiles: _Tiles) -> tuple[Int[Array, ""], Int[Array, ""]]:
         """The range of pieces of which any token of ``tiles`` sees something."""
@@ -164,12 +180,16 @@ def ragged_paged_attention_ref(
     *,
     scale: float,
     window: int | None = None,
+    soft_cap: float | None = None,
+    sinks: Float[Array, "H"] | None = None,
 ) -> Float[Array, "T H D"]:
     """Causal attention of every query token over its row's context in ``layer``; float32 inside, q's dtype out.
 
     Rows ``[0, num_decodes)`` have one query token each, rows ``[num_decodes, num_rows)`` any number; row r's last query
     token is at position ``context_lens[r] - 1``. H is a multiple of K (grouped-query attention). ``window``: a token
-    attends to itself and the ``window - 1`` tokens before it. Outputs of tokens past ``query_starts[num_rows]`` are
+    attends to itself and the ``window - 1`` tokens before it. ``soft_cap``: a score s becomes soft_cap * tanh(s /
+    soft_cap), as in Gemma 2. ``sinks``: for each query head one score more in the softmax's denominator, as in gpt-oss.
+    Outputs of tokens past ``query_starts[num_rows]`` are
     undefined but finite. What table entries and cache slots past a row's context hold has no effect. R1 = R + 1;
     T >= R.
 
@@ -181,7 +201,7 @@ def ragged_paged_attention_ref(
     K, B = cache.shape[3:5]
     n = max(1, PIECE_TOKENS // B)
     tables = jnp.pad(block_tables, ((0, 0), (0, -block_tables.shape[1] % n)))
-    context = _Context(cache, layer, tables, n, scale, window)
+    context = _Context(cache, layer, tables, n, scale, window, soft_cap, sinks)
     tiles, count, places = _cut(query_starts, context_lens, num_rows, T)
     tokens = tiles.first_token[:, None] + jnp.arange(QUERY_TILE)
     queries = q.at[tokens].get(mode="clip").reshape(-1, QUERY_TILE, K, H // K, D)
@@ -203,7 +223,7 @@ def _walk(
             return context.fold(running, p, here, q)
 
         start, end = context.pieces(here)
-        result = lax.fori_loop(start, end, piece, _Running.start(*q.shape)).result()
+        result = lax.fori_loop(start, end, piece, context.start(q)).result()
         return lax.dynamic_update_slice_in_dim(out, result.astype(q.dtype), first, axis=0)
 
     return lax.fori_loop(0, (count + TILE_GROUP - 1) // TILE_GROUP, group, jnp.zeros_like(queries))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,8 @@ class Case:
     window: int | None = None
     dtype: str = "float32"
     padding: int = 3
+    soft_cap: float | None = None
+    sinks: bool = False
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class Inputs:
     starts: np.ndarray
     lens: np.ndarray
     num_decodes: int
+    sinks: np.ndarray
 
 
 def make_inputs(case: Case, seed: int = 0) -> Inputs:
@@ -53,7 +57,8 @@ def make_inputs(case: Case, seed: int = 0) -> Inputs:
     lens, starts = lens_and_starts(case)
     T = max(starts[-1] + case.padding, R)
     q = rng.normal(size=(T, case.heads, D)).astype(np.float32)
-    return Inputs(q, cache, tables, starts, lens, sum(length == 1 for length, _ in case.rows))
+    sinks = rng.normal(size=case.heads).astype(np.float32)
+    return Inputs(q, cache, tables, starts, lens, sum(length == 1 for length, _ in case.rows), sinks)
 
 
 def lens_and_starts(case: Case) -> tuple[np.ndarray, np.ndarray]:
@@ -67,7 +72,12 @@ def lens_and_starts(case: Case) -> tuple[np.ndarray, np.ndarray]:
 
 def run(function: Callable[..., jax.Array], case: Case, inputs: Inputs) -> np.ndarray:
     """The kernel's answer in float32, which holds every bit of the other dtypes."""
-    out = jax.jit(function, static_argnames=("scale", "window"))(
+    options: dict[str, Any] = {}  # not every kernel takes them
+    if case.soft_cap is not None:
+        options["soft_cap"] = case.soft_cap
+    if case.sinks:
+        options["sinks"] = jnp.asarray(inputs.sinks)
+    out = jax.jit(function, static_argnames=("scale", "window", "soft_cap"))(
         jnp.asarray(inputs.q, case.dtype),
         jnp.asarray(inputs.cache, case.dtype),
         jnp.int32(LAYER),
@@ -78,6 +88,7 @@ def run(function: Callable[..., jax.Array], case: Case, inputs: Inputs) -> np.nd
         jnp.int32(inputs.num_decodes),
         scale=case.head_dim**-0.5,
         window=case.window,
+        **options,
     )
     return np.asarray(out.astype(jnp.float32))
 
@@ -98,8 +109,11 @@ def expected(case: Case, inputs: Inputs) -> np.ndarray:
                 k, v = kv[:, 0, head // group], kv[:, 1, head // group]
                 token = inputs.starts[row] + i
                 scores = k @ q[token, head] * case.head_dim**-0.5
+                if case.soft_cap is not None:
+                    scores = case.soft_cap * np.tanh(scores / case.soft_cap)
                 weights = np.exp(scores - scores.max())
-                out[token, head] = weights @ v / weights.sum()
+                sink = np.exp(inputs.sinks[head] - scores.max()) if case.sinks else 0.0
+                out[token, head] = weights @ v / (weights.sum() + sink)
     return out
 
 
@@ -118,4 +132,4 @@ def one_row(case: Case, inputs: Inputs, row: int) -> tuple[Case, Inputs]:
     starts = np.array([0, length], np.int32)
     tables, lens = inputs.tables[row : row + 1], inputs.lens[row : row + 1]
     alone = replace(case, rows=((length, context),), padding=0)
-    return alone, Inputs(inputs.q[own], inputs.cache, tables, starts, lens, int(length == 1))
+    return alone, Inputs(inputs.q[own], inputs.cache, tables, starts, lens, int(length == 1), inputs.sinks)

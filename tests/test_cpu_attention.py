@@ -102,7 +102,7 @@ def chunked(case: Case, inputs: Inputs, size: int) -> tuple[Case, Inputs]:
     cut = replace(case, rows=tuple(rows), padding=0)
     lens, starts = lens_and_starts(cut)
     q = inputs.q[: starts[-1]]
-    return cut, Inputs(q, inputs.cache, np.array(tables), starts, lens, 0)
+    return cut, replace(inputs, q=q, tables=np.array(tables), starts=starts, lens=lens, num_decodes=0)
 
 
 def in_blocks_of(case: Case, inputs: Inputs, block_size: int) -> tuple[Case, Inputs]:
@@ -124,7 +124,7 @@ def padded(case: Case, inputs: Inputs) -> tuple[Case, Inputs]:
     q = np.pad(inputs.q, ((0, 50), (0, 0), (0, 0)), constant_values=np.nan)
     tables = np.full((len(lens), inputs.tables.shape[1] + 9), len(inputs.cache) - 1, np.int32)
     tables[: len(inputs.tables), : inputs.tables.shape[1]] = inputs.tables
-    return wide, Inputs(q, inputs.cache, tables, starts, lens, inputs.num_decodes)
+    return wide, replace(inputs, q=q, tables=tables, starts=starts, lens=lens)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -1,0 +1,159 @@
+"""Who computes what: a step's query tokens in tiles, their contexts in pieces, made in the step from the rows.
+
+Queries are packed for each kv head: the H // K query heads of a row's first token, of its second, and so on, each row
+beginning at a multiple of GRANULE packed rows. So a tile is one copy, and a row's outputs are whole granules.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+GRANULE = 8
+"""Packed rows that are copied together: rows of a tile in swizzled shared memory."""
+WARPGROUP_ROWS = 64
+"""Packed rows of a warpgroup: those of a wgmma."""
+KV_TILE = 64
+"""Context tokens of a walk's step."""
+PIECE_TILES = 8
+"""KV tiles of a piece. Pieces begin at the same tokens for everyone."""
+PIECE_TOKENS = PIECE_TILES * KV_TILE
+
+
+class Batch(NamedTuple):
+    """A ragged batch of R rows, those past ``num_rows`` of length 0."""
+
+    lengths: Int[Array, "R"]
+    starts: Int[Array, "R"]
+    context_lens: Int[Array, "R"]
+    granules: Int[Array, "R"]
+    """How many hold the row's packed queries."""
+    first_granules: Int[Array, "R"]
+
+
+class Items(NamedTuple):
+    """Work on n tiles of packed queries, for each of the kv heads, in the order in which it is done."""
+
+    count: Int[Array, "1"]
+    """Items that there are; those past it mean nothing."""
+    row: Int[Array, "n"]
+    granule: Int[Array, "n"]
+    """The tile's first."""
+    granules: Int[Array, "n"]
+    """How many of them are the row's from there; may be more than the tile holds."""
+    origin: Int[Array, "n"]
+    """Position * group + query head of the tile's first packed row."""
+    begin: Int[Array, "n"]
+    end: Int[Array, "n"]
+    """The KV tiles of which any query of the item sees something."""
+
+
+class Pieces(NamedTuple):
+    """The items of the rows whose contexts are walked in pieces by many programs, then combined."""
+
+    items: Items
+    num_rows: Int[Array, "1"]
+    """These are the rows from 0 to ``num_rows``."""
+    begin: Int[Array, "R"]
+    end: Int[Array, "R"]
+    """Each row's items."""
+
+
+def make_batch(
+    query_starts: Int[Array, "R1"], context_lens: Int[Array, "R"], num_rows: Int[Array, ""], group: int
+) -> Batch:
+    starts = query_starts[:-1]
+    lengths = jnp.where(jnp.arange(len(context_lens)) < num_rows, query_starts[1:] - starts, 0)
+    granules = (lengths * group + GRANULE - 1) // GRANULE
+    return Batch(lengths, starts, context_lens, granules, jnp.cumsum(granules) - granules)
+
+
+def piece_capacity(num_blocks: int, block_size: int, max_rows: int) -> int:
+    """As many pieces as contexts can have that share no block: what a step keeps of pieces is bounded by this."""
+    return num_blocks * block_size // PIECE_TOKENS + max_rows
+
+
+def make_pieces(batch: Batch, num_decodes: Int[Array, ""], group: int, window: int | None, capacity: int) -> Pieces:
+    """One item for each piece that a decode sees. Decodes from the first whose pieces exceed ``capacity`` (contexts
+    that share many blocks) are left to ``make_tiles``, which gives the same bits."""
+    R = len(batch.lengths)
+    position = batch.context_lens - 1
+    first = first_seen_tile(position, window) // PIECE_TILES
+    decode = jnp.arange(R) < num_decodes
+    counts = jnp.where(decode, position // PIECE_TOKENS + 1 - first, 0)
+    ends = jnp.cumsum(counts)
+    num_rows = jnp.sum(decode & (ends <= capacity))
+    last = jnp.where(num_rows > 0, ends[jnp.maximum(num_rows - 1, 0)], 0)
+    index = jnp.arange(capacity)
+    row = owner(ends, index)
+    piece = first[row] + index - (ends - counts)[row]
+    at = position[row]
+    begin = jnp.maximum(piece * PIECE_TILES, first_seen_tile(at, window))
+    end = jnp.minimum((piece + 1) * PIECE_TILES, at // KV_TILE + 1)
+    items = Items(last[None], row, batch.first_granules[row], batch.granules[row], at * group, begin, end)
+    return Pieces(items, num_rows[None], ends - counts, ends)
+
+
+def make_tiles(
+    batch: Batch, first_row: Int[Array, ""], T: int, group: int, window: int | None, tile_rows: int
+) -> Items:
+    """One item for each tile of the rows from ``first_row``; it walks the whole context."""
+    R = len(batch.lengths)
+    packed = batch.lengths * group
+    counts = jnp.where(jnp.arange(R) >= first_row, (packed + tile_rows - 1) // tile_rows, 0)
+    ends = jnp.cumsum(counts)
+    index = jnp.arange((T * group + R * (tile_rows - 1)) // tile_rows)
+    row = owner(ends, index)
+    offset = (index - (ends - counts)[row]) * tile_rows
+    start = batch.context_lens[row] - batch.lengths[row]
+    last = start + (jnp.minimum(offset + tile_rows, packed[row]) - 1) // group
+    begin = first_seen_tile(start + offset // group, window)
+    granule = offset // GRANULE
+    granules = batch.granules[row] - granule
+    origin = start * group + offset
+    return Items(
+        ends[-1:], row, batch.first_granules[row] + granule, granules, origin, begin, last // KV_TILE + 1
+    )
+
+
+def first_seen_tile(position: Int[Array, "n"], window: int | None) -> Int[Array, "n"]:
+    """The KV tile of the first token that a query sees."""
+    return jnp.zeros_like(position) if window is None else jnp.maximum(position - window + 1, 0) // KV_TILE
+
+
+def owner(ends: Int[Array, "R"], index: Int[Array, "n"]) -> Int[Array, "n"]:
+    """The row of each item, where row r owns those from ``ends[r - 1]`` to ``ends[r]``; past all ends the last row."""
+    return jnp.minimum(jnp.searchsorted(ends, index, side="right", method="compare_all"), len(ends) - 1)
+
+
+def num_granules(T: int, R: int, group: int, tile_rows: int) -> int:
+    """Enough for every row's packed queries and a copy of a whole tile from the last."""
+    return (T * group + R * (GRANULE - 1)) // GRANULE + tile_rows // GRANULE
+
+
+def pack(q: Float[Array, "T H D"], batch: Batch, kv_heads: int, granules: int) -> Float[Array, "K P D"]:
+    """The queries in packed order, P = granules * GRANULE; rows of no query hold some other query."""
+    T, H, D = q.shape
+    group = H // kv_heads
+    index = jnp.arange(granules * GRANULE)
+    row = owner(batch.first_granules + batch.granules, index // GRANULE)
+    offset = index - batch.first_granules[row] * GRANULE
+    token = batch.starts[row] + offset // group
+    packed = q.reshape(T, kv_heads, group, D).at[token, :, offset % group].get(mode="clip")
+    return packed.swapaxes(0, 1)
+
+
+def unpack(
+    tiles: Float[Array, "K P D"], combined: Float[Array, "R K rows D"], batch: Batch, pieces: Pieces, T: int, group: int
+) -> Float[Array, "T H D"]:
+    """Each token's output: from ``combined``, which holds rows of one token, or from the packed ``tiles``; zeros for a
+    token of no row."""
+    K, _, D = tiles.shape
+    token = jnp.arange(T)
+    row = owner(batch.starts + batch.lengths, token)
+    place = batch.first_granules[row] * GRANULE + (token - batch.starts[row]) * group
+    packed = tiles.at[:, place[:, None] + jnp.arange(group)].get(mode="clip").swapaxes(0, 1)
+    split = (row < pieces.num_rows)[:, None, None, None]
+    out = jnp.where(split, combined[row, :, :group], packed)
+    known = token < (batch.starts + batch.lengths).max()
+    return jnp.where(known[:, None, None, None], out, 0).reshape(T, K * group, D)

@@ -1,0 +1,128 @@
+"""Attention of a ragged batch over a blocked KV cache, for Hopper.
+
+Decodes' contexts are cut in pieces of PIECE_TOKENS that any program may take, so that a few long ones fill the device,
+and the pieces combined afterwards; rows of more tokens are cut in tiles, and a program walks a tile's whole context and
+merges its pieces as it goes. Either way a token's pieces are the same, begin at the same tokens, are computed by the same
+instructions and merged from the left, so its output does not depend on what else is in the batch, nor on how its prompt
+was cut, to the bit. online_softmax says why that holds across differently compiled kernels.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels.gpu.attention_combine import combine_pieces
+from pallas_kernels.gpu.attention_config import Walk
+from pallas_kernels.gpu.attention_items import (
+    KV_TILE,
+    WARPGROUP_ROWS,
+    make_batch,
+    make_pieces,
+    make_tiles,
+    num_granules,
+    pack,
+    piece_capacity,
+    unpack,
+)
+from pallas_kernels.gpu.attention_walk import walk_contexts
+
+_DTYPES = ("bfloat16", "float16")
+_BLOCK_SIZES = (16, 32)
+_HEAD_DIMS = (64, 80, 96, 128)
+_TILE_GROUPS = 2
+"""Warpgroups that share the keys and values of a tile of queries."""
+
+
+class UnsupportedError(ValueError):
+    """The kernel cannot do this; the message says why."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How the kernels run; ``programs`` is the number of a device's multiprocessors. ``interpret``: None, or
+    plgpu.InterpretGPUParams to run on a CPU."""
+
+    programs: int = 132
+    interpret: Any = None
+
+
+def supports(*, heads: int, kv_heads: int, head_dim: int, block_size: int, dtype: str) -> str | None:
+    """Why the kernel cannot do a model's attention, or None if it can."""
+    if dtype not in _DTYPES:
+        return f"keys and values are {dtype}, not {' or '.join(_DTYPES)}"
+    if head_dim not in _HEAD_DIMS:
+        return f"head_dim is {head_dim}, none of {_HEAD_DIMS}"
+    if block_size not in _BLOCK_SIZES and block_size % KV_TILE:
+        return f"block_size is {block_size}, neither one of {_BLOCK_SIZES} nor a multiple of {KV_TILE}"
+    if heads % kv_heads or heads // kv_heads > WARPGROUP_ROWS:
+        return f"{heads} query heads on {kv_heads} kv heads are not a whole group of {WARPGROUP_ROWS} at most"
+    return None
+
+
+def ragged_paged_attention(
+    q: Float[Array, "T H D"],
+    cache: Float[Array, "N L 2 K B D"],
+    layer: Int[Array, ""],
+    block_tables: Int[Array, "R M"],
+    query_starts: Int[Array, "R1"],
+    context_lens: Int[Array, "R"],
+    num_rows: Int[Array, ""],
+    num_decodes: Int[Array, ""],
+    *,
+    scale: float,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    sinks: Float[Array, "H"] | None = None,
+    launch: Launch = Launch(),
+) -> Float[Array, "T H D"]:
+    """As ``ragged_paged_attention_ref``, with these differences: q has the cache's dtype, bfloat16 or float16; slots of
+    V past a context, inside its last block, must be finite (a cache begins as zeros); outputs of tokens of no row are
+    zeros. Raises UnsupportedError for what ``supports`` refuses.
+
+    Reads 2 * K * D elements per context token of each decode, and of each 128 packed queries of other rows; 4 * D * H
+    FLOPs per context token and query, where a decode counts as WARPGROUP_ROWS / group queries. Work and memory are
+    bounded by T, R and the cache, never by M.
+    """
+    T, H, D = q.shape
+    K, B = cache.shape[3:5]
+    dtype = jnp.dtype(cache.dtype).name
+    reason = supports(heads=H, kv_heads=K, head_dim=D, block_size=B, dtype=dtype)
+    if reason is None and q.dtype != cache.dtype:
+        reason = f"queries are {q.dtype}, keys and values {dtype}"
+    if reason is not None:
+        raise UnsupportedError(f"attention kernel: {reason}")
+    R, group, tile_rows = len(context_lens), H // K, _TILE_GROUPS * WARPGROUP_ROWS
+
+    def walk(compute_groups: int, in_pieces: bool) -> Walk:
+        return Walk(
+            kv_heads=K,
+            group=group,
+            head_dim=D,
+            block_size=B,
+            dtype=jnp.dtype(dtype),
+            scale=scale,
+            window=window,
+            soft_cap=soft_cap,
+            compute_groups=compute_groups,
+            in_pieces=in_pieces,
+            programs=launch.programs,
+            interpret=launch.interpret,
+        )
+
+    decodes, tiles = walk(1, in_pieces=True), walk(_TILE_GROUPS, in_pieces=False)
+    batch = make_batch(query_starts, context_lens, num_rows, group)
+    pieces = make_pieces(batch, num_decodes, group, window, piece_capacity(cache.shape[0], B, R))
+    items = make_tiles(batch, pieces.num_rows[0], T, group, window, tile_rows)
+    granules = num_granules(T, R, group, tile_rows)
+    packed = pack(q, batch, K, granules)
+    context = cache, layer, block_tables, context_lens
+    parts = walk_contexts(decodes, packed, *context, pieces.items, None)
+    combined = combine_pieces(decodes, pieces, parts, sinks)
+    packed_sinks = None
+    if sinks is not None:
+        each = jnp.broadcast_to(sinks.astype(jnp.float32)[:, None], (T, H, 1))
+        packed_sinks = pack(each, batch, K, granules)[..., 0]
+    whole = walk_contexts(tiles, packed, *context, items, packed_sinks)
+    return unpack(whole, combined, batch, pieces, T, group)
