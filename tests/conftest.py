@@ -5,6 +5,8 @@ import os
 from collections.abc import Iterator
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# An interpreted kernel's warpgroups wait for each other, each on a thread of XLA's, of which there is one per core.
+os.environ.setdefault("PJRT_NPROC", str(max(8, os.cpu_count() or 1)))
 
 import pytest
 from jaxtyping import install_import_hook

@@ -1,7 +1,5 @@
 """GPU kernels on a CPU, in Mosaic's interpreter, with its race detector."""
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -35,6 +33,6 @@ class Races:
         return found
 
 
-def attention(**options: Any) -> Callable[..., jax.Array]:
+def attention(*args: Any, **options: Any) -> jax.Array:
     """The kernel in the interpreter."""
-    return partial(ragged_paged_attention, launch=LAUNCH, **options)
+    return ragged_paged_attention(*args, **options, launch=LAUNCH)

@@ -34,6 +34,9 @@ EDGES = tuple((1, n) for n in (1, 15, 16, 17, P - 1, P, P + 1, 2 * P, 2 * P + 1)
         pytest.param(Case(rows=((1, 70), (20, 90)), dtype="bfloat16"), id="bfloat16"),
         pytest.param(Case(rows=((1, 70), (20, 90)), dtype="float16"), id="float16"),
         pytest.param(Case(rows=((1, 70),), padding=0), id="no padding"),
+        pytest.param(Case(rows=((1, 70), (20, 90)), soft_cap=0.5), id="soft cap"),
+        pytest.param(Case(rows=((1, 70), (20, 90)), sinks=True), id="sinks"),
+        pytest.param(Case(rows=((1, 70), (20, 90)), heads=6, sinks=True, soft_cap=2.0, window=8), id="both, window"),
     ],
 )
 def test_matches_the_definition(case: Case) -> None:

@@ -1,0 +1,182 @@
+"""The attention kernel for Hopper, interpreted, against float64 and against itself, to the bit; no races."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from jax._src.pallas.mosaic_gpu.interpret.interpret_pallas_call import reset_gpu_interpret_mode_state
+
+from pallas_kernels.gpu import attention_fetch, attention_walk, ragged_paged_attention
+from pallas_kernels.gpu.attention_config import Ref, Walk
+from pallas_kernels.gpu.attention_items import PIECE_TOKENS
+from pallas_kernels.gpu.ragged_paged_attention import Launch, UnsupportedError, supports
+from tests.attention_cases import TOLERANCE, Case, Inputs, expected, make_inputs, run
+from tests.interpreted import Races, attention
+
+P = PIECE_TOKENS
+SMALL = Case(rows=((1, 70), (5, 130)), heads=8, kv_heads=2, head_dim=64, block_size=64, dtype="bfloat16", padding=1)
+KERNELS = 3
+"""Of one call: the walk in pieces, their combination, the walk of whole contexts."""
+
+
+@pytest.fixture
+def races(monkeypatch: pytest.MonkeyPatch) -> Iterator[Races]:
+    yield Races(monkeypatch)
+    reset_gpu_interpret_mode_state()
+
+
+def attend(case: Case, inputs: Inputs, races: Races) -> np.ndarray:
+    """Outputs of the rows' tokens."""
+    out = run(attention, case, inputs)
+    assert races.take() == [False] * KERNELS
+    assert np.isfinite(out).all(), "padded tokens must stay finite"
+    return out[: inputs.starts[len(case.rows)]]
+
+
+def check(case: Case, races: Races) -> None:
+    inputs = make_inputs(case)
+    got = attend(case, inputs, races)
+    np.testing.assert_allclose(got, expected(case, inputs)[: len(got)], atol=TOLERANCE[case.dtype] / 2, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(replace(SMALL, rows=((1, P + 70), (1, 9), (37, 330))), id="pieces, more tiles than stages"),
+        pytest.param(replace(SMALL, window=20, soft_cap=5.0, sinks=True), id="window, soft cap, sinks"),
+        pytest.param(
+            replace(SMALL, rows=((1, P), (1, P + 1), (1, 2 * P + 1), (70, 2 * P), (3, 64), (2, 65)), padding=0),
+            id="boundaries",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(replace(SMALL, rows=((1, 3 * P), (40, P + 30)), window=P), id="window", marks=pytest.mark.full),
+        pytest.param(replace(SMALL, rows=((1, 70),) * 9), id="decodes only", marks=pytest.mark.full),
+        pytest.param(replace(SMALL, rows=()), id="no rows", marks=pytest.mark.full),
+        pytest.param(replace(SMALL, dtype="float16"), id="float16", marks=pytest.mark.full),
+        *(
+            pytest.param(replace(SMALL, heads=2 * n), id=f"group of {n}", marks=pytest.mark.full)
+            for n in (1, 3, 7, 8, 16, 64)
+        ),
+        *(pytest.param(replace(SMALL, head_dim=n), id=f"head_dim {n}", marks=pytest.mark.full) for n in (80, 96, 128)),
+        *(
+            pytest.param(replace(SMALL, block_size=n, sinks=True), id=f"block_size {n}", marks=pytest.mark.full)
+            for n in (16, 32, 128)
+        ),
+    ],
+)
+def test_matches_the_definition(case: Case, races: Races) -> None:
+    check(case, races)
+
+
+MOST_ROWS, TOKENS = 6, 24
+
+
+def arranged(inputs: Inputs, chunks: list[tuple[int, int, int]], num_decodes: int) -> tuple[Case, Inputs]:
+    """Chunks (row of ``inputs``, first, last + 1 of its queries) as the rows of a batch of one shape for all."""
+    lens, starts = np.zeros(MOST_ROWS, np.int32), np.zeros(MOST_ROWS + 1, np.int32)
+    tables = np.full((MOST_ROWS, inputs.tables.shape[1]), len(inputs.cache) - 1, np.int32)
+    q = np.zeros((TOKENS, *inputs.q.shape[1:]), np.float32)
+    rows = []
+    for i, (row, first, end) in enumerate(chunks):
+        begin, missing = inputs.starts[row] + first, inputs.starts[row + 1] - inputs.starts[row] - end
+        starts[i + 1 :] = starts[i] + end - first
+        q[starts[i] : starts[i + 1]] = inputs.q[begin : begin + end - first]
+        lens[i], tables[i] = inputs.lens[row] - missing, inputs.tables[row]
+        rows.append((end - first, int(lens[i])))
+    padded = replace(inputs, q=q, tables=tables, starts=starts, lens=lens, num_decodes=num_decodes)
+    return replace(SMALL, rows=tuple(rows), heads=6), padded
+
+
+def check_bits(case: Case, races: Races) -> None:
+    """The first row's queries, around a piece's end: at once, alone or not, one by one in either way, and in chunks."""
+    inputs = make_inputs(case)
+    length = case.rows[0][0]
+    own = range(length)
+
+    def outputs(chunks: list[tuple[int, int, int]], num_decodes: int = 0) -> np.ndarray:
+        other, arrangement = arranged(inputs, chunks, num_decodes)
+        return attend(replace(other, window=case.window, sinks=case.sinks), arrangement, races)
+
+    whole = outputs([(0, 0, length)])
+    assert len(np.unique(whole.reshape(length, -1), axis=0)) == length
+    single = [(0, i, i + 1) for i in own]
+    np.testing.assert_array_equal(outputs(single, num_decodes=length), whole, err_msg="decodes")
+    np.testing.assert_array_equal(outputs(single), whole, err_msg="chunks of one")
+    np.testing.assert_array_equal(outputs([(1, 0, 7), (0, 0, 3), (0, 3, length)])[7:], whole, err_msg="chunks")
+    mixed = outputs([(0, 1, 2), (1, 6, 7), (1, 0, 6), (0, 0, length)], num_decodes=2)
+    np.testing.assert_array_equal(mixed[8:], whole, err_msg="among others")
+    np.testing.assert_array_equal(mixed[0], whole[1], err_msg="decode among others")
+
+
+BITS = replace(SMALL, rows=((5, P + 3), (7, 150)), heads=6)
+
+
+def test_a_token_keeps_its_bits(races: Races) -> None:
+    check_bits(BITS, races)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", [replace(BITS, window=P), replace(BITS, sinks=True), replace(BITS, window=70)])
+def test_a_token_keeps_its_bits_with(case: Case, races: Races) -> None:
+    check_bits(case, races)
+
+
+def test_too_many_pieces_are_walked_whole(races: Races, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the same bits: contexts that share blocks may have more pieces than the cache has room for."""
+    case = replace(SMALL, rows=((1, 200), (1, P + 9), (1, 100)), padding=0)
+    inputs = make_inputs(case)
+    want = attend(case, inputs, races)
+    monkeypatch.setattr(ragged_paged_attention, "piece_capacity", lambda *_: 2)
+    fewer = replace(inputs, tables=np.pad(inputs.tables, ((0, 0), (0, 1))))  # another shape, so that it is traced anew
+    np.testing.assert_array_equal(attend(case, fewer, races), want)
+
+
+def test_a_dropped_wait_is_noticed(races: Races, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = replace(SMALL, rows=((1, 200),), heads=2, kv_heads=1)
+
+    def no_wait(full: Ref) -> None:
+        """Goes on at once."""
+
+    monkeypatch.setattr(attention_walk, "await_tile", no_wait)
+    run(lambda *args, **options: attention(*args, **options), case, make_inputs(case))
+    assert any(races.take())
+
+
+def test_a_wrong_block_is_noticed(races: Races, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = replace(SMALL, rows=((1, 200), (3, 150)))
+    inputs = make_inputs(case)
+    right = attention_fetch.slots_of
+
+    def wrong(walk: Walk, refs: dict[str, Ref], item: object, tile: object, copy: int) -> object:
+        return right(walk, refs, item, 0, copy)
+
+    monkeypatch.setattr(attention_fetch, "slots_of", wrong)
+    got = run(lambda *args, **options: attention(*args, **options), case, inputs)
+    assert races.take() == [False] * KERNELS
+    assert np.abs(got[:4] - expected(case, inputs)[:4]).max(axis=(1, 2)).min() > 10 * TOLERANCE["bfloat16"]
+
+
+FACTS = {"heads": 32, "kv_heads": 8, "head_dim": 128, "block_size": 64, "dtype": "bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"dtype": "float32"}, "float32, not bfloat16 or float16"),
+        ({"head_dim": 256}, "head_dim is 256"),
+        ({"block_size": 8}, "block_size is 8"),
+        ({"block_size": 100}, "block_size is 100"),
+        ({"heads": 33}, "not a whole group"),
+        ({"heads": 71, "kv_heads": 1}, "not a whole group of 64 at most"),
+    ],
+)
+def test_says_what_it_cannot_do(change: dict[str, object], says: str) -> None:
+    assert supports(**FACTS) is None  # type: ignore[arg-type]
+    assert says in str(supports(**{**FACTS, **change}))  # type: ignore[arg-type]
+
+
+def test_refuses_what_it_cannot_do() -> None:
+    case = replace(SMALL, dtype="float32")
+    with pytest.raises(UnsupportedError, match="float32"):
+        run(attention, case, make_inputs(case))
