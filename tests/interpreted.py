@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import pytest
 from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks
+from jax._src.pallas.mosaic_gpu.interpret.race_detection_state import GPURaceDetectionState
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.gpu.ragged_paged_attention import Launch, ragged_paged_attention
@@ -18,10 +19,9 @@ class Races:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._states: list[Any] = []
-        make = gpu_callbacks.GPURaceDetectionState
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            self._states.append(make(*args, **kwargs))
+            self._states.append(GPURaceDetectionState(*args, **kwargs))
             return self._states[-1]
 
         patch.setattr(gpu_callbacks, "GPURaceDetectionState", recorded)

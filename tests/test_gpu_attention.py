@@ -8,9 +8,9 @@ import pytest
 from jax._src.pallas.mosaic_gpu.interpret.interpret_pallas_call import reset_gpu_interpret_mode_state
 
 from pallas_kernels.gpu import attention_fetch, attention_walk, ragged_paged_attention
-from pallas_kernels.gpu.attention_config import Ref, Walk
+from pallas_kernels.gpu.attention_config import Item, Ref, Walk
 from pallas_kernels.gpu.attention_items import PIECE_TOKENS
-from pallas_kernels.gpu.ragged_paged_attention import Launch, UnsupportedError, supports
+from pallas_kernels.gpu.ragged_paged_attention import UnsupportedError, supports
 from tests.attention_cases import TOLERANCE, Case, Inputs, expected, make_inputs, run
 from tests.interpreted import Races, attention
 
@@ -148,7 +148,7 @@ def test_a_wrong_block_is_noticed(races: Races, monkeypatch: pytest.MonkeyPatch)
     inputs = make_inputs(case)
     right = attention_fetch.slots_of
 
-    def wrong(walk: Walk, refs: dict[str, Ref], item: object, tile: object, copy: int) -> object:
+    def wrong(walk: Walk, refs: dict[str, Ref], item: Item, tile: object, copy: int) -> object:
         return right(walk, refs, item, 0, copy)
 
     monkeypatch.setattr(attention_fetch, "slots_of", wrong)

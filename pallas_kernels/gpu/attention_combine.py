@@ -1,5 +1,5 @@
-"""Combines the pieces of contexts that were walked in pieces, each row's from the left: what a walk of the whole context
-does in registers, with the same arithmetic.
+"""Combines the pieces of contexts that were walked in pieces, each row's from the left: what a walk of the whole
+context does in registers, with the same arithmetic.
 
 A program takes a few query heads of a row at a time and loads several pieces before it needs the first, because the
 loads' latency is nearly all there is to wait for.
@@ -55,6 +55,7 @@ def combine_pieces(
         grid_names=("program",),
         compiler_params=plgpu.CompilerParams(approx_math=True),
         interpret=walk.interpret,
+        kernel_name="attention_combine",
     )(*operands.values())
     return out.reshape(R, K, rows, D)
 

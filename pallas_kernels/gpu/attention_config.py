@@ -46,6 +46,11 @@ class Walk:
     operands are read before it and after it."""
 
     @property
+    def name(self) -> str:
+        """In profiles."""
+        return "attention_in_pieces" if self.in_pieces else "attention_of_tiles"
+
+    @property
     def copies(self) -> int:
         """Blocks that make up a KV tile."""
         return max(1, KV_TILE // self.block_size)
@@ -82,10 +87,10 @@ class Item(NamedTuple):
 def for_each_item(
     walk: Walk, refs: dict[str, Ref], body: Callable[[Scalar, Item, Scalar], Scalar]
 ) -> tuple[Scalar, Scalar]:
-    """Calls ``body(how many before, item, KV tiles before)``, which returns KV tiles including its own, for each item of
-    this program; the number of items and of KV tiles."""
+    """Calls ``body(items before, item, KV tiles before)``, which returns the KV tiles before the next item, for each of
+    this program's items; returns how many items and KV tiles there were."""
     program = lax.axis_index("program")
-    steps = lax.div(refs["count"][0] * walk.kv_heads - program + (walk.programs - 1), walk.programs)
+    steps = lax.div(refs["num_items"][0] * walk.kv_heads - program + (walk.programs - 1), walk.programs)
 
     def step(n: Scalar, tiles: Scalar) -> Scalar:
         at = n * walk.programs + program
@@ -120,5 +125,6 @@ def tiled(shape: tuple[int, ...], dtype: Any) -> Any:
     """Shared memory in the widest swizzle that divides a row."""
     size = jnp.dtype(dtype).itemsize
     swizzle = next(s for s in (128, 64, 32) if shape[-1] * size % s == 0)
-    transforms = (plgpu.TilingTransform((GRANULE, swizzle // size)), plgpu.SwizzleTransform(swizzle))
+    tiling = plgpu.TilingTransform((GRANULE, swizzle // size))  # type: ignore[abstract]
+    transforms = (tiling, plgpu.SwizzleTransform(swizzle))  # type: ignore[abstract]
     return plgpu.SMEM(shape, dtype, transforms=transforms)

@@ -34,8 +34,8 @@ class Batch(NamedTuple):
 class Items(NamedTuple):
     """Work on n tiles of packed queries, for each of the kv heads, in the order in which it is done."""
 
-    count: Int[Array, "1"]
-    """Items that there are; those past it mean nothing."""
+    num_items: Int[Array, "1"]
+    """Items past it mean nothing."""
     row: Int[Array, "n"]
     granule: Int[Array, "n"]
     """The tile's first."""
@@ -111,9 +111,7 @@ def make_tiles(
     granule = offset // GRANULE
     granules = batch.granules[row] - granule
     origin = start * group + offset
-    return Items(
-        ends[-1:], row, batch.first_granules[row] + granule, granules, origin, begin, last // KV_TILE + 1
-    )
+    return Items(ends[-1:], row, batch.first_granules[row] + granule, granules, origin, begin, last // KV_TILE + 1)
 
 
 def first_seen_tile(position: Int[Array, "n"], window: int | None) -> Int[Array, "n"]:

@@ -64,6 +64,7 @@ def walk_contexts(
         thread_name="warpgroup",
         compiler_params=plgpu.CompilerParams(approx_math=True),
         interpret=walk.interpret,
+        kernel_name=walk.name,
     )(*operands.values())
     return Part(*out) if walk.in_pieces else out[0].reshape(K, P, D)
 
@@ -164,7 +165,7 @@ def _scores(walk: Walk, q: Ref, k: Ref) -> Any:
         plgpu.wgmma(accumulator, q, k.transpose((1, 0)))
         return accumulator[...]
 
-    scores = pl.run_scoped(product, plgpu.ACC((WARPGROUP_ROWS, KV_TILE), jnp.float32))
+    scores = pl.run_scoped(product, plgpu.WGMMAAccumulatorRef((WARPGROUP_ROWS, KV_TILE), jnp.float32))
     if walk.soft_cap is None:
         return scores * (walk.scale * LOG2_E)
     return jnp.tanh(scores * (walk.scale / walk.soft_cap)) * (walk.soft_cap * LOG2_E)
@@ -173,7 +174,9 @@ def _scores(walk: Walk, q: Ref, k: Ref) -> Any:
 def _add_weighted(walk: Walk, shared: dict[str, Ref], group: Scalar, output: Any, weights: Any, v: Ref) -> Any:
     """output + weights x values."""
     if not walk.interpret:
-        return pl.run_state(lambda accumulator: plgpu.wgmma(accumulator, weights, v))(plgpu.ACC.init(output))
+        return pl.run_state(lambda accumulator: plgpu.wgmma(accumulator, weights, v))(
+            plgpu.WGMMAAccumulatorRef.init(output)
+        )
     staging = shared["weights"].at[group]
     staging[...] = weights
     plgpu.commit_smem()
@@ -183,7 +186,7 @@ def _add_weighted(walk: Walk, shared: dict[str, Ref], group: Scalar, output: Any
         plgpu.wgmma(accumulator, staging, v)
         return accumulator[...]
 
-    return output + pl.run_scoped(product, plgpu.ACC(output.shape, jnp.float32))
+    return output + pl.run_scoped(product, plgpu.WGMMAAccumulatorRef(output.shape, jnp.float32))
 
 
 def _show(walk: Walk, *operands: Ref) -> None:

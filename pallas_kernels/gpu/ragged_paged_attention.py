@@ -2,7 +2,7 @@
 
 Decodes' contexts are cut in pieces of PIECE_TOKENS that any program may take, so that a few long ones fill the device,
 and the pieces combined afterwards; rows of more tokens are cut in tiles, and a program walks a tile's whole context and
-merges its pieces as it goes. Either way a token's pieces are the same, begin at the same tokens, are computed by the same
+merges its pieces as it goes. Either way a token's pieces begin at the same tokens, are computed by the same
 instructions and merged from the left, so its output does not depend on what else is in the batch, nor on how its prompt
 was cut, to the bit. online_softmax says why that holds across differently compiled kernels.
 """

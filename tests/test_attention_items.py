@@ -1,0 +1,116 @@
+"""The GPU attention kernel's lists of work and its packing, against plain Python."""
+
+from itertools import pairwise
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pallas_kernels.gpu.attention_items import (
+    GRANULE,
+    KV_TILE,
+    PIECE_TOKENS,
+    Batch,
+    Items,
+    make_batch,
+    make_pieces,
+    make_tiles,
+    num_granules,
+    pack,
+    piece_capacity,
+    unpack,
+)
+
+R, T = 7, 400
+
+Rows = list[tuple[int, int]]
+"""Query length and context length of each."""
+
+
+def batch_of(rows: Rows, group: int) -> Batch:
+    starts = np.full(R + 1, sum(length for length, _ in rows), np.int32)
+    starts[: len(rows) + 1] = np.cumsum([0, *(length for length, _ in rows)])
+    lens = np.zeros(R, np.int32)
+    lens[: len(rows)] = [context for _, context in rows]
+    return make_batch(jnp.asarray(starts), jnp.asarray(lens), jnp.int32(len(rows)), group)
+
+
+def listed(items: Items) -> list[dict[str, int]]:
+    count = int(items.num_items[0])
+    assert count <= len(items.row), "the list is too short"
+    columns = {name: np.asarray(column)[:count] for name, column in items._asdict().items() if name != "num_items"}
+    return [{name: int(column[i]) for name, column in columns.items()} for i in range(count)]
+
+
+def first_tile(position: int, window: int | None) -> int:
+    return 0 if window is None else max(0, position - window + 1) // KV_TILE
+
+
+@st.composite
+def rows_and_decodes(draw: st.DrawFn) -> tuple[Rows, int]:
+    contexts = st.one_of(st.integers(1, 3000), st.sampled_from([KV_TILE, PIECE_TOKENS, PIECE_TOKENS + 1, KV_TILE + 1]))
+    decodes = [(1, draw(contexts)) for _ in range(draw(st.integers(0, 4)))]
+    chunks = []
+    for _ in range(draw(st.integers(0, R - len(decodes)))):
+        length = draw(st.one_of(st.integers(1, 40), st.just(100)))
+        chunks.append((length, length + draw(st.integers(0, 2000))))
+    while sum(length for length, _ in chunks) > T - R:
+        chunks.pop()
+    return decodes + chunks, len(decodes)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows_and_decodes(), st.sampled_from([1, 3, 4, 7, 8, 12]), st.sampled_from([None, 1, 70, PIECE_TOKENS]))
+def test_every_query_is_in_one_item_per_piece(drawn: tuple[Rows, int], group: int, window: int | None) -> None:
+    rows, decodes = drawn
+    for tile_rows, capacity in ((64, 100), (128, 4)):
+        batch = batch_of(rows, group)
+        pieces = make_pieces(batch, jnp.int32(decodes), group, window, capacity)
+        split = int(pieces.num_rows[0])
+        want, at = [], 0
+        for row, (_, context) in enumerate(rows[:decodes]):
+            position, begin = context - 1, first_tile(context - 1, window)
+            bounds = [begin, *range(begin // 8 * 8 + 8, position // KV_TILE + 1, 8), position // KV_TILE + 1]
+            if at + len(bounds) - 1 > capacity:
+                assert row == split
+                break
+            assert (int(pieces.begin[row]), int(pieces.end[row])) == (at, at + len(bounds) - 1)
+            at += len(bounds) - 1
+            granule = int(batch.first_granules[row])
+            for first, end in pairwise(bounds):
+                place = {"row": row, "granule": granule, "granules": -(-group // GRANULE), "origin": position * group}
+                want.append({**place, "begin": first, "end": end})
+        else:
+            assert split == decodes
+        assert listed(pieces.items) == want
+        want = []
+        for row, (length, context) in list(enumerate(rows))[split:]:
+            for offset in range(0, length * group, tile_rows):
+                positions = [
+                    context - length + i // group for i in range(offset, min(offset + tile_rows, length * group))
+                ]
+                place = {"row": row, "granule": int(batch.first_granules[row]) + offset // GRANULE}
+                place["granules"] = -(-(length * group - offset) // GRANULE)
+                place["origin"] = (context - length) * group + offset
+                want.append({**place, "begin": first_tile(positions[0], window), "end": positions[-1] // KV_TILE + 1})
+        assert listed(make_tiles(batch, pieces.num_rows[0], T, group, window, tile_rows)) == want
+
+
+@pytest.mark.parametrize("group", [1, 3, 8])
+def test_packed_queries_come_back(group: int) -> None:
+    rows, K, D = [(1, 9), (1, 700), (30, 50), (2, 2)], 2, 4
+    batch = batch_of(rows, group)
+    q = jnp.asarray(np.random.default_rng(0).normal(size=(T, K * group, D)), jnp.float32)
+    granules = num_granules(T, R, group, 128)
+    packed = pack(q, batch, K, granules)
+    for row, start in enumerate((0, 1, 2, 32)):
+        first = int(batch.first_granules[row]) * GRANULE
+        mine = np.asarray(packed[:, first : first + rows[row][0] * group]).reshape(K, -1, group, D)
+        np.testing.assert_array_equal(mine.swapaxes(0, 1).reshape(-1, K * group, D), q[start : start + rows[row][0]])
+    pieces = make_pieces(batch, jnp.int32(2), group, None, piece_capacity(20, 64, R))
+    wide = -(-group // GRANULE) * GRANULE
+    combined = jnp.full((R, K, wide, D), jnp.nan).at[:2, :, :group].set(-q[:2].reshape(2, K, group, D))
+    out = unpack(packed, combined, batch, pieces, T, group)
+    np.testing.assert_array_equal(out, jnp.concatenate([-q[:2], q[2:34], jnp.zeros_like(q[34:])]))
