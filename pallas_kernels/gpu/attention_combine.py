@@ -36,13 +36,13 @@ def combine_pieces(
     walk: Walk, pieces: Pieces, part: Part, sinks: Float[Array, "H"] | None
 ) -> Float[Array, "R K rows D"]:
     """Outputs of the first ``pieces.num_rows`` rows in the walk's dtype, from a Part of pieces as ``walk_contexts``
-    stores it; others are undefined, and so are those of query heads past the group."""
+    stores it, and sinks in the exponents' unit; others are undefined, and so are those of query heads past the group."""
     n, K, rows, D = part.output.shape
     R = len(pieces.begin)
     operands = {"num_rows": pieces.num_rows, "begin": pieces.begin, "end": pieces.end}
     operands |= {"maximum": part.maximum, "total": part.total, "output": part.output.reshape(n, K, rows * D)}
     if sinks is not None:
-        operands["sinks"] = jnp.pad(sinks.astype(jnp.float32).reshape(K, -1), ((0, 0), (0, rows - walk.group)))
+        operands["sinks"] = jnp.pad(sinks.reshape(K, -1), ((0, 0), (0, rows - walk.group)))
     names = (*operands, "result")
 
     def body(*refs: Ref) -> None:

@@ -19,7 +19,18 @@ from jaxtyping import Array, Float, Int
 from pallas_kernels.gpu.attention_config import QUERY_SLOTS, Item, Ref, Scalar, Walk, for_each_item, scratch
 from pallas_kernels.gpu.attention_fetch import fetch
 from pallas_kernels.gpu.attention_items import GRANULE, KV_TILE, PIECE_TILES, WARPGROUP_ROWS, Items
-from pallas_kernels.gpu.online_softmax import FLOOR, LOG2_E, MASKED, Part, along_rows, ceiling, merge, normalized, sink
+from pallas_kernels.gpu.online_softmax import (
+    FLOOR,
+    LOG2_E,
+    MASKED,
+    Part,
+    along_rows,
+    ceiling,
+    merge,
+    normalized,
+    power_of_two,
+    sink,
+)
 
 _FETCH_REGISTERS = 40
 _COMPUTE_REGISTERS = {1: 240, 2: 232}
@@ -36,7 +47,7 @@ def walk_contexts(
     items: Items,
     sinks: Float[Array, "K P"] | None,
 ) -> Any:
-    """Outputs [K, P, D] of packed queries in the queries' dtype or, in pieces, a Part of n pieces in float32: maxima
+    """``sinks`` are in the exponents' unit. Outputs [K, P, D] of packed queries in the queries' dtype or, in pieces, a Part of n pieces in float32: maxima
     and sums [n, K, rows], outputs [n, K, rows, D]. What belongs to no item is undefined, and may be NaN."""
     K, P, D = q.shape
     n, rows = len(items.row), walk.piece_granules * GRANULE
@@ -127,7 +138,7 @@ def _fold(
     await_tile(shared["k_full"].at[stage])
     scores = jnp.where(_seen(walk, origin, tile), _scores(walk, q, k), MASKED)
     maximum = jnp.maximum(part.maximum, ceiling(scores.max(axis=1)))
-    keep = jnp.exp2(part.maximum - maximum)
+    keep = power_of_two(part.maximum - maximum)
     weights = jnp.exp2(scores - along_rows(maximum, scores.shape))
     total = part.total * keep + weights.sum(axis=1)
     output = part.output * along_rows(keep, part.output.shape)

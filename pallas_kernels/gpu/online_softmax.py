@@ -37,6 +37,13 @@ def ceiling(scores: Array) -> Array:
     return lax.round(scores + 0.5, lax.RoundingMethod.TO_NEAREST_EVEN)
 
 
+def power_of_two(exponents: Array) -> Array:
+    """2 ** exponents, exactly, of integers that are at most 0; 0 below the normal numbers. No exp2, whose approximation
+    on a GPU is not specified to be exact there."""
+    biased = jnp.maximum(exponents, -127.0).astype(jnp.int32) + 127
+    return lax.bitcast_convert_type(biased << 23, jnp.float32)
+
+
 def along_rows(factor: Array, shape: tuple[int, ...]) -> Array:
     """One factor for each row of ``shape``."""
     return factor if factor.shape == shape else lax.broadcast_in_dim(factor, shape, (0,))
@@ -45,7 +52,7 @@ def along_rows(factor: Array, shape: tuple[int, ...]) -> Array:
 def merge(left: Part, right: Part) -> Part:
     """The keys of both. Not associative in floating point: pieces are merged from the left."""
     maximum = jnp.maximum(left.maximum, right.maximum)
-    keep, add = jnp.exp2(left.maximum - maximum), jnp.exp2(right.maximum - maximum)
+    keep, add = power_of_two(left.maximum - maximum), power_of_two(right.maximum - maximum)
     shape = left.output.shape
     return Part(
         maximum,
@@ -54,9 +61,8 @@ def merge(left: Part, right: Part) -> Part:
     )
 
 
-def sink(scores: Array, output: Array) -> Part:
-    """A key for each query that weighs and has no value; ``output`` is zeros."""
-    exponents = scores * LOG2_E
+def sink(exponents: Array, output: Array) -> Part:
+    """A key for each query that weighs 2 ** exponents and has no value; ``output`` is zeros."""
     maximum = ceiling(exponents)
     return Part(maximum, jnp.exp2(exponents - maximum), output)
 

@@ -7,7 +7,7 @@ instructions and merged from the left, so its output does not depend on what els
 was cut, to the bit. online_softmax says why that holds across differently compiled kernels.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ from pallas_kernels.gpu.attention_items import (
     unpack,
 )
 from pallas_kernels.gpu.attention_walk import walk_contexts
+from pallas_kernels.gpu.online_softmax import LOG2_E
 
 _DTYPES = ("bfloat16", "float16")
 _BLOCK_SIZES = (16, 32)
@@ -85,7 +86,42 @@ def ragged_paged_attention(
     FLOPs per context token and query, where a decode counts as WARPGROUP_ROWS / group queries. Work and memory are
     bounded by T, R and the cache, never by M.
     """
+    _check(q, cache)
     T, H, D = q.shape
+    K, B = cache.shape[3:5]
+    R, group, tile_rows = len(context_lens), H // K, _TILE_GROUPS * WARPGROUP_ROWS
+    decodes = Walk(
+        kv_heads=K,
+        group=group,
+        head_dim=D,
+        block_size=B,
+        dtype=jnp.dtype(q.dtype),
+        scale=scale,
+        window=window,
+        soft_cap=soft_cap,
+        compute_groups=1,
+        in_pieces=True,
+        programs=launch.programs,
+        interpret=launch.interpret,
+    )
+    batch = make_batch(query_starts, context_lens, num_rows, group)
+    granules = num_granules(T, R, group, tile_rows)
+    packed, exponents, packed_exponents = pack(q, batch, K, granules), None, None
+    if sinks is not None:
+        exponents = sinks.astype(jnp.float32) * LOG2_E
+        packed_exponents = pack(jnp.broadcast_to(exponents[:, None], (T, H, 1)), batch, K, granules)[..., 0]
+    context = cache, layer, block_tables, context_lens
+    pieces = make_pieces(batch, num_decodes, group, window, piece_capacity(cache.shape[0], B, R))
+    parts = walk_contexts(decodes, packed, *context, pieces.items, None)
+    combined = combine_pieces(decodes, pieces, parts, exponents)
+    tiles = replace(decodes, compute_groups=_TILE_GROUPS, in_pieces=False)
+    items = make_tiles(batch, pieces.num_rows[0], T, group, window, tile_rows)
+    whole = walk_contexts(tiles, packed, *context, items, packed_exponents)
+    return unpack(whole, combined, batch, pieces, T, group)
+
+
+def _check(q: Float[Array, "T H D"], cache: Float[Array, "N L 2 K B D"]) -> None:
+    _, H, D = q.shape
     K, B = cache.shape[3:5]
     dtype = jnp.dtype(cache.dtype).name
     reason = supports(heads=H, kv_heads=K, head_dim=D, block_size=B, dtype=dtype)
@@ -93,36 +129,3 @@ def ragged_paged_attention(
         reason = f"queries are {q.dtype}, keys and values {dtype}"
     if reason is not None:
         raise UnsupportedError(f"attention kernel: {reason}")
-    R, group, tile_rows = len(context_lens), H // K, _TILE_GROUPS * WARPGROUP_ROWS
-
-    def walk(compute_groups: int, in_pieces: bool) -> Walk:
-        return Walk(
-            kv_heads=K,
-            group=group,
-            head_dim=D,
-            block_size=B,
-            dtype=jnp.dtype(dtype),
-            scale=scale,
-            window=window,
-            soft_cap=soft_cap,
-            compute_groups=compute_groups,
-            in_pieces=in_pieces,
-            programs=launch.programs,
-            interpret=launch.interpret,
-        )
-
-    decodes, tiles = walk(1, in_pieces=True), walk(_TILE_GROUPS, in_pieces=False)
-    batch = make_batch(query_starts, context_lens, num_rows, group)
-    pieces = make_pieces(batch, num_decodes, group, window, piece_capacity(cache.shape[0], B, R))
-    items = make_tiles(batch, pieces.num_rows[0], T, group, window, tile_rows)
-    granules = num_granules(T, R, group, tile_rows)
-    packed = pack(q, batch, K, granules)
-    context = cache, layer, block_tables, context_lens
-    parts = walk_contexts(decodes, packed, *context, pieces.items, None)
-    combined = combine_pieces(decodes, pieces, parts, sinks)
-    packed_sinks = None
-    if sinks is not None:
-        each = jnp.broadcast_to(sinks.astype(jnp.float32)[:, None], (T, H, 1))
-        packed_sinks = pack(each, batch, K, granules)[..., 0]
-    whole = walk_contexts(tiles, packed, *context, items, packed_sinks)
-    return unpack(whole, combined, batch, pieces, T, group)
