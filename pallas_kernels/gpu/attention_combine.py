@@ -36,7 +36,7 @@ def combine_pieces(
     walk: Walk, pieces: Pieces, part: Part, sinks: Float[Array, "H"] | None
 ) -> Float[Array, "R K rows D"]:
     """Outputs of the first ``pieces.num_rows`` rows in the walk's dtype, from a Part of pieces as ``walk_contexts``
-    stores it, and sinks in the exponents' unit; others are undefined, and so are those of query heads past the group."""
+    stores it and sinks in the exponents' unit. Other rows are undefined, and so are query heads past the group."""
     n, K, rows, D = part.output.shape
     R = len(pieces.begin)
     operands = {"num_rows": pieces.num_rows, "begin": pieces.begin, "end": pieces.end}

@@ -47,8 +47,9 @@ def walk_contexts(
     items: Items,
     sinks: Float[Array, "K P"] | None,
 ) -> Any:
-    """``sinks`` are in the exponents' unit. Outputs [K, P, D] of packed queries in the queries' dtype or, in pieces, a Part of n pieces in float32: maxima
-    and sums [n, K, rows], outputs [n, K, rows, D]. What belongs to no item is undefined, and may be NaN."""
+    """Outputs [K, P, D] of packed queries in the queries' dtype or, in pieces, a Part of n pieces in float32: maxima
+    and sums [n, K, rows], outputs [n, K, rows, D]. What belongs to no item is undefined, and may be NaN. ``sinks`` are
+    in the exponents' unit."""
     K, P, D = q.shape
     n, rows = len(items.row), walk.piece_granules * GRANULE
     operands = {"q": q, "cache": cache, "layer": layer[None], "tables": tables, "context_lens": context_lens}
