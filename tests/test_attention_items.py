@@ -15,6 +15,7 @@ from pallas_kernels.gpu.attention_items import (
     Batch,
     Items,
     make_batch,
+    make_packing,
     make_pieces,
     make_tiles,
     num_granules,
@@ -103,14 +104,14 @@ def test_packed_queries_come_back(group: int) -> None:
     rows, K, D = [(1, 9), (1, 700), (30, 50), (2, 2)], 2, 4
     batch = batch_of(rows, group)
     q = jnp.asarray(np.random.default_rng(0).normal(size=(T, K * group, D)), jnp.float32)
-    granules = num_granules(T, R, group, 128)
-    packed = pack(q, batch, K, granules)
+    pieces = make_pieces(batch, jnp.int32(2), group, None, piece_capacity(20, 64, R))
+    packing = make_packing(batch, pieces, T, group, num_granules(T, R, group, 128))
+    packed = pack(q, packing, K)
     for row, start in enumerate((0, 1, 2, 32)):
         first = int(batch.first_granules[row]) * GRANULE
         mine = np.asarray(packed[:, first : first + rows[row][0] * group]).reshape(K, -1, group, D)
         np.testing.assert_array_equal(mine.swapaxes(0, 1).reshape(-1, K * group, D), q[start : start + rows[row][0]])
-    pieces = make_pieces(batch, jnp.int32(2), group, None, piece_capacity(20, 64, R))
     wide = -(-group // GRANULE) * GRANULE
     combined = jnp.full((R, K, wide, D), jnp.nan).at[:2, :, :group].set(-q[:2].reshape(2, K, group, D))
-    out = unpack(packed, combined, batch, pieces, T, group)
+    out = unpack(packed, combined, packing, group)
     np.testing.assert_array_equal(out, jnp.concatenate([-q[:2], q[2:34], jnp.zeros_like(q[34:])]))

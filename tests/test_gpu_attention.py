@@ -2,15 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax._src.pallas.mosaic_gpu.interpret.interpret_pallas_call import reset_gpu_interpret_mode_state
 
-from pallas_kernels.gpu import attention_fetch, attention_walk, ragged_paged_attention
+from pallas_kernels.gpu import attention_fetch, attention_items, attention_walk
 from pallas_kernels.gpu.attention_config import Item, Ref, Walk
 from pallas_kernels.gpu.attention_items import PIECE_TOKENS
-from pallas_kernels.gpu.ragged_paged_attention import UnsupportedError, supports
+from pallas_kernels.gpu.ragged_paged_attention import UnsupportedError, plan_attention, supports
 from tests.attention_cases import TOLERANCE, Case, Inputs, expected, make_inputs, run
 from tests.interpreted import Races, attention
 
@@ -122,12 +124,25 @@ def test_a_token_keeps_its_bits_with(case: Case, races: Races) -> None:
     check_bits(case, races)
 
 
+@pytest.mark.full
+def test_a_plan_made_before_changes_nothing(races: Races) -> None:
+    inputs = make_inputs(SMALL)
+
+    def planned(q: Any, cache: Any, layer: Any, tables: Any, *rows: Any, scale: float, window: int | None) -> Any:
+        plan = plan_attention(q, cache, *rows, window=window)
+        ignored = (jnp.zeros_like(x) for x in (rows[0], *rows[2:]))
+        return attention(q, cache, layer, tables, next(ignored), rows[1], *ignored, scale=scale, plan=plan)
+
+    np.testing.assert_array_equal(run(planned, SMALL, inputs), run(attention, SMALL, inputs))
+    assert races.take() == [False] * 2 * KERNELS
+
+
 def test_too_many_pieces_are_walked_whole(races: Races, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the same bits: contexts that share blocks may have more pieces than the cache has room for."""
     case = replace(SMALL, rows=((1, 200), (1, P + 9), (1, 100)), padding=0)
     inputs = make_inputs(case)
     want = attend(case, inputs, races)
-    monkeypatch.setattr(ragged_paged_attention, "piece_capacity", lambda *_: 2)
+    monkeypatch.setattr(attention_items, "piece_capacity", lambda *_: 2)
     fewer = replace(inputs, tables=np.pad(inputs.tables, ((0, 0), (0, 1))))  # another shape, so that it is traced anew
     np.testing.assert_array_equal(attend(case, fewer, races), want)
 

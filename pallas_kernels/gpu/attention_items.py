@@ -7,12 +7,15 @@ beginning at a multiple of GRANULE packed rows. So a tile is one copy, and a row
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 GRANULE = 8
 """Packed rows that are copied together: rows of a tile in swizzled shared memory."""
 WARPGROUP_ROWS = 64
 """Packed rows of a warpgroup: those of a wgmma."""
+TILE_GROUPS = 2
+"""Warpgroups that share the keys and values that a tile of queries walks."""
+TILE_ROWS = TILE_GROUPS * WARPGROUP_ROWS
 KV_TILE = 64
 """Context tokens of a walk's step."""
 PIECE_TILES = 8
@@ -57,6 +60,49 @@ class Pieces(NamedTuple):
     begin: Int[Array, "R"]
     end: Int[Array, "R"]
     """Each row's items."""
+
+
+class Packing(NamedTuple):
+    """Where the packed queries come from, and the outputs of T tokens go."""
+
+    token: Int[Array, "P"]
+    query_head: Int[Array, "P"]
+    """Within a group."""
+    row: Int[Array, "T"]
+    """The token's, if that is walked in pieces, else -1."""
+    place: Int[Array, "T"]
+    """The token's first packed query."""
+    known: Bool[Array, "T"]
+    """Whether the token is a row's."""
+
+
+class Plan(NamedTuple):
+    """All that attention needs to know of a step's rows beside their block tables; the same in every layer that has the
+    same window."""
+
+    pieces: Pieces
+    tiles: Items
+    packing: Packing
+
+
+def make_plan(
+    query_starts: Int[Array, "R1"],
+    context_lens: Int[Array, "R"],
+    num_rows: Int[Array, ""],
+    num_decodes: Int[Array, ""],
+    *,
+    T: int,
+    group: int,
+    num_blocks: int,
+    block_size: int,
+    window: int | None,
+) -> Plan:
+    """For T tokens, and a cache of ``num_blocks``."""
+    R = len(context_lens)
+    batch = make_batch(query_starts, context_lens, num_rows, group)
+    pieces = make_pieces(batch, num_decodes, group, window, piece_capacity(num_blocks, block_size, R))
+    tiles = make_tiles(batch, pieces.num_rows[0], T, group, window, TILE_ROWS)
+    return Plan(pieces, tiles, make_packing(batch, pieces, T, group, num_granules(T, R, group, TILE_ROWS)))
 
 
 def make_batch(
@@ -129,29 +175,35 @@ def num_granules(T: int, R: int, group: int, tile_rows: int) -> int:
     return (T * group + R * (GRANULE - 1)) // GRANULE + tile_rows // GRANULE
 
 
-def pack(q: Float[Array, "T H D"], batch: Batch, kv_heads: int, granules: int) -> Float[Array, "K P D"]:
-    """The queries in packed order, P = granules * GRANULE; rows of no query hold some other query."""
+def make_packing(batch: Batch, pieces: Pieces, T: int, group: int, granules: int) -> Packing:
+    row = owner(batch.first_granules + batch.granules, jnp.arange(granules))
+    index = (jnp.arange(granules) - batch.first_granules[row])[:, None] * GRANULE + jnp.arange(GRANULE)
+    token = jnp.arange(T)
+    token_row = owner(batch.starts + batch.lengths, token)
+    return Packing(
+        token=(batch.starts[row][:, None] + index // group).reshape(-1),
+        query_head=(index % group).reshape(-1),
+        row=jnp.where(token_row < pieces.num_rows, token_row, -1),
+        place=batch.first_granules[token_row] * GRANULE + (token - batch.starts[token_row]) * group,
+        known=token < (batch.starts + batch.lengths).max(),
+    )
+
+
+def pack(q: Float[Array, "T H D"], packing: Packing, kv_heads: int) -> Float[Array, "K P D"]:
+    """The queries in packed order; rows of no query hold some other query."""
     T, H, D = q.shape
-    group = H // kv_heads
-    index = jnp.arange(granules * GRANULE)
-    row = owner(batch.first_granules + batch.granules, index // GRANULE)
-    offset = index - batch.first_granules[row] * GRANULE
-    token = batch.starts[row] + offset // group
-    packed = q.reshape(T, kv_heads, group, D).at[token, :, offset % group].get(mode="clip")
-    return packed.swapaxes(0, 1)
+    heads = q.reshape(T, kv_heads, H // kv_heads, D)
+    return heads.at[packing.token, :, packing.query_head].get(mode="clip").swapaxes(0, 1)
 
 
 def unpack(
-    tiles: Float[Array, "K P D"], combined: Float[Array, "R K rows D"], batch: Batch, pieces: Pieces, T: int, group: int
+    tiles: Float[Array, "K P D"], combined: Float[Array, "R K rows D"], packing: Packing, group: int
 ) -> Float[Array, "T H D"]:
     """Each token's output: from ``combined``, which holds rows of one token, or from the packed ``tiles``; zeros for a
     token of no row."""
     K, _, D = tiles.shape
-    token = jnp.arange(T)
-    row = owner(batch.starts + batch.lengths, token)
-    place = batch.first_granules[row] * GRANULE + (token - batch.starts[row]) * group
-    packed = tiles.at[:, place[:, None] + jnp.arange(group)].get(mode="clip").swapaxes(0, 1)
-    split = (row < pieces.num_rows)[:, None, None, None]
-    out = jnp.where(split, combined[row, :, :group], packed)
-    known = token < (batch.starts + batch.lengths).max()
-    return jnp.where(known[:, None, None, None], out, 0).reshape(T, K * group, D)
+    T = len(packing.row)
+    packed = tiles.at[:, packing.place[:, None] + jnp.arange(group)].get(mode="clip").swapaxes(0, 1)
+    split = packing.row >= 0
+    out = jnp.where(split[:, None, None, None], combined[jnp.maximum(packing.row, 0), :, :group], packed)
+    return jnp.where(packing.known[:, None, None, None], out, 0).reshape(T, K * group, D)

@@ -15,25 +15,13 @@ from jaxtyping import Array, Float, Int
 
 from pallas_kernels.gpu.attention_combine import combine_pieces
 from pallas_kernels.gpu.attention_config import Walk
-from pallas_kernels.gpu.attention_items import (
-    KV_TILE,
-    WARPGROUP_ROWS,
-    make_batch,
-    make_pieces,
-    make_tiles,
-    num_granules,
-    pack,
-    piece_capacity,
-    unpack,
-)
+from pallas_kernels.gpu.attention_items import KV_TILE, TILE_GROUPS, WARPGROUP_ROWS, Plan, make_plan, pack, unpack
 from pallas_kernels.gpu.attention_walk import walk_contexts
 from pallas_kernels.gpu.online_softmax import LOG2_E
 
 _DTYPES = ("bfloat16", "float16")
 _BLOCK_SIZES = (16, 32)
 _HEAD_DIMS = (64, 80, 96, 128)
-_TILE_GROUPS = 2
-"""Warpgroups that share the keys and values of a tile of queries."""
 
 
 class UnsupportedError(ValueError):
@@ -76,11 +64,13 @@ def ragged_paged_attention(
     window: int | None = None,
     soft_cap: float | None = None,
     sinks: Float[Array, "H"] | None = None,
+    plan: Plan | None = None,
     launch: Launch = Launch(),
 ) -> Float[Array, "T H D"]:
     """As ``ragged_paged_attention_ref``, with these differences: q has the cache's dtype, bfloat16 or float16; slots of
     V past a context, inside its last block, must be finite (a cache begins as zeros); outputs of tokens of no row are
-    zeros. Raises UnsupportedError for what ``supports`` refuses.
+    zeros. ``plan``: that of ``plan_attention``, made once for many layers, since XLA moves little of it out of a scan.
+    Raises UnsupportedError for what ``supports`` refuses.
 
     Reads 2 * K * D elements per context token of each decode, and of each 128 packed queries of other rows; 4 * D * H
     FLOPs per context token and query, where a decode counts as WARPGROUP_ROWS / group queries. Work and memory are
@@ -89,7 +79,9 @@ def ragged_paged_attention(
     _check(q, cache)
     T, H, D = q.shape
     K, B = cache.shape[3:5]
-    R, group, tile_rows = len(context_lens), H // K, _TILE_GROUPS * WARPGROUP_ROWS
+    group = H // K
+    if plan is None:
+        plan = plan_attention(q, cache, query_starts, context_lens, num_rows, num_decodes, window=window)
     decodes = Walk(
         kv_heads=K,
         group=group,
@@ -104,20 +96,34 @@ def ragged_paged_attention(
         programs=launch.programs,
         interpret=launch.interpret,
     )
-    batch = make_batch(query_starts, context_lens, num_rows, group)
-    granules = num_granules(T, R, group, tile_rows)
-    packed, exponents, packed_exponents = pack(q, batch, K, granules), None, None
+    packed, exponents, packed_exponents = pack(q, plan.packing, K), None, None
     if sinks is not None:
         exponents = sinks.astype(jnp.float32) * LOG2_E
-        packed_exponents = pack(jnp.broadcast_to(exponents[:, None], (T, H, 1)), batch, K, granules)[..., 0]
+        packed_exponents = pack(jnp.broadcast_to(exponents[:, None], (T, H, 1)), plan.packing, K)[..., 0]
     context = cache, layer, block_tables, context_lens
-    pieces = make_pieces(batch, num_decodes, group, window, piece_capacity(cache.shape[0], B, R))
-    parts = walk_contexts(decodes, packed, *context, pieces.items, None)
-    combined = combine_pieces(decodes, pieces, parts, exponents)
-    tiles = replace(decodes, compute_groups=_TILE_GROUPS, in_pieces=False)
-    items = make_tiles(batch, pieces.num_rows[0], T, group, window, tile_rows)
-    whole = walk_contexts(tiles, packed, *context, items, packed_exponents)
-    return unpack(whole, combined, batch, pieces, T, group)
+    parts = walk_contexts(decodes, packed, *context, plan.pieces.items, None)
+    combined = combine_pieces(decodes, plan.pieces, parts, exponents)
+    tiles = replace(decodes, compute_groups=TILE_GROUPS, in_pieces=False)
+    whole = walk_contexts(tiles, packed, *context, plan.tiles, packed_exponents)
+    return unpack(whole, combined, plan.packing, group)
+
+
+def plan_attention(
+    q: Float[Array, "T H D"],
+    cache: Float[Array, "N L 2 K B D"],
+    query_starts: Int[Array, "R1"],
+    context_lens: Int[Array, "R"],
+    num_rows: Int[Array, ""],
+    num_decodes: Int[Array, ""],
+    *,
+    window: int | None = None,
+) -> Plan:
+    """What ``ragged_paged_attention`` of these arrays does before all else, and that is the same in every layer of the
+    same window. Of q and cache only the shapes matter."""
+    num_blocks, K, B = cache.shape[0], *cache.shape[3:5]
+    T, group = q.shape[0], q.shape[1] // K
+    rows = query_starts, context_lens, num_rows, num_decodes
+    return make_plan(*rows, T=T, group=group, num_blocks=num_blocks, block_size=B, window=window)
 
 
 def _check(q: Float[Array, "T H D"], cache: Float[Array, "N L 2 K B D"]) -> None:
