@@ -32,24 +32,26 @@ def cache_and_ids() -> tuple[Any, Any]:
     return cache, rng.permutation(N)[:M].astype(np.int32)
 
 
+@pytest.mark.parametrize("bulk", [True, False])
 @pytest.mark.parametrize("count", COUNTS)
-def test_gather(count: int) -> None:
+def test_gather(count: int, bulk: bool) -> None:
     cache, ids = cache_and_ids()
     unused = sorted(set(range(N)) - set(ids[:count].tolist()))
     cache = cache.at[np.array(unused)].set(jnp.nan)
     ids[count:] = 10**6
-    got = run(gather_blocks, cache, jnp.asarray(ids), jnp.int32(count), num_ctas=NUM_CTAS)
+    got = run(gather_blocks, cache, jnp.asarray(ids), jnp.int32(count), num_ctas=NUM_CTAS, bulk=bulk)
     want = gather_blocks_ref(cache, jnp.asarray(ids), jnp.int32(count))
     np.testing.assert_array_equal(got[:count], want[:count])
     assert not np.isnan(np.asarray(got[:count], np.float32)).any()
 
 
+@pytest.mark.parametrize("bulk", [True, False])
 @pytest.mark.parametrize("count", COUNTS)
-def test_scatter(count: int) -> None:
+def test_scatter(count: int, bulk: bool) -> None:
     cache, ids = cache_and_ids()
     ids[count:] = ids[0]  # where it would write if it did not ignore them
     staging = jnp.asarray(np.random.default_rng(1).normal(size=(M, *cache.shape[1:])), jnp.bfloat16)
-    got = run(scatter_blocks, cache, jnp.asarray(ids), staging, jnp.int32(count), num_ctas=NUM_CTAS)
+    got = run(scatter_blocks, cache, jnp.asarray(ids), staging, jnp.int32(count), num_ctas=NUM_CTAS, bulk=bulk)
     want = np.asarray(cache).copy()
     want[ids[:count]] = np.asarray(staging)[:count]
     np.testing.assert_array_equal(got, want)
@@ -65,14 +67,12 @@ def test_a_stage_reused_too_early_is_a_race(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_wrong_index_differs(monkeypatch: pytest.MonkeyPatch) -> None:
-    copy = copy_blocks._copy
-    monkeypatch.setattr(
-        copy_blocks,
-        "_copy",
-        lambda count, shape, num_ctas, source, *rest: copy(
-            count, shape, num_ctas, lambda index: source(jnp.maximum(index - 1, 0)), *rest
-        ),
-    )
+    right = copy_blocks._Plan.copy
+
+    def wrong(self: Any, count: Any, source: Any, *rest: Any) -> None:
+        right(self, count, lambda n: source(jnp.maximum(n - 1, 0)), *rest)
+
+    monkeypatch.setattr(copy_blocks._Plan, "copy", wrong)
     cache, ids = cache_and_ids()
     got = run(gather_blocks, cache, jnp.asarray(ids), jnp.int32(M), num_ctas=NUM_CTAS)
     assert (np.asarray(got) != np.asarray(cache)[ids]).any()

@@ -28,10 +28,11 @@ def case(seed: int = 0, padding: tuple[int, ...] = (0, 7, T - 1)) -> tuple[jnp.n
     return jnp.asarray(cache, jnp.bfloat16), jnp.int32(1), *kv, jnp.asarray(slots, jnp.int32)
 
 
-@pytest.mark.parametrize("padding", [(), (0, 7, T - 1), tuple(range(T))])
-def test_equals_the_reference(padding: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("bulk", [True, False])
+@pytest.mark.parametrize("padding", [(), (0, 7, T - 1), tuple(range(T))], ids=["none", "some", "all"])
+def test_equals_the_reference(padding: tuple[int, ...], bulk: bool) -> None:
     args = case(padding=padding)
-    got = run(write_kv, *args, num_ctas=NUM_CTAS)
+    got = run(write_kv, *args, num_ctas=NUM_CTAS, bulk=bulk)
     np.testing.assert_array_equal(got, write_kv_ref(*args))
 
 

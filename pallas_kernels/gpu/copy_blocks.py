@@ -1,6 +1,7 @@
-"""Blocks of the KV cache, over all layers, to and from a contiguous staging buffer, by bulk copies."""
+"""Blocks of the KV cache, over all layers, to and from a contiguous staging buffer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -10,10 +11,12 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, Interpret, Items, Ref, stream
+from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, Interpret, Items, Ref, copy, repeat, stream
 
 PIECE_BYTES = 32 * 1024
 """Most bytes of a bulk copy."""
+REGISTER_BYTES = 16 * 1024
+"""Most bytes that go through the registers of a CTA at once."""
 STAGES = 6
 """Pieces that a CTA has in flight."""
 _MAX_BOX = 256
@@ -26,29 +29,26 @@ def gather_blocks(
     count: Int[Array, ""],
     *,
     num_ctas: int = H200_MULTIPROCESSORS,
+    bulk: bool = True,
     interpret: Interpret = None,
 ) -> Float[Array, "m L 2 K B D"]:
     """The first ``count`` of the blocks ``ids`` in order; what follows them is undefined. See gather_blocks_ref.
 
-    Ids from ``count`` on are not read; those before it must be in [0, N). D * itemsize must be a multiple of 16 bytes,
-    D at most 256. Bytes moved: ``count`` blocks, read and written, in pieces of at most PIECE_BYTES.
+    Ids from ``count`` on are not read; those before it must be in [0, N). ``bulk``: by bulk copies of up to PIECE_BYTES
+    through shared memory, which need Hopper, D * itemsize a multiple of 16 bytes, and D at most 256; if not, through
+    registers, on any GPU, where 2 * L * K * B * D must be a multiple of 128. Bytes moved: ``count`` blocks, read and
+    written.
     """
     rows = _rows(cache)
+    plan = _Plan(rows.shape[1], rows.shape[2], rows.dtype, num_ctas, bulk, interpret)
 
-    def body(cache_ref: Ref, ids_ref: Ref, count_ref: Ref, staging_ref: Ref, stages: Ref, loaded: Ref) -> None:
-        _copy(
-            count_ref[0],
-            staging_ref.shape,
-            num_ctas,
-            lambda index: cache_ref.at[ids_ref[index]],
-            lambda index: staging_ref.at[index],
-            stages,
-            loaded,
-        )
+    def body(cache_ref: Ref, ids_ref: Ref, count_ref: Ref, staging_ref: Ref, *shared: Ref) -> None:
+        count = jnp.minimum(count_ref[0], len(ids))
+        plan.copy(count, lambda n: cache_ref.at[ids_ref[n]], lambda n: staging_ref.at[n], *shared)
 
     staging = jax.ShapeDtypeStruct((len(ids), *rows.shape[1:]), rows.dtype)
-    kernel = _kernel("gather_blocks", body, staging, rows, num_ctas, interpret)
-    return kernel(rows, ids, count.reshape(1)).reshape(len(ids), *cache.shape[1:])
+    gathered = plan.kernel("gather_blocks", body, staging)(rows, ids, count.reshape(1))
+    return gathered.reshape(len(ids), *cache.shape[1:])
 
 
 def scatter_blocks(
@@ -58,73 +58,79 @@ def scatter_blocks(
     count: Int[Array, ""],
     *,
     num_ctas: int = H200_MULTIPROCESSORS,
+    bulk: bool = True,
     interpret: Interpret = None,
 ) -> Float[Array, "N L 2 K B D"]:
     """The cache with the first ``count`` blocks of ``staging`` as its blocks ``ids[:count]``. See scatter_blocks_ref.
 
-    Ids and staging from ``count`` on are not read; ids before it must be distinct and in [0, N). D as for
-    ``gather_blocks``. Bytes moved: ``count`` blocks, read and written, in pieces of at most PIECE_BYTES.
+    Ids and staging from ``count`` on are not read; ids before it must be distinct and in [0, N). ``bulk`` and bytes
+    moved as for ``gather_blocks``.
     """
-    ref = jax.new_ref(_rows(cache))
+    rows: Any = jax.new_ref(_rows(cache))
+    plan = _Plan(rows.shape[1], rows.shape[2], rows.dtype, num_ctas, bulk, interpret)
 
-    def body(cache_ref: Ref, ids_ref: Ref, staging_ref: Ref, count_ref: Ref, stages: Ref, loaded: Ref) -> None:
-        _copy(
-            count_ref[0],
-            staging_ref.shape,
-            num_ctas,
-            lambda index: staging_ref.at[index],
-            lambda index: cache_ref.at[ids_ref[index]],
-            stages,
-            loaded,
-        )
+    def body(cache_ref: Ref, ids_ref: Ref, staging_ref: Ref, count_ref: Ref, *shared: Ref) -> None:
+        count = jnp.minimum(count_ref[0], len(ids))
+        plan.copy(count, lambda n: staging_ref.at[n], lambda n: cache_ref.at[ids_ref[n]], *shared)
 
-    _kernel("scatter_blocks", body, (), ref, num_ctas, interpret)(ref, ids, _rows(staging), count.reshape(1))
-    return jax.freeze(ref).reshape(cache.shape)
+    plan.kernel("scatter_blocks", body, ())(rows, ids, _rows(staging), count.reshape(1))
+    return jax.freeze(rows).reshape(cache.shape)
 
 
 def _rows(blocks: Float[Array, "n L 2 K B D"]) -> Float[Array, "n R D"]:
     return blocks.reshape(len(blocks), -1, blocks.shape[-1])
 
 
-def _piece_rows(rows: int, row_bytes: int) -> int:
-    """Rows of a piece: the most that divide a block, within what a bulk copy may have."""
-    most = min(_MAX_BOX, max(1, PIECE_BYTES // row_bytes))
-    return next(n for n in range(most, 0, -1) if rows % n == 0)
+@dataclass(frozen=True)
+class _Plan:
+    """How blocks of ``rows`` rows of ``width`` elements are cut into pieces, and the grid that copies them."""
 
+    rows: int
+    width: int
+    dtype: Any
+    num_ctas: int
+    bulk: bool
+    interpret: Interpret
 
-def _copy(
-    count: Int[Array, ""],
-    shape: Sequence[int],
-    num_ctas: int,
-    source: Callable[[jax.Array], Ref],
-    destination: Callable[[jax.Array], Ref],
-    stages: Ref,
-    loaded: Ref,
-) -> None:
-    """Copy the first ``count`` of m blocks piece by piece; ``shape`` is that of the staging buffer, [m, rows, D]."""
-    piece_rows = stages.shape[1]
-    per_block = jnp.int32(shape[1] // piece_rows)
+    @property
+    def piece_rows(self) -> int:
+        """The most that divide a block and may be copied at once."""
+        most = (PIECE_BYTES if self.bulk else REGISTER_BYTES) // (self.width * self.dtype.itemsize)
+        fit = (n for n in range(min(_MAX_BOX, max(1, most)), 0, -1) if self.rows % n == 0)
+        return next(fit)
 
-    def piece_of(block: Callable[[jax.Array], Ref]) -> Callable[[jax.Array], Ref]:
-        return lambda item: block(lax.div(item, per_block)).at[pl.ds(lax.rem(item, per_block) * piece_rows, piece_rows)]
+    def copy(
+        self,
+        count: Int[Array, ""],
+        source: Callable[[jax.Array], Ref],
+        destination: Callable[[jax.Array], Ref],
+        *shared: Ref,
+    ) -> None:
+        """Copy block n from ``source(n)`` to ``destination(n)`` for each n below ``count``."""
+        rows, per_block = self.piece_rows, jnp.int32(self.rows // self.piece_rows)
 
-    items = Items(jnp.minimum(count, shape[0]) * per_block, num_ctas)
-    stream(items, piece_of(source), piece_of(destination), stages, loaded)
+        def piece(block: Callable[[jax.Array], Ref], item: Int[Array, ""]) -> Ref:
+            return block(lax.div(item, per_block)).at[pl.ds(lax.rem(item, per_block) * rows, rows)]
 
+        items = Items(count * per_block, self.num_ctas)
+        if self.bulk:
+            stream(items, lambda item: piece(source, item), lambda item: piece(destination, item), *shared)
+        else:
+            repeat(0, items.mine, lambda i: copy(piece(source, items[i]), piece(destination, items[i])))
 
-def _kernel(
-    name: str, body: Callable[..., None], out_type: Any, rows: Any, num_ctas: int, interpret: Interpret
-) -> Callable[..., jax.Array]:
-    _, R, D = rows.shape
-    stage = (STAGES, _piece_rows(R, D * rows.dtype.itemsize), D)
-    kernel: Callable[..., jax.Array] = plgpu.kernel(
-        body,
-        out_type=out_type,
-        scratch_types=[plgpu.SMEM(stage, rows.dtype), plgpu.Barrier(num_barriers=STAGES)],
-        grid=(num_ctas,),
-        grid_names=(CTA,),
-        compiler_params=plgpu.CompilerParams(),
-        interpret=interpret,
-        kernel_name=name,
-    )
-    return kernel
+    def kernel(self, name: str, body: Callable[..., None], out_type: Any) -> Callable[..., jax.Array]:
+        shared: Any = [
+            plgpu.SMEM((STAGES, self.piece_rows, self.width), self.dtype),
+            plgpu.Barrier(num_barriers=STAGES),
+        ]
+        kernel: Callable[..., jax.Array] = plgpu.kernel(
+            body,
+            out_type=out_type,
+            scratch_types=shared if self.bulk else (),
+            grid=(self.num_ctas,),
+            grid_names=(CTA,),
+            compiler_params=plgpu.CompilerParams(),
+            interpret=self.interpret,
+            kernel_name=name,
+        )
+        return kernel

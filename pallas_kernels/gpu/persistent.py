@@ -36,10 +36,15 @@ def repeat(start: Int[Array, ""] | int, end: Int[Array, ""] | int, body: Callabl
     lax.fori_loop(jnp.int32(start), jnp.int32(end), lambda i, _: body(i), None)
 
 
+def copy(source: Ref, destination: Ref) -> None:
+    """From global memory to global memory through registers, on any GPU; a multiple of 128 elements."""
+    destination[...] = plgpu.load(source, optimized=False)
+
+
 def stream(
     items: Items, source: Callable[[jax.Array], Ref], destination: Callable[[jax.Array], Ref], stages: Ref, loaded: Ref
 ) -> None:
-    """Copy each item from ``source(item)`` to ``destination(item)`` in global memory through shared memory.
+    """Copy each item from ``source(item)`` to ``destination(item)`` in global memory by bulk copies (Hopper).
 
     ``stages`` is [num_stages, *item], ``loaded`` has a barrier for each stage. All stages but the one that is being
     stored are being loaded.

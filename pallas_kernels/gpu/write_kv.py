@@ -1,6 +1,8 @@
-"""Write new keys and values into their slots of the blocked KV cache, by bulk copies."""
+"""Write new keys and values into their slots of the blocked KV cache, by bulk copies or through registers."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.experimental.pallas as pl
@@ -9,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, Interpret, Items, Ref, repeat
+from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, Interpret, Items, Ref, copy, repeat
 
 STAGES = 8
 """Tokens that a CTA has in flight."""
@@ -23,55 +25,47 @@ def write_kv(
     slots: Int[Array, "T"],
     *,
     num_ctas: int = H200_MULTIPROCESSORS,
+    bulk: bool = True,
     interpret: Interpret = None,
 ) -> Float[Array, "N L 2 K B D"]:
     """Return the cache with token t's K and V of ``layer`` at ``slots[t]`` = block * B + offset; see write_kv_ref.
 
     A slot of N * B or more writes nothing. Undefined where slots are negative or not distinct. K and V are cast to the
-    cache's dtype by XLA. D * itemsize must be a multiple of 16 bytes, K and D at most 256.
+    cache's dtype by XLA.
 
-    Four bulk copies a token: its K and its V [K, D] into shared memory, and from there one row in each head of its
-    block. Bytes moved: 2 * T * K * D * itemsize read and as many written; no FLOPs.
+    ``bulk``: four bulk copies a token, which need Hopper: its K and its V [K, D] into shared memory, and from there one
+    row in each head of its block. D * itemsize must be a multiple of 16 bytes, K and D at most 256. If not ``bulk``,
+    through registers, on any GPU: K * D must be a multiple of 128.
+
+    Bytes moved: 2 * T * K * D * itemsize read and as many written; no FLOPs.
     """
     N, _, _, K, B, D = cache.shape
-    T = len(slots)
 
-    def body(cache_ref: Ref, layer_ref: Ref, k_ref: Ref, v_ref: Ref, slots_ref: Ref, stages: Ref, loaded: Ref) -> None:
-        tokens = Items(jnp.int32(T), num_ctas)
+    def body(cache_ref: Ref, layer_ref: Ref, k_ref: Ref, v_ref: Ref, slots_ref: Ref, *staging: Ref) -> None:
+        layer = layer_ref[0]
 
-        def load(i: Int[Array, ""], stage: int) -> None:
-            for which, source in enumerate((k_ref, v_ref)):
-                plgpu.copy_gmem_to_smem(source.at[tokens[i]], stages.at[stage, which], loaded.at[stage])
-
-        def store(i: Int[Array, ""], stage: int) -> None:
-            plgpu.barrier_wait(loaded.at[stage])
-            slot = slots_ref[tokens[i]]
+        def write(token: Int[Array, ""], store: Callable[[int, Ref], None]) -> None:
+            slot = slots_ref[token]
 
             @pl.when(slot < N * B)
             def _() -> None:
                 block, offset = lax.div(slot, jnp.int32(B)), lax.rem(slot, jnp.int32(B))
                 for which in range(2):
-                    place = cache_ref.at[block, layer_ref[0], which, :, pl.ds(offset, 1)]
-                    plgpu.copy_smem_to_gmem(stages.at[stage, which], place)
+                    store(which, cache_ref.at[block, layer, which, :, pl.ds(offset, 1)])
 
-        def round_(first: Int[Array, ""]) -> None:
-            for work in (load, store):
-                for stage in range(STAGES):
-                    i = first * STAGES + stage
-                    pl.when(i < tokens.mine)(partial(work, i, stage))
-            plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+        tokens, sources = Items(jnp.int32(len(slots)), num_ctas), (k_ref, v_ref)
+        if staging:
+            _write_in_bulk(tokens, sources, write, *staging)
+        else:
+            _write_through_registers(tokens, sources, write)
 
-        repeat(0, lax.div(tokens.mine + STAGES - 1, jnp.int32(STAGES)), round_)
-
+    staging: Any = [plgpu.SMEM((STAGES, 2, K, 1, D), cache.dtype), plgpu.Barrier(num_arrivals=2, num_barriers=STAGES)]
     ref = jax.new_ref(cache)
-    rows = (x.astype(cache.dtype).reshape(T, K, 1, D) for x in (k, v))
+    rows = (x.astype(cache.dtype).reshape(-1, K, 1, D) for x in (k, v))
     plgpu.kernel(
         body,
         out_type=(),
-        scratch_types=[
-            plgpu.SMEM((STAGES, 2, K, 1, D), cache.dtype),
-            plgpu.Barrier(num_arrivals=2, num_barriers=STAGES),
-        ],
+        scratch_types=staging if bulk else (),
         grid=(num_ctas,),
         grid_names=(CTA,),
         compiler_params=plgpu.CompilerParams(),
@@ -79,3 +73,35 @@ def write_kv(
         kernel_name="write_kv",
     )(ref, layer.reshape(1), *rows, slots)
     return jax.freeze(ref)
+
+
+Write = Callable[[jax.Array, Callable[[int, Ref], None]], None]
+"""(token, store): unless the token is padding, store(0, where its K goes) and store(1, where its V goes)."""
+
+
+def _write_through_registers(tokens: Items, sources: tuple[Ref, Ref], write: Write) -> None:
+    def one(i: Int[Array, ""]) -> None:
+        write(tokens[i], lambda which, place: copy(sources[which].at[tokens[i]], place))
+
+    repeat(0, tokens.mine, one)
+
+
+def _write_in_bulk(tokens: Items, sources: tuple[Ref, Ref], write: Write, stages: Ref, loaded: Ref) -> None:
+    """In rounds, because what padding does not store cannot be waited for one by one."""
+
+    def load(i: Int[Array, ""], stage: int) -> None:
+        for which, source in enumerate(sources):
+            plgpu.copy_gmem_to_smem(source.at[tokens[i]], stages.at[stage, which], loaded.at[stage])
+
+    def store(i: Int[Array, ""], stage: int) -> None:
+        plgpu.barrier_wait(loaded.at[stage])
+        write(tokens[i], lambda which, place: plgpu.copy_smem_to_gmem(stages.at[stage, which], place))
+
+    def round_(first: Int[Array, ""]) -> None:
+        for work in (load, store):
+            for stage in range(STAGES):
+                i = first * STAGES + stage
+                pl.when(i < tokens.mine)(partial(work, i, stage))
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+
+    repeat(0, lax.div(tokens.mine + STAGES - 1, jnp.int32(STAGES)), round_)

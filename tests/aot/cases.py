@@ -21,6 +21,7 @@ class Case:
     function: Callable[..., Any]
     args: tuple[Any, ...]
     in_place: bool = True
+    needs_hopper: bool = True
 
     @property
     def cache(self) -> Any:
@@ -76,6 +77,21 @@ CASES = (
     Case("write_kv_in_scan", write_layers, (LLAMA3_8B, kv(LLAMA3_8B, 256), kv(LLAMA3_8B, 256), index(256))),
     Case("gather_blocks", gather_blocks, (LLAMA3_8B, index(16), index()), in_place=False),
     Case("gather_blocks_heads_64", gather_blocks, (SMALL_HEADS, index(16), index()), in_place=False),
+    Case("write_kv_any_gpu", partial(write_kv, bulk=False), write(LLAMA3_8B, 256), needs_hopper=False),
+    Case("write_kv_heads_64_any_gpu", partial(write_kv, bulk=False), write(SMALL_HEADS, 37), needs_hopper=False),
+    Case(
+        "gather_blocks_any_gpu",
+        partial(gather_blocks, bulk=False),
+        (LLAMA3_8B, index(16), index()),
+        in_place=False,
+        needs_hopper=False,
+    ),
+    Case(
+        "scatter_blocks_any_gpu",
+        partial(scatter_blocks, bulk=False),
+        (SMALL_HEADS, index(16), array(16, *SMALL_HEADS.shape[1:], dtype=SMALL_HEADS.dtype), index()),
+        needs_hopper=False,
+    ),
     Case("scatter_blocks", scatter_blocks, (LLAMA3_8B, index(16), array(16, *LLAMA3_8B.shape[1:]), index())),
     Case("partial_recompute", partial_recompute, recompute(LLAMA3_8B, 2048, 4096, 32)),
     Case("partial_recompute_blocks", partial(partial_recompute, run=64), recompute(LLAMA3_8B, 1024, 4096, 32)),
