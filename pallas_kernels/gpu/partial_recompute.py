@@ -80,6 +80,7 @@ def partial_recompute(
                 write(items[i], pipe.product(i, warpgroup))
 
             repeat(0, items.mine, tile)
+            plgpu.wait_smem_to_gmem(0, wait_read_only=True)
 
     ref = jax.new_ref(cache)
     plgpu.kernel(
@@ -268,7 +269,6 @@ class _Epilogue:
             self._turn(head, token, which)
             plgpu.commit_smem()
             self._store(token, which, group * shape.heads + n - which * shape.kv_heads)
-        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
 
     def _turn(self, head: Float[Array, "64 D"], token: Int[Array, ""], which: Int[Array, ""]) -> None:
         """Put a head into ``out``, turned if it is one of K."""
