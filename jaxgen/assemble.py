@@ -17,10 +17,11 @@ from jaxgen.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.compilation_cache import persistent_compilation
 from jaxgen.config import DType, EngineConfig, EngineOptions, KernelChoice, ModelConfig
 from jaxgen.determinism import Scenario, Verifier
-from jaxgen.device_info import DeviceInfo, choose_dtype, this_cpu
+from jaxgen.device import device_info
+from jaxgen.device_info import DeviceInfo, choose_dtype
 from jaxgen.engine import Engine
 from jaxgen.kernels import REFERENCE, Kernels, choose, native_dtypes
-from jaxgen.memory_plan import DeviceMemory, block_bytes, resolve
+from jaxgen.memory_plan import DEFAULT_BLOCK_SIZE, DeviceMemory, block_bytes, resolve
 from jaxgen.models import PackedParams, abstract_params
 from jaxgen.models.packing import pack_params
 from jaxgen.programs import CompiledStep, compile_step
@@ -68,24 +69,24 @@ class Parts:
             logger.info("token budget %d: %s", config.scheduler.token_budget, budget.reason)
         return config
 
-    def load(self, *, progress: bool) -> tuple[Kernels, PackedParams]:
+    def load(self, *, block_size: int, progress: bool) -> tuple[Kernels, PackedParams]:
         """The device's kernels, and the parameters as they read them. Raises ConfigError."""
-        kernels = REFERENCE if self.kernels == "xla" else self._choose_kernels()
+        kernels = REFERENCE if self.kernels == "xla" else self._choose_kernels(block_size)
         params = dict(load_params(self.directory, self.model, progress=progress))
         return kernels, pack_params(self.model, params, kernels)
 
-    def _choose_kernels(self) -> Kernels:
+    def _choose_kernels(self, block_size: int) -> Kernels:
         with ExitStack() as stack:
             folder = self.caches.kernels
             if folder is None:  # native kernels stay in memory when their file is gone
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxgen-kernels-")))
-            return choose(self.device, self.model.dtype, folder)
+            return choose(self.device, self.model, block_size, folder)
 
     def build(
         self, config: EngineConfig, options: EngineOptions, eos_token_ids: frozenset[int], *, progress: bool
     ) -> Engine:
         """Load, compile, and plan anew where the program needs more memory than was guessed. Raises ConfigError."""
-        kernels, params = self.load(progress=progress)
+        kernels, params = self.load(block_size=config.cache.block_size, progress=progress)
         with tqdm(total=1, desc="compiling the step", unit="program", disable=not progress) as bar:
             config, compiled = compile_to_fit(options, self.model, config, kernels, self.memory, self.params_bytes)
             bar.update()
@@ -113,18 +114,6 @@ def device_memory() -> DeviceMemory:
     device = jax.devices()[0]
     stats = device.memory_stats() if device.platform != "cpu" else None
     return DeviceMemory(device.platform, stats["bytes_limit"] if stats else psutil.virtual_memory().available)
-
-
-def device_info() -> DeviceInfo:
-    """What the default device is."""
-    device = jax.devices()[0]
-    if device.platform == "cpu":
-        return this_cpu()
-    capability = getattr(device, "compute_capability", None)  # only NVIDIA's have one
-    if capability is not None:
-        major, minor = map(int, capability.split("."))
-        capability = (major, minor)
-    return DeviceInfo(device.platform, device.device_kind, device.core_count, compute_capability=capability)
 
 
 def find_model(
@@ -227,7 +216,7 @@ def tune(
     """
     parts = find_parts(model, dtype=dtype, kernels=kernels, cache_dir=cache_dir)
     with persistent_compilation(parts.caches.compiled):
-        chosen, params = parts.load(progress=False)
+        chosen, params = parts.load(block_size=DEFAULT_BLOCK_SIZE, progress=False)
         tuning = measure(
             parts.model,
             params,

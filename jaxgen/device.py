@@ -6,6 +6,7 @@ import logging
 import jax
 
 from jaxgen.config import EngineConfig, ModelConfig
+from jaxgen.device_info import DeviceInfo, this_cpu
 from jaxgen.kernels import Kernels
 from jaxgen.kv_cache import init_cache
 from jaxgen.models import PackedParams
@@ -23,6 +24,18 @@ logger = logging.getLogger(__name__)
 def wait_for_all() -> None:
     """Until nothing is computed any more: XLA aborts a process that ends while a program runs on its CPU."""
     jax.block_until_ready(jax.live_arrays())
+
+
+def device_info() -> DeviceInfo:
+    """What the default device is."""
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        return this_cpu()
+    capability = getattr(device, "compute_capability", None)  # only NVIDIA's have one
+    if capability is not None:
+        major, minor = map(int, capability.split("."))
+        capability = (major, minor)
+    return DeviceInfo(device.platform, device.device_kind, device.core_count, compute_capability=capability)
 
 
 class Device:

@@ -3,13 +3,16 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from jaxgen.config import ModelConfig
 from jaxgen.device_info import DeviceInfo
 from pallas_kernels.cpu.build import Recipe, UnavailableError
 from pallas_kernels.cpu.library import DTYPES, Library, load
 from pallas_kernels.packed_product import pack, rows
+from pallas_kernels.proof import prove_cache_kernels
 from pallas_kernels.ragged_paged_attention import ragged_paged_attention_ref
 from pallas_kernels.write_kv import write_kv_ref
 
@@ -42,6 +45,7 @@ REFERENCE = Kernels("XLA", ragged_paged_attention_ref, write_kv_ref)
 """The twins in plain jnp, which run everywhere."""
 
 
+_HOPPER = (9, 0)
 _MATRIX_UNITS = "amx_bf16"
 """XLA multiplies bfloat16 on a CPU's matrix units, at about eight times the rate of its vector units."""
 
@@ -61,22 +65,54 @@ def native_dtypes(device: DeviceInfo) -> tuple[str, ...]:
     return DTYPES if device.is_cpu else ()
 
 
-def choose(device: DeviceInfo, dtype: str, directory: Path) -> Kernels:
-    """The fastest kernels there are for a device and a model's dtype; says once in the log what they are, and why.
+@cache
+def hopper(num_ctas: int) -> Kernels:
+    """Pallas kernels for NVIDIA GPUs of compute capability 9.0, on persistent grids of so many thread blocks."""
+    from pallas_kernels.gpu import ragged_paged_attention, write_kv  # here: importing Mosaic takes time
+
+    launch = ragged_paged_attention.Launch(programs=num_ctas)
+    attention = partial(ragged_paged_attention.ragged_paged_attention, launch=launch)
+    return Kernels("Hopper", attention, partial(write_kv.write_kv, num_ctas=num_ctas))
+
+
+def choose(device: DeviceInfo, model: ModelConfig, block_size: int, directory: Path) -> Kernels:
+    """The fastest kernels there are for a device and a model; says once in the log what they are, and why.
 
     On a CPU the native ones, compiled into ``directory`` if they are not there yet; products stay XLA's where it has
-    matrix units for them, which the native ones do not use.
+    matrix units for them, which the native ones do not use. On a Hopper GPU Pallas kernels, if they prove right there.
     """
-    if not device.is_cpu or dtype not in DTYPES:
-        logger.info("kernels: XLA (there are no others for %s on %s yet)", dtype, device.platform)
-        return REFERENCE
+    kernels, reason = (
+        _choose_native(device, model, directory) if device.is_cpu else _choose_gpu(device, model, block_size)
+    )
+    logger.log(logging.WARNING if kernels is REFERENCE else logging.INFO, "kernels: %s%s", kernels.name, reason)
+    return kernels
+
+
+def _choose_native(device: DeviceInfo, model: ModelConfig, directory: Path) -> tuple[Kernels, str]:
+    if model.dtype not in DTYPES:
+        return REFERENCE, f", which is slower, because there are no native ones for {model.dtype}"
     try:
         kernels = native(load(directory))
     except UnavailableError as error:
-        logger.warning("kernels: XLA, which is slower, because there are no native ones: %s", error)
-        return REFERENCE
-    if dtype == "bfloat16" and _MATRIX_UNITS in device.features:
-        logger.info("kernels: native, and XLA's products, for the CPU's matrix units (%s)", _MATRIX_UNITS)
-        return replace(kernels, name="native attention", packed=None)
-    logger.info("kernels: native")
-    return kernels
+        return REFERENCE, f", which is slower, because there are no native ones: {error}"
+    if model.dtype == "bfloat16" and _MATRIX_UNITS in device.features:
+        return replace(kernels, name="native attention", packed=None), f", XLA's products, which use {_MATRIX_UNITS}"
+    return kernels, ""
+
+
+def _choose_gpu(device: DeviceInfo, model: ModelConfig, block_size: int) -> tuple[Kernels, str]:
+    if device.compute_capability != _HOPPER:
+        return REFERENCE, f", because there are no others for {device.kind} yet"
+    from pallas_kernels.gpu.ragged_paged_attention import supports
+
+    shape = {"heads": model.num_heads, "kv_heads": model.num_kv_heads, "head_dim": model.head_dim}
+    reason = supports(**shape, block_size=block_size, dtype=model.dtype)
+    if reason is not None:
+        return REFERENCE, f", which is slower, because {reason}"
+    kernels = hopper(device.num_cores)
+    attention, write_kv = kernels.ragged_paged_attention, kernels.write_kv
+    try:
+        prove_cache_kernels(write_kv, attention, **shape, block_size=block_size, dtype=model.dtype, blank=0.0)
+    except Exception as error:  # whatever a compiler or a device raises: the reference remains
+        return REFERENCE, f", which is slower, because the others failed their proof on this device: {error!r}"
+    return kernels, ""

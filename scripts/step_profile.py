@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--top", type=int, default=10)
     args = parser.parse_args()
     model = replace(SHAPES["88m"], dtype=args.dtype)
-    kernels = kernels_for(args.kernels, args.dtype)
+    kernels = kernels_for(args.kernels, model)
     scheduler = SchedulerConfig(args.budget, min(16, args.budget), 2048)
     config = EngineConfig(CacheConfig(64, 256), scheduler, seed=0, max_logit_bias=16)
     compiled = compile_step(model, config, kernels)

@@ -18,9 +18,8 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from jaxgen.assemble import device_info
-from jaxgen.cache_dirs import open_cache_dirs
 from jaxgen.config import CacheConfig, EngineConfig, LlamaConfig, RopeConfig, SchedulerConfig
+from jaxgen.device import device_info
 from jaxgen.engine import Engine
 from jaxgen.kernels import REFERENCE, Kernels, choose
 from jaxgen.models import Params, init_params
@@ -67,14 +66,16 @@ class Load:
     repeats: int
 
 
-def kernels_for(name: str, dtype: str) -> Kernels:
+def kernels_for(name: str, model: LlamaConfig) -> Kernels:
     """XLA's, or those that ``jaxgen serve`` would choose on this machine."""
     if name == "XLA":
         return REFERENCE
+    from jaxgen.cache_dirs import open_cache_dirs  # here: gpu_check has nothing but what computes
+
     folder = open_cache_dirs().kernels
     if folder is None:
         raise SystemExit("native kernels need a cache directory that can be written")
-    return choose(device_info(), dtype, folder)
+    return choose(device_info(), model, BLOCK_SIZE, folder)
 
 
 def build(
@@ -132,7 +133,7 @@ def main() -> None:
     args = parser.parse_args()
     model = SHAPES[args.shape]
     model = replace(model, dtype=args.dtype or model.dtype)
-    kernels = kernels_for(args.kernels, model.dtype)
+    kernels = kernels_for(args.kernels, model)
     params = init_params(model, seed=0)
     load = Load(args.context, args.rows, args.repeats)
     variants = [

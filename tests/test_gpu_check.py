@@ -66,6 +66,10 @@ def test_dry_run_of_all_parts_without_the_servers_packages(tmp_path: Path) -> No
     assert {COPY_RATE, MATRIX_RATE, "host_to_device_pinned_bytes_per_second"} <= result["ceilings"].keys()
     rows = {row["name"]: row for row in result["rows"]}
     assert all(row["ran"] for row in rows.values())
+    attention = rows["decode_attention_tiny"]
+    assert attention["bytes"] == 2 * (75 * 2 + 2 * 4) * 16 * 2
+    assert attention["flops"] == 4 * 4 * 16 * 75
+    assert attention["detail"] == attention["detail"] | {"kernels": "XLA", "largest_error": 0.0}
     step = rows["step_tiny_16"]
     assert step["floor_seconds"] == pytest.approx(
         max(step["bytes"] / result["ceilings"][COPY_RATE], step["flops"] / result["ceilings"][MATRIX_RATE])
@@ -164,9 +168,12 @@ def test_only_a_run_that_differs_from_itself_fails(tmp_path: Path, monkeypatch: 
     answers = iter(range(100))
 
     class Unsteady:
-        def __init__(self, model: object, budget: int):
+        def __init__(self, *_: object):
             self.requests: list[Any] = []
-            self.compiled = self.model = self.config = None
+            self.compiled = None
+
+        def compile(self) -> None:
+            pass
 
         def answers(self, requests: object, compiled: object = None) -> dict[str, list[tuple[int, int]]]:
             return {"r0": [(7, next(answers))]}

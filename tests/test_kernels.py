@@ -1,44 +1,87 @@
 """Which kernels a device gets, and that the log says so."""
 
 import logging
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from jaxgen import kernels
+from jaxgen.config import DType
 from jaxgen.device_info import DeviceInfo
-from jaxgen.kernels import REFERENCE, choose, native_dtypes
+from jaxgen.kernels import REFERENCE, Kernels, choose, native_dtypes
 from pallas_kernels.cpu.build import Recipe, UnavailableError
+from pallas_kernels.ragged_paged_attention import ragged_paged_attention_ref
 from pallas_kernels.write_kv import write_kv_ref
+from tests.engines import LLAMA
 from tests.native import directory, native
 
 CPU = DeviceInfo("cpu", "a processor", 2, ("avx2",))
 AMX = DeviceInfo("cpu", "another", 2, ("amx_bf16", "amx_tile"))
-GPU = DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0))
+HOPPER = DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0))
+AMPERE = DeviceInfo("gpu", "NVIDIA A100", 108, compute_capability=(8, 0))
+
+
+def chosen(device: DeviceInfo, dtype: DType, head_dim: int = 64, block_size: int = 64) -> Kernels:
+    return choose(device, replace(LLAMA, dtype=dtype, head_dim=head_dim), block_size, directory())
+
+
+@pytest.fixture(autouse=True)
+def _all_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "jaxgen")
 
 
 def test_native_ones_on_a_cpu(caplog: pytest.LogCaptureFixture) -> None:
     native()
-    caplog.set_level(logging.INFO, "jaxgen")
-    chosen = choose(CPU, "bfloat16", directory())
-    assert chosen == choose(AMX, "float32", directory()) == kernels.native(native())
-    assert chosen.packed is not None
+    found = chosen(CPU, "bfloat16")
+    assert found == chosen(AMX, "float32") == kernels.native(native())
+    assert found.packed is not None
     assert [record.levelno for record in caplog.records] == [logging.INFO] * 2
 
 
 def test_products_stay_with_matrix_units(caplog: pytest.LogCaptureFixture) -> None:
     native()
-    caplog.set_level(logging.INFO, "jaxgen")
-    chosen = choose(AMX, "bfloat16", directory())
-    assert chosen.packed is None
-    assert chosen.write_kv != write_kv_ref
+    found = chosen(AMX, "bfloat16")
+    assert found.packed is None
+    assert found.write_kv != write_kv_ref
     assert "amx_bf16" in caplog.text
 
 
-@pytest.mark.parametrize(("device", "dtype"), [(GPU, "bfloat16"), (CPU, "float16")])
-def test_where_there_are_none(device: DeviceInfo, dtype: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "jaxgen")
-    assert choose(device, dtype, directory()) == REFERENCE
-    assert dtype in caplog.text
+@pytest.mark.parametrize(
+    ("device", "dtype", "head_dim", "block_size", "reason"),
+    [
+        (AMPERE, "bfloat16", 64, 64, "NVIDIA A100"),
+        (CPU, "float16", 64, 64, "float16"),
+        (HOPPER, "float32", 64, 64, "float32"),
+        (HOPPER, "bfloat16", 32, 64, "head_dim"),
+        (HOPPER, "bfloat16", 64, 8, "block_size"),
+    ],
+)
+def test_where_there_are_none(
+    device: DeviceInfo, dtype: DType, head_dim: int, block_size: int, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert chosen(device, dtype, head_dim, block_size) == REFERENCE
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert reason in caplog.text
+
+
+def test_a_gpu_must_prove_its_kernels(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """With the twins in their place, and then with one that is wrong: no GPU is here."""
+    right = Kernels("Hopper", ragged_paged_attention_ref, write_kv_ref)
+    monkeypatch.setattr(kernels, "hopper", lambda num_ctas: right)
+    assert chosen(HOPPER, "bfloat16") is right
+    assert "kernels: Hopper" in caplog.text
+
+    def off(*args: Any, **options: Any) -> Any:
+        return ragged_paged_attention_ref(*args, **options) + 0.1
+
+    monkeypatch.setattr(kernels, "hopper", lambda num_ctas: replace(right, ragged_paged_attention=off))
+    assert chosen(HOPPER, "bfloat16") is REFERENCE
+    assert "failed their proof" in caplog.text
+
+
+def test_kernels_of_one_device_are_equal() -> None:
+    assert kernels.hopper(132) == kernels.hopper(132) != kernels.hopper(114)
 
 
 def test_without_a_compiler_a_warning_says_why(
@@ -49,7 +92,7 @@ def test_without_a_compiler_a_warning_says_why(
 
     monkeypatch.setattr(kernels, "load", refuse)
     monkeypatch.setattr(Recipe, "find", refuse)
-    assert choose(CPU, "float32", directory()) == REFERENCE
+    assert chosen(CPU, "float32") == REFERENCE
     assert native_dtypes(CPU) == ()
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "no compiler here" in caplog.text

@@ -12,8 +12,9 @@ from openai import OpenAI
 
 import jaxgen
 from jaxgen import LLM, SamplingParams
-from jaxgen.assemble import device_info, find_model, open_engine
+from jaxgen.assemble import find_model, open_engine
 from jaxgen.config import ConfigError
+from jaxgen.device import device_info
 from jaxgen.device_info import DeviceInfo
 from jaxgen.llm import Prompt
 from jaxgen.request import FinishReason, RequestRefusedError

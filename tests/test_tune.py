@@ -29,7 +29,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _reference_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Native kernels would be compiled anew into each test's cache directory."""
-    monkeypatch.setattr("jaxgen.assemble.choose", lambda device, dtype, directory: REFERENCE)
+    monkeypatch.setattr("jaxgen.assemble.choose", lambda *_: REFERENCE)
 
 
 @pytest.mark.parametrize("context", [5, 40])

@@ -1,6 +1,7 @@
 """Kernels for NVIDIA GPUs in Pallas Mosaic GPU, each with the signature of its ``_ref`` twin in ``pallas_kernels`` and,
-to run it on a CPU for a test, ``interpret``. Hopper (sm_90a: bulk copies, mbarriers, wgmma, warp specialisation) has all
-of them. Grids are persistent: a fixed number of thread blocks, one per multiprocessor at best, shares a list of items.
+to run it on a CPU for a test, ``interpret``. Hopper (sm_90a: bulk copies, mbarriers, wgmma, warp specialisation) has
+all of them; ``bulk=False`` takes the form for other GPUs, where there is one. Grids are persistent: a fixed number of
+thread blocks, one per multiprocessor at best, shares a list of items.
 
 In place: a kernel that returns the cache updates the cache it was given where that is donated or a loop's carry.
 

@@ -9,12 +9,12 @@ from typing import Any
 from jaxgen.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from jaxgen.engine import Engine
 from jaxgen.models import Params
+from jaxgen.programs import compile_step
 from jaxgen.request import Request, SamplingParams
+from scripts.device_check.kernels import BLOCK_SIZE, kernels_for
 from scripts.device_check.report import Measurement, Part
 from scripts.device_check.sizes import Sizes
 from scripts.step_time import Load, fill
-
-BLOCK_SIZE = 64
 
 
 def run(part: Part, sizes: Sizes, params_of: Callable[[ModelConfig], Params]) -> None:
@@ -36,7 +36,9 @@ class Probe:
 
     def __init__(self, sizes: Sizes, params: Params):
         load = Load(sizes.host_context, sizes.rows, 4 * sizes.host_steps)
-        self.engine = Engine(sizes.step_model, _config(sizes, load), params, frozenset())
+        config = _config(sizes, load)
+        compiled = compile_step(sizes.step_model, config, kernels_for(sizes, sizes.step_model))
+        self.engine = Engine(sizes.step_model, config, params, frozenset(), compiled=compiled)
         self.seconds: dict[str, float] = defaultdict(float)
         # The engine offers no hooks, and needs none but for this.
         scheduler: Any = self.engine._scheduler

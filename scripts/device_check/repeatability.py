@@ -11,9 +11,11 @@ from typing import Any
 
 from jaxgen.config import CacheConfig, EngineConfig, LlamaConfig, SchedulerConfig
 from jaxgen.engine import Engine
+from jaxgen.kernels import Kernels
 from jaxgen.models import Params, init_params
 from jaxgen.programs import CompiledStep, compile_step
 from jaxgen.request import Request, SamplingParams, TokenEvent
+from scripts.device_check.kernels import BLOCK_SIZE, kernels_for
 from scripts.device_check.report import Measurement, Part
 from scripts.device_check.sizes import Sizes
 from tests.engines import run as run_requests
@@ -25,13 +27,17 @@ Answer = list[tuple[Any, ...]]
 class Subject:
     """One model, its parameters, its compiled step, and the requests whose answers are compared."""
 
-    def __init__(self, model: LlamaConfig, budget: int):
+    def __init__(self, model: LlamaConfig, budget: int, kernels: Kernels):
         rows = max(budget // 16, 4)
         self.model = model
-        self.config = EngineConfig(CacheConfig(16, budget * 2), SchedulerConfig(budget, rows, 4 * budget), 0, 4)
+        self.config = EngineConfig(CacheConfig(BLOCK_SIZE, budget), SchedulerConfig(budget, rows, 4 * budget), 0, 4)
         self.params: Params = init_params(model, seed=0)
         self.requests = [_request(i, budget, model.vocab_size) for i in range(rows)]
-        self.compiled = compile_step(model, self.config)
+        self._kernels = kernels
+        self.compiled = self.compile()
+
+    def compile(self) -> CompiledStep:
+        return compile_step(self.model, self.config, self._kernels)
 
     def answers(self, requests: list[Request], compiled: CompiledStep | None = None) -> dict[str, Answer]:
         """Answers of a new engine, with an empty cache, to all these requests at once."""
@@ -43,12 +49,18 @@ def run(part: Part, sizes: Sizes) -> None:
     made: list[tuple[Subject, dict[str, Answer]]] = []
 
     def together() -> Measurement:
-        subject = Subject(sizes.repeatability_model, sizes.repeatability_budget)
+        kernels = kernels_for(sizes, sizes.repeatability_model)
+        subject = Subject(sizes.repeatability_model, sizes.repeatability_budget, kernels)
         answers = subject.answers(subject.requests)
         made.append((subject, answers))
         # So that runs in different processes can be compared.
         digest = sha256(repr(sorted(answers.items())).encode()).hexdigest()
-        detail = {"requests": len(answers), "budget": sizes.repeatability_budget, "sha256": digest}
+        detail = {
+            "requests": len(answers),
+            "budget": sizes.repeatability_budget,
+            "kernels": kernels.name,
+            "sha256": digest,
+        }
         return Measurement(detail=detail)
 
     part.measure("repeatability_reference", together)
@@ -64,7 +76,7 @@ def run(part: Part, sizes: Sizes) -> None:
         "among_strangers": lambda: subject.answers(
             [one for pair in zip(strangers[::-1], subject.requests, strict=True) for one in pair]
         ),
-        "compiled_again": lambda: subject.answers(subject.requests, compile_step(subject.model, subject.config)),
+        "compiled_again": lambda: subject.answers(subject.requests, subject.compile()),
     }
     for name, answers in variants.items():
         part.measure(f"repeatability_{name}", partial(_compare, name == "run_to_run", answers, expected))

@@ -1,5 +1,7 @@
 """Shapes of models that checks are made with."""
 
+from dataclasses import replace
+
 from jaxgen.config import LlamaConfig, RopeConfig
 
 LLAMA3_8B = LlamaConfig(
@@ -15,6 +17,8 @@ LLAMA3_8B = LlamaConfig(
     norm_eps=1e-5,
     rope=RopeConfig(theta=500_000.0),
 )
+OPT_6_7B_HEADS = replace(LLAMA3_8B, num_kv_heads=32)
+"""Heads of OPT-6.7B, for attention."""
 TINY = LlamaConfig(
     vocab_size=2048,
     hidden_size=64,

@@ -3,18 +3,38 @@
 from dataclasses import dataclass
 
 from jaxgen.config import LlamaConfig
-from scripts.device_check.shapes import LLAMA3_8B, TINY
+from scripts.device_check.shapes import LLAMA3_8B, OPT_6_7B_HEADS, TINY
 from scripts.step_time import SHAPES
 from tests.goldens import NAMES
+
+
+@dataclass(frozen=True)
+class AttentionLoad:
+    """``rows``: (query tokens, context) of each."""
+
+    name: str
+    model: LlamaConfig
+    rows: tuple[tuple[int, int], ...]
+
+
+ATTENTION = (
+    AttentionLoad("decode_attention_256x2k_gqa", LLAMA3_8B, ((1, 2048),) * 256),
+    AttentionLoad("decode_attention_16x32k_gqa", LLAMA3_8B, ((1, 32768),) * 16),
+    AttentionLoad("decode_attention_256x2k_mha", OPT_6_7B_HEADS, ((1, 2048),) * 256),
+    AttentionLoad("prompt_attention_256_8k", LLAMA3_8B, ((256, 8192),)),
+    AttentionLoad("prompt_attention_2048_8k", LLAMA3_8B, ((2048, 8192),)),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
     """``budgets`` is in tokens a step, those first that would be missed most if time ran out; ``rows`` in decoding
     sequences, ``context`` in tokens each of them has. ``repeats`` are runs of which the best (ceilings) or the median
-    (steps) counts; ``row_seconds`` ends the repeats of a step early.
+    (steps) counts; ``row_seconds`` ends the repeats of a step early. ``chosen_kernels``: those that a server would
+    choose, not XLA's.
     """
 
+    chosen_kernels: bool = True
     copy_bytes: int = 8 * 2**30
     copy_repeats: int = 20
     matrix_side: int = 8192
@@ -29,6 +49,7 @@ class Sizes:
     rows: int = 32
     context: int = 1024
     row_seconds: float = 6.0
+    attention: tuple["AttentionLoad", ...] = ATTENTION
     host_budget: int = 512
     host_context: int = 256
     host_steps: int = 20
@@ -36,6 +57,7 @@ class Sizes:
 
 FULL = Sizes()
 DRY = Sizes(
+    chosen_kernels=False,
     copy_bytes=2**20,
     copy_repeats=3,
     matrix_side=256,
@@ -53,4 +75,5 @@ DRY = Sizes(
     host_budget=16,
     host_context=32,
     host_steps=4,
+    attention=(AttentionLoad("decode_attention_tiny", TINY, ((1, 70), (1, 5))),),
 )

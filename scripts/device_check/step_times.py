@@ -15,6 +15,7 @@ import numpy as np
 
 from jaxgen.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from jaxgen.device import Device
+from jaxgen.kernels import Kernels
 from jaxgen.kv_cache import KVCache, cache_shape
 from jaxgen.memory_plan import block_bytes
 from jaxgen.models import Params
@@ -22,10 +23,10 @@ from jaxgen.programs import compile_step
 from jaxgen.request import Request, SamplingParams
 from jaxgen.scheduler import StepPlan
 from jaxgen.sequence import Chunk, Sequence
+from scripts.device_check.kernels import BLOCK_SIZE, kernels_for
 from scripts.device_check.report import Measurement, Part
 from scripts.device_check.sizes import Sizes
 
-BLOCK_SIZE = 64
 MAX_REPEATS = 30
 
 
@@ -49,8 +50,10 @@ def _step(sizes: Sizes, params_of: Callable[[ModelConfig], Params], budget: int)
     plan = full_plan(sizes, config)
     params = params_of(model)
     started = time.perf_counter()
-    compiled = compile_step(model, config)
+    kernels = kernels_for(sizes, model)
+    compiled = compile_step(model, config, kernels)
     detail = {
+        "kernels": kernels.name,
         "decode_rows": sizes.rows,
         "context": sizes.context,
         "prompt_tokens": budget - sizes.rows,
@@ -59,7 +62,7 @@ def _step(sizes: Sizes, params_of: Callable[[ModelConfig], Params], budget: int)
         "aliased_bytes": compiled.aliased_bytes,
     }
     device = Device(model, config, params, compiled)
-    device.cache = _random_cache(model, config)
+    device.cache = _random_cache(model, config, kernels)
     seconds: list[float] = []
     began = time.perf_counter()
     while len(seconds) < 4 or (len(seconds) < MAX_REPEATS and time.perf_counter() - began < sizes.row_seconds):
@@ -130,8 +133,8 @@ def step_cost(model: ModelConfig, config: EngineConfig, plan: StepPlan, params: 
     return weights + looked_up + slot * (contexts + plan.num_tokens), flops
 
 
-def _random_cache(model: ModelConfig, config: EngineConfig) -> KVCache:
+def _random_cache(model: ModelConfig, config: EngineConfig, kernels: Kernels) -> KVCache:
     """Random K and V: work on zeros takes less power, so less time, than work on data."""
     shape = cache_shape(model, config.cache)
     make = jax.jit(lambda key: jax.random.normal(key, shape, jnp.dtype(model.dtype)))
-    return KVCache(make(jax.random.key(1)))
+    return KVCache(make(jax.random.key(1)), kernels)

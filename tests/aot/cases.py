@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from pallas_kernels.gpu.copy_blocks import gather_blocks, scatter_blocks
 from pallas_kernels.gpu.partial_recompute import partial_recompute
 from pallas_kernels.gpu.write_kv import write_kv
+from tests.aot.attention_programs import SHAPES, program
 
 
 @dataclass(frozen=True)
@@ -97,4 +98,5 @@ CASES = (
     Case("partial_recompute_blocks", partial(partial_recompute, run=64), recompute(LLAMA3_8B, 1024, 4096, 32)),
     Case("partial_recompute_opt", partial_recompute, recompute(OPT_6_7B, 1000, 4096, 32, bias=True, angles=False)),
     Case("partial_recompute_heads_64", partial_recompute, recompute(SMALL_HEADS, 100, 768, 12, bias=True)),
+    *(Case(f"attention_{name}", *program(shape), in_place=False) for name, shape in SHAPES.items()),
 )

@@ -1,0 +1,93 @@
+"""Whether kernels are right where they will run: attention and cache writes, computed once, against the definition."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3}
+_ROWS = ((1, 70), (1, 1100), (20, 90), (3, 3))
+"""(query tokens, context) of each row."""
+_LAYER, _WINDOW = 1, 50
+
+
+def prove_cache_kernels(
+    write_kv: Callable[..., Any],
+    attention: Callable[..., Any],
+    *,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    block_size: int,
+    dtype: str,
+    blank: float,
+) -> None:
+    """Write the rows' keys and values, attend to them; raise AssertionError if a result is wrong.
+
+    ``blank``: what the cache begins with, NaN where the kernels say that it has no effect.
+    """
+    rng = np.random.default_rng(0)
+    per_row = [math.ceil(context / block_size) for _, context in _ROWS]
+    num_blocks = sum(per_row) + 1
+    blocks = np.split(rng.permutation(num_blocks)[:-1], np.cumsum(per_row)[:-1])
+    tables = np.zeros((len(_ROWS), max(per_row)), np.int32)
+    slots = []
+    for row, (ids, (_, context)) in enumerate(zip(blocks, _ROWS, strict=True)):
+        tables[row, : len(ids)] = ids
+        slots.append(ids[np.arange(context) // block_size] * block_size + np.arange(context) % block_size)
+    tokens = sum(context for _, context in _ROWS)
+    k, v = (rounded(rng.normal(size=(tokens, kv_heads, head_dim)), dtype) for _ in range(2))
+    starts = np.cumsum([0] + [length for length, _ in _ROWS], dtype=np.int32)
+    q = rounded(rng.normal(size=(starts[-1], heads, head_dim)), dtype)
+    cache = write_kv(
+        jnp.full((num_blocks, _LAYER + 1, 2, kv_heads, block_size, head_dim), blank, dtype),
+        jnp.int32(_LAYER),
+        jnp.asarray(k, dtype),
+        jnp.asarray(v, dtype),
+        jnp.asarray(np.concatenate(slots), jnp.int32),
+    )
+    for window in (None, _WINDOW):
+        out = attention(
+            jnp.asarray(q, dtype),
+            cache,
+            jnp.int32(_LAYER),
+            jnp.asarray(tables),
+            jnp.asarray(starts),
+            jnp.asarray([context for _, context in _ROWS], jnp.int32),
+            jnp.int32(len(_ROWS)),
+            jnp.int32(sum(length == 1 for length, _ in _ROWS)),
+            scale=head_dim**-0.5,
+            window=window,
+        )
+        compare(out, _attention(q, k, v, window), dtype)
+
+
+def rounded(x: np.ndarray, dtype: str) -> np.ndarray:
+    """The nearest numbers of ``dtype``, in float64."""
+    return np.asarray(jnp.asarray(x, dtype)).astype(np.float64)
+
+
+def compare(got: jax.Array, want: np.ndarray, dtype: str) -> None:
+    """Raise AssertionError if the largest error is over the tolerance of ``dtype``."""
+    error = np.abs(np.asarray(got).astype(np.float64) - want).max()
+    assert error <= TOLERANCE[dtype], f"wrong by {error} in {dtype}"
+
+
+def _attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, window: int | None) -> np.ndarray:
+    """Every query of every row from the definition, float64; contexts are end to end in k and v."""
+    out = np.empty(q.shape)
+    group = q.shape[1] // k.shape[1]
+    token = context_start = 0
+    for length, context in _ROWS:
+        for position in range(context - length, context):
+            first = 0 if window is None else max(0, position - window + 1)
+            seen = slice(context_start + first, context_start + position + 1)
+            for head in range(q.shape[1]):
+                weights = np.exp(k[seen, head // group] @ q[token, head] * q.shape[2] ** -0.5)
+                out[token, head] = weights @ v[seen, head // group] / weights.sum()
+            token += 1
+        context_start += context
+    return out
