@@ -10,6 +10,8 @@ from tests.aot.target import H200, Target, compile_for
 logger = logging.getLogger(__name__)
 
 MAX_SHARED_MEMORY = 232_448
+MAX_TEMPORARIES = 96 * 2**20
+"""Of attention: pieces that are to be combined, at most one for each row and each 512 tokens of the cache."""
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -27,4 +29,4 @@ def test_compiles(case: Case, target: Target) -> None:
     cache_bytes = case.cache.size * case.cache.dtype.itemsize
     assert compiled.aliased == (cache_bytes if case.in_place else 0)
     assert not compiled.copies(case.cache)
-    assert compiled.temporaries < cache_bytes / 32
+    assert compiled.temporaries < max(cache_bytes / 32, MAX_TEMPORARIES)
