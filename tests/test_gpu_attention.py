@@ -128,10 +128,13 @@ def test_a_token_keeps_its_bits_with(case: Case, races: Races) -> None:
 def test_a_plan_made_before_changes_nothing(races: Races) -> None:
     inputs = make_inputs(SMALL)
 
-    def planned(q: Any, cache: Any, layer: Any, tables: Any, *rows: Any, scale: float, window: int | None) -> Any:
+    def planned(
+        q: Any, cache: Any, layer: Any, tables: Any, *rows: Any, scale: float, window: Any, soft_cap: Any = None
+    ) -> Any:
         plan = plan_attention(q, cache, *rows, window=window)
-        ignored = (jnp.zeros_like(x) for x in (rows[0], *rows[2:]))
-        return attention(q, cache, layer, tables, next(ignored), rows[1], *ignored, scale=scale, plan=plan)
+        starts, lens, *counts = rows
+        unread = [jnp.zeros_like(x) for x in (starts, *counts)]
+        return attention(q, cache, layer, tables, unread[0], lens, *unread[1:], scale=scale, plan=plan)
 
     np.testing.assert_array_equal(run(planned, SMALL, inputs), run(attention, SMALL, inputs))
     assert races.take() == [False] * 2 * KERNELS
