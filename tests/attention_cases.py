@@ -72,12 +72,11 @@ def lens_and_starts(case: Case) -> tuple[np.ndarray, np.ndarray]:
 
 def run(function: Callable[..., jax.Array], case: Case, inputs: Inputs) -> np.ndarray:
     """The kernel's answer in float32, which holds every bit of the other dtypes."""
-    options: dict[str, Any] = {}  # not every kernel takes them
-    if case.soft_cap is not None:
-        options["soft_cap"] = case.soft_cap
-    if case.sinks:
-        options["sinks"] = jnp.asarray(inputs.sinks)
-    out = jax.jit(function, static_argnames=("scale", "window", "soft_cap"))(
+    static: dict[str, Any] = {"scale": case.head_dim**-0.5, "window": case.window}
+    if case.soft_cap is not None:  # not every kernel takes it, nor sinks
+        static["soft_cap"] = case.soft_cap
+    sinks = {"sinks": jnp.asarray(inputs.sinks)} if case.sinks else {}
+    out = jax.jit(function, static_argnames=tuple(static))(
         jnp.asarray(inputs.q, case.dtype),
         jnp.asarray(inputs.cache, case.dtype),
         jnp.int32(LAYER),
@@ -86,9 +85,8 @@ def run(function: Callable[..., jax.Array], case: Case, inputs: Inputs) -> np.nd
         jnp.asarray(inputs.lens),
         jnp.int32(len(case.rows)),
         jnp.int32(inputs.num_decodes),
-        scale=case.head_dim**-0.5,
-        window=case.window,
-        **options,
+        **static,
+        **sinks,
     )
     return np.asarray(out.astype(jnp.float32))
 

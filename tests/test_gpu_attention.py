@@ -128,9 +128,7 @@ def test_a_token_keeps_its_bits_with(case: Case, races: Races) -> None:
 def test_a_plan_made_before_changes_nothing(races: Races) -> None:
     inputs = make_inputs(SMALL)
 
-    def planned(
-        q: Any, cache: Any, layer: Any, tables: Any, *rows: Any, scale: float, window: Any, soft_cap: Any = None
-    ) -> Any:
+    def planned(q: Any, cache: Any, layer: Any, tables: Any, *rows: Any, scale: float, window: int | None) -> Any:
         plan = plan_attention(q, cache, *rows, window=window)
         starts, lens, *counts = rows
         unread = [jnp.zeros_like(x) for x in (starts, *counts)]
