@@ -11,7 +11,7 @@ from jax._src.pallas.mosaic_gpu.interpret.interpret_pallas_call import reset_gpu
 
 from pallas_kernels.gpu import attention_fetch, attention_items, attention_walk
 from pallas_kernels.gpu.attention_config import Item, Ref, Walk
-from pallas_kernels.gpu.attention_items import PIECE_TOKENS
+from pallas_kernels.gpu.attention_items import KV_TILE, PIECE_TOKENS
 from pallas_kernels.gpu.ragged_paged_attention import UnsupportedError, plan_attention, supports
 from tests.attention_cases import TOLERANCE, Case, Inputs, expected, make_inputs, run
 from tests.interpreted import Races, attention
@@ -111,7 +111,8 @@ def check_bits(case: Case, races: Races) -> None:
     np.testing.assert_array_equal(mixed[0], whole[1], err_msg="decode among others")
 
 
-BITS = replace(SMALL, rows=((5, P + 3), (7, 150)), heads=6)
+BITS = replace(SMALL, rows=((5, P + KV_TILE + 3), (7, 150)), heads=6)
+"""Two tiles in the second piece: with one, the order in which tiles are added is the same without pieces."""
 
 
 def test_a_token_keeps_its_bits(races: Races) -> None:
@@ -119,7 +120,15 @@ def test_a_token_keeps_its_bits(races: Races) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("case", [replace(BITS, window=P), replace(BITS, sinks=True), replace(BITS, window=70)])
+@pytest.mark.parametrize(
+    "case",
+    [
+        replace(BITS, rows=((5, P + 3), (7, 150))),
+        replace(BITS, window=P),
+        replace(BITS, sinks=True),
+        replace(BITS, window=70),
+    ],
+)
 def test_a_token_keeps_its_bits_with(case: Case, races: Races) -> None:
     check_bits(case, races)
 
