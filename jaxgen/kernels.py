@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxgen.config import ModelConfig
 from jaxgen.device_info import DeviceInfo
+from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
 from pallas_kernels.cpu.build import Recipe, UnavailableError
 from pallas_kernels.cpu.library import DTYPES, Library, load
 from pallas_kernels.packed_product import pack, rows
@@ -41,6 +42,8 @@ class Kernels:
     """What ``ragged_paged_attention`` takes as ``plan``, the same in every layer; None: it takes none."""
     packed: PackedProduct | None = None
     """None: XLA's own products, of weights as they are."""
+    gather_blocks: Kernel = gather_blocks_ref
+    scatter_blocks: Kernel = scatter_blocks_ref
     separate_layers: bool = False
     """The program has the layers one after another, and their matrices are arrays of their own."""
 
@@ -79,13 +82,14 @@ def native_dtypes(device: DeviceInfo) -> tuple[str, ...]:
 @cache
 def hopper(num_ctas: int) -> Kernels:
     """Pallas kernels for NVIDIA GPUs of compute capability 9.0, on persistent grids of so many thread blocks."""
-    from pallas_kernels.gpu import ragged_paged_attention, write_kv  # here: importing Mosaic takes time
+    from pallas_kernels.gpu import copy_blocks, ragged_paged_attention, write_kv  # here: importing Mosaic takes time
 
     launch = ragged_paged_attention.Launch(programs=num_ctas)
     attention = partial(ragged_paged_attention.ragged_paged_attention, launch=launch)
     write = partial(write_kv.write_kv, num_ctas=num_ctas)
     plan = ragged_paged_attention.plan_attention
-    return Kernels("Hopper", attention, write, plan, separate_layers=True)
+    gather, scatter = (partial(f, num_ctas=num_ctas) for f in (copy_blocks.gather_blocks, copy_blocks.scatter_blocks))
+    return Kernels("Hopper", attention, write, plan, gather_blocks=gather, scatter_blocks=scatter, separate_layers=True)
 
 
 def choose(device: DeviceInfo, model: ModelConfig, block_size: int, directory: Path) -> Kernels:
