@@ -76,7 +76,7 @@ def test_contexts_come_back_with_the_same_bits(policy: OffloadPolicy, expected: 
 def test_a_part_is_computed_while_the_rest_comes(monkeypatch: pytest.MonkeyPatch, expected: Any) -> None:
     engine = make_engine(config=small())
     assert engine.offload is not None
-    monkeypatch.setattr(engine.offload.tier, "_planner", lambda blocks, *_: Split(blocks // 2, 0.0))
+    monkeypatch.setattr(engine.offload.tier, "planner", lambda blocks, *_: Split(blocks // 2, 0.0))
     run(engine, requests("abcdef"))
     wanted = requests("abcd")
     assert answers(run(engine, wanted)) == expected(wanted)
@@ -188,6 +188,30 @@ def test_a_failed_step_keeps_what_was_saved_before(monkeypatch: pytest.MonkeyPat
     wanted = requests("ab")
     assert answers(run(engine, wanted)) == expected(wanted)
     assert counters(engine).restored_tokens > 0
+
+
+def test_the_planner_learns_that_the_link_is_slower() -> None:
+    """Nobody tells it: at first it promises what the link did before."""
+    engine = make_engine(config=small(bandwidth=8e6))
+    assert engine.offload is not None
+
+    def promised() -> float:
+        """Seconds for the context of one prompt, which another request has pushed out."""
+        before = counters(engine).predicted_seconds
+        run(engine, requests("a", max_tokens=1))
+        drain(engine)
+        found = counters(engine).predicted_seconds - before
+        run(engine, requests("def", max_tokens=1))
+        drain(engine)
+        return found
+
+    run(engine, requests("adef", max_tokens=1))
+    drain(engine)
+    first = promised()
+    engine.offload.mover.simulate(1e6)
+    errors = [abs(8 * first - promised()) for _ in range(12)]
+    assert errors[0] > 6 * first, "eight times too soon"
+    assert errors[-1] < 3 * first
 
 
 def test_a_block_is_found_again_by_its_key_alone() -> None:

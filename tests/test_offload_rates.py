@@ -8,18 +8,28 @@ import numpy as np
 import pytest
 
 from jaxgen.offload.link import Link, Transfer
-from jaxgen.offload.rates import NEWS, RateMeter, StepFit
+from jaxgen.offload.rates import NEWS, Average, LinkRate, RateMeter, StepFit
 
 
 def test_an_average_forgets() -> None:
-    meter = RateMeter()
-    meter.observe_restore(100, 1.0)
-    assert meter.restore.value == 100
-    meter.observe_restore(300, 1.0)
-    assert meter.restore.value == pytest.approx(100 + NEWS * 200)
+    average = Average()
+    assert average.value is None
+    average.observe(100)
+    average.observe(300)
+    assert average.value == pytest.approx(100 + NEWS * 200)
     for _ in range(100):
-        meter.observe_restore(300, 1.0)
-    assert meter.restore.value == pytest.approx(300, rel=1e-3)
+        average.observe(300)
+    assert average.value == pytest.approx(300, rel=1e-3)
+
+
+def test_the_rate_of_a_link_is_that_of_its_times() -> None:
+    """Equal bytes at 100 and at 300 bytes per second pass at 150."""
+    rate = LinkRate()
+    assert rate.bytes_per_second == 0
+    for _ in range(400):
+        rate.observe(1000, 10.0)
+        rate.observe(1000, 10.0 / 3)
+    assert rate.bytes_per_second == pytest.approx(150, rel=NEWS)
 
 
 def test_a_step_is_split_into_what_it_always_takes_and_what_positions_add() -> None:
@@ -44,7 +54,7 @@ def test_a_meter_knows_nothing_before_a_step_and_a_copy() -> None:
     assert meter.rates() is None
     meter.step.observe(0.02, 0)
     assert meter.rates() is None
-    meter.observe_restore(1000, 1.0)
+    meter.restore.observe(1000, 1.0)
     rates = meter.rates()
     assert rates is not None
     assert rates.link_bytes_per_second == 1000

@@ -61,7 +61,7 @@ def make_planner(config: OffloadConfig, token_bytes: float, block_size: int, met
 
     def transfer(blocks: int, start: int, free_tokens: int, num_waiting: int) -> Split:
         del start, free_tokens, num_waiting
-        rate = meter.restore.value
+        rate = meter.restore.bytes_per_second
         return Split(0, blocks * block_size * token_bytes / rate if rate else 0.0)
 
     def recompute(blocks: int, start: int, free_tokens: int, num_waiting: int) -> Split:

@@ -22,7 +22,7 @@ from jax.sharding import SingleDeviceSharding
 from jaxgen.device import Device
 from jaxgen.kv_cache import KVCache
 from jaxgen.offload.link import Link, Transfer
-from jaxgen.offload.rates import RateMeter
+from jaxgen.offload.rates import LinkRate, RateMeter
 from jaxgen.offload.staging import RESTORING_GROUPS
 from jaxgen.offload.tier import OffloadTier, Restore
 from jaxgen.scheduler import StepPlan
@@ -79,10 +79,11 @@ class Mover:
         self._gather, self._scatter = _compile(device.cache, group)
 
     def measure(self) -> None:
-        """Time both links by copying some blocks to the host and back, and tell the meter."""
+        """Time both links by copying some blocks to the host and back; the meter forgets what it knew of them."""
         pieces = self._gather(self._device.cache, self._ids(()), np.int32(self._group))
         jax.block_until_ready(pieces)
-        for link, observe in ((self._down, self._meter.observe_save), (self._up, self._meter.observe_restore)):
+        self._meter.save, self._meter.restore = LinkRate(), LinkRate()
+        for link, rate in ((self._down, self._meter.save), (self._up, self._meter.restore)):
             for copy in range(MEASURED_COPIES):
                 transfer = link.submit(pieces)
                 with self._landed:
@@ -91,8 +92,12 @@ class Mover:
                 if transfer.error is not None:
                     raise transfer.error
                 if copy:
-                    observe(transfer.num_bytes, transfer.seconds)
+                    rate.observe(transfer.num_bytes, transfer.seconds)
             pieces = transfer.pieces
+
+    def simulate(self, bytes_per_second: float | None) -> None:
+        """Hold copies back as links of this bandwidth would, both ways, from now on; None: do not."""
+        self._down.bytes_per_second = self._up.bytes_per_second = bytes_per_second
 
     def link_stats(self) -> dict[str, Any]:
         """Bytes copied, and the seconds that took, each way; the names are those of OffloadStats."""
@@ -153,7 +158,7 @@ class Mover:
 
     def _end_save(self, keys: tuple[bytes, ...], transfer: Transfer) -> None:
         if transfer.error is None:
-            self._meter.observe_save(transfer.num_bytes, transfer.seconds)
+            self._meter.save.observe(transfer.num_bytes, transfer.seconds)
             for key, piece in zip(keys, transfer.pieces, strict=True):
                 self._tier.saved(key, piece)
             return
@@ -170,7 +175,7 @@ class Mover:
             logger.warning("KV cache from the host's memory is computed again: a copy failed: %r", transfer.error)
             incoming.failed = True
             return
-        self._meter.observe_restore(transfer.num_bytes, transfer.seconds)
+        self._meter.restore.observe(transfer.num_bytes, transfer.seconds)
         pieces = transfer.pieces + (transfer.pieces[0],) * (self._group - len(blocks))
         self._device.cache = self._scatter(self._device.cache, self._ids(blocks), np.int32(len(blocks)), *pieces)
 

@@ -54,22 +54,32 @@ class StepFit:
 
 
 @dataclass(slots=True)
+class LinkRate:
+    """The rate of one direction of a link. Seconds per byte are averaged: it is times that add up."""
+
+    _seconds: Average = field(default_factory=Average)
+
+    def observe(self, num_bytes: int, seconds: float) -> None:
+        """A copy had the link for so long."""
+        self._seconds.observe(max(seconds, 1e-9) / num_bytes)
+
+    @property
+    def bytes_per_second(self) -> float:
+        """0 before the first copy."""
+        return 1.0 / self._seconds.value if self._seconds.value else 0.0
+
+
+@dataclass(slots=True)
 class RateMeter:
-    """Moving averages of the link's rates, bytes per second, and of the steps' times."""
+    """What copies and steps took lately."""
 
-    restore: Average = field(default_factory=Average)
-    save: Average = field(default_factory=Average)
+    restore: LinkRate = field(default_factory=LinkRate)
+    save: LinkRate = field(default_factory=LinkRate)
     step: StepFit = field(default_factory=StepFit)
-
-    def observe_restore(self, num_bytes: int, seconds: float) -> None:
-        self.restore.observe(num_bytes / max(seconds, 1e-9))
-
-    def observe_save(self, num_bytes: int, seconds: float) -> None:
-        self.save.observe(num_bytes / max(seconds, 1e-9))
 
     def rates(self) -> Rates | None:
         """What the planner may count on; None as long as no step or no copy was timed."""
         step_seconds = self.step.intercept
-        if not step_seconds or not self.restore.value:
+        if not step_seconds or not self.restore.bytes_per_second:
             return None
-        return Rates(self.restore.value, 0.0, step_seconds, seconds_per_position=self.step.slope)
+        return Rates(self.restore.bytes_per_second, 0.0, step_seconds, seconds_per_position=self.step.slope)

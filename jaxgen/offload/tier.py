@@ -86,7 +86,7 @@ class OffloadTier:
         self.counters = TierCounters()
         self._block_size = block_size
         self._most_saving = most_saving
-        self._planner = planner
+        self.planner = planner
         self._candidates: OrderedDict[bytes, int] = OrderedDict()
         self._saves: list[Save] = []
         self._open = True
@@ -146,7 +146,7 @@ class OffloadTier:
         if not keys:
             return None
         size, counters = self._block_size, self.counters
-        split = self._planner(len(keys), first * size, free_tokens, num_waiting)
+        split = self.planner(len(keys), first * size, free_tokens, num_waiting)
         end = first + len(keys)
         counters.host_hit_tokens += len(keys) * size
         counters.planned_recompute_tokens += split.recompute * size
