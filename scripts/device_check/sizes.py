@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from jaxgen.config import LlamaConfig
-from scripts.device_check.shapes import LLAMA3_8B, OPT_6_7B_HEADS, TINY
+from jaxgen.config import LlamaConfig, ModelConfig
+from scripts.device_check.shapes import LLAMA3_8B, OPT_6_7B, TINY, TINY_OPT
 from scripts.step_time import SHAPES
 from tests.goldens import NAMES
 
@@ -13,25 +13,38 @@ class AttentionLoad:
     """``rows``: (query tokens, context) of each."""
 
     name: str
-    model: LlamaConfig
+    model: ModelConfig
     rows: tuple[tuple[int, int], ...]
 
 
 ATTENTION = (
     AttentionLoad("decode_attention_256x2k_gqa", LLAMA3_8B, ((1, 2048),) * 256),
     AttentionLoad("decode_attention_16x32k_gqa", LLAMA3_8B, ((1, 32768),) * 16),
-    AttentionLoad("decode_attention_256x2k_mha", OPT_6_7B_HEADS, ((1, 2048),) * 256),
+    AttentionLoad("decode_attention_256x2k_mha", OPT_6_7B, ((1, 2048),) * 256),
     AttentionLoad("prompt_attention_256_8k", LLAMA3_8B, ((256, 8192),)),
     AttentionLoad("prompt_attention_2048_8k", LLAMA3_8B, ((2048, 8192),)),
 )
 
 
+@dataclass(frozen=True)
+class StepLoad:
+    """``budgets`` is in tokens a step, those first that would be missed most if time ran out; ``rows`` in decoding
+    sequences, ``context`` in tokens each of them has."""
+
+    name: str
+    model: ModelConfig
+    budgets: tuple[int, ...]
+    rows: int
+    context: int
+
+
+BUDGETS = (256, 1024, 64, 2048, 512, 128)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """``budgets`` is in tokens a step, those first that would be missed most if time ran out; ``rows`` in decoding
-    sequences, ``context`` in tokens each of them has. ``repeats`` are runs of which the best (ceilings) or the median
-    (steps) counts; ``row_seconds`` ends the repeats of a step early. ``chosen_kernels``: those that a server would
-    choose, not XLA's.
+    """``repeats`` are runs of which the best (ceilings) or the median (steps) counts; ``row_seconds`` ends the repeats
+    of a step early. ``chosen_kernels``: those that a server would choose, not XLA's.
     """
 
     chosen_kernels: bool = True
@@ -43,13 +56,10 @@ class Sizes:
     goldens: tuple[str, ...] = NAMES
     repeatability_model: LlamaConfig = SHAPES["88m"]
     repeatability_budget: int = 256
-    step_name: str = "llama3_8b"
-    step_model: LlamaConfig = LLAMA3_8B
-    budgets: tuple[int, ...] = (256, 1024, 64, 2048, 512, 128)
-    rows: int = 32
-    context: int = 1024
+    steps: StepLoad = StepLoad("llama3_8b", LLAMA3_8B, BUDGETS, rows=32, context=1024)
+    opt_steps: StepLoad = StepLoad("opt_6.7b", OPT_6_7B, BUDGETS, rows=32, context=512)
     row_seconds: float = 6.0
-    attention: tuple["AttentionLoad", ...] = ATTENTION
+    attention: tuple[AttentionLoad, ...] = ATTENTION
     host_budget: int = 512
     host_context: int = 256
     host_steps: int = 20
@@ -66,11 +76,8 @@ DRY = Sizes(
     goldens=("llama",),
     repeatability_model=TINY,
     repeatability_budget=32,
-    step_name="tiny",
-    step_model=TINY,
-    budgets=(16,),
-    rows=4,
-    context=96,
+    steps=StepLoad("tiny", TINY, (16, 32), rows=4, context=96),
+    opt_steps=StepLoad("tiny_opt", TINY_OPT, (16,), rows=4, context=64),
     row_seconds=0.5,
     host_budget=16,
     host_context=32,
