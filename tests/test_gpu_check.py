@@ -15,8 +15,9 @@ from jaxgen.models import abstract_params, init_params
 from scripts.device_check import ceilings, step_times
 from scripts.device_check.cli import CUT_SHORT, FAILED, exit_status, main
 from scripts.device_check.parity import run as run_parity
+from scripts.device_check.part import Part, Shared
 from scripts.device_check.repeatability import run as run_repeatability
-from scripts.device_check.report import COPY_RATE, MATRIX_RATE, Measurement, Part, Report
+from scripts.device_check.report import COPY_RATE, MATRIX_RATE, Measurement, Report
 from scripts.device_check.sizes import DRY, FULL, StepLoad
 from scripts.device_check.target import describe
 
@@ -24,29 +25,27 @@ ROOT = Path(__file__).parent.parent
 MAX_CHECKOUT_BYTES = 40 * 2**20
 ABSENT = (
     *("starlette", "uvicorn", "beartype", "pydantic", "pydantic_core", "configargparse", "psutil", "httpx2", "openai"),
-    *("hypothesis", "importlinter", "mypy", "matplotlib", "server"),
+    *("hypothesis", "importlinter", "mypy", "pytest", "platformdirs", "matplotlib", "server"),
 )
-PROGRAM = """
-import runpy, sys
-
-absent = sys.argv.pop(1).split(",")
+SITE = """
+import sys
 
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if any(name == one or name.startswith(one + ".") for one in absent):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        if any(name == one or name.startswith(one + ".") for one in {absent}):
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Absent())
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def run_script(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The script where the server's and the tests' packages are not installed."""
+def run_script(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The script, and all processes it starts, where the server's and the tests' packages are not installed."""
+    (site / "sitecustomize.py").write_text(SITE.format(absent=ABSENT))
+    environment = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"}  # compiles sooner
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM, ",".join(ABSENT), str(ROOT / "scripts" / "gpu_check.py"), *arguments],
-        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"},  # compiles sooner
+        [sys.executable, str(ROOT / "scripts" / "gpu_check.py"), *arguments],
+        env=os.environ | environment | {"PYTHONPATH": str(site)},
         capture_output=True,
         text=True,
         timeout=500,
@@ -55,9 +54,9 @@ def run_script(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_dry_run_of_all_parts_without_the_servers_packages(tmp_path: Path) -> None:
-    done = run_script("--out", str(tmp_path), "--dry-run", "--commit", "c0ffee")
+    done = run_script(tmp_path, "--out", str(tmp_path / "out"), "--dry-run", "--commit", "c0ffee")
     assert done.returncode == 0, done.stdout + done.stderr
-    (path,) = tmp_path.iterdir()
+    (path,) = (tmp_path / "out").iterdir()
     result = json.loads(path.read_text())
     assert path.name.startswith("cpu-20")
     assert (result["device"], result["commit"], result["dry_run"], result["failures"]) == ("cpu", "c0ffee", True, [])
@@ -156,7 +155,7 @@ def test_a_wrong_token_or_logit_fails(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("scripts.device_check.parity.golden_answers", lambda _: golden_like(3))
     monkeypatch.setattr("scripts.device_check.parity.relative_logit_error", lambda *_: float("nan"))
     report = Report(tmp_path, "cpu", {})
-    run_parity(Part(report, 100.0), DRY)
+    run_parity(Part(report, 100.0), DRY, Shared())
     assert [failure.partition(":")[0] for failure in report.failures] == ["parity_greedy_llama", "parity_logits_llama"]
 
 
@@ -184,7 +183,7 @@ def test_only_a_run_that_differs_from_itself_fails(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("scripts.device_check.repeatability.Subject", Unsteady)
     monkeypatch.setattr("scripts.device_check.repeatability.compile_step", lambda *_: None)
     report = Report(tmp_path, "cpu", {})
-    run_repeatability(Part(report, 100.0), DRY)
+    run_repeatability(Part(report, 100.0), DRY, Shared())
     assert [failure.partition(":")[0] for failure in report.failures] == ["repeatability_run_to_run"]
     unequal = {row.name: row.detail for row in report.rows if row.detail.get("equal") is False}
     assert unequal.keys() >= {"repeatability_run_to_run", "repeatability_reversed", "repeatability_compiled_again"}

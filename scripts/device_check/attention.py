@@ -11,7 +11,8 @@ import numpy as np
 
 from jaxgen.kernels import REFERENCE, Kernels
 from scripts.device_check.kernels import BLOCK_SIZE, kernels_for
-from scripts.device_check.report import Measurement, Part
+from scripts.device_check.part import Part, Shared
+from scripts.device_check.report import Measurement
 from scripts.device_check.sizes import AttentionLoad, Sizes
 from scripts.device_check.timing import seconds_of
 
@@ -20,7 +21,7 @@ TOLERANCE = 2e-2
 REFERENCE_REPEATS = 2
 
 
-def run(part: Part, sizes: Sizes) -> None:
+def run(part: Part, sizes: Sizes, _: Shared) -> None:
     """A row for each load by the chosen kernels, checked against XLA's and timed beside it."""
     for load in sizes.attention:
         part.measure(load.name, partial(measure, sizes, load))

@@ -6,24 +6,25 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from jaxgen.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from jaxgen.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxgen.engine import Engine
 from jaxgen.models import Params
 from jaxgen.programs import compile_step
 from jaxgen.request import Request, SamplingParams
 from scripts.device_check.kernels import BLOCK_SIZE, kernels_for
-from scripts.device_check.report import Measurement, Part
+from scripts.device_check.part import Part, Shared
+from scripts.device_check.report import Measurement
 from scripts.device_check.sizes import Sizes
 from scripts.step_time import Load, fill
 
 
-def run(part: Part, sizes: Sizes, params_of: Callable[[ModelConfig], Params]) -> None:
+def run(part: Part, sizes: Sizes, shared: Shared) -> None:
     """Steps of decodes alone, and of decodes beside a prompt that fills the budget."""
     made: list[Probe] = []
 
     def probe() -> Probe:
         if not made:
-            made.append(Probe(sizes, params_of(sizes.steps.model)))
+            made.append(Probe(sizes, shared.params_of(sizes.steps.model)))
         return made[0]
 
     for name, prompts in (("decodes", False), ("full", True)):

@@ -5,7 +5,7 @@ holds, and a prompt fills the rest of the budget. So no time goes into computing
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from statistics import median
@@ -26,7 +26,8 @@ from jaxgen.scheduler import StepPlan
 from jaxgen.sequence import Chunk, Sequence
 from jaxgen.token_budget import Ceilings, knee, roofline_budget
 from scripts.device_check.kernels import BLOCK_SIZE, kernels_for
-from scripts.device_check.report import COPY_RATE, MATRIX_RATE, Measurement, Part
+from scripts.device_check.part import Part, Shared
+from scripts.device_check.report import COPY_RATE, MATRIX_RATE, Measurement
 from scripts.device_check.sizes import Sizes, StepLoad
 
 MAX_REPEATS = 30
@@ -34,11 +35,21 @@ RANDOM_BLOCKS = 8
 """Of the cache, which then repeat: the random bits of a whole one would be as large again."""
 
 
-def run(part: Part, sizes: Sizes, load: StepLoad, params_of: Callable[[ModelConfig], Params]) -> None:
+def run(part: Part, sizes: Sizes, shared: Shared) -> None:
+    """Those of ``sizes.steps``."""
+    run_load(part, sizes, sizes.steps, shared)
+
+
+def run_opt(part: Part, sizes: Sizes, shared: Shared) -> None:
+    """Those of ``sizes.opt_steps``."""
+    run_load(part, sizes, sizes.opt_steps, shared)
+
+
+def run_load(part: Part, sizes: Sizes, load: StepLoad, shared: Shared) -> None:
     """A row for making the parameters, one for each budget, and the one of them at the knee."""
-    part.measure(f"init_{load.name}", partial(_init, load.model, params_of))
+    part.measure(f"init_{load.name}", partial(_init, load.model, shared))
     found = {
-        budget: part.measure(f"step_{load.name}_{budget}", partial(_step, sizes, load, params_of, budget))
+        budget: part.measure(f"step_{load.name}_{budget}", partial(_step, sizes, load, shared, budget))
         for budget in load.budgets
     }
     measured = {budget: one for budget, one in found.items() if one is not None}
@@ -60,17 +71,17 @@ def at_knee(measured: Mapping[int, Measurement], ceilings: Mapping[str, float]) 
     return replace(measured[budget], detail=measured[budget].detail | detail)
 
 
-def _init(model: ModelConfig, params_of: Callable[[ModelConfig], Params]) -> Measurement:
+def _init(model: ModelConfig, shared: Shared) -> Measurement:
     started = time.perf_counter()
-    params = params_of(model)
+    params = shared.params_of(model)
     seconds = time.perf_counter() - started
     return Measurement(detail={"seconds_with_compilation": seconds, "bytes": sum(p.nbytes for p in params.values())})
 
 
-def _step(sizes: Sizes, load: StepLoad, params_of: Callable[[ModelConfig], Params], budget: int) -> Measurement:
+def _step(sizes: Sizes, load: StepLoad, shared: Shared, budget: int) -> Measurement:
     config = step_config(load, budget)
     plan = full_plan(load, config)
-    params = params_of(load.model)
+    params = shared.params_of(load.model)
     started = time.perf_counter()
     kernels = kernels_for(sizes, load.model)
     compiled = compile_step(load.model, config, kernels)

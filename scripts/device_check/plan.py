@@ -1,0 +1,38 @@
+"""The parts: in which order, for how long, and in which process."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+TOTAL_SECONDS = 530.0
+"""When a run ends, whatever it is waiting for."""
+
+
+@dataclass(frozen=True)
+class PartPlan:
+    """``entry``: module of this package and function, called as function(part, sizes, shared). Parts that follow one
+    another with the same ``process`` run in one, with ``environment`` beside the run's own."""
+
+    seconds: float
+    entry: str
+    process: str = "main"
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+PARTS = {
+    "ceilings": PartPlan(35, "ceilings:run"),
+    "attention": PartPlan(50, "attention:run"),
+    "steps": PartPlan(95, "step_times:run"),
+    "parity": PartPlan(35, "parity:run"),
+    "repeatability": PartPlan(35, "repeatability:run"),
+    "host": PartPlan(20, "host_times:run"),
+    "opt_steps": PartPlan(40, "step_times:run_opt"),
+}
+"""In the order in which they run: floors need the ceilings, and then come those that would be missed most."""
+
+
+def deadlines(names: Iterable[str]) -> dict[str, float]:
+    """Seconds after the start of a run of these parts at which each should have ended: what a part leaves over, those
+    after it may use."""
+    names = list(names)
+    return dict(zip(names, accumulate(PARTS[name].seconds for name in names), strict=True))
