@@ -3,6 +3,7 @@
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from jaxgen.config import ModelConfig
 from jaxgen.device import device_info
@@ -10,6 +11,7 @@ from jaxgen.kernels import REFERENCE, Kernels, choose
 from scripts.device_check.sizes import Sizes
 
 BLOCK_SIZE = 64
+HOPPER = (9, 0)
 
 
 @cache
@@ -19,3 +21,11 @@ def kernels_for(sizes: Sizes, model: ModelConfig) -> Kernels:
         return REFERENCE
     with tempfile.TemporaryDirectory() as directory:
         return choose(device_info(), model, BLOCK_SIZE, Path(directory))
+
+
+def pallas_options(sizes: Sizes) -> dict[str, Any] | None:
+    """How Pallas kernels that no server uses yet are to be called here; None where there are none for the device."""
+    device = device_info()
+    if not sizes.chosen_kernels or device.compute_capability != HOPPER:
+        return None
+    return {"num_ctas": device.num_cores}

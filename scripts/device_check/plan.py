@@ -27,6 +27,7 @@ PARTS = {
     "repeatability": PartPlan(35, "repeatability:run"),
     "host": PartPlan(20, "host_times:run"),
     "opt_steps": PartPlan(40, "step_times:run_opt"),
+    "offload": PartPlan(30, "offload:run"),
 }
 """In the order in which they run: floors need the ceilings, and then come those that would be missed most."""
 

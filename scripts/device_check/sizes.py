@@ -38,6 +38,23 @@ class StepLoad:
     context: int
 
 
+@dataclass(frozen=True)
+class OffloadLoad:
+    """``tokens`` are recomputed in one of ``layers`` layers; ``blocks`` of as many layers are staged."""
+
+    name: str
+    model: ModelConfig
+    tokens: int
+    layers: int
+    blocks: int
+
+
+OFFLOADS = (
+    OffloadLoad("llama3_8b", LLAMA3_8B, tokens=2048, layers=8, blocks=256),
+    OffloadLoad("opt_6.7b", OPT_6_7B, tokens=2048, layers=8, blocks=64),
+)
+"""Weights of 8 layers do not fit in any L2 cache; blocks are half a gigabyte."""
+
 BUDGETS = (256, 1024, 64, 2048, 512, 128)
 
 
@@ -60,6 +77,7 @@ class Sizes:
     opt_steps: StepLoad = StepLoad("opt_6.7b", OPT_6_7B, BUDGETS, rows=32, context=512)
     row_seconds: float = 6.0
     attention: tuple[AttentionLoad, ...] = ATTENTION
+    offloads: tuple[OffloadLoad, ...] = OFFLOADS
     host_budget: int = 512
     host_context: int = 256
     host_steps: int = 20
@@ -79,6 +97,10 @@ DRY = Sizes(
     steps=StepLoad("tiny", TINY, (16, 32), rows=4, context=96),
     opt_steps=StepLoad("tiny_opt", TINY_OPT, (16,), rows=4, context=64),
     row_seconds=0.5,
+    offloads=(
+        OffloadLoad("tiny", TINY, tokens=128, layers=2, blocks=3),
+        OffloadLoad("tiny_opt", TINY_OPT, tokens=128, layers=2, blocks=3),
+    ),
     host_budget=16,
     host_context=32,
     host_steps=4,
