@@ -79,6 +79,7 @@ def test_dry_run_of_all_parts_without_the_servers_packages(tmp_path: Path) -> No
     knee = rows["step_tiny_knee"]
     assert knee["seconds"] == rows[f"step_tiny_{knee['detail']['token_budget']}"]["seconds"]
     assert rows["step_tiny_opt_16"]["fraction"] > 0
+    assert rows["check_bits"]["detail"]["equal"] is True
     host = rows["host_step_tiny_16_full"]["detail"]
     assert 0 < host["schedule_seconds"] < host["host_seconds"]
 

@@ -41,7 +41,7 @@ def test_kernels_pass_the_comparison(row: Row, load: OffloadLoad, monkeypatch: p
         return [1.0]
 
     launch = {"num_ctas": 2, "interpret": plgpu.InterpretGPUParams()}
-    monkeypatch.setattr(offload, "pallas_options", lambda _: launch)
+    monkeypatch.setattr("scripts.device_check.kernels.pallas_options", lambda _: launch)
     monkeypatch.setattr(offload, "seconds_of", timed_once)
     found = row(SIZES, load)
     assert found.detail["kernels"] == "Hopper"
@@ -50,10 +50,10 @@ def test_kernels_pass_the_comparison(row: Row, load: OffloadLoad, monkeypatch: p
 
 @pytest.mark.parametrize("row", [recompute, gather, scatter])
 def test_a_wrong_kernel_fails(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_sizes: Any, _module: str, _name: str, reference: Any, **options: Any) -> Any:
+    def broken(reference: Any, *_: Any, **options: Any) -> Any:
         return lambda cache, *rest: reference(cache, *rest) * 1.02
 
-    monkeypatch.setattr(offload, "_pallas", broken)
+    monkeypatch.setattr(offload, "pallas_or", broken)
     failure = row(SIZES, LLAMA).failure
     assert failure is not None
     assert "differs from the reference" in failure

@@ -17,7 +17,7 @@ from jaxgen.config import LlamaConfig, ModelConfig
 from jaxgen.models.layers import rotary_angles
 from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
 from pallas_kernels.partial_recompute import partial_recompute_ref
-from scripts.device_check.kernels import BLOCK_SIZE, pallas_options
+from scripts.device_check.kernels import BLOCK_SIZE, pallas_or
 from scripts.device_check.part import Part, Shared
 from scripts.device_check.report import Measurement
 from scripts.device_check.sizes import OffloadLoad, Sizes
@@ -55,7 +55,7 @@ def recompute(sizes: Sizes, load: OffloadLoad) -> Measurement:
         for layer in range(load.layers)
     ]
     reference: Function = partial(partial_recompute_ref, run=BLOCK_SIZE)
-    function = _pallas(sizes, "partial_recompute", "partial_recompute", reference, run=BLOCK_SIZE)
+    function = pallas_or(reference, sizes, "partial_recompute:partial_recompute", run=BLOCK_SIZE)
     cache = partial(_cache, load, T // BLOCK_SIZE)
     moved = (T * E + 2 * KD * E + 2 * T * KD) * jnp.dtype(model.dtype).itemsize
     found = _in_place(sizes, function, reference, cache, inputs)
@@ -64,7 +64,7 @@ def recompute(sizes: Sizes, load: OffloadLoad) -> Measurement:
 
 def gather(sizes: Sizes, load: OffloadLoad) -> Measurement:
     """Every other of twice as many blocks, in a shuffled order, into one buffer."""
-    function = _pallas(sizes, "copy_blocks", "gather_blocks", gather_blocks_ref)
+    function = pallas_or(gather_blocks_ref, sizes, "copy_blocks:gather_blocks")
     cache = _cache(load, 2 * load.blocks)
     arguments = cache, _every_other(load), jnp.int32(load.blocks)
     results, seconds = [], []
@@ -77,7 +77,7 @@ def gather(sizes: Sizes, load: OffloadLoad) -> Measurement:
 
 def scatter(sizes: Sizes, load: OffloadLoad) -> Measurement:
     """One buffer into every other of twice as many blocks."""
-    function = _pallas(sizes, "copy_blocks", "scatter_blocks", scatter_blocks_ref)
+    function = pallas_or(scatter_blocks_ref, sizes, "copy_blocks:scatter_blocks")
     inputs = [(_every_other(load), _cache(load, load.blocks, seed=1), jnp.int32(load.blocks))]
     found = _in_place(sizes, function, scatter_blocks_ref, partial(_cache, load, 2 * load.blocks), inputs)
     return found.measurement(2 * inputs[0][1].nbytes, 0, tolerance=0.0)
@@ -148,16 +148,6 @@ class _Updated:
     def __call__(self) -> jax.Array:
         self.cache = self._compiled(self.cache, *next(self._inputs))
         return self.cache
-
-
-def _pallas(sizes: Sizes, module: str, name: str, reference: Function, **options: Any) -> Function:
-    """The Pallas kernel of that name where the device has it, else the reference."""
-    launch = pallas_options(sizes)
-    if launch is None:
-        return reference
-    from importlib import import_module  # here: importing Mosaic takes time
-
-    return partial(getattr(import_module(f"pallas_kernels.gpu.{module}"), name), **options, **launch)
 
 
 def _name(function: Function, reference: Function) -> str:

@@ -6,6 +6,8 @@ from itertools import accumulate
 
 TOTAL_SECONDS = 530.0
 """When a run ends, whatever it is waiting for."""
+MAIN = "main"
+"""The process that runs what a server would."""
 
 
 @dataclass(frozen=True)
@@ -15,7 +17,7 @@ class PartPlan:
 
     seconds: float
     entry: str
-    process: str = "main"
+    process: str = MAIN
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -28,6 +30,7 @@ PARTS = {
     "host": PartPlan(20, "host_times:run"),
     "opt_steps": PartPlan(40, "step_times:run_opt"),
     "offload": PartPlan(30, "offload:run"),
+    "kernels": PartPlan(55, "kernel_checks:run", process="kernels"),
 }
 """In the order in which they run: floors need the ceilings, and then come those that would be missed most."""
 

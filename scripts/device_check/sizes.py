@@ -1,10 +1,11 @@
 """How much each part measures: on a device, and in a dry run that only shows that everything works."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxgen.config import LlamaConfig, ModelConfig
 from scripts.device_check.shapes import LLAMA3_8B, OPT_6_7B, TINY, TINY_OPT
 from scripts.step_time import SHAPES
+from tests.attention_cases import Case
 from tests.goldens import NAMES
 
 
@@ -58,6 +59,19 @@ OFFLOADS = (
 BUDGETS = (256, 1024, 64, 2048, 512, 128)
 
 
+GROUPED = Case((), heads=8, kv_heads=2, head_dim=128, block_size=64, dtype="bfloat16")
+EDGES = ((1, 512), (1, 513), (1, 1025), (70, 1024), (3, 64), (2, 65))
+ATTENTION_CASES = (
+    ("window_soft_cap_sinks", replace(GROUPED, rows=((1, 700), (37, 330)), window=200, soft_cap=5.0, sinks=True)),
+    ("group_of_7", replace(GROUPED, rows=EDGES, heads=14, head_dim=64)),
+    ("heads_of_80", replace(GROUPED, rows=EDGES, heads=4, kv_heads=4, head_dim=80)),
+    ("float16_blocks_of_16", replace(GROUPED, rows=EDGES, dtype="float16", block_size=16)),
+    ("blocks_of_128", replace(GROUPED, rows=EDGES, block_size=128)),
+    ("heads_of_96", replace(GROUPED, rows=EDGES, head_dim=96)),
+    ("no_rows", GROUPED),
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
     """``repeats`` are runs of which the best (ceilings) or the median (steps) counts; ``row_seconds`` ends the repeats
@@ -78,6 +92,10 @@ class Sizes:
     row_seconds: float = 6.0
     attention: tuple[AttentionLoad, ...] = ATTENTION
     offloads: tuple[OffloadLoad, ...] = OFFLOADS
+    random_batches: int = 8
+    random_case: Case = GROUPED
+    random_most_context: int = 1600
+    attention_cases: tuple[tuple[str, Case], ...] = ATTENTION_CASES
     host_budget: int = 512
     host_context: int = 256
     host_steps: int = 20
@@ -97,6 +115,10 @@ DRY = Sizes(
     steps=StepLoad("tiny", TINY, (16, 32), rows=4, context=96),
     opt_steps=StepLoad("tiny_opt", TINY_OPT, (16,), rows=4, context=64),
     row_seconds=0.5,
+    random_batches=2,
+    random_case=Case((), head_dim=16, block_size=16),
+    random_most_context=140,
+    attention_cases=(("tiny", Case(((1, 70), (5, 33)), window=20)),),
     offloads=(
         OffloadLoad("tiny", TINY, tokens=128, layers=2, blocks=3),
         OffloadLoad("tiny_opt", TINY_OPT, tokens=128, layers=2, blocks=3),

@@ -15,7 +15,7 @@ from threading import Thread
 from typing import Any
 
 from scripts.device_check.header import ROOT
-from scripts.device_check.plan import PARTS, TOTAL_SECONDS, deadlines
+from scripts.device_check.plan import MAIN, PARTS, TOTAL_SECONDS, deadlines
 from scripts.device_check.report import Measurement, Report
 from scripts.device_check.worker import Job
 
@@ -118,7 +118,8 @@ class Supervisor:
             (methods | {"add_ceiling": report.add_ceiling})[method](*arguments)
 
     def _lost(self, why: str) -> None:
-        """What was running has no result. What follows takes XLA's kernels, since others may be what is wrong."""
+        """What was running has no result. If it was of the main process, what follows takes XLA's kernels, since others
+        may be what is wrong; the other processes try what no server would."""
         report = self._report
         if report is None:
             raise RuntimeError(f"no device: {why} before it knew one")
@@ -126,7 +127,7 @@ class Supervisor:
         report.record(report.running or part, None, why)
         report.fail(f"{part}: {why}")
         del self._left[part]
-        self._reference_kernels = True
+        self._reference_kernels |= PARTS[part].process == MAIN
         if time.monotonic() - self._started >= TOTAL_SECONDS:
             self._left.clear()
 
