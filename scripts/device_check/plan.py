@@ -13,7 +13,8 @@ MAIN = "main"
 @dataclass(frozen=True)
 class PartPlan:
     """``entry``: module of this package and function, called as function(part, sizes, shared). Parts that follow one
-    another with the same ``process`` run in one, with ``environment`` beside the run's own."""
+    another with the same ``process`` run in one. ``environment`` is added to the run's own, XLA_FLAGS to those there.
+    """
 
     seconds: float
     entry: str
@@ -30,7 +31,14 @@ PARTS = {
     "host": PartPlan(20, "host_times:run"),
     "opt_steps": PartPlan(40, "step_times:run_opt"),
     "offload": PartPlan(30, "offload:run"),
+    "launches": PartPlan(20, "launches:run"),
     "kernels": PartPlan(55, "kernel_checks:run", process="kernels"),
+    "launches_plain": PartPlan(
+        30,
+        "launches:run_without_command_buffers",
+        process="launches_plain",
+        environment={"XLA_FLAGS": "--xla_gpu_enable_command_buffer="},
+    ),
 }
 """In the order in which they run: floors need the ceilings, and then come those that would be missed most."""
 

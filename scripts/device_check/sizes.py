@@ -92,6 +92,7 @@ class Sizes:
     row_seconds: float = 6.0
     attention: tuple[AttentionLoad, ...] = ATTENTION
     offloads: tuple[OffloadLoad, ...] = OFFLOADS
+    launch_budget: int = 256
     random_batches: int = 8
     random_case: Case = GROUPED
     random_most_context: int = 1600
@@ -115,6 +116,7 @@ DRY = Sizes(
     steps=StepLoad("tiny", TINY, (16, 32), rows=4, context=96),
     opt_steps=StepLoad("tiny_opt", TINY_OPT, (16,), rows=4, context=64),
     row_seconds=0.5,
+    launch_budget=16,
     random_batches=2,
     random_case=Case((), head_dim=16, block_size=16),
     random_most_context=140,

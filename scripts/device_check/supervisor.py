@@ -15,7 +15,7 @@ from threading import Thread
 from typing import Any
 
 from scripts.device_check.header import ROOT
-from scripts.device_check.plan import MAIN, PARTS, TOTAL_SECONDS, deadlines
+from scripts.device_check.plan import MAIN, PARTS, TOTAL_SECONDS, PartPlan, deadlines
 from scripts.device_check.report import Measurement, Report
 from scripts.device_check.worker import Job
 
@@ -63,7 +63,7 @@ class Supervisor:
         with subprocess.Popen(
             [*WORKER, json.dumps(asdict(job))],
             cwd=ROOT,
-            env=os.environ | plan.environment,
+            env=_environment(plan),
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
@@ -130,6 +130,13 @@ class Supervisor:
         self._reference_kernels |= PARTS[part].process == MAIN
         if time.monotonic() - self._started >= TOTAL_SECONDS:
             self._left.clear()
+
+
+def _environment(plan: PartPlan) -> dict[str, str]:
+    added = dict(plan.environment)
+    if "XLA_FLAGS" in added:
+        added["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {added['XLA_FLAGS']}".strip()
+    return os.environ | added
 
 
 def _pump(process: subprocess.Popen[str], lines: "Queue[str | None]") -> None:
