@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ for name in job["deadlines"]:
         os._exit(7)
     if behaviour.get(name) == "hang":
         time.sleep(60)
-    found = {"seconds": 1.0, "detail": {"xla": job["reference_kernels"], "pid": os.getpid(), **job["ceilings"]}}
+    detail = {"xla": job["reference_kernels"], "pid": os.getpid(), "flags": os.environ.get("XLA_FLAGS")}
+    found = {"seconds": 1.0, "detail": {**detail, **job["ceilings"]}}
     say("record", name + "_row", found, None, 0.1)
 say("end")
 time.sleep(60)
@@ -76,6 +78,23 @@ def test_a_crash_loses_its_part_alone_and_the_kernels_that_may_be_to_blame(rows:
     assert [row.detail["xla"] for row in report.rows[::2]] == [False, True]
     assert report.rows[2].detail["ceilings"] == 2.0, "the next process knows the ceilings"
     assert report.failures == ["attention: its process ended with status 7"]
+
+
+def test_a_comparison_that_crashes_fails_nothing(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PARTS, "attention", replace(PARTS["attention"], compares=True, process="other"))
+    report = rows({"attention": "crash"})
+    assert report.rows[1].error == "unavailable: its process ended with status 7"
+    assert report.failures == []
+    assert [row.detail["xla"] for row in report.rows[::2]] == [False, False]
+
+
+def test_flags_of_a_part_are_added_to_those_of_the_run(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--one")
+    flags = {"XLA_FLAGS": "--two", "OTHER": "3"}
+    monkeypatch.setitem(PARTS, "steps", replace(PARTS["steps"], process="other", environment=flags))
+    report = rows({})
+    assert [row.detail["flags"] for row in report.rows] == ["--one", "--one", "--one --two"]
+    assert len({row.detail["pid"] for row in report.rows}) == 2
 
 
 def test_a_part_that_hangs_is_killed_at_its_deadline(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:

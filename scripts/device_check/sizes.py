@@ -1,9 +1,10 @@
 """How much each part measures: on a device, and in a dry run that only shows that everything works."""
 
+import random
 from dataclasses import dataclass, replace
 
 from jaxgen.config import LlamaConfig, ModelConfig
-from scripts.device_check.shapes import LLAMA3_8B, OPT_6_7B, TINY, TINY_OPT
+from scripts.device_check.shapes import LLAMA3_1B, LLAMA3_8B, OPT_6_7B, TINY, TINY_OPT
 from scripts.step_time import SHAPES
 from tests.attention_cases import Case
 from tests.goldens import NAMES
@@ -16,6 +17,15 @@ class AttentionLoad:
     name: str
     model: ModelConfig
     rows: tuple[tuple[int, int], ...]
+
+    def cost(self) -> tuple[int, int]:
+        """Bytes of every context's K and V, of queries and outputs, each once; 4 * head_dim FLOPs for each head, query
+        and token that it attends to."""
+        model, itemsize = self.model, 2
+        tokens, contexts = (sum(column) for column in zip(*self.rows, strict=True))
+        pairs = sum((2 * context - length + 1) * length // 2 for length, context in self.rows)
+        moved = 2 * contexts * model.num_kv_heads + 2 * tokens * model.num_heads
+        return moved * model.head_dim * itemsize, 4 * model.num_heads * model.head_dim * pairs
 
 
 ATTENTION = (
@@ -72,6 +82,21 @@ ATTENTION_CASES = (
 )
 
 
+@dataclass(frozen=True)
+class ServingLoad:
+    """``requests`` random prompts of ``prompt`` tokens at once, of which each is answered by ``answer`` tokens."""
+
+    name: str
+    model: LlamaConfig
+    requests: int
+    prompt: int
+    answer: int
+
+    def prompts(self, seed: int) -> list[list[int]]:
+        draw = random.Random(seed)
+        return [draw.choices(range(3, self.model.vocab_size), k=self.prompt) for _ in range(self.requests)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
     """``repeats`` are runs of which the best (ceilings) or the median (steps) counts; ``row_seconds`` ends the repeats
@@ -93,6 +118,7 @@ class Sizes:
     attention: tuple[AttentionLoad, ...] = ATTENTION
     offloads: tuple[OffloadLoad, ...] = OFFLOADS
     launch_budget: int = 256
+    serving: ServingLoad = ServingLoad("llama3_1b", LLAMA3_1B, requests=128, prompt=512, answer=128)
     random_batches: int = 8
     random_case: Case = GROUPED
     random_most_context: int = 1600
@@ -117,6 +143,7 @@ DRY = Sizes(
     opt_steps=StepLoad("tiny_opt", TINY_OPT, (16,), rows=4, context=64),
     row_seconds=0.5,
     launch_budget=16,
+    serving=ServingLoad("tiny", TINY, requests=3, prompt=20, answer=8),
     random_batches=2,
     random_case=Case((), head_dim=16, block_size=16),
     random_most_context=140,

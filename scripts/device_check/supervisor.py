@@ -16,7 +16,7 @@ from typing import Any
 
 from scripts.device_check.header import ROOT
 from scripts.device_check.plan import MAIN, PARTS, TOTAL_SECONDS, PartPlan, deadlines
-from scripts.device_check.report import Measurement, Report
+from scripts.device_check.report import UNAVAILABLE, Measurement, Report
 from scripts.device_check.worker import Job
 
 GRACE_SECONDS = 15.0
@@ -124,8 +124,11 @@ class Supervisor:
         if report is None:
             raise RuntimeError(f"no device: {why} before it knew one")
         part = next(iter(self._left))
-        report.record(report.running or part, None, why)
-        report.fail(f"{part}: {why}")
+        if PARTS[part].compares:
+            report.record(report.running or part, None, f"{UNAVAILABLE}{why}")
+        else:
+            report.record(report.running or part, None, why)
+            report.fail(f"{part}: {why}")
         del self._left[part]
         self._reference_kernels |= PARTS[part].process == MAIN
         if time.monotonic() - self._started >= TOTAL_SECONDS:
