@@ -1,17 +1,21 @@
 """scripts/gpu_check.py runs its parts in processes of which any may crash or hang."""
 
 import json
+import subprocess
 import sys
-from dataclasses import replace
+import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scripts.device_check import supervisor
+from scripts.device_check.header import ROOT
 from scripts.device_check.plan import PARTS, TOTAL_SECONDS, deadlines
 from scripts.device_check.report import Report
 from scripts.device_check.supervisor import RefusedError, Supervisor
+from scripts.device_check.worker import Job
 
 WORKER = """
 import json, os, sys, time
@@ -113,6 +117,16 @@ def test_without_a_device_there_is_no_report(start: str, error: type[Exception],
     with pytest.raises(error):
         rows({"start": start})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_ends_with_its_supervisor() -> None:
+    """Which closes the worker's stdin when it ends, however it does."""
+    job = Job({"ceilings": 60.0}, time.monotonic(), {}, dry_run=True, reference_kernels=False, header=True)
+    command = [*supervisor.WORKER, json.dumps(asdict(job))]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        assert worker.stdin is not None
+        worker.stdin.close()
+        assert worker.wait(60) == 1
 
 
 def test_all_parts_end_in_time() -> None:

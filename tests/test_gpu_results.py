@@ -19,7 +19,7 @@ def row(name: str, seconds: float | None = None, error: str | None = None, **oth
 
 
 def step(budget: int, seconds: float) -> dict[str, Any]:
-    floor = {"floor_seconds": 0.004, "fraction": 0.004 / seconds}
+    floor: dict[str, Any] = {"floor_seconds": 0.004, "fraction": 0.004 / seconds}
     return row(f"step_llama3_8b_{budget}", seconds, bytes=20, flops=1000 * budget, **floor)
 
 

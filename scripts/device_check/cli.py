@@ -9,6 +9,8 @@ raised; 3 nothing failed, but rows were cut.
 """
 
 import argparse
+import signal
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"--parts has {unknown[0]!r}; the parts are {', '.join(PARTS)}")
     make_report = partial(_make_report, options.out, options.commit, options.dry_run)
     names = [name for name in PARTS if name in asked]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))  # so that what runs is ended too
     try:
         report = Supervisor(names, dry_run=options.dry_run, make_report=make_report).run()
     except RefusedError:

@@ -6,9 +6,10 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from jaxgen.config import CacheConfig, EngineConfig, SchedulerConfig
+from jaxgen.config import EngineConfig, EngineOptions
 from jaxgen.device import device_info
 from jaxgen.engine import Engine
+from jaxgen.memory_plan import DeviceMemory, block_bytes, resolve
 from jaxgen.programs import compile_step
 from jaxgen.request import Request, SamplingParams
 from jaxgen.token_budget import default_budget
@@ -36,10 +37,7 @@ def run_transformers(part: Part, sizes: Sizes, _: Shared) -> None:
 
 def _jaxgen(sizes: Sizes, shared: Shared) -> Measurement:
     load = sizes.serving
-    budget = max(default_budget(device_info()).tokens, load.requests)
-    blocks = load.requests * -(-(load.prompt + load.answer + 1) // BLOCK_SIZE)
-    scheduler = SchedulerConfig(budget, load.requests, load.prompt + load.answer + 1, prefix_caching=False)
-    config = EngineConfig(CacheConfig(BLOCK_SIZE, blocks), scheduler, 0, 4)
+    config = serving_config(load, max(default_budget(device_info()).tokens, load.requests))
     kernels = kernels_for(sizes, load.model)
     compiled = compile_step(load.model, config, kernels)
     engine = Engine(load.model, config, shared.params_of(load.model), frozenset(), compiled=compiled)
@@ -51,8 +49,30 @@ def _jaxgen(sizes: Sizes, shared: Shared) -> Measurement:
         events = run_requests(engine, requests)
         seconds = time.perf_counter() - started
     tokens = [sum(event.token is not None for event in answer) for answer in events.values()]
-    detail = {"kernels": kernels.name, "token_budget": budget, "steps": engine.stats().steps - steps}
+    detail = {
+        "kernels": kernels.name,
+        "token_budget": config.scheduler.token_budget,
+        "steps": engine.stats().steps - steps,
+    }
+    detail["narrow_steps"] = engine.stats().narrow_steps
     return _measurement(load, tokens, seconds, detail)
+
+
+def serving_config(load: ServingLoad, budget: int) -> EngineConfig:
+    """As a server would have it, with room for just this load."""
+    longest = load.prompt + load.answer + 1
+    blocks = load.requests * -(-longest // BLOCK_SIZE)
+    options = EngineOptions(
+        max_model_len=longest,
+        token_budget=budget,
+        max_num_seqs=load.requests,
+        block_size=BLOCK_SIZE,
+        num_blocks=blocks,
+        prefix_caching=False,
+        seed=0,
+    )
+    memory = DeviceMemory("gpu", 2 * blocks * block_bytes(load.model, BLOCK_SIZE) + 2**36)  # enough: blocks are given
+    return resolve(options, load.model, memory, token_budget=budget, params_bytes=0)
 
 
 @compared

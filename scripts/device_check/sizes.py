@@ -119,7 +119,7 @@ class Sizes:
     offloads: tuple[OffloadLoad, ...] = OFFLOADS
     launch_budget: int = 256
     serving: ServingLoad = ServingLoad("llama3_1b", LLAMA3_1B, requests=128, prompt=512, answer=128)
-    random_batches: int = 8
+    random_batches: int = 5
     random_case: Case = GROUPED
     random_most_context: int = 1600
     attention_cases: tuple[tuple[str, Case], ...] = ATTENTION_CASES

@@ -64,9 +64,10 @@ class Supervisor:
             [*WORKER, json.dumps(asdict(job))],
             cwd=ROOT,
             env=_environment(plan),
+            stdin=subprocess.PIPE,  # closes when this process ends, however it does, which ends the worker
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,
+            process_group=0,
         ) as process:
             try:
                 lost = self._follow(process)

@@ -1,6 +1,7 @@
 """A process that runs parts and tells the supervisor of each row as it comes: one JSON list a line, [method of Report,
 its arguments]."""
 
+import gc
 import json
 import os
 import sys
@@ -8,6 +9,7 @@ import time
 import traceback
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
+from threading import Thread
 from typing import Any, TextIO
 
 from scripts.device_check.header import device_header
@@ -70,6 +72,7 @@ def run(job: Job, wire: Wire) -> None:
         sizes = replace(sizes, chosen_kernels=False)
     for name, deadline in job.deadlines.items():
         wire.send("part", name)
+        gc.collect()  # what earlier parts left may hold the device's memory
         part = Part(wire, deadline - (time.monotonic() - job.started))
         module, function = PARTS[name].entry.split(":")
         try:
@@ -81,10 +84,16 @@ def run(job: Job, wire: Wire) -> None:
 
 def main() -> None:
     """The job is the only argument, as JSON. What anything else prints goes to stderr."""
+    Thread(target=_end_with_supervisor, daemon=True).start()
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     job = Job(**json.loads(sys.argv[1]))
     run(job, Wire(out, job.ceilings))
+
+
+def _end_with_supervisor() -> None:
+    sys.stdin.buffer.read()
+    os._exit(1)
 
 
 if __name__ == "__main__":
