@@ -49,12 +49,9 @@ def _jaxgen(sizes: Sizes, shared: Shared) -> Measurement:
         events = run_requests(engine, requests)
         seconds = time.perf_counter() - started
     tokens = [sum(event.token is not None for event in answer) for answer in events.values()]
-    detail = {
-        "kernels": kernels.name,
-        "token_budget": config.scheduler.token_budget,
-        "steps": engine.stats().steps - steps,
-    }
-    detail["narrow_steps"] = engine.stats().narrow_steps
+    stats, budget = engine.stats(), config.scheduler.token_budget
+    detail = {"kernels": kernels.name, "token_budget": budget, "steps": stats.steps - steps}
+    detail["narrow_steps"] = stats.narrow_steps
     return _measurement(load, tokens, seconds, detail)
 
 

@@ -91,8 +91,11 @@ def _steps(result: Result, load: StepLoad) -> str:
     for budget in sorted(load.budgets):
         row = result.row(f"step_{load.name}_{budget}")
         rate = f"{budget / row['seconds']:,.0f}" if state(row) is None else ""
-        rows.append([str(budget), _ms(row, absent), _floor(row), _bound(result, row), _fraction(row), rate])
-    text = _table(["token budget", "time, ms", "floor, ms", "bound by", "of the floor", "tokens/s"], rows)
+        times = [_ms(row, absent), _detail_ms(row, "overlapped_seconds")]
+        rows.append([str(budget), *times, _floor(row), _bound(result, row), _fraction(row), rate])
+    text = _table(
+        ["token budget", "time, ms", "overlapped, ms", "floor, ms", "bound by", "of the floor", "tokens/s"], rows
+    )
     row = result.row(f"step_{load.name}_knee")
     why = state(row, absent)
     if why is not None:
