@@ -27,13 +27,13 @@ class PartPlan:
 
 PARTS = {
     "ceilings": PartPlan(35, "ceilings:run"),
-    "attention": PartPlan(50, "attention:run"),
+    "attention": PartPlan(60, "attention:run"),
     "steps": PartPlan(95, "step_times:run"),
     "parity": PartPlan(35, "parity:run"),
     "repeatability": PartPlan(35, "repeatability:run"),
     "host": PartPlan(20, "host_times:run"),
-    "opt_steps": PartPlan(40, "step_times:run_opt"),
-    "offload": PartPlan(30, "offload:run"),
+    "opt_steps": PartPlan(35, "step_times:run_opt"),
+    "offload": PartPlan(25, "offload:run"),
     "contiguous": PartPlan(15, "contiguous:run"),
     "launches": PartPlan(20, "launches:run"),
     "kernels": PartPlan(55, "kernel_checks:run", process="kernels"),
