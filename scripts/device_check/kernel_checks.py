@@ -48,9 +48,15 @@ def run(part: Part, sizes: Sizes, _: Shared) -> None:
 
 def _proof(kernels: Kernels, model: ModelConfig) -> Measurement:
     """What a server runs before it takes these kernels; here its error is a row's."""
-    shape = {"heads": model.num_heads, "kv_heads": model.num_kv_heads, "head_dim": model.head_dim}
-    functions = kernels.write_kv, kernels.ragged_paged_attention
-    prove_cache_kernels(*functions, **shape, block_size=BLOCK_SIZE, dtype=model.dtype, blank=0.0)
+    options: dict[str, Any] = {
+        "heads": model.num_heads,
+        "kv_heads": model.num_kv_heads,
+        "head_dim": model.head_dim,
+        "block_size": BLOCK_SIZE,
+        "dtype": model.dtype,
+        "blank": 0.0,
+    }
+    prove_cache_kernels(kernels.write_kv, kernels.ragged_paged_attention, **options)
     return Measurement(detail={"kernels": kernels.name})
 
 
