@@ -20,10 +20,10 @@ from jaxgen.determinism import Scenario, Verifier
 from jaxgen.device import device_info
 from jaxgen.device_info import DeviceInfo, choose_dtype
 from jaxgen.engine import Engine
-from jaxgen.kernels import REFERENCE, Kernels, choose, native_dtypes
+from jaxgen.kernels import Kernels, choose, native_dtypes, reference
 from jaxgen.memory_plan import DEFAULT_BLOCK_SIZE, DeviceMemory, block_bytes, resolve
 from jaxgen.models import PackedParams, abstract_params
-from jaxgen.models.packing import pack_params
+from jaxgen.models.packing import placing
 from jaxgen.programs import CompiledStep, compile_step
 from jaxgen.request import ModelInfo
 from jaxgen.token_budget import TUNE_CONTEXT, TUNE_ROUNDS
@@ -71,9 +71,8 @@ class Parts:
 
     def load(self, *, block_size: int, progress: bool) -> tuple[Kernels, PackedParams]:
         """The device's kernels, and the parameters as they read them. Raises ConfigError."""
-        kernels = REFERENCE if self.kernels == "xla" else self._choose_kernels(block_size)
-        params = dict(load_params(self.directory, self.model, progress=progress))
-        return kernels, pack_params(self.model, params, kernels)
+        kernels = reference(self.device) if self.kernels == "xla" else self._choose_kernels(block_size)
+        return kernels, load_params(self.directory, self.model, place=placing(self.model, kernels), progress=progress)
 
     def _choose_kernels(self, block_size: int) -> Kernels:
         with ExitStack() as stack:

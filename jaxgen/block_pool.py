@@ -2,6 +2,20 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+
+class PoolWatcher(Protocol):
+    """Is told what becomes of blocks whose content is known."""
+
+    def cached(self, block: int, key: bytes) -> None:
+        """Nobody uses the block any more, and its content stays."""
+
+    def evicted(self, block: int, key: bytes) -> None:
+        """Its content is given up, and from the next step on may be overwritten."""
+
+    def forgotten(self) -> None:
+        """Nothing is known of any block."""
 
 
 class OutOfBlocksError(RuntimeError):
@@ -19,7 +33,7 @@ class BlockPool:
     in the order in which they were given to ``release``.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, watcher: PoolWatcher | None = None) -> None:
         """Raises ValueError if ``num_blocks`` is below 1."""
         if num_blocks < 1:
             raise ValueError(f"num_blocks must be 1 or more, not {num_blocks}")
@@ -28,6 +42,7 @@ class BlockPool:
         self._owners = [0] * num_blocks
         self._keys: list[bytes | None] = [None] * num_blocks
         self._by_key: dict[bytes, int] = {}
+        self._watcher = watcher
 
     @property
     def num_blocks(self) -> int:
@@ -74,10 +89,13 @@ class BlockPool:
             self._owners[block] -= 1
             if self._owners[block] > 0:
                 continue
-            if self._keys[block] is None:
+            key = self._keys[block]
+            if key is None:
                 self._free.append(block)
-            else:
-                self._cached[block] = None
+                continue
+            self._cached[block] = None
+            if self._watcher is not None:
+                self._watcher.cached(block, key)
 
     def register(self, block: int, key: bytes) -> None:
         """Says what a block in use holds, by a key no other content has.
@@ -104,6 +122,8 @@ class BlockPool:
         self._cached.clear()
         self._by_key.clear()
         self._keys = [None] * len(self._keys)
+        if self._watcher is not None:
+            self._watcher.forgotten()
 
     def _evict(self) -> int:
         block, _ = self._cached.popitem(last=False)
@@ -111,4 +131,6 @@ class BlockPool:
         assert key is not None, "cached means known"
         del self._by_key[key]
         self._keys[block] = None
+        if self._watcher is not None:
+            self._watcher.evicted(block, key)
         return block

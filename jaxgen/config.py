@@ -12,6 +12,10 @@ KernelChoice = Literal["auto", "xla"]
 KERNEL_CHOICES: tuple[KernelChoice, ...] = ("auto", "xla")
 
 
+OffloadPolicy = Literal["plan", "transfer", "recompute"]
+OFFLOAD_POLICIES: tuple[OffloadPolicy, ...] = ("plan", "transfer", "recompute")
+
+
 class ConfigError(ValueError):
     """A setting or a file that cannot be honoured; the message names it and what would be right."""
 
@@ -93,6 +97,10 @@ class EngineOptions:
     seed: int | None = None
     max_logit_bias: int = 300
     """Most logit_bias entries of one request."""
+    kv_offloading_size: float = 0.0
+    """GiB of host memory for blocks that leave the device; 0: none."""
+    kv_offload_policy: OffloadPolicy = "plan"
+    """How blocks come back: as the planner says, all from the host, or all computed again."""
     single_shape: bool = False
     """Never compile a second, narrow program for steps of decodes only."""
 
@@ -130,6 +138,18 @@ class SchedulerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class OffloadConfig:
+    """Host memory behind the cache: ``host_blocks`` blocks.
+
+    ``simulated_bytes_per_second`` holds copies back as a slower link would, for measurements.
+    """
+
+    host_blocks: int
+    policy: OffloadPolicy = "plan"
+    simulated_bytes_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """All that the engine was told, resolved."""
 
@@ -139,6 +159,7 @@ class EngineConfig:
     max_logit_bias: int
     narrow_width: int | None = None
     """Tokens of the second program, for steps of decodes only; None: there is no second program."""
+    offload: OffloadConfig | None = None
 
     def __post_init__(self) -> None:
         need = -(-self.scheduler.max_model_len // self.cache.block_size)

@@ -72,15 +72,19 @@ class Device:
         """Whether the plan holds decodes only and there is a program for these."""
         return self._narrow is not None and plan.num_tokens == len(plan.chunks)
 
+    def load(self, plan: StepPlan) -> None:
+        """Load the rows that the plan admits."""
+        for sequence in plan.admitted:
+            self.rows = self._compiled.load_row(self.rows, self._loader.words(sequence))
+            if has_penalties(sequence.params):
+                self.rows = self._compiled.load_penalties(self.rows, *self._loader.penalties(sequence))
+
     def run(self, plan: StepPlan, *, narrow: bool | None = None) -> StepOutput:
         """Load the rows that the plan admits and dispatch its step.
 
         Decodes alone run by the narrow program, if there is one; ``narrow`` says otherwise.
         """
-        for sequence in plan.admitted:
-            self.rows = self._compiled.load_row(self.rows, self._loader.words(sequence))
-            if has_penalties(sequence.params):
-                self.rows = self._compiled.load_penalties(self.rows, *self._loader.penalties(sequence))
+        self.load(plan)
         if narrow is None:
             narrow = self.uses_narrow(plan)
         if narrow and self._narrow is not None:

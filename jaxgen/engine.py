@@ -13,6 +13,7 @@ from jaxgen.config import EngineConfig, ModelConfig
 from jaxgen.device import Device
 from jaxgen.models import PackedParams
 from jaxgen.narrow import compare
+from jaxgen.offload.build import build_offload
 from jaxgen.programs import CompiledStep, compile_step
 from jaxgen.request import EngineStats, FinishReason, Request, RequestRefusedError, TokenEvent
 from jaxgen.row_state import MAX_MASKED_TOKENS
@@ -22,6 +23,9 @@ from jaxgen.step import StepOutput
 from jaxgen.step_events import EventMaker
 
 logger = logging.getLogger(__name__)
+
+MOST_WAIT = 0.02
+"""Seconds that a call of ``step`` waits for copies, with nothing else to do: new requests come between calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,6 @@ class Engine:
         self.config = config
         self._eos_token_ids = eos_token_ids
         self._device = Device(model, config, params, compiled or compile_step(model, config))
-        self._scheduler = Scheduler(config.scheduler, config.cache)
         self._events = EventMaker()
         self._seeds = random.Random(config.seed)
         self._arrivals = count()
@@ -59,6 +62,9 @@ class Engine:
         self._last_read = 0.0
         self._counters = _Counters()
         self._warm_up()
+        self.offload = build_offload(model, config, self._device)
+        tier = None if self.offload is None else self.offload.tier
+        self._scheduler = Scheduler(config.scheduler, config.cache, tier=tier)
         self._compilations_at_ready = num_compilations()
 
     def add(self, request: Request) -> None:
@@ -86,7 +92,8 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._answered) or self._scheduler.has_work
+        saves = self.offload is not None and (self.offload.tier.has_saves or self.offload.mover.busy)
+        return bool(self._answered) or self._scheduler.has_work or saves
 
     def step(self) -> list[TokenEvent]:
         """Dispatch the next step, then wait for the one before it and return what that brought.
@@ -99,13 +106,15 @@ class Engine:
         before, self._in_flight = self._in_flight, None
         waited = 0.0
         try:
-            plan = self._scheduler.schedule()
+            plan = self._plan()
             if plan.chunks:
                 self._in_flight = _InFlight(plan, self._device.run(plan), time.perf_counter())
+            elif before is None:
+                waited = self._wait_for_copies()
             if before is not None:
                 waiting = time.perf_counter()
                 before.output.tokens.block_until_ready()
-                waited = time.perf_counter() - waiting
+                waited += time.perf_counter() - waiting
                 events += self._read(before)
         except Exception as error:  # whatever a device raises: the engine must go on
             logger.exception("a step failed")
@@ -127,8 +136,31 @@ class Engine:
             prefix_hits=scheduler.prefix_hits,
             preemptions=scheduler.preemptions,
             compilations_after_ready=num_compilations() - self._compilations_at_ready,
+            offload=None if self.offload is None else self.offload.stats(),
             **vars(counters),
         )
+
+    def _plan(self) -> StepPlan:
+        """The next step's plan, after what has come from the host is in the cache; what the plan moves is under way."""
+        if self.offload is None:
+            return self._scheduler.schedule()
+        for restore, whole in self.offload.mover.poll():
+            self._scheduler.restored(restore, whole=whole)
+        plan = self._scheduler.schedule()
+        self.offload.mover.start(plan)
+        if not plan.chunks:
+            self._device.load(plan)
+        return plan
+
+    def _wait_for_copies(self) -> float:
+        """With nothing to compute. Returns the seconds waited."""
+        if self.offload is None or not self.offload.mover.busy:
+            return 0.0
+        started = time.perf_counter()
+        self.offload.mover.wait(MOST_WAIT)
+        waited = time.perf_counter() - started
+        self._counters.stalled_seconds += waited
+        return waited
 
     def _warm_up(self) -> None:
         """Run each program once, and find out whether the narrow one may be used."""
@@ -163,6 +195,8 @@ class Engine:
         self._in_flight = None
         failed = self._scheduler.fail()
         self._device.reset()
+        if self.offload is not None:
+            self.offload.mover.fail()
         for sequence in failed:
             self._events.forget(sequence.request_id)
         message = f"the step that computed this request failed: {type(error).__name__}"
@@ -194,6 +228,8 @@ class Engine:
         counters.step_seconds += seconds
         counters.generation_tokens += plan.num_samples
         counters.padded_tokens += (width or self.config.scheduler.token_budget) - plan.num_tokens
+        if self.offload is not None and not narrow:
+            self.offload.meter.step.observe(seconds, plan.num_positions)
         for chunk in plan.chunks:
             if chunk.start < chunk.sequence.num_prompt:
                 counters.prompt_tokens += min(chunk.end, chunk.sequence.num_prompt) - chunk.start
@@ -210,3 +246,4 @@ class _Counters:
     prompt_tokens: int = 0
     generation_tokens: int = 0
     padded_tokens: int = 0
+    stalled_seconds: float = 0.0

@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxgen.config import ModelConfig
 from jaxgen.device_info import DeviceInfo
+from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
 from pallas_kernels.cpu.build import Recipe, UnavailableError
 from pallas_kernels.cpu.library import DTYPES, Library, load
 from pallas_kernels.packed_product import pack, rows
@@ -37,12 +38,20 @@ class Kernels:
     name: str
     ragged_paged_attention: Kernel
     write_kv: Kernel
+    plan_attention: Kernel | None = None
+    """What ``ragged_paged_attention`` takes as ``plan``, the same in every layer; None: it takes none."""
     packed: PackedProduct | None = None
     """None: XLA's own products, of weights as they are."""
+    gather_blocks: Kernel = gather_blocks_ref
+    scatter_blocks: Kernel = scatter_blocks_ref
+    separate_layers: bool = False
+    """The program has the layers one after another, and their matrices are arrays of their own."""
 
 
 REFERENCE = Kernels("XLA", ragged_paged_attention_ref, write_kv_ref)
 """The twins in plain jnp, which run everywhere."""
+REFERENCE_GPU = replace(REFERENCE, separate_layers=True)
+"""The same in a program for GPUs, where each weight of a scanned stack would be copied before it is read."""
 
 
 _HOPPER = (9, 0)
@@ -50,10 +59,15 @@ _MATRIX_UNITS = "amx_bf16"
 """XLA multiplies bfloat16 on a CPU's matrix units, at about eight times the rate of its vector units."""
 
 
+def reference(device: DeviceInfo) -> Kernels:
+    """The twins, for programs of a device."""
+    return REFERENCE if device.is_cpu else REFERENCE_GPU
+
+
 def native(library: Library) -> Kernels:
     """Those of a library for this machine's processor."""
     product = PackedProduct(pack, library.packed_product, rows)
-    return Kernels("native", library.ragged_paged_attention, library.write_kv, product)
+    return Kernels("native", library.ragged_paged_attention, library.write_kv, packed=product)
 
 
 def native_dtypes(device: DeviceInfo) -> tuple[str, ...]:
@@ -68,11 +82,14 @@ def native_dtypes(device: DeviceInfo) -> tuple[str, ...]:
 @cache
 def hopper(num_ctas: int) -> Kernels:
     """Pallas kernels for NVIDIA GPUs of compute capability 9.0, on persistent grids of so many thread blocks."""
-    from pallas_kernels.gpu import ragged_paged_attention, write_kv  # here: importing Mosaic takes time
+    from pallas_kernels.gpu import copy_blocks, ragged_paged_attention, write_kv  # here: importing Mosaic takes time
 
     launch = ragged_paged_attention.Launch(programs=num_ctas)
     attention = partial(ragged_paged_attention.ragged_paged_attention, launch=launch)
-    return Kernels("Hopper", attention, partial(write_kv.write_kv, num_ctas=num_ctas))
+    write = partial(write_kv.write_kv, num_ctas=num_ctas)
+    plan = ragged_paged_attention.plan_attention
+    gather, scatter = (partial(f, num_ctas=num_ctas) for f in (copy_blocks.gather_blocks, copy_blocks.scatter_blocks))
+    return Kernels("Hopper", attention, write, plan, gather_blocks=gather, scatter_blocks=scatter, separate_layers=True)
 
 
 def choose(device: DeviceInfo, model: ModelConfig, block_size: int, directory: Path) -> Kernels:
@@ -84,7 +101,9 @@ def choose(device: DeviceInfo, model: ModelConfig, block_size: int, directory: P
     kernels, reason = (
         _choose_native(device, model, directory) if device.is_cpu else _choose_gpu(device, model, block_size)
     )
-    logger.log(logging.WARNING if kernels is REFERENCE else logging.INFO, "kernels: %s%s", kernels.name, reason)
+    logger.log(
+        logging.WARNING if kernels.name == REFERENCE.name else logging.INFO, "kernels: %s%s", kernels.name, reason
+    )
     return kernels
 
 
@@ -102,17 +121,17 @@ def _choose_native(device: DeviceInfo, model: ModelConfig, directory: Path) -> t
 
 def _choose_gpu(device: DeviceInfo, model: ModelConfig, block_size: int) -> tuple[Kernels, str]:
     if device.compute_capability != _HOPPER:
-        return REFERENCE, f", because there are no others for {device.kind} yet"
+        return REFERENCE_GPU, f", because there are no others for {device.kind} yet"
     from pallas_kernels.gpu.ragged_paged_attention import supports
 
     shape = {"heads": model.num_heads, "kv_heads": model.num_kv_heads, "head_dim": model.head_dim}
     reason = supports(**shape, block_size=block_size, dtype=model.dtype)
     if reason is not None:
-        return REFERENCE, f", which is slower, because {reason}"
+        return REFERENCE_GPU, f", which is slower, because {reason}"
     kernels = hopper(device.num_cores)
     attention, write_kv = kernels.ragged_paged_attention, kernels.write_kv
     try:
         prove_cache_kernels(write_kv, attention, **shape, block_size=block_size, dtype=model.dtype, blank=0.0)
     except Exception as error:  # whatever a compiler or a device raises: the reference remains
-        return REFERENCE, f", which is slower, because the others failed their proof on this device: {error!r}"
+        return REFERENCE_GPU, f", which is slower, because the others failed their proof on this device: {error!r}"
     return kernels, ""

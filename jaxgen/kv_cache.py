@@ -33,6 +33,15 @@ class KVCache:
         """The cache with token t's K and V at ``slots[t]``; a slot past the last one writes nothing."""
         return replace(self, data=self.kernels.write_kv(self.data, layer, k, v, slots))
 
+    def gather(self, ids: Int[Array, "m"], count: Int[Array, ""]) -> tuple[Float[Array, "L 2 K B D"], ...]:
+        """The first ``count`` of the blocks ``ids``, each an array of its own; the others are undefined."""
+        staging = self.kernels.gather_blocks(self.data, ids, count)
+        return tuple(staging[i] for i in range(len(ids)))
+
+    def scatter(self, ids: Int[Array, "m"], count: Int[Array, ""], *pieces: Float[Array, "L 2 K B D"]) -> "KVCache":
+        """The cache with the first ``count`` of m pieces as its blocks ``ids[:count]``."""
+        return replace(self, data=self.kernels.scatter_blocks(self.data, ids, jnp.stack(pieces), count))
+
 
 def cache_shape(model: ModelConfig, cache: CacheConfig) -> tuple[int, int, int, int, int, int]:
     return (cache.num_blocks, model.num_layers, 2, model.num_kv_heads, cache.block_size, model.head_dim)

@@ -8,8 +8,10 @@ from jaxgen.config import (
     EngineConfig,
     EngineOptions,
     ModelConfig,
+    OffloadConfig,
     SchedulerConfig,
 )
+from jaxgen.offload.staging import staging_bytes
 
 GIB = 2**30
 DEFAULT_BLOCK_SIZE = 64
@@ -63,7 +65,11 @@ def resolve(
     scheduler = _scheduler_config(options, model, memory, token_budget)
     if temporary_bytes is None:
         temporary_bytes = estimate_temporaries(model, scheduler)
+    offload = _offload_config(options, model, block_size)
     room = memory.free_bytes - params_bytes - temporary_bytes
+    if offload is not None:
+        size = block_bytes(model, block_size)
+        room -= staging_bytes(size) + (offload.host_blocks * size if memory.is_cpu else 0)
     fitting = max(room, 0) // block_bytes(model, block_size)
     if options.num_blocks is not None:
         num_blocks = options.num_blocks
@@ -86,6 +92,7 @@ def resolve(
         options.seed,
         options.max_logit_bias,
         None if options.single_shape else _narrow_width(scheduler),
+        offload,
     )
 
 
@@ -110,6 +117,22 @@ def _scheduler_config(
         options.max_model_len or model.max_position,
         prefix_caching=options.prefix_caching,
     )
+
+
+def _offload_config(options: EngineOptions, model: ModelConfig, block_size: int) -> OffloadConfig | None:
+    size = options.kv_offloading_size
+    if size == 0:
+        return None
+    if not 0 < size < float("inf"):
+        raise ConfigError(f"--kv-offloading-size must be 0 (none) or more GiB, not {size}")
+    if not options.prefix_caching:
+        raise ConfigError("--kv-offloading-size needs the prefix cache, by which blocks are found: drop one of the two")
+    blocks = int(size * GIB / block_bytes(model, block_size))
+    if blocks < 1:
+        raise ConfigError(
+            f"--kv-offloading-size {size} GiB does not hold one block of {block_bytes(model, block_size) / GIB:.4f} GiB"
+        )
+    return OffloadConfig(blocks, options.kv_offload_policy)
 
 
 def _narrow_width(scheduler: SchedulerConfig) -> int | None:

@@ -10,7 +10,9 @@ so equal keys mean equal salts and equal tokens from the first to the block's la
 blocks of other tokens or of another salt.
 """
 
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
+from itertools import takewhile
 from struct import Struct
 
 from jaxgen.block_pool import BlockPool
@@ -49,14 +51,22 @@ class PrefixCache:
         One token at least is left to compute, for its logits. No token may be pending.
         """
         blocks: list[int] = []
-        if not self.may_look_up(sequence):
-            return blocks
-        for index in range((len(sequence.tokens) - 1) // self._block_size):
-            block = self._pool.find(self._key(sequence, index))
+        for key in self._keys_from(sequence, 0):
+            block = self._pool.find(key)
             if block is None:
                 break
             blocks.append(block)
         return blocks
+
+    def look_up_host(self, sequence: Sequence, first: int, holds: Callable[[bytes], bool]) -> list[bytes]:
+        """The keys of the longest chain of blocks from block ``first`` on that the host ``holds``."""
+        return list(takewhile(holds, self._keys_from(sequence, first)))
+
+    def _keys_from(self, sequence: Sequence, first: int) -> Iterator[bytes]:
+        """Keys of what may be found for it, from block ``first`` on."""
+        if self.may_look_up(sequence):
+            for index in range(first, (len(sequence.tokens) - 1) // self._block_size):
+                yield self._key(sequence, index)
 
     def register(self, sequence: Sequence) -> None:
         """Makes known those of its blocks that are full of tokens both computed and known on the host."""

@@ -186,6 +186,39 @@ class EngineStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OffloadStats:
+    """A snapshot of what host memory does for the cache; but for the sizes, counters that only grow."""
+
+    host_blocks_total: int = 0
+    host_blocks: int = 0
+    """Blocks there now."""
+    saved_blocks: int = 0
+    lost_blocks: int = 0
+    """Evicted from the device before they could be copied."""
+    host_evictions: int = 0
+    host_hit_tokens: int = 0
+    """Looked up, not found on the device, and found on the host."""
+    planned_restore_tokens: int = 0
+    planned_recompute_tokens: int = 0
+    """The two make up the hits."""
+    restored_tokens: int = 0
+    restores: int = 0
+    """Sequences for which blocks were to be copied, alone or beside computing some."""
+    recomputes: int = 0
+    """Sequences that found blocks on the host and computed all of them."""
+    failed_restores: int = 0
+    failed_saves: int = 0
+    predicted_seconds: float = 0.0
+    """For the restores that ended well, and below: what they took."""
+    restore_seconds: float = 0.0
+    saved_bytes: int = 0
+    save_link_seconds: float = 0.0
+    """That the link was busy."""
+    restored_bytes: int = 0
+    restore_link_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
     """A snapshot for metrics; counters only grow."""
 
@@ -210,8 +243,11 @@ class EngineStats:
     prompt_tokens: int = 0
     generation_tokens: int = 0
     padded_tokens: int = 0
+    stalled_seconds: float = 0.0
+    """With requests, but nothing to compute before a copy from the host's memory ended."""
     preemptions: int = 0
     compilations_after_ready: int = 0
+    offload: OffloadStats | None = None
 
 
 @runtime_checkable

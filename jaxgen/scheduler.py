@@ -7,6 +7,7 @@ from functools import cached_property
 
 from jaxgen.block_pool import BlockPool
 from jaxgen.config import CacheConfig, SchedulerConfig
+from jaxgen.offload.tier import OffloadTier, Restore, Save
 from jaxgen.prefix_cache import PrefixCache
 from jaxgen.request import FinishReason, RequestRefusedError
 from jaxgen.sequence import Chunk, Sequence, SequenceStatus
@@ -27,10 +28,19 @@ class StepPlan:
 
     chunks: tuple[Chunk, ...]
     admitted: tuple[Sequence, ...] = ()
+    saves: tuple[Save, ...] = ()
+    """Blocks to copy to the host before the step."""
+    restores: tuple[Restore, ...] = ()
+    """Of admitted sequences, to begin now."""
 
     @cached_property
     def num_tokens(self) -> int:
         return sum([chunk.length for chunk in self.chunks])
+
+    @property
+    def num_positions(self) -> int:
+        """How many tokens are before each of its tokens, summed."""
+        return sum([chunk.length * (chunk.start + chunk.end - 1) // 2 for chunk in self.chunks])
 
     @cached_property
     def num_samples(self) -> int:
@@ -71,13 +81,24 @@ class Scheduler:
     a token (max_num_seqs <= token_budget), and one prompt at most is partly computed, since none is admitted after one
     that the budget cuts.
 
+    With a ``tier``, blocks found in host memory come from there while the steps go on. A sequence that waits for them
+    has no chunk, so a plan may be empty, several prompts may be partly computed, and the oldest takes the budget first.
+    Steps never wait: ``restored`` says when blocks are there.
+
     The order of calls: ``schedule`` when one plan at most is in flight, ``complete`` with each plan in the order
     planned, or ``fail``, which drops the plans in flight; ``add`` and ``abort`` at any time. Plans without chunks are
     never in flight; completing one does nothing.
     """
 
-    def __init__(self, config: SchedulerConfig, cache: CacheConfig, *, max_overtaken: int = MAX_OVERTAKEN) -> None:
-        self.pool = BlockPool(cache.num_blocks)
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        cache: CacheConfig,
+        *,
+        max_overtaken: int = MAX_OVERTAKEN,
+        tier: OffloadTier | None = None,
+    ) -> None:
+        self.pool = BlockPool(cache.num_blocks, tier)
         self.preemptions = 0
         self.prefix_queries = 0
         """Tokens of admitted sequences that were looked up in the prefix cache."""
@@ -94,6 +115,8 @@ class Scheduler:
         self._exhausted: list[Sequence] = []  # those whose last token the last plan samples
         self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
         self._last_arrival: int | None = None
+        self._tier = tier
+        self._restores: list[Restore] = []  # of those the plan being made admits
 
     @property
     def num_running(self) -> int:
@@ -149,16 +172,16 @@ class Scheduler:
         preemptions = self.preemptions
         decodes, partly_computed = self._decodes()
         budget = self._config.token_budget - len(decodes)
-        prompts = [self._plan(sequence, budget) for sequence in partly_computed]
-        budget -= sum(chunk.length for chunk in prompts)
-        admitted: list[Sequence] = []
+        prompts: list[Chunk] = []
+        for sequence in partly_computed:
+            budget -= self._plan_prompt(sequence, budget, prompts)
         # Right after a preemption an admission would only bring back what had to go.
-        if self.preemptions == preemptions:
-            prompts += self._admit(budget)
-            admitted = [chunk.sequence for chunk in prompts[len(partly_computed) :]]
+        admitted = self._admit(budget, prompts) if self.preemptions == preemptions else []
         short = [chunk for chunk in prompts if chunk.length == 1]
         long = [chunk for chunk in prompts if chunk.length > 1]
-        plan = StepPlan((*decodes, *short, *long), tuple(admitted))
+        saves = () if self._tier is None else self._tier.take_saves()
+        restores, self._restores = tuple(self._restores), []
+        plan = StepPlan((*decodes, *short, *long), tuple(admitted), saves, restores)
         if plan.chunks:
             self._in_flight.append(plan)
         return plan
@@ -195,6 +218,19 @@ class Scheduler:
                 self._end(sequence, reason)
             outcomes.append(Outcome(sequence, index, token, reason))
         return outcomes
+
+    def restored(self, restore: Restore, *, whole: bool) -> None:
+        """What a plan's restore brought is in the cache, or, if not ``whole``, will not be: then it is computed."""
+        sequence = restore.sequence
+        if sequence.restore is not restore:
+            return  # it lost its blocks meanwhile
+        if not whole:
+            sequence.restore = None
+            return
+        restore.landed = True
+        if sequence.num_preemptions == 0:
+            sequence.num_cached += restore.end - restore.start
+        self._skip_restored(sequence)
 
     def abort(self, request_id: str) -> bool:
         """Ends a living sequence, wherever it stands. False if none such lives."""
@@ -235,7 +271,7 @@ class Scheduler:
         for sequence in tuple(self._running):
             if sequence.row is None:
                 break  # preempted, and so is every younger one
-            if sequence.num_uncomputed > 1:
+            if sequence.num_uncomputed > 1 or sequence.restore is not None:
                 partly_computed.append(sequence)
             elif sequence.num_computed < len(sequence.block_table) * self._block_size or self._grow(sequence):
                 chunks.append(self._plan(sequence, 1))
@@ -257,6 +293,24 @@ class Scheduler:
         self.preemptions += 1
         return sequence
 
+    def _plan_prompt(self, sequence: Sequence, budget: int, chunks: list[Chunk]) -> int:
+        """Adds the next chunk of a sequence that is not decoding, if there is one; returns its length."""
+        if budget == 0 or sequence.waits_for_host:
+            return 0
+        if sequence.restore is not None:
+            budget = min(budget, sequence.restore.start - sequence.num_computed)
+        chunks.append(self._plan(sequence, budget))
+        self._skip_restored(sequence)
+        return chunks[-1].length
+
+    def _skip_restored(self, sequence: Sequence) -> None:
+        """Goes on behind what has come from the host, once what is before it is computed."""
+        restore = sequence.restore
+        if restore is None or not restore.landed or not sequence.waits_for_host:
+            return
+        sequence.num_computed, sequence.restore = restore.end, None
+        self._prefixes.register(sequence)
+
     def _plan(self, sequence: Sequence, budget: int) -> Chunk:
         """The sequence's next chunk, ``budget`` tokens at most, which from here on counts as computed."""
         chunk = Chunk(sequence, sequence.num_computed, min(sequence.num_uncomputed, budget))
@@ -269,12 +323,12 @@ class Scheduler:
             self._prefixes.register(sequence)
         return chunk
 
-    def _admit(self, budget: int) -> list[Chunk]:
-        """First chunks, ``budget`` tokens at most, of waiting sequences that fit, oldest first."""
-        chunks: list[Chunk] = []
+    def _admit(self, budget: int, chunks: list[Chunk]) -> list[Sequence]:
+        """Lets waiting sequences that fit run, oldest first; adds their first chunks, ``budget`` tokens at most."""
+        admitted: list[Sequence] = []
         skipped: list[Sequence] = []
         if budget == 0 or not self._free_rows or not self._waiting:  # most steps: spare them the sum below
-            return chunks
+            return admitted
         growing = sum([s.max_cached > len(s.block_table) * self._block_size for s in self._running])
         # The sequences passed over stay at the front of the queue, so the next to look at stands behind them.
         while budget > 0 and self._free_rows and len(skipped) < min(ADMISSION_WINDOW, len(self._waiting)):
@@ -293,9 +347,9 @@ class Scheduler:
             sequence.overtaken = 0
             insort(self._running, sequence, key=_arrival)
             growing += may_grow
-            chunks.append(self._plan(sequence, budget))
-            budget -= chunks[-1].length
-        return chunks
+            admitted.append(sequence)
+            budget -= self._plan_prompt(sequence, budget, chunks)
+        return admitted
 
     def _take_blocks(self, sequence: Sequence, spare: int) -> bool:
         """Gives a waiting sequence the blocks of all its tokens, if ``spare`` stay free: found ones first, then new."""
@@ -314,7 +368,19 @@ class Scheduler:
         if self._prefixes.may_look_up(sequence):
             self.prefix_queries += len(sequence.tokens)
             self.prefix_hits += sequence.num_computed
+        if self._tier is not None:
+            self._begin_restore(sequence, self._tier)
         return True
+
+    def _begin_restore(self, sequence: Sequence, tier: OffloadTier) -> None:
+        first = sequence.num_computed // self._block_size
+        keys = self._prefixes.look_up_host(sequence, first, tier.store.holds)
+        free_tokens = max(1, self._config.token_budget - len(self._running))
+        waiting = len(self._waiting) - 1
+        restore = tier.plan_restore(sequence, first, keys, free_tokens=free_tokens, num_waiting=waiting)
+        if restore is not None:
+            sequence.restore = restore
+            self._restores.append(restore)
 
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_size)
@@ -331,6 +397,8 @@ class Scheduler:
 
     def _release(self, sequence: Sequence, status: SequenceStatus) -> None:
         """It gives back what it holds; from here on its status is ``status``."""
+        if sequence.restore is not None:
+            sequence.restore.cancelled, sequence.restore = True, None
         self.pool.release(sequence.block_table)
         sequence.block_table.clear()
         sequence.num_computed = sequence.num_registered = 0

@@ -2,8 +2,12 @@
 
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from jaxgen.request import FinishReason, Request, SamplingParams
+
+if TYPE_CHECKING:
+    from jaxgen.offload.tier import Restore
 
 
 class SequenceStatus(StrEnum):
@@ -40,7 +44,9 @@ class Sequence:
     row: int | None = field(init=False, default=None)
     """The row, 0 to max_num_seqs - 1, of its state on the device; held exactly while RUNNING."""
     num_cached: int = field(init=False, default=0)
-    """Tokens found in the prefix cache when it was first admitted."""
+    """Tokens found in the prefix cache when it was first admitted, or restored from the host then."""
+    restore: "Restore | None" = field(init=False, default=None, repr=False)
+    """Blocks of it that are on their way from the host."""
     block_keys: list[bytes] = field(init=False, default_factory=list, repr=False)
     """Prefix-cache keys of its first full blocks, as many as were asked for so far."""
     num_registered: int = field(init=False, default=0)
@@ -89,6 +95,11 @@ class Sequence:
     @property
     def num_uncomputed(self) -> int:
         return len(self.tokens) + self.num_pending - self.num_computed
+
+    @property
+    def waits_for_host(self) -> bool:
+        """Nothing of it can be computed before its blocks have come from the host."""
+        return self.restore is not None and self.num_computed == self.restore.start
 
     @property
     def is_decode(self) -> bool:

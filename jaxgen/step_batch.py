@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +48,8 @@ class StepBatch:
     want_logprobs: Bool[Leaf, ""]
     prompt_targets: Int[Leaf, "T"]
     """The prompt token whose log-probability is wanted from this token's logits, or -1."""
+    attention_plan: Any = None
+    """What the attention kernel made of the batch for all layers; see jaxgen.attention."""
 
 
 @cache

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from jaxgen.request import EngineClient, TokenEvent
+from jaxgen.request import EngineClient, OffloadStats, TokenEvent
 
 _TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 10.0)
 _REQUEST_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0)
@@ -98,6 +98,7 @@ class _EngineCollector(Collector):
             "steps": ("Steps run.", stats.steps),
             "step_seconds": ("Time spent in steps, seconds.", stats.step_seconds),
             "narrow_steps": ("Steps of decodes only that ran by the narrow program.", stats.narrow_steps),
+            "stalled_seconds": ("Time with nothing to compute before a copy ended, seconds.", stats.stalled_seconds),
             "host_seconds": ("Time that the engine's thread worked rather than waited, seconds.", stats.host_seconds),
             "prefix_cache_queries": ("Tokens looked up in the prefix cache.", stats.prefix_queries),
             "prefix_cache_hits": ("Tokens found in the prefix cache.", stats.prefix_hits),
@@ -107,6 +108,9 @@ class _EngineCollector(Collector):
                 stats.compilations_after_ready,
             ),
         }
+        if stats.offload is not None:
+            gauges |= _offload_gauges(stats.offload)
+            counters |= _offload_counters(stats.offload)
         model = [self._engine.model.name]
         kernels = InfoMetricFamily("jaxgen_kernels", "What steps are made of.", labels=_LABEL)
         kernels.add_metric(model, {"kernels": stats.kernels})
@@ -119,3 +123,32 @@ class _EngineCollector(Collector):
             counter = CounterMetricFamily(f"jaxgen_{name}", text, labels=_LABEL)
             counter.add_metric(model, value)
             yield counter
+
+
+def _offload_gauges(stats: OffloadStats) -> dict[str, tuple[str, float]]:
+    return {
+        "offload_host_blocks_total": ("Blocks that host memory can hold.", stats.host_blocks_total),
+        "offload_host_blocks": ("Blocks in host memory.", stats.host_blocks),
+    }
+
+
+def _offload_counters(stats: OffloadStats) -> dict[str, tuple[str, float]]:
+    return {
+        "offload_saved_blocks": ("Blocks copied to host memory.", stats.saved_blocks),
+        "offload_lost_blocks": ("Blocks evicted before they could be copied to host memory.", stats.lost_blocks),
+        "offload_host_evictions": ("Blocks that host memory gave up for others.", stats.host_evictions),
+        "offload_host_hits": ("Tokens found in host memory, not on the device.", stats.host_hit_tokens),
+        "offload_planned_restore": ("Of these, to be copied back.", stats.planned_restore_tokens),
+        "offload_planned_recompute": ("Of these, to be computed again.", stats.planned_recompute_tokens),
+        "offload_restored": ("Tokens copied back.", stats.restored_tokens),
+        "offload_restores": ("Requests for which blocks were copied back.", stats.restores),
+        "offload_recomputes": ("Requests that found blocks and computed all of them.", stats.recomputes),
+        "offload_failed_restores": ("Copies back that failed; what they held was computed.", stats.failed_restores),
+        "offload_failed_saves": ("Blocks whose copy to host memory failed.", stats.failed_saves),
+        "offload_predicted_seconds": ("Planned for the copies back that ended well.", stats.predicted_seconds),
+        "offload_restore_seconds": ("What these took.", stats.restore_seconds),
+        "offload_saved_bytes": ("Copied to host memory.", stats.saved_bytes),
+        "offload_save_link_seconds": ("That the link to host memory was busy.", stats.save_link_seconds),
+        "offload_restored_bytes": ("Copied from host memory.", stats.restored_bytes),
+        "offload_restore_link_seconds": ("That the link from host memory was busy.", stats.restore_link_seconds),
+    }

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import configargparse
 import uvicorn
 
-from jaxgen.config import DTYPES, KERNEL_CHOICES, ConfigError, EngineOptions
+from jaxgen.config import DTYPES, KERNEL_CHOICES, OFFLOAD_POLICIES, ConfigError, EngineOptions
 from jaxgen.request import ModelInfo
 from server.app import create_app
 from server.config import DEFAULT_CONFIG, ServerConfig
@@ -83,6 +83,18 @@ def make_parser() -> configargparse.ArgumentParser:
         action=argparse.BooleanOptionalAction,
         default=True,
         help="keep the KV of full blocks for later requests that begin alike",
+    )
+    engine.add_argument(
+        "--kv-offloading-size",
+        type=float,
+        default=0.0,
+        help="GiB of host memory for KV blocks that leave the device (0: none)",
+    )
+    engine.add_argument(
+        "--kv-offload-policy",
+        choices=OFFLOAD_POLICIES,
+        default="plan",
+        help="how they come back: as measured rates say, all copied, or all computed again",
     )
     engine.add_argument(
         "--single-shape",

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxgen.models import abstract_params, init_params
+from jaxgen.models import abstract_params
 from scripts.device_check import ceilings, step_times
 from scripts.device_check.cli import CUT_SHORT, FAILED, exit_status, main
 from scripts.device_check.parity import run as run_parity
@@ -203,7 +203,7 @@ def test_step_cost_of_llama() -> None:
     plan = step_times.full_plan(load, config)
     assert [(chunk.start, chunk.length) for chunk in plan.chunks] == [(95, 1)] * 4 + [(0, 12)]
     assert len({id_ for chunk in plan.chunks for id_ in chunk.sequence.block_table}) == config.cache.num_blocks
-    moved, flops = step_times.step_cost(load.model, config, plan, init_params(load.model, seed=0))
+    moved, flops = step_times.step_cost(load.model, config, plan)
     per_layer = (4 + 2 * 2) * 16 * 64 + 64 * 64 + 3 * 64 * 128
     norms = (2 * 2 + 1) * 64
     weights = 2 * per_layer + norms + 2048 * 64
@@ -219,7 +219,7 @@ def test_step_cost_of_opt() -> None:
     load = DRY.opt_steps
     config = step_times.step_config(load, 16)
     plan = step_times.full_plan(load, config)
-    moved, flops = step_times.step_cost(load.model, config, plan, init_params(load.model, seed=0))
+    moved, flops = step_times.step_cost(load.model, config, plan)
     matrices = 3 * 64 * 64 + 64 * 64 + 2 * 64 * 256
     biases = 3 * 64 + 64 + 256 + 64
     norms = (2 * 2 + 1) * 2 * 64
@@ -244,21 +244,12 @@ def test_step_cost_of_the_real_shapes(
     load: StepLoad = getattr(FULL, name)
     config = step_times.step_config(load, 256)
     plan = step_times.full_plan(load, config)
-    params: Any = {n: Sized(p) for n, p in abstract_params(load.model).items()}
-    assert sum(p.size for p in params.values()) == parameters
-    moved, flops = step_times.step_cost(load.model, config, plan, params)
+    assert sum(p.size for p in abstract_params(load.model).values()) == parameters
+    moved, flops = step_times.step_cost(load.model, config, plan)
     kv = (32 * load.context + 224 + 256) * kv_token
     assert moved == 2 * (parameters - read_by_rows) + rows * 256 * 4096 * 2 + kv
     pairs = 32 * load.context + 224 * 225 // 2
     assert flops == 2 * 256 * 32 * layer + 2 * 33 * load.model.vocab_size * 4096 + 32 * 4 * 32 * 128 * pairs
-
-
-class Sized:
-    """An array's size without its values."""
-
-    def __init__(self, shape: jax.ShapeDtypeStruct):
-        self.shape, self.ndim, self.size, self.dtype = shape.shape, len(shape.shape), shape.size, shape.dtype
-        self.nbytes = shape.size * shape.dtype.itemsize
 
 
 def test_the_knee_is_the_budget_with_the_most_power() -> None:

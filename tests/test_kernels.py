@@ -9,7 +9,7 @@ import pytest
 from jaxgen import kernels
 from jaxgen.config import DType
 from jaxgen.device_info import DeviceInfo
-from jaxgen.kernels import REFERENCE, Kernels, choose, native_dtypes
+from jaxgen.kernels import REFERENCE_GPU, Kernels, choose, native_dtypes, reference
 from pallas_kernels.cpu.build import Recipe, UnavailableError
 from pallas_kernels.ragged_paged_attention import ragged_paged_attention_ref
 from pallas_kernels.write_kv import write_kv_ref
@@ -60,7 +60,7 @@ def test_products_stay_with_matrix_units(caplog: pytest.LogCaptureFixture) -> No
 def test_where_there_are_none(
     device: DeviceInfo, dtype: DType, head_dim: int, block_size: int, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert chosen(device, dtype, head_dim, block_size) == REFERENCE
+    assert chosen(device, dtype, head_dim, block_size) == reference(device)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert reason in caplog.text
 
@@ -76,7 +76,7 @@ def test_a_gpu_must_prove_its_kernels(monkeypatch: pytest.MonkeyPatch, caplog: p
         return ragged_paged_attention_ref(*args, **options) + 0.1
 
     monkeypatch.setattr(kernels, "hopper", lambda num_ctas: replace(right, ragged_paged_attention=off))
-    assert chosen(HOPPER, "bfloat16") is REFERENCE
+    assert chosen(HOPPER, "bfloat16") is REFERENCE_GPU
     assert "failed their proof" in caplog.text
 
 
@@ -92,7 +92,7 @@ def test_without_a_compiler_a_warning_says_why(
 
     monkeypatch.setattr(kernels, "load", refuse)
     monkeypatch.setattr(Recipe, "find", refuse)
-    assert chosen(CPU, "float32") == REFERENCE
+    assert chosen(CPU, "float32") == reference(CPU)
     assert native_dtypes(CPU) == ()
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "no compiler here" in caplog.text

@@ -4,10 +4,13 @@ The device is a dict from slot to what was last written there: the salt and all 
 holds. It runs a plan when it is made, from what the plan and the admitted sequences said then, and knows the tokens it
 sampled before the host does. The next token is a hash of what a sequence's block table leads to. So a block with two
 writers, a hit on other tokens or another salt, a prompt not computed anew, or a token computed twice shows.
+
+There may be a host store behind the pool: what a plan saves is read before the plan runs, what it restores is written
+at any time after, unless it was cancelled, and any copy may take long or fail.
 """
 
-from collections import Counter
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
 from typing import ClassVar
 from zlib import crc32
 
@@ -24,6 +27,8 @@ from hypothesis.stateful import (
 )
 
 from jaxgen.config import CacheConfig, SchedulerConfig
+from jaxgen.offload.host_store import HostStore
+from jaxgen.offload.tier import OffloadTier, Restore, Split
 from jaxgen.request import FinishReason, Request, RequestRefusedError, SamplingParams
 from jaxgen.scheduler import ADMISSION_WINDOW, Outcome, Scheduler, StepPlan
 from jaxgen.sequence import Chunk, Sequence, SequenceStatus
@@ -90,26 +95,38 @@ ARRIVALS = st.builds(
 )
 
 
+Content = tuple[str | None, tuple[int, ...]] | None
+"""Of one slot: the salt and the tokens up to the one whose K and V it holds."""
+
+
 class Device:
     """What the steps leave in the cache, and what it was told of each row."""
 
     def __init__(self, block_size: int) -> None:
-        self.slots: dict[int, tuple[str | None, tuple[int, ...]]] = {}
+        self.slots: dict[int, Content] = {}
         self.rows: dict[int, tuple[Sequence, list[int], list[int]]] = {}
         """By row: the sequence, its tokens and its block table as the device knows them."""
         self._block_size = block_size
 
-    def run(self, plan: StepPlan) -> list[int]:
-        """Writes every chunk's tokens, then reads every context and samples."""
+    def load(self, plan: StepPlan) -> None:
+        """Is told of the sequences that the plan admits."""
         for sequence in plan.admitted:
             assert sequence.row is not None
             self.rows[sequence.row] = sequence, list(sequence.tokens), list(sequence.block_table)
+
+    def run(self, plan: StepPlan) -> list[int]:
+        """Writes every chunk's tokens, then reads every context and samples."""
+        self.load(plan)
         written = [self._write(chunk) for chunk in plan.chunks]
         assert len({slot for slots in written for slot in slots}) == sum(map(len, written)) == plan.num_tokens
         return [self._read(chunk) for chunk in plan.chunks if chunk.samples]
 
-    def content(self, block: int) -> list[tuple[str | None, tuple[int, ...]] | None]:
+    def content(self, block: int) -> list[Content]:
         return [self.slots.get(block * self._block_size + offset) for offset in range(self._block_size)]
+
+    def fill(self, block: int, content: list[Content]) -> None:
+        for offset, what in enumerate(content):
+            self.slots[block * self._block_size + offset] = what
 
     def _write(self, chunk: Chunk) -> list[int]:
         sequence, tokens, table = self._row(chunk)
@@ -140,10 +157,46 @@ class Device:
         return table[position // self._block_size] * self._block_size + position % self._block_size
 
 
+class Host:
+    """The copies under way between device and host store."""
+
+    def __init__(self, tier: OffloadTier, device: Device) -> None:
+        self.tier = tier
+        self.saves: list[tuple[bytes, list[Content]]] = []
+        self.restores: list[Restore] = []
+        self._device = device
+
+    def start(self, plan: StepPlan) -> None:
+        """Before the plan runs."""
+        self.saves += [(save.key, self._device.content(save.block)) for save in plan.saves]
+        self.restores += plan.restores
+
+    def land_save(self, *, whole: bool) -> None:
+        key, content = self.saves.pop(0)
+        self.tier.saved(key, content if whole else None)
+
+    def land_restore(self, *, whole: bool) -> Restore:
+        restore = self.restores.pop(0)
+        if whole and not restore.cancelled:
+            for block, content in zip(restore.blocks, restore.pieces, strict=True):
+                self._device.fill(block, content)
+        self.tier.release(restore, whole=whole)
+        return restore
+
+    def fail(self, device: Device) -> None:
+        """The device's state is lost, and every copy with it."""
+        self._device = device
+        while self.saves:
+            self.land_save(whole=False)
+        while self.restores:
+            assert self.land_restore(whole=False).cancelled
+
+
 class SchedulerMachine(RuleBasedStateMachine):
     """A caller, a device, and a book of who should hold what."""
 
     seen: ClassVar[Counter[str]] = Counter()
+    host_blocks: ClassVar[tuple[int, ...]] = (0,)
 
     @initialize(
         block_size=st.integers(1, 2) | st.integers(1, 4),
@@ -153,6 +206,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         extra_len=st.integers(-2, 2),
         max_overtaken=st.integers(0, 3),
         prefix_caching=st.sampled_from([True, True, True, False]),
+        host_size=st.integers(0, 3),
+        most_saving=st.integers(1, 4),
+        recomputed=st.integers(0, 2),
+        fails_every=st.integers(2, 4),
     )
     def start(
         self,
@@ -163,19 +220,36 @@ class SchedulerMachine(RuleBasedStateMachine):
         extra_len: int,
         max_overtaken: int,
         prefix_caching: bool,
+        host_size: int,
+        most_saving: int,
+        recomputed: int,
+        fails_every: int,
     ) -> None:
         cache = CacheConfig(block_size=block_size, num_blocks=num_blocks)
         # A sequence's last token takes no slot; a model longer than the cache makes refusals.
         longest = max(cache.num_slots + 1 + extra_len, 2)
         config = SchedulerConfig(token_budget, min(rows, token_budget), longest, prefix_caching=prefix_caching)
         self.cache, self.config, self.max_overtaken = cache, config, max_overtaken
-        self.scheduler = Scheduler(config, cache, max_overtaken=max_overtaken)
         self.device = Device(block_size)
+        self.host: Host | None = None
+        if host_blocks := self.host_blocks[host_size % len(self.host_blocks)]:
+
+            def planner(blocks: int, start: int, free_tokens: int, num_waiting: int) -> Split:
+                assert (start % block_size, free_tokens > 0, num_waiting >= 0) == (0, True, True)
+                return Split(min(recomputed, blocks), 0.0)
+
+            store: HostStore[list[Content]] = HostStore(host_blocks)
+            made = OffloadTier(store, block_size=block_size, most_saving=most_saving, planner=planner)
+            self.host = Host(made, self.device)
+        tier = None if self.host is None else self.host.tier
+        self.scheduler = Scheduler(config, cache, max_overtaken=max_overtaken, tier=tier)
         self.in_flight: list[tuple[StepPlan, list[int]]] = []
         self.live: dict[str, Sequence] = {}
         self.ended: set[str] = set()
         self.first_hits: dict[str, int] = {}
-        self.queries = self.hits = 0
+        self.landed: defaultdict[Sequence, list[tuple[int, int]]] = defaultdict(list)
+        self.queries = self.hits = self.landings = 0
+        self.fails_every = fails_every
         self.arrivals = 0
         self.overtaken: Counter[int] = Counter()
 
@@ -193,21 +267,30 @@ class SchedulerMachine(RuleBasedStateMachine):
         behind=st.sampled_from([1, 1, 1, 0]),
         aborts=st.sampled_from([None, SequenceStatus.ENDING, SequenceStatus.RUNNING]),
         fails=st.sampled_from([False, False, True]),
+        lands=st.booleans(),
     )
     def step(
-        self, steps: int, arrival: Arrival | None, behind: int, aborts: SequenceStatus | None, fails: bool
+        self,
+        steps: int,
+        arrival: Arrival | None,
+        behind: int,
+        aborts: SequenceStatus | None,
+        fails: bool,
+        lands: bool = False,
     ) -> None:
         """Plans and completes, ``behind`` plans staying in flight while there is more to plan.
 
         With a plan just made, the first sequence that is ``aborts`` is aborted, and the device ``fails`` as soon as a
-        sequence waits with a token pending.
+        sequence waits with a token pending. In each round the oldest restore ``lands``; every so many fail.
         """
         for _ in range(steps):
+            if self.host and self.host.restores and lands:
+                self._land_restore()
             while len(self.in_flight) > 1:
                 self._complete()
             plan = self._schedule()
             if victims := [name for name, sequence in self.live.items() if sequence.status is aborts]:
-                self._abort(victims[0])
+                self._abort(min(victims, key=lambda name: self.live[name].restore is None))
                 aborts = None
             if fails and any(sequence.num_pending for sequence in self._waiting()):
                 self._fail()
@@ -226,6 +309,18 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def complete(self) -> None:
         self._complete()
+
+    @precondition(lambda self: self.host and self.host.saves)
+    @rule(whole=st.sampled_from([True, True, True, False]))
+    def save_lands(self, whole: bool) -> None:
+        assert self.host
+        self.host.land_save(whole=whole)
+        self.seen["saved" if whole else "save failed"] += 1
+
+    @precondition(lambda self: self.host and self.host.restores)
+    @rule()
+    def restore_lands(self) -> None:
+        self._land_restore()
 
     @precondition(lambda self: self.live)
     @rule(pick=st.integers(0, 99))
@@ -249,14 +344,23 @@ class SchedulerMachine(RuleBasedStateMachine):
         for _ in range(bound):
             if not self.live:
                 break
+            self._land_all()
             self.step(1, None, 1, aborts=None, fails=False)
             self.every_block_has_its_owners()
         assert not self.live
         assert not self.scheduler.has_work
         while self.in_flight:  # only what was dropped
             self._complete()
+        while self.host and self.host.tier.has_saves:
+            assert self._land_all() or self.host.tier.store.num_reserved == 0
+            self.host.start(self.scheduler.schedule())
+            if not self.host.saves:
+                break  # what is left to copy has no place
+        self._land_all()
         assert self.scheduler.schedule() == StepPlan(())
         assert self.scheduler.pool.num_free == self.cache.num_blocks
+        if self.host:
+            assert self.host.tier.store.num_reserved == 0
         self.seen["preemptions"] += self.scheduler.preemptions
 
     # What must hold between any two calls
@@ -288,6 +392,25 @@ class SchedulerMachine(RuleBasedStateMachine):
                 ]
 
     @invariant()
+    def what_the_host_holds_is_what_its_key_says(self) -> None:
+        if not self.host:
+            return
+        store = self.host.tier.store
+        assert len(store) + store.num_reserved <= store.num_blocks
+        assert store.num_reserved == len(self.host.saves)
+        for sequence in self.live.values():
+            for index, key in enumerate(sequence.block_keys):
+                if not store.holds(key):
+                    continue
+                start = index * self.cache.block_size
+                (content,) = store.pin([key])
+                store.unpin([key])
+                assert content == [
+                    (sequence.request.cache_salt, tuple(sequence.tokens[: position + 1]))
+                    for position in range(start, start + self.cache.block_size)
+                ]
+
+    @invariant()
     def every_sequence_holds_what_its_status_says(self) -> None:
         running, waiting, ending = self._running(), self._waiting(), self._ending()
         assert len(running) + len(waiting) + len(ending) == len(self.live)
@@ -304,7 +427,13 @@ class SchedulerMachine(RuleBasedStateMachine):
             # The token that comes last may have no slot yet.
             assert held in (self._blocks(sequence.num_tokens), self._blocks(sequence.num_tokens - 1))
             assert held >= self._blocks(sequence.num_computed)
-        assert sum(sequence.num_uncomputed > 1 for sequence in running) <= 1
+        if not self.host:
+            assert sum(sequence.num_uncomputed > 1 for sequence in running) <= 1
+        for sequence in self.live.values():
+            if sequence.restore is not None:
+                assert sequence.row is not None
+                assert not sequence.restore.cancelled
+                assert sequence.num_computed <= sequence.restore.start < sequence.restore.end < sequence.num_tokens
         for sequence in (*waiting, *ending):
             assert (sequence.block_table, sequence.row, sequence.num_computed) == ([], None, 0)
 
@@ -318,7 +447,11 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     # How it is done
 
+    def _adapt(self, arrival: Arrival) -> Arrival:
+        return arrival
+
     def _add(self, arrival: Arrival) -> None:
+        arrival = self._adapt(arrival)
         request = arrival.request(f"r{self.arrivals}", self.config.max_model_len)
         sequence = Sequence(request, eos_token_ids=frozenset({EOS}), arrival=self.arrivals, seed=0)
         prompt, max_tokens = len(request.prompt), request.params.max_tokens
@@ -342,6 +475,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.in_flight.clear()
         self.device = Device(self.cache.block_size)
         assert self.scheduler.fail() == lost
+        if self.host:
+            self.host.fail(self.device)
         for sequence in lost:
             self._end(sequence, FinishReason.ERROR)
         assert (self.scheduler.num_running, self.scheduler.num_ending, self.scheduler.pool.num_cached) == (0, 0, 0)
@@ -384,34 +519,53 @@ class SchedulerMachine(RuleBasedStateMachine):
             before[sequence] = self._check_hit(sequence, plan), len(sequence.tokens)
         assert (self.scheduler.prefix_queries, self.scheduler.prefix_hits) == (self.queries, self.hits)
         self._check_chunks(plan, run, before)
-        assert {chunk.sequence for chunk in plan.chunks} == set(run)
-        assert bool(plan.chunks) is (len(self.live) > len(ending))
+        idle = set(run) - {chunk.sequence for chunk in plan.chunks}
+        stalled = {s for s in run if s.restore is not None and before[s][0] == s.restore.start}
+        if self.host:
+            # Who has no chunk waits for the host, or for those before it, which take the whole budget.
+            assert stalled <= idle
+            assert idle == stalled or plan.num_tokens == self.config.token_budget
+            assert plan.chunks or stalled or len(self.live) == len(ending)
+            self.seen["stalled"] += bool(stalled)
+        else:
+            assert not idle
+            assert bool(plan.chunks) is (len(self.live) > len(ending))
         still = [sequence for sequence in waited if sequence not in run]
         self._check_overtaking(still, admitted)
         if plan.num_tokens < self.config.token_budget and not preempted:
             self._check_nothing_more_fits(plan, run, still)
+        if self.host:
+            self.host.start(plan)
         if plan.chunks:
             self.in_flight.append((plan, self.device.run(plan)))
         else:
+            self.device.load(plan)
             assert self.scheduler.complete(plan, []) == []
             self.seen["all in flight"] += bool(self.live)
         return plan
 
     def _check_hit(self, sequence: Sequence, plan: StepPlan) -> int:
         """Where an admitted sequence begins; what is found there, the device checks when it reads."""
-        (chunk,) = (chunk for chunk in plan.chunks if chunk.sequence is sequence)
-        assert chunk.start % self.cache.block_size == 0
-        assert chunk.start < len(sequence.tokens)
-        assert sequence.num_pending == chunk.samples
+        chunks = [chunk for chunk in plan.chunks if chunk.sequence is sequence]
+        if chunks:
+            start = chunks[0].start
+            assert sequence.num_pending == chunks[0].samples
+        else:
+            assert sequence.restore is not None
+            start = sequence.num_computed
+        assert start % self.cache.block_size == 0
+        assert start < len(sequence.tokens)
         if self.config.prefix_caching and sequence.params.prompt_logprobs is None:
             self.queries += len(sequence.tokens)
-            self.hits += chunk.start
+            self.hits += start
         else:
-            assert chunk.start == 0
+            assert start == 0
+            assert sequence.restore is None
         again = sequence.request_id in self.first_hits
-        assert sequence.num_cached == self.first_hits.setdefault(sequence.request_id, chunk.start)
-        self.seen["found again after preemption" if again else "found"] += chunk.start > 0
-        return chunk.start
+        assert sequence.num_cached == self.first_hits.setdefault(sequence.request_id, start)
+        self.seen["found again after preemption" if again else "found"] += start > 0
+        self.seen["restored beside computing"] += bool(chunks) and sequence.restore is not None
+        return start
 
     def _check_chunks(self, plan: StepPlan, run: list[Sequence], before: dict[Sequence, tuple[int, int]]) -> None:
         assert plan.num_tokens == sum(chunk.length for chunk in plan.chunks) <= self.config.token_budget
@@ -420,7 +574,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         for chunk in plan.chunks:
             sequence, end = chunk.sequence, chunk.start + chunk.length
             computed, tokens = before[sequence]
-            assert (chunk.start, chunk.end, sequence.num_computed) == (computed, end, end)
+            assert (chunk.start, chunk.end) == (computed, end)
+            if sequence.num_computed != end:  # what comes next has come from the host
+                assert self.host
+                assert sequence.num_computed in {restored for _, restored in self.landed[sequence]}
             assert chunk.start < end <= tokens
             assert chunk.samples is (end == tokens and sequence.params.max_tokens > 0)
             assert sequence.num_tokens == tokens + chunk.samples
@@ -428,7 +585,10 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def _check_nothing_more_fits(self, plan: StepPlan, run: list[Sequence], still: list[Sequence]) -> None:
         """Nothing that runs could take more; who waits has no row, no room, or may not overtake once more."""
-        assert all(chunk.samples or chunk.end == chunk.sequence.num_tokens for chunk in plan.chunks)
+        for chunk in plan.chunks:
+            restore = chunk.sequence.restore
+            ends = {restore.start} if restore is not None else {start for start, _ in self.landed[chunk.sequence]}
+            assert chunk.samples or chunk.end == chunk.sequence.num_tokens or chunk.end in ends
         if len(run) == self.config.max_num_seqs:
             return
         growing = sum(self._blocks(sequence.max_cached) > len(sequence.block_table) for sequence in run)
@@ -446,6 +606,30 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.overtaken[sequence.arrival] += sum(younger.arrival > sequence.arrival for younger in admitted)
             assert self.overtaken[sequence.arrival] <= self.max_overtaken
             self.seen["at the bound"] += self.overtaken[sequence.arrival] == self.max_overtaken > 0
+
+    def _land_all(self) -> bool:
+        """Every copy that is under way ends; whether there was one."""
+        if not self.host:
+            return False
+        any_under_way = bool(self.host.saves or self.host.restores)
+        while self.host.saves:
+            self.host.land_save(whole=True)
+        while self.host.restores:
+            self._land_restore()
+        return any_under_way
+
+    def _land_restore(self) -> None:
+        assert self.host
+        self.landings += 1
+        whole = self.landings % self.fails_every > 0
+        restore = self.host.land_restore(whole=whole)
+        sequence = restore.sequence
+        self.seen["restore " + ("cancelled" if restore.cancelled else "landed" if whole else "failed")] += 1
+        if whole and not restore.cancelled:
+            self.landed[sequence].append((restore.start, restore.end))
+            if not sequence.num_preemptions:
+                self.first_hits[sequence.request_id] += restore.end - restore.start
+        self.scheduler.restored(restore, whole=whole)
 
     def _complete(self) -> None:
         plan, sampled = self.in_flight.pop(0)
@@ -484,6 +668,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert (sequence.block_table, sequence.row, sequence.num_pending) == ([], None, 0)
 
 
+class OffloadMachine(SchedulerMachine):
+    """The same with a host store behind the pool, and requests that have more in common."""
+
+    host_blocks = (3, 40, 40, 40)
+
+    def _adapt(self, arrival: Arrival) -> Arrival:
+        return replace(
+            arrival, prompt=min(arrival.prompt + 3, 7), seed=arrival.seed % 2, prompt_logprobs=None, salt=None
+        )
+
+
 RARE = (
     "preemptions",
     "at the bound",
@@ -499,12 +694,22 @@ RARE = (
     "aborted while running",
     "aborted while ending",
 )
+RARE_WITH_HOST = (
+    "preemptions",
+    "saved",
+    "save failed",
+    "stalled",
+    "restored beside computing",
+    "restore landed",
+    "restore failed",
+    "restore cancelled",
+)
 
 
-def run_machine(examples: int) -> None:
-    SchedulerMachine.seen.clear()
+def run_machine(machine: type[SchedulerMachine], events: tuple[str, ...], examples: int) -> None:
+    machine.seen = Counter()
     run_state_machine_as_test(
-        SchedulerMachine,
+        machine,
         settings=settings(
             max_examples=examples,
             stateful_step_count=40,
@@ -513,14 +718,24 @@ def run_machine(examples: int) -> None:
         ),
     )
     # Else the load was too light to show anything.
-    assert all(SchedulerMachine.seen[event] > 0 for event in RARE), SchedulerMachine.seen
+    assert all(machine.seen[event] > 0 for event in events), machine.seen
 
 
 def test_the_scheduler_under_any_load() -> None:
-    run_machine(200)
+    run_machine(SchedulerMachine, RARE, 200)
+
+
+def test_the_scheduler_with_a_host_store_under_any_load() -> None:
+    run_machine(OffloadMachine, RARE_WITH_HOST, 300)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(1800)  # minutes where the run checks the types of every call
 def test_the_scheduler_under_any_load_at_length() -> None:
-    run_machine(2000)
+    run_machine(SchedulerMachine, RARE, 2000)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_the_scheduler_with_a_host_store_at_length() -> None:
+    run_machine(OffloadMachine, RARE_WITH_HOST, 2000)

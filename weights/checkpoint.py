@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,6 +22,7 @@ from weights.files import CONFIG, GENERATION_CONFIG, TOKENIZER_FILES, member
 from weights.hf_checkpoint import NUMPY_DTYPES
 from weights.manifest import MANIFEST, read_manifest, verify, write_manifest
 from weights.names import Array, family_name, parameters
+from weights.placing import Place, on_device
 
 PARAMS = "params"
 _DATA_FILE_BYTES = 2**30
@@ -42,9 +44,9 @@ def save(
 
 
 def restore(
-    directory: Path, config: ModelConfig, *, checksums: bool = True, progress: bool = True
-) -> dict[str, jax.Array]:
-    """The parameters of a converted directory on the default device, in ``config.dtype``.
+    directory: Path, config: ModelConfig, *, place: Place = on_device, checksums: bool = True, progress: bool = True
+) -> dict[str, Any]:
+    """The parameters of a converted directory on the default device, in ``config.dtype``, put there by ``place``.
 
     Sizes are always compared with the manifest, checksums unless told otherwise. Raises ConfigError when a file is
     missing or differs, or the directory holds other parameters than ``config`` means.
@@ -53,7 +55,7 @@ def restore(
     if manifest.family != family_name(config):
         raise ConfigError(f"{directory / MANIFEST}: family is {manifest.family!r}, but {CONFIG} means another")
     verify(directory, manifest, checksums=checksums, progress=progress)
-    params: dict[str, jax.Array] = {}
+    params: dict[str, Any] = {}
     dtype = NUMPY_DTYPES[config.dtype]
     with _orbax():
         _check_shapes(directory, config)
@@ -64,7 +66,7 @@ def restore(
             if dtype == np.float16 and not np.isfinite(host).all():
                 where = f"{directory}: {parameter.path}"
                 raise ConfigError(f"{where} has values that float16 cannot hold; use --dtype bfloat16 or float32")
-            params[parameter.path] = jax.device_put(host).block_until_ready()
+            params[parameter.path] = jax.block_until_ready(place(parameter.path, host))
     return params
 
 

@@ -6,7 +6,7 @@ import tempfile
 import textwrap
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import huggingface_hub
 import jax
@@ -16,6 +16,7 @@ from weights import hf_checkpoint
 from weights.files import CONFIG, GENERATION_CONFIG, TOKENIZER_FILES, member
 from weights.hf_config import read_model_config
 from weights.manifest import is_converted, read_manifest
+from weights.placing import Place, on_device
 from weights.tiny import make_tiny_checkpoint
 
 DEMO = Path(__file__).parent / "demo"
@@ -66,19 +67,25 @@ def load_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") 
 
 
 def load_params(
-    directory: Path, config: ModelConfig, *, checksums: bool = True, progress: bool = True
-) -> dict[str, jax.Array]:
+    directory: Path,
+    config: ModelConfig,
+    *,
+    place: Place = on_device,
+    checksums: bool = True,
+    progress: bool = True,
+) -> dict[str, Any]:
     """The parameters of a Hugging Face or converted directory on the default device, in ``config.dtype``, by path.
 
-    ``checksums`` False trusts the files of a converted directory that have the right size. Raises ConfigError naming
-    the file or tensor that is missing, corrupt or does not fit ``config``.
+    ``place`` puts each there, given its path and the host's array, before the next is read. ``checksums`` False trusts
+    the files of a converted directory that have the right size. Raises ConfigError naming the file or tensor that is
+    missing, corrupt or does not fit ``config``.
     """
     if is_converted(directory):
         from weights import checkpoint  # here, because importing Orbax takes 0.2 s, and only these directories need it
 
-        return checkpoint.restore(directory, config, checksums=checksums, progress=progress)
+        return checkpoint.restore(directory, config, place=place, checksums=checksums, progress=progress)
     return {
-        path: jax.device_put(array).block_until_ready()
+        path: jax.block_until_ready(place(path, array))
         for path, array in hf_checkpoint.read_parameters(directory, config, progress=progress)
     }
 

@@ -1,7 +1,7 @@
 """Layers that the families share. Matrices are kept as Hugging Face stores them, [out, in]: XLA on CPU repacks less of
 such a weight than of its transpose, and loading copies nothing.
 
-Every parameter may have a leading layer axis (``stack``): depth is data, and ``scan_layers`` walks it.
+Every parameter may have a leading layer axis (``stack``), which ``scan_layers`` walks.
 """
 
 from collections.abc import Callable
@@ -18,10 +18,13 @@ from jaxgen.config import ModelConfig, RopeConfig
 from jaxgen.kv_cache import KVCache
 from jaxgen.leaf import Leaf
 from jaxgen.packed_weight import PackedWeight
+from jaxgen.separate_weights import SeparateWeights
 from jaxgen.step_batch import StepBatch
 
 Shape = tuple[int, ...]
 INIT_STD = 0.02
+_PICKED = (PackedWeight, SeparateWeights)
+"""Stacks that say themselves what a layer's weight is."""
 
 
 class Matrix(nnx.Param[jax.Array]):
@@ -210,18 +213,27 @@ def scan_layers(
 ) -> tuple[Float[Array, "T D"], KVCache]:
     """Run the stacked ``layers`` one after another: apply(layer, x, cache, index).
 
-    The cache is the scan's carry, which XLA updates in place; as a scanned input and output it would be copied whole.
+    In a scan, or written out where their matrices are separate arrays. The cache is the scan's carry, which XLA updates
+    in place; as a scanned input and output it would be copied whole.
     """
     graph, stacked = nnx.split(layers)
 
-    def body(
-        carry: tuple[Float[Array, "T D"], KVCache], index: Int[Array, ""]
-    ) -> tuple[tuple[Float[Array, "T D"], KVCache], None]:
+    def pick(index: Any) -> Any:
         def of_layer(value: Any) -> Any:
-            return value.at(index) if isinstance(value, PackedWeight) else value[index]
+            return value.at(index) if isinstance(value, _PICKED) else value[index]
 
-        params = jax.tree.map(of_layer, stacked, is_leaf=lambda value: isinstance(value, PackedWeight))
-        return apply(nnx.merge(graph, params), *carry, index), None
+        return jax.tree.map(of_layer, stacked, is_leaf=lambda value: isinstance(value, _PICKED))
 
-    carry, _ = lax.scan(body, (x, cache), jnp.arange(num_layers))
+    def run(params: Any, x: Float[Array, "T D"], cache: KVCache, index: Int[Array, ""]) -> Any:
+        return apply(nnx.merge(graph, params), x, cache, index)
+
+    values = jax.tree.leaves(stacked, is_leaf=lambda value: isinstance(value, SeparateWeights))
+    if any(isinstance(value, SeparateWeights) for value in values):
+        once = jax.jit(run)  # so that all layers are traced as one
+        for layer in range(num_layers):
+            x, cache = once(pick(layer), x, cache, jnp.int32(layer))
+        return x, cache
+    carry, _ = lax.scan(
+        lambda carry, index: (run(pick(index), *carry, index), None), (x, cache), jnp.arange(num_layers)
+    )
     return carry

@@ -9,6 +9,7 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from jaxgen.attention import plan_attention
 from jaxgen.config import LlamaConfig
 from jaxgen.kv_cache import KVCache
 from jaxgen.leaf import Leaf
@@ -65,6 +66,7 @@ class Llama(nnx.Module):
 
     def __call__(self, batch: StepBatch, cache: KVCache) -> tuple[Float[Array, "T D"], KVCache]:
         """Final hidden states of every token, and the cache with their K and V."""
+        batch = plan_attention(self.config, cache, batch)
         cos, sin = rotary_angles(self.config.rope, self.config.head_dim, batch.positions)
 
         def layer(

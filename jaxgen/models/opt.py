@@ -8,6 +8,7 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from jaxgen.attention import plan_attention
 from jaxgen.config import OPTConfig
 from jaxgen.kv_cache import KVCache
 from jaxgen.leaf import Leaf
@@ -67,6 +68,7 @@ class OPT(nnx.Module):
 
     def __call__(self, batch: StepBatch, cache: KVCache) -> tuple[Float[Array, "T E"], KVCache]:
         """Final hidden states (of the embedding's width) of every token, and the cache with their K and V."""
+        batch = plan_attention(self.config, cache, batch)
         pre_norm = self.config.pre_norm
 
         def layer(

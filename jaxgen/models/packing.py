@@ -1,6 +1,10 @@
-"""Which parameters are packed, and how: the matrices that products read, where the kernels have a packed product."""
+"""How parameters lie in memory for the programs of some kernels: the matrices packed, or each layer's by itself."""
+
+from collections.abc import Callable
+from typing import Any
 
 import jax
+import numpy as np
 from flax import nnx
 
 from jaxgen.config import ModelConfig
@@ -8,23 +12,32 @@ from jaxgen.kernels import Kernels
 from jaxgen.models import PackedParams, abstract_model, abstract_params, dotted
 from jaxgen.models.layers import Matrix
 from jaxgen.packed_weight import PackedWeight
+from jaxgen.separate_weights import SeparateWeights
+
+Place = Callable[[str, Any], Any]
+
+
+def placing(config: ModelConfig, kernels: Kernels) -> Place:
+    """A function of a parameter's path and its value, on the host or the device, that puts it on the device as programs
+    of these kernels read it. What is there already stays."""
+    matrices = {dotted(path) for path, leaf in nnx.to_flat_state(abstract_model(config)[1]) if isinstance(leaf, Matrix)}
+
+    def place(path: str, value: Any) -> Any:
+        if path in matrices and isinstance(value, jax.Array | np.ndarray):
+            if kernels.packed is not None:
+                return PackedWeight.pack(jax.device_put(value), kernels.packed)
+            if kernels.separate_layers and value.ndim == 3:
+                return SeparateWeights.split(value)
+        return jax.device_put(value) if isinstance(value, np.ndarray) else value
+
+    return place
 
 
 def pack_params(config: ModelConfig, params: PackedParams, kernels: Kernels) -> PackedParams:
-    """The parameters as programs of these kernels read them.
-
-    Takes them one by one out of ``params``, so that no more than one of them is in memory twice. What is packed
-    already stays.
-    """
-    if kernels.packed is None:
-        return params
-    packed = {}
-    matrices = {dotted(path) for path, leaf in nnx.to_flat_state(abstract_model(config)[1]) if isinstance(leaf, Matrix)}
-    for path in list(params):
-        value = params.pop(path)
-        pack = path in matrices and not isinstance(value, PackedWeight)
-        packed[path] = PackedWeight.pack(value, kernels.packed) if pack else value
-    return packed
+    """All parameters, placed. Takes them one by one out of ``params``, so that no more than one of them is in memory
+    twice."""
+    place = placing(config, kernels)
+    return {path: place(path, params.pop(path)) for path in list(params)}
 
 
 def abstract_packed_params(config: ModelConfig, kernels: Kernels) -> PackedParams:

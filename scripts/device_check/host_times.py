@@ -8,7 +8,6 @@ from typing import Any
 
 from jaxgen.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxgen.engine import Engine
-from jaxgen.models import Params
 from jaxgen.programs import compile_step
 from jaxgen.request import Request, SamplingParams
 from scripts.device_check.kernels import BLOCK_SIZE, kernels_for
@@ -24,7 +23,7 @@ def run(part: Part, sizes: Sizes, shared: Shared) -> None:
 
     def probe() -> Probe:
         if not made:
-            made.append(Probe(sizes, shared.params_of(sizes.steps.model)))
+            made.append(Probe(sizes, shared))
         return made[0]
 
     for name, prompts in (("decodes", False), ("full", True)):
@@ -35,11 +34,13 @@ def run(part: Part, sizes: Sizes, shared: Shared) -> None:
 class Probe:
     """An engine whose pieces are timed."""
 
-    def __init__(self, sizes: Sizes, params: Params):
+    def __init__(self, sizes: Sizes, shared: Shared):
         model, rows = sizes.steps.model, sizes.steps.rows
         load = Load(sizes.host_context, rows, 4 * sizes.host_steps)
         config = _config(sizes, load)
-        compiled = compile_step(model, config, kernels_for(sizes, model))
+        kernels = kernels_for(sizes, model)
+        compiled = compile_step(model, config, kernels)
+        params = shared.params_of(model, kernels)
         self.engine = Engine(model, config, params, frozenset(), compiled=compiled)
         self.seconds: dict[str, float] = defaultdict(float)
         # The engine offers no hooks, and needs none but for this.

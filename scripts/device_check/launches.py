@@ -47,11 +47,11 @@ def _profile(sizes: Sizes, shared: Shared) -> Measurement:
     load = sizes.steps
     config = step_config(load, sizes.launch_budget)
     plan = full_plan(load, config)
-    params = shared.params_of(load.model)
     kernels = kernels_for(sizes, load.model)
+    params = shared.params_of(load.model, kernels)
     compiled = compile_step(load.model, config, kernels)
     device = filled_device(load.model, config, params, compiled)
-    device.run(plan)
+    device.load(plan)
     steady = replace(plan, admitted=())
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
@@ -64,7 +64,7 @@ def _profile(sizes: Sizes, shared: Shared) -> Measurement:
             device.wait()
         (path,) = Path(directory).rglob("*.trace.json.gz")
         events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    moved, flops = step_cost(load.model, config, plan, params)
+    moved, flops = step_cost(load.model, config, plan)
     found = summarize(events, STEPS)
     return replace(found, bytes=moved, flops=flops, detail=found.detail | {"kernels": kernels.name})
 

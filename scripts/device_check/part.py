@@ -9,7 +9,9 @@ from typing import Protocol
 import jax
 
 from jaxgen.config import ModelConfig
-from jaxgen.models import Params, init_params
+from jaxgen.kernels import Kernels
+from jaxgen.models import PackedParams, init_params
+from jaxgen.models.packing import pack_params
 from scripts.device_check.report import CUT, UNAVAILABLE, Measurement
 
 
@@ -75,6 +77,6 @@ class Shared:
 
     @staticmethod
     @lru_cache(maxsize=1)
-    def params_of(model: ModelConfig) -> Params:
-        """Random parameters; only the latest model's are kept, since two may not fit."""
-        return jax.block_until_ready(init_params(model, seed=0))
+    def params_of(model: ModelConfig, kernels: Kernels) -> PackedParams:
+        """Random parameters as programs of the kernels read them; only the latest are kept, since two may not fit."""
+        return jax.block_until_ready(pack_params(model, dict(init_params(model, seed=0)), kernels))

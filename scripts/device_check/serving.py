@@ -40,7 +40,7 @@ def _jaxgen(sizes: Sizes, shared: Shared) -> Measurement:
     config = serving_config(load, max(default_budget(device_info()).tokens, load.requests))
     kernels = kernels_for(sizes, load.model)
     compiled = compile_step(load.model, config, kernels)
-    engine = Engine(load.model, config, shared.params_of(load.model), frozenset(), compiled=compiled)
+    engine = Engine(load.model, config, shared.params_of(load.model, kernels), frozenset(), compiled=compiled)
     params = SamplingParams(max_tokens=load.answer, temperature=0.0, ignore_eos=True)
     for seed in range(2):  # the first is not counted
         requests = [Request(f"{seed}-{i}", tuple(prompt), params) for i, prompt in enumerate(load.prompts(seed))]

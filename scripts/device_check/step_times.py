@@ -19,7 +19,7 @@ from jaxgen.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfi
 from jaxgen.device import Device
 from jaxgen.kv_cache import KVCache, cache_shape
 from jaxgen.memory_plan import block_bytes
-from jaxgen.models import Params
+from jaxgen.models import PackedParams, abstract_params
 from jaxgen.programs import CompiledStep, compile_step
 from jaxgen.request import Request, SamplingParams
 from jaxgen.scheduler import StepPlan
@@ -48,7 +48,7 @@ def run_opt(part: Part, sizes: Sizes, shared: Shared) -> None:
 
 def run_load(part: Part, sizes: Sizes, load: StepLoad, shared: Shared) -> None:
     """A row for making the parameters, one for each budget, and the one of them at the knee."""
-    part.measure(f"init_{load.name}", partial(_init, load.model, shared))
+    part.measure(f"init_{load.name}", partial(_init, sizes, load.model, shared))
     found = {
         budget: part.measure(f"step_{load.name}_{budget}", partial(_step, sizes, load, shared, budget))
         for budget in load.budgets
@@ -72,19 +72,20 @@ def at_knee(measured: Mapping[int, Measurement], ceilings: Mapping[str, float]) 
     return replace(measured[budget], detail=measured[budget].detail | detail)
 
 
-def _init(model: ModelConfig, shared: Shared) -> Measurement:
+def _init(sizes: Sizes, model: ModelConfig, shared: Shared) -> Measurement:
+    kernels = kernels_for(sizes, model)
     started = time.perf_counter()
-    params = shared.params_of(model)
+    params = jax.tree.leaves(shared.params_of(model, kernels))
     seconds = time.perf_counter() - started
-    return Measurement(detail={"seconds_with_compilation": seconds, "bytes": sum(p.nbytes for p in params.values())})
+    return Measurement(detail={"seconds_with_compilation": seconds, "bytes": sum(p.nbytes for p in params)})
 
 
 def _step(sizes: Sizes, load: StepLoad, shared: Shared, budget: int) -> Measurement:
     config = step_config(load, budget)
     plan = full_plan(load, config)
-    params = shared.params_of(load.model)
-    started = time.perf_counter()
     kernels = kernels_for(sizes, load.model)
+    params = shared.params_of(load.model, kernels)
+    started = time.perf_counter()
     compiled = compile_step(load.model, config, kernels)
     detail = {
         "kernels": kernels.name,
@@ -100,14 +101,14 @@ def _step(sizes: Sizes, load: StepLoad, shared: Shared, budget: int) -> Measurem
     if tokens.min() < 0 or tokens.max() >= load.model.vocab_size:
         raise RuntimeError(f"the step sampled {tokens.tolist()}, of a vocabulary of {load.model.vocab_size}")
     detail |= {"best_seconds": min(seconds), "overlapped_seconds": overlapped, "steps": len(seconds)}
-    moved, flops = step_cost(load.model, config, plan, params)
+    moved, flops = step_cost(load.model, config, plan)
     return Measurement(seconds=median(seconds), bytes=moved, flops=flops, detail=detail)
 
 
 def _timed(device: Device, plan: StepPlan, row_seconds: float) -> tuple[list[float], float, np.ndarray]:
-    """Seconds of each step, after two that are not counted, of which the first loads the rows; seconds of one where
-    each is dispatched before the one before it ends; the tokens that the last one sampled."""
-    device.run(plan)
+    """Seconds of each step but the first; seconds of one where each is dispatched before the one before it ends; the
+    tokens that the last one sampled."""
+    device.load(plan)
     device.wait()
     steady = replace(plan, admitted=())
     seconds: list[float] = []
@@ -125,7 +126,7 @@ def _timed(device: Device, plan: StepPlan, row_seconds: float) -> tuple[list[flo
     return seconds[1:], overlapped, np.asarray(output.tokens)[: len(plan.chunks)]
 
 
-def filled_device(model: ModelConfig, config: EngineConfig, params: Params, compiled: CompiledStep) -> Device:
+def filled_device(model: ModelConfig, config: EngineConfig, params: PackedParams, compiled: CompiledStep) -> Device:
     """A device whose cache holds random K and V: work on zeros takes less power, so less time, than work on data."""
     device = Device(model, config, params, compiled)
     num_blocks, *block = cache_shape(model, config.cache)
@@ -174,7 +175,7 @@ def full_plan(load: StepLoad, config: EngineConfig) -> StepPlan:
     return StepPlan(tuple(chunks), tuple(admitted))
 
 
-def step_cost(model: ModelConfig, config: EngineConfig, plan: StepPlan, params: Params) -> tuple[int, int]:
+def step_cost(model: ModelConfig, config: EngineConfig, plan: StepPlan) -> tuple[int, int]:
     """Bytes that the plan must read and write, and FLOPs it must do, each counted once.
 
     Bytes: every weight (of positions, and of embeddings that are no head too, only the rows looked up), K and V of
@@ -182,10 +183,11 @@ def step_cost(model: ModelConfig, config: EngineConfig, plan: StepPlan, params: 
     FLOPs: 2 per multiply-add of the layers' matrices for each token, of the head for each sampler row, and 4 * head_dim
     for each head, query token and token it attends to.
     """
+    params = abstract_params(model)
     tables = [p for name, p in params.items() if name in ("embed.weight", "positions.weight")]
     looked_up = sum(plan.num_tokens * table.shape[1] * table.dtype.itemsize for table in tables)
     only_looked_up = {"positions.weight"} | ({"embed.weight"} if "lm_head.weight" in params else set())
-    weights = sum(p.nbytes for name, p in params.items() if name not in only_looked_up)
+    weights = sum(p.size * p.dtype.itemsize for name, p in params.items() if name not in only_looked_up)
     slot = block_bytes(model, config.cache.block_size) // config.cache.block_size
     contexts = sum(chunk.end for chunk in plan.chunks)
     matrices = sum(p.size for name, p in params.items() if name.startswith("layers.") and p.ndim == 3)

@@ -6,7 +6,6 @@ results, and cuDNN calls compile to anything.
 """
 
 import math
-import os
 import re
 import tempfile
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import pytest
 from jax.experimental import topologies
 from jax.sharding import AbstractDevice, AbstractMesh, SingleDeviceSharding, use_abstract_mesh
 
@@ -90,25 +90,33 @@ class Executable:
     hlo: str
     kernels: tuple[MosaicKernel, ...]
 
-    def copies(self, array: jax.ShapeDtypeStruct) -> list[str]:
-        """The HLO instructions that copy an array of as many elements as this one."""
-        found = re.finditer(r"^.* = \(?\w+\[([\d,]*)\]\S* (?:copy|copy-start)\(.*$", self.hlo, flags=re.MULTILINE)
+    @property
+    def num_mosaic(self) -> int:
+        """Calls of Pallas kernels."""
+        return self.hlo.count('custom_call_target="mosaic_gpu')
+
+    def copies(self, array: jax.ShapeDtypeStruct, kinds: str = "copy|copy-start") -> list[str]:
+        """The HLO instructions of these kinds that make an array of as many elements as this one."""
+        found = re.finditer(rf"^.* = \(?\w+\[([\d,]*)\]\S* (?:{kinds})\(.*$", self.hlo, flags=re.MULTILINE)
         return [line[0] for line in found if math.prod(map(int, filter(None, line[1].split(",")))) == array.size]
 
 
 def compile_for(
-    target: Target, function: Callable[..., Any], args: Sequence[Any], donate: Sequence[int] = ()
+    target: Target, function: Callable[..., Any], args: Sequence[Any], donate: Sequence[int] = (), *, read: bool = True
 ) -> Executable:
-    """Compile ``function`` of arguments shaped like ``args`` (pytrees) for a target."""
+    """Compile ``function`` of arguments shaped like ``args`` (pytrees) for a target.
+
+    ``read`` False: nothing is asked of its Pallas kernels, and equal ones are compiled once.
+    """
     topology = topologies.get_topology_desc(platform="cuda", target_config=target.text, topology="1x1x1")
     sharding = SingleDeviceSharding(topology.devices[0])
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tuple(args))
-    with tempfile.TemporaryDirectory() as dump:
-        os.environ["MOSAIC_GPU_DUMP_TO"] = dump
+    with tempfile.TemporaryDirectory() as dump, pytest.MonkeyPatch.context() as patch:
+        if read:
+            patch.setenv("MOSAIC_GPU_DUMP_TO", dump)
         with use_abstract_mesh(AbstractMesh((), (), abstract_device=target.device)):
             traced = jax.jit(function, donate_argnums=donate).trace(*shapes)
             compiled: Any = traced.lower(lowering_platforms=("cuda",)).compile()
-        del os.environ["MOSAIC_GPU_DUMP_TO"]
         kernels = tuple(_read(path) for path in sorted(Path(dump).glob("*.ptxas")))
     memory = compiled.memory_analysis()
     return Executable(

@@ -1,0 +1,82 @@
+"""Blocks in host memory: a pool of fixed size, found by the keys of the prefix cache. Host only, no jax."""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+
+
+class HostStore[Piece]:
+    """At most ``num_blocks`` pieces, each what the host keeps of one block, by the block's key.
+
+    A place is reserved before the copy to it begins, and filled when the copy has ended. Where there is none left, the
+    piece used least recently makes room, unless it is pinned: something is being copied from it.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        """Raises ValueError if ``num_blocks`` is below 1."""
+        if num_blocks < 1:
+            raise ValueError(f"num_blocks must be 1 or more, not {num_blocks}")
+        self.num_blocks = num_blocks
+        self.evictions = 0
+        self._pieces: OrderedDict[bytes, Piece] = OrderedDict()  # least recently used first
+        self._reserved: set[bytes] = set()
+        self._pins: Counter[bytes] = Counter()
+
+    def holds(self, key: bytes) -> bool:
+        """Whether its piece is here, whole."""
+        return key in self._pieces
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    @property
+    def num_reserved(self) -> int:
+        """Places that wait to be filled."""
+        return len(self._reserved)
+
+    def has_place(self, key: bytes) -> bool:
+        """Whether its piece is here or on its way."""
+        return key in self._pieces or key in self._reserved
+
+    def reserve(self, key: bytes) -> bool:
+        """A place for the key's piece; False if the key has one, or every place is reserved or pinned."""
+        if self.has_place(key):
+            return False
+        if len(self._pieces) + len(self._reserved) == self.num_blocks and not self._evict():
+            return False
+        self._reserved.add(key)
+        return True
+
+    def fill(self, key: bytes, piece: Piece) -> None:
+        """Raises KeyError if no place is reserved for the key."""
+        self._reserved.remove(key)
+        self._pieces[key] = piece
+
+    def give_up(self, key: bytes) -> None:
+        """The piece will not come. Raises KeyError if no place is reserved for the key."""
+        self._reserved.remove(key)
+
+    def pin(self, keys: Iterable[bytes]) -> list[Piece]:
+        """The pieces of a chain of keys, which stay until ``unpin``. Raises KeyError at one that is not here."""
+        keys = list(keys)
+        pieces = [self._pieces[key] for key in keys]
+        self._pins.update(keys)
+        for key in reversed(keys):  # a block is of use only with those before it
+            self._pieces.move_to_end(key)
+        return pieces
+
+    def unpin(self, keys: Iterable[bytes]) -> None:
+        """Raises ValueError at a key that is not pinned."""
+        for key in keys:
+            if self._pins[key] < 1:
+                raise ValueError(f"{key.hex()} is not pinned")
+            self._pins[key] -= 1
+            if self._pins[key] == 0:
+                del self._pins[key]
+
+    def _evict(self) -> bool:
+        key = next((key for key in self._pieces if key not in self._pins), None)
+        if key is None:
+            return False
+        del self._pieces[key]
+        self.evictions += 1
+        return True

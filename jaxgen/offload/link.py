@@ -1,0 +1,130 @@
+"""One direction of the link between device and host memory: a thread that copies, so that no step waits for a copy."""
+
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+AHEAD = 2
+"""Copies under way together, so that the link never waits for the thread."""
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """One copy. Of what it says, only ``done`` means anything until it is True."""
+
+    pieces: Any
+    """Arrays, to be copied; afterwards, the copies."""
+    num_bytes: int
+    submitted: float
+    done: bool = field(default=False)
+    error: Exception | None = field(default=None)
+    seconds: float = field(default=0.0)
+    """That it had the link for itself: from the end of the copy before it, or its own submission, to its end."""
+
+
+class Link:
+    """Copies pytrees of arrays, in the order given. Its thread ends with ``close``, the object, or the process."""
+
+    def __init__(
+        self,
+        name: str,
+        copy: Callable[[Any], Any],
+        landed: threading.Condition,
+        *,
+        bytes_per_second: float | None = None,
+    ) -> None:
+        """``copy`` begins a copy and returns its result; ``landed`` is notified whenever one has ended.
+
+        ``bytes_per_second`` simulates a slower link: everything is really copied, then held back until so many bytes
+        would have passed.
+        """
+        self.bytes_per_second = bytes_per_second
+        self.num_bytes = 0
+        """Copied so far."""
+        self.busy_seconds = 0.0
+        self._queue: deque[Transfer] = deque()
+        self._wake = threading.Condition()
+        state = _State(self._queue, self._wake, copy, landed, weakref.ref(self))
+        threading.Thread(target=_run, args=(state,), name=f"jaxgen-{name}", daemon=True).start()
+        self._state = state
+        self.close = weakref.finalize(self, _close, state)
+
+    def submit(self, pieces: Any) -> Transfer:
+        """Returns at once."""
+        num_bytes = sum(array.nbytes for array in jax.tree.leaves(pieces))
+        transfer = Transfer(pieces, num_bytes, time.perf_counter())
+        with self._wake:
+            self._queue.append(transfer)
+            self._wake.notify()
+        return transfer
+
+
+@dataclass(slots=True, eq=False)
+class _State:
+    """What the thread knows: not the Link itself, which may be forgotten."""
+
+    queue: deque[Transfer]
+    wake: threading.Condition
+    copy: Callable[[Any], Any]
+    landed: threading.Condition
+    link: "weakref.ref[Link]"
+    closed: bool = False
+
+
+def _close(state: _State) -> None:
+    with state.wake:
+        state.closed = True
+        state.wake.notify()
+
+
+def _run(state: _State) -> None:
+    under_way: deque[Transfer] = deque()
+    last = 0.0
+    while True:
+        with state.wake:
+            while not (state.queue or under_way or state.closed):
+                state.wake.wait()
+            if state.closed:
+                return
+            begins = state.queue.popleft() if state.queue and len(under_way) < AHEAD else None
+        if begins is not None:
+            _begin(state, begins)
+            under_way.append(begins)
+        else:
+            last = _finish(state, under_way.popleft(), last)
+
+
+def _begin(state: _State, transfer: Transfer) -> None:
+    try:
+        transfer.pieces = state.copy(transfer.pieces)
+    except Exception as error:  # whatever a runtime raises when memory is refused
+        transfer.error = error
+
+
+def _finish(state: _State, transfer: Transfer, last: float) -> float:
+    """Waits for the end of a transfer, and returns when that was."""
+    started = max(transfer.submitted, last)
+    if transfer.error is None:
+        try:
+            jax.block_until_ready(transfer.pieces)
+        except Exception as error:
+            transfer.error = error
+    link = state.link()
+    pace = None if link is None else link.bytes_per_second
+    if pace is not None:
+        time.sleep(max(0.0, started + transfer.num_bytes / pace - time.perf_counter()))
+    ended = time.perf_counter()
+    transfer.seconds = ended - started
+    if link is not None and transfer.error is None:
+        link.num_bytes += transfer.num_bytes
+        link.busy_seconds += transfer.seconds
+    with state.landed:
+        transfer.done = True
+        state.landed.notify_all()
+    return ended

@@ -1,0 +1,203 @@
+"""The device's half of offloading: carries out a plan's saves and restores beside the steps.
+
+A block is gathered into staging memory by a program in the order of the steps, so that it may be overwritten by the
+next one, and copied to the host from there by a link; what comes from the host is copied into staging memory, and
+scattered into the cache by a program between two steps. So no copy ever touches a block of the cache.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import batched
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+
+from jaxgen.device import Device
+from jaxgen.kv_cache import KVCache
+from jaxgen.offload.link import Link, Transfer
+from jaxgen.offload.rates import RateMeter
+from jaxgen.offload.staging import RESTORING_GROUPS
+from jaxgen.offload.tier import OffloadTier, Restore
+from jaxgen.scheduler import StepPlan
+
+logger = logging.getLogger(__name__)
+
+HOST_MEMORY = "pinned_host"
+MEASURED_COPIES = 3
+"""The first is slower, and its result forgotten."""
+
+
+@dataclass(slots=True, eq=False)
+class _Incoming:
+    """A restore under way: groups not yet submitted, and how many are being copied."""
+
+    restore: Restore
+    groups: deque[tuple[tuple[int, ...], tuple[Any, ...]]]
+    started: float
+    under_way: int = field(default=0)
+    failed: bool = field(default=False)
+
+    @property
+    def dropped(self) -> bool:
+        return self.failed or self.restore.cancelled
+
+
+class Mover:
+    """Runs in the engine's thread, but for the links'. Compiles when made."""
+
+    def __init__(
+        self,
+        device: Device,
+        tier: OffloadTier,
+        meter: RateMeter,
+        *,
+        group: int,
+        bytes_per_second: float | None = None,
+    ) -> None:
+        """``group``: blocks gathered or scattered together. ``bytes_per_second``: simulates slower links."""
+        self._device = device
+        self._tier = tier
+        self._meter = meter
+        self._group = group
+        self._landed = threading.Condition()
+        here = jax.devices()[0]
+        to_host, to_device = SingleDeviceSharding(here, memory_kind=HOST_MEMORY), SingleDeviceSharding(here)
+        self._down = Link("save", lambda x: jax.device_put(x, to_host), self._landed, bytes_per_second=bytes_per_second)
+        self._up = Link(
+            "restore", lambda x: jax.device_put(x, to_device), self._landed, bytes_per_second=bytes_per_second
+        )
+        self._saving: deque[tuple[tuple[bytes, ...], Transfer]] = deque()
+        self._incoming: deque[_Incoming] = deque()
+        self._staged: deque[tuple[_Incoming, tuple[int, ...], Transfer]] = deque()
+        self._gather, self._scatter = _compile(device.cache, group)
+
+    def measure(self) -> None:
+        """Time both links by copying some blocks to the host and back, and tell the meter."""
+        pieces = self._gather(self._device.cache, self._ids(()), np.int32(self._group))
+        jax.block_until_ready(pieces)
+        for link, observe in ((self._down, self._meter.observe_save), (self._up, self._meter.observe_restore)):
+            for copy in range(MEASURED_COPIES):
+                transfer = link.submit(pieces)
+                with self._landed:
+                    while not transfer.done:
+                        self._landed.wait()
+                if transfer.error is not None:
+                    raise transfer.error
+                if copy:
+                    observe(transfer.num_bytes, transfer.seconds)
+            pieces = transfer.pieces
+
+    def link_stats(self) -> dict[str, Any]:
+        """Bytes copied, and the seconds that took, each way; the names are those of OffloadStats."""
+        down, up = self._down, self._up
+        return {
+            "saved_bytes": down.num_bytes,
+            "save_link_seconds": down.busy_seconds,
+            "restored_bytes": up.num_bytes,
+            "restore_link_seconds": up.busy_seconds,
+        }
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._saving or self._incoming or self._staged)
+
+    def start(self, plan: StepPlan) -> None:
+        """Before the plan's step is dispatched: it may overwrite what is to be saved."""
+        for saves in batched(plan.saves, self._group):
+            ids = self._ids(save.block for save in saves)
+            pieces = self._gather(self._device.cache, ids, np.int32(len(saves)))
+            self._saving.append((tuple(save.key for save in saves), self._down.submit(pieces[: len(saves)])))
+        for restore in plan.restores:
+            groups = zip(batched(restore.blocks, self._group), batched(restore.pieces, self._group), strict=True)
+            self._incoming.append(_Incoming(restore, deque(groups), time.perf_counter()))
+        self._submit()
+
+    def poll(self) -> list[tuple[Restore, bool]]:
+        """Take over what has been copied. Returns the restores that have ended, and whether all of each is there."""
+        while self._saving and self._saving[0][1].done:
+            self._end_save(*self._saving.popleft())
+        while self._staged and self._staged[0][2].done:
+            self._end_group(*self._staged.popleft())
+        self._submit()
+        return list(self._ended())
+
+    def wait(self, seconds: float) -> None:
+        """Until a copy ends, or so long."""
+        first = [queue[0][-1] for queue in (self._saving, self._staged) if queue]
+        with self._landed:
+            if first and not any(transfer.done for transfer in first):
+                self._landed.wait(seconds)
+
+    def fail(self) -> None:
+        """The cache is lost, and what was gathered from it may be: none of it is kept."""
+        for keys, _ in self._saving:
+            for key in keys:
+                self._tier.saved(key, None)
+        self._saving.clear()
+
+    def _submit(self) -> None:
+        for incoming in self._incoming:
+            if incoming.dropped:
+                incoming.groups.clear()
+            while incoming.groups and len(self._staged) < RESTORING_GROUPS:
+                blocks, pieces = incoming.groups.popleft()
+                incoming.under_way += 1
+                self._staged.append((incoming, blocks, self._up.submit(pieces)))
+
+    def _end_save(self, keys: tuple[bytes, ...], transfer: Transfer) -> None:
+        if transfer.error is None:
+            self._meter.observe_save(transfer.num_bytes, transfer.seconds)
+            for key, piece in zip(keys, transfer.pieces, strict=True):
+                self._tier.saved(key, piece)
+            return
+        logger.warning("no more KV cache goes to the host's memory: a copy to it failed: %r", transfer.error)
+        self._tier.close()
+        for key in keys:
+            self._tier.saved(key, None)
+
+    def _end_group(self, incoming: _Incoming, blocks: tuple[int, ...], transfer: Transfer) -> None:
+        incoming.under_way -= 1
+        if incoming.dropped:
+            return
+        if transfer.error is not None:
+            logger.warning("KV cache from the host's memory is computed again: a copy failed: %r", transfer.error)
+            incoming.failed = True
+            return
+        self._meter.observe_restore(transfer.num_bytes, transfer.seconds)
+        pieces = transfer.pieces + (transfer.pieces[0],) * (self._group - len(blocks))
+        self._device.cache = self._scatter(self._device.cache, self._ids(blocks), np.int32(len(blocks)), *pieces)
+
+    def _ended(self) -> Iterator[tuple[Restore, bool]]:
+        under_way: deque[_Incoming] = deque()
+        for incoming in self._incoming:
+            if incoming.under_way or (incoming.groups and not incoming.dropped):
+                under_way.append(incoming)
+                continue
+            whole = not incoming.dropped
+            seconds = time.perf_counter() - incoming.started
+            self._tier.release(incoming.restore, whole=whole, seconds=seconds)
+            yield incoming.restore, whole
+        self._incoming = under_way
+
+    def _ids(self, blocks: Any) -> np.ndarray:
+        ids = np.zeros(self._group, np.int32)
+        found = list(blocks)
+        ids[: len(found)] = found
+        return ids
+
+
+def _compile(cache: KVCache, group: int) -> tuple[Any, Any]:
+    """Programs that copy ``group`` blocks out of a cache, and into it (donated)."""
+    ids, count = jax.ShapeDtypeStruct((group,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), cache)
+    piece = jax.ShapeDtypeStruct(cache.data.shape[1:], cache.data.dtype)
+    gather = jax.jit(KVCache.gather).lower(shapes, ids, count).compile()
+    scatter = jax.jit(KVCache.scatter, donate_argnums=0).lower(shapes, ids, count, *[piece] * group).compile()
+    return gather, scatter

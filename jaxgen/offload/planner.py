@@ -1,0 +1,289 @@
+"""How a context that the host store knows comes back to the device: transfer, projection, recompute. Host only, no jax.
+
+Two serial resources work at once, the device and the link to the host. Of n tokens from position ``start``
+
+    [0, a)    are recomputed from their ids as ordinary prompt chunks: alpha + beta * position seconds a token, where
+              alpha = step_seconds / tokens free in a step, as every step takes the same time;
+    [a, a+l)  are projected to K and V from their stored layer inputs X: chi seconds a token on the link, pi on the
+              device (KVPR, arXiv 2411.17089; HCache, arXiv 2410.05004);
+    the rest  is transferred as KV: tau seconds a token on the link (recompute from the front while KV comes from the
+              back is Cake's, arXiv 2410.03065).
+
+The link carries X before KV, in copies of c tokens, and the device recomputes, then projects each copy of X once it is
+there. Both orders are best: the link and the device are a flow shop of two machines in which KV has no work on the
+second, so Johnson's rule (1954) puts it last; recompute needs nothing from the link. With R(a) = alpha * a + beta *
+(start * a + a**2 / 2), the last of three finishes at
+
+    T(a, l) = max(max(R(a), chi * c) + l * pi,  l * chi + max(c * pi, (n - a - l) * tau)),   T(a, 0) without c.
+
+Projection pays only if chi < tau, that is if X has fewer bytes than KV: never with the grouped-query attention of
+Llama-3-8B, where it has twice as many. For each a, the first term and c * pi rise with l, the KV's falls, so the best l
+is a neighbour on the grid of where they meet, min(l_1, l_2):
+
+    l_1 = ((n - a) * tau - max(R(a), chi * c)) / (pi + tau - chi),   l_2 = ((n - a) * tau - c * pi) / tau.
+
+Without projection the best a is a neighbour of where R(a) = tau * (n - a):
+
+    a = 2 * tau * n / (A + sqrt(A**2 + 2 * beta * tau * n)),   A = alpha + beta * start + tau.
+
+With it, and without the terms in c, the smallest T(a, l) over l is convex in a. Up to where R(a) = (chi - pi) * (n - a)
+all the rest is projected, and the link decides; from there the next recomputed token pays as long as it takes less than
+pi * tau / (tau - chi) seconds: what saves the link most per second of the device goes first. At most it goes to the a
+without projection. That convex bound is then followed outward from its minimum on the grid, until it is no less than
+the best T(a, l) found: mostly after two blocks, at worst after all.
+
+While other requests wait for the token budget, what recompute takes they lose. Then R is multiplied by a price in the
+choice, though not in the predicted time: at a price high enough nothing is recomputed. And a plan that is not at least
+``MIN_GAIN`` faster than plain transfer is plain transfer; Cake, which has no such rule, is slower than that on a busy
+device (0.80 of its speed in the paper's worst case).
+"""
+
+from dataclasses import dataclass, replace
+from math import ceil, copysign, floor, hypot, inf, isinf, sqrt
+from typing import Self
+
+MIN_GAIN = 0.05
+"""The part of the time of a pure transfer that another plan must save."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextCost:
+    """What a token of context weighs, all layers together: bytes of K and V, bytes of the layer inputs X, and the
+    FLOPs that project X to K and V."""
+
+    kv_bytes: float
+    x_bytes: float
+    projection_flops: float
+
+    @classmethod
+    def of_model(
+        cls,
+        *,
+        num_layers: int,
+        hidden_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        kv_itemsize: float = 2,
+        x_itemsize: float = 2,
+    ) -> Self:
+        """Itemsizes in bytes an element, with any scales. 2 FLOPs a weight; ``num_layers=1``: one layer's."""
+        kv_width = 2 * num_kv_heads * head_dim
+        return cls(
+            num_layers * kv_width * kv_itemsize,
+            num_layers * hidden_size * x_itemsize,
+            num_layers * 2 * hidden_size * kv_width,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What was measured of a device and its link. Raises ValueError for values that are negative or no numbers.
+
+    ``link_bytes_per_second``: from host to device; 0: unknown, or there is none. ``flops_per_second``: of the
+    projection; 0: unknown, do not project. ``step_seconds``: of a step of the whole token budget. ``copy_seconds``: the
+    fixed cost of each copy. ``seconds_per_position``: beta, what a token takes longer for each token before it.
+    """
+
+    link_bytes_per_second: float
+    flops_per_second: float
+    step_seconds: float
+    copy_seconds: float = 0.0
+    seconds_per_position: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value: float = getattr(self, name)
+            if not value >= 0:
+                raise ValueError(f"{name} must be 0 or more, not {value}")
+        if not 0 < self.step_seconds < inf:
+            raise ValueError(f"step_seconds must be finite and more than 0, not {self.step_seconds}")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSeconds:
+    """Seconds a token: its KV on the link (tau), its X on the link (chi), its projection on the device (pi)."""
+
+    kv: float
+    x: float
+    project: float
+
+    @classmethod
+    def of(cls, cost: ContextCost, rates: Rates, copy_tokens: int, batch: int = 1) -> Self:
+        """For a token of each of ``batch`` sequences; a copy holds ``copy_tokens``. inf where a rate is unknown."""
+        copy = rates.copy_seconds / copy_tokens
+        return cls(
+            batch * _quotient(cost.kv_bytes, rates.link_bytes_per_second) + copy,
+            batch * _quotient(cost.x_bytes, rates.link_bytes_per_second) + copy,
+            batch * _quotient(cost.projection_flops, rates.flops_per_second),
+        )
+
+    @property
+    def projection_pays(self) -> bool:
+        """Whether X is sooner over the link than KV; if not, projecting is worse in everything."""
+        return self.x < self.kv and not isinf(self.project)
+
+    def makespan(self, project: int, transfer: int, *, chunk: int, busy: float = 0.0) -> float:
+        """Seconds until ``project`` tokens, in copies of ``chunk``, and the KV of ``transfer`` tokens are in place.
+
+        ``busy``: seconds of the device's other work, which waits for nothing. ``chunk == project``: nothing is
+        projected before all of X is there.
+        """
+        if project == 0:
+            return max(busy, transfer * self.kv)
+        device = max(busy, chunk * self.x) + project * self.project
+        link = project * self.x + max(chunk * self.project, transfer * self.kv)
+        return max(device, link)
+
+    def split(self, tokens: int, *, chunk: int, limit: int, busy: float = 0.0) -> int:
+        """How many of ``tokens`` to project, a multiple of ``chunk`` up to ``limit``, for the smallest makespan."""
+        if not self.projection_pays:
+            return 0
+        transfer = tokens * self.kv
+        device_meets = (transfer - max(busy, chunk * self.x)) / (self.project + self.kv - self.x)
+        last_copy_meets = (transfer - chunk * self.project) / self.kv
+        choices = neighbours(min(device_meets, last_copy_meets), chunk, limit)
+        return min(choices, key=lambda part: self.makespan(part, tokens - part, chunk=chunk, busy=busy))
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """Tokens from the front: ``recompute``, then ``project``, then ``transfer``; each a multiple of the block size.
+
+    ``seconds`` is what all of it should take, ``transfer_seconds`` and ``recompute_seconds`` what one of them alone
+    would; inf where the link is unknown, or no tokens are free.
+    """
+
+    recompute: int
+    project: int
+    transfer: int
+    seconds: float
+    transfer_seconds: float
+    recompute_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Recompute:
+    """R(a), ``priced`` or not: seconds to compute the first tokens from ``start`` from their ids."""
+
+    alpha: float
+    beta: float
+    start: int
+
+    @classmethod
+    def of(cls, rates: Rates, free_tokens: int, start: int) -> Self:
+        return cls(_quotient(rates.step_seconds, free_tokens), rates.seconds_per_position, start)
+
+    def priced(self, price: float) -> "_Recompute":
+        return _Recompute(price * self.alpha, price * self.beta, self.start)
+
+    def seconds(self, tokens: int) -> float:
+        return tokens * (self.alpha + self.beta * (self.start + tokens / 2)) if tokens else 0.0
+
+    def meets(self, tokens: int, kv: float) -> float:
+        """The real a of ``seconds(a) == kv * (tokens - a)``, in the form that does not cancel and allows beta = 0."""
+        if kv <= 0:
+            return 0.0
+        linear = self.alpha + self.beta * self.start + kv
+        return 2 * kv * tokens / (linear + hypot(linear, sqrt(2 * self.beta * kv * tokens)))
+
+    def cheaper_than(self, rate: float) -> float:
+        """How many tokens from ``start`` on take less than ``rate`` seconds each, be it below 0 or infinite."""
+        return (rate - self.alpha) / self.beta - self.start if self.beta else copysign(inf, rate - self.alpha)
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    tokens: int
+    block_size: int
+    unit: TokenSeconds
+
+    def makespan(self, first: int, project: int, work: _Recompute) -> float:
+        """T(a, l), where ``work`` is R."""
+        transfer = self.tokens - first - project
+        return self.unit.makespan(project, transfer, chunk=self.block_size, busy=work.seconds(first))
+
+    def split(self, work: _Recompute) -> tuple[int, int]:
+        """The best a and l: outward from the best real a, as far as the bound, which is convex, allows a better one."""
+        low, high = neighbours(self._relaxed_split(work), self.block_size, self.tokens)
+        best, split = inf, (0, 0)
+        for firsts in (range(low, -1, -self.block_size), range(high, self.tokens + 1, self.block_size)):
+            for first in firsts:
+                if self._bound(first, work) >= best:
+                    break
+                project = self._best_project(first, work)
+                seconds = self.makespan(first, project, work)
+                if seconds < best:
+                    best, split = seconds, (first, project)
+        return split
+
+    def _best_project(self, first: int, work: _Recompute) -> int:
+        rest = self.tokens - first
+        return self.unit.split(rest, chunk=self.block_size, limit=rest, busy=work.seconds(first))
+
+    def _bound(self, first: int, work: _Recompute) -> float:
+        """The smallest T(a, l) over real l, without the terms of a single copy."""
+        unit, busy, transfer = self.unit, work.seconds(first), (self.tokens - first) * self.unit.kv
+        if not unit.projection_pays:
+            return max(busy, transfer)
+        saved = unit.kv - unit.x
+        project = max(0.0, min((transfer - busy) / (unit.project + saved), self.tokens - first))
+        return max(busy + project * unit.project, transfer - project * saved)
+
+    def _relaxed_split(self, work: _Recompute) -> float:
+        """The real a at which the bound is smallest."""
+        unit, most = self.unit, work.meets(self.tokens, self.unit.kv)
+        if not unit.projection_pays:
+            return most
+        least = work.meets(self.tokens, unit.x - unit.project)
+        return max(least, min(most, work.cheaper_than(unit.project * unit.kv / (unit.kv - unit.x))))
+
+
+def plan_restore(
+    tokens: int,
+    *,
+    start: int,
+    block_size: int,
+    cost: ContextCost,
+    rates: Rates,
+    free_tokens: int,
+    x_stored: bool,
+    price: float = 1.0,
+) -> RestorePlan:
+    """The fastest way to have ``tokens`` tokens from position ``start`` on the device; see above.
+
+    ``tokens``: a multiple of ``block_size``, the tokens of a copy. ``free_tokens``: of each step's budget, for
+    recompute. ``x_stored``: whether the host has X of all of them. ``price`` >= 1: of recompute. Of equally fast plans
+    the one that recomputes least, then projects least. Where the link is unknown all is recomputed. Raises ValueError
+    for arguments out of range.
+    """
+    _require(tokens, start, block_size, free_tokens, price)
+    recompute, unit = _Recompute.of(rates, free_tokens, start), TokenSeconds.of(cost, rates, block_size)
+    recompute_seconds, transfer_seconds = recompute.seconds(tokens), tokens * unit.kv if tokens else 0.0
+    if tokens == 0 or isinf(transfer_seconds):
+        return RestorePlan(tokens, 0, 0, recompute_seconds, transfer_seconds, recompute_seconds)
+    context = _Context(tokens, block_size, unit if x_stored else replace(unit, x=inf))
+    priced = recompute.priced(price)
+    first, project = context.split(priced)
+    if context.makespan(first, project, priced) > (1 - MIN_GAIN) * transfer_seconds:
+        first = project = 0
+    seconds = context.makespan(first, project, recompute)
+    return RestorePlan(first, project, tokens - first - project, seconds, transfer_seconds, recompute_seconds)
+
+
+def neighbours(value: float, step: int, limit: int) -> tuple[int, int]:
+    """The multiples of ``step`` next to ``value``, not over and not under it, within 0 and ``limit``."""
+    steps = max(0.0, min(value / step, limit // step))
+    return floor(steps) * step, ceil(steps) * step
+
+
+def _quotient(amount: float, rate: float) -> float:
+    return amount / rate if rate else inf
+
+
+def _require(tokens: int, start: int, block_size: int, free_tokens: int, price: float) -> None:
+    if block_size < 1 or tokens < 0 or tokens % block_size:
+        raise ValueError(f"tokens must be a multiple of the block size, not {tokens} of {block_size}")
+    if start < 0 or free_tokens < 0:
+        raise ValueError(f"start and free_tokens must be 0 or more, not {start} and {free_tokens}")
+    if not 1 <= price < inf:
+        raise ValueError(f"price must be finite and 1 or more, not {price}")

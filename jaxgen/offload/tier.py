@@ -1,0 +1,187 @@
+"""Which blocks go to host memory, and which come back from there, how. Host only, no jax, no clock.
+
+Blocks that nobody uses any more are copied to the host, a few with every step, before the device needs their place;
+one that is evicted before its turn has come goes at once, if the copies under way leave room, and is lost if not. A
+sequence that is admitted gets the leading part of what the host knows recomputed and the rest restored, split so that
+both end together.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxgen.offload.host_store import HostStore
+from jaxgen.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """A block whose content is to be copied to the host before the step that is planned with it runs."""
+
+    block: int
+    key: bytes
+
+
+@dataclass(slots=True, eq=False)
+class Restore:
+    """Blocks of a sequence that come from the host: those of ``keys``, from ``block_table[first]`` on.
+
+    The sequence computes up to ``start`` meanwhile, and goes on at ``end`` when they are there.
+    """
+
+    sequence: Sequence
+    first: int
+    blocks: tuple[int, ...]
+    keys: tuple[bytes, ...]
+    pieces: tuple[Any, ...]
+    """Theirs, pinned in the store until ``OffloadTier.release``."""
+    start: int
+    """Token."""
+    end: int
+    """Token; past the last that is restored."""
+    seconds: float
+    """Predicted, for recomputing and restoring together."""
+    landed: bool = field(default=False)
+    cancelled: bool = field(default=False)
+    """Its blocks are no longer its own: nothing may be written there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How a context that the host knows comes back: so many blocks recomputed, the others restored."""
+
+    recompute: int
+    seconds: float
+
+
+Planner = Callable[[int, int, int, int], Split]
+"""(blocks known to the host, tokens before them, tokens free in a step, sequences that wait) -> how they come back."""
+
+
+@dataclass(slots=True)
+class TierCounters:
+    """What only grows; the names are those of OffloadStats."""
+
+    saved_blocks: int = 0
+    lost_blocks: int = 0
+    host_hit_tokens: int = 0
+    planned_restore_tokens: int = 0
+    planned_recompute_tokens: int = 0
+    restored_tokens: int = 0
+    restores: int = 0
+    recomputes: int = 0
+    failed_restores: int = 0
+    failed_saves: int = 0
+    predicted_seconds: float = 0.0
+    restore_seconds: float = 0.0
+
+
+class OffloadTier:
+    """The host's half of the KV cache, as the scheduler and the block pool see it."""
+
+    def __init__(self, store: HostStore[Any], *, block_size: int, most_saving: int, planner: Planner) -> None:
+        """``most_saving``: blocks that may be on their way to the host at a time."""
+        self.store = store
+        self.counters = TierCounters()
+        self._block_size = block_size
+        self._most_saving = most_saving
+        self._planner = planner
+        self._candidates: OrderedDict[bytes, int] = OrderedDict()
+        self._saves: list[Save] = []
+        self._open = True
+
+    @property
+    def has_saves(self) -> bool:
+        """Whether any block waits to be copied, or is being copied."""
+        return bool(self._candidates or self._saves or self.store.num_reserved)
+
+    def cached(self, block: int, key: bytes) -> None:
+        """Nobody uses the block any more; its content stays until it is evicted."""
+        if self._open and not self.store.has_place(key):
+            self._candidates[key] = block
+            self._candidates.move_to_end(key)
+
+    def evicted(self, block: int, key: bytes) -> None:
+        """The next step may overwrite the block."""
+        waits = self._candidates.pop(key, None) is not None
+        if waits and not self._save(block, key) and not self.store.has_place(key):
+            self.counters.lost_blocks += 1
+
+    def take_saves(self) -> tuple[Save, ...]:
+        """What is to be copied before the step that is being planned."""
+        while self._candidates and self.store.num_reserved < self._most_saving:
+            key, block = self._candidates.popitem(last=False)
+            if not self._save(block, key) and not self.store.has_place(key):
+                break  # every place is reserved or pinned: what is in use now is worth more
+        saves, self._saves = tuple(self._saves), []
+        return saves
+
+    def saved(self, key: bytes, piece: Any) -> None:
+        """The copy has ended; ``piece`` None: it failed."""
+        if piece is None:
+            self.store.give_up(key)
+            self.counters.failed_saves += 1
+        else:
+            self.store.fill(key, piece)
+            self.counters.saved_blocks += 1
+
+    def close(self) -> None:
+        """Copy nothing more to the host: there is no memory for it."""
+        self._open = False
+        self._candidates.clear()
+
+    def forgotten(self) -> None:
+        """Nothing is known of any block on the device any more."""
+        for save in self._saves:
+            self.store.give_up(save.key)
+        self._saves.clear()
+        self._candidates.clear()
+
+    def plan_restore(
+        self, sequence: Sequence, first: int, keys: list[bytes], *, free_tokens: int, num_waiting: int
+    ) -> Restore | None:
+        """How the blocks of ``keys``, all in the store, become those from ``first`` on of a sequence that has its
+        blocks; None: it computes them all."""
+        if not keys:
+            return None
+        size, counters = self._block_size, self.counters
+        split = self._planner(len(keys), first * size, free_tokens, num_waiting)
+        end = first + len(keys)
+        counters.host_hit_tokens += len(keys) * size
+        counters.planned_recompute_tokens += split.recompute * size
+        counters.planned_restore_tokens += (len(keys) - split.recompute) * size
+        if split.recompute == len(keys):
+            counters.recomputes += 1
+            return None
+        counters.restores += 1
+        first, keys = first + split.recompute, keys[split.recompute :]
+        return Restore(
+            sequence,
+            first,
+            tuple(sequence.block_table[first:end]),
+            tuple(keys),
+            tuple(self.store.pin(keys)),
+            first * size,
+            end * size,
+            split.seconds,
+        )
+
+    def release(self, restore: Restore, *, whole: bool, seconds: float = 0.0) -> None:
+        """Nothing is read from its pieces any more. ``whole``: all of it came, in so many seconds."""
+        self.store.unpin(restore.keys)
+        if restore.cancelled:
+            return
+        counters = self.counters
+        if whole:
+            counters.restored_tokens += restore.end - restore.start
+            counters.predicted_seconds += restore.seconds
+            counters.restore_seconds += seconds
+        else:
+            counters.failed_restores += 1
+
+    def _save(self, block: int, key: bytes) -> bool:
+        if self.store.num_reserved >= self._most_saving or not self.store.reserve(key):
+            return False
+        self._saves.append(Save(block, key))
+        return True

@@ -1,0 +1,110 @@
+"""Moving averages, and the link that they are taken from."""
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxgen.offload.link import Link, Transfer
+from jaxgen.offload.rates import NEWS, RateMeter, StepFit
+
+
+def test_an_average_forgets() -> None:
+    meter = RateMeter()
+    meter.observe_restore(100, 1.0)
+    assert meter.restore.value == 100
+    meter.observe_restore(300, 1.0)
+    assert meter.restore.value == pytest.approx(100 + NEWS * 200)
+    for _ in range(100):
+        meter.observe_restore(300, 1.0)
+    assert meter.restore.value == pytest.approx(300, rel=1e-3)
+
+
+def test_a_step_is_split_into_what_it_always_takes_and_what_positions_add() -> None:
+    fit, rng = StepFit(), np.random.default_rng(0)
+    for positions in rng.integers(0, 50_000, size=400):
+        fit.observe(0.010 + 2e-7 * int(positions) + rng.normal(0, 1e-4), int(positions))
+    assert fit.slope == pytest.approx(2e-7, rel=0.05)
+    assert fit.intercept == pytest.approx(0.010, rel=0.05)
+
+
+def test_steps_that_are_alike_say_nothing_of_positions() -> None:
+    fit = StepFit()
+    assert fit.intercept is None
+    for _ in range(10):
+        fit.observe(0.02, 1000)
+    assert fit.slope == 0.0
+    assert fit.intercept == pytest.approx(0.02)
+
+
+def test_a_meter_knows_nothing_before_a_step_and_a_copy() -> None:
+    meter = RateMeter()
+    assert meter.rates() is None
+    meter.step.observe(0.02, 0)
+    assert meter.rates() is None
+    meter.observe_restore(1000, 1.0)
+    rates = meter.rates()
+    assert rates is not None
+    assert rates.link_bytes_per_second == 1000
+    assert rates.step_seconds == pytest.approx(0.02)
+
+
+def wait_for(transfers: list[Transfer], landed: threading.Condition) -> None:
+    with landed:
+        assert landed.wait_for(lambda: all(t.done for t in transfers), timeout=20)
+
+
+def test_a_link_copies_in_order_and_says_when() -> None:
+    landed, begun = threading.Condition(), []
+
+    def copy(pieces: Any) -> Any:
+        begun.append(float(pieces[0][0]))
+        return [np.array(piece) for piece in pieces]
+
+    link = Link("test", copy, landed)
+    sources = [[np.full(10, n, np.float32)] for n in range(5)]
+    transfers = [link.submit(source) for source in sources]
+    wait_for(transfers, landed)
+    assert begun == [0.0, 1.0, 2.0, 3.0, 4.0]
+    for source, transfer in zip(sources, transfers, strict=True):
+        assert transfer.pieces[0] is not source[0]
+        np.testing.assert_array_equal(transfer.pieces[0], source[0])
+    assert link.num_bytes == 5 * 40
+    link.close()
+
+
+def test_a_simulated_link_is_no_faster_than_it_says() -> None:
+    """Bytes over bandwidth have passed on the clock, however fast the copy was; it is not said how much more may."""
+    landed = threading.Condition()
+    link = Link("slow", lambda pieces: pieces, landed, bytes_per_second=20_000)
+    started = time.perf_counter()
+    transfers = [link.submit([np.zeros(1000, np.int8)]) for _ in range(4)]
+    wait_for(transfers, landed)
+    assert time.perf_counter() - started >= 0.2
+    assert all(transfer.seconds >= 0.05 for transfer in transfers)
+    link.close()
+
+
+def test_an_error_is_that_of_one_copy() -> None:
+    landed = threading.Condition()
+
+    def copy(pieces: Any) -> Any:
+        if len(pieces[0]) == 3:
+            raise MemoryError("no room")
+        return pieces
+
+    link = Link("failing", copy, landed)
+    transfers = [link.submit([np.zeros(n)]) for n in (2, 3, 4)]
+    wait_for(transfers, landed)
+    assert [type(transfer.error) for transfer in transfers] == [type(None), MemoryError, type(None)]
+    link.close()
+
+
+def test_the_thread_ends_with_its_link() -> None:
+    link = Link("ending", lambda pieces: pieces, threading.Condition())
+    (thread,) = (t for t in threading.enumerate() if t.name == "jaxgen-ending")
+    del link
+    thread.join(timeout=20)
+    assert not thread.is_alive()

@@ -1,0 +1,198 @@
+"""Splits of streamed decoding against simulated schedules, all splits, and the bounds worked out for KVPR's models."""
+
+from itertools import accumulate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxgen.offload.planner import ContextCost, Rates, TokenSeconds
+from jaxgen.offload.streaming import Column, StreamPlan, plan_column, plan_in_turn, plan_pipelined
+
+seconds = st.floats(1e-3, 10.0)
+
+
+@st.composite
+def units(draw: st.DrawFn) -> TokenSeconds:
+    kv = draw(seconds)
+    return TokenSeconds(kv, kv * draw(st.sampled_from([0.1, 0.375, 0.5, 0.9, 1.0, 2.0])), draw(seconds))
+
+
+@st.composite
+def grids(draw: st.DrawFn) -> dict[str, int]:
+    tokens = draw(st.integers(0, 40))
+    return {"tokens": tokens, "chunk": draw(st.integers(1, 5)), "limit": draw(st.integers(0, tokens))}
+
+
+def splits(grid: dict[str, int]) -> range:
+    return range(0, grid["limit"] + 1, grid["chunk"])
+
+
+def in_turn(unit: TokenSeconds, project: int, transfer: int) -> float:
+    """The paper's objective."""
+    return project * unit.x + max(project * unit.project, transfer * unit.kv)
+
+
+def pipelined(unit: TokenSeconds, project: int, transfer: int, chunk: int) -> float:
+    """Simulated: copies of X one after another, each projected when it is there and the device is free; then KV."""
+    link = device = 0.0
+    for _ in range(project // chunk):
+        link += chunk * unit.x
+        device = max(device, link) + chunk * unit.project
+    return max(device, link + transfer * unit.kv)
+
+
+def column_period(unit: TokenSeconds, project: int, transfer: int, column: Column) -> float:
+    """Simulated: seconds between two late layers of many; the link runs ahead, the device waits for it."""
+    link = [0.0]
+    device = 0.0
+    ends = []
+    for _ in range(200):
+        for batch in range(column.batches):
+            weights = column.weight_seconds if batch == 0 else 0.0
+            link.append(link[-1] + weights + project * unit.x + transfer * unit.kv)
+            device = max(device, link[-1]) + project * unit.project + column.device_seconds
+        ends.append(max(device, link[-1]))
+    return (ends[-1] - ends[100]) / 99
+
+
+def check(plan: StreamPlan, grid: dict[str, int], times: dict[int, float]) -> None:
+    assert plan.project in splits(grid)
+    assert plan.project + plan.transfer == grid["tokens"]
+    assert plan.seconds == pytest.approx(times[plan.project])
+    assert plan.seconds == pytest.approx(min(times.values()))
+    assert plan.transfer_seconds == pytest.approx(times[0])
+
+
+@given(units(), grids())
+def test_in_turn_no_split_is_better(unit: TokenSeconds, grid: dict[str, int]) -> None:
+    times = {part: in_turn(unit, part, grid["tokens"] - part) for part in splits(grid)}
+    check(plan_in_turn(unit=unit, **grid), grid, times)
+
+
+@given(units(), grids())
+def test_pipelined_no_split_is_better(unit: TokenSeconds, grid: dict[str, int]) -> None:
+    times = {part: pipelined(unit, part, grid["tokens"] - part, grid["chunk"]) for part in splits(grid)}
+    check(plan_pipelined(unit=unit, **grid), grid, times)
+
+
+@given(units(), grids(), st.integers(1, 4), st.floats(0, 100), st.floats(0, 50))
+def test_by_column_no_split_is_better(
+    unit: TokenSeconds, grid: dict[str, int], batches: int, weights: float, other: float
+) -> None:
+    column = Column(batches, weights, other)
+    times = {
+        part: max(
+            weights + batches * (part * unit.x + (grid["tokens"] - part) * unit.kv),
+            batches * (part * unit.project + other),
+        )
+        for part in splits(grid)
+    }
+    check(plan_column(unit=unit, column=column, **grid), grid, times)
+
+
+@given(units(), st.integers(0, 20), st.integers(0, 20), st.integers(1, 3), st.floats(0.1, 100), st.floats(0, 50))
+def test_columns_pass_at_the_pace_of_the_busier_resource(
+    unit: TokenSeconds, project: int, transfer: int, batches: int, weights: float, other: float
+) -> None:
+    link = weights + batches * (project * unit.x + transfer * unit.kv)
+    device = batches * (project * unit.project + other)
+    period = column_period(unit, project, transfer, Column(batches, weights, other))
+    assert period == pytest.approx(max(link, device), rel=0.02)
+
+
+@given(units(), grids())
+def test_pipelining_is_never_slower(unit: TokenSeconds, grid: dict[str, int]) -> None:
+    for part in splits(grid):
+        transfer = grid["tokens"] - part
+        assert pipelined(unit, part, transfer, grid["chunk"]) <= in_turn(unit, part, transfer) * (1 + 1e-12)
+    assert plan_pipelined(unit=unit, **grid).seconds <= plan_in_turn(unit=unit, **grid).seconds * (1 + 1e-12)
+
+
+@given(seconds, seconds, seconds, st.integers(1, 6), st.integers(0, 6))
+def test_x_before_kv_is_the_best_place_for_it(kv: float, x: float, work: float, copies: int, transfer: int) -> None:
+    unit = TokenSeconds(kv, x, work)
+    for before in range(transfer + 1):
+        arrivals = list(accumulate([before * kv, *[x] * copies]))[1:]
+        device = 0.0
+        for arrival in arrivals:
+            device = max(device, arrival) + work
+        later = max(device, arrivals[-1] + (transfer - before) * kv)
+        assert unit.makespan(copies, transfer, chunk=1) <= later * (1 + 1e-12)
+
+
+@given(st.floats(1e8, 1e12), st.floats(0, 1e16), st.integers(1, 64), st.integers(0, 4096))
+def test_llama_3_8b_never_projects(link: float, flops: float, batch: int, tokens: int) -> None:
+    layer = ContextCost.of_model(num_layers=1, hidden_size=4096, num_kv_heads=8, head_dim=128)
+    unit = TokenSeconds.of(layer, Rates(link, flops, step_seconds=1.0), 16, batch)
+    for plan in (
+        plan_in_turn(tokens, unit=unit, chunk=16, limit=tokens),
+        plan_pipelined(tokens, unit=unit, chunk=16, limit=tokens),
+        plan_column(tokens, unit=unit, chunk=16, limit=tokens, column=Column(4, 0.1)),
+    ):
+        assert (plan.project, plan.transfer, plan.seconds) == (0, tokens, plan.transfer_seconds)
+
+
+@pytest.mark.parametrize(
+    ("hidden_size", "heads", "micros", "part", "turn", "pipe"),
+    [
+        (4096, 32, (0.512, 0.256, 0.215), 0.70, 0.648, 0.50),  # OPT-6.7B
+        (5120, 40, (0.640, 0.320, 0.336), 0.66, 0.672, 0.51),  # OPT-13B
+        (7168, 56, (0.896, 0.448, 0.659), 0.58, 0.712, 0.60),  # OPT-30B
+    ],
+)
+def test_bounds_of_the_schedules_on_the_papers_machine(
+    hidden_size: int, heads: int, micros: tuple[float, ...], part: float, turn: float, pipe: float
+) -> None:
+    """An A100 at its full 312 TFLOP/s behind 32 GB/s, 2 bytes an element; a prompt of 1024 with copies of one token,
+    as the bound of pipelining is for copies without end."""
+    layer = ContextCost.of_model(num_layers=1, hidden_size=hidden_size, num_kv_heads=heads, head_dim=128)
+    unit = TokenSeconds.of(layer, Rates(32e9, 312e12, step_seconds=1.0), 1)
+    assert [unit.kv * 1e6, unit.x * 1e6, unit.project * 1e6] == pytest.approx(micros, abs=5e-4)
+    paper = plan_in_turn(1024, unit=unit, chunk=1, limit=1024)
+    assert paper.project / 1024 == pytest.approx(part, abs=0.006)
+    assert paper.seconds / paper.transfer_seconds == pytest.approx(turn, abs=6e-4)
+    better = plan_pipelined(1024, unit=unit, chunk=1, limit=1024)
+    assert better.seconds / better.transfer_seconds == pytest.approx(pipe, abs=6e-3)
+
+
+def test_a_batch_takes_that_many_times_as_long_but_for_the_copy() -> None:
+    layer = ContextCost(1000.0, 500.0, 2000.0)
+    rates = Rates(100.0, 50.0, step_seconds=1.0, copy_seconds=8.0)
+    assert TokenSeconds.of(layer, rates, 16) == TokenSeconds(10.5, 5.5, 40.0)
+    assert TokenSeconds.of(layer, rates, 16, 3) == TokenSeconds(30.5, 15.5, 120.0)
+
+
+def test_projection_hides_behind_the_weights() -> None:
+    """A device as fast as the link alone projects half; with weights on the link there is time for all."""
+    unit = TokenSeconds(kv=2.0, x=1.0, project=3.0)
+    alone = plan_column(100, unit=unit, chunk=1, limit=100, column=Column(1, 0.0))
+    assert alone == StreamPlan(50, 50, 150.0, 200.0)
+    behind = plan_column(100, unit=unit, chunk=1, limit=100, column=Column(1, 200.0))
+    assert behind == StreamPlan(100, 0, 300.0, 400.0)
+    busy = plan_column(100, unit=unit, chunk=1, limit=100, column=Column(1, 0.0, device_seconds=500.0))
+    assert busy == StreamPlan(0, 100, 500.0, 500.0)
+
+
+def test_no_more_than_the_limit_is_projected() -> None:
+    unit = TokenSeconds(kv=2.0, x=1.0, project=0.1)
+    assert plan_pipelined(100, unit=unit, chunk=8, limit=30).project == 24
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"chunk": 0}, {"limit": -1}, {"limit": 101}, {"unit": TokenSeconds.of(ContextCost(2, 1, 1), Rates(0, 1, 1), 1)}],
+)
+def test_arguments_out_of_range_are_refused(wrong: dict[str, int]) -> None:
+    arguments = {"unit": TokenSeconds(2.0, 1.0, 1.0), "chunk": 1, "limit": 100, **wrong}
+    for plan in (plan_in_turn, plan_pipelined):
+        with pytest.raises(ValueError, match=r"chunk|link"):
+            plan(100, **arguments)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"chunk|link"):
+        plan_column(100, column=Column(1, 1.0), **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("batches", "weights", "other"), [(0, 1.0, 1.0), (1, -1.0, 1.0), (1, 1.0, float("nan"))])
+def test_columns_out_of_range_are_refused(batches: int, weights: float, other: float) -> None:
+    with pytest.raises(ValueError, match="batch"):
+        Column(batches, weights, other)

@@ -1,0 +1,135 @@
+"""Which blocks go to the host, when, and what a plan is told."""
+
+from typing import Any
+
+import pytest
+
+from jaxgen.offload.host_store import HostStore
+from jaxgen.offload.tier import OffloadTier, Save, Split
+from jaxgen.request import Request, SamplingParams
+from jaxgen.sequence import Sequence
+
+BLOCK = 4
+
+
+def key(n: int) -> bytes:
+    return bytes([n])
+
+
+def make_tier(host_blocks: int = 10, most_saving: int = 2, recompute: int = 0) -> OffloadTier:
+    store: HostStore[Any] = HostStore(host_blocks)
+    return OffloadTier(
+        store, block_size=BLOCK, most_saving=most_saving, planner=lambda blocks, *_: Split(min(recompute, blocks), 1.5)
+    )
+
+
+def sequence_with(blocks: int) -> Sequence:
+    sequence = Sequence(
+        Request("r", tuple(range(blocks * BLOCK)), SamplingParams(max_tokens=1)),
+        eos_token_ids=frozenset(),
+        arrival=0,
+        seed=0,
+    )
+    sequence.block_table += range(100, 100 + blocks)
+    return sequence
+
+
+def held(tier: OffloadTier, *numbers: int) -> list[bytes]:
+    for n in numbers:
+        tier.store.reserve(key(n))
+        tier.saved(key(n), f"piece {n}")
+    return [key(n) for n in numbers]
+
+
+def test_cached_blocks_go_oldest_first_a_few_at_a_time() -> None:
+    tier = make_tier()
+    for n in range(4):
+        tier.cached(n, key(n))
+    assert tier.take_saves() == (Save(0, key(0)), Save(1, key(1)))
+    assert tier.take_saves() == (), "two are under way"
+    tier.saved(key(0), "piece")
+    assert tier.take_saves() == (Save(2, key(2)),)
+    assert tier.has_saves
+
+
+def test_an_evicted_block_goes_at_once_if_it_can() -> None:
+    tier = make_tier(most_saving=1)
+    for n in range(3):
+        tier.cached(n, key(n))
+    tier.evicted(2, key(2))
+    tier.evicted(1, key(1))
+    assert tier.take_saves() == (Save(2, key(2)),)
+    assert tier.counters.lost_blocks == 1
+
+
+def test_what_the_host_has_does_not_go_again() -> None:
+    tier = make_tier()
+    held(tier, 1)
+    tier.cached(5, key(1))
+    tier.evicted(5, key(1))
+    assert tier.take_saves() == ()
+    assert (tier.counters.lost_blocks, tier.has_saves) == (0, False)
+
+
+def test_a_block_waits_while_every_place_is_pinned() -> None:
+    tier = make_tier(host_blocks=1)
+    tier.store.pin(held(tier, 7))
+    tier.cached(0, key(0))
+    assert tier.take_saves() == ()
+    tier.store.unpin([key(7)])
+    tier.cached(1, key(1))
+    assert tier.take_saves() == (Save(1, key(1)),)
+
+
+def test_nothing_goes_when_closed_or_forgotten() -> None:
+    tier = make_tier()
+    tier.cached(0, key(0))
+    tier.forgotten()
+    assert tier.take_saves() == ()
+    tier.close()
+    tier.cached(0, key(0))
+    assert tier.take_saves() == ()
+
+
+def test_a_failed_copy_leaves_its_place() -> None:
+    tier = make_tier()
+    tier.cached(0, key(0))
+    tier.take_saves()
+    tier.saved(key(0), None)
+    assert (tier.store.num_reserved, tier.counters.failed_saves) == (0, 1)
+
+
+@pytest.mark.parametrize("recompute", [0, 2])
+def test_a_restore_begins_behind_what_is_computed(recompute: int) -> None:
+    tier, sequence = make_tier(recompute=recompute), sequence_with(7)
+    keys = held(tier, 1, 2, 3, 4)
+    restore = tier.plan_restore(sequence, 2, keys, free_tokens=8, num_waiting=0)
+    assert restore is not None
+    assert restore.blocks == tuple(range(102 + recompute, 106))
+    assert restore.pieces == tuple(f"piece {n}" for n in range(1 + recompute, 5))
+    assert (restore.start, restore.end) == ((2 + recompute) * BLOCK, 6 * BLOCK)
+    counters = tier.counters
+    assert counters.host_hit_tokens == counters.planned_recompute_tokens + counters.planned_restore_tokens == 16
+    tier.release(restore, whole=True, seconds=2.0)
+    assert (counters.restored_tokens, counters.predicted_seconds, counters.restore_seconds) == (
+        (4 - recompute) * BLOCK,
+        1.5,
+        2.0,
+    )
+
+
+def test_what_is_computed_whole_is_not_restored() -> None:
+    tier = make_tier(recompute=9)
+    assert tier.plan_restore(sequence_with(7), 0, held(tier, 1, 2), free_tokens=8, num_waiting=0) is None
+    assert tier.plan_restore(sequence_with(7), 0, [], free_tokens=8, num_waiting=0) is None
+    assert (tier.counters.recomputes, tier.counters.restores) == (1, 0)
+
+
+def test_a_cancelled_restore_counts_as_nothing() -> None:
+    tier = make_tier()
+    restore = tier.plan_restore(sequence_with(7), 0, held(tier, 1, 2), free_tokens=8, num_waiting=0)
+    assert restore is not None
+    restore.cancelled = True
+    tier.release(restore, whole=False)
+    assert (tier.counters.restored_tokens, tier.counters.failed_restores) == (0, 0)
+    assert tier.store.reserve(key(9)), "nothing is pinned"
