@@ -15,7 +15,6 @@ from typing import Any
 
 import jax
 
-from jaxgen.programs import compile_step
 from scripts.device_check.kernels import kernels_for
 from scripts.device_check.part import Part, Shared, UnavailableError
 from scripts.device_check.report import Measurement
@@ -49,7 +48,7 @@ def _profile(sizes: Sizes, shared: Shared) -> Measurement:
     plan = full_plan(load, config)
     kernels = kernels_for(sizes, load.model)
     params = shared.params_of(load.model, kernels)
-    compiled = compile_step(load.model, config, kernels)
+    compiled = shared.compiled_step(load.model, config, kernels)
     device = filled_device(load.model, config, params, compiled)
     device.load(plan)
     steady = replace(plan, admitted=())

@@ -3,15 +3,16 @@
 import time
 import traceback
 from collections.abc import Callable
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Protocol
 
 import jax
 
-from jaxgen.config import ModelConfig
+from jaxgen.config import EngineConfig, ModelConfig
 from jaxgen.kernels import Kernels
 from jaxgen.models import PackedParams, init_params
 from jaxgen.models.packing import pack_params
+from jaxgen.programs import CompiledStep, compile_step
 from scripts.device_check.report import CUT, UNAVAILABLE, Measurement
 
 
@@ -80,3 +81,9 @@ class Shared:
     def params_of(model: ModelConfig, kernels: Kernels) -> PackedParams:
         """Random parameters as programs of the kernels read them; only the latest are kept, since two may not fit."""
         return jax.block_until_ready(pack_params(model, dict(init_params(model, seed=0)), kernels))
+
+    @staticmethod
+    @cache
+    def compiled_step(model: ModelConfig, config: EngineConfig, kernels: Kernels) -> CompiledStep:
+        """All are kept: they are small beside the seconds that they take."""
+        return compile_step(model, config, kernels)

@@ -20,7 +20,7 @@ from jaxgen.device import Device
 from jaxgen.kv_cache import KVCache, cache_shape
 from jaxgen.memory_plan import block_bytes
 from jaxgen.models import PackedParams, abstract_params
-from jaxgen.programs import CompiledStep, compile_step
+from jaxgen.programs import CompiledStep
 from jaxgen.request import Request, SamplingParams
 from jaxgen.scheduler import StepPlan
 from jaxgen.sequence import Chunk, Sequence
@@ -86,7 +86,7 @@ def _step(sizes: Sizes, load: StepLoad, shared: Shared, budget: int) -> Measurem
     kernels = kernels_for(sizes, load.model)
     params = shared.params_of(load.model, kernels)
     started = time.perf_counter()
-    compiled = compile_step(load.model, config, kernels)
+    compiled = shared.compiled_step(load.model, config, kernels)
     detail = {
         "kernels": kernels.name,
         "decode_rows": load.rows,
