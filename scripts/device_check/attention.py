@@ -11,7 +11,8 @@ import numpy as np
 
 from jaxgen.kernels import REFERENCE, Kernels
 from scripts.device_check.kernels import BLOCK_SIZE, kernels_for
-from scripts.device_check.report import Measurement, Part
+from scripts.device_check.part import Part, Shared
+from scripts.device_check.report import Measurement
 from scripts.device_check.sizes import AttentionLoad, Sizes
 from scripts.device_check.timing import seconds_of
 
@@ -20,7 +21,7 @@ TOLERANCE = 2e-2
 REFERENCE_REPEATS = 2
 
 
-def run(part: Part, sizes: Sizes) -> None:
+def run(part: Part, sizes: Sizes, _: Shared) -> None:
     """A row for each load by the chosen kernels, checked against XLA's and timed beside it."""
     for load in sizes.attention:
         part.measure(load.name, partial(measure, sizes, load))
@@ -28,9 +29,9 @@ def run(part: Part, sizes: Sizes) -> None:
 
 def measure(sizes: Sizes, load: AttentionLoad) -> Measurement:
     """Time of one call, beside that of the reference."""
-    args = _inputs(load)
+    args = inputs_of(load)
     kernels = kernels_for(sizes, load.model)
-    attend, reference = _program(kernels, load), _program(REFERENCE, load)
+    attend, reference = program(kernels, load), program(REFERENCE, load)
     error = float(jnp.abs(attend(*args).astype(jnp.float32) - reference(*args).astype(jnp.float32)).max())
     detail: dict[str, Any] = {"kernels": kernels.name, "largest_error": error}
     # Written so that a NaN fails.
@@ -38,25 +39,15 @@ def measure(sizes: Sizes, load: AttentionLoad) -> Measurement:
     seconds = seconds_of(lambda: attend(*args), sizes.repeats, calls=4)
     detail["best_seconds"] = min(seconds)
     detail["reference_seconds"] = min(seconds_of(lambda: reference(*args), REFERENCE_REPEATS))
-    moved, flops = cost(load)
+    moved, flops = load.cost()
     return Measurement(seconds=median(seconds), bytes=moved, flops=flops, detail=detail, failure=failure)
 
 
-def cost(load: AttentionLoad) -> tuple[int, int]:
-    """Bytes of every context's K and V, of queries and outputs, each once; 4 * head_dim FLOPs for each head, query and
-    token that it attends to."""
-    model, itemsize = load.model, 2
-    tokens, contexts = (sum(column) for column in zip(*load.rows, strict=True))
-    pairs = sum((2 * context - length + 1) * length // 2 for length, context in load.rows)
-    moved = 2 * contexts * model.num_kv_heads + 2 * tokens * model.num_heads
-    return moved * model.head_dim * itemsize, 4 * model.num_heads * model.head_dim * pairs
-
-
-def _program(kernels: Kernels, load: AttentionLoad) -> Any:
+def program(kernels: Kernels, load: AttentionLoad) -> Any:
     return jax.jit(partial(kernels.ragged_paged_attention, scale=load.model.head_dim**-0.5))
 
 
-def _inputs(load: AttentionLoad) -> tuple[jax.Array, ...]:
+def inputs_of(load: AttentionLoad) -> tuple[jax.Array, ...]:
     """Queries, a cache of one layer and just the blocks that are used, in a shuffled order, and the rows."""
     model = load.model
     lengths, contexts = (np.array(column, np.int32) for column in zip(*load.rows, strict=True))

@@ -10,7 +10,8 @@ from jax import lax
 from jax.sharding import SingleDeviceSharding
 from jaxtyping import Array, BFloat16, Shaped, UInt32
 
-from scripts.device_check.report import COPY_RATE, MATRIX_RATE, Measurement, Part
+from scripts.device_check.part import Part, Shared
+from scripts.device_check.report import COPY_RATE, MATRIX_RATE, Measurement
 from scripts.device_check.sizes import Sizes
 from scripts.device_check.timing import seconds_of
 
@@ -18,8 +19,9 @@ H200_LEAST_COPY_RATE = 3.9e12
 """Bytes per second. A low ceiling would flatter every fraction that is taken of it."""
 
 
-def run(part: Part, sizes: Sizes, device: jax.Device) -> None:
+def run(part: Part, sizes: Sizes, shared: Shared) -> None:
     """Fills ``report.ceilings``; a device called H200 must reach its copy rate."""
+    device = shared.device
     x = _words(sizes.copy_bytes)
     for name, function in (("memcpy", jnp.copy), ("kernel", lambda x: x + 1)):
         part.measure(f"ceiling_copy_{name}", partial(measure_copy, part, sizes, x, jax.jit(function)))

@@ -1,46 +1,25 @@
 """Measure this machine's device and check the engine on it.
 
 Writes DIR/<device>-<date>.json anew after every row. All parts together take less than nine minutes on a device; each
-has a budget, to which comes what the parts before it left, and rows that would exceed it are cut and say so.
+has a budget, to which comes what the parts before it left, and rows that would exceed it are cut and say so. Parts run
+in processes of their own: one that crashes or hangs loses its part, and those after it run with XLA's kernels.
 
-Exit status: 0 everything asked for ran and held; 1 a check failed or a row raised; 3 nothing failed, but rows were cut.
+Exit status: 0 everything asked for, that this machine has what it takes for, ran and held; 1 a check failed or a row
+raised; 3 nothing failed, but rows were cut.
 """
 
 import argparse
-import os
-import platform
-import subprocess
-import threading
-import time
-from collections.abc import Callable
-from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, version
+import signal
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
+from scripts.device_check.header import output_of, versions
+from scripts.device_check.plan import PARTS
+from scripts.device_check.report import Report
+from scripts.device_check.supervisor import RefusedError, Supervisor
 
-from jaxgen.config import ModelConfig
-from jaxgen.models import Params, init_params
-from scripts.device_check import attention, ceilings, host_times, parity, repeatability, step_times, target
-from scripts.device_check.report import Part, Report
-from scripts.device_check.sizes import DRY, FULL, Sizes
-
-ROOT = Path(__file__).resolve().parents[2]
-PART_SECONDS = {
-    "ceilings": 50.0,
-    "attention": 90.0,
-    "parity": 90.0,
-    "repeatability": 60.0,
-    "steps": 170.0,
-    "host": 50.0,
-}
-TOTAL_SECONDS = 525.0
-"""When the process ends itself, whatever it is waiting for."""
-PACKAGES = (
-    *("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "flax", "orbax-checkpoint", "transformers", "numpy"),
-    *("jaxtyping", "safetensors", "tokenizers", "ml_dtypes"),
-)
 FAILED, CUT_SHORT = 1, 3
 
 
@@ -49,46 +28,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the result goes; made if need be")
     parser.add_argument("--commit", help="hash to record (default: what git says)")
-    parser.add_argument("--parts", default=",".join(PART_SECONDS), help="comma-separated, of: %(default)s")
+    parser.add_argument("--parts", default=",".join(PARTS), help="comma-separated, of: %(default)s")
     parser.add_argument("--dry-run", action="store_true", help="tiny sizes, to see that everything works; any device")
     options = parser.parse_args(arguments)
-    names = options.parts.split(",")
-    if unknown := [name for name in names if name not in PART_SECONDS]:
-        parser.error(f"--parts has {unknown[0]!r}; the parts are {', '.join(PART_SECONDS)}")
-    device = jax.devices()[0]
-    if device.platform == "cpu" and not options.dry_run:
+    asked = options.parts.split(",")
+    if unknown := [name for name in asked if name not in PARTS]:
+        parser.error(f"--parts has {unknown[0]!r}; the parts are {', '.join(PARTS)}")
+    make_report = partial(_make_report, options.out, options.commit, options.dry_run)
+    names = [name for name in PARTS if name in asked]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))  # so that what runs is ended too
+    try:
+        report = Supervisor(names, dry_run=options.dry_run, make_report=make_report).run()
+    except RefusedError:
         parser.error("jax finds no accelerator here; --dry-run runs everything on the CPU in tiny sizes")
-    report = Report(options.out, device.device_kind, _header(device, options.commit, options.dry_run))
-    watchdog = threading.Timer(TOTAL_SECONDS, partial(_give_up, report))
-    watchdog.daemon = True
-    watchdog.start()
-    run_parts(report, names, DRY if options.dry_run else FULL, device)
-    watchdog.cancel()
     print(f"written: {report.path}")
     return exit_status(report)
-
-
-def run_parts(report: Report, names: list[str], sizes: Sizes, device: jax.Device) -> None:
-    """The parts asked for, in the order of PART_SECONDS: floors need the ceilings first."""
-
-    @cache
-    def params_of(model: ModelConfig) -> Params:
-        return jax.block_until_ready(init_params(model, seed=0))
-
-    parts: dict[str, Callable[[Part], None]] = {
-        "ceilings": lambda part: ceilings.run(part, sizes, device),
-        "attention": lambda part: attention.run(part, sizes),
-        "parity": lambda part: parity.run(part, sizes),
-        "repeatability": lambda part: repeatability.run(part, sizes),
-        "steps": lambda part: step_times.run(part, sizes, params_of),
-        "host": lambda part: host_times.run(part, sizes, params_of),
-    }
-    started, allowed = time.monotonic(), 0.0
-    for name, run in parts.items():
-        if name in names:
-            print(f"# {name}", flush=True)
-            allowed += PART_SECONDS[name]
-            run(Part(report, allowed - (time.monotonic() - started)))
 
 
 def exit_status(report: Report) -> int:
@@ -98,35 +52,10 @@ def exit_status(report: Report) -> int:
     return CUT_SHORT if report.has_cuts else 0
 
 
-def _give_up(report: Report) -> None:
-    report.fail(f"stopped after {TOTAL_SECONDS:.0f} s, in the middle of the row after the last one here")
-    os._exit(FAILED)
-
-
-def _header(device: jax.Device, commit: str | None, dry_run: bool) -> dict[str, Any]:
-    return {
+def _make_report(directory: Path, commit: str | None, dry_run: bool, device: str, about: dict[str, Any]) -> Report:
+    header = {
         "dry_run": dry_run,
-        "versions": _versions(),
-        "commit": commit or _output_of("git", "rev-parse", "HEAD"),
-        "target": target.describe(device),
-        "nvidia_smi": _output_of("nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,clocks.mem", "--format=csv"),
+        "versions": versions(),
+        "commit": commit or output_of("git", "rev-parse", "HEAD"),
     }
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def _output_of(*command: str) -> str | None:
-    """What a command prints; None where there is no such command or it fails."""
-    try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
+    return Report(directory, device, header | about)

@@ -6,39 +6,42 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from jaxgen.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from jaxgen.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxgen.engine import Engine
-from jaxgen.models import Params
 from jaxgen.programs import compile_step
 from jaxgen.request import Request, SamplingParams
 from scripts.device_check.kernels import BLOCK_SIZE, kernels_for
-from scripts.device_check.report import Measurement, Part
+from scripts.device_check.part import Part, Shared
+from scripts.device_check.report import Measurement
 from scripts.device_check.sizes import Sizes
 from scripts.step_time import Load, fill
 
 
-def run(part: Part, sizes: Sizes, params_of: Callable[[ModelConfig], Params]) -> None:
+def run(part: Part, sizes: Sizes, shared: Shared) -> None:
     """Steps of decodes alone, and of decodes beside a prompt that fills the budget."""
     made: list[Probe] = []
 
     def probe() -> Probe:
         if not made:
-            made.append(Probe(sizes, params_of(sizes.step_model)))
+            made.append(Probe(sizes, shared))
         return made[0]
 
     for name, prompts in (("decodes", False), ("full", True)):
-        row = f"host_step_{sizes.step_name}_{sizes.host_budget}_{name}"
+        row = f"host_step_{sizes.steps.name}_{sizes.host_budget}_{name}"
         part.measure(row, partial(_measure, probe, sizes, prompts))
 
 
 class Probe:
     """An engine whose pieces are timed."""
 
-    def __init__(self, sizes: Sizes, params: Params):
-        load = Load(sizes.host_context, sizes.rows, 4 * sizes.host_steps)
+    def __init__(self, sizes: Sizes, shared: Shared):
+        model, rows = sizes.steps.model, sizes.steps.rows
+        load = Load(sizes.host_context, rows, 4 * sizes.host_steps)
         config = _config(sizes, load)
-        compiled = compile_step(sizes.step_model, config, kernels_for(sizes, sizes.step_model))
-        self.engine = Engine(sizes.step_model, config, params, frozenset(), compiled=compiled)
+        kernels = kernels_for(sizes, model)
+        compiled = compile_step(model, config, kernels)
+        params = shared.params_of(model, kernels)
+        self.engine = Engine(model, config, params, frozenset(), compiled=compiled)
         self.seconds: dict[str, float] = defaultdict(float)
         # The engine offers no hooks, and needs none but for this.
         scheduler: Any = self.engine._scheduler
@@ -47,8 +50,8 @@ class Probe:
         scheduler.complete = self._time(scheduler.complete, "complete")
         device.run = self._time(device.run, "dispatch")
         fill(self.engine, load)
-        if (running := self.engine.stats().num_running) != sizes.rows:
-            raise RuntimeError(f"{running} of {sizes.rows} sequences decode; the log says why")
+        if (running := self.engine.stats().num_running) != rows:
+            raise RuntimeError(f"{running} of {rows} sequences decode; the log says why")
 
     def step(self) -> None:
         if errors := [event.error for event in self.engine.step() if event.error is not None]:
@@ -74,14 +77,14 @@ def _config(sizes: Sizes, load: Load) -> EngineConfig:
 
 def _measure(probe_of: Callable[[], Probe], sizes: Sizes, prompts: bool) -> Measurement:
     """Time per step over many: the device works on one while the host reads the one before and plans the next."""
-    probe = probe_of()
+    probe, rows = probe_of(), sizes.steps.rows
     probe.step()
     probe.seconds.clear()
     before = probe.engine.stats()
     started = time.perf_counter()
     for i in range(sizes.host_steps):
         if prompts:
-            prompt = tuple((i + j) % 499 for j in range(sizes.host_budget - sizes.rows))
+            prompt = tuple((i + j) % 499 for j in range(sizes.host_budget - rows))
             params = SamplingParams(max_tokens=1)
             probe.engine.add(Request(f"prompt-{prompts}-{i}", prompt, params))
         probe.step()
@@ -89,4 +92,4 @@ def _measure(probe_of: Callable[[], Probe], sizes: Sizes, prompts: bool) -> Meas
     host = (probe.engine.stats().host_seconds - before.host_seconds) / sizes.host_steps
     pieces = {f"{name}_seconds": seconds / sizes.host_steps for name, seconds in probe.seconds.items()}
     detail = {**pieces, "host_seconds": host, "host_share": host / total}
-    return Measurement(seconds=total, detail=detail | {"decode_rows": sizes.rows, "steps": sizes.host_steps})
+    return Measurement(seconds=total, detail=detail | {"decode_rows": rows, "steps": sizes.host_steps})

@@ -3,13 +3,14 @@
 from functools import partial
 from typing import Any
 
-from scripts.device_check.report import Measurement, Part
+from scripts.device_check.part import Part, Shared
+from scripts.device_check.report import Measurement
 from scripts.device_check.sizes import Sizes
 from tests.golden_runs import LOGIT_TOLERANCE, SMALL, greedy_tokens, load_golden, relative_logit_error
 from tests.goldens import golden_answers
 
 
-def run(part: Part, sizes: Sizes) -> None:
+def run(part: Part, sizes: Sizes, _: Shared) -> None:
     """A row of tokens and one of logits for each checkpoint; tokens of all checkpoints come first."""
     for name in sizes.goldens:
         part.measure(f"parity_greedy_{name}", partial(_greedy, name))

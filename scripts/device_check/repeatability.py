@@ -16,7 +16,8 @@ from jaxgen.models import Params, init_params
 from jaxgen.programs import CompiledStep, compile_step
 from jaxgen.request import Request, SamplingParams, TokenEvent
 from scripts.device_check.kernels import BLOCK_SIZE, kernels_for
-from scripts.device_check.report import Measurement, Part
+from scripts.device_check.part import Part, Shared
+from scripts.device_check.report import Measurement
 from scripts.device_check.sizes import Sizes
 from tests.engines import run as run_requests
 
@@ -45,7 +46,7 @@ class Subject:
         return {name: [_bits(e) for e in events] for name, events in run_requests(engine, requests).items()}
 
 
-def run(part: Part, sizes: Sizes) -> None:
+def run(part: Part, sizes: Sizes, _: Shared) -> None:
     made: list[tuple[Subject, dict[str, Answer]]] = []
 
     def together() -> Measurement:

@@ -2,10 +2,7 @@
 
 import json
 import re
-import threading
 import time
-import traceback
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,8 +10,8 @@ from typing import Any
 
 COPY_RATE = "copy_bytes_per_second"
 MATRIX_RATE = "bf16_flops_per_second"
-CUT = "cut: "
-"""How the error of a row begins that was left out for want of time."""
+CUT, UNAVAILABLE = "cut: ", "unavailable: "
+"""How the error of a row begins that was left out for want of time, or of something that is not part of jaxgen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,27 +57,34 @@ class Report:
         self.failures: list[str] = []
         self._header = {"device": device, **header}
         self._started = time.monotonic()
-        self._lock = threading.Lock()
+        self.running: str | None = None
+        """The row that has begun and not ended."""
         self.write()
 
     @property
     def has_errors(self) -> bool:
         """Whether a row raised."""
-        return any(row.error is not None and not is_cut(row) for row in self.rows)
+        return any(row.error is not None and not row.error.startswith((CUT, UNAVAILABLE)) for row in self.rows)
 
     @property
     def has_cuts(self) -> bool:
         """Whether a row was left out for want of time."""
-        return any(is_cut(row) for row in self.rows)
+        return any(row.error is not None and row.error.startswith(CUT) for row in self.rows)
 
     def add_ceiling(self, name: str, value: float) -> None:
         """Keep the better of this and what was there."""
         self.ceilings[name] = max(value, self.ceilings.get(name, 0.0))
 
-    def add(self, row: Row) -> None:
-        """Append a row, write the file and say it."""
-        self.rows.append(row)
+    def begin(self, name: str) -> None:
+        """A row begins."""
+        self.running = name
+
+    def record(self, name: str, found: Measurement | None, error: str | None = None, wall_seconds: float = 0.0) -> None:
+        """Append a row, write the file and say it. ``found`` is None where there is an ``error``."""
+        self.running = None
+        self.rows.append(self._row(name, found, error, wall_seconds))
         self.write()
+        row = self.rows[-1]
         if row.error is not None:
             says = row.error.splitlines()[0]
         else:
@@ -96,59 +100,21 @@ class Report:
 
     def write(self) -> None:
         """Replace the file by one with everything known so far."""
-        with self._lock:
-            whole = {
-                **self._header,
-                "elapsed_seconds": round(time.monotonic() - self._started, 1),
-                "ceilings": self.ceilings,
-                "failures": self.failures,
-                "rows": [asdict(row) for row in self.rows],
-            }
-            temporary = self.path.with_suffix(".part")
-            temporary.write_text(json.dumps(whole, indent=1) + "\n")
-            temporary.replace(self.path)
+        whole = {
+            **self._header,
+            "elapsed_seconds": round(time.monotonic() - self._started, 1),
+            "ceilings": self.ceilings,
+            "failures": self.failures,
+            "rows": [asdict(row) for row in self.rows],
+        }
+        temporary = self.path.with_suffix(".part")
+        temporary.write_text(json.dumps(whole, indent=1) + "\n")
+        temporary.replace(self.path)
 
-
-def is_cut(row: Row) -> bool:
-    return row.error is not None and row.error.startswith(CUT)
-
-
-class Part:
-    """The rows of one part, within its budget of seconds."""
-
-    def __init__(self, report: Report, budget_seconds: float):
-        self.report = report
-        self._budget = budget_seconds
-        self._started = time.monotonic()
-        self._latest = 0.0
-
-    def measure(self, name: str, function: Callable[[], Measurement]) -> Measurement | None:
-        """Run one row and record it; None if it raised, or was cut because one more row like the latest would exceed
-        the budget. A row's error is recorded in it and ends nothing else."""
-        spent = time.monotonic() - self._started
-        if spent + self._latest > self._budget:
-            self.report.add(Row(name=name, ran=False, error=f"{CUT}{spent:.0f} s of {self._budget:.0f} s are spent"))
-            return None
-        started = time.monotonic()
-        try:
-            found = function()
-        except Exception as error:  # whatever a device raises: the other rows are wanted all the same
-            wall = time.monotonic() - started
-            self._latest = wall
-            said = f"{type(error).__name__}: {error}"
-            where = traceback.format_exc(limit=-3)
-            self.report.add(Row(name=name, ran=False, error=f"{said[:2000]}\n{where[-2000:]}", wall_seconds=wall))
-            return None
-        wall = time.monotonic() - started
-        self._latest = wall
-        self.report.add(self._row(name, found, round(wall, 2)))
-        if found.failure is not None:
-            self.report.fail(f"{name}: {found.failure}")
-        return found
-
-    def _row(self, name: str, found: Measurement, wall: float) -> Row:
-        floor = floor_seconds(self.report.ceilings, found)
-        fraction = floor / found.seconds if floor is not None and found.seconds else None
+    def _row(self, name: str, found: Measurement | None, error: str | None, wall_seconds: float) -> Row:
+        if found is None:
+            return Row(name=name, ran=False, error=error, wall_seconds=wall_seconds)
+        floor = floor_seconds(self.ceilings, found)
         return Row(
             name=name,
             ran=True,
@@ -156,8 +122,8 @@ class Part:
             bytes=found.bytes,
             flops=found.flops,
             floor_seconds=floor,
-            fraction=fraction,
-            wall_seconds=wall,
+            fraction=floor / found.seconds if floor is not None and found.seconds else None,
+            wall_seconds=wall_seconds,
             detail=found.detail,
         )
 

@@ -1,8 +1,6 @@
 """Shapes of models that checks are made with."""
 
-from dataclasses import replace
-
-from jaxgen.config import LlamaConfig, RopeConfig
+from jaxgen.config import LlamaConfig, OPTConfig, RopeConfig
 
 LLAMA3_8B = LlamaConfig(
     vocab_size=128_256,
@@ -17,8 +15,32 @@ LLAMA3_8B = LlamaConfig(
     norm_eps=1e-5,
     rope=RopeConfig(theta=500_000.0),
 )
-OPT_6_7B_HEADS = replace(LLAMA3_8B, num_kv_heads=32)
-"""Heads of OPT-6.7B, for attention."""
+LLAMA3_1B = LlamaConfig(
+    vocab_size=128_256,
+    hidden_size=2048,
+    intermediate_size=8192,
+    num_layers=16,
+    num_heads=32,
+    num_kv_heads=8,
+    head_dim=64,
+    max_position=8192,
+    dtype="bfloat16",
+    norm_eps=1e-5,
+    rope=RopeConfig(theta=500_000.0),
+    tie_embeddings=True,
+)
+OPT_6_7B = OPTConfig(
+    vocab_size=50_272,
+    hidden_size=4096,
+    intermediate_size=16_384,
+    num_layers=32,
+    num_heads=32,
+    num_kv_heads=32,
+    head_dim=128,
+    max_position=2048,
+    dtype="bfloat16",
+    embed_size=4096,
+)
 TINY = LlamaConfig(
     vocab_size=2048,
     hidden_size=64,
@@ -31,4 +53,16 @@ TINY = LlamaConfig(
     dtype="bfloat16",
     norm_eps=1e-5,
     rope=RopeConfig(),
+)
+TINY_OPT = OPTConfig(
+    vocab_size=512,
+    hidden_size=64,
+    intermediate_size=256,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=4,
+    head_dim=16,
+    max_position=512,
+    dtype="bfloat16",
+    embed_size=64,
 )

@@ -1,0 +1,46 @@
+"""What a result says of where it was made."""
+
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from scripts.device_check import target
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = (
+    *("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "flax", "orbax-checkpoint", "transformers", "numpy"),
+    *("jaxtyping", "safetensors", "tokenizers", "ml_dtypes", "torch", "accelerate", "nvidia-cudnn-cu12"),
+    "nvidia-cudnn-cu13",
+)
+
+
+def device_header(device: jax.Device) -> dict[str, Any]:
+    """Of the device and its driver; best asked for in the process that uses it."""
+    return {
+        "target": target.describe(device),
+        "nvidia_smi": output_of("nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,clocks.mem", "--format=csv"),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of those PACKAGES that are installed."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def output_of(*command: str) -> str | None:
+    """What a command prints; None where there is no such command or it fails."""
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,190 @@
+"""The kernels' own checks on the device: attention against float64 from the definition and against itself to the bit,
+writes and copies against numpy. What must not be read is NaN."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxgen.config import ModelConfig
+from jaxgen.kernels import REFERENCE, Kernels
+from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
+from pallas_kernels.partial_recompute import partial_recompute_ref
+from pallas_kernels.proof import prove_cache_kernels
+from scripts.device_check.kernels import BLOCK_SIZE, kernels_under_test, pallas_or
+from scripts.device_check.part import Part, Shared
+from scripts.device_check.ragged import Padding, Piece, cancelling, padded, random_rows, rearranged
+from scripts.device_check.report import Measurement
+from scripts.device_check.sizes import Sizes
+from tests.attention_cases import TOLERANCE, Case, Inputs, expected, make_inputs
+from tests.attention_cases import run as attend
+
+BITS = Case(((5, 1091), (7, 150)), heads=6, head_dim=64, block_size=64, dtype="bfloat16")
+"""The first row's context has three pieces of 512, of which the last has two tiles of 64."""
+BITS_PADDING = (Padding(8, 24, 64, 20), Padding(16, 48, 64, 20))
+N, L, K, B, D, E, H = 12, 3, 2, 16, 64, 256, 4
+"""Blocks, layers, heads of K and V, block size, head dimension, hidden size and query heads of the other checks."""
+
+
+def run(part: Part, sizes: Sizes, _: Shared) -> None:
+    """A row for each check, those first that would be missed most; a failed one fails the run."""
+    kernels = kernels_under_test(sizes)
+    part.measure(f"check_proof_{sizes.steps.name}", partial(_proof, kernels, sizes.steps.model))
+    part.measure("check_write_kv", partial(check_write_kv, kernels.write_kv))
+    part.measure("check_copy_blocks", partial(check_copy_blocks, sizes))
+    part.measure("check_partial_recompute", partial(check_partial_recompute, sizes))
+    part.measure("check_bits", partial(check_bits, kernels, BITS))
+    for seed in range(sizes.random_batches):
+        part.measure(f"check_attention_random_{seed}", partial(_random, kernels, sizes, seed))
+    part.measure(f"check_proof_{sizes.opt_steps.name}", partial(_proof, kernels, sizes.opt_steps.model))
+    for name, case in sizes.attention_cases:
+        part.measure(f"check_attention_{name}", partial(check_attention, kernels, case, make_inputs(case)))
+    part.measure("check_bits_window", partial(check_bits, kernels, replace(BITS, window=70)))
+
+
+def _proof(kernels: Kernels, model: ModelConfig) -> Measurement:
+    """What a server runs before it takes these kernels; here its error is a row's."""
+    options: dict[str, Any] = {
+        "heads": model.num_heads,
+        "kv_heads": model.num_kv_heads,
+        "head_dim": model.head_dim,
+        "block_size": BLOCK_SIZE,
+        "dtype": model.dtype,
+        "blank": 0.0,
+    }
+    prove_cache_kernels(kernels.write_kv, kernels.ragged_paged_attention, **options)
+    return Measurement(detail={"kernels": kernels.name})
+
+
+def _random(kernels: Kernels, sizes: Sizes, seed: int) -> Measurement:
+    case, most = sizes.random_case, sizes.random_most_context
+    blocks = -(-most // case.block_size)
+    rows, tokens = 10, 256
+    case = replace(case, rows=random_rows(seed, most_rows=rows, most_tokens=tokens, most_context=most), padding=0)
+    to = Padding(rows, tokens, rows * blocks + 5, blocks + 2)
+    return check_attention(kernels, *padded(case, make_inputs(case, seed), to))
+
+
+def check_attention(kernels: Kernels, case: Case, inputs: Inputs) -> Measurement:
+    """Against float64 from the definition; tokens of no row must be finite."""
+    got, want = attend(kernels.ragged_paged_attention, case, inputs), expected(case, inputs)
+    real = inputs.starts[len(case.rows)]
+    error, limit = float(np.abs(got[:real] - want[:real]).max(initial=0.0)), TOLERANCE[case.dtype]
+    failure = None
+    if not error <= limit:  # so a NaN fails
+        failure = f"wrong by {error}, limit {limit}, rows {case.rows}"
+    elif not np.isfinite(got).all():
+        failure = f"tokens of no row are not finite, rows {case.rows}"
+    detail = {"kernels": kernels.name, "largest_error": error, "limit": limit, "rows": case.rows}
+    return Measurement(detail=detail, failure=failure)
+
+
+def check_bits(kernels: Kernels, case: Case) -> Measurement:
+    """The first row's queries at once, alone or not, one by one in either way, in chunks, and in a wider step: their
+    bits may not differ. XLA's kernels are only reported on."""
+    inputs, length = cancelling(case), case.rows[0][0]
+    single = tuple(Piece(0, i, i + 1) for i in range(length))
+    whole, other = Piece(0, 0, length), Piece(1, 0, 7)
+    variants: dict[str, tuple[tuple[Piece, ...], int, int, Padding]] = {
+        "decodes": (single, length, 0, BITS_PADDING[0]),
+        "chunks of one": (single, 0, 0, BITS_PADDING[0]),
+        "chunks": ((other, Piece(0, 0, 3), Piece(0, 3, length)), 0, 7, BITS_PADDING[0]),
+        "among others": ((Piece(1, 6, 7), Piece(0, 1, 2), other, whole), 2, 9, BITS_PADDING[0]),
+        "a wider step": ((whole, other), 0, 0, BITS_PADDING[1]),
+    }
+
+    def outputs(pieces: tuple[Piece, ...], num_decodes: int, first: int, to: Padding) -> np.ndarray:
+        batch = padded(*rearranged(case, inputs, pieces, num_decodes), to)
+        return attend(kernels.ragged_paged_attention, *batch)[first : first + length]
+
+    reference = outputs((whole,), 0, 0, BITS_PADDING[0])
+    unequal = [name for name, variant in variants.items() if not np.array_equal(outputs(*variant), reference)]
+    if len(np.unique(reference.reshape(length, -1), axis=0)) != length or not np.isfinite(reference).all():
+        raise RuntimeError("the queries' outputs are alike or not finite, so compare to anything")
+    failure = f"bits differ: {', '.join(unequal)}" if unequal and kernels.name != REFERENCE.name else None
+    return Measurement(detail={"kernels": kernels.name, "equal": not unequal, "unequal": unequal}, failure=failure)
+
+
+def check_write_kv(write_kv: Callable[..., jax.Array]) -> Measurement:
+    """Into one layer of a random cache, some tokens being padding."""
+    rng = np.random.default_rng(0)
+    T = 61
+    cache, (k, v), slots = _cache(rng), _bf16(rng.normal(size=(2, T, K, D))), _slots(rng, T)
+    got = jax.jit(write_kv)(*map(jnp.asarray, (cache, np.int32(1), k, v, slots)))
+    want = cache.copy()
+    for token, slot in enumerate(slots):
+        if slot < N * B:
+            want[slot // B, 1, :, :, slot % B] = np.stack([k[token], v[token]])
+    return _exactly({"write_kv": (got, want)})
+
+
+def check_copy_blocks(sizes: Sizes) -> Measurement:
+    """Of blocks that are listed, as many as are counted, and no others."""
+    rng = np.random.default_rng(0)
+    gather = pallas_or(gather_blocks_ref, sizes, "copy_blocks:gather_blocks")
+    scatter = pallas_or(scatter_blocks_ref, sizes, "copy_blocks:scatter_blocks")
+    cache, ids, count = _cache(rng), rng.permutation(N)[:7].astype(np.int32), 5
+    staging = _cache(rng)[: len(ids)]
+    unlisted = cache.copy()
+    unlisted[sorted(set(range(N)) - set(ids[:count].tolist()))] = np.nan
+    beyond = np.where(np.arange(len(ids)) < count, ids, 10**6).astype(np.int32)
+    gathered = jax.jit(gather)(*map(jnp.asarray, (unlisted, beyond, np.int32(count))))[:count]
+    twice = np.where(np.arange(len(ids)) < count, ids, ids[0]).astype(np.int32)
+    scattered = jax.jit(scatter)(*map(jnp.asarray, (cache, twice, staging, np.int32(count))))
+    want = cache.copy()
+    want[ids[:count]] = staging[:count]
+    return _exactly({"gather_blocks": (gathered, cache[ids[:count]]), "scatter_blocks": (scattered, want)})
+
+
+def check_partial_recompute(sizes: Sizes) -> Measurement:
+    """With bias and rotation, some tokens being padding, against float64; what is not written keeps its bits."""
+    rng = np.random.default_rng(0)
+    T, KD = 150, K * D
+    x, weight = _bf16(rng.normal(size=(T, E))), np.full((L, (H + 2 * K) * D, E), np.nan)
+    bias = np.full((L, (H + 2 * K) * D), np.nan)
+    weight[1, H * D :] = rng.normal(size=(2 * KD, E)) * E**-0.5
+    bias[1, H * D :] = rng.normal(size=2 * KD)
+    weight, bias, cache, slots = _bf16(weight), _bf16(bias), _cache(rng), _slots(rng, T)
+    turns = np.exp(1j * np.arange(T)[:, None, None] * 100.0 ** -(np.arange(D // 2) / (D // 2)))
+    angles = tuple(jnp.asarray(part, jnp.float32) for part in (turns.real, turns.imag))
+    function = pallas_or(partial_recompute_ref, sizes, "partial_recompute:partial_recompute")
+    arrays: list[Any] = [jnp.asarray(array) for array in (cache, np.int32(1), x, weight, bias)]
+    got = np.asarray(jax.jit(function)(*arrays, angles, jnp.asarray(slots))).astype(np.float64)
+    kv = x.astype(np.float64) @ weight[1, H * D :].astype(np.float64).T + bias[1, H * D :].astype(np.float64)
+    k, v = np.split(kv.reshape(T, 2 * K, D), 2, axis=1)
+    turned = (k[..., : D // 2] + 1j * k[..., D // 2 :]) * turns
+    k = np.concatenate([turned.real, turned.imag], axis=-1)
+    want, written = cache.astype(np.float64), np.zeros(cache.shape, bool)
+    for token, slot in enumerate(slots):
+        if slot < N * B:
+            want[slot // B, 1, :, :, slot % B] = np.stack([k[token], v[token]])
+            written[slot // B, 1, :, :, slot % B] = True
+    error, limit = float(np.abs(got - want)[written].max()), 2.0**-5
+    failure = None if error <= limit else f"wrong by {error}, limit {limit}"
+    if not np.array_equal(got[~written], want[~written]):
+        failure = "something was written that should not be"
+    return Measurement(detail={"largest_error": error, "limit": limit}, failure=failure)
+
+
+def _exactly(pairs: dict[str, tuple[jax.Array, np.ndarray]]) -> Measurement:
+    wrong = [name for name, (got, want) in pairs.items() if not np.array_equal(np.asarray(got), want)]
+    return Measurement(detail={"equal": not wrong}, failure=f"{', '.join(wrong)} differ from numpy" if wrong else None)
+
+
+def _bf16(array: np.ndarray) -> np.ndarray:
+    return np.asarray(jnp.asarray(array, jnp.bfloat16))
+
+
+def _cache(rng: np.random.Generator) -> np.ndarray:
+    return _bf16(rng.normal(size=(N, L, 2, K, B, D)))
+
+
+def _slots(rng: np.random.Generator, tokens: int) -> np.ndarray:
+    """Distinct, every seventh past the cache, which writes nothing."""
+    slots = rng.permutation(N * B)[:tokens]
+    slots[::7] = N * B + np.arange(len(slots[::7]))
+    return slots.astype(np.int32)

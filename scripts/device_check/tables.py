@@ -1,0 +1,223 @@
+"""A device's results as tables of a page."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scripts.device_check.report import COPY_RATE, MATRIX_RATE
+from scripts.device_check.sizes import FULL, OffloadLoad, StepLoad
+
+COMPILED, NOT_RUN = "compiled, not run", "not run"
+"""What stands for a row that is not there: the first for what scripts/check_aot.sh compiles for a GPU."""
+DECODE_GOAL, PROMPT_GOAL, KNEE_GOAL = 0.85, 0.60, 0.80
+"""Of the floor: of the measured copy rate, of the measured matrix rate, and of both for the step at the knee."""
+STEPS = {"Llama-3-8B": FULL.steps, "OPT-6.7B": FULL.opt_steps}
+CEILINGS = {
+    COPY_RATE: ("copy on the device", 1e12, "TB/s"),
+    MATRIX_RATE: ("bfloat16 matrix product", 1e12, "TFLOP/s"),
+    "host_to_device_pinned_bytes_per_second": ("host to device, pinned", 1e9, "GB/s"),
+    "device_to_host_pinned_bytes_per_second": ("device to host, pinned", 1e9, "GB/s"),
+    "host_to_device_pageable_bytes_per_second": ("host to device, pageable", 1e9, "GB/s"),
+    "device_to_host_pageable_bytes_per_second": ("device to host, pageable", 1e9, "GB/s"),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run of scripts/gpu_check.py; ``about`` is its file, empty where nothing has run."""
+
+    about: dict[str, Any]
+
+    def row(self, name: str) -> dict[str, Any]:
+        """Empty where there is none."""
+        return next((row for row in self.about.get("rows", []) if row["name"] == name), {})
+
+    def rows(self, *prefixes: str) -> list[dict[str, Any]]:
+        return [row for row in self.about.get("rows", []) if row["name"].startswith(prefixes)]
+
+    @property
+    def ceilings(self) -> dict[str, float]:
+        found: dict[str, float] = self.about.get("ceilings", {})
+        return found
+
+
+def sections(result: Result) -> list[str]:
+    """Markdown, one string for each section."""
+    parts = [
+        ("Ceilings", _ceilings(result)),
+        ("Attention, one layer", _attention(result)),
+        *((f"The step of {name}", _steps(result, load)) for name, load in STEPS.items()),
+        ("The host and the launches", _launches(result)),
+        ("Recomputing and staging KV", _offload(result)),
+        ("From end to end", _serving(result)),
+        ("Checks", _checks(result)),
+    ]
+    return [f"### {title}\n\n{text}" for title, text in parts]
+
+
+def state(row: dict[str, Any], absent: str = NOT_RUN) -> str | None:
+    """Why a row has no figures; None if it has."""
+    if not row:
+        return absent
+    if row["ran"]:
+        return None
+    first, _, _ = row["error"].splitlines()[0].partition(": ")
+    return first if first in ("cut", "unavailable") else f"failed ({first})"
+
+
+def _ceilings(result: Result) -> str:
+    rows = []
+    for name, (title, unit, unit_name) in CEILINGS.items():
+        rate = result.ceilings.get(name)
+        rows.append([title, NOT_RUN if rate is None else f"{rate / unit:.3g} {unit_name}"])
+    return _table(["what the machine reaches by itself", "rate"], rows)
+
+
+def _attention(result: Result) -> str:
+    titles = ["load", "kernels", "time, ms", "of the floor", "goal", "XLA's own, ms"]
+    others = {"XLA, gathered first, ms": "xla_gathered", "cuDNN, ms": "cudnn", "PyTorch, ms": "torch_sdpa"}
+    rows = []
+    for load in FULL.attention:
+        row = result.row(load.name)
+        goal = DECODE_GOAL if load.rows[0][0] == 1 else PROMPT_GOAL
+        line = [f"`{load.name}`", _detail(row, "kernels"), _ms(row, COMPILED), _fraction(row), f"{goal:.2f}"]
+        line += [_detail_ms(row, "reference_seconds")]
+        rows.append(line + [_ms(result.row(f"{prefix}_{load.name}")) for prefix in others.values()])
+    return _table([*titles, *others], rows)
+
+
+def _steps(result: Result, load: StepLoad) -> str:
+    rows, absent = [], COMPILED if load is FULL.steps else NOT_RUN
+    for budget in sorted(load.budgets):
+        row = result.row(f"step_{load.name}_{budget}")
+        rate = f"{budget / row['seconds']:,.0f}" if state(row) is None else ""
+        times = [_ms(row, absent), _detail_ms(row, "overlapped_seconds")]
+        rows.append([str(budget), *times, _floor(row), _bound(result, row), _fraction(row), rate])
+    text = _table(
+        ["token budget", "time, ms", "overlapped, ms", "floor, ms", "bound by", "of the floor", "tokens/s"], rows
+    )
+    row = result.row(f"step_{load.name}_knee")
+    why = state(row, absent)
+    if why is not None:
+        return f"{text}\n\nThe knee: {why}; the goal there is {KNEE_GOAL:.2f} of the floor."
+    found = row["detail"]
+    return (
+        f"{text}\n\nThe knee, and what `jaxgen tune` would store: **{found['token_budget']} tokens**, "
+        f"{_fraction(row)} of the floor (goal {KNEE_GOAL:.2f}). By the ceilings alone the budget would be "
+        f"{found.get('roofline_token_budget', 'unknown')}."
+    )
+
+
+def _launches(result: Result) -> str:
+    name, budget = FULL.steps.name, FULL.launch_budget
+    rows = []
+    for title, suffix in (("as it is", ""), ("without command buffers", "_without_command_buffers")):
+        row = result.row(f"launches_{name}_{budget}{suffix}")
+        found = row.get("detail", {})
+        figures = [_number(found.get(key)) for key in ("busy_share", "device_events", "graph_share")]
+        rows.append([title, _ms(row), *figures, _number(sum(found["host_calls"].values()) if found else None)])
+    text = _table(
+        [f"step of {budget} tokens", "time, ms", "device busy", "device events", "share in graphs", "host calls"], rows
+    )
+    rows = []
+    for title in ("decodes", "full"):
+        row = result.row(f"host_step_{name}_{FULL.host_budget}_{title}")
+        pieces = ("schedule_seconds", "dispatch_seconds", "complete_seconds", "host_seconds")
+        rows.append([title, _ms(row), *(_detail_ms(row, piece) for piece in pieces), _detail(row, "host_share")])
+    titles = ["engine's step", "time, ms", "schedule, ms", "dispatch, ms", "complete, ms", "host, ms", "host's share"]
+    return f"{text}\n\n{_table(titles, rows)}"
+
+
+def _offload(result: Result) -> str:
+    rows = []
+    for load in FULL.offloads:
+        for name in _offload_names(load):
+            row = result.row(name)
+            detail = row.get("detail", {})
+            share = _number(detail["fraction_of_link"]) if "fraction_of_link" in detail else _fraction(row)
+            rows.append(
+                [
+                    f"`{name}`",
+                    _detail(row, "kernels"),
+                    _ms(row),
+                    _rate(row),
+                    share,
+                    _detail_ms(row, "reference_seconds"),
+                ]
+            )
+    return _table(["what", "kernels", "time, ms", "GB/s", "of the floor, or of the link", "XLA's own, ms"], rows)
+
+
+def _offload_names(load: OffloadLoad) -> list[str]:
+    copies = [f"{name}_{load.name}" for name in ("gather_blocks", "scatter_blocks")]
+    staging = [f"staging_{way}_{load.name}" for way in ("device_to_host", "host_to_device")]
+    return [f"partial_recompute_{load.name}_{load.tokens}", *copies, *staging]
+
+
+def _serving(result: Result) -> str:
+    load = FULL.serving
+    rows = []
+    for title in ("jaxgen", "transformers"):
+        row = result.row(f"serving_{load.name}_{title}")
+        why = state(row)
+        rate = "" if why is not None else f"{row['detail']['output_tokens_per_second']:,.0f}"
+        rows.append([title, why or f"{row['seconds']:.2f}", rate])
+    about = f"{load.requests} prompts of {load.prompt} tokens at once, answers of {load.answer}, a 1B Llama shape:"
+    return f"{about}\n\n{_table(['engine', 'time, s', 'output tokens/s'], rows)}"
+
+
+def _checks(result: Result) -> str:
+    rows = result.rows("check_", "parity_", "repeatability_")
+    if not rows:
+        return f"Kernels, parity and repeatability: {NOT_RUN}."
+    failures = result.about["failures"]
+    failed = {failure.partition(": ")[0] for failure in failures}
+    held = [row for row in rows if row["ran"] and row["name"] not in failed]
+    text = f"{len(held)} of {len(rows)} checks of kernels, parity and repeatability ran and held."
+    missing = [f"- `{row['name']}`: {state(row)}" for row in rows if not row["ran"]]
+    return "\n".join(
+        [text, *([""] if missing or failures else []), *missing, *(f"- failed: {one}" for one in failures)]
+    )
+
+
+def _bound(result: Result, row: dict[str, Any]) -> str:
+    if state(row) is not None or not {COPY_RATE, MATRIX_RATE} <= result.ceilings.keys():
+        return ""
+    memory, arithmetic = row["bytes"] / result.ceilings[COPY_RATE], row["flops"] / result.ceilings[MATRIX_RATE]
+    return "memory" if memory > arithmetic else "arithmetic"
+
+
+def _ms(row: dict[str, Any], absent: str = NOT_RUN) -> str:
+    return state(row, absent) or _number(1e3 * row["seconds"])
+
+
+def _floor(row: dict[str, Any]) -> str:
+    return _number(1e3 * row["floor_seconds"]) if row.get("floor_seconds") is not None else ""
+
+
+def _fraction(row: dict[str, Any]) -> str:
+    return f"{row['fraction']:.2f}" if row.get("fraction") is not None else ""
+
+
+def _rate(row: dict[str, Any]) -> str:
+    return f"{row['bytes'] / row['seconds'] / 1e9:,.0f}" if state(row) is None else ""
+
+
+def _detail(row: dict[str, Any], name: str) -> str:
+    found = row.get("detail", {}).get(name)
+    return _number(found) if isinstance(found, float) else str(found or "")
+
+
+def _detail_ms(row: dict[str, Any], name: str) -> str:
+    found = row.get("detail", {}).get(name)
+    return "" if found is None else _number(1e3 * found)
+
+
+def _number(value: float | None) -> str:
+    """Three digits that count."""
+    return "" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [titles, ["---", *["---:"] * (len(titles) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

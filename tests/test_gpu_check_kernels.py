@@ -1,0 +1,126 @@
+"""scripts/gpu_check.py: the kernels' checks pass right kernels, interpreted, and fail wrong ones."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.numpy as jnp
+import pytest
+
+from jaxgen.kernels import REFERENCE, Kernels
+from pallas_kernels.gpu.ragged_paged_attention import Launch, ragged_paged_attention
+from pallas_kernels.gpu.write_kv import write_kv
+from scripts.device_check import kernel_checks
+from scripts.device_check.kernel_checks import check_attention, check_bits
+from scripts.device_check.ragged import Padding, padded, random_rows
+from scripts.device_check.report import Measurement
+from scripts.device_check.sizes import DRY
+from tests.attention_cases import Case, make_inputs
+
+INTERPRET = plgpu.InterpretGPUParams()
+SMALL = Case(((1, 70), (1, 130), (9, 40)), heads=4, kv_heads=2, head_dim=64, block_size=64, dtype="bfloat16")
+BITS = replace(SMALL, rows=((5, 1091), (7, 150)))
+
+
+def kernels(attention: Callable[..., Any]) -> Kernels:
+    return Kernels("under test", attention, REFERENCE.write_kv)
+
+
+def test_the_attention_kernel_passes_in_a_padded_shape() -> None:
+    hopper = kernels(partial(ragged_paged_attention, launch=Launch(2, INTERPRET)))
+    found = check_attention(hopper, *padded(SMALL, make_inputs(SMALL), Padding(5, 24, 12, 5)))
+    assert found.failure is None
+    assert 0 < found.detail["largest_error"] < 2e-2
+
+
+def wrong_window(*args: Any, **options: Any) -> jax.Array:
+    return REFERENCE.ragged_paged_attention(*args, **(options | {"window": 100}))
+
+
+def wrong_context(
+    q: Any, cache: Any, layer: Any, tables: Any, starts: Any, lens: Any, *rest: Any, **options: Any
+) -> Any:
+    """Reads one token too many, which is NaN where that is in another block."""
+    return REFERENCE.ragged_paged_attention(q, cache, layer, tables, starts, lens + 1, *rest, **options)
+
+
+@pytest.mark.parametrize("attention", [wrong_window, wrong_context])
+def test_wrong_attention_fails(attention: Callable[..., Any]) -> None:
+    found = check_attention(kernels(attention), *padded(SMALL, make_inputs(SMALL), Padding(5, 24, 12, 5)))
+    assert found.failure is not None
+    assert found.failure.startswith("wrong by ")
+
+
+def test_tokens_of_no_row_must_be_finite() -> None:
+    def nan_after(q: Any, *args: Any, **options: Any) -> jax.Array:
+        out = REFERENCE.ragged_paged_attention(q, *args, **options)
+        return out.at[-1].set(jnp.nan)
+
+    found = check_attention(kernels(nan_after), *padded(SMALL, make_inputs(SMALL), Padding(5, 24, 12, 5)))
+    assert found.failure is not None
+    assert found.failure.startswith("tokens of no row")
+
+
+def by_position(q: Any, *args: Any, **options: Any) -> jax.Array:
+    """An output depends, by a unit in the last place, on where in the step its token is."""
+    out = REFERENCE.ragged_paged_attention(q, *args, **options)
+    return jnp.where(jnp.arange(len(q))[:, None, None] < 8, out, out * (1 + 2**-7))
+
+
+def test_bits_that_depend_on_neighbours_fail() -> None:
+    found = check_bits(kernels(by_position), BITS)
+    assert found.detail["unequal"] == ["chunks", "among others"]
+    assert found.failure == "bits differ: chunks, among others"
+    assert check_bits(kernels(REFERENCE.ragged_paged_attention), BITS).detail["equal"] is True
+
+
+@pytest.fixture
+def _interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = {"num_ctas": 2, "interpret": INTERPRET}
+    monkeypatch.setattr("scripts.device_check.kernels.pallas_options", lambda _: launch)
+
+
+@pytest.mark.usefixtures("_interpreted")
+@pytest.mark.parametrize("check", [kernel_checks.check_copy_blocks, kernel_checks.check_partial_recompute])
+def test_copies_and_recomputation_pass(check: Callable[..., Measurement]) -> None:
+    assert check(DRY).failure is None
+
+
+def test_writes_pass() -> None:
+    assert kernel_checks.check_write_kv(partial(write_kv, num_ctas=2, interpret=INTERPRET)).failure is None
+
+
+@pytest.mark.parametrize("check", [kernel_checks.check_copy_blocks, kernel_checks.check_partial_recompute])
+def test_wrong_copies_and_recomputation_fail(
+    check: Callable[..., Measurement], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shifted(reference: Callable[..., jax.Array], *_: Any) -> Callable[..., jax.Array]:
+        return lambda cache, *rest: jnp.roll(reference(cache, *rest), 1, axis=-1)
+
+    monkeypatch.setattr(kernel_checks, "pallas_or", shifted)
+    assert check(DRY).failure is not None
+
+
+def test_wrong_writes_fail() -> None:
+    def swapped(cache: Any, layer: Any, k: Any, v: Any, slots: Any) -> jax.Array:
+        return REFERENCE.write_kv(cache, layer, v, k, slots)
+
+    assert kernel_checks.check_write_kv(swapped).failure == "write_kv differ from numpy"
+
+
+def test_random_rows_are_ragged_and_fit() -> None:
+    batches = [random_rows(seed, most_rows=10, most_tokens=256, most_context=1600) for seed in range(200)]
+    assert len(set(batches)) == len(batches)
+    for rows in batches:
+        lengths = [length for length, _ in rows]
+        assert 2 <= len(rows) <= 10
+        assert sum(lengths) <= 256
+        assert all(1 <= length <= context <= 1600 for length, context in rows)
+        assert lengths[: lengths.count(1)] == [1] * lengths.count(1), "decodes come first"
+    contexts = {context for rows in batches for _, context in rows}
+    assert {63, 64, 65, 511, 512, 513} <= contexts
+    assert any(all(length == 1 for length, _ in rows) for rows in batches)
+    assert any(all(length > 1 for length, _ in rows) for rows in batches)
