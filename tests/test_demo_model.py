@@ -87,6 +87,28 @@ def test_it_recalls_what_was_bound_earlier(llm: LLM) -> None:
     assert right / len(asked) >= 0.9
 
 
+def test_it_recalls_as_well_from_host_memory() -> None:
+    """With a tenth of the blocks that all exercises take, asked a second time: most have left the device."""
+    chance = random.Random(1)
+    asked = [exercise(chance, bindings) for bindings in (5, 8, 10) for _ in range(14)]
+    texts = [text for text, _ in asked]
+    params = SamplingParams(max_tokens=6, temperature=0.0)
+    limits = {"max_model_len": 256, "token_budget": 32, "max_num_seqs": 4, "block_size": 8}
+    with LLM(**limits, num_blocks=560) as llm:
+        blocks = sum(-(-(len(llm.engine.tokenizer.encode(text)) + 6) // 8) for text in texts)
+        undisturbed = [one.text for one in llm.generate(texts, params)]
+    assert 500 < blocks < 560
+    with LLM(**limits, num_blocks=blocks // 10, kv_offloading_size=0.1, kv_offload_policy="transfer") as llm:
+        for _ in range(2):
+            answers = [one.text for one in llm.generate(texts, params)]
+            assert answers == undisturbed
+        stats = llm.engine.stats().offload
+    assert stats is not None
+    assert stats.restored_tokens > blocks * 8 // 2
+    right = sum(text.startswith(f"{value}\n") for text, (_, value) in zip(answers, asked, strict=True))
+    assert right / len(asked) >= 0.9
+
+
 def test_weights_are_bfloat16() -> None:
     config = load_model_config(DEMO)
     params = load_params(DEMO, config, progress=False)
