@@ -6,6 +6,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from jaxgen.offload.host_dtype import HostDType
+
 DType = Literal["float32", "bfloat16", "float16"]
 DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")
 KernelChoice = Literal["auto", "xla"]
@@ -101,6 +103,7 @@ class EngineOptions:
     """GiB of host memory for blocks that leave the device; 0: none."""
     kv_offload_policy: OffloadPolicy = "plan"
     """How blocks come back: as the planner says, all from the host, or all computed again."""
+    kv_host_dtype: HostDType = "auto"
     single_shape: bool = False
     """Never compile a second, narrow program for steps of decodes only."""
 
@@ -146,6 +149,7 @@ class OffloadConfig:
 
     host_blocks: int
     policy: OffloadPolicy = "plan"
+    host_dtype: HostDType = "auto"
     simulated_bytes_per_second: float | None = None
 
 

@@ -11,6 +11,7 @@ from jaxgen.config import (
     OffloadConfig,
     SchedulerConfig,
 )
+from jaxgen.offload.host_dtype import HostDType, host_bytes
 from jaxgen.offload.staging import staging_bytes
 
 GIB = 2**30
@@ -37,6 +38,12 @@ class DeviceMemory:
 def block_bytes(model: ModelConfig, block_size: int) -> int:
     """Bytes of one block over all layers, K and V."""
     return 2 * model.num_layers * model.num_kv_heads * block_size * model.head_dim * _ITEMSIZE[model.dtype]
+
+
+def host_block_bytes(model: ModelConfig, block_size: int, host_dtype: HostDType) -> int:
+    """Bytes of one block in host memory."""
+    size, itemsize = block_bytes(model, block_size), _ITEMSIZE[model.dtype]
+    return host_bytes(size, itemsize=itemsize, head_dim=model.head_dim, host_dtype=host_dtype)
 
 
 def estimate_temporaries(model: ModelConfig, config: SchedulerConfig) -> int:
@@ -69,7 +76,9 @@ def resolve(
     room = memory.free_bytes - params_bytes - temporary_bytes
     if offload is not None:
         size = block_bytes(model, block_size)
-        room -= staging_bytes(size) + (offload.host_blocks * size if memory.is_cpu else 0)
+        room -= staging_bytes(size)
+        if memory.is_cpu:
+            room -= offload.host_blocks * host_block_bytes(model, block_size, offload.host_dtype)
     fitting = max(room, 0) // block_bytes(model, block_size)
     if options.num_blocks is not None:
         num_blocks = options.num_blocks
@@ -127,12 +136,11 @@ def _offload_config(options: EngineOptions, model: ModelConfig, block_size: int)
         raise ConfigError(f"--kv-offloading-size must be 0 (none) or more GiB, not {size}")
     if not options.prefix_caching:
         raise ConfigError("--kv-offloading-size needs the prefix cache, by which blocks are found: drop one of the two")
-    blocks = int(size * GIB / block_bytes(model, block_size))
+    one = host_block_bytes(model, block_size, options.kv_host_dtype)
+    blocks = int(size * GIB / one)
     if blocks < 1:
-        raise ConfigError(
-            f"--kv-offloading-size {size} GiB does not hold one block of {block_bytes(model, block_size) / GIB:.4f} GiB"
-        )
-    return OffloadConfig(blocks, options.kv_offload_policy)
+        raise ConfigError(f"--kv-offloading-size {size} GiB does not hold one block of {one / GIB:.4f} GiB")
+    return OffloadConfig(blocks, options.kv_offload_policy, options.kv_host_dtype)
 
 
 def _narrow_width(scheduler: SchedulerConfig) -> int | None:

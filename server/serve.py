@@ -17,6 +17,7 @@ import configargparse
 import uvicorn
 
 from jaxgen.config import DTYPES, KERNEL_CHOICES, OFFLOAD_POLICIES, ConfigError, EngineOptions
+from jaxgen.offload.host_dtype import HOST_DTYPES
 from jaxgen.request import ModelInfo
 from server.app import create_app
 from server.config import DEFAULT_CONFIG, ServerConfig
@@ -95,6 +96,12 @@ def make_parser() -> configargparse.ArgumentParser:
         choices=OFFLOAD_POLICIES,
         default="plan",
         help="how they come back: as measured rates say, all copied, or all computed again",
+    )
+    engine.add_argument(
+        "--kv-host-dtype",
+        choices=HOST_DTYPES,
+        default="auto",
+        help="auto: as on the device, to the bit; int8, int4: quantised by groups, with an error",
     )
     engine.add_argument(
         "--single-shape",

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -93,7 +94,7 @@ def test_it_recalls_as_well_from_host_memory() -> None:
     asked = [exercise(chance, bindings) for bindings in (5, 8, 10) for _ in range(14)]
     texts = [text for text, _ in asked]
     params = SamplingParams(max_tokens=6, temperature=0.0)
-    limits = {"max_model_len": 256, "token_budget": 32, "max_num_seqs": 4, "block_size": 8}
+    limits: dict[str, Any] = {"max_model_len": 256, "token_budget": 32, "max_num_seqs": 4, "block_size": 8}
     with LLM(**limits, num_blocks=560) as llm:
         blocks = sum(-(-(len(llm.engine.tokenizer.encode(text)) + 6) // 8) for text in texts)
         undisturbed = [one.text for one in llm.generate(texts, params)]

@@ -27,7 +27,7 @@ def requests(names: str, **changes: Any) -> list[Request]:
 def small(policy: OffloadPolicy = "transfer", host_blocks: int = 100, bandwidth: float | None = None) -> EngineConfig:
     """Two of the longer prompts fit into the cache."""
     config = engine_config(num_blocks=32, block_size=BLOCK)
-    return replace(config, offload=OffloadConfig(host_blocks, policy, bandwidth))
+    return replace(config, offload=OffloadConfig(host_blocks, policy, simulated_bytes_per_second=bandwidth))
 
 
 def answers(events: dict[str, list[TokenEvent]]) -> dict[str, list[TokenEvent]]:

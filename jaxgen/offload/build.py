@@ -1,11 +1,12 @@
 """Puts the parts of offloading together for an engine."""
 
+import logging
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from jaxgen.config import EngineConfig, ModelConfig, OffloadConfig, OffloadPolicy
 from jaxgen.device import Device
-from jaxgen.memory_plan import block_bytes
+from jaxgen.memory_plan import block_bytes, host_block_bytes
 from jaxgen.offload.host_store import HostStore
 from jaxgen.offload.mover import Mover
 from jaxgen.offload.planner import ContextCost, plan_restore
@@ -13,6 +14,8 @@ from jaxgen.offload.rates import RateMeter
 from jaxgen.offload.staging import SAVING_GROUPS, group_size
 from jaxgen.offload.tier import OffloadTier, Planner, Split
 from jaxgen.request import OffloadStats
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +46,31 @@ def build_offload(model: ModelConfig, config: EngineConfig, device: Device) -> O
     size = block_bytes(model, config.cache.block_size)
     meter = RateMeter()
     store: HostStore[Any] = HostStore(offload.host_blocks)
-    planner = make_planner(offload, size / config.cache.block_size, config.cache.block_size, meter)
+    on_host = host_block_bytes(model, config.cache.block_size, offload.host_dtype)
+    planner = make_planner(offload, on_host / config.cache.block_size, config.cache.block_size, meter)
     tier = OffloadTier(
         store,
         block_size=config.cache.block_size,
         most_saving=SAVING_GROUPS * group_size(size),
         planner=planner,
     )
-    mover = Mover(device, tier, meter, group=group_size(size), bytes_per_second=offload.simulated_bytes_per_second)
+    mover = Mover(
+        device,
+        tier,
+        meter,
+        group=group_size(size),
+        host_dtype=offload.host_dtype,
+        bytes_per_second=offload.simulated_bytes_per_second,
+    )
     mover.measure()
+    logger.info(
+        "KV offload: %d blocks of %.2f MiB in host memory, %.2f GB/s from the device, %.2f GB/s to it; %s",
+        offload.host_blocks,
+        on_host / 2**20,
+        meter.save.bytes_per_second / 1e9,
+        meter.restore.bytes_per_second / 1e9,
+        offload.policy,
+    )
     return Offload(tier, mover, meter)
 
 

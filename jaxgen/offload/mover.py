@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import batched
 from typing import Any
 
@@ -18,9 +19,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
+from jaxtyping import Array, Int
 
 from jaxgen.device import Device
 from jaxgen.kv_cache import KVCache
+from jaxgen.offload.codec import Piece, decode, encode
+from jaxgen.offload.host_dtype import HostDType
 from jaxgen.offload.link import Link, Transfer
 from jaxgen.offload.rates import LinkRate, RateMeter
 from jaxgen.offload.staging import RESTORING_GROUPS
@@ -59,6 +63,7 @@ class Mover:
         meter: RateMeter,
         *,
         group: int,
+        host_dtype: HostDType = "auto",
         bytes_per_second: float | None = None,
     ) -> None:
         """``group``: blocks gathered or scattered together. ``bytes_per_second``: simulates slower links."""
@@ -76,7 +81,7 @@ class Mover:
         self._saving: deque[tuple[tuple[bytes, ...], Transfer]] = deque()
         self._incoming: deque[_Incoming] = deque()
         self._staged: deque[tuple[_Incoming, tuple[int, ...], Transfer]] = deque()
-        self._gather, self._scatter = _compile(device.cache, group)
+        self._gather, self._scatter = _compile(device.cache, group, host_dtype)
 
     def measure(self) -> None:
         """Time both links by copying some blocks to the host and back; the meter forgets what it knew of them."""
@@ -198,11 +203,18 @@ class Mover:
         return ids
 
 
-def _compile(cache: KVCache, group: int) -> tuple[Any, Any]:
-    """Programs that copy ``group`` blocks out of a cache, and into it (donated)."""
+def _compile(cache: KVCache, group: int, host_dtype: HostDType) -> tuple[Any, Any]:
+    """Programs that copy ``group`` blocks out of a cache, as the host keeps them, and into it (donated)."""
     ids, count = jax.ShapeDtypeStruct((group,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), cache)
-    piece = jax.ShapeDtypeStruct(cache.data.shape[1:], cache.data.dtype)
-    gather = jax.jit(KVCache.gather).lower(shapes, ids, count).compile()
-    scatter = jax.jit(KVCache.scatter, donate_argnums=0).lower(shapes, ids, count, *[piece] * group).compile()
-    return gather, scatter
+    block = jax.ShapeDtypeStruct(cache.data.shape[1:], cache.data.dtype)
+    piece = jax.eval_shape(partial(encode, host_dtype=host_dtype), block)
+
+    def gather(cache: KVCache, ids: Int[Array, "m"], count: Int[Array, ""]) -> tuple[Piece, ...]:
+        return tuple(encode(block, host_dtype) for block in cache.gather(ids, count))
+
+    def scatter(cache: KVCache, ids: Int[Array, "m"], count: Int[Array, ""], *pieces: Piece) -> KVCache:
+        return cache.scatter(ids, count, *[decode(piece, block) for piece in pieces])
+
+    gathering = jax.jit(gather).lower(shapes, ids, count).compile()
+    return gathering, jax.jit(scatter, donate_argnums=0).lower(shapes, ids, count, *[piece] * group).compile()
