@@ -13,7 +13,7 @@ from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
 from pallas_kernels.cpu.build import Recipe, UnavailableError
 from pallas_kernels.cpu.library import DTYPES, Library, load
 from pallas_kernels.packed_product import pack, rows
-from pallas_kernels.proof import prove_cache_kernels
+from pallas_kernels.proof import prove_cache_kernels, prove_copies
 from pallas_kernels.ragged_paged_attention import ragged_paged_attention_ref
 from pallas_kernels.write_kv import write_kv_ref
 
@@ -55,6 +55,8 @@ REFERENCE_GPU = replace(REFERENCE, separate_layers=True)
 
 
 _HOPPER = (9, 0)
+_AMPERE = 8
+"""The major number, which Ada has too."""
 _MATRIX_UNITS = "amx_bf16"
 """XLA multiplies bfloat16 on a CPU's matrix units, at about eight times the rate of its vector units."""
 
@@ -82,21 +84,36 @@ def native_dtypes(device: DeviceInfo) -> tuple[str, ...]:
 @cache
 def hopper(num_ctas: int) -> Kernels:
     """Pallas kernels for NVIDIA GPUs of compute capability 9.0, on persistent grids of so many thread blocks."""
+    return _pallas("Hopper", num_ctas, bulk=True)
+
+
+@cache
+def ampere(num_ctas: int) -> Kernels:
+    """The same for compute capability 8, which Ampere and Ada have."""
+    return _pallas("Ampere", num_ctas, bulk=False)
+
+
+def _pallas(name: str, num_ctas: int, *, bulk: bool) -> Kernels:
     from pallas_kernels.gpu import copy_blocks, ragged_paged_attention, write_kv  # here: importing Mosaic takes time
 
-    launch = ragged_paged_attention.Launch(programs=num_ctas)
-    attention = partial(ragged_paged_attention.ragged_paged_attention, launch=launch)
-    write = partial(write_kv.write_kv, num_ctas=num_ctas)
-    plan = ragged_paged_attention.plan_attention
-    gather, scatter = (partial(f, num_ctas=num_ctas) for f in (copy_blocks.gather_blocks, copy_blocks.scatter_blocks))
-    return Kernels("Hopper", attention, write, plan, gather_blocks=gather, scatter_blocks=scatter, separate_layers=True)
+    options: dict[str, Any] = {"num_ctas": num_ctas, "bulk": bulk}
+    return Kernels(
+        name,
+        partial(ragged_paged_attention.ragged_paged_attention, **options),
+        partial(write_kv.write_kv, **options),
+        partial(ragged_paged_attention.plan_attention, **options),
+        gather_blocks=partial(copy_blocks.gather_blocks, **options),
+        scatter_blocks=partial(copy_blocks.scatter_blocks, **options),
+        separate_layers=True,
+    )
 
 
 def choose(device: DeviceInfo, model: ModelConfig, block_size: int, directory: Path) -> Kernels:
     """The fastest kernels there are for a device and a model; says once in the log what they are, and why.
 
     On a CPU the native ones, compiled into ``directory`` if they are not there yet; products stay XLA's where it has
-    matrix units for them, which the native ones do not use. On a Hopper GPU Pallas kernels, if they prove right there.
+    matrix units for them, which the native ones do not use. On Ampere, Ada and Hopper GPUs Pallas kernels, if they
+    prove right there.
     """
     kernels, reason = (
         _choose_native(device, model, directory) if device.is_cpu else _choose_gpu(device, model, block_size)
@@ -120,18 +137,27 @@ def _choose_native(device: DeviceInfo, model: ModelConfig, directory: Path) -> t
 
 
 def _choose_gpu(device: DeviceInfo, model: ModelConfig, block_size: int) -> tuple[Kernels, str]:
-    if device.compute_capability != _HOPPER:
+    on_hopper = device.compute_capability == _HOPPER
+    if not on_hopper and (device.compute_capability or (0, 0))[0] != _AMPERE:
         return REFERENCE_GPU, f", because there are no others for {device.kind} yet"
     from pallas_kernels.gpu.ragged_paged_attention import supports
 
-    shape = {"heads": model.num_heads, "kv_heads": model.num_kv_heads, "head_dim": model.head_dim}
-    reason = supports(**shape, block_size=block_size, dtype=model.dtype)
+    shape: dict[str, Any] = {"heads": model.num_heads, "kv_heads": model.num_kv_heads, "head_dim": model.head_dim}
+    reason = supports(**shape, block_size=block_size, dtype=model.dtype, bulk=on_hopper)
     if reason is not None:
         return REFERENCE_GPU, f", which is slower, because {reason}"
-    kernels = hopper(device.num_cores)
+    kernels = (hopper if on_hopper else ampere)(device.num_cores)
     attention, write_kv = kernels.ragged_paged_attention, kernels.write_kv
     try:
         prove_cache_kernels(write_kv, attention, **shape, block_size=block_size, dtype=model.dtype, blank=0.0)
+        prove_copies(
+            kernels.gather_blocks,
+            kernels.scatter_blocks,
+            kv_heads=model.num_kv_heads,
+            head_dim=model.head_dim,
+            block_size=block_size,
+            dtype=model.dtype,
+        )
     except Exception as error:  # whatever a compiler or a device raises: the reference remains
         return REFERENCE_GPU, f", which is slower, because the others failed their proof on this device: {error!r}"
     return kernels, ""

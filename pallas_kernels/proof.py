@@ -1,4 +1,4 @@
-"""Whether kernels are right where they will run: attention and cache writes, computed once, against the definition."""
+"""Whether kernels are right where they will run: what they compute, once, against the definition."""
 
 import math
 from collections.abc import Callable
@@ -63,6 +63,28 @@ def prove_cache_kernels(
             window=window,
         )
         compare(out, _attention(q, k, v, window), dtype)
+
+
+def prove_copies(
+    gather_blocks: Callable[..., Any],
+    scatter_blocks: Callable[..., Any],
+    *,
+    kv_heads: int,
+    head_dim: int,
+    block_size: int,
+    dtype: str,
+) -> None:
+    """Copy blocks out of a cache and into another; raise AssertionError if any bit is wrong."""
+    shape = (7, 2, 2, kv_heads, block_size, head_dim)
+    rng = np.random.default_rng(0)
+    cache, other = (jnp.asarray(rng.normal(size=shape), dtype) for _ in range(2))
+    ids, count = np.array([5, 0, 3, 6], np.int32), np.int32(3)
+    staging = gather_blocks(cache, jnp.asarray(ids), jnp.asarray(count))
+    assert np.array_equal(np.asarray(staging)[:count], np.asarray(cache)[ids[:count]]), "gathered blocks are wrong"
+    want = np.array(other)
+    want[ids[:count]] = np.asarray(staging)[:count]
+    got = scatter_blocks(other, jnp.asarray(ids), staging, jnp.asarray(count))
+    assert np.array_equal(np.asarray(got), want), "scattered blocks are wrong"
 
 
 def rounded(x: np.ndarray, dtype: str) -> np.ndarray:

@@ -1,6 +1,7 @@
 # Sourced by the other scripts, after they have changed to the repository root:
 # make_environment EXTRA makes .venv, or brings it up to date, with the pinned dependencies of that extra ("" for none).
-# make_aot_environment makes .venv-aot, or anew where the pins have changed, to compile for GPUs that are not there.
+# make_aot_environment VERSION makes .venv-aot-VERSION, or anew where the pins have changed, to compile for GPUs that are
+# not there with that version of jax.
 
 find_python() {
     # A pyenv shim can be found and still fail, so each candidate is tried by running it.
@@ -44,14 +45,15 @@ make_environment() {
 }
 
 make_aot_environment() {
+    directory=.venv-aot-$1
     wanted=$(cksum <scripts/aot_constraints.txt)
-    if [ "$(cat .venv-aot/.installed 2>/dev/null)" = "$wanted" ] && .venv-aot/bin/python -c '' 2>/dev/null; then
+    if [ "$(cat "$directory/.installed" 2>/dev/null)" = "$wanted" ] && "$directory/bin/python" -c '' 2>/dev/null; then
         return 0
     fi
-    rm -rf .venv-aot
-    create_venv .venv-aot || return 1
-    echo "installing the compiler for GPUs into .venv-aot (once, 1.5 GB) ..." >&2
-    .venv-aot/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+    rm -rf "$directory"
+    create_venv "$directory" || return 1
+    echo "installing the compiler for GPUs into $directory (once, 1.5 GB) ..." >&2
+    JAX_VERSION=$1 "$directory/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps \
         --requirement scripts/aot_constraints.txt >&2 || return 1
-    printf '%s' "$wanted" >.venv-aot/.installed
+    printf '%s' "$wanted" >"$directory/.installed"
 }

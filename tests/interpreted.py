@@ -1,38 +1,45 @@
-"""GPU kernels on a CPU, in Mosaic's interpreter, with its race detector."""
+"""Run Pallas Mosaic GPU kernels on the CPU and find their races."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
+import jax.experimental.pallas.mosaic_gpu as plgpu
 import pytest
-from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks
+from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks  # jax has no public name for what is read here
 from jax._src.pallas.mosaic_gpu.interpret.race_detection_state import GPURaceDetectionState
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.gpu.ragged_paged_attention import Launch, ragged_paged_attention
-
-LAUNCH = Launch(programs=2, interpret=plgpu.InterpretGPUParams(detect_races=True))
-"""So few programs that each takes many items."""
+INTERPRET = plgpu.InterpretGPUParams(detect_races=True)
 
 
-class Races:
-    """What the detector found in each kernel that ran since this was made; it keeps the last kernel's only."""
+class RaceError(AssertionError):
+    """Two accesses of one place, at least one of them a write, that nothing orders."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self._states: list[Any] = []
 
-        def recorded(*args: Any, **kwargs: Any) -> Any:
-            self._states.append(GPURaceDetectionState(*args, **kwargs))
-            return self._states[-1]
+@contextmanager
+def watched() -> Iterator[list[Any]]:
+    """For a block of statements that waits for the kernels that it interprets: yields a list that grows with each of
+    them. RaceError at the end if any had a race."""
+    states: list[Any] = []  # of every kernel that runs: the detector itself keeps only the last one
 
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        states.append(GPURaceDetectionState(*args, **kwargs))
+        return states[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gpu_callbacks, "GPURaceDetectionState", recorded)
+        try:
+            yield states
+        except BaseException:
+            gpu_callbacks.reset_gpu_interpret_mode_state()  # after an error no other kernel would run
+            raise
+    assert states, "no kernel was interpreted"
+    if races := [number for number, state in enumerate(states) if state.races_found]:
+        raise RaceError(f"in kernels {races} of {len(states)}")
 
-    def take(self) -> list[bool]:
-        """Whether there was one, for each kernel since the last call."""
-        found = [state.races_found for state in self._states]
-        self._states.clear()
-        return found
 
-
-def attention(*args: Any, **options: Any) -> jax.Array:
-    """The kernel in the interpreter."""
-    return ragged_paged_attention(*args, **options, launch=LAUNCH)
+def run(kernel: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """What ``kernel`` returns interpreted; RaceError if it has a race, whatever it returns."""
+    with watched():
+        return jax.block_until_ready(jax.jit(lambda *args: kernel(*args, interpret=INTERPRET, **options))(*args))

@@ -14,6 +14,7 @@ from pallas_kernels.gpu.attention_items import (
     PIECE_TOKENS,
     Batch,
     Items,
+    best_tile_groups,
     make_batch,
     make_packing,
     make_pieces,
@@ -115,3 +116,20 @@ def test_packed_queries_come_back(group: int) -> None:
     combined = jnp.full((R, K, wide, D), jnp.nan).at[:2, :, :group].set(-q[:2].reshape(2, K, group, D))
     out = unpack(packed, combined, packing, group)
     np.testing.assert_array_equal(out, jnp.concatenate([-q[:2], q[2:34], jnp.zeros_like(q[34:])]))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "group", "kv_heads", "head_dim", "num_ctas", "groups"),
+    [
+        (256, 4, 8, 128, 132, 1),
+        (256, 1, 32, 128, 132, 1),
+        (256, 4, 8, 128, 114, 2),
+        (512, 4, 8, 128, 132, 2),
+        (256, 8, 8, 64, 132, 2),
+        (2048, 8, 8, 256, 132, 1),
+    ],
+)
+def test_tiles_are_small_where_all_fit_at_once(
+    tokens: int, group: int, kv_heads: int, head_dim: int, num_ctas: int, groups: int
+) -> None:
+    assert best_tile_groups(tokens, group, kv_heads, head_dim, num_ctas) == groups

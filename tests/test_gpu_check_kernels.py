@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxgen.kernels import REFERENCE, Kernels
-from pallas_kernels.gpu.ragged_paged_attention import Launch, ragged_paged_attention
+from pallas_kernels.gpu.ragged_paged_attention import ragged_paged_attention
 from pallas_kernels.gpu.write_kv import write_kv
 from scripts.device_check import kernel_checks
 from scripts.device_check.kernel_checks import check_attention, check_bits
@@ -30,7 +30,7 @@ def kernels(attention: Callable[..., Any]) -> Kernels:
 
 
 def test_the_attention_kernel_passes_in_a_padded_shape() -> None:
-    hopper = kernels(partial(ragged_paged_attention, launch=Launch(2, INTERPRET)))
+    hopper = kernels(partial(ragged_paged_attention, num_ctas=2, interpret=INTERPRET))
     found = check_attention(hopper, *padded(SMALL, make_inputs(SMALL), Padding(5, 24, 12, 5)))
     assert found.failure is None
     assert 0 < found.detail["largest_error"] < 2e-2

@@ -10,7 +10,7 @@ import pytest
 from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
 from pallas_kernels.gpu import copy_blocks
 from pallas_kernels.gpu.copy_blocks import STAGES, gather_blocks, scatter_blocks
-from tests.gpu_interpreter import RaceError, run
+from tests.interpreted import RaceError, run
 
 N, L, K, B, D = 7, 2, 2, 4, 8
 M = 5

@@ -21,7 +21,7 @@ from jaxgen.step_batch import StepBatch
 from pallas_kernels.gpu import partial_recompute as module
 from pallas_kernels.gpu.partial_recompute import ROWS, STAGES, TILE_K, partial_recompute
 from pallas_kernels.partial_recompute import partial_recompute_ref
-from tests.gpu_interpreter import RaceError, run
+from tests.interpreted import RaceError, run
 
 N, L, K, B, D, E, H = 12, 2, 2, 16, 32, TILE_K * (STAGES + 2), 4
 T = 2 * ROWS * 2 - 80

@@ -10,7 +10,7 @@ from jax import lax
 
 from pallas_kernels.gpu.write_kv import STAGES, write_kv
 from pallas_kernels.write_kv import write_kv_ref
-from tests.gpu_interpreter import RaceError, run
+from tests.interpreted import RaceError, run
 
 N, L, K, B, D = 6, 2, 2, 4, 8
 NUM_CTAS = 2

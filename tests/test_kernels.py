@@ -10,6 +10,7 @@ from jaxgen import kernels
 from jaxgen.config import DType
 from jaxgen.device_info import DeviceInfo
 from jaxgen.kernels import REFERENCE_GPU, Kernels, choose, native_dtypes, reference
+from pallas_kernels.copy_blocks import scatter_blocks_ref
 from pallas_kernels.cpu.build import Recipe, UnavailableError
 from pallas_kernels.ragged_paged_attention import ragged_paged_attention_ref
 from pallas_kernels.write_kv import write_kv_ref
@@ -19,7 +20,8 @@ from tests.native import directory, native
 CPU = DeviceInfo("cpu", "a processor", 2, ("avx2",))
 AMX = DeviceInfo("cpu", "another", 2, ("amx_bf16", "amx_tile"))
 HOPPER = DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0))
-AMPERE = DeviceInfo("gpu", "NVIDIA A100", 108, compute_capability=(8, 0))
+ADA = DeviceInfo("gpu", "NVIDIA L4", 58, compute_capability=(8, 9))
+TURING = DeviceInfo("gpu", "Tesla T4", 40, compute_capability=(7, 5))
 
 
 def chosen(device: DeviceInfo, dtype: DType, head_dim: int = 64, block_size: int = 64) -> Kernels:
@@ -50,7 +52,8 @@ def test_products_stay_with_matrix_units(caplog: pytest.LogCaptureFixture) -> No
 @pytest.mark.parametrize(
     ("device", "dtype", "head_dim", "block_size", "reason"),
     [
-        (AMPERE, "bfloat16", 64, 64, "NVIDIA A100"),
+        (TURING, "float16", 64, 64, "Tesla T4"),
+        (ADA, "bfloat16", 256, 64, "head_dim is 256"),
         (CPU, "float16", 64, 64, "float16"),
         (HOPPER, "float32", 64, 64, "float32"),
         (HOPPER, "bfloat16", 32, 64, "head_dim"),
@@ -65,23 +68,27 @@ def test_where_there_are_none(
     assert reason in caplog.text
 
 
-def test_a_gpu_must_prove_its_kernels(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("device", "name"), [(HOPPER, "hopper"), (ADA, "ampere")])
+def test_a_gpu_must_prove_its_kernels(
+    device: DeviceInfo, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """With the twins in their place, and then with one that is wrong: no GPU is here."""
-    right = Kernels("Hopper", ragged_paged_attention_ref, write_kv_ref)
-    monkeypatch.setattr(kernels, "hopper", lambda num_ctas: right)
-    assert chosen(HOPPER, "bfloat16") is right
-    assert "kernels: Hopper" in caplog.text
+    right = Kernels("those", ragged_paged_attention_ref, write_kv_ref)
+    monkeypatch.setattr(kernels, name, lambda num_ctas: right)
+    assert chosen(device, "bfloat16") is right
+    assert "kernels: those" in caplog.text
 
     def off(*args: Any, **options: Any) -> Any:
         return ragged_paged_attention_ref(*args, **options) + 0.1
 
-    monkeypatch.setattr(kernels, "hopper", lambda num_ctas: replace(right, ragged_paged_attention=off))
-    assert chosen(HOPPER, "bfloat16") is REFERENCE_GPU
+    monkeypatch.setattr(kernels, name, lambda num_ctas: replace(right, ragged_paged_attention=off))
+    assert chosen(device, "bfloat16") is REFERENCE_GPU
     assert "failed their proof" in caplog.text
 
 
 def test_kernels_of_one_device_are_equal() -> None:
     assert kernels.hopper(132) == kernels.hopper(132) != kernels.hopper(114)
+    assert kernels.ampere(108) == kernels.ampere(108) != kernels.hopper(108)
 
 
 def test_without_a_compiler_a_warning_says_why(
@@ -96,3 +103,13 @@ def test_without_a_compiler_a_warning_says_why(
     assert native_dtypes(CPU) == ()
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "no compiler here" in caplog.text
+
+
+def test_a_gpu_must_prove_its_copies_too(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def off(cache: Any, ids: Any, staging: Any, count: Any) -> Any:
+        return scatter_blocks_ref(cache, ids, staging, count - 1)
+
+    wrong = Kernels("Hopper", ragged_paged_attention_ref, write_kv_ref, scatter_blocks=off)
+    monkeypatch.setattr(kernels, "hopper", lambda num_ctas: wrong)
+    assert chosen(HOPPER, "bfloat16") is REFERENCE_GPU
+    assert "scattered blocks are wrong" in caplog.text

@@ -1,7 +1,7 @@
 """Combines the pieces of contexts that were walked in pieces, each row's from the left: what a walk of the whole
 context does in registers, with the same arithmetic.
 
-A program takes a few query heads of a row at a time and loads several pieces before it needs the first, because the
+A CTA takes a few query heads of a row at a time and loads several pieces before it needs the first, because the
 loads' latency is nearly all there is to wait for.
 """
 
@@ -15,15 +15,16 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float
 
-from pallas_kernels.gpu.attention_config import Ref, Scalar, Walk
+from pallas_kernels.gpu.attention_config import Scalar, Walk
 from pallas_kernels.gpu.attention_items import Pieces
 from pallas_kernels.gpu.online_softmax import FLOOR, Part, merge, normalized, sink
+from pallas_kernels.gpu.persistent import CTA, Items, Ref, repeat
 
 _AHEAD = 8
 """Pieces that are loaded together."""
 _WARPGROUP = 128
 """Threads; vectors in registers are multiples of this."""
-_PROGRAMS = 4
+_CTAS = 4
 """For each of the walk's: several fit on a multiprocessor."""
 
 
@@ -46,13 +47,13 @@ def combine_pieces(
     names = (*operands, "result")
 
     def body(*refs: Ref) -> None:
-        _program(walk, dict(zip(names, refs, strict=True)))
+        _cta(walk, dict(zip(names, refs, strict=True)))
 
     out = plgpu.kernel(
         body,
         out_type=jax.ShapeDtypeStruct((R, K, rows * D), walk.dtype),
-        grid=(walk.programs * _PROGRAMS,),
-        grid_names=("program",),
+        grid=(walk.num_ctas * _CTAS,),
+        grid_names=(CTA,),
         compiler_params=plgpu.CompilerParams(approx_math=True),
         interpret=walk.interpret,
         kernel_name="attention_combine",
@@ -60,21 +61,18 @@ def combine_pieces(
     return out.reshape(R, K, rows, D)
 
 
-def _program(walk: Walk, refs: dict[str, Ref]) -> None:
+def _cta(walk: Walk, refs: dict[str, Ref]) -> None:
     together = heads_together(walk.head_dim)
     per_head = -(-walk.group // together)
     per_row = walk.kv_heads * per_head
-    programs = walk.programs * _PROGRAMS
-    program = lax.axis_index("program")
+    items = Items(refs["num_rows"][0] * per_row, walk.num_ctas * _CTAS)
 
-    def item(n: Scalar, carry: None) -> None:
-        at = n * programs + program
+    def item(n: Scalar) -> None:
+        at = items[n]
         row, head = lax.div(at, per_row), lax.div(lax.rem(at, per_row), per_head)
         _combine(walk, refs, row, head, lax.rem(at, per_head) * together)
-        return carry
 
-    steps = lax.div(refs["num_rows"][0] * per_row - program + (programs - 1), programs)
-    lax.fori_loop(0, steps, item, None)
+    repeat(0, items.mine, item)
 
 
 def _combine(walk: Walk, refs: dict[str, Ref], row: Scalar, head: Scalar, first: Scalar) -> None:

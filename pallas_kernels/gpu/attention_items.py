@@ -4,18 +4,21 @@ Queries are packed for each kv head: the H // K query heads of a row's first tok
 beginning at a multiple of GRANULE packed rows. So a tile is one copy, and a row's outputs are whole granules.
 """
 
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from jax.tree_util import register_dataclass
 from jaxtyping import Array, Bool, Float, Int
 
 GRANULE = 8
 """Packed rows that are copied together: rows of a tile in swizzled shared memory."""
 WARPGROUP_ROWS = 64
 """Packed rows of a warpgroup: those of a wgmma."""
-TILE_GROUPS = 2
-"""Warpgroups that share the keys and values that a tile of queries walks."""
-TILE_ROWS = TILE_GROUPS * WARPGROUP_ROWS
+MOST_GROUPS = 2
+"""Warpgroups that may share the keys and values that a tile of queries walks."""
+MOST_VALUES = 128
+"""Of a head, in a warpgroup's output."""
 KV_TILE = 64
 """Context tokens of a walk's step."""
 PIECE_TILES = 8
@@ -52,7 +55,7 @@ class Items(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """The items of the rows whose contexts are walked in pieces by many programs, then combined."""
+    """The items of the rows whose contexts are walked in pieces by many CTAs, then combined."""
 
     items: Items
     num_rows: Int[Array, "1"]
@@ -76,13 +79,17 @@ class Packing(NamedTuple):
     """Whether the token is a row's."""
 
 
-class Plan(NamedTuple):
+@register_dataclass
+@dataclass(frozen=True)
+class Plan:
     """All that attention needs to know of a step's rows beside their block tables; the same in every layer that has the
     same window."""
 
     pieces: Pieces
     tiles: Items
     packing: Packing
+    tile_groups: int = field(metadata={"static": True})
+    """Warpgroups of WARPGROUP_ROWS packed queries in a tile."""
 
 
 def make_plan(
@@ -96,13 +103,29 @@ def make_plan(
     num_blocks: int,
     block_size: int,
     window: int | None,
+    tile_groups: int,
 ) -> Plan:
     """For T tokens, and a cache of ``num_blocks``."""
-    R = len(context_lens)
+    R, tile_rows = len(context_lens), tile_groups * WARPGROUP_ROWS
     batch = make_batch(query_starts, context_lens, num_rows, group)
     pieces = make_pieces(batch, num_decodes, group, window, piece_capacity(num_blocks, block_size, R))
-    tiles = make_tiles(batch, pieces.num_rows[0], T, group, window, TILE_ROWS)
-    return Plan(pieces, tiles, make_packing(batch, pieces, T, group, num_granules(T, R, group, TILE_ROWS)))
+    tiles = make_tiles(batch, pieces.num_rows[0], T, group, window, tile_rows)
+    packing = make_packing(batch, pieces, T, group, num_granules(T, R, group, tile_rows))
+    return Plan(pieces, tiles, packing, tile_groups)
+
+
+def best_tile_groups(T: int, group: int, kv_heads: int, head_dim: int, num_ctas: int) -> int:
+    """Warpgroups of a tile: one where T tokens of one row are then still no more tiles than CTAs, and so all are walked
+    at once, or where a head's values occupy several; else as many as can share keys and values. No bit depends on
+    it."""
+    at_once = T * group * kv_heads <= WARPGROUP_ROWS * num_ctas
+    return 1 if at_once or value_slices(head_dim) > 1 else MOST_GROUPS
+
+
+def value_slices(head_dim: int) -> int:
+    """Slices of a head's values, of MOST_VALUES at most, each with a warpgroup of its own for the same queries: the
+    registers of a warpgroup hold the output of a piece and of those before it."""
+    return -(-head_dim // MOST_VALUES)
 
 
 def make_batch(

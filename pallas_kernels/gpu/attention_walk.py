@@ -1,5 +1,6 @@
-"""The walk over contexts on Hopper: a persistent grid takes items one after another; a program's last warpgroup fetches
-queries, keys and values by bulk copies (TMA), the others compute, 64 packed queries each, on the same keys and values.
+"""The walk over contexts. This is the body for Hopper: a persistent grid takes items one after another; a CTA's last
+warpgroup fetches queries, keys and values by bulk copies (TMA), the others compute, on the same keys and values: each
+for 64 packed queries, or where heads are large for a slice of 64 queries' values.
 
 One body, two configurations. In pieces: an item is one piece of a decode's context, and its maximum, sum and output are
 stored as they are. Whole: an item walks all of its context and merges the pieces in registers, in the same order and
@@ -16,25 +17,17 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.gpu.attention_config import QUERY_SLOTS, Item, Ref, Scalar, Walk, for_each_item, scratch
+from pallas_kernels.gpu import attention_ampere
+from pallas_kernels.gpu.attention_config import Item, Scalar, Walk, for_each_item, scratch
 from pallas_kernels.gpu.attention_fetch import fetch
-from pallas_kernels.gpu.attention_items import GRANULE, KV_TILE, PIECE_TILES, WARPGROUP_ROWS, Items
-from pallas_kernels.gpu.online_softmax import (
-    FLOOR,
-    LOG2_E,
-    MASKED,
-    Part,
-    along_rows,
-    ceiling,
-    merge,
-    normalized,
-    power_of_two,
-    sink,
-)
+from pallas_kernels.gpu.attention_items import GRANULE, KV_TILE, MOST_VALUES, WARPGROUP_ROWS, Items
+from pallas_kernels.gpu.attention_tile import walk_item, weigh
+from pallas_kernels.gpu.online_softmax import Part, normalized
+from pallas_kernels.gpu.persistent import CTA, Ref
 
-_FETCH_REGISTERS = 40
-_COMPUTE_REGISTERS = {1: 240, 2: 232}
-"""Of a thread, by the number of computing warpgroups."""
+_FETCH_REGISTERS = 32
+_COMPUTE_REGISTERS = 240
+"""Of a thread; with two warpgroups that compute, all that there are."""
 
 
 def walk_contexts(
@@ -57,31 +50,35 @@ def walk_contexts(
     if sinks is not None:
         operands["sinks"] = sinks
     if walk.in_pieces:
-        shapes = {"maximum": (n, K, rows), "total": (n, K, rows), "output": (n, K, rows, D)}
+        each = rows if walk.bulk else WARPGROUP_ROWS
+        shapes = {"maximum": (n, K, each), "total": (n, K, each), "output": (n, K, rows, D)}
         results = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
     else:
         results = {"output": jax.ShapeDtypeStruct((K, P // GRANULE, GRANULE, D), q.dtype)}
     names = (*operands, *(f"result_{name}" for name in results))
 
+    run, memory = (_run, scratch(walk)) if walk.bulk else (attention_ampere.run, attention_ampere.scratch(walk))
+
     def body(*refs: Ref, **shared: Ref) -> None:
-        _program(walk, dict(zip(names, refs, strict=True)), shared)
+        run(walk, dict(zip(names, refs, strict=True)), shared)
 
     out = plgpu.kernel(
         body,
         out_type=tuple(results.values()),
-        scratch_types=scratch(walk),
-        grid=(walk.programs,),
-        grid_names=("program",),
-        num_threads=walk.compute_groups + 1,
+        scratch_types=memory,
+        grid=(walk.num_ctas,),
+        grid_names=(CTA,),
+        num_threads=walk.compute_groups + walk.bulk,
         thread_name="warpgroup",
-        compiler_params=plgpu.CompilerParams(approx_math=True),
+        # A row is reduced within a warp, which takes no shared memory.
+        compiler_params=plgpu.CompilerParams(approx_math=True, reduction_scratch_bytes=0),
         interpret=walk.interpret,
         kernel_name=walk.name,
     )(*operands.values())
     return Part(*out) if walk.in_pieces else out[0].reshape(K, P, D)
 
 
-def _program(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref]) -> None:
+def _run(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref]) -> None:
     group = lax.axis_index("warpgroup")
 
     @pl.when(group == walk.compute_groups)
@@ -91,7 +88,7 @@ def _program(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref]) -> None:
 
     @pl.when(group < walk.compute_groups)
     def _() -> None:
-        plgpu.set_max_registers(_COMPUTE_REGISTERS[walk.compute_groups], action="increase")
+        plgpu.set_max_registers(_COMPUTE_REGISTERS, action="increase")
         for_each_item(walk, refs, partial(_attend, walk, refs, shared, group))
         plgpu.wait_smem_to_gmem(0)
 
@@ -100,22 +97,12 @@ def _attend(
     walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], group: Scalar, n: Scalar, item: Item, walked: Scalar
 ) -> Scalar:
     """One warpgroup's share of an item."""
-    slot = lax.rem(n, QUERY_SLOTS)
-    q = shared["q"].at[slot, group]
-    fold = partial(_fold, walk, shared, group, q, item.origin + group * WARPGROUP_ROWS)
+    slot, rows = lax.rem(n, walk.query_slots), lax.div(group, walk.slices)
+    q = shared["q"].at[slot, rows]
+    fold = partial(_fold, walk, shared, group, q, item.origin + rows * WARPGROUP_ROWS)
     plgpu.barrier_wait(shared["q_full"].at[slot])
 
-    def piece(p: Scalar, carry: tuple[Part, Scalar]) -> tuple[Part, Scalar]:
-        running, walked = carry
-        first, last = jnp.maximum(item.begin, p * PIECE_TILES), jnp.minimum(item.end, (p + 1) * PIECE_TILES)
-        part, walked = lax.fori_loop(first, last, fold, (_nothing(walk), walked))
-        return merge(running, part), walked
-
-    if walk.in_pieces:
-        part, walked = lax.fori_loop(item.begin, item.end, fold, (_nothing(walk), walked))
-    else:
-        first, last = lax.div(item.begin, PIECE_TILES), lax.div(item.end + (PIECE_TILES - 1), PIECE_TILES)
-        part, walked = lax.fori_loop(first, last, piece, (_beginning(walk, refs, group, item), walked))
+    part, walked = walk_item(walk, refs, item, rows, fold, walked)
     _show(walk, q)
     plgpu.barrier_arrive(shared["q_consumed"].at[slot])
     plgpu.wait_smem_to_gmem(0)
@@ -135,19 +122,14 @@ def _fold(
     """One KV tile more."""
     part, walked = carry
     stage = lax.rem(walked, walk.stages)
-    k, v = shared["k"].at[stage], shared["v"].at[stage]
+    k, v = shared["k"].at[stage], shared["v"].at[stage, lax.rem(group, walk.slices)]
     await_tile(shared["k_full"].at[stage])
-    scores = jnp.where(_seen(walk, origin, tile), _scores(walk, q, k), MASKED)
-    maximum = jnp.maximum(part.maximum, ceiling(scores.max(axis=1)))
-    keep = power_of_two(part.maximum - maximum)
-    weights = jnp.exp2(scores - along_rows(maximum, scores.shape))
-    total = part.total * keep + weights.sum(axis=1)
-    output = part.output * along_rows(keep, part.output.shape)
+    part, weights = weigh(walk, origin, tile, _products(walk, q, k), part)
     await_tile(shared["v_full"].at[stage])
-    output = _add_weighted(walk, shared, group, output, weights.astype(walk.dtype), v)
+    output = _add_weighted(walk, shared, group, part.output, weights, v)
     _show(walk, k, v)
     plgpu.barrier_arrive(shared["consumed"].at[stage])
-    return Part(maximum, total, output), walked + 1
+    return part._replace(output=output), walked + 1
 
 
 def await_tile(full: Ref) -> None:
@@ -155,32 +137,19 @@ def await_tile(full: Ref) -> None:
     plgpu.barrier_wait(full)
 
 
-def _seen(walk: Walk, origin: Scalar, tile: Scalar) -> Any:
-    """Which keys of a tile each packed query sees. Query i of a warpgroup is query head (origin + i) % group at
-    position (origin + i) // group, and key <= x // group is key * group <= x, so nothing is divided."""
-    shape, layout = (WARPGROUP_ROWS, KV_TILE), plgpu.Layout.WGMMA
-    query = plgpu.broadcasted_iota(jnp.int32, shape, 0, layout=layout)
-    key = plgpu.broadcasted_iota(jnp.int32, shape, 1, layout=layout)
-    ahead = query - key * walk.group
-    least = tile * (KV_TILE * walk.group) - origin
-    seen = ahead >= least
-    if walk.window is not None:
-        seen &= ahead < least + walk.window * walk.group
-    return seen
-
-
-def _scores(walk: Walk, q: Ref, k: Ref) -> Any:
-    """Of a warpgroup's queries and a tile of keys, in the exponents' unit."""
+def _products(walk: Walk, q: Ref, k: Ref) -> Any:
+    """Of a warpgroup's queries and a tile of keys."""
     _show(walk, q, k)
 
     def product(accumulator: Ref) -> Any:
-        plgpu.wgmma(accumulator, q, k.transpose((1, 0)))
+        # In steps where heads are large: a compiler keeps all addresses of a step in registers.
+        step = min(walk.head_dim, MOST_VALUES // walk.slices)
+        for first in range(0, walk.head_dim, step):
+            depth = pl.ds(first, step)
+            plgpu.wgmma(accumulator, q.at[:, depth], k.at[:, depth].transpose((1, 0)))
         return accumulator[...]
 
-    scores = pl.run_scoped(product, plgpu.WGMMAAccumulatorRef((WARPGROUP_ROWS, KV_TILE), jnp.float32))
-    if walk.soft_cap is None:
-        return scores * (walk.scale * LOG2_E)
-    return jnp.tanh(scores * (walk.scale / walk.soft_cap)) * (walk.soft_cap * LOG2_E)
+    return pl.run_scoped(product, plgpu.WGMMAAccumulatorRef((WARPGROUP_ROWS, KV_TILE), jnp.float32))
 
 
 def _add_weighted(walk: Walk, shared: dict[str, Ref], group: Scalar, output: Any, weights: Any, v: Ref) -> Any:
@@ -209,27 +178,6 @@ def _show(walk: Walk, *operands: Ref) -> None:
         plgpu.commit_smem()
 
 
-def _nothing(walk: Walk) -> Part:
-    """Of no keys."""
-    shape, rows = (WARPGROUP_ROWS, walk.head_dim), plgpu.Layout.WGMMA.reduce(1)
-    return Part(
-        plgpu.layout_cast(jnp.full(shape[:1], FLOOR, jnp.float32), rows),
-        plgpu.layout_cast(jnp.zeros(shape[:1], jnp.float32), rows),
-        plgpu.layout_cast(jnp.zeros(shape, jnp.float32), plgpu.Layout.WGMMA),
-    )
-
-
-def _beginning(walk: Walk, refs: dict[str, Ref], group: Scalar, item: Item) -> Part:
-    """Of no keys, or of each query head's sink."""
-    nothing = _nothing(walk)
-    if "sinks" not in refs:
-        return nothing
-    first = pl.multiple_of(item.granule * GRANULE + group * WARPGROUP_ROWS, GRANULE)
-    source = refs["sinks"].at[item.head, pl.ds(first, WARPGROUP_ROWS)]
-    sinks = plgpu.load(source, layout=plgpu.Layout.WGMMA.reduce(1), optimized=False)
-    return sink(sinks, nothing.output)
-
-
 def _store_rows(
     walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], group: Scalar, item: Item, part: Part
 ) -> None:
@@ -239,9 +187,9 @@ def _store_rows(
     plgpu.commit_smem()
     granules = WARPGROUP_ROWS // GRANULE
     for g in range(granules):
-        mine = group * granules + g
+        mine = lax.div(group, walk.slices) * granules + g
         source = staging.at[pl.ds(g * GRANULE, GRANULE)]
-        target = refs["result_output"].at[item.head, item.granule + mine]
+        target = refs["result_output"].at[item.head, item.granule + mine, :, _columns(walk, group)]
         pl.when(mine < item.granules)(partial(plgpu.copy_smem_to_gmem, source, target))
 
 
@@ -253,5 +201,16 @@ def _store_piece(
     for name, values in part._asdict().items():
         shared[name].at[group][...] = values
     plgpu.commit_smem()
-    for name in Part._fields:
-        plgpu.copy_smem_to_gmem(shared[name].at[group, rows], refs[f"result_{name}"].at[item.index, item.head])
+    target = refs["result_output"].at[item.index, item.head, :, _columns(walk, group)]
+    plgpu.copy_smem_to_gmem(shared["output"].at[group, rows], target)
+
+    @pl.when(lax.rem(group, walk.slices) == 0)
+    def _() -> None:
+        for name in ("maximum", "total"):
+            plgpu.copy_smem_to_gmem(shared[name].at[group, rows], refs[f"result_{name}"].at[item.index, item.head])
+
+
+def _columns(walk: Walk, group: Scalar) -> Any:
+    """Of a head's output, a warpgroup's."""
+    first = lax.rem(group, walk.slices) * walk.slice_dim
+    return pl.ds(pl.multiple_of(first, walk.slice_dim), walk.slice_dim)

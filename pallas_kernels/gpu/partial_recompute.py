@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, Interpret, Items, Ref, repeat
+from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, Interpret, Items, Ref, put, repeat
 from pallas_kernels.partial_recompute import Angles, Norm
 
 ROWS = 64
@@ -284,8 +284,8 @@ class _Epilogue:
         is_key = (which == 0).astype(jnp.float32)
         cos, sin = cos * is_key + (1 - is_key), sin * is_key
         first, second = (head[:, i * half : (i + 1) * half].astype(jnp.float32) for i in range(2))
-        self.out[:, :half] = (first * cos - second * sin).astype(self.shape.dtype)
-        self.out[:, half:] = (second * cos + first * sin).astype(self.shape.dtype)
+        put(self.out.at[:, :half], (first * cos - second * sin).astype(self.shape.dtype))
+        put(self.out.at[:, half:], (second * cos + first * sin).astype(self.shape.dtype))
 
     def _store(self, token: Int[Array, ""], which: Int[Array, ""], head: Int[Array, ""]) -> None:
         run, block_size = self.shape.run, jnp.int32(self.shape.block_size)

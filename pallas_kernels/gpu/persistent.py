@@ -41,6 +41,15 @@ def copy(source: Ref, destination: Ref) -> None:
     destination[...] = plgpu.load(source, optimized=False)
 
 
+def put(destination: Ref, value: Any) -> None:
+    """Store registers in whatever way there is: jax 0.12 does that only where it is asked to, and may else look for a
+    layout without end."""
+    if hasattr(plgpu, "store"):
+        plgpu.store(destination, value, optimized=False)
+    else:
+        destination[...] = value
+
+
 def stream(
     items: Items, source: Callable[[jax.Array], Ref], destination: Callable[[jax.Array], Ref], stages: Ref, loaded: Ref
 ) -> None:

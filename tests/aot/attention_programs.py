@@ -1,4 +1,4 @@
-"""What to compile ahead of time of the attention kernel for Hopper: calls in models' shapes."""
+"""What to compile ahead of time of the attention kernels: calls in models' shapes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,17 +33,19 @@ class Shape:
 
 SHAPES = {
     "llama_3_8b": Shape(T=256, R=256, H=32, K=8, D=128, L=32, N=2048),
+    "llama_3_8b_long": Shape(T=2048, R=256, H=32, K=8, D=128, L=32, N=2048),
     "opt_6.7b": Shape(T=256, R=256, H=32, K=32, D=128, L=32, N=512),
     "qwen_0.5b": Shape(T=256, R=256, H=14, K=2, D=64, L=24, N=2048),
-    "opt_2.7b": Shape(T=256, R=256, H=32, K=32, D=80, L=32, N=512),
-    "phi_3_mini": Shape(T=256, R=256, H=32, K=32, D=96, L=32, N=512, window=2047),
+    "opt_2.7b": Shape(T=512, R=256, H=32, K=32, D=80, L=32, N=512),
+    "phi_3_mini": Shape(T=2048, R=256, H=32, K=32, D=96, L=32, N=512, window=2047),
     "gpt_oss_20b": Shape(T=256, R=256, H=64, K=8, D=64, L=24, N=2048, window=128, sinks=True),
+    "gemma_2_9b": Shape(T=256, R=256, H=16, K=8, D=256, L=42, N=512, window=4096, soft_cap=50.0),
     "soft_cap_f16_b16": Shape(T=64, R=16, H=8, K=4, D=128, L=2, N=256, B=16, dtype="float16", soft_cap=50.0),
     "blocks_of_128": Shape(T=2048, R=64, H=32, K=8, D=128, L=2, N=256, B=128),
 }
 
 
-def program(shape: Shape) -> tuple[Callable[..., jax.Array], tuple[jax.ShapeDtypeStruct, ...]]:
+def program(shape: Shape, *, bulk: bool = True) -> tuple[Callable[..., jax.Array], tuple[jax.ShapeDtypeStruct, ...]]:
     """A function and the shapes of its arguments, of which the first is the cache."""
 
     def array(dtype: Any, *dimensions: int) -> jax.ShapeDtypeStruct:
@@ -58,6 +60,7 @@ def program(shape: Shape) -> tuple[Callable[..., jax.Array], tuple[jax.ShapeDtyp
             window=shape.window,
             soft_cap=shape.soft_cap,
             sinks=sinks if shape.sinks else None,
+            bulk=bulk,
         )
 
     return call, (

