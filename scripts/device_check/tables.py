@@ -87,17 +87,17 @@ def _attention(result: Result) -> str:
 
 
 def _steps(result: Result, load: StepLoad) -> str:
-    rows, absent = [], COMPILED if load is FULL.steps else NOT_RUN
+    rows = []
     for budget in sorted(load.budgets):
         row = result.row(f"step_{load.name}_{budget}")
         rate = f"{budget / row['seconds']:,.0f}" if state(row) is None else ""
-        times = [_ms(row, absent), _detail_ms(row, "overlapped_seconds")]
+        times = [_ms(row, COMPILED), _detail_ms(row, "overlapped_seconds")]
         rows.append([str(budget), *times, _floor(row), _bound(result, row), _fraction(row), rate])
     text = _table(
         ["token budget", "time, ms", "overlapped, ms", "floor, ms", "bound by", "of the floor", "tokens/s"], rows
     )
     row = result.row(f"step_{load.name}_knee")
-    why = state(row, absent)
+    why = state(row, COMPILED)
     if why is not None:
         return f"{text}\n\nThe knee: {why}; the goal there is {KNEE_GOAL:.2f} of the floor."
     found = row["detail"]

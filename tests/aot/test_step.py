@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxgen.config import CacheConfig, EngineConfig, SchedulerConfig
+from jaxgen.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from jaxgen.kernels import REFERENCE, REFERENCE_GPU, Kernels, ampere, hopper
 from jaxgen.programs import STEP_DONATES, step_program
-from scripts.device_check.shapes import LLAMA3_8B
+from scripts.device_check.shapes import LLAMA3_8B, OPT_6_7B
 from tests.aot.target import H200, Executable, Target, compile_for
 
 CONFIG = EngineConfig(CacheConfig(64, 1024), SchedulerConfig(256, 64, 8192), 0, 4)
@@ -24,17 +24,22 @@ PALLAS_KERNELS = 4 * LLAMA3_8B.num_layers
 
 
 def compile_step(
-    target: Target, kernels: Kernels, donate: tuple[int, ...], num_layers: int = LLAMA3_8B.num_layers
+    target: Target,
+    kernels: Kernels,
+    donate: tuple[int, ...],
+    num_layers: int | None = None,
+    model: ModelConfig = LLAMA3_8B,
 ) -> tuple[Executable, Any, int]:
-    """The step, its cache, and the bytes of cache and rows."""
-    step, args = step_program(replace(LLAMA3_8B, num_layers=num_layers), CONFIG, kernels, CONFIG.scheduler.token_budget)
+    """The step, its cache, and the bytes of cache and rows. ``num_layers`` None: all of them."""
+    model = replace(model, num_layers=num_layers or model.num_layers)
+    step, args = step_program(model, CONFIG, kernels, CONFIG.scheduler.token_budget)
     _, cache, rows, _ = args
     sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves((cache, rows))]
     return compile_for(target, step, args, donate, read=False), cache.data, sum(sizes)
 
 
-def check(target: Target, kernels: Kernels, num_mosaic: int) -> None:
-    compiled, cache, donated = compile_step(target, kernels, STEP_DONATES)
+def check(target: Target, kernels: Kernels, num_mosaic: int, model: ModelConfig = LLAMA3_8B) -> None:
+    compiled, cache, donated = compile_step(target, kernels, STEP_DONATES, model=model)
     assert compiled.aliased == donated
     assert not compiled.copies(cache)
     assert compiled.temporaries < MAX_TEMPORARIES
@@ -50,6 +55,11 @@ def test_with_pallas_kernels(target: Target) -> None:
     check(target, right, num_mosaic=PALLAS_KERNELS)
     with pytest.raises(ValueError, match="Hopper"):
         compile_step(target, wrong, STEP_DONATES, FEW_LAYERS)
+
+
+def test_opt_with_pallas_kernels(target: Target) -> None:
+    """Every query head has a kv head of its own."""
+    check(target, HOPPER if target is H200 else AMPERE, num_mosaic=4 * OPT_6_7B.num_layers, model=OPT_6_7B)
 
 
 def test_weights_are_read_where_they_lie(target: Target) -> None:
