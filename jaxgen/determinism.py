@@ -74,7 +74,9 @@ class Verifier:
         self._progress("each alone: the reference")
         for request in self._requests:
             self._reference[request.request_id] = self._alone(request, self._new_salt())
-        scenarios = (self.again, self.cached, self.together, self.among_strangers, self.continued, self.as_prompt)
+        scenarios = [self.again, self.cached, self.together, self.among_strangers, self.continued, self.as_prompt]
+        if self._engine.offload is not None:
+            scenarios.append(self.restored)
         return [scenario() for scenario in scenarios]
 
     def again(self) -> Scenario:
@@ -147,6 +149,21 @@ class Verifier:
             expected = [_logprobs_text(event.logprobs) for event in reference]
             scenario.compare(request.request_id, expected, [_logprobs_text(found) for found in scored])
         return scenario
+
+    def restored(self) -> Scenario:
+        """Each alone, twice, the others between: meanwhile its prompt has gone to the host's memory."""
+        scenario, salt = self._begin("restored from host memory"), self._new_salt()
+        for request in self._requests:
+            self._alone(request, salt)
+        before = self._restored_tokens()
+        for request in self._requests:
+            self._compare(scenario, request, self._alone(request, salt))
+        scenario.happened["restored tokens"] = self._restored_tokens() - before
+        return scenario
+
+    def _restored_tokens(self) -> int:
+        offload = self._engine.stats().offload
+        return 0 if offload is None else offload.restored_tokens
 
     def _begin(self, name: str) -> Scenario:
         self._progress(name)

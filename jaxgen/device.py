@@ -13,9 +13,9 @@ from jaxgen.models import PackedParams
 from jaxgen.models.packing import pack_params
 from jaxgen.programs import CompiledStep
 from jaxgen.row_state import RowLoader, has_penalties, init_rows
-from jaxgen.scheduler import StepPlan
 from jaxgen.step import StepOutput
 from jaxgen.step_batch import Packer
+from jaxgen.step_plan import StepPlan
 
 logger = logging.getLogger(__name__)
 

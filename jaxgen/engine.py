@@ -17,10 +17,11 @@ from jaxgen.offload.build import build_offload
 from jaxgen.programs import CompiledStep, compile_step
 from jaxgen.request import EngineStats, FinishReason, Request, RequestRefusedError, TokenEvent
 from jaxgen.row_state import MAX_MASKED_TOKENS
-from jaxgen.scheduler import Scheduler, StepPlan
+from jaxgen.scheduler import Scheduler
 from jaxgen.sequence import Sequence
 from jaxgen.step import StepOutput
 from jaxgen.step_events import EventMaker
+from jaxgen.step_plan import StepPlan
 
 logger = logging.getLogger(__name__)
 

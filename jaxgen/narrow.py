@@ -12,9 +12,10 @@ import numpy as np
 from jaxgen.config import EngineConfig, ModelConfig
 from jaxgen.device import Device
 from jaxgen.request import MAX_LOGPROBS, Request, SamplingParams
-from jaxgen.scheduler import Scheduler, StepPlan
+from jaxgen.scheduler import Scheduler
 from jaxgen.sequence import Sequence
 from jaxgen.step import StepOutput
+from jaxgen.step_plan import StepPlan
 
 logger = logging.getLogger(__name__)
 

@@ -2,59 +2,20 @@
 
 from bisect import bisect_left, insort
 from collections import deque
-from dataclasses import dataclass
-from functools import cached_property
 
 from jaxgen.block_pool import BlockPool
 from jaxgen.config import CacheConfig, SchedulerConfig
-from jaxgen.offload.tier import OffloadTier, Restore, Save
+from jaxgen.offload.tier import OffloadTier
 from jaxgen.prefix_cache import PrefixCache
 from jaxgen.request import FinishReason, RequestRefusedError
-from jaxgen.sequence import Chunk, Sequence, SequenceStatus
+from jaxgen.sequence import Chunk, Restore, Sequence, SequenceStatus
+from jaxgen.step_plan import Outcome, StepPlan
 
 MAX_OVERTAKEN = 16
 """How often younger sequences may be admitted before a waiting one that does not fit yet."""
 
 ADMISSION_WINDOW = 16
 """Most waiting sequences passed over in one step, so that a step's cost does not grow with the number waiting."""
-
-
-@dataclass(frozen=True)
-class StepPlan:
-    """What one step computes: chunks of length 1 first, then the longer ones; at most one chunk of a sequence.
-
-    ``admitted`` are the sequences that begin to run with it: their rows on the device are to be loaded before the step.
-    """
-
-    chunks: tuple[Chunk, ...]
-    admitted: tuple[Sequence, ...] = ()
-    saves: tuple[Save, ...] = ()
-    """Blocks to copy to the host before the step."""
-    restores: tuple[Restore, ...] = ()
-    """Of admitted sequences, to begin now."""
-
-    @cached_property
-    def num_tokens(self) -> int:
-        return sum([chunk.length for chunk in self.chunks])
-
-    @property
-    def num_positions(self) -> int:
-        """How many tokens are before each of its tokens, summed."""
-        return sum([chunk.length * (chunk.start + chunk.end - 1) // 2 for chunk in self.chunks])
-
-    @cached_property
-    def num_samples(self) -> int:
-        return sum([chunk.samples for chunk in self.chunks])
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What a step brought a sequence: a token, an end, or both. ``index`` is that of its chunk in the plan."""
-
-    sequence: Sequence
-    index: int
-    token: int | None
-    finish_reason: FinishReason | None
 
 
 class Scheduler:

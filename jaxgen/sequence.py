@@ -2,12 +2,9 @@
 
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import Any
 
 from jaxgen.request import FinishReason, Request, SamplingParams
-
-if TYPE_CHECKING:
-    from jaxgen.offload.tier import Restore
 
 
 class SequenceStatus(StrEnum):
@@ -136,3 +133,26 @@ class Chunk:
         self.samples = (
             self.end == len(sequence.tokens) + sequence.num_pending and sequence.max_length > sequence.num_prompt
         )
+
+
+@dataclass(slots=True, eq=False)
+class Restore:
+    """Blocks of a sequence that come from host memory: those of ``keys``, from ``block_table[first]`` on.
+
+    The sequence computes up to token ``start`` meanwhile, and goes on at token ``end`` when they are there.
+    """
+
+    sequence: Sequence
+    first: int
+    blocks: tuple[int, ...]
+    keys: tuple[bytes, ...]
+    pieces: tuple[Any, ...]
+    """Theirs, pinned in the host store."""
+    start: int
+    end: int
+    seconds: float
+    """Predicted, for computing and copying together."""
+    landed: bool = field(default=False)
+    """All of it is in the cache."""
+    cancelled: bool = field(default=False)
+    """The blocks are no longer the sequence's: nothing may be written there."""

@@ -13,8 +13,8 @@ from jaxgen.config import EngineConfig
 from jaxgen.layout import Layout
 from jaxgen.leaf import Leaf
 from jaxgen.row_state import RowState
-from jaxgen.scheduler import StepPlan
 from jaxgen.sequence import Chunk
+from jaxgen.step_plan import StepPlan
 
 FED = -1
 """Stands for the token that the row sampled last, which the device knows before the host does."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from jaxgen.request import TokenEvent, TokenLogprobs
-from jaxgen.scheduler import Outcome, StepPlan
 from jaxgen.sequence import Chunk
 from jaxgen.step import Logprobs, StepOutput
+from jaxgen.step_plan import Outcome, StepPlan
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from jaxgen.kv_cache import cache_shape
 from jaxgen.models import abstract_params
 from jaxgen.request import FinishReason, Request, RequestRefusedError
 from jaxgen.row_state import init_rows
-from jaxgen.scheduler import StepPlan
+from jaxgen.step_plan import StepPlan
 from tests.engines import EOS, LLAMA, compiled_step, engine_config, make_engine, params_of, request, run, tokens
 
 RNG = np.random.default_rng(0)

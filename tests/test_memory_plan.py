@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from jaxgen.config import ConfigError, EngineConfig, EngineOptions
-from jaxgen.memory_plan import GIB, DeviceMemory, block_bytes, resolve
+from jaxgen.config import ConfigError, EngineConfig, EngineOptions, OffloadConfig
+from jaxgen.memory_plan import GIB, DeviceMemory, block_bytes, host_block_bytes, resolve
+from jaxgen.offload.staging import staging_bytes
 from tests.engines import LLAMA
 
 CPU = DeviceMemory("cpu", 8 * GIB)
@@ -92,3 +93,41 @@ def test_prefix_caching_is_on_unless_switched_off() -> None:
 def test_the_decided_budget_is_used_when_none_is_asked_for() -> None:
     assert plan(CPU).scheduler.token_budget == 64
     assert plan(CPU, token_budget=24).scheduler.token_budget == 24
+
+
+def test_host_memory_is_that_of_whole_blocks() -> None:
+    config = plan(GPU, kv_offloading_size=10.5 * BLOCK / GIB, kv_offload_policy="transfer")
+    assert config.offload == OffloadConfig(10, "transfer")
+    assert plan(GPU).offload is None
+
+
+def test_quantised_blocks_are_more() -> None:
+    wide = plan(GPU, kv_offloading_size=1.0).offload
+    narrow = plan(GPU, kv_offloading_size=1.0, kv_host_dtype="int8").offload
+    assert wide is not None
+    assert narrow is not None
+    assert narrow.host_blocks == int(GIB / host_block_bytes(LLAMA, 64, "int8")) > 2 * wide.host_blocks
+
+
+def test_staging_takes_memory_of_the_device_and_of_a_cpu_the_host_pool_too() -> None:
+    staging = staging_bytes(BLOCK)
+    memory = GIB + staging + 100 * BLOCK
+    assert plan(DeviceMemory("gpu", memory), kv_offloading_size=30 * BLOCK / GIB).cache.num_blocks == 100
+    asked: dict[str, Any] = {"kv_offloading_size": 30 * BLOCK / GIB, "num_blocks": 70}
+    assert plan(DeviceMemory("cpu", memory), **asked).cache.num_blocks == 70
+    with pytest.raises(ConfigError, match="--num-blocks 70 would"):
+        plan(DeviceMemory("cpu", memory), **(asked | {"num_blocks": 71}))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"kv_offloading_size": -1.0}, "--kv-offloading-size must be 0"),
+        ({"kv_offloading_size": float("nan")}, "--kv-offloading-size must be 0"),
+        ({"kv_offloading_size": 1e-9}, "does not hold one block"),
+        ({"kv_offloading_size": 1.0, "prefix_caching": False}, "needs the prefix cache"),
+    ],
+)
+def test_host_memory_that_makes_no_sense_is_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        plan(GPU, **options)

@@ -7,8 +7,9 @@ import pytest
 from jaxgen.config import CacheConfig, SchedulerConfig
 from jaxgen.prefix_cache import root_key
 from jaxgen.request import FinishReason, Request, SamplingParams
-from jaxgen.scheduler import Scheduler, StepPlan
+from jaxgen.scheduler import Scheduler
 from jaxgen.sequence import Sequence
+from jaxgen.step_plan import StepPlan
 
 EOS = 2
 BLOCK = 4

@@ -6,8 +6,9 @@ import pytest
 
 from jaxgen.config import CacheConfig, SchedulerConfig
 from jaxgen.request import FinishReason, Request, RequestRefusedError, SamplingParams
-from jaxgen.scheduler import ADMISSION_WINDOW, MAX_OVERTAKEN, Outcome, Scheduler, StepPlan
+from jaxgen.scheduler import ADMISSION_WINDOW, MAX_OVERTAKEN, Scheduler
 from jaxgen.sequence import Sequence, SequenceStatus
+from jaxgen.step_plan import Outcome, StepPlan
 
 EOS = 2
 TOKEN = 7

@@ -28,10 +28,11 @@ from hypothesis.stateful import (
 
 from jaxgen.config import CacheConfig, SchedulerConfig
 from jaxgen.offload.host_store import HostStore
-from jaxgen.offload.tier import OffloadTier, Restore, Split
+from jaxgen.offload.tier import OffloadTier, Split
 from jaxgen.request import FinishReason, Request, RequestRefusedError, SamplingParams
-from jaxgen.scheduler import ADMISSION_WINDOW, Outcome, Scheduler, StepPlan
-from jaxgen.sequence import Chunk, Sequence, SequenceStatus
+from jaxgen.scheduler import ADMISSION_WINDOW, Scheduler
+from jaxgen.sequence import Chunk, Restore, Sequence, SequenceStatus
+from jaxgen.step_plan import Outcome, StepPlan
 
 EOS = 0
 STOP_TOKEN = 1

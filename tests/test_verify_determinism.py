@@ -6,12 +6,12 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from jaxgen.config import DType, EngineConfig
+from jaxgen.config import DType, EngineConfig, OffloadConfig
 from jaxgen.determinism import ANSWER_TOKENS, Scenario, Verifier
 from jaxgen.device import Device
 from jaxgen.kernels import REFERENCE, Kernels, native
-from jaxgen.scheduler import StepPlan
 from jaxgen.step import StepOutput
+from jaxgen.step_plan import StepPlan
 from tests.engines import LLAMA, engine_config, make_engine
 from tests.native import native as library
 
@@ -45,6 +45,15 @@ def test_a_request_keeps_its_bits_in_every_circumstance(dtype: DType, kernels: s
         assert scenario.covered, scenario
     assert len(scenarios) == 6
     assert min(scenario.compared for scenario in scenarios.values()) >= 12
+
+
+def test_host_memory_keeps_the_bits_too() -> None:
+    scenarios = verify(replace(CONFIG, offload=OffloadConfig(500, "transfer")))
+    restored = scenarios["restored from host memory"]
+    assert restored.mismatches == []
+    assert restored.happened["restored tokens"] > 100
+    assert all(scenario.passed for scenario in scenarios.values())
+    assert len(scenarios) == 7
 
 
 def test_one_bit_of_one_log_probability_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

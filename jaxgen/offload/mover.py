@@ -28,8 +28,9 @@ from jaxgen.offload.host_dtype import HostDType
 from jaxgen.offload.link import Link, Transfer
 from jaxgen.offload.rates import LinkRate, RateMeter
 from jaxgen.offload.staging import RESTORING_GROUPS
-from jaxgen.offload.tier import OffloadTier, Restore
-from jaxgen.scheduler import StepPlan
+from jaxgen.offload.tier import OffloadTier
+from jaxgen.sequence import Restore
+from jaxgen.step_plan import StepPlan
 
 logger = logging.getLogger(__name__)
 

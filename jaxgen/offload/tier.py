@@ -8,11 +8,11 @@ both end together.
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from jaxgen.offload.host_store import HostStore
-from jaxgen.sequence import Sequence
+from jaxgen.sequence import Restore, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,30 +21,6 @@ class Save:
 
     block: int
     key: bytes
-
-
-@dataclass(slots=True, eq=False)
-class Restore:
-    """Blocks of a sequence that come from the host: those of ``keys``, from ``block_table[first]`` on.
-
-    The sequence computes up to ``start`` meanwhile, and goes on at ``end`` when they are there.
-    """
-
-    sequence: Sequence
-    first: int
-    blocks: tuple[int, ...]
-    keys: tuple[bytes, ...]
-    pieces: tuple[Any, ...]
-    """Theirs, pinned in the store until ``OffloadTier.release``."""
-    start: int
-    """Token."""
-    end: int
-    """Token; past the last that is restored."""
-    seconds: float
-    """Predicted, for recomputing and restoring together."""
-    landed: bool = field(default=False)
-    cancelled: bool = field(default=False)
-    """Its blocks are no longer its own: nothing may be written there."""
 
 
 @dataclass(frozen=True, slots=True)

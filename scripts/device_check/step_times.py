@@ -22,8 +22,8 @@ from jaxgen.memory_plan import block_bytes
 from jaxgen.models import PackedParams, abstract_params
 from jaxgen.programs import CompiledStep
 from jaxgen.request import Request, SamplingParams
-from jaxgen.scheduler import StepPlan
 from jaxgen.sequence import Chunk, Sequence
+from jaxgen.step_plan import StepPlan
 from jaxgen.token_budget import Ceilings, knee, roofline_budget
 from scripts.device_check.kernels import BLOCK_SIZE, kernels_for
 from scripts.device_check.part import Part, Shared

@@ -1,0 +1,46 @@
+"""What the scheduler decides for a step, and what a step brings its sequences. Host only, no jax."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from jaxgen.offload.tier import Save
+from jaxgen.request import FinishReason
+from jaxgen.sequence import Chunk, Restore, Sequence
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """What one step computes: chunks of length 1 first, then the longer ones; at most one chunk of a sequence.
+
+    ``admitted`` are the sequences that begin to run with it: their rows on the device are to be loaded before the step.
+    """
+
+    chunks: tuple[Chunk, ...]
+    admitted: tuple[Sequence, ...] = ()
+    saves: tuple[Save, ...] = ()
+    """Blocks to copy to the host before the step."""
+    restores: tuple[Restore, ...] = ()
+    """Of admitted sequences, to begin now."""
+
+    @cached_property
+    def num_tokens(self) -> int:
+        return sum([chunk.length for chunk in self.chunks])
+
+    @property
+    def num_positions(self) -> int:
+        """How many tokens are before each of its tokens, summed."""
+        return sum([chunk.length * (chunk.start + chunk.end - 1) // 2 for chunk in self.chunks])
+
+    @cached_property
+    def num_samples(self) -> int:
+        return sum([chunk.samples for chunk in self.chunks])
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a step brought a sequence: a token, an end, or both. ``index`` is that of its chunk in the plan."""
+
+    sequence: Sequence
+    index: int
+    token: int | None
+    finish_reason: FinishReason | None
