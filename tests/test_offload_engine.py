@@ -110,9 +110,11 @@ def test_what_came_back_counts_as_cached() -> None:
 
 
 def test_an_abort_in_mid_transfer_leaves_nothing(expected: Any) -> None:
+    """Its blocks are others' when the copy lands; these have a salt, so that they begin at once."""
     engine = make_engine(config=small(bandwidth=1e6))
     run(engine, requests("abcdef"))
-    first, *others = requests("abc")
+    first = requests("a")[0]
+    others = [replace(one, cache_salt="other") for one in requests("bd", max_tokens=40)]
     engine.add(first)
     engine.step()
     assert engine.offload is not None
