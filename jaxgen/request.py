@@ -185,9 +185,9 @@ class EngineStatus:
     stalled_seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class OffloadStats:
-    """A snapshot of what host memory does for the cache; but for the sizes, counters that only grow."""
+    """What host memory does for the cache: sizes, and counters that only grow."""
 
     host_blocks_total: int = 0
     host_blocks: int = 0

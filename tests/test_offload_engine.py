@@ -9,8 +9,8 @@ import pytest
 
 from jaxgen.config import EngineConfig, OffloadConfig, OffloadPolicy
 from jaxgen.engine import Engine
-from jaxgen.offload.tier import OffloadTier, Split, TierCounters
-from jaxgen.request import FinishReason, Request, TokenEvent
+from jaxgen.offload.tier import OffloadTier, Split
+from jaxgen.request import FinishReason, OffloadStats, Request, TokenEvent
 from tests.engines import LLAMA, engine_config, make_engine, request, run
 
 BLOCK = 8
@@ -34,7 +34,7 @@ def answers(events: dict[str, list[TokenEvent]]) -> dict[str, list[TokenEvent]]:
     return {name: [replace(event, cached_tokens=None) for event in of_one] for name, of_one in events.items()}
 
 
-def counters(engine: Engine) -> TierCounters:
+def counters(engine: Engine) -> OffloadStats:
     assert engine.offload is not None
     return engine.offload.tier.counters
 

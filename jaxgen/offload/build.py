@@ -1,7 +1,7 @@
 """Puts the parts of offloading together for an engine."""
 
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxgen.config import EngineConfig, ModelConfig, OffloadConfig, OffloadPolicy
@@ -29,11 +29,11 @@ class Offload:
     def stats(self) -> OffloadStats:
         """A snapshot for metrics."""
         store = self.tier.store
-        return OffloadStats(
+        return replace(
+            self.tier.counters,
             host_blocks_total=store.num_blocks,
             host_blocks=len(store),
             host_evictions=store.evictions,
-            **asdict(self.tier.counters),
             **self.mover.link_stats(),
         )
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxgen.offload.host_store import HostStore
+from jaxgen.request import OffloadStats
 from jaxgen.sequence import Restore, Sequence
 
 
@@ -35,31 +36,14 @@ Planner = Callable[[int, int, int, int], Split]
 """(blocks known to the host, tokens before them, tokens free in a step, sequences that wait) -> how they come back."""
 
 
-@dataclass(slots=True)
-class TierCounters:
-    """What only grows; the names are those of OffloadStats."""
-
-    saved_blocks: int = 0
-    lost_blocks: int = 0
-    host_hit_tokens: int = 0
-    planned_restore_tokens: int = 0
-    planned_recompute_tokens: int = 0
-    restored_tokens: int = 0
-    restores: int = 0
-    recomputes: int = 0
-    failed_restores: int = 0
-    failed_saves: int = 0
-    predicted_seconds: float = 0.0
-    restore_seconds: float = 0.0
-
-
 class OffloadTier:
     """The host's half of the KV cache, as the scheduler and the block pool see it."""
 
     def __init__(self, store: HostStore[Any], *, block_size: int, most_saving: int, planner: Planner) -> None:
         """``most_saving``: blocks that may be on their way to the host at a time."""
         self.store = store
-        self.counters = TierCounters()
+        self.counters = OffloadStats()
+        """Of these the tier counts what it sees; the rest is filled in where a snapshot is made."""
         self._block_size = block_size
         self._most_saving = most_saving
         self.planner = planner
