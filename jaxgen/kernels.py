@@ -13,6 +13,7 @@ from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
 from pallas_kernels.cpu.build import Recipe, UnavailableError
 from pallas_kernels.cpu.library import DTYPES, Library, load
 from pallas_kernels.packed_product import pack, rows
+from pallas_kernels.partial_recompute import partial_recompute_ref
 from pallas_kernels.proof import prove_cache_kernels, prove_copies
 from pallas_kernels.ragged_paged_attention import ragged_paged_attention_ref
 from pallas_kernels.write_kv import write_kv_ref
@@ -44,6 +45,7 @@ class Kernels:
     """None: XLA's own products, of weights as they are."""
     gather_blocks: Kernel = gather_blocks_ref
     scatter_blocks: Kernel = scatter_blocks_ref
+    partial_recompute: Kernel = partial_recompute_ref
     separate_layers: bool = False
     """The program has the layers one after another, and their matrices are arrays of their own."""
 

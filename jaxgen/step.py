@@ -68,30 +68,37 @@ def make_step(graph: Graph, vocab_size: int, width: int, row_layout: Layout) -> 
     ) -> tuple[KVCache, RowState, StepOutput]:
         model = bind(graph, params)
         batch, rows = unpack(words, rows, width, cache.block_size, cache.num_slots)
-        rows = _count(rows, row_layout, batch)
+        rows = count_tokens(rows, row_layout, batch)
         hidden, cache = model(batch, cache)
-        last = jnp.maximum(batch.query_starts[1:] - 1, 0)
-        logits = model.logits(hidden[last], batch.num_rows)
-        chosen = RowParams(**row_layout.split(rows.params[batch.rows]))
-        tokens = sample(logits, chosen, rows.penalties, batch.rows, batch.context_lens)
-        rows = replace(rows, last_tokens=rows.last_tokens.at[batch.rows].set(tokens, mode="drop"))
-        R, T = len(last), len(batch.tokens)
-        logprobs = lax.cond(
-            batch.want_logprobs,
-            lambda: Logprobs(*token_logprobs(logits, tokens)),
-            lambda: Logprobs.zeros(R, vocab_size),
-        )
-        prompt_logprobs = lax.cond(
-            jnp.any(batch.prompt_targets >= 0),
-            lambda: _prompt_logprobs(model, hidden, batch.prompt_targets, vocab_size, tile=min(R, T)),
-            lambda: Logprobs.zeros(T, vocab_size),
-        )
-        return cache, rows, StepOutput(tokens, logprobs, prompt_logprobs)
+        return cache, *choose_tokens(model, hidden, rows, row_layout, batch, vocab_size)
 
     return step
 
 
-def _count(rows: RowState, row_layout: Layout, batch: StepBatch) -> RowState:
+def choose_tokens(
+    model: Model, hidden: Float[Array, "T D"], rows: RowState, row_layout: Layout, batch: StepBatch, vocab_size: int
+) -> tuple[RowState, StepOutput]:
+    """The end of a step: what each row samples from its last token's final hidden state, and the rows that know it."""
+    last = jnp.maximum(batch.query_starts[1:] - 1, 0)
+    logits = model.logits(hidden[last], batch.num_rows)
+    chosen = RowParams(**row_layout.split(rows.params[batch.rows]))
+    tokens = sample(logits, chosen, rows.penalties, batch.rows, batch.context_lens)
+    rows = replace(rows, last_tokens=rows.last_tokens.at[batch.rows].set(tokens, mode="drop"))
+    R, T = len(last), len(batch.tokens)
+    logprobs = lax.cond(
+        batch.want_logprobs,
+        lambda: Logprobs(*token_logprobs(logits, tokens)),
+        lambda: Logprobs.zeros(R, vocab_size),
+    )
+    prompt_logprobs = lax.cond(
+        jnp.any(batch.prompt_targets >= 0),
+        lambda: _prompt_logprobs(model, hidden, batch.prompt_targets, vocab_size, tile=min(R, T)),
+        lambda: Logprobs.zeros(T, vocab_size),
+    )
+    return rows, StepOutput(tokens, logprobs, prompt_logprobs)
+
+
+def count_tokens(rows: RowState, row_layout: Layout, batch: StepBatch) -> RowState:
     """The rows with this step's generated tokens counted, where penalties want them."""
     R = rows.last_tokens.shape[0]
     params = RowParams(**row_layout.split(rows.params))

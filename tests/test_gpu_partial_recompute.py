@@ -14,7 +14,7 @@ from flax import nnx
 
 from jaxgen.config import CacheConfig, LlamaConfig, OPTConfig, RopeConfig
 from jaxgen.kv_cache import init_cache
-from jaxgen.models.layers import rotary_angles, rotate
+from jaxgen.models.layers import rotary_angles
 from jaxgen.models.llama import Llama
 from jaxgen.models.opt import OPT
 from jaxgen.step_batch import StepBatch
@@ -167,10 +167,8 @@ def test_reference_equals_the_models_layer(config: LlamaConfig | OPTConfig) -> N
     batch = batch_of(tokens - 3, positions, slots, blocks)
     x = jax.random.normal(next(key), (tokens, 64))
     cache = init_cache(config, CacheConfig(8, blocks))
-    angles = None if isinstance(config, OPTConfig) else rotary_angles(config.rope, config.head_dim, positions)
-    turn = [] if angles is None else [lambda heads: rotate(heads, *angles)]
-    norm = None if isinstance(config, OPTConfig) and not config.pre_norm else layer.attn_norm
-    _, want = layer.attn(x if norm is None else norm(x), cache, jnp.int32(1), batch, *turn)
+    angles, norm = layer.angles(positions), layer.input_norm
+    _, want = layer.attn(x if norm is None else norm(x), cache, jnp.int32(1), batch, angles)
     weights: Any = nnx.to_pure_dict(stacked)["attn"]["qkv"]
     recompute = partial(partial_recompute_ref, norm=norm)
     got = recompute(cache.data, jnp.int32(1), x, weights["weight"], weights.get("bias"), angles, slots)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 from jaxgen.config import LlamaConfig, ModelConfig, OPTConfig
 from jaxgen.kv_cache import KVCache
 from jaxgen.leaf import Leaf
+from jaxgen.models.layers import Layer
 from jaxgen.models.llama import Llama
 from jaxgen.models.opt import OPT
 from jaxgen.step_batch import StepBatch
@@ -28,6 +29,10 @@ class Model(Protocol):
     """What a step needs of a family."""
 
     def __call__(self, batch: StepBatch, cache: KVCache) -> tuple[Float[Array, "T D"], KVCache]: ...
+
+    def embedded(self, batch: StepBatch) -> Float[Array, "T W"]: ...
+
+    def final(self, x: Float[Array, "T W"], batch: StepBatch) -> Float[Array, "T D"]: ...
 
     def logits(self, hidden: Float[Array, "n D"], num_rows: Int[Leaf, ""]) -> Float[Array, "n V"]: ...
 
@@ -57,10 +62,31 @@ def graph_of(config: ModelConfig) -> Graph:
     return abstract_model(config)[0]
 
 
+LAYERS = "layers"
+"""Where a family keeps its stacked layers."""
+
+
+def graphs_apart(config: ModelConfig) -> tuple[Graph, Graph]:
+    """The model without its layers, and one layer, which ``bind`` and ``bind_layer`` put together with parameters."""
+    model = nnx.eval_shape(lambda: _build(config, seed=0))
+    layer = nnx.split(getattr(model, LAYERS))[0]
+    delattr(model, LAYERS)
+    return nnx.split(model)[0], layer
+
+
+def bind_layer(graph: Graph, params: PackedParams) -> Layer:
+    """A layer with these parameters, whose paths begin below ``layers``."""
+    return cast(Layer, _merge(graph, params))
+
+
 def bind(graph: Graph, params: PackedParams) -> Model:
     """The model with these parameters, as a step calls it."""
+    return cast(Model, _merge(graph, params))
+
+
+def _merge(graph: Graph, params: PackedParams) -> Any:
     flat: Any = {tuple(path.split(".")): nnx.Param(value) for path, value in params.items()}
-    return cast(Model, nnx.merge(graph, nnx.from_flat_state(flat)))
+    return nnx.merge(graph, nnx.from_flat_state(flat))
 
 
 def abstract_params(config: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:

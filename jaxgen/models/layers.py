@@ -5,7 +5,7 @@ Every parameter may have a leading layer axis (``stack``), which ``scan_layers``
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, cast, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,8 @@ from jaxgen.step_batch import StepBatch
 
 Shape = tuple[int, ...]
 INIT_STD = 0.02
+Angles = tuple[Float[Array, "T 1 half"], Float[Array, "T 1 half"]]
+"""Cosine and sine of each token's rotary angles."""
 _PICKED = (PackedWeight, SeparateWeights)
 """Stacks that say themselves what a layer's weight is."""
 
@@ -152,27 +154,24 @@ def inverse_frequencies(config: RopeConfig, head_dim: int) -> Float[Array, "half
     return frequencies
 
 
-def rotary_angles(
-    config: RopeConfig, head_dim: int, positions: Int[Array, "T"]
-) -> tuple[Float[Array, "T 1 half"], Float[Array, "T 1 half"]]:
+def rotary_angles(config: RopeConfig, head_dim: int, positions: Int[Array, "T"]) -> Angles:
     """Cosine and sine of each token's rotary angles, float32."""
     angles = positions[:, None, None].astype(jnp.float32) * inverse_frequencies(config, head_dim)
     return jnp.cos(angles), jnp.sin(angles)
 
 
-def rotate(
-    x: Float[Array, "T H D"], cos: Float[Array, "T 1 half"], sin: Float[Array, "T 1 half"]
-) -> Float[Array, "T H D"]:
-    """Rotary embedding (Su et al., arXiv 2104.09864) with the halves of a head as pairs, in float32."""
+def rotate(x: Float[Array, "T H D"], angles: Angles | None) -> Float[Array, "T H D"]:
+    """Rotary embedding (Su et al., arXiv 2104.09864) with the halves of a head as pairs, in float32; x if None."""
+    if angles is None:
+        return x
+    cos, sin = angles
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
 
 
 class Attention(nnx.Module):
-    """Self-attention over the blocked cache; query, key and value projections are one product.
-
-    ``turn`` is applied to queries and keys (rotary positions), if given.
-    """
+    """Self-attention over the blocked cache; query, key and value projections are one product, and rotary ``angles``,
+    if given, turn queries and keys."""
 
     def __init__(self, config: ModelConfig, *, bias: bool, rngs: nnx.Rngs, stack: Shape):
         self.config = config
@@ -195,37 +194,47 @@ class Attention(nnx.Module):
         cache: KVCache,
         index: Int[Array, ""],
         batch: StepBatch,
-        turn: Callable[[Float[Array, "T h d"]], Float[Array, "T h d"]] = lambda heads: heads,
+        angles: Angles | None,
     ) -> tuple[Float[Array, "T D"], KVCache]:
         heads, kv_heads = self.config.num_heads, self.config.num_kv_heads
         qkv = self.qkv(x, batch.num_tokens).reshape(x.shape[0], -1, self.config.head_dim)
         q, k, v = qkv[:, :heads], qkv[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :]
-        out, cache = attend(self.config, turn(q), turn(k), v, cache, index, batch)
+        out, cache = attend(self.config, rotate(q, angles), rotate(k, angles), v, cache, index, batch)
         return self.out(out.reshape(x.shape[0], -1), batch.num_tokens), cache
 
 
+@runtime_checkable
+class Layer(Protocol):
+    """A decoder layer of a family. Stacked, all of them; sliced, one."""
+
+    attn: Attention
+
+    def angles(self, positions: Int[Array, "T"]) -> Angles | None: ...
+
+    @property
+    def input_norm(self) -> Callable[[jax.Array], jax.Array] | None: ...
+
+    def __call__(
+        self, x: Float[Array, "T D"], cache: KVCache, index: Int[Array, ""], batch: StepBatch, angles: Angles | None
+    ) -> tuple[Float[Array, "T D"], KVCache]: ...
+
+
 def scan_layers(
-    layers: nnx.Module,
-    num_layers: int,
-    x: Float[Array, "T D"],
-    cache: KVCache,
-    apply: Callable[..., tuple[Float[Array, "T D"], KVCache]],
+    layers: nnx.Module, num_layers: int, x: Float[Array, "T D"], cache: KVCache, batch: StepBatch
 ) -> tuple[Float[Array, "T D"], KVCache]:
-    """Run the stacked ``layers`` one after another: apply(layer, x, cache, index).
+    """Run the stacked ``layers``, each a Layer once it is sliced, one after another.
 
     In a scan, or written out where their matrices are separate arrays. The cache is the scan's carry, which XLA updates
     in place; as a scanned input and output it would be copied whole.
     """
+    angles = cast(Layer, layers).angles(batch.positions)
     graph, stacked = nnx.split(layers)
 
     def pick(index: Any) -> Any:
-        def of_layer(value: Any) -> Any:
-            return value.at(index) if isinstance(value, _PICKED) else value[index]
-
-        return jax.tree.map(of_layer, stacked, is_leaf=lambda value: isinstance(value, _PICKED))
+        return slice_layer(stacked, index)
 
     def run(params: Any, x: Float[Array, "T D"], cache: KVCache, index: Int[Array, ""]) -> Any:
-        return apply(nnx.merge(graph, params), x, cache, index)
+        return cast(Layer, nnx.merge(graph, params))(x, cache, index, batch, angles)
 
     values = jax.tree.leaves(stacked, is_leaf=lambda value: isinstance(value, SeparateWeights))
     if any(isinstance(value, SeparateWeights) for value in values):
@@ -237,3 +246,12 @@ def scan_layers(
         lambda carry, index: (run(pick(index), *carry, index), None), (x, cache), jnp.arange(num_layers)
     )
     return carry
+
+
+def slice_layer(stacked: Any, index: Any) -> Any:
+    """The parameters of layer ``index``, in the structure of ``stacked``, those of all layers."""
+
+    def of_layer(value: Any) -> Any:
+        return value.at(index) if isinstance(value, _PICKED) else value[index]
+
+    return jax.tree.map(of_layer, stacked, is_leaf=lambda value: isinstance(value, _PICKED))

@@ -14,13 +14,13 @@ from jaxgen.config import LlamaConfig
 from jaxgen.kv_cache import KVCache
 from jaxgen.leaf import Leaf
 from jaxgen.models.layers import (
+    Angles,
     Attention,
     Embedding,
     Linear,
     RMSNorm,
     Shape,
     rotary_angles,
-    rotate,
     scan_layers,
 )
 from jaxgen.step_batch import StepBatch
@@ -45,12 +45,30 @@ class LlamaLayers(nnx.Module):
     """All decoder layers, stacked; after ``scan_layers`` slices it, one of them."""
 
     def __init__(self, config: LlamaConfig, *, rngs: nnx.Rngs):
+        self.config = config
         stack = (config.num_layers,)
         norm = partial(RMSNorm, config.hidden_size, eps=config.norm_eps, dtype=config.dtype, stack=stack)
         self.attn_norm = norm()
         self.attn = Attention(config, bias=config.attention_bias, rngs=rngs, stack=stack)
         self.mlp_norm = norm()
         self.mlp = GatedMLP(config, rngs=rngs, stack=stack)
+
+    def angles(self, positions: Int[Array, "T"]) -> Angles | None:
+        """What turns queries and keys, the same in every layer."""
+        return rotary_angles(self.config.rope, self.config.head_dim, positions)
+
+    @property
+    def input_norm(self) -> RMSNorm | None:
+        """What the layer does to its input before the projections."""
+        return self.attn_norm
+
+    def __call__(
+        self, x: Float[Array, "T D"], cache: KVCache, index: Int[Array, ""], batch: StepBatch, angles: Angles | None
+    ) -> tuple[Float[Array, "T D"], KVCache]:
+        """The layer's output, and the cache with its K and V in layer ``index``."""
+        attended, cache = self.attn(self.attn_norm(x), cache, index, batch, angles)
+        x = x + attended
+        return x + self.mlp(self.mlp_norm(x), batch.num_tokens), cache
 
 
 class Llama(nnx.Module):
@@ -67,17 +85,17 @@ class Llama(nnx.Module):
     def __call__(self, batch: StepBatch, cache: KVCache) -> tuple[Float[Array, "T D"], KVCache]:
         """Final hidden states of every token, and the cache with their K and V."""
         batch = plan_attention(self.config, cache, batch)
-        cos, sin = rotary_angles(self.config.rope, self.config.head_dim, batch.positions)
+        x, cache = scan_layers(self.layers, self.config.num_layers, self.embedded(batch), cache, batch)
+        return self.final(x, batch), cache
 
-        def layer(
-            layer: LlamaLayers, x: Float[Array, "T D"], cache: KVCache, index: Int[Array, ""]
-        ) -> tuple[Float[Array, "T D"], KVCache]:
-            attended, cache = layer.attn(layer.attn_norm(x), cache, index, batch, lambda h: rotate(h, cos, sin))
-            x = x + attended
-            return x + layer.mlp(layer.mlp_norm(x), batch.num_tokens), cache
+    def embedded(self, batch: StepBatch) -> Float[Array, "T D"]:
+        """What the first layer takes."""
+        return self.embed(batch.tokens)
 
-        x, cache = scan_layers(self.layers, self.config.num_layers, self.embed(batch.tokens), cache, layer)
-        return self.norm(x), cache
+    def final(self, x: Float[Array, "T D"], batch: StepBatch) -> Float[Array, "T D"]:
+        """Final hidden states, of what the last layer gives."""
+        del batch
+        return self.norm(x)
 
     def logits(self, hidden: Float[Array, "n D"], num_rows: Int[Leaf, ""]) -> Float[Array, "n V"]:
         """Float32 logits of hidden states, of which the first ``num_rows`` are wanted."""

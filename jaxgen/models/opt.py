@@ -12,7 +12,7 @@ from jaxgen.attention import plan_attention
 from jaxgen.config import OPTConfig
 from jaxgen.kv_cache import KVCache
 from jaxgen.leaf import Leaf
-from jaxgen.models.layers import Attention, Embedding, LayerNorm, Linear, Shape, scan_layers
+from jaxgen.models.layers import Angles, Attention, Embedding, LayerNorm, Linear, Shape, scan_layers
 from jaxgen.step_batch import StepBatch
 
 POSITION_OFFSET = 2
@@ -41,12 +41,35 @@ class OPTLayers(nnx.Module):
     """All decoder layers, stacked; after ``scan_layers`` slices it, one of them."""
 
     def __init__(self, config: OPTConfig, *, rngs: nnx.Rngs):
+        self.pre_norm = config.pre_norm
         stack = (config.num_layers,)
         norm = partial(LayerNorm, config.hidden_size, affine=config.norm_affine, dtype=config.dtype, stack=stack)
         self.attn_norm = norm()
         self.attn = Attention(config, bias=config.bias, rngs=rngs, stack=stack)
         self.mlp_norm = norm()
         self.mlp = MLP(config, rngs=rngs, stack=stack)
+
+    def angles(self, positions: Int[Array, "T"]) -> Angles | None:
+        """None: nothing is turned."""
+        del positions
+        return None
+
+    @property
+    def input_norm(self) -> LayerNorm | None:
+        """What the layer does to its input before the projections, if anything."""
+        return self.attn_norm if self.pre_norm else None
+
+    def __call__(
+        self, x: Float[Array, "T D"], cache: KVCache, index: Int[Array, ""], batch: StepBatch, angles: Angles | None
+    ) -> tuple[Float[Array, "T D"], KVCache]:
+        """The layer's output, and the cache with its K and V in layer ``index``."""
+        if self.pre_norm:
+            attended, cache = self.attn(self.attn_norm(x), cache, index, batch, angles)
+            x = x + attended
+            return x + self.mlp(self.mlp_norm(x), batch.num_tokens), cache
+        attended, cache = self.attn(x, cache, index, batch, angles)
+        x = self.attn_norm(x + attended)
+        return self.mlp_norm(x + self.mlp(x, batch.num_tokens)), cache
 
 
 class OPT(nnx.Module):
@@ -69,29 +92,23 @@ class OPT(nnx.Module):
     def __call__(self, batch: StepBatch, cache: KVCache) -> tuple[Float[Array, "T E"], KVCache]:
         """Final hidden states (of the embedding's width) of every token, and the cache with their K and V."""
         batch = plan_attention(self.config, cache, batch)
-        pre_norm = self.config.pre_norm
+        x, cache = scan_layers(self.layers, self.config.num_layers, self.embedded(batch), cache, batch)
+        return self.final(x, batch), cache
 
-        def layer(
-            layer: OPTLayers, x: Float[Array, "T D"], cache: KVCache, index: Int[Array, ""]
-        ) -> tuple[Float[Array, "T D"], KVCache]:
-            if pre_norm:
-                attended, cache = layer.attn(layer.attn_norm(x), cache, index, batch)
-                x = x + attended
-                return x + layer.mlp(layer.mlp_norm(x), batch.num_tokens), cache
-            attended, cache = layer.attn(x, cache, index, batch)
-            x = layer.attn_norm(x + attended)
-            return layer.mlp_norm(x + layer.mlp(x, batch.num_tokens)), cache
-
+    def embedded(self, batch: StepBatch) -> Float[Array, "T D"]:
+        """What the first layer takes."""
         x = self.embed(batch.tokens)
         if self.project_in is not None:
             x = self.project_in(x, batch.num_tokens)
-        x = x + self.positions(batch.positions + POSITION_OFFSET)
-        x, cache = scan_layers(self.layers, self.config.num_layers, x, cache, layer)
+        return x + self.positions(batch.positions + POSITION_OFFSET)
+
+    def final(self, x: Float[Array, "T D"], batch: StepBatch) -> Float[Array, "T E"]:
+        """Final hidden states, of what the last layer gives."""
         if self.norm is not None:
             x = self.norm(x)
         if self.project_out is not None:
             x = self.project_out(x, batch.num_tokens)
-        return x, cache
+        return x
 
     def logits(self, hidden: Float[Array, "n E"], num_rows: Int[Leaf, ""]) -> Float[Array, "n V"]:
         """Float32 logits of hidden states, of which the first ``num_rows`` are wanted."""

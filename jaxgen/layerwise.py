@@ -1,0 +1,155 @@
+"""The step cut into programs by layer, for a cache of which the device holds one layer at a time.
+
+    begin   rows, words of a plan, places of blocks      -> rows, batch, x: the first layer's input
+    layer   one layer's parameters, pool, x, batch, l    -> pool, x: its output; the same program for all layers
+    end     rows, batch, x: the last layer's output      -> rows, StepOutput
+
+One after another they compute what ``jaxgen.step`` does in one program. Between them the pool's blocks may be brought
+from elsewhere: by ``scatter`` as K and V, by ``project`` as the layer's inputs.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxgen.attention import plan_attention
+from jaxgen.config import EngineConfig, ModelConfig
+from jaxgen.kernels import Kernels
+from jaxgen.layer_pool import LayerPool
+from jaxgen.models import LAYERS, PackedParams, abstract_params, bind, bind_layer, graphs_apart
+from jaxgen.models.layers import Layer
+from jaxgen.row_state import RowState, init_rows, row_layout
+from jaxgen.step import StepOutput, choose_tokens, count_tokens
+from jaxgen.step_batch import StepBatch, batch_layout, unpack
+
+_BELOW = f"{LAYERS}."
+
+
+@dataclass(frozen=True)
+class WidthPrograms:
+    """The step of one width (tokens), compiled; pool and rows are donated."""
+
+    begin: Callable[..., tuple[RowState, StepBatch, jax.Array]]
+    layer: Callable[..., tuple[LayerPool, jax.Array]]
+    end: Callable[..., tuple[RowState, StepOutput]]
+
+
+@dataclass(frozen=True)
+class LayerPrograms:
+    """All compiled: steps by width, and what moves blocks, in groups of ``group``."""
+
+    widths: dict[int, WidthPrograms]
+    gather: Callable[..., Any]
+    scatter: Callable[..., LayerPool]
+    project: Callable[..., LayerPool] | None
+    """None: inputs are not kept."""
+    make_pool: Callable[[], LayerPool]
+    group: int
+
+
+def take_apart(params: PackedParams) -> tuple[PackedParams, tuple[PackedParams, ...]]:
+    """The parameters without those of the layers, and those of each layer, on the device. Empties ``params``, so that
+    no more than one of them is in memory twice."""
+    ends: PackedParams = {}
+    layers: list[PackedParams] = []
+    for path in list(params):
+        value = params.pop(path)
+        if not path.startswith(_BELOW):
+            ends[path] = jax.device_put(value)
+            continue
+        layers = layers or [{} for _ in range(len(value))]
+        for of_layer, piece in zip(layers, value, strict=True):
+            of_layer[path.removeprefix(_BELOW)] = jax.device_put(piece)
+    return ends, tuple(layers)
+
+
+def compile_layers(
+    model: ModelConfig, config: EngineConfig, kernels: Kernels, *, num_open: int, group: int, keep_inputs: bool
+) -> LayerPrograms:
+    """For LayerPools of ``num_open`` open blocks a layer. ValueError for kernels that want packed weights."""
+    if kernels.packed is not None:
+        raise ValueError("steps by layer take weights as they are: give them kernels without packed products")
+
+    def make_pool() -> LayerPool:
+        return LayerPool.zeros(model, config.cache, kernels, num_open=num_open, keep_inputs=keep_inputs)
+
+    pool = jax.eval_shape(make_pool)
+    ids, scalar = jax.ShapeDtypeStruct((group,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
+    block, dtype = pool.cache.data.shape[1:], pool.cache.data.dtype
+    kv_piece = jax.ShapeDtypeStruct(block, dtype)
+    x_piece = jax.ShapeDtypeStruct((config.cache.block_size, model.hidden_size), dtype)
+    _, layer = _abstract_apart(model)
+    graph = graphs_apart(model)[1]
+
+    def project(params: PackedParams, pool: LayerPool, *args: Array) -> LayerPool:
+        return pool.project(bind_layer(graph, params), *args)
+
+    return LayerPrograms(
+        {
+            width: _compile_width(model, config, width, pool)
+            for width in {config.scheduler.token_budget, config.narrow_width or config.scheduler.token_budget}
+        },
+        jax.jit(LayerPool.gather).lower(pool, scalar).compile(),
+        jax.jit(LayerPool.scatter, donate_argnums=0).lower(pool, ids, scalar, *[kv_piece] * group).compile(),
+        jax.jit(project, donate_argnums=1).lower(layer, pool, ids, ids, scalar, *[x_piece] * group).compile()
+        if keep_inputs
+        else None,
+        make_pool,
+        group,
+    )
+
+
+def _abstract_apart(model: ModelConfig) -> tuple[PackedParams, PackedParams]:
+    """Shapes of the parameters without the layers', and of one layer's."""
+    shapes = abstract_params(model)
+    ends = {path: shape for path, shape in shapes.items() if not path.startswith(_BELOW)}
+    layer = {
+        path.removeprefix(_BELOW): jax.ShapeDtypeStruct(shape.shape[1:], shape.dtype)
+        for path, shape in shapes.items()
+        if path.startswith(_BELOW)
+    }
+    return ends, layer
+
+
+def _compile_width(model: ModelConfig, config: EngineConfig, width: int, pool: Any) -> WidthPrograms:
+    ends_graph, layer_graph = graphs_apart(model)
+    ends_shapes, layer_shapes = _abstract_apart(model)
+    params_layout, vocab_size = row_layout(config), model.vocab_size
+
+    def begin(
+        params: PackedParams, pool: LayerPool, rows: RowState, words: Int[Array, "W"], places: Int[Array, "N"]
+    ) -> tuple[RowState, StepBatch, Float[Array, "T E"]]:
+        batch, rows = unpack(words, rows, width, config.cache.block_size, config.cache.num_slots)
+        rows = count_tokens(rows, params_layout, batch)
+        batch = plan_attention(model, pool.cache, pool.placed(batch, places))
+        return rows, batch, bind(ends_graph, params).embedded(batch)
+
+    def layer(
+        params: PackedParams, pool: LayerPool, x: Float[Array, "T E"], batch: StepBatch, index: Int[Array, ""]
+    ) -> tuple[LayerPool, Float[Array, "T E"]]:
+        batch = pool.of_layer(batch, index)
+        one: Layer = bind_layer(layer_graph, params)
+        pool = pool.keep(x, batch.slots)
+        x, cache = one(x, pool.cache, jnp.int32(0), batch, one.angles(batch.positions))
+        return LayerPool(cache, pool.inputs, pool.num_blocks, pool.num_open), x
+
+    def end(
+        params: PackedParams, rows: RowState, x: Float[Array, "T E"], batch: StepBatch
+    ) -> tuple[RowState, StepOutput]:
+        ends = bind(ends_graph, params)
+        return choose_tokens(ends, ends.final(x, batch), rows, params_layout, batch, vocab_size)
+
+    rows = jax.eval_shape(lambda: init_rows(config, vocab_size))
+    words = jax.ShapeDtypeStruct((batch_layout(width, config.scheduler.max_num_seqs).size,), jnp.int32)
+    places = jax.ShapeDtypeStruct((config.cache.num_blocks,), jnp.int32)
+    _, batch, x = jax.eval_shape(begin, ends_shapes, pool, rows, words, places)
+    scalar = jax.ShapeDtypeStruct((), jnp.int32)
+    return WidthPrograms(
+        jax.jit(begin, donate_argnums=2).lower(ends_shapes, pool, rows, words, places).compile(),
+        jax.jit(layer, donate_argnums=1).lower(layer_shapes, pool, x, batch, scalar).compile(),
+        jax.jit(end, donate_argnums=1).lower(ends_shapes, rows, x, batch).compile(),
+    )
