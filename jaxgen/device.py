@@ -12,7 +12,7 @@ from jaxgen.kv_cache import init_cache
 from jaxgen.models import PackedParams
 from jaxgen.models.packing import pack_params
 from jaxgen.programs import CompiledStep
-from jaxgen.row_state import RowLoader, has_penalties, init_rows
+from jaxgen.row_state import RowLoader, init_rows
 from jaxgen.step import StepOutput
 from jaxgen.step_batch import Packer
 from jaxgen.step_plan import StepPlan
@@ -74,10 +74,7 @@ class Device:
 
     def load(self, plan: StepPlan) -> None:
         """Load the rows that the plan admits."""
-        for sequence in plan.admitted:
-            self.rows = self._compiled.load_row(self.rows, self._loader.words(sequence))
-            if has_penalties(sequence.params):
-                self.rows = self._compiled.load_penalties(self.rows, *self._loader.penalties(sequence))
+        self.rows = self._compiled.rows.load(self.rows, plan, self._loader)
 
     def run(self, plan: StepPlan, *, narrow: bool | None = None) -> StepOutput:
         """Load the rows that the plan admits and dispatch its step.

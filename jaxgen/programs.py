@@ -12,14 +12,31 @@ from jaxgen.kernels import REFERENCE, Kernels
 from jaxgen.kv_cache import KVCache, init_cache
 from jaxgen.models import graph_of
 from jaxgen.models.packing import abstract_packed_params
-from jaxgen.row_state import RowLoader, RowState, init_rows, load_penalties, load_row, row_layout
+from jaxgen.row_state import RowLoader, RowState, has_penalties, init_rows, load_penalties, load_row, row_layout
 from jaxgen.step import Step, StepOutput, make_step
 from jaxgen.step_batch import batch_layout
+from jaxgen.step_plan import StepPlan
 
 CompiledProgram = Callable[..., tuple[KVCache, RowState, StepOutput]]
 """A compiled Step, which takes the words as a numpy array too."""
 STEP_DONATES = (1, 2)
 """Arguments of a Step that it updates in place: cache and rows."""
+
+
+@dataclass(frozen=True)
+class RowPrograms:
+    """What loads a row's state before a step."""
+
+    load_row: Callable[..., RowState]
+    load_penalties: Callable[..., RowState]
+
+    def load(self, rows: RowState, plan: StepPlan, loader: RowLoader) -> RowState:
+        """The rows with those that the plan admits."""
+        for sequence in plan.admitted:
+            rows = self.load_row(rows, loader.words(sequence))
+            if has_penalties(sequence.params):
+                rows = self.load_penalties(rows, *loader.penalties(sequence))
+        return rows
 
 
 @dataclass(frozen=True)
@@ -29,8 +46,7 @@ class CompiledStep:
     run: CompiledProgram
     narrow: CompiledProgram | None
     """The step of ``config.narrow_width`` tokens, for plans of decodes only."""
-    load_row: Callable[..., RowState]
-    load_penalties: Callable[..., RowState]
+    rows: RowPrograms
     kernels: Kernels
     temporary_bytes: int
     aliased_bytes: int
@@ -40,21 +56,27 @@ def compile_step(model: ModelConfig, config: EngineConfig, kernels: Kernels = RE
     """Compile for this model and configuration, with these kernels. Cache and rows are donated, so updated in place."""
     wide: Any = _compile_width(model, config, kernels, config.scheduler.token_budget)
     narrow: Any = _compile_width(model, config, kernels, config.narrow_width) if config.narrow_width else None
-    rows = jax.eval_shape(lambda: init_rows(config, model.vocab_size))
-    row = jax.ShapeDtypeStruct((RowLoader(config, model.vocab_size).num_words,), jnp.int32)
-    seen = jax.ShapeDtypeStruct((model.vocab_size,), jnp.bool_)
-    counts = jax.ShapeDtypeStruct((model.vocab_size,), jnp.int32)
     memory = wide.memory_analysis()  # its type is jaxlib's own and not exported
     return CompiledStep(
         wide,
         narrow,
-        jax.jit(load_row, donate_argnums=0).lower(rows, row).compile(),
-        jax.jit(load_penalties, donate_argnums=0)
-        .lower(rows, jax.ShapeDtypeStruct((), jnp.int32), counts, seen)
-        .compile(),
+        compile_rows(model, config),
         kernels,
         memory.temp_size_in_bytes,
         memory.alias_size_in_bytes,
+    )
+
+
+def compile_rows(model: ModelConfig, config: EngineConfig) -> RowPrograms:
+    """The rows are donated."""
+    rows = jax.eval_shape(lambda: init_rows(config, model.vocab_size))
+    row = jax.ShapeDtypeStruct((RowLoader(config, model.vocab_size).num_words,), jnp.int32)
+    seen = jax.ShapeDtypeStruct((model.vocab_size,), jnp.bool_)
+    counts = jax.ShapeDtypeStruct((model.vocab_size,), jnp.int32)
+    index = jax.ShapeDtypeStruct((), jnp.int32)
+    return RowPrograms(
+        jax.jit(load_row, donate_argnums=0).lower(rows, row).compile(),
+        jax.jit(load_penalties, donate_argnums=0).lower(rows, index, counts, seen).compile(),
     )
 
 

@@ -3,11 +3,11 @@
 from itertools import accumulate
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jaxgen.offload.planner import ContextCost, Rates, TokenSeconds
-from jaxgen.offload.streaming import Column, StreamPlan, plan_column, plan_in_turn, plan_pipelined
+from jaxgen.offload.streaming import Column, Stack, StreamPlan, plan_column, plan_in_turn, plan_pipelined, plan_stack
 
 seconds = st.floats(1e-3, 10.0)
 
@@ -56,6 +56,19 @@ def column_period(unit: TokenSeconds, project: int, transfer: int, column: Colum
     return (ends[-1] - ends[100]) / 99
 
 
+def stack_end(unit: TokenSeconds, project: int, transfer: int, chunk: int, stack: Stack) -> float:
+    """Simulated: the link carries layer after layer; the device projects a copy when it is there, in the layers' order,
+    and computes a layer when its context is whole."""
+    link = device = 0.0
+    for _ in range(stack.layers):
+        for _ in range(project // chunk):
+            link += chunk * unit.x
+            device = max(device, link) + chunk * unit.project
+        link += transfer * unit.kv
+        device = max(device, link) + stack.device_seconds
+    return device + stack.other_seconds
+
+
 def check(plan: StreamPlan, grid: dict[str, int], times: dict[int, float]) -> None:
     assert plan.project in splits(grid)
     assert plan.project + plan.transfer == grid["tokens"]
@@ -74,6 +87,24 @@ def test_in_turn_no_split_is_better(unit: TokenSeconds, grid: dict[str, int]) ->
 def test_pipelined_no_split_is_better(unit: TokenSeconds, grid: dict[str, int]) -> None:
     times = {part: pipelined(unit, part, grid["tokens"] - part, grid["chunk"]) for part in splits(grid)}
     check(plan_pipelined(unit=unit, **grid), grid, times)
+
+
+stacks = st.builds(Stack, st.integers(1, 6), st.floats(0, 30), st.floats(0, 5))
+
+
+@given(units(), grids(), stacks)
+@example(TokenSeconds(2.4, 2.0, 1.4), {"tokens": 20, "chunk": 5, "limit": 20}, Stack(1, 0.0))  # the last copy decides
+def test_by_layer_no_split_is_better(unit: TokenSeconds, grid: dict[str, int], stack: Stack) -> None:
+    times = {part: stack_end(unit, part, grid["tokens"] - part, grid["chunk"], stack) for part in splits(grid)}
+    check(plan_stack(unit=unit, stack=stack, **grid), grid, times)
+
+
+@given(units(), grids(), stacks)
+def test_overlap_is_never_slower(unit: TokenSeconds, grid: dict[str, int], stack: Stack) -> None:
+    for part in splits(grid):
+        rest = grid["tokens"] - part
+        without = stack.seconds_without_overlap(part, rest, unit=unit)
+        assert stack.seconds(part, rest, unit=unit, chunk=grid["chunk"]) <= without * (1 + 1e-12)
 
 
 @given(units(), grids(), st.integers(1, 4), st.floats(0, 100), st.floats(0, 50))
@@ -190,9 +221,13 @@ def test_arguments_out_of_range_are_refused(wrong: dict[str, int]) -> None:
             plan(100, **arguments)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"chunk|link"):
         plan_column(100, column=Column(1, 1.0), **arguments)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"chunk|link"):
+        plan_stack(100, stack=Stack(1, 1.0), **arguments)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("batches", "weights", "other"), [(0, 1.0, 1.0), (1, -1.0, 1.0), (1, 1.0, float("nan"))])
 def test_columns_out_of_range_are_refused(batches: int, weights: float, other: float) -> None:
     with pytest.raises(ValueError, match="batch"):
         Column(batches, weights, other)
+    with pytest.raises(ValueError, match="layer"):
+        Stack(batches, weights, other)

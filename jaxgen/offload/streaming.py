@@ -21,6 +21,18 @@ layer before the next one, and the device has d seconds of other work for each. 
 resources are busy throughout and the busier sets the pace; projection hides behind the loading of weights and KV:
 
     T(l) = max(W + m * (l * chi + (s' - l) * tau),  m * (l * pi + d)),   l* = (W / m + s' * tau - d) / (pi + tau - chi).
+
+Row by row with two buffers, the step of a stack of L layers: while a layer computes, d seconds, the link brings the
+next one's context, in copies of c tokens. With t(l) the pipelined time above, D(i), the end of layer i, is
+
+    D(i) = d + max(D(i - 1) + l * pi,  (i - 1) * (l * chi + (s' - l) * tau) + t(l)),   D(0) = 0,
+
+as its projections wait for the layer before it, and for copies behind those of i - 1 layers. So
+
+    D(L) = t(l) + d + (L - 1) * max(l * chi + (s' - l) * tau,  l * pi + d):
+
+the first layer's context is waited for, every other one takes the pace of the busier resource. It is convex from l = c
+on, with corners where t(l) has its own and at the l* of one column.
 """
 
 from collections.abc import Callable, Iterable
@@ -55,6 +67,33 @@ class Column:
     def __post_init__(self) -> None:
         if self.batches < 1 or not (self.weight_seconds >= 0 and self.device_seconds >= 0):
             raise ValueError(f"a column has a batch at least, and no seconds below 0, not {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The layers of a step: ``device_seconds`` each of them beside the projection, and ``other_seconds`` of the step
+    before the first and after the last. ValueError for values out of range."""
+
+    layers: int
+    device_seconds: float
+    other_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.layers < 1 or not (self.device_seconds >= 0 and self.other_seconds >= 0):
+            raise ValueError(f"a stack has a layer at least, and no seconds below 0, not {self}")
+
+    def seconds(self, project: int, transfer: int, *, unit: TokenSeconds, chunk: int) -> float:
+        """Of a step in which each layer projects and transfers so many tokens, with two buffers."""
+        link = project * unit.x + transfer * unit.kv
+        device = (project * unit.project if project else 0.0) + self.device_seconds
+        first = unit.makespan(project, transfer, chunk=chunk) + self.device_seconds
+        return self.other_seconds + first + (self.layers - 1) * max(link, device)
+
+    def seconds_without_overlap(self, project: int, transfer: int, *, unit: TokenSeconds) -> float:
+        """The same, with each layer's work begun when all of its context is there, and the next copies after it."""
+        link = project * unit.x + transfer * unit.kv
+        device = (project * unit.project if project else 0.0) + self.device_seconds
+        return self.other_seconds + self.layers * (link + device)
 
 
 def plan_in_turn(tokens: int, *, unit: TokenSeconds, chunk: int, limit: int) -> StreamPlan:
@@ -97,6 +136,27 @@ def plan_column(tokens: int, *, unit: TokenSeconds, chunk: int, limit: int, colu
         return _best(tokens, seconds, (0,))
     slack = weights + tokens * unit.kv - column.device_seconds
     return _best(tokens, seconds, neighbours(slack / (unit.project + unit.kv - unit.x), chunk, limit))
+
+
+def plan_stack(tokens: int, *, unit: TokenSeconds, chunk: int, limit: int, stack: Stack) -> StreamPlan:
+    """Row by row with two buffers, seconds of the whole step. Raises ValueError as plan_pipelined."""
+    _require(tokens, unit, chunk, limit)
+
+    def seconds(project: int) -> float:
+        return stack.seconds(project, tokens - project, unit=unit, chunk=chunk)
+
+    if not unit.projection_pays:
+        return _best(tokens, seconds, (0,))
+    transfer, slope = tokens * unit.kv, unit.project + unit.kv - unit.x
+    corners = (
+        0.0,
+        float(chunk),
+        (transfer - chunk * unit.x) / slope,
+        (transfer - chunk * unit.project) / unit.kv,
+        (transfer - stack.device_seconds) / slope,
+        float(limit),
+    )
+    return _best(tokens, seconds, sorted({part for corner in corners for part in neighbours(corner, chunk, limit)}))
 
 
 def _best(tokens: int, seconds: Callable[[int], float], choices: Iterable[int]) -> StreamPlan:

@@ -1,0 +1,106 @@
+"""What steps that stream their context take, measured where nothing overlaps, for the planner. Host only, no jax."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from statistics import linear_regression, median
+from typing import Self
+
+from jaxgen.offload.planner import ContextCost, TokenSeconds
+from jaxgen.offload.streaming import Stack, StreamPlan, plan_stack
+
+Split = Callable[[int], int]
+"""Tokens of a layer's context in host memory -> how many of them, from the front, to project from their inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepSeconds:
+    """Where a step without overlap spent its time, in all layers.
+
+    ``tokens``: those streamed, of all sequences, of which ``projected`` came as inputs. ``link``: seconds in which it
+    copied, ``link_bytes`` in ``copies``. ``other``: before the first layer and after the last.
+    """
+
+    tokens: int
+    projected: int
+    copies: int
+    link_bytes: int
+    link: float
+    device: float
+    other: float
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRates:
+    """``device_seconds`` of a layer with nothing projected, and what each streamed token adds to them.
+
+    ``project_seconds``: what a token's projection takes longer than putting its K and V in place. ``other_seconds``: of
+    a step outside its layers.
+    """
+
+    num_layers: int
+    bytes_per_second: float
+    copy_seconds: float
+    """Of each copy, whatever its size."""
+    device_seconds: float
+    device_seconds_per_token: float
+    project_seconds: float
+    other_seconds: float
+
+    @classmethod
+    def fit(cls, steps: Iterable[StepSeconds], num_layers: int) -> Self:
+        """Medians and a straight line, of steps of one batch. ValueError if none of them projected, or all."""
+        plain = [step for step in steps if not step.projected]
+        projecting = [step for step in steps if step.projected]
+        if not plain or not projecting:
+            raise ValueError("to tell what projection takes, some steps must project, and some not")
+        slope, intercept = _line((s.tokens, s.device / num_layers) for s in plain)
+        extra = [(s.device / num_layers - intercept - slope * s.tokens) / s.projected for s in projecting]
+        copies = [(s.link_bytes / s.copies, s.link / s.copies) for s in (*plain, *projecting)]
+        byte_seconds, copy_seconds = _line(copies)
+        if not byte_seconds or not copy_seconds:
+            byte_seconds, copy_seconds = median(seconds / size for size, seconds in copies), 0.0
+        return cls(
+            num_layers,
+            1 / byte_seconds,
+            copy_seconds,
+            intercept,
+            slope,
+            max(0.0, median(extra)),
+            median(step.other for step in (*plain, *projecting)),
+        )
+
+    def unit(self, cost: ContextCost, chunk: int) -> TokenSeconds:
+        """``cost``: of a token in one layer. ``chunk``: tokens of a copy."""
+        link, copy = 1 / self.bytes_per_second, self.copy_seconds / chunk
+        return TokenSeconds(cost.kv_bytes * link + copy, cost.x_bytes * link + copy, self.project_seconds)
+
+    def stack(self, tokens: int) -> Stack:
+        """The layers of a step that streams so many tokens."""
+        device = self.device_seconds + self.device_seconds_per_token * tokens
+        return Stack(self.num_layers, device, self.other_seconds)
+
+    def plan(self, tokens: int, cost: ContextCost, chunk: int) -> StreamPlan:
+        """For the context of a step, of all sequences together, in copies of ``chunk`` tokens."""
+        return plan_stack(tokens, unit=self.unit(cost, chunk), chunk=chunk, limit=tokens, stack=self.stack(tokens))
+
+    def planned_split(self, cost: ContextCost, chunk: int) -> Split:
+        """As ``plan`` says, remembered for each length."""
+        return cache(lambda tokens: self.plan(tokens, cost, chunk).project)
+
+
+def _line(points: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    """Slope and intercept through the medians at each x, neither below 0."""
+    found: defaultdict[float, list[float]] = defaultdict(list)
+    for x, y in points:
+        found[x].append(y)
+    at = {x: median(ys) for x, ys in found.items()}
+    slope = max(0.0, linear_regression(list(at), list(at.values())).slope) if len(at) > 1 else 0.0
+    return slope, max(0.0, median(y - slope * x for x, y in at.items()))
+
+
+def transfer_all(tokens: int) -> int:
+    """The Split that projects nothing."""
+    del tokens
+    return 0
