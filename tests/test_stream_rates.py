@@ -58,3 +58,8 @@ def test_the_split_is_the_plans() -> None:
     assert 0 < plan.project < 200
     assert rates.plan(200, COST, 8) == plan
     assert rates.planned_split(COST, 8)(200) == plan.project
+
+
+def test_steps_that_copied_nothing_say_nothing() -> None:
+    idle = StepSeconds(0, 0, 0, 0, 0.0, 99.0, 99.0)
+    assert StreamRates.fit([idle, *STEPS, idle], LAYERS) == StreamRates.fit(STEPS, LAYERS)

@@ -50,9 +50,13 @@ class StreamRates:
 
     @classmethod
     def fit(cls, steps: Iterable[StepSeconds], num_layers: int) -> Self:
-        """Medians and a straight line, of steps of one batch. ValueError if none of them projected, or all."""
-        plain = [step for step in steps if not step.projected]
-        projecting = [step for step in steps if step.projected]
+        """Medians and a straight line, of steps of one batch that had something to copy.
+
+        ValueError if none of them projected, or all.
+        """
+        copying = [step for step in steps if step.copies]
+        plain = [step for step in copying if not step.projected]
+        projecting = [step for step in copying if step.projected]
         if not plain or not projecting:
             raise ValueError("to tell what projection takes, some steps must project, and some not")
         slope, intercept = _line((s.tokens, s.device / num_layers) for s in plain)

@@ -114,13 +114,14 @@ class Bench:
         def keep() -> None:
             assert self.device.seconds is not None, "there is no overlap"
             found.append(self.device.seconds)
+            self.device.wait()  # so that every block that is full is on the host, and crosses the link in the next step
 
         for prompt in self.setting.calibrated:
             for split in (transfer_all, lambda tokens: tokens):
                 self.device.streaming = Streaming(split, overlap=False)
                 before = len(found)
                 generate(self.device.run, self.setting, prompt, steps, batch, keep)
-                del found[before]  # the first waits for what the prompt saved
+                del found[before]  # when it began, some of the prompt was not on the host yet
         return StreamRates.fit(found, self.model.num_layers)
 
     def set_link(self, bytes_per_second: float | None) -> None:

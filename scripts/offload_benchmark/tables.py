@@ -30,7 +30,7 @@ def paired(bench: Bench, rates: StreamRates, case: tuple[int, int, int], modes: 
         "batch": batch,
         "prompt": prompt,
         "generate": length,
-        "split": last[1] / last[0],
+        "split": last[1] / max(last[0], 1),
         "seconds": {mode: median(times) for mode, times in totals.items()},
         "tokens_per_second": {mode: batch * length / median(times) for mode, times in totals.items()},
         "ratios": [ours / theirs for ours, theirs in zip(totals["planned"], totals["overlapped"], strict=True)],
@@ -65,11 +65,13 @@ def modes_of(bench: Bench, rates: StreamRates) -> Modes:
 
 
 def smoke(bench: Bench, bandwidth: float | None, repeats: int) -> dict[str, Any]:
-    """The summary of one small setting."""
+    """The summary of one small setting. ``bandwidth`` None: by what projecting takes here, if that can be told."""
     setting = bench.setting
     (length,), batch = setting.generate, setting.batch
     if bandwidth is None:
         unhindered = bench.calibrate(batch, steps=4)
+        if not unhindered.project_seconds:
+            raise RuntimeError("projecting took no time that could be told from noise: choose the link's bandwidth")
         bandwidth = PROJECTION_PART * bench.cost.kv_bytes / unhindered.project_seconds
     bench.set_link(bandwidth)
     rates = bench.calibrate(batch, steps=4)
