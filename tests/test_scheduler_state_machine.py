@@ -328,6 +328,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     def abort(self, pick: int) -> None:
         self._abort(list(self.live)[pick % len(self.live)])
 
+    @precondition(lambda self: self._restoring())
+    @rule()
+    def abort_while_blocks_come(self) -> None:
+        self._abort(self._restoring()[0])
+
     @precondition(lambda self: self.live)
     @rule(rarely=st.integers(0, 3))
     def fail(self, rarely: int) -> None:
@@ -345,6 +350,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         for _ in range(bound):
             if not self.live:
                 break
+            if self.arrivals % 3 == 0 and (restoring := self._restoring()):
+                self._abort(restoring[0])
             self._land_all()
             self.step(1, None, 1, aborts=None, fails=False)
             self.every_block_has_its_owners()
@@ -487,6 +494,9 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def _running(self) -> list[Sequence]:
         return [sequence for sequence in self.live.values() if sequence.row is not None]
+
+    def _restoring(self) -> list[str]:
+        return [name for name, sequence in self.live.items() if sequence.restore is not None]
 
     def _waiting(self) -> list[Sequence]:
         return [sequence for sequence in self.live.values() if sequence.status is SequenceStatus.WAITING]
