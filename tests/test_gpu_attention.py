@@ -20,7 +20,8 @@ from pallas_kernels.gpu.ragged_paged_attention import (
     ragged_paged_attention,
     supports,
 )
-from tests.attention_cases import LAYER, TOLERANCE, Case, Inputs, expected, make_inputs, run
+from scripts.device_check.ragged import cancelling
+from tests.attention_cases import TOLERANCE, Case, Inputs, expected, make_inputs, run
 from tests.interpreted import INTERPRET, RaceError, watched
 
 P = PIECE_TOKENS
@@ -133,23 +134,9 @@ def _alike_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(np, "matmul", matmul)
 
 
-def cancel(inputs: Inputs, case: Case) -> None:
-    """Gives the first row pairs of equal keys and opposite values, so that outputs are nothing but rounding errors, in
-    which every order of adding up shows; bfloat16 outputs of other values would hide it."""
-    length, context = case.rows[0]
-    half = (context - length) // 2
-    positions = np.arange(context)
-    blocks, offsets = inputs.tables[0][positions // case.block_size], positions % case.block_size
-    kv = inputs.cache[blocks, LAYER, :, :, offsets]  # [context, 2, K, D]
-    kv[half : 2 * half, 0], kv[half : 2 * half, 1] = kv[:half, 0], -kv[:half, 1]
-    kv[2 * half :, 1] = 0
-    inputs.cache[blocks, LAYER, :, :, offsets] = kv
-
-
 def check_bits(case: Case, kernel: Callable[..., Any] = attention) -> None:
     """The first row's queries, around a piece's end: at once, alone or not, one by one in either way, and in chunks."""
-    inputs = make_inputs(case)
-    cancel(inputs, case)
+    inputs = cancelling(case)
     length = case.rows[0][0]
     own = range(length)
 

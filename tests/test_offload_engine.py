@@ -216,6 +216,29 @@ def test_the_planner_learns_that_the_link_is_slower() -> None:
     assert errors[-1] < 0.6 * errors[0]
 
 
+def test_a_device_that_fails_while_blocks_are_gathered_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, expected: Any
+) -> None:
+    engine = make_engine(config=small())
+    assert engine.offload is not None
+    mover, store = engine.offload.mover, engine.offload.tier.store
+    calls: list[int] = []
+
+    def failing(*_: Any) -> Any:
+        calls.append(1)
+        raise RuntimeError("the device is out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mover, "_gather", failing)
+        run(engine, requests("abc"))
+        drain(engine)
+    assert calls
+    assert (store.num_reserved, len(store)) == (0, 0)
+    assert counters(engine).failed_saves >= len(calls)
+    wanted = requests("abcdef")
+    assert answers(run(engine, wanted)) == expected(wanted)
+
+
 def test_a_block_is_found_again_by_its_key_alone() -> None:
     """Another salt finds nothing."""
     engine = make_engine(config=small())

@@ -10,9 +10,8 @@ at any time after, unless it was cancelled, and any copy may take long or fail.
 """
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
-from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -29,168 +28,11 @@ from hypothesis.stateful import (
 from jaxgen.config import CacheConfig, SchedulerConfig
 from jaxgen.offload.host_store import HostStore
 from jaxgen.offload.tier import OffloadTier, Split
-from jaxgen.request import FinishReason, Request, RequestRefusedError, SamplingParams
+from jaxgen.request import FinishReason, RequestRefusedError
 from jaxgen.scheduler import ADMISSION_WINDOW, Scheduler
-from jaxgen.sequence import Chunk, Restore, Sequence, SequenceStatus
+from jaxgen.sequence import Sequence, SequenceStatus
 from jaxgen.step_plan import Outcome, StepPlan
-
-EOS = 0
-STOP_TOKEN = 1
-VOCAB = 12
-
-
-def next_token(context: list[int]) -> int:
-    return crc32(bytes(context)) % VOCAB
-
-
-def full_recomputation(request: Request) -> tuple[list[int], FinishReason]:
-    """Tokens and reason of a request that has the device to itself, one step for each token."""
-    params, tokens = request.params, list(request.prompt)
-    for count in range(1, params.max_tokens + 1):
-        token = next_token(tokens)
-        tokens.append(token)
-        ends = token in params.stop_token_ids or (token == EOS and not params.ignore_eos)
-        if ends and count >= params.min_tokens:
-            return tokens, FinishReason.STOP
-    return tokens, FinishReason.LENGTH
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """A request in eighths of what fits: of the model's length for the prompt, of what that leaves for max_tokens."""
-
-    prompt: int
-    max_tokens: int
-    seed: int
-    min_tokens: int
-    ignore_eos: bool
-    stops: bool
-    salt: str | None
-    prompt_logprobs: int | None
-
-    def request(self, name: str, longest: int) -> Request:
-        prompt = max(1, longest * self.prompt // 8)
-        max_tokens = max(0, longest - prompt) * self.max_tokens // 8
-        params = SamplingParams(
-            max_tokens=max_tokens,
-            min_tokens=min(self.min_tokens, max_tokens),
-            ignore_eos=self.ignore_eos,
-            stop_token_ids=(STOP_TOKEN,) if self.stops else (),
-            prompt_logprobs=self.prompt_logprobs,
-        )
-        tokens = tuple(next_token([self.seed, i]) for i in range(prompt))
-        return Request(name, tokens, params, cache_salt=self.salt)
-
-
-# Short prompts with much to say are the likeliest, for these fill the pool while they run; a few are refused.
-ARRIVALS = st.builds(
-    Arrival,
-    prompt=st.integers(0, 2) | st.integers(0, 9),
-    max_tokens=st.integers(4, 8) | st.integers(0, 9) | st.integers(0, 1),
-    seed=st.integers(0, 1) | st.integers(0, 255),  # requests of one seed and salt have a prefix in common
-    min_tokens=st.sampled_from([0, 0, 3, 99]),
-    ignore_eos=st.booleans(),
-    stops=st.booleans(),
-    salt=st.sampled_from([None, None, None, "a"]),
-    prompt_logprobs=st.sampled_from([None, None, None, 0]),
-)
-
-
-Content = tuple[str | None, tuple[int, ...]] | None
-"""Of one slot: the salt and the tokens up to the one whose K and V it holds."""
-
-
-class Device:
-    """What the steps leave in the cache, and what it was told of each row."""
-
-    def __init__(self, block_size: int) -> None:
-        self.slots: dict[int, Content] = {}
-        self.rows: dict[int, tuple[Sequence, list[int], list[int]]] = {}
-        """By row: the sequence, its tokens and its block table as the device knows them."""
-        self._block_size = block_size
-
-    def load(self, plan: StepPlan) -> None:
-        """Is told of the sequences that the plan admits."""
-        for sequence in plan.admitted:
-            assert sequence.row is not None
-            self.rows[sequence.row] = sequence, list(sequence.tokens), list(sequence.block_table)
-
-    def run(self, plan: StepPlan) -> list[int]:
-        """Writes every chunk's tokens, then reads every context and samples."""
-        self.load(plan)
-        written = [self._write(chunk) for chunk in plan.chunks]
-        assert len({slot for slots in written for slot in slots}) == sum(map(len, written)) == plan.num_tokens
-        return [self._read(chunk) for chunk in plan.chunks if chunk.samples]
-
-    def content(self, block: int) -> list[Content]:
-        return [self.slots.get(block * self._block_size + offset) for offset in range(self._block_size)]
-
-    def fill(self, block: int, content: list[Content]) -> None:
-        for offset, what in enumerate(content):
-            self.slots[block * self._block_size + offset] = what
-
-    def _write(self, chunk: Chunk) -> list[int]:
-        sequence, tokens, table = self._row(chunk)
-        if chunk.length == 1 and chunk.start == len(table) * self._block_size:
-            table.append(sequence.block_table[chunk.start // self._block_size])
-        assert table == sequence.block_table
-        slots = [self._slot(table, position) for position in range(chunk.start, chunk.end)]
-        for position, slot in zip(range(chunk.start, chunk.end), slots, strict=True):
-            self.slots[slot] = sequence.request.cache_salt, tuple(tokens[: position + 1])
-        return slots
-
-    def _read(self, chunk: Chunk) -> int:
-        sequence, tokens, table = self._row(chunk)
-        assert chunk.end == len(tokens)
-        for position in range(chunk.end):
-            expected = sequence.request.cache_salt, tuple(tokens[: position + 1])
-            assert self.slots[self._slot(table, position)] == expected
-        tokens.append(next_token(tokens))
-        return tokens[-1]
-
-    def _row(self, chunk: Chunk) -> tuple[Sequence, list[int], list[int]]:
-        assert chunk.sequence.row is not None
-        row = self.rows[chunk.sequence.row]
-        assert row[0] is chunk.sequence
-        return row
-
-    def _slot(self, table: list[int], position: int) -> int:
-        return table[position // self._block_size] * self._block_size + position % self._block_size
-
-
-class Host:
-    """The copies under way between device and host store."""
-
-    def __init__(self, tier: OffloadTier, device: Device) -> None:
-        self.tier = tier
-        self.saves: list[tuple[bytes, list[Content]]] = []
-        self.restores: list[Restore] = []
-        self._device = device
-
-    def start(self, plan: StepPlan) -> None:
-        """Before the plan runs."""
-        self.saves += [(save.key, self._device.content(save.block)) for save in plan.saves]
-        self.restores += plan.restores
-
-    def land_save(self, *, whole: bool) -> None:
-        key, content = self.saves.pop(0)
-        self.tier.saved(key, content if whole else None)
-
-    def land_restore(self, *, whole: bool) -> Restore:
-        restore = self.restores.pop(0)
-        if whole and not restore.cancelled:
-            for block, content in zip(restore.blocks, restore.pieces, strict=True):
-                self._device.fill(block, content)
-        self.tier.release(restore, whole=whole)
-        return restore
-
-    def fail(self, device: Device) -> None:
-        """The device's state is lost, and every copy with it."""
-        self._device = device
-        while self.saves:
-            self.land_save(whole=False)
-        while self.restores:
-            assert self.land_restore(whole=False).cancelled
+from tests.scheduler_world import ARRIVALS, EOS, Arrival, Content, Device, Host, full_recomputation
 
 
 class SchedulerMachine(RuleBasedStateMachine):

@@ -28,7 +28,7 @@ from jaxgen.offload.host_dtype import HostDType
 from jaxgen.offload.link import Link, Transfer
 from jaxgen.offload.rates import LinkRate, RateMeter
 from jaxgen.offload.staging import RESTORING_GROUPS
-from jaxgen.offload.tier import OffloadTier
+from jaxgen.offload.tier import OffloadTier, Save
 from jaxgen.sequence import Restore
 from jaxgen.step_plan import StepPlan
 
@@ -79,6 +79,8 @@ class Mover:
         self._up = Link(
             "restore", lambda x: jax.device_put(x, to_device), self._landed, bytes_per_second=bytes_per_second
         )
+        self._to_gather: deque[tuple[Save, ...]] = deque()
+        """Empty but while a plan is started, or after that failed."""
         self._saving: deque[tuple[tuple[bytes, ...], Transfer]] = deque()
         self._incoming: deque[_Incoming] = deque()
         self._staged: deque[tuple[_Incoming, tuple[int, ...], Transfer]] = deque()
@@ -121,13 +123,16 @@ class Mover:
 
     def start(self, plan: StepPlan) -> None:
         """Before the plan's step is dispatched: it may overwrite what is to be saved."""
-        for saves in batched(plan.saves, self._group):
-            ids = self._ids(save.block for save in saves)
-            pieces = self._gather(self._device.cache, ids, np.int32(len(saves)))
-            self._saving.append((tuple(save.key for save in saves), self._down.submit(pieces[: len(saves)])))
         for restore in plan.restores:
             groups = zip(batched(restore.blocks, self._group), batched(restore.pieces, self._group), strict=True)
             self._incoming.append(_Incoming(restore, deque(groups), time.perf_counter()))
+        self._to_gather.extend(batched(plan.saves, self._group))
+        while self._to_gather:
+            saves = self._to_gather[0]
+            ids = self._ids(save.block for save in saves)
+            pieces = self._gather(self._device.cache, ids, np.int32(len(saves)))
+            self._saving.append((tuple(save.key for save in saves), self._down.submit(pieces[: len(saves)])))
+            self._to_gather.popleft()
         self._submit()
 
     def poll(self) -> list[tuple[Restore, bool]]:
@@ -148,10 +153,12 @@ class Mover:
 
     def fail(self) -> None:
         """The cache is lost, and what was gathered from it may be: none of it is kept."""
-        for keys, _ in self._saving:
-            for key in keys:
-                self._tier.saved(key, None)
+        keys = [key for keys, _ in self._saving for key in keys]
+        keys += [save.key for saves in self._to_gather for save in saves]
+        for key in keys:
+            self._tier.saved(key, None)
         self._saving.clear()
+        self._to_gather.clear()
 
     def _submit(self) -> None:
         for incoming in self._incoming:
