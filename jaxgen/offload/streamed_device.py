@@ -9,9 +9,7 @@ i - 1 has been computed.
 
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import jax
 import numpy as np
@@ -19,7 +17,7 @@ import numpy as np
 from jaxgen.config import EngineConfig, ModelConfig
 from jaxgen.layerwise import LayerPrograms, WidthPrograms, take_apart
 from jaxgen.models import PackedParams
-from jaxgen.offload.layer_store import LayerStore
+from jaxgen.offload.layer_store import LayerStore, StreamedBlock
 from jaxgen.offload.layer_stream import HostPiece, Incoming, LayerStream
 from jaxgen.offload.stream_rates import Split, StepSeconds, transfer_all
 from jaxgen.programs import RowPrograms
@@ -28,8 +26,6 @@ from jaxgen.step import StepOutput
 from jaxgen.step_batch import Packer, StepBatch
 from jaxgen.step_plan import StepPlan
 
-Ask = Callable[[int], Incoming]
-
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
@@ -37,6 +33,20 @@ class Streaming:
 
     split: Split
     overlap: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class LayeredStep:
+    """A step on its way through the layers. ``project``, ``transfer``: the context that each of them needs, as inputs
+    and as K and V. ``filled``: open blocks that it writes the last token of."""
+
+    programs: WidthPrograms
+    batch: StepBatch
+    x: jax.Array
+    """[T, E]: what the last layer that was dispatched put out."""
+    project: tuple[StreamedBlock, ...]
+    transfer: tuple[StreamedBlock, ...]
+    filled: tuple[int, ...]
 
 
 class StreamedDevice:
@@ -76,12 +86,7 @@ class StreamedDevice:
 
         Raises what a copy raised; then nothing that is in memory may be relied on.
         """
-        self._rows = self._row_programs.load(self._rows, plan, self._loader)
-        self.stream.take_over_saved(wait=False)
-        while not self._store.has_room(plan.chunks):
-            if not self.stream.take_over_saved(wait=True):
-                break
-        return self._step(plan)
+        return self._run_overlapped(plan) if self.streaming.overlap else self._run_in_turn(plan)
 
     def wait(self) -> None:
         """Until everything dispatched has been computed, and all that is full is in host memory."""
@@ -89,61 +94,71 @@ class StreamedDevice:
         while self.stream.take_over_saved(wait=True):
             pass
 
-    def _step(self, plan: StepPlan) -> StepOutput:
-        started, before = time.perf_counter(), self.stream.traffic
+    def begin(self, plan: StepPlan) -> LayeredStep:
+        """Load the rows that the plan admits, open the blocks that it writes to, and embed its tokens."""
+        self._rows = self._row_programs.load(self._rows, plan, self._loader)
+        self.stream.take_over_saved(wait=False)
+        while not self._store.has_room(plan.chunks):
+            if not self.stream.take_over_saved(wait=True):
+                break
         blocks, size = self._store.begin(plan.chunks), self._store.block_size
         split = self.streaming.split(len(blocks.streamed) * size) // size
-        ask = partial(self.stream.ask, project=blocks.streamed[:split], transfer=blocks.streamed[split:])
-        asked = deque([ask(0)] if self.streaming.overlap else [])
         width = self._width_of(plan)
         programs, words = self._programs.widths[width], self._packers[width].pack(plan)
         places = np.array(blocks.places, np.int32)
         self._rows, batch, x = programs.begin(self._ends, self._pool, self._rows, words, places)
-        if self.streaming.overlap:
-            x = self._overlapped(programs, x, batch, ask, asked)
-        else:
-            x, waited, device = self._in_turn(programs, x.block_until_ready(), batch, ask)
-        self._rows, output = programs.end(self._ends, self._rows, x, batch)
-        for block in blocks.filled:
+        return LayeredStep(programs, batch, x, blocks.streamed[:split], blocks.streamed[split:], blocks.filled)
+
+    def ask(self, step: LayeredStep, layer: int) -> Incoming:
+        """Begin to bring a layer's context; returns at once."""
+        return self.stream.ask(layer, step.project, step.transfer)
+
+    def compute(self, step: LayeredStep, layer: int, incoming: Incoming) -> None:
+        """Dispatch a layer of the step, when its context has landed. Raises what a copy raised."""
+        self._pool = self.stream.take(self._pool, incoming)
+        self._pool, step.x = step.programs.layer(self._layers[layer], self._pool, step.x, step.batch, np.int32(layer))
+
+    def end(self, step: LayeredStep) -> StepOutput:
+        """Dispatch the sampling, and begin to copy full blocks to the host."""
+        self._rows, output = step.programs.end(self._ends, self._rows, step.x, step.batch)
+        for block in step.filled:
             self.stream.save(self._pool, block)
         output.tokens.copy_to_host_async()
-        if not self.streaming.overlap:
-            output.tokens.block_until_ready()
-            other = time.perf_counter() - started - waited - device
-            copied = self.stream.traffic.since(before)
-            tokens, projected = len(blocks.streamed) * size, split * size
-            self.seconds = StepSeconds(
-                tokens, projected, copied.copies, copied.num_bytes, copied.seconds, device, other
-            )
         return output
 
     def _width_of(self, plan: StepPlan) -> int:
         decodes_only = plan.num_tokens == len(plan.chunks)
         return self._narrow_width if decodes_only and self._narrow_width is not None else self._token_budget
 
-    def _overlapped(
-        self, programs: WidthPrograms, x: jax.Array, batch: StepBatch, ask: Ask, asked: deque[Incoming]
-    ) -> jax.Array:
-        for index, params in enumerate(self._layers):
+    def _run_overlapped(self, plan: StepPlan) -> StepOutput:
+        step = self.begin(plan)
+        asked = deque([self.ask(step, 0)])
+        for index in range(len(self._layers)):
             if index + 1 < len(self._layers):
-                x.block_until_ready()  # so that no more than two layers' context is copied and not in the pool
-                asked.append(ask(index + 1))
-            self._pool = self.stream.take(self._pool, asked.popleft())
-            self._pool, x = programs.layer(params, self._pool, x, batch, np.int32(index))
-        return x
+                step.x.block_until_ready()  # so that no more than two layers' context is copied and not in the pool
+                asked.append(self.ask(step, index + 1))
+            self.compute(step, index, asked.popleft())
+        return self.end(step)
 
-    def _in_turn(
-        self, programs: WidthPrograms, x: jax.Array, batch: StepBatch, ask: Ask
-    ) -> tuple[jax.Array, float, float]:
-        """Beside the last layer's output, seconds of waiting for copies, and of the device."""
+    def _run_in_turn(self, plan: StepPlan) -> StepOutput:
+        """One thing at a time, and how long each took in ``seconds``."""
+        started, before = time.perf_counter(), self.stream.traffic
+        step = self.begin(plan)
+        step.x.block_until_ready()
         waited = device = 0.0
-        for index, params in enumerate(self._layers):
+        for index in range(len(self._layers)):
             began = time.perf_counter()
-            incoming = ask(index)
+            incoming = self.ask(step, index)
             self.stream.wait(incoming)
             landed = time.perf_counter()
-            self._pool = self.stream.take(self._pool, incoming)
-            self._pool, x = programs.layer(params, self._pool, x, batch, np.int32(index))
-            x.block_until_ready()
+            self.compute(step, index, incoming)
+            step.x.block_until_ready()
             waited, device = waited + landed - began, device + time.perf_counter() - landed
-        return x, waited, device
+        output = self.end(step)
+        output.tokens.block_until_ready()
+        other = time.perf_counter() - started - waited - device
+        copied, size = self.stream.traffic.since(before), self._store.block_size
+        projected = len(step.project) * size
+        tokens = projected + len(step.transfer) * size
+        self.seconds = StepSeconds(tokens, projected, copied.copies, copied.num_bytes, copied.seconds, device, other)
+        return output
