@@ -5,6 +5,7 @@ from collections import deque
 
 from jaxgen.block_pool import BlockPool
 from jaxgen.config import CacheConfig, SchedulerConfig
+from jaxgen.offload.restorer import Restorer
 from jaxgen.offload.tier import OffloadTier
 from jaxgen.prefix_cache import PrefixCache
 from jaxgen.request import FinishReason, RequestRefusedError
@@ -77,7 +78,7 @@ class Scheduler:
         self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
         self._last_arrival: int | None = None
         self._tier = tier
-        self._restores: list[Restore] = []  # of those the plan being made admits
+        self._restorer = None if tier is None else Restorer(tier, self._prefixes)
 
     @property
     def num_running(self) -> int:
@@ -141,7 +142,7 @@ class Scheduler:
         short = [chunk for chunk in prompts if chunk.length == 1]
         long = [chunk for chunk in prompts if chunk.length > 1]
         saves = () if self._tier is None else self._tier.take_saves()
-        restores, self._restores = tuple(self._restores), []
+        restores = () if self._restorer is None else self._restorer.take_begun()
         plan = StepPlan((*decodes, *short, *long), tuple(admitted), saves, restores)
         if plan.chunks:
             self._in_flight.append(plan)
@@ -291,21 +292,25 @@ class Scheduler:
         if budget == 0 or not self._free_rows or not self._waiting:  # most steps: spare them the sum below
             return admitted
         growing = sum([s.max_cached > len(s.block_table) * self._block_size for s in self._running])
-        # The sequences passed over stay at the front of the queue, so the next to look at stands behind them.
-        while budget > 0 and self._free_rows and len(skipped) < min(ADMISSION_WINDOW, len(self._waiting)):
+        position = 0  # behind the sequences passed over, which stay in the queue
+        while budget > 0 and self._free_rows and position < len(self._waiting) and len(skipped) < ADMISSION_WINDOW:
             # Everyone takes at least one block that is not shared.
             if self.pool.num_free <= growing or any(older.overtaken >= self._max_overtaken for older in skipped):
                 break
-            sequence = self._waiting[len(skipped)]
+            sequence = self._waiting[position]
+            if self._restorer is not None and self._restorer.waits_for_another(sequence):
+                position += 1  # not overtaken: no block would help it
+                continue
             may_grow = self._blocks_for(sequence.max_cached) > self._blocks_for(len(sequence.tokens))
             if not self._take_blocks(sequence, spare=growing + may_grow):
                 skipped.append(sequence)
+                position += 1
                 continue
             for older in skipped:
                 older.overtaken += 1
-            del self._waiting[len(skipped)]
+            del self._waiting[position]
             sequence.status, sequence.row = SequenceStatus.RUNNING, self._free_rows.pop()
-            sequence.overtaken = 0
+            sequence.overtaken, sequence.awaited = 0, None
             insort(self._running, sequence, key=_arrival)
             growing += may_grow
             admitted.append(sequence)
@@ -329,19 +334,10 @@ class Scheduler:
         if self._prefixes.may_look_up(sequence):
             self.prefix_queries += len(sequence.tokens)
             self.prefix_hits += sequence.num_computed
-        if self._tier is not None:
-            self._begin_restore(sequence, self._tier)
+        if self._restorer is not None:
+            free_tokens = max(1, self._config.token_budget - len(self._running))
+            self._restorer.begin(sequence, free_tokens=free_tokens, num_waiting=len(self._waiting) - 1)
         return True
-
-    def _begin_restore(self, sequence: Sequence, tier: OffloadTier) -> None:
-        first = sequence.num_computed // self._block_size
-        keys = self._prefixes.look_up_host(sequence, first, tier.store.holds)
-        free_tokens = max(1, self._config.token_budget - len(self._running))
-        waiting = len(self._waiting) - 1
-        restore = tier.plan_restore(sequence, first, keys, free_tokens=free_tokens, num_waiting=waiting)
-        if restore is not None:
-            sequence.restore = restore
-            self._restores.append(restore)
 
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_size)

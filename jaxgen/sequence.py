@@ -44,6 +44,8 @@ class Sequence:
     """Tokens found in the prefix cache when it was first admitted, or restored from the host then."""
     restore: "Restore | None" = field(init=False, default=None, repr=False)
     """Blocks of it that are on their way from the host."""
+    awaited: "Restore | None" = field(init=False, default=None, repr=False)
+    """Another's restore that it was not admitted before, since it wants much of the same; one while it waits."""
     block_keys: list[bytes] = field(init=False, default_factory=list, repr=False)
     """Prefix-cache keys of its first full blocks, as many as were asked for so far."""
     num_registered: int = field(init=False, default=0)
@@ -156,3 +158,8 @@ class Restore:
     """All of it is in the cache."""
     cancelled: bool = field(default=False)
     """The blocks are no longer the sequence's: nothing may be written there."""
+
+    @property
+    def is_under_way(self) -> bool:
+        """Its sequence counts on it still: it has not ended, failed or been cancelled."""
+        return self.sequence.restore is self

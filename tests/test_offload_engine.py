@@ -102,6 +102,29 @@ def test_others_go_on_while_one_waits_for_a_slow_link(expected: Any) -> None:
     assert counters(engine).restores > 0
 
 
+def test_what_comes_for_one_is_copied_once(expected: Any) -> None:
+    engine = make_engine(config=small(bandwidth=2e6))
+    run(engine, requests("abcdef"))
+    wanted = requests("aaa")
+    assert answers(run(engine, wanted)) == expected(wanted)
+    assert counters(engine).restored_tokens == len(PROMPTS[0]) // BLOCK * BLOCK
+
+
+def test_one_that_waits_for_another_s_blocks_outlives_it(expected: Any) -> None:
+    engine = make_engine(config=small(bandwidth=2e6))
+    run(engine, requests("abcdef"))
+    first, second = requests("aa")
+    engine.add(first)
+    engine.add(second)
+    engine.step()
+    assert (engine.stats().num_running, engine.stats().num_waiting) == (1, 1)
+    engine.abort(first.request_id)
+    events: list[TokenEvent] = []
+    while engine.has_work:
+        events += engine.step()
+    assert answers({second.request_id: events}) == expected([second])
+
+
 def test_what_came_back_counts_as_cached() -> None:
     engine = make_engine(config=small())
     run(engine, requests("abcdef"))

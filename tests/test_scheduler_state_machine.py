@@ -30,7 +30,7 @@ from jaxgen.offload.host_store import HostStore
 from jaxgen.offload.tier import OffloadTier, Split
 from jaxgen.request import FinishReason, RequestRefusedError
 from jaxgen.scheduler import ADMISSION_WINDOW, Scheduler
-from jaxgen.sequence import Sequence, SequenceStatus
+from jaxgen.sequence import Restore, Sequence, SequenceStatus
 from jaxgen.step_plan import Outcome, StepPlan
 from tests.scheduler_world import ARRIVALS, EOS, Arrival, Content, Device, Host, full_recomputation
 
@@ -90,6 +90,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.live: dict[str, Sequence] = {}
         self.ended: set[str] = set()
         self.first_hits: dict[str, int] = {}
+        self.awaited: dict[int, Restore] = {}
         self.landed: defaultdict[Sequence, list[tuple[int, int]]] = defaultdict(list)
         self.queries = self.hits = self.landings = 0
         self.fails_every = fails_every
@@ -383,7 +384,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         else:
             assert not idle
             assert bool(plan.chunks) is (len(self.live) > len(ending))
-        still = [sequence for sequence in waited if sequence not in run]
+        still = [sequence for sequence in waited if sequence not in run and not self._waits_for_another(sequence)]
         self._check_overtaking(still, admitted)
         if plan.num_tokens < self.config.token_budget and not preempted:
             self._check_nothing_more_fits(plan, run, still)
@@ -436,6 +437,23 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert sequence.num_tokens == tokens + chunk.samples
             assert len(sequence.block_table) == self._blocks(tokens)
 
+    def _waits_for_another(self, sequence: Sequence) -> bool:
+        """What it wants from the host is coming for one that runs, begins with the same, and that it waits for once."""
+        awaited = sequence.awaited
+        if awaited is None:
+            return False
+        assert self.awaited.setdefault(sequence.arrival, awaited) is awaited
+        if not awaited.is_under_way:
+            return False
+        other, first = awaited.sequence, self.cache.block_size
+        assert other.status is SequenceStatus.RUNNING
+        assert (other.request.cache_salt, other.tokens[:first]) == (
+            sequence.request.cache_salt,
+            sequence.tokens[:first],
+        )
+        self.seen["waited for another's"] += 1
+        return True
+
     def _check_nothing_more_fits(self, plan: StepPlan, run: list[Sequence], still: list[Sequence]) -> None:
         """Nothing that runs could take more; who waits has no row, no room, or may not overtake once more."""
         for chunk in plan.chunks:
@@ -455,6 +473,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def _check_overtaking(self, still: list[Sequence], admitted: list[Sequence]) -> None:
         for sequence in admitted:
             self.overtaken.pop(sequence.arrival, None)
+            self.awaited.pop(sequence.arrival, None)
         for sequence in still:
             self.overtaken[sequence.arrival] += sum(younger.arrival > sequence.arrival for younger in admitted)
             assert self.overtaken[sequence.arrival] <= self.max_overtaken
@@ -556,6 +575,7 @@ RARE_WITH_HOST = (
     "restore landed",
     "restore failed",
     "restore cancelled",
+    "waited for another's",
 )
 
 
