@@ -30,6 +30,7 @@ from jaxgen.token_budget import TUNE_CONTEXT, TUNE_ROUNDS
 from jaxgen.tokenizer_cache import load_tokenizer
 from jaxgen.tune import StepTime, Tuning, measure
 from jaxgen.tuning_store import choose_budget, save_record
+from weights.chat_template import read_chat_format
 from weights.hf_config import read_eos_token_ids
 from weights.load import DEMO, default_model, load_model_config, load_params, resolve_model
 
@@ -169,6 +170,7 @@ def open_engine(
     dtype: DType | Literal["auto"] = "auto",
     kernels: KernelChoice = "auto",
     options: EngineOptions | None = None,
+    chat_template: Path | None = None,
     cache_dir: Path | str | None = None,
     compilation_cache: bool = True,
     progress: bool = False,
@@ -176,8 +178,9 @@ def open_engine(
     """An engine for a model directory or hub id (None: the embedded default), not started yet.
 
     Reads configuration and tokenizer and plans memory here; loads and compiles in the engine's thread after ``start``.
-    ``cache_dir`` (None: the user's) keeps compiled programs, unless ``compilation_cache`` is off, and more for the next
-    start. Raises ConfigError naming what is wrong with a flag or a file.
+    ``chat_template``: a file; None: the model's own. ``cache_dir`` (None: the user's) keeps compiled programs, unless
+    ``compilation_cache`` is off, and more for the next start. Raises ConfigError naming what is wrong with a flag or a
+    file.
     """
     parts = find_parts(model, dtype=dtype, kernels=kernels, cache_dir=cache_dir)
     tokenizer = load_tokenizer(parts.directory, parts.caches.tokenizers)
@@ -194,6 +197,7 @@ def open_engine(
         config.scheduler.max_model_len,
         parts.model.vocab_size,
         note=TINY_NOTE if model is None and parts.directory != DEMO else "",
+        chat=read_chat_format(parts.directory, chat_template),
     )
     return AsyncEngine(info, tokenizer, build)
 

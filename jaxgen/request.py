@@ -164,13 +164,25 @@ class EngineDeadError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
+class ChatFormat:
+    """How conversations become text: a Jinja template, and the special tokens that it may name (bos_token, ...)."""
+
+    template: str
+    special_tokens: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a face must know of the model to check a request; ``note``: what its users should be told of it."""
+    """What a face must know of the model to check a request; ``note``: what its users should be told of it.
+
+    ``chat`` None: it was not made for conversations, or does not say how they are written.
+    """
 
     name: str
     max_model_len: int
     vocab_size: int
     note: str = ""
+    chat: ChatFormat | None = None
 
 
 @dataclass(frozen=True, slots=True)

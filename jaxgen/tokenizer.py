@@ -76,12 +76,12 @@ class Tokenizer:
         """All that this tokenizer is; None where the library's format cannot say it (``split_special_tokens``)."""
         return None if self._backend.encode_special_tokens else self._backend.to_str()
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of ``text`` with the tokenizer's own special tokens (BOS where it has one).
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Token ids of ``text``; ``special``: with what the tokenizer itself adds (BOS where it has one).
 
         Other threads run meanwhile: the batch call gives up the interpreter lock, the single one does not.
         """
-        return self._backend.encode_batch_fast([text], add_special_tokens=True)[0].ids
+        return self._backend.encode_batch_fast([text], add_special_tokens=special)[0].ids
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of ``tokens``, special tokens left out.

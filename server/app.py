@@ -13,11 +13,14 @@ from starlette.routing import Route
 
 from jaxgen.request import EngineClient, EngineDeadError, RequestRefusedError
 from server.auth import ApiKeyMiddleware
-from server.completions import CompletionsEndpoint, model_not_found
+from server.chat import ChatEndpoint
+from server.completions import CompletionsEndpoint
 from server.config import DEFAULT_CONFIG, ServerConfig
+from server.endpoint import model_not_found
 from server.errors import ApiError, api_error, http_exception, unexpected_error
 from server.lifecycle import Lifecycle
 from server.metrics import Metrics
+from server.prompts import PromptReader
 
 
 def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> Starlette:
@@ -30,9 +33,11 @@ def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> S
     metrics = Metrics(engine)
     probes = _Probes(lifecycle)
     models = _Models(engine)
+    generating = (engine, config, lifecycle, metrics, PromptReader(engine, config))
     app = Starlette(
         routes=[
-            Route("/v1/completions", CompletionsEndpoint(engine, config, lifecycle, metrics), methods=["POST"]),
+            Route("/v1/completions", CompletionsEndpoint(*generating), methods=["POST"]),
+            Route("/v1/chat/completions", ChatEndpoint(*generating), methods=["POST"]),
             Route("/v1/models", models.list),
             Route("/v1/models/{model:path}", models.get),
             Route("/health", probes.health),

@@ -6,7 +6,7 @@ from typing import Any
 from jaxgen.request import FinishReason, Request, TokenEvent
 from jaxgen.tokenizer import Tokenizer
 from server.errors import ApiError
-from server.logprobs import LogprobList
+from server.logprobs import Logprobs
 from server.params import CompletionParams
 from server.prompts import Prompt
 
@@ -26,7 +26,15 @@ class Choice:
     The pieces of a choice join to the same text and log-probabilities however often one is taken.
     """
 
-    def __init__(self, index: int, prompt: Prompt, request: Request, tokenizer: Tokenizer, params: CompletionParams):
+    def __init__(
+        self,
+        index: int,
+        prompt: Prompt,
+        request: Request,
+        tokenizer: Tokenizer,
+        params: CompletionParams,
+        logprobs: Logprobs,
+    ):
         self.index = index
         self.prompt = prompt
         self.request = request
@@ -43,7 +51,7 @@ class Choice:
         self._text: list[str] = []
         self._length = 0
         self._prompt_length = 0
-        self._logprobs = LogprobList()
+        self._logprobs = logprobs
         self._logprob_sum = 0.0
 
     @property
@@ -80,7 +88,7 @@ class Choice:
         self._text.clear()
         ended = self.finish_reason is not None
         self._told_finish = ended
-        logprobs = self._logprobs.take(self._length, ended=ended).as_json() if self._show_logprobs else None
+        logprobs = self._logprobs.take(self._length, ended=ended) if self._show_logprobs else None
         return Piece(text, logprobs, self.finish_reason)
 
     def _add_token(self, event: TokenEvent) -> None:

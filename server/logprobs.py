@@ -1,13 +1,30 @@
-"""Log-probabilities in OpenAI's completions shape."""
+"""Log-probabilities in OpenAI's shapes: of text completions, and of chat completions."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from jaxgen.request import TokenLogprobs
 from jaxgen.tokenizer import Tokenizer
 
 LOWEST = -9999.0
 """Stands for minus infinity, which JSON does not have."""
+
+
+class Logprobs(Protocol):
+    """Of the tokens of a choice, in order; ``offset`` is where a token's text begins in the choice's."""
+
+    def append(self, tokenizer: Tokenizer, token: int, logprobs: TokenLogprobs | None, offset: int) -> None:
+        """``logprobs`` None: of a prompt's first token, which follows nothing."""
+        ...
+
+    def begins_within(self, length: int) -> bool:
+        """Whether ``take`` has something to give."""
+        ...
+
+    def take(self, length: int, *, ended: bool) -> dict[str, Any]:
+        """Removes and returns, as JSON, the entries whose place in the text is certain: those that begin within its
+        first ``length`` characters; all of them once it has ``ended``."""
+        ...
 
 
 @dataclass(slots=True)
@@ -24,7 +41,6 @@ class LogprobList:
     text_offset: list[int] = field(default_factory=list)
 
     def append(self, tokenizer: Tokenizer, token: int, logprobs: TokenLogprobs | None, offset: int) -> None:
-        """``logprobs`` None: of a prompt's first token, which follows nothing."""
         text = tokenizer.token_text(token)
         self.tokens.append(text)
         self.text_offset.append(offset)
@@ -42,19 +58,48 @@ class LogprobList:
     def begins_within(self, length: int) -> bool:
         return bool(self.text_offset) and self.text_offset[0] <= length
 
-    def take(self, length: int, *, ended: bool) -> "LogprobList":
-        """Removes and returns the entries whose place in the text is certain: those that begin within its first
-        ``length`` characters; all of them once it has ``ended``, those of a cut-off stop string then at its end."""
+    def take(self, length: int, *, ended: bool) -> dict[str, Any]:
+        """See Logprobs; the entries of a cut-off stop string begin at the text's end."""
         count = len(self.tokens) if ended else sum(offset <= length for offset in self.text_offset)
         taken = LogprobList(*(values[:count] for values in self._lists()))
         for values in self._lists():
             del values[:count]
         taken.text_offset = [min(offset, length) for offset in taken.text_offset]
-        return taken
-
-    def as_json(self) -> dict[str, Any]:
         names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
-        return dict(zip(names, self._lists(), strict=True))
+        return dict(zip(names, taken._lists(), strict=True))
 
     def _lists(self) -> tuple[list[Any], ...]:
         return self.tokens, self.token_logprobs, self.top_logprobs, self.text_offset
+
+
+@dataclass(slots=True)
+class ChatLogprobs:
+    """Tokens in order, each an object with its text, its bytes, its log-probability and the best alternatives."""
+
+    content: list[dict[str, Any]] = field(default_factory=list)
+    _offsets: list[int] = field(default_factory=list)
+
+    def append(self, tokenizer: Tokenizer, token: int, logprobs: TokenLogprobs | None, offset: int) -> None:
+        assert logprobs is not None, "a chat answer has no tokens of the prompt"
+        top = [_entry(tokenizer, other, value) for other, value in logprobs.top]
+        self.content.append({**_entry(tokenizer, token, logprobs.logprob), "top_logprobs": top})
+        self._offsets.append(offset)
+
+    def begins_within(self, length: int) -> bool:
+        return bool(self._offsets) and self._offsets[0] <= length
+
+    def take(self, length: int, *, ended: bool) -> dict[str, Any]:
+        count = len(self.content) if ended else sum(offset <= length for offset in self._offsets)
+        taken = self.content[:count]
+        del self.content[:count], self._offsets[:count]
+        return {"content": taken, "refusal": None}
+
+
+def _entry(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
+    """``bytes`` None: a special token, which has a name but no text."""
+    exact = tokenizer.text_bytes(token)
+    return {
+        "token": tokenizer.token_text(token),
+        "logprob": max(logprob, LOWEST),
+        "bytes": list(exact) if exact else None,
+    }

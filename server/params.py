@@ -1,11 +1,12 @@
 """From a request's fields to sampling parameters: defaults, limits, and which fields go together."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxgen.request import MAX_LOGPROBS, ModelInfo, SamplingParams
+from server.chat_schema import ChatRequest
 from server.config import ServerConfig
 from server.errors import ApiError, bad_request
-from server.schema import CompletionRequest, StreamOptions
+from server.schema import CompletionRequest, SamplingFields, StreamOptions
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -24,27 +25,80 @@ class CompletionParams:
     continuous_usage: bool
     cache_salt: str | None
 
+    def within(self, room: int) -> "CompletionParams":
+        """With at most ``room`` tokens to generate. Raises ApiError 400 where more are asked for at least."""
+        if self.sampling.min_tokens > room:
+            raise bad_request(
+                f"min_tokens is {self.sampling.min_tokens}, and the context has room for {room}.", "min_tokens"
+            )
+        most = min(self.sampling.max_tokens, room)
+        return replace(self, sampling=replace(self.sampling, max_tokens=most))
+
 
 def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConfig) -> CompletionParams:
     """Every field but model and prompt, honoured or refused. Raises ApiError 400 that names the field."""
     if body.suffix is not None:
         raise bad_request("suffix is not supported: this server continues prompts and does not insert.", "suffix")
-    n, best_of = _choices(body, config)
+    n = _n(body, config)
+    best_of = _best_of(body, n, config)
+    if body.logprobs is not None and not 0 <= body.logprobs <= MAX_LOGPROBS:
+        raise bad_request(
+            f"logprobs must be between 0 and {MAX_LOGPROBS} (OpenAI's own limit is 5), not {body.logprobs}.", "logprobs"
+        )
+    sampling = _sampling(
+        body,
+        model,
+        config,
+        max_tokens=_or(body.max_tokens, DEFAULT_MAX_TOKENS),
+        logprobs=0 if best_of > n and body.logprobs is None else body.logprobs,
+        prompt_logprobs=body.logprobs if body.echo else None,
+    )
+    return _params(body, sampling, n=n, best_of=best_of, echo=bool(body.echo), logprobs=body.logprobs)
+
+
+def resolve_chat_params(body: ChatRequest, model: ModelInfo, config: ServerConfig) -> CompletionParams:
+    """Every field but model, messages and what concerns the template. Raises ApiError 400 that names the field.
+
+    Where the body does not say how long an answer may be, ``max_tokens`` of the sampling is the whole context.
+    """
+    if body.top_logprobs is not None and not body.logprobs:
+        raise bad_request("top_logprobs needs logprobs to be true.", "top_logprobs")
+    if not 0 <= _or(body.top_logprobs, 0) <= MAX_LOGPROBS:
+        raise bad_request(
+            f"top_logprobs must be between 0 and {MAX_LOGPROBS}, not {body.top_logprobs}.", "top_logprobs"
+        )
+    n = _n(body, config)
+    logprobs = _or(body.top_logprobs, 0) if body.logprobs else None
+    most = _or(most_tokens(body), model.max_model_len)
+    sampling = _sampling(body, model, config, max_tokens=most, logprobs=logprobs, prompt_logprobs=None)
+    return _params(body, sampling, n=n, best_of=n, echo=False, logprobs=logprobs)
+
+
+def most_tokens(body: ChatRequest) -> int | None:
+    """The longest answer, in tokens; None: as the context allows. Raises ApiError 400."""
+    if body.max_tokens is not None and body.max_completion_tokens is not None:
+        raise bad_request("max_tokens is the old name of max_completion_tokens: send one of them.", "max_tokens")
+    name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    most: int | None = getattr(body, name)
+    if most is not None and most < 1:
+        raise bad_request(f"{name} must be 1 or more, not {most}.", name)
+    return most
+
+
+def _params(
+    body: SamplingFields, sampling: SamplingParams, *, n: int, best_of: int, echo: bool, logprobs: int | None
+) -> CompletionParams:
     if body.cache_salt == "":
         raise bad_request("cache_salt must not be empty.", "cache_salt")
     options = body.stream_options or StreamOptions()
     if body.stream_options is not None and not body.stream:
         raise bad_request("stream_options needs stream to be true.", "stream_options")
-    if body.logprobs is not None and not 0 <= body.logprobs <= MAX_LOGPROBS:
-        raise bad_request(
-            f"logprobs must be between 0 and {MAX_LOGPROBS} (OpenAI's own limit is 5), not {body.logprobs}.", "logprobs"
-        )
     return CompletionParams(
-        sampling=_sampling(body, model, config, ranked=best_of > n),
+        sampling=sampling,
         n=n,
         best_of=best_of,
-        echo=bool(body.echo),
-        logprobs=body.logprobs,
+        echo=echo,
+        logprobs=logprobs,
         stream=bool(body.stream),
         include_usage=bool(options.include_usage),
         continuous_usage=bool(options.continuous_usage_stats),
@@ -52,23 +106,34 @@ def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConf
     )
 
 
-def _choices(body: CompletionRequest, config: ServerConfig) -> tuple[int, int]:
+def _n(body: SamplingFields, config: ServerConfig) -> int:
     n = _or(body.n, 1)
     if not 1 <= n <= config.max_n:
         raise bad_request(f"n must be between 1 and {config.max_n}, not {n}.", "n")
+    return n
+
+
+def _best_of(body: CompletionRequest, n: int, config: ServerConfig) -> int:
     best_of = _or(body.best_of, n)
     if not n <= best_of <= config.max_n:
         raise bad_request(f"best_of must be between n ({n}) and {config.max_n}, not {best_of}.", "best_of")
     if best_of > n and body.stream:
         raise bad_request("best_of over n cannot be streamed: the best are known only at the end.", "best_of")
-    return n, best_of
+    return best_of
 
 
-def _sampling(body: CompletionRequest, model: ModelInfo, config: ServerConfig, *, ranked: bool) -> SamplingParams:
-    logprobs = 0 if ranked and body.logprobs is None else body.logprobs
+def _sampling(
+    body: SamplingFields,
+    model: ModelInfo,
+    config: ServerConfig,
+    *,
+    max_tokens: int,
+    logprobs: int | None,
+    prompt_logprobs: int | None,
+) -> SamplingParams:
     try:
         return SamplingParams(
-            max_tokens=_or(body.max_tokens, DEFAULT_MAX_TOKENS),
+            max_tokens=max_tokens,
             min_tokens=_or(body.min_tokens, 0),
             temperature=_or(body.temperature, 1.0),
             top_p=_or(body.top_p, 1.0),
@@ -83,7 +148,7 @@ def _sampling(body: CompletionRequest, model: ModelInfo, config: ServerConfig, *
             stop_token_ids=_stop_token_ids(body, model),
             ignore_eos=bool(body.ignore_eos),
             logprobs=logprobs,
-            prompt_logprobs=body.logprobs if body.echo else None,
+            prompt_logprobs=prompt_logprobs,
         )
     except ValueError as error:
         raise _out_of_range(error) from error
@@ -92,10 +157,10 @@ def _sampling(body: CompletionRequest, model: ModelInfo, config: ServerConfig, *
 def _out_of_range(error: ValueError) -> ApiError:
     """SamplingParams begins its messages with the field."""
     name = str(error).partition(" ")[0]
-    return bad_request(f"{error}.", name if name in CompletionRequest.model_fields else None)
+    return bad_request(f"{error}.", name if name in SamplingFields.model_fields else None)
 
 
-def _logit_bias(body: CompletionRequest, model: ModelInfo) -> dict[int, float]:
+def _logit_bias(body: SamplingFields, model: ModelInfo) -> dict[int, float]:
     bias = {}
     for key, value in (body.logit_bias or {}).items():
         token = int(key) if key.isascii() and key.isdecimal() and len(key) < 20 else -1
@@ -107,7 +172,7 @@ def _logit_bias(body: CompletionRequest, model: ModelInfo) -> dict[int, float]:
     return bias
 
 
-def _stop(body: CompletionRequest, config: ServerConfig) -> tuple[str, ...]:
+def _stop(body: SamplingFields, config: ServerConfig) -> tuple[str, ...]:
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     longest = max(map(len, stop), default=0)
     if longest > config.max_stop_length:
@@ -117,7 +182,7 @@ def _stop(body: CompletionRequest, config: ServerConfig) -> tuple[str, ...]:
     return stop
 
 
-def _stop_token_ids(body: CompletionRequest, model: ModelInfo) -> tuple[int, ...]:
+def _stop_token_ids(body: SamplingFields, model: ModelInfo) -> tuple[int, ...]:
     for token in body.stop_token_ids or ():
         if not 0 <= token < model.vocab_size:
             raise bad_request(

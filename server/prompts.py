@@ -1,7 +1,7 @@
 """Prompts as the engine takes them: token ids, within the vocabulary and the context."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -26,8 +26,8 @@ class Prompt:
 
 
 class PromptReader:
-    """Turns the prompt field into Prompts. Long ones are read in a few threads, so that neither the event loop nor the
-    machine's other cores are taken up by them."""
+    """Turns the prompt field, or a rendered conversation, into Prompts. Long ones are read in a few threads, so that
+    neither the event loop nor the machine's other cores are taken up by them."""
 
     def __init__(self, engine: EngineClient, config: ServerConfig) -> None:
         self._engine = engine
@@ -50,6 +50,26 @@ class PromptReader:
         loop = asyncio.get_running_loop()
         # One after another: a request holds one thread at a time, and none once its caller has left.
         return [await loop.run_in_executor(self._threads, _read_prompt, source, *work) for source in sources]
+
+    async def read_conversation(self, render: Callable[[], str], length: int, max_tokens: int) -> Prompt:
+        """The prompt of a text that has its special tokens; ``length``: about how many characters ``render`` returns.
+
+        Raises ApiError 400 for one that is too long, and what ``render`` raises.
+        """
+        tokenizer, model = self._engine.tokenizer, self._engine.model
+
+        def read() -> Prompt:
+            tokens = tokenizer.encode(render(), special=False)
+            _check(tokens, max_tokens, model, "messages")
+            return Prompt(tuple(tokens))
+
+        if length <= self._config.inline_encode_chars:
+            return read()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, read)
+
+    def run_aside(self, work: Callable[[], None]) -> None:
+        """In one of the threads, some time."""
+        self._threads.submit(work)
 
 
 def _sources(body: CompletionRequest) -> list[_Source]:
@@ -76,17 +96,17 @@ def _read_prompt(source: _Source, tokenizer: Tokenizer, model: ModelInfo, params
     return Prompt(tuple(tokens), text, tuple(offsets))
 
 
-def _check(tokens: Sequence[int], max_tokens: int, model: ModelInfo) -> None:
+def _check(tokens: Sequence[int], max_tokens: int, model: ModelInfo, field: str = "prompt") -> None:
     if not tokens:
-        raise bad_request("prompt has no tokens.", "prompt")
+        raise bad_request(f"{field}: there are no tokens in it.", field)
     for token in (min(tokens), max(tokens)):
         if not 0 <= token < model.vocab_size:
-            raise bad_request(f"prompt: {token} is no token id; ids are 0 to {model.vocab_size - 1}.", "prompt")
+            raise bad_request(f"{field}: {token} is no token id; ids are 0 to {model.vocab_size - 1}.", field)
     if len(tokens) + max_tokens > model.max_model_len:
         raise bad_request(
             f"This model's longest context is {model.max_model_len} tokens, but {len(tokens) + max_tokens} were asked "
             f"for: {len(tokens)} of the prompt and max_tokens {max_tokens}.",
-            "max_tokens" if len(tokens) <= model.max_model_len else "prompt",
+            "max_tokens" if len(tokens) <= model.max_model_len else field,
             "context_length_exceeded",
         )
 

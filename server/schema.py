@@ -1,4 +1,4 @@
-"""The body of a completions request: its fields and their types. What is not here is refused by name.
+"""The bodies of requests for completions: their fields and types. What is not here is refused by name.
 
 Every field may be null, which means absent. Types are strict: true is no integer and "1" is no number, but an integer
 is a number.
@@ -37,27 +37,26 @@ Stop = Annotated[
 ]
 
 
-class _Body(BaseModel):
+class Body(BaseModel):
+    """An object whose fields are all named."""
+
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class StreamOptions(_Body):
+class StreamOptions(Body):
     """``continuous_usage_stats``: every chunk carries the usage of its choice so far."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 
-class CompletionRequest(_Body):
-    """OpenAI's fields of /v1/completions, then those that others add. ``user`` only names the caller's end user."""
+class SamplingFields(Body):
+    """What text and chat completions have in common: OpenAI's fields, then those that others add. ``user`` only names
+    the caller's end user."""
 
     model: str | None = None
-    prompt: Prompt | None = None
-    best_of: int | None = None
-    echo: bool | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
-    logprobs: int | None = None
     max_tokens: int | None = None
     n: int | None = None
     presence_penalty: float | None = None
@@ -65,7 +64,6 @@ class CompletionRequest(_Body):
     stop: Stop | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    suffix: str | None = None
     temperature: float | None = None
     top_p: float | None = None
     user: str | None = None
@@ -79,15 +77,25 @@ class CompletionRequest(_Body):
     top_k: int | None = None
 
 
-def parse_completion(data: dict[str, Any], config: ServerConfig) -> CompletionRequest:
+class CompletionRequest(SamplingFields):
+    """The body of /v1/completions."""
+
+    prompt: Prompt | None = None
+    best_of: int | None = None
+    echo: bool | None = None
+    logprobs: int | None = None
+    suffix: str | None = None
+
+
+def parse_body[Fields: SamplingFields](kind: type[Fields], data: dict[str, Any], config: ServerConfig) -> Fields:
     """The typed request. Raises ApiError 400 that names the first unknown, oversized or mistyped field."""
     for name in data:
-        if name not in CompletionRequest.model_fields:
+        if name not in kind.model_fields:
             raise bad_request(f"Unknown field {name[:100]!r}.", name[:100])
     # Sizes first: what is over a limit is not worth looking at entry by entry.
     _check_sizes(data, config)
     try:
-        return CompletionRequest.model_validate(data)
+        return kind.model_validate(data)
     except ValidationError as error:
         raise _first_fault(error) from error
 

@@ -44,7 +44,7 @@ def make_parser() -> configargparse.ArgumentParser:
     """Every flag can also be set as an environment variable JAXGEN_<FLAG>."""
     parser = configargparse.ArgumentParser(
         prog="jaxgen serve",
-        description="Serve a model at /v1/completions.",
+        description="Serve a model at /v1/completions and /v1/chat/completions.",
         auto_env_var_prefix="JAXGEN_",
         formatter_class=configargparse.ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,
@@ -58,6 +58,7 @@ def make_parser() -> configargparse.ArgumentParser:
         default="auto",
         help="auto: the checkpoint's own, or float32 where the device computes that faster",
     )
+    model.add_argument("--chat-template", type=Path, help="file with a Jinja template (default: the model's own)")
     engine = parser.add_argument_group("engine")
     engine.add_argument(
         "--kernels",
@@ -144,6 +145,7 @@ def _open_engine(args: Any) -> "AsyncEngine":
         dtype=args.dtype,
         kernels=args.kernels,
         options=_engine_options(args),
+        chat_template=args.chat_template,
         cache_dir=args.cache_dir,
         compilation_cache=args.compilation_cache,
         progress=True,

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from jaxgen.request import FinishReason, Request, SamplingParams, TokenEvent
 from server.choice import Choice, Piece
+from server.logprobs import LogprobList
 from server.params import CompletionParams
 from server.prompts import Prompt
 from tests.fakes import fake_logprobs
@@ -30,7 +31,7 @@ def make_choice(sampling: SamplingParams, prompt: Prompt, *, echo: bool) -> Choi
         continuous_usage=False,
         cache_salt=None,
     )
-    return Choice(0, prompt, Request("r", prompt.tokens, sampling), TOKENIZER, params)
+    return Choice(0, prompt, Request("r", prompt.tokens, sampling), TOKENIZER, params, LogprobList())
 
 
 def join(pieces: list[Piece]) -> Piece:

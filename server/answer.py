@@ -1,0 +1,118 @@
+"""What a request is answered with: its choices, and the objects that say them, whole or as events."""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from time import time
+from typing import Any
+from uuid import uuid4
+
+from jaxgen.request import EngineClient, Request, choice_seed
+from server.choice import Choice
+from server.errors import as_api_error
+from server.generation import Generation
+from server.logprobs import Logprobs
+from server.params import CompletionParams
+from server.prompts import Prompt
+from server.sse import DONE, sse_event
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts. A prompt counts once, however many choices it has; every token generated counts.
+
+    ``cached_tokens``: those of the prompt whose keys and values the prefix cache had when its first choice began.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+
+class Answer(ABC):
+    """The choices of one request, and OpenAI's objects for them."""
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        prompts: Sequence[Prompt],
+        params: CompletionParams,
+        *,
+        prefix: str,
+        logprobs: Callable[[], Logprobs],
+    ) -> None:
+        """``prefix``: of its id. ``logprobs``: makes the list of a choice's."""
+        self._id = f"{prefix}-{uuid4().hex}"
+        self._created = int(time())
+        self._model = engine.model.name
+        self._prompts = prompts
+        self._params = params
+        self.choices = [
+            self._choice(engine, prompt, i, j, logprobs())
+            for i, prompt in enumerate(prompts)
+            for j in range(params.best_of)
+        ]
+
+    @abstractmethod
+    def whole(self) -> dict[str, Any]:
+        """The answer in one object, when all choices have ended."""
+
+    @abstractmethod
+    def _pieces(self, choice: Choice) -> Iterator[dict[str, Any]]:
+        """What the choice has to say now, each an entry of an event's ``choices``."""
+
+    @property
+    @abstractmethod
+    def _chunk_object(self) -> str:
+        """What ``object`` says in events."""
+
+    async def events(self, generation: Generation, first: Iterable[Choice]) -> AsyncGenerator[list[bytes], None]:
+        """Server-sent events, in the groups to write together. An error ends them without [DONE]."""
+        news = first
+        try:
+            while events := [event for choice in news for event in self._chunks(choice)]:
+                yield events
+                news = await generation.next_news()
+        except Exception as error:
+            # The status line has gone out, so the error becomes an event.
+            yield [sse_event(as_api_error(error).body())]
+            return
+        if self._params.include_usage:
+            head = self._head(self._chunk_object)
+            yield [sse_event({**head, "choices": [], "usage": self._usage().as_json()}), DONE]
+        else:
+            yield [DONE]
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
+
+    def _choice(self, engine: EngineClient, prompt: Prompt, i: int, j: int, logprobs: Logprobs) -> Choice:
+        sampling = self._params.sampling
+        # Counted within its prompt, so that an answer does not depend on what else is in the request.
+        seed = None if sampling.seed is None else choice_seed(sampling.seed, j)
+        request = Request(f"{self._id}-{i}-{j}", prompt.tokens, replace(sampling, seed=seed), self._params.cache_salt)
+        return Choice(i * self._params.best_of + j, prompt, request, engine.tokenizer, self._params, logprobs)
+
+    def _chunks(self, choice: Choice) -> Iterator[bytes]:
+        for piece in self._pieces(choice):
+            chunk = {**self._head(self._chunk_object), "choices": [piece]}
+            if self._params.continuous_usage:
+                chunk["usage"] = Usage(len(choice.prompt.tokens), choice.num_tokens, choice.cached_tokens).as_json()
+            elif self._params.include_usage:
+                chunk["usage"] = None
+            yield sse_event(chunk)
+
+    def _usage(self) -> Usage:
+        return Usage(
+            sum(len(prompt.tokens) for prompt in self._prompts),
+            sum(choice.num_tokens for choice in self.choices),
+            sum(choice.cached_tokens for choice in self.choices[:: self._params.best_of]),
+        )

@@ -1,0 +1,94 @@
+"""POST /v1/chat/completions."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from jaxgen.request import EngineClient
+from server.answer import Answer
+from server.chat_schema import ChatRequest
+from server.chat_template import ChatTemplate
+from server.choice import Choice
+from server.config import ServerConfig
+from server.endpoint import GeneratingEndpoint
+from server.errors import bad_request
+from server.lifecycle import Lifecycle
+from server.logprobs import ChatLogprobs
+from server.metrics import Metrics
+from server.params import CompletionParams, most_tokens, resolve_chat_params
+from server.prompts import Prompt, PromptReader
+from server.schema import parse_body
+
+
+class ChatEndpoint(GeneratingEndpoint[ChatRequest]):
+    def __init__(
+        self,
+        engine: EngineClient,
+        config: ServerConfig,
+        lifecycle: Lifecycle,
+        metrics: Metrics,
+        prompts: PromptReader,
+    ) -> None:
+        super().__init__(engine, config, lifecycle, metrics)
+        self._prompts = prompts
+        chat = engine.model.chat
+        self._template = None if chat is None else ChatTemplate(chat)
+        if self._template is not None:
+            prompts.run_aside(self._template.warm_up)
+
+    def _parse(self, data: dict[str, Any]) -> ChatRequest:
+        body = parse_body(ChatRequest, data, self._config)
+        body.refuse_what_is_missing()
+        return body
+
+    async def _answer(self, body: ChatRequest) -> Answer:
+        params = resolve_chat_params(body, self._engine.model, self._config)
+        template, messages = self._template, body.messages
+        if template is None:
+            raise bad_request(
+                "This model has no chat template, so it takes no conversations: use /v1/completions, or start the "
+                "server with --chat-template FILE.",
+                "messages",
+            )
+        if not messages:
+            raise bad_request("messages must have one message at least.", "messages")
+        length = sum(message.length for message in messages)
+        prompt = await self._prompts.read_conversation(
+            lambda: template.render(body, messages), length, most_tokens(body) or 1
+        )
+        room = self._engine.model.max_model_len - len(prompt.tokens)
+        return ChatCompletion(self._engine, prompt, params.within(room))
+
+
+class ChatCompletion(Answer):
+    """OpenAI's chat.completion."""
+
+    _chunk_object = "chat.completion.chunk"
+
+    def __init__(self, engine: EngineClient, prompt: Prompt, params: CompletionParams) -> None:
+        super().__init__(engine, [prompt], params, prefix="chatcmpl", logprobs=ChatLogprobs)
+        self._begun: set[int] = set()
+
+    def whole(self) -> dict[str, Any]:
+        choices = []
+        for choice in self.choices:
+            piece = choice.take()
+            message = {"role": "assistant", "content": piece.text, "refusal": None}
+            choices.append(_choice_json(choice.index, "message", message, piece.logprobs, piece.finish_reason))
+        return {**self._head("chat.completion"), "choices": choices, "usage": self._usage().as_json()}
+
+    def _pieces(self, choice: Choice) -> Iterator[dict[str, Any]]:
+        """The role first, then text, then the reason of the end with nothing else, as OpenAI's own server has it."""
+        index, piece = choice.index, choice.take()
+        if index not in self._begun:
+            self._begun.add(index)
+            yield _choice_json(index, "delta", {"role": "assistant", "content": ""}, None, None)
+        if piece.text or (piece.logprobs is not None and piece.logprobs["content"]):
+            yield _choice_json(index, "delta", {"content": piece.text}, piece.logprobs, None)
+        if piece.finish_reason is not None:
+            yield _choice_json(index, "delta", {}, None, piece.finish_reason)
+
+
+def _choice_json(
+    index: int, kind: str, content: dict[str, Any], logprobs: dict[str, Any] | None, finish_reason: str | None
+) -> dict[str, Any]:
+    return {"index": index, kind: content, "logprobs": logprobs, "finish_reason": finish_reason}

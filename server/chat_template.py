@@ -1,0 +1,52 @@
+"""Conversations to text, by the model's own Jinja template in a sandbox."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from jaxgen.request import ChatFormat
+from server.chat_schema import ChatRequest, Message
+from server.errors import bad_request
+
+logger = logging.getLogger(__name__)
+
+
+class ChatTemplate:
+    """Renders as transformers does, whose sandbox and helpers (``raise_exception``, ``strftime_now``) it uses."""
+
+    def __init__(self, chat: ChatFormat) -> None:
+        self._chat = chat
+
+    def warm_up(self) -> None:
+        """Import what renders, which takes about a second, and compile the template; the log says what is wrong."""
+        try:
+            self._render([{"role": "user", "content": "Hi"}], {})
+        except Exception as error:  # a template may raise anything
+            logger.warning("the chat template does not render a first message of a user: %s", _reason(error))
+
+    def render(self, body: ChatRequest, messages: Sequence[Message]) -> str:
+        """The text of the messages, special tokens included. Raises ApiError 400 where the template cannot."""
+        going_on = bool(body.continue_final_message)
+        begins = not going_on if body.add_generation_prompt is None else body.add_generation_prompt
+        options = dict(body.chat_template_kwargs or {})
+        if reserved := options.keys() & {"messages", "tools", "documents", "chat_template", "conversations"}:
+            raise bad_request(
+                f"chat_template_kwargs: {min(reserved)!r} is the server's to set.", "chat_template_kwargs"
+            )
+        options |= {"add_generation_prompt": begins, "continue_final_message": going_on}
+        try:
+            return self._render([message.for_template() for message in messages], options)
+        except Exception as error:  # a template may raise anything, on purpose or not
+            raise bad_request(f"The chat template refuses these messages: {_reason(error)}.", "messages") from error
+
+    def _render(self, messages: list[dict[str, Any]], options: dict[str, Any]) -> str:
+        # Not at the top: it takes about a second, and only who chats needs it.
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        fields: dict[str, Any] = {**self._chat.special_tokens, **options}
+        rendered: Any = render_jinja_template([messages], chat_template=self._chat.template, **fields)
+        return str(rendered[0][0])  # beside the texts it returns spans of them
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -1,0 +1,73 @@
+"""What every endpoint that generates does around its own fields."""
+
+from abc import ABC, abstractmethod
+from time import perf_counter
+from typing import Any
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+
+from jaxgen.request import EngineClient
+from server.answer import Answer
+from server.body import read_json_object
+from server.config import ServerConfig
+from server.errors import ApiError, bad_request
+from server.generation import Generation
+from server.lifecycle import Lifecycle
+from server.metrics import Metrics
+from server.schema import SamplingFields
+from server.sse import send_events, until_disconnect
+
+
+class GeneratingEndpoint[Fields: SamplingFields](ABC):
+    """An ASGI app rather than a function of a request: it must see the caller leave while it works."""
+
+    def __init__(self, engine: EngineClient, config: ServerConfig, lifecycle: Lifecycle, metrics: Metrics) -> None:
+        self._engine = engine
+        self._config = config
+        self._lifecycle = lifecycle
+        self._metrics = metrics
+
+    @abstractmethod
+    def _parse(self, data: dict[str, Any]) -> Fields:
+        """The typed request. Raises ApiError 400 that names the field."""
+
+    @abstractmethod
+    async def _answer(self, body: Fields) -> Answer:
+        """What is to be computed for it. Raises ApiError."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        arrival = perf_counter()
+        with self._lifecycle.request():
+            try:
+                data = await read_json_object(scope, receive, self._config.max_body_bytes)
+            except ClientDisconnect:
+                return
+            body = self._parse(data)
+            check_model(body.model, self._engine)
+
+            async def answer() -> None:
+                made = await self._answer(body)
+                async with Generation(self._engine, made.choices, self._metrics, arrival) as generation:
+                    if body.stream:
+                        # Until its first token an answer can still be an error with a status of its own.
+                        first = await generation.next_news()
+                        await send_events(send, made.events(generation, first))
+                        return
+                    await generation.finish()
+                await JSONResponse(made.whole())(scope, receive, send)
+
+            await until_disconnect(receive, answer())
+
+
+def check_model(name: str | None, engine: EngineClient) -> None:
+    """Raises ApiError: 400 without a name, 404 for another model's."""
+    if name is None:
+        raise bad_request("model is missing: name the model to use.", "model")
+    if name != engine.model.name:
+        raise model_not_found(name)
+
+
+def model_not_found(name: str) -> ApiError:
+    return ApiError(404, f"The model {name[:200]!r} does not exist.", param="model", code="model_not_found")
