@@ -1,5 +1,6 @@
 """The ASGI app: routes, keys and errors around an engine."""
 
+from importlib.metadata import version
 from time import time
 from typing import Any
 
@@ -7,20 +8,24 @@ from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from jaxgen.request import EngineClient, EngineDeadError, RequestRefusedError
 from server.auth import ApiKeyMiddleware
 from server.chat import ChatEndpoint
+from server.chat_template import Conversations
 from server.completions import CompletionsEndpoint
 from server.config import DEFAULT_CONFIG, ServerConfig
-from server.endpoint import model_not_found
-from server.errors import ApiError, api_error, http_exception, unexpected_error
+from server.endpoint import Services, model_not_found
+from server.errors import ApiError, api_error, client_left, http_exception, unexpected_error
 from server.lifecycle import Lifecycle
 from server.metrics import Metrics
 from server.prompts import PromptReader
+from server.queue import Queue
+from server.request_id import RequestIdMiddleware
+from server.tokens import TokensEndpoint
 
 
 def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> Starlette:
@@ -33,22 +38,29 @@ def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> S
     metrics = Metrics(engine)
     probes = _Probes(lifecycle)
     models = _Models(engine)
-    generating = (engine, config, lifecycle, metrics, PromptReader(engine, config))
+    prompts = PromptReader(engine, config)
+    conversations = Conversations(engine, prompts)
+    services = Services(engine, config, lifecycle, Queue(engine, config), metrics, prompts, conversations)
+    tokens = TokensEndpoint(services)
     app = Starlette(
         routes=[
-            Route("/v1/completions", CompletionsEndpoint(*generating), methods=["POST"]),
-            Route("/v1/chat/completions", ChatEndpoint(*generating), methods=["POST"]),
+            Route("/v1/completions", CompletionsEndpoint(services), methods=["POST"]),
+            Route("/v1/chat/completions", ChatEndpoint(services), methods=["POST"]),
+            Route("/tokenize", tokens.tokenize, methods=["POST"]),
+            Route("/detokenize", tokens.detokenize, methods=["POST"]),
             Route("/v1/models", models.list),
             Route("/v1/models/{model:path}", models.get),
+            Route("/version", _version),
             Route("/health", probes.health),
             Route("/ready", probes.ready),
             Route("/metrics", _metrics_route(metrics)),
         ],
-        middleware=[Middleware(ApiKeyMiddleware, keys=config.api_keys)],
+        middleware=[Middleware(RequestIdMiddleware), Middleware(ApiKeyMiddleware, keys=config.api_keys)],
         exception_handlers={
             ApiError: api_error,
             RequestRefusedError: api_error,
             EngineDeadError: api_error,
+            ClientDisconnect: client_left,
             HTTPException: http_exception,
             Exception: unexpected_error,
         },
@@ -57,6 +69,10 @@ def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> S
     app.router.redirect_slashes = False
     app.state.lifecycle = lifecycle
     return app
+
+
+async def _version(_: Request) -> Response:
+    return JSONResponse({"version": version("jaxgen")})
 
 
 class _Models:

@@ -6,55 +6,23 @@ from typing import Any
 from jaxgen.request import EngineClient
 from server.answer import Answer
 from server.chat_schema import ChatRequest
-from server.chat_template import ChatTemplate
 from server.choice import Choice
-from server.config import ServerConfig
 from server.endpoint import GeneratingEndpoint
-from server.errors import bad_request
-from server.lifecycle import Lifecycle
 from server.logprobs import ChatLogprobs
-from server.metrics import Metrics
 from server.params import CompletionParams, most_tokens, resolve_chat_params
-from server.prompts import Prompt, PromptReader
+from server.prompts import Prompt
 from server.schema import parse_body
 
 
 class ChatEndpoint(GeneratingEndpoint[ChatRequest]):
-    def __init__(
-        self,
-        engine: EngineClient,
-        config: ServerConfig,
-        lifecycle: Lifecycle,
-        metrics: Metrics,
-        prompts: PromptReader,
-    ) -> None:
-        super().__init__(engine, config, lifecycle, metrics)
-        self._prompts = prompts
-        chat = engine.model.chat
-        self._template = None if chat is None else ChatTemplate(chat)
-        if self._template is not None:
-            prompts.run_aside(self._template.warm_up)
-
     def _parse(self, data: dict[str, Any]) -> ChatRequest:
-        body = parse_body(ChatRequest, data, self._config)
+        body = parse_body(ChatRequest, data, self._services.config)
         body.refuse_what_is_missing()
         return body
 
     async def _answer(self, body: ChatRequest) -> Answer:
-        params = resolve_chat_params(body, self._engine.model, self._config)
-        template, messages = self._template, body.messages
-        if template is None:
-            raise bad_request(
-                "This model has no chat template, so it takes no conversations: use /v1/completions, or start the "
-                "server with --chat-template FILE.",
-                "messages",
-            )
-        if not messages:
-            raise bad_request("messages must have one message at least.", "messages")
-        length = sum(message.length for message in messages)
-        prompt = await self._prompts.read_conversation(
-            lambda: template.render(body, messages), length, most_tokens(body) or 1
-        )
+        params = resolve_chat_params(body, self._engine.model, self._services.config)
+        prompt = await self._services.conversations.read(body, most_tokens(body) or 1)
         room = self._engine.model.max_model_len - len(prompt.tokens)
         return ChatCompletion(self._engine, prompt, params.within(room))
 

@@ -16,8 +16,8 @@ class TextPart(Body):
 
 
 Content = Annotated[
-    Annotated[str, Tag("text")] | Annotated[list[TextPart], Tag("texts")],
-    Discriminator(lambda value: "texts" if isinstance(value, list) else "text"),
+    Annotated[str, Tag(":text")] | Annotated[list[TextPart], Tag(":texts")],
+    Discriminator(lambda value: ":texts" if isinstance(value, list) else ":text"),
 ]
 
 
@@ -46,10 +46,18 @@ class ResponseFormat(Body):
     type: str
 
 
-class ChatRequest(SamplingFields):
-    """The body of /v1/chat/completions: OpenAI's fields, then those of vLLM that concern the template."""
+class Conversation(Body):
+    """Messages, and what else the template is told; after OpenAI's ``messages`` the fields of vLLM."""
 
     messages: list[Message] | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    continue_final_message: bool | None = None
+
+
+class ChatRequest(SamplingFields, Conversation):
+    """The body of /v1/chat/completions."""
+
     logprobs: bool | None = None
     max_completion_tokens: int | None = None
     metadata: dict[str, str] | None = None
@@ -61,10 +69,6 @@ class ChatRequest(SamplingFields):
     tool_choice: Any = None
     tools: list[Any] | None = None
     top_logprobs: int | None = None
-
-    add_generation_prompt: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    continue_final_message: bool | None = None
 
     def refuse_what_is_missing(self) -> None:
         """Raises ApiError 400 for a value that asks for something this server does not do."""
@@ -81,9 +85,3 @@ class ChatRequest(SamplingFields):
                 raise bad_request(
                     f"{name}: this server answers in plain text, without tools, and stores nothing.", name
                 )
-        if self.continue_final_message and self.add_generation_prompt:
-            raise bad_request(
-                "continue_final_message and add_generation_prompt exclude each other: the last message goes on, or a "
-                "new one begins.",
-                "add_generation_prompt",
-            )

@@ -4,9 +4,10 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from jaxgen.request import ChatFormat
-from server.chat_schema import ChatRequest, Message
+from jaxgen.request import ChatFormat, EngineClient
+from server.chat_schema import Conversation, Message
 from server.errors import bad_request
+from server.prompts import Prompt, PromptReader
 
 logger = logging.getLogger(__name__)
 
@@ -24,8 +25,14 @@ class ChatTemplate:
         except Exception as error:  # a template may raise anything
             logger.warning("the chat template does not render a first message of a user: %s", _reason(error))
 
-    def render(self, body: ChatRequest, messages: Sequence[Message]) -> str:
+    def render(self, body: Conversation, messages: Sequence[Message]) -> str:
         """The text of the messages, special tokens included. Raises ApiError 400 where the template cannot."""
+        if body.continue_final_message and body.add_generation_prompt:
+            raise bad_request(
+                "continue_final_message and add_generation_prompt exclude each other: the last message goes on, or a "
+                "new one begins.",
+                "add_generation_prompt",
+            )
         going_on = bool(body.continue_final_message)
         begins = not going_on if body.add_generation_prompt is None else body.add_generation_prompt
         options = dict(body.chat_template_kwargs or {})
@@ -46,6 +53,33 @@ class ChatTemplate:
         fields: dict[str, Any] = {**self._chat.special_tokens, **options}
         rendered: Any = render_jinja_template([messages], chat_template=self._chat.template, **fields)
         return str(rendered[0][0])  # beside the texts it returns spans of them
+
+
+class Conversations:
+    """Turns conversations into prompts, if the model takes any."""
+
+    def __init__(self, engine: EngineClient, prompts: PromptReader) -> None:
+        self._prompts = prompts
+        chat = engine.model.chat
+        self._template = None if chat is None else ChatTemplate(chat)
+        if self._template is not None:
+            prompts.run_aside(self._template.warm_up)
+
+    async def read(self, body: Conversation, max_tokens: int) -> Prompt:
+        """Raises ApiError 400: no template, no messages, refused by the template, or too long with ``max_tokens``."""
+        template, messages = self._template, body.messages
+        if template is None:
+            raise bad_request(
+                "This model has no chat template, so it takes no conversations: use /v1/completions, or start the "
+                "server with --chat-template FILE.",
+                "messages",
+            )
+        if not messages:
+            raise bad_request("messages must have one message at least.", "messages")
+        length = sum(message.length for message in messages)
+        return await self._prompts.read_text(
+            lambda: template.render(body, messages), length, special=False, field="messages", max_tokens=max_tokens
+        )
 
 
 def _reason(error: Exception) -> str:

@@ -6,34 +6,20 @@ from typing import Any
 from jaxgen.request import EngineClient
 from server.answer import Answer
 from server.choice import Choice, Piece
-from server.config import ServerConfig
 from server.endpoint import GeneratingEndpoint
-from server.lifecycle import Lifecycle
 from server.logprobs import LogprobList
-from server.metrics import Metrics
 from server.params import CompletionParams, resolve_params
-from server.prompts import Prompt, PromptReader
+from server.prompts import Prompt
 from server.schema import CompletionRequest, parse_body
 
 
 class CompletionsEndpoint(GeneratingEndpoint[CompletionRequest]):
-    def __init__(
-        self,
-        engine: EngineClient,
-        config: ServerConfig,
-        lifecycle: Lifecycle,
-        metrics: Metrics,
-        prompts: PromptReader,
-    ) -> None:
-        super().__init__(engine, config, lifecycle, metrics)
-        self._prompts = prompts
-
     def _parse(self, data: dict[str, Any]) -> CompletionRequest:
-        return parse_body(CompletionRequest, data, self._config)
+        return parse_body(CompletionRequest, data, self._services.config)
 
     async def _answer(self, body: CompletionRequest) -> Answer:
-        params = resolve_params(body, self._engine.model, self._config)
-        return Completion(self._engine, await self._prompts.read(body, params), params)
+        params = resolve_params(body, self._engine.model, self._services.config)
+        return Completion(self._engine, await self._services.prompts.read(body, params), params)
 
 
 class Completion(Answer):

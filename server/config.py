@@ -25,6 +25,10 @@ class ServerConfig:
     max_stop_token_ids: int = 64
     max_logit_bias: int = 300
     """Most logit_bias entries of one request."""
+    max_queued_requests: int = 1024
+    """Completions that may wait for their first token; further requests get 429, unless nothing waits."""
+    max_queued_tokens: int = 2**22
+    """Tokens that the prompts of these may have together."""
     stall_limit_s: float = 60.0
     """Seconds that work may wait with no step finished before /health says so."""
     retry_after_s: int = 5

@@ -1,6 +1,7 @@
 """What every endpoint that generates does around its own fields."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -11,23 +12,37 @@ from starlette.types import Receive, Scope, Send
 from jaxgen.request import EngineClient
 from server.answer import Answer
 from server.body import read_json_object
+from server.chat_template import Conversations
 from server.config import ServerConfig
 from server.errors import ApiError, bad_request
 from server.generation import Generation
 from server.lifecycle import Lifecycle
 from server.metrics import Metrics
+from server.prompts import PromptReader
+from server.queue import Queue
 from server.schema import SamplingFields
 from server.sse import send_events, until_disconnect
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What an app's endpoints share."""
+
+    engine: EngineClient
+    config: ServerConfig
+    lifecycle: Lifecycle
+    queue: Queue
+    metrics: Metrics
+    prompts: PromptReader
+    conversations: Conversations
 
 
 class GeneratingEndpoint[Fields: SamplingFields](ABC):
     """An ASGI app rather than a function of a request: it must see the caller leave while it works."""
 
-    def __init__(self, engine: EngineClient, config: ServerConfig, lifecycle: Lifecycle, metrics: Metrics) -> None:
-        self._engine = engine
-        self._config = config
-        self._lifecycle = lifecycle
-        self._metrics = metrics
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._engine = services.engine
 
     @abstractmethod
     def _parse(self, data: dict[str, Any]) -> Fields:
@@ -38,10 +53,10 @@ class GeneratingEndpoint[Fields: SamplingFields](ABC):
         """What is to be computed for it. Raises ApiError."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        arrival = perf_counter()
-        with self._lifecycle.request():
+        arrival, services = perf_counter(), self._services
+        with services.lifecycle.request():
             try:
-                data = await read_json_object(scope, receive, self._config.max_body_bytes)
+                data = await read_json_object(scope, receive, services.config.max_body_bytes)
             except ClientDisconnect:
                 return
             body = self._parse(data)
@@ -49,7 +64,9 @@ class GeneratingEndpoint[Fields: SamplingFields](ABC):
 
             async def answer() -> None:
                 made = await self._answer(body)
-                async with Generation(self._engine, made.choices, self._metrics, arrival) as generation:
+                async with Generation(
+                    self._engine, made.choices, services.queue, services.metrics, arrival
+                ) as generation:
                     if body.stream:
                         # Until its first token an answer can still be an error with a status of its own.
                         first = await generation.next_news()

@@ -69,6 +69,11 @@ async def api_error(_: Request, error: Exception) -> Response:
     return as_api_error(error).response()
 
 
+async def client_left(_: Request, __: Exception) -> Response:
+    """Nobody reads this; 499 is what proxies log for it."""
+    return Response(status_code=499)
+
+
 async def unexpected_error(_: Request, __: Exception) -> Response:
     """For the outermost handler, after which Starlette raises the error again for the HTTP server to log."""
     return ApiError(500, INTERNAL_MESSAGE).response()

@@ -9,6 +9,7 @@ from typing import Self
 from jaxgen.request import EngineClient
 from server.choice import Choice
 from server.metrics import Metrics, RequestTimer
+from server.queue import Queue
 
 
 class Generation:
@@ -18,16 +19,21 @@ class Generation:
     slow reader delays nobody. What is kept for a slow reader is at most the text of its choices' max_tokens.
     """
 
-    def __init__(self, engine: EngineClient, choices: Sequence[Choice], metrics: Metrics, arrival: float) -> None:
+    def __init__(
+        self, engine: EngineClient, choices: Sequence[Choice], queue: Queue, metrics: Metrics, arrival: float
+    ) -> None:
         """``arrival``: when the caller's request came, a ``perf_counter`` reading."""
         self._engine = engine
         self._choices = choices
+        self._queue = queue
         self._metrics = metrics
         self._arrival = arrival
         self._news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
+        """Raises ApiError 429 where too many wait already."""
+        self._queue.enter(self._choices)
         self._tasks = [asyncio.create_task(self._run(choice)) for choice in self._choices]
         for task in self._tasks:
             task.add_done_callback(lambda _: self._news.set())
@@ -66,6 +72,7 @@ class Generation:
         try:
             async with aclosing(self._engine.generate(choice.request)) as events:
                 async for event in events:
+                    self._queue.leave(choice)
                     timer.observe(event)
                     choice.feed(event)
                     self._news.set()
@@ -77,4 +84,5 @@ class Generation:
             reason = "abort"
             raise
         finally:
+            self._queue.leave(choice)
             timer.finish(reason)

@@ -51,18 +51,25 @@ class PromptReader:
         # One after another: a request holds one thread at a time, and none once its caller has left.
         return [await loop.run_in_executor(self._threads, _read_prompt, source, *work) for source in sources]
 
-    async def read_conversation(self, render: Callable[[], str], length: int, max_tokens: int) -> Prompt:
-        """The prompt of a text that has its special tokens; ``length``: about how many characters ``render`` returns.
+    async def read_text(
+        self, write: Callable[[], str], length: int, *, special: bool, field: str, max_tokens: int
+    ) -> Prompt:
+        """The prompt of the text that ``write`` returns, of about ``length`` characters.
 
-        Raises ApiError 400 for one that is too long, and what ``render`` raises.
+        ``special``: the tokenizer adds its special tokens. ``field``: where it came from. Raises ApiError 400 for one
+        that is too long with ``max_tokens``, and what ``write`` raises.
         """
         tokenizer, model = self._engine.tokenizer, self._engine.model
 
         def read() -> Prompt:
-            tokens = tokenizer.encode(render(), special=False)
-            _check(tokens, max_tokens, model, "messages")
+            tokens = tokenizer.encode(write(), special=special)
+            _check(tokens, max_tokens, model, field)
             return Prompt(tuple(tokens))
 
+        return await self.work(read, length)
+
+    async def work[Result](self, read: Callable[[], Result], length: int) -> Result:
+        """What ``read`` makes of so many characters: here if they are few, else in a thread."""
         if length <= self._config.inline_encode_chars:
             return read()
         return await asyncio.get_running_loop().run_in_executor(self._threads, read)

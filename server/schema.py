@@ -18,22 +18,22 @@ _TokenIds = Annotated[list[int], Field(fail_fast=True)]
 
 def _prompt_kind(value: Any) -> str | None:
     if isinstance(value, str):
-        return "text"
+        return ":text"
     first = value[0] if isinstance(value, list) and value else None
-    return {str: "texts", int: "tokens", list: "token_lists"}.get(type(first))
+    return {str: ":texts", int: ":tokens", list: ":token_lists"}.get(type(first))
 
 
 Prompt = Annotated[
-    Annotated[str, Tag("text")]
-    | Annotated[list[str], Field(fail_fast=True), Tag("texts")]
-    | Annotated[_TokenIds, Tag("tokens")]
-    | Annotated[list[_TokenIds], Field(fail_fast=True), Tag("token_lists")],
+    Annotated[str, Tag(":text")]
+    | Annotated[list[str], Field(fail_fast=True), Tag(":texts")]
+    | Annotated[_TokenIds, Tag(":tokens")]
+    | Annotated[list[_TokenIds], Field(fail_fast=True), Tag(":token_lists")],
     Discriminator(_prompt_kind),
 ]
 
 Stop = Annotated[
-    Annotated[str, Tag("text")] | Annotated[list[str], Tag("texts")],
-    Discriminator(lambda value: "texts" if isinstance(value, list) else "text"),
+    Annotated[str, Tag(":text")] | Annotated[list[str], Tag(":texts")],
+    Discriminator(lambda value: ":texts" if isinstance(value, list) else ":text"),
 ]
 
 
@@ -87,7 +87,7 @@ class CompletionRequest(SamplingFields):
     suffix: str | None = None
 
 
-def parse_body[Fields: SamplingFields](kind: type[Fields], data: dict[str, Any], config: ServerConfig) -> Fields:
+def parse_body[Fields: Body](kind: type[Fields], data: dict[str, Any], config: ServerConfig) -> Fields:
     """The typed request. Raises ApiError 400 that names the first unknown, oversized or mistyped field."""
     for name in data:
         if name not in kind.model_fields:
@@ -102,7 +102,7 @@ def parse_body[Fields: SamplingFields](kind: type[Fields], data: dict[str, Any],
 
 def _check_sizes(data: dict[str, Any], config: ServerConfig) -> None:
     prompt = data.get("prompt")
-    if isinstance(prompt, list) and _prompt_kind(prompt) != "tokens" and len(prompt) > config.max_prompts:
+    if isinstance(prompt, list) and _prompt_kind(prompt) != ":tokens" and len(prompt) > config.max_prompts:
         raise bad_request(f"prompt has {len(prompt)} entries; this server takes {config.max_prompts}.", "prompt")
     limits = {
         "stop": config.max_stop_strings,
@@ -117,8 +117,7 @@ def _check_sizes(data: dict[str, Any], config: ServerConfig) -> None:
 
 def _first_fault(error: ValidationError) -> ApiError:
     fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    tags = {"text", "texts", "tokens", "token_lists"}
-    path = [str(step)[:100] for step in fault["loc"] if step not in tags]
+    path = [str(step)[:100] for step in fault["loc"] if not str(step).startswith(":")]  # tags of unions are no fields
     if path == ["prompt"]:
         return bad_request(f"{PROMPT_MESSAGE}.", "prompt")
     param = ".".join(path)

@@ -36,6 +36,8 @@ LIMITS = {
     "max_stop_length": "longest stop string, characters",
     "max_stop_token_ids": "most stop_token_ids",
     "max_logit_bias": "most logit_bias entries",
+    "max_queued_requests": "most completions that wait for their first token; beyond, 429",
+    "max_queued_tokens": "most tokens in their prompts; beyond, 429",
 }
 """Fields of ServerConfig that have a flag of their own."""
 
@@ -122,7 +124,7 @@ def make_parser() -> configargparse.ArgumentParser:
     server.add_argument("--host", default="127.0.0.1")
     server.add_argument("--port", type=int, default=8000)
     server.add_argument("--api-key", help="asked of every request; better set as JAXGEN_API_KEY, since ps shows flags")
-    limits = parser.add_argument_group("limits of a request")
+    limits = parser.add_argument_group("limits")
     for name, what in LIMITS.items():
         limits.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(DEFAULT_CONFIG, name), help=what)
     server.add_argument("--shutdown-timeout", type=float, default=30.0, help="seconds running requests get at SIGTERM")
