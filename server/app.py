@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from jaxgen.request import EngineClient, EngineDeadError, RequestRefusedError
-from server.auth import ApiKeyMiddleware
+from server.auth import ApiKeyMiddleware, ApiKeys
 from server.chat import ChatEndpoint
 from server.chat_template import Conversations
 from server.completions import CompletionsEndpoint
@@ -38,6 +38,7 @@ def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> S
     metrics = Metrics(engine)
     probes = _Probes(lifecycle)
     models = _Models(engine)
+    keys = ApiKeys(config.api_keys, config.api_key_file)
     prompts = PromptReader(engine, config)
     conversations = Conversations(engine, prompts)
     services = Services(engine, config, lifecycle, Queue(engine, config), metrics, prompts, conversations)
@@ -55,7 +56,7 @@ def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> S
             Route("/ready", probes.ready),
             Route("/metrics", _metrics_route(metrics)),
         ],
-        middleware=[Middleware(RequestIdMiddleware), Middleware(ApiKeyMiddleware, keys=config.api_keys)],
+        middleware=[Middleware(RequestIdMiddleware), Middleware(ApiKeyMiddleware, keys=keys)],
         exception_handlers={
             ApiError: api_error,
             RequestRefusedError: api_error,

@@ -1,6 +1,7 @@
 """The server's limits and keys: a frozen dataclass, complete at birth."""
 
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 
 from jaxgen.config import ConfigError
 
@@ -10,7 +11,9 @@ class ServerConfig:
     """What the HTTP face allows. Raises ConfigError that names the field when a value makes no sense."""
 
     api_keys: tuple[str, ...] = field(default=(), repr=False)
-    """Keys that callers may present; empty: everyone may call."""
+    """Keys that callers may present; empty, and no file: everyone may call."""
+    api_key_file: Path | None = field(default=None, repr=False)
+    """Has further keys, one a line, and may change while the server runs."""
     max_body_bytes: int = 4 * 2**20
     """Longest request body, bytes."""
     max_prompts: int = 128
@@ -43,7 +46,7 @@ class ServerConfig:
             raise ConfigError("api_keys must not contain an empty key")
         for item in fields(self):
             value = getattr(self, item.name)
-            if item.name not in ("api_keys", "inline_encode_chars", "max_logit_bias") and value <= 0:
+            if item.name not in ("api_keys", "api_key_file", "inline_encode_chars", "max_logit_bias") and value <= 0:
                 raise ConfigError(f"{item.name} must be more than 0, not {value}")
 
 

@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from jaxgen.request import EngineClient
 from server.answer import Answer
+from server.auth import CALLER
 from server.body import read_json_object
 from server.chat_template import Conversations
 from server.config import ServerConfig
@@ -61,6 +62,7 @@ class GeneratingEndpoint[Fields: SamplingFields](ABC):
                 return
             body = self._parse(data)
             check_model(body.model, self._engine)
+            body = _of_caller(body, scope.get(CALLER, ""))
 
             async def answer() -> None:
                 made = await self._answer(body)
@@ -76,6 +78,13 @@ class GeneratingEndpoint[Fields: SamplingFields](ABC):
                 await JSONResponse(made.whole())(scope, receive, send)
 
             await until_disconnect(receive, answer())
+
+
+def _of_caller[Fields: SamplingFields](body: Fields, caller: str) -> Fields:
+    """With a cache salt of the caller's own: none learns from its answers' speed what others have sent."""
+    if not caller or body.cache_salt == "":  # an empty salt is refused later
+        return body
+    return body.model_copy(update={"cache_salt": f"{caller}/{body.cache_salt or ''}"})
 
 
 def check_model(name: str | None, engine: EngineClient) -> None:

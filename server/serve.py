@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import configargparse
 import uvicorn
+from starlette.applications import Starlette
 
 from jaxgen.config import DTYPES, KERNEL_CHOICES, OFFLOAD_POLICIES, ConfigError, EngineOptions
 from jaxgen.offload.host_dtype import HOST_DTYPES
@@ -123,7 +124,14 @@ def make_parser() -> configargparse.ArgumentParser:
     server = parser.add_argument_group("server")
     server.add_argument("--host", default="127.0.0.1")
     server.add_argument("--port", type=int, default=8000)
-    server.add_argument("--api-key", help="asked of every request; better set as JAXGEN_API_KEY, since ps shows flags")
+    server.add_argument(
+        "--api-key",
+        action="append",
+        help="asked of every request; may be repeated; better set as JAXGEN_API_KEY, since ps shows flags",
+    )
+    server.add_argument(
+        "--api-key-file", type=Path, help="further keys, one a line; read again when it changes, without a restart"
+    )
     limits = parser.add_argument_group("limits")
     for name, what in LIMITS.items():
         limits.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(DEFAULT_CONFIG, name), help=what)
@@ -162,13 +170,12 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _run(engine: "AsyncEngine", config: ServerConfig, listener: socket.socket, shutdown_timeout: float) -> int:
+async def _run(engine: "AsyncEngine", app: Starlette, listener: socket.socket, shutdown_timeout: float) -> int:
     """Serve until SIGTERM or SIGINT (0), or until the engine dies (1; 2 if it never was ready).
 
     The first signal drains: /ready says no, new requests get 503, running ones may finish within the timeout. A second
     one ends at once.
     """
-    app = create_app(engine, config)
     server = _Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
     signals: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
@@ -242,14 +249,15 @@ def main(argv: Sequence[str]) -> int:
     set_up_logging("%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         limits = {name: getattr(args, name) for name in LIMITS}
-        config = ServerConfig(api_keys=(args.api_key,) if args.api_key else (), **limits)
+        config = ServerConfig(api_keys=tuple(args.api_key or ()), api_key_file=args.api_key_file, **limits)
         listener = _listen(args.host, args.port)
         engine = _open_engine(args)
+        app = create_app(engine, config)
     except ConfigError as error:
         print(f"jaxgen serve: {error}", file=sys.stderr)
         return 2
     engine.start()
     try:
-        return asyncio.run(_run(engine, config, listener, args.shutdown_timeout))
+        return asyncio.run(_run(engine, app, listener, args.shutdown_timeout))
     finally:
         engine.stop()

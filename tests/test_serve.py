@@ -120,6 +120,8 @@ def test_api_key_from_the_environment() -> None:
         (["--max-num-seqs", "9", "--token-budget", "8"], "--max-num-seqs 9"),
         (["--num-blocks", "1", "--max-model-len", "512"], "--num-blocks 1"),
         (["--max-prompts", "0"], "max_prompts"),
+        (["--api-key-file", "/nonexistent/keys"], "--api-key-file /nonexistent/keys"),
+        (["--chat-template", "/nonexistent/template"], "/nonexistent/template"),
         (["--host", "203.0.113.1"], "--host 203.0.113.1"),
         (["--no-such-flag"], "--no-such-flag"),
     ],

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -193,6 +194,54 @@ def test_the_openai_client_presents_its_key() -> None:
             pytest.raises(openai.AuthenticationError),
         ):
             client.completions.create(model=MODEL, prompt="Say")
+
+
+def test_keys_of_a_file_change_without_a_restart(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# ours\n first \n\nsecond\n")
+
+    def statuses(client: TestClient) -> list[int]:
+        keys = ("first", "second", "third", "given", "# ours")
+        return [client.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status_code for key in keys]
+
+    with client_of(fake_engine(), ServerConfig(api_keys=("given",), api_key_file=file)) as client:
+        assert statuses(client) == [200, 200, 401, 200, 401]
+        file.write_text("third")
+        assert statuses(client) == [401, 401, 200, 200, 401]
+        file.unlink()
+        assert statuses(client) == [401, 401, 200, 200, 401], "the keys known last"
+        file.write_text("")
+        assert statuses(client) == [401, 401, 401, 200, 401]
+        assert client.get("/v1/models").status_code == 401
+
+
+@pytest.mark.parametrize("content", ["", "# nothing\n", None])
+def test_a_file_without_keys_is_refused(tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "keys"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ConfigError, match="--api-key-file"):
+        create_app(fake_engine(), ServerConfig(api_key_file=file))
+
+
+def test_callers_share_no_prefixes() -> None:
+    def salts(config: ServerConfig, *keys: str, **fields: Any) -> list[str | None]:
+        engine = fake_engine()
+        with client_of(engine, config) as client:
+            for key in keys:
+                headers = {"Authorization": f"Bearer {key}"}
+                assert client.post("/v1/completions", json=body(**fields), headers=headers).status_code == 200
+        return [request.cache_salt for request in engine.requests]
+
+    assert salts(ServerConfig(api_keys=("a",)), "a") == [None]
+    first, again, second = salts(ServerConfig(api_keys=("a", "b")), "a", "a", "b")
+    assert first == again
+    assert first != second
+    assert first is not None
+    assert first.endswith("/")
+    assert first[:-1] not in ("a", "b")
+    (salted,) = salts(ServerConfig(api_keys=("a", "b")), "a", cache_salt="s")
+    assert salted == f"{first}s"
 
 
 def test_keys_do_not_show_in_the_configurations_text() -> None:
