@@ -21,6 +21,8 @@ from jaxgen.offload.stream_sizes import StreamSizes
 GIB = 2**30
 DEFAULT_BLOCK_SIZE = 64
 CPU_CACHE_BYTES = 2 * GIB
+STREAMED_ROWS = 16
+"""Most rows of a step when nobody names a number and the cache is streamed: each takes open blocks of all layers."""
 _ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -119,7 +121,11 @@ class _Wanted:
             raise ConfigError(
                 f"the model's weights ({self.params_bytes / GIB:.2f} GiB) and a step's temporaries "
                 f"({self.temporary_bytes / GIB:.2f} GiB) leave no room for a KV cache in {memory}: "
-                + ("free some memory" if memory.is_cpu else "raise --gpu-memory-utilization or lower --token-budget")
+                + (
+                    "free some memory"
+                    if memory.is_cpu
+                    else "raise --gpu-memory-utilization or lower --token-budget or --max-num-seqs"
+                )
             )
         return found
 
@@ -187,6 +193,9 @@ def _stream_sizes(model: ModelConfig, block_size: int, memory: DeviceMemory, *, 
 
 def _streamed(wanted: _Wanted) -> EngineConfig:
     """With the cache in host memory."""
+    if wanted.options.max_num_seqs is None:
+        rows = min(wanted.scheduler.max_num_seqs, STREAMED_ROWS)
+        wanted = replace(wanted, scheduler=replace(wanted.scheduler, max_num_seqs=rows))
     options, model, scheduler, block_size = wanted.options, wanted.model, wanted.scheduler, wanted.block_size
     size, policy = options.kv_offloading_size, options.kv_offload_policy
     if options.kv_host_dtype != "auto":
