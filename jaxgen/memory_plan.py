@@ -118,14 +118,11 @@ class _Wanted:
             raise ConfigError(f"--num-blocks {asked} does not fit in {memory}: {would}")
         found = most if asked is None else asked
         if found < 1:
+            remedy = "raise --gpu-memory-utilization, or lower --token-budget or --max-num-seqs"
             raise ConfigError(
                 f"the model's weights ({self.params_bytes / GIB:.2f} GiB) and a step's temporaries "
                 f"({self.temporary_bytes / GIB:.2f} GiB) leave no room for a KV cache in {memory}: "
-                + (
-                    "free some memory"
-                    if memory.is_cpu
-                    else "raise --gpu-memory-utilization or lower --token-budget or --max-num-seqs"
-                )
+                + ("free some memory" if memory.is_cpu else remedy)
             )
         return found
 
@@ -197,25 +194,11 @@ def _streamed(wanted: _Wanted) -> EngineConfig:
         rows = min(wanted.scheduler.max_num_seqs, STREAMED_ROWS)
         wanted = replace(wanted, scheduler=replace(wanted.scheduler, max_num_seqs=rows))
     options, model, scheduler, block_size = wanted.options, wanted.model, wanted.scheduler, wanted.block_size
-    size, policy = options.kv_offloading_size, options.kv_offload_policy
-    if options.kv_host_dtype != "auto":
-        raise ConfigError(
-            f"--kv-host-dtype {options.kv_host_dtype} is for blocks behind a cache on the device: "
-            "with --kv-residency host use --kv-host-dtype auto"
-        )
-    if not 0 < size < float("inf"):
-        raise ConfigError(f"--kv-residency host needs --kv-offloading-size, the GiB of host memory to use, not {size}")
-    inputs_pay = model.hidden_size < 2 * model.num_kv_heads * model.head_dim
-    if policy == "recompute" and not inputs_pay:
-        raise ConfigError(
-            "--kv-offload-policy recompute brings layer inputs to the device, which in this model are no fewer bytes "
-            "than K and V: use plan or transfer"
-        )
-    keep_inputs = inputs_pay and policy != "transfer"
+    keep_inputs = _keep_inputs(options, model)
     sizes = _stream_sizes(model, block_size, wanted.memory, keep_inputs=keep_inputs)
     in_flight = scheduler.token_budget // block_size
     num_open = in_flight + LayerStore.most_open(scheduler.token_budget, scheduler.max_num_seqs, block_size)
-    held = int(size * GIB / sizes.host)
+    held = int(options.kv_offloading_size * GIB / sizes.host)
     fitting = max(wanted.room - sizes.fixed(num_open), 0) // sizes.each
     _require_host_blocks(wanted, sizes, held)
     useful = scheduler.max_num_seqs * -(-scheduler.max_model_len // block_size)
@@ -225,8 +208,27 @@ def _streamed(wanted: _Wanted) -> EngineConfig:
             f"{wanted.memory} holds one layer of {num_blocks} blocks beside all else: "
             f"use --max-model-len {num_blocks * block_size} or less"
         )
-    group = group_size(sizes.layer)
-    return wanted.config(num_blocks, streaming=StreamConfig(num_open, group, keep_inputs, policy))
+    streaming = StreamConfig(num_open, group_size(sizes.layer), keep_inputs, options.kv_offload_policy)
+    return wanted.config(num_blocks, streaming=streaming)
+
+
+def _keep_inputs(options: EngineOptions, model: ModelConfig) -> bool:
+    """Whether layer inputs go to the host too. ConfigError for options that a streamed cache cannot honour."""
+    size, policy = options.kv_offloading_size, options.kv_offload_policy
+    if options.kv_host_dtype != "auto":
+        raise ConfigError(
+            f"--kv-host-dtype {options.kv_host_dtype} is for blocks behind a cache on the device: "
+            "with --kv-residency host use --kv-host-dtype auto"
+        )
+    if not 0 < size < float("inf"):
+        raise ConfigError(f"--kv-residency host needs --kv-offloading-size, the GiB of host memory to use, not {size}")
+    pays = model.hidden_size < 2 * model.num_kv_heads * model.head_dim
+    if policy == "recompute" and not pays:
+        raise ConfigError(
+            "--kv-offload-policy recompute brings layer inputs to the device, which in this model are no fewer bytes "
+            "than K and V: use plan or transfer"
+        )
+    return pays and policy != "transfer"
 
 
 def _require_host_blocks(wanted: _Wanted, sizes: StreamSizes, held: int) -> None:

@@ -178,7 +178,7 @@ def test_inputs_are_kept_on_the_host_where_that_pays() -> None:
 def test_host_memory_of_a_cpu_is_the_devices_own() -> None:
     asked: dict[str, Any] = {"kv_residency": "host", "kv_offload_policy": "transfer", "host": 20, "num_blocks": 20}
     assert deep("cpu", 2 * OPEN + 20 / 16 + 20, **asked).cache.num_blocks == 20
-    with pytest.raises(ConfigError, match="--num-blocks 20 does not fit in .*: --num-blocks 18 would"):
+    with pytest.raises(ConfigError, match=r"--num-blocks 20 does not fit in .*: --num-blocks 18 would"):
         deep("cpu", 2 * OPEN + 19 / 16 + 19 - 0.1, **asked)
 
 
