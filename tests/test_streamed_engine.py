@@ -190,9 +190,10 @@ def test_a_copy_that_fails_ends_those_that_run(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_the_planner_learns_that_the_link_is_slower() -> None:
-    """Nobody tells it: it predicts what the link did before, and is wrong for a while."""
-    engine = engine_of(bandwidth=4e6)
-    engine.add(requests("c", max_tokens=56)[0])
+    """Nobody tells it: it predicts what the link did before, and is wrong for a while. A step takes 40 to 150 ms, nearly
+    all of it on the link."""
+    engine = engine_of(bandwidth=1e6)
+    engine.add(requests("c", max_tokens=38)[0])
     errors: list[float] = []
 
     def step() -> None:
@@ -203,11 +204,12 @@ def test_the_planner_learns_that_the_link_is_slower() -> None:
         if actual:
             errors.append(abs(after.predicted_seconds - before.predicted_seconds - actual) / actual)
 
-    for _ in range(10):
+    while engine.stats().generation_tokens < 10:
         step()
-    right = len(errors)
-    device_of(engine).stream.up.bytes_per_second = 2e6
+    before, errors = median(errors), []
+    device_of(engine).stream.up.bytes_per_second = 5e5
     while engine.has_work:
         step()
-    assert median(errors[right : right + 3]) > 0.35, "half of what it takes"
-    assert median(errors[-5:]) < 0.6 * median(errors[right : right + 3])
+    assert before < 0.25
+    assert median(errors[:3]) > 0.35, "half of what it takes"
+    assert median(errors[-5:]) < 0.25

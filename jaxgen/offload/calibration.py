@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jaxgen.config import EngineConfig
-from jaxgen.offload.stream_rates import StepSeconds, StreamRates, transfer_all
+from jaxgen.offload.stream_rates import StepSeconds, transfer_all
 from jaxgen.offload.streamed_device import StreamedDevice, Streaming
 from jaxgen.request import Request, SamplingParams
 from jaxgen.sequence import Chunk, Sequence
@@ -27,12 +27,10 @@ def load_of(config: EngineConfig, *, rows: int = 1, blocks: int, length: int = 1
     return Load(plan, tuple(block for sequence in sequences for block in sequence.block_table[:blocks]))
 
 
-def calibrate(
-    device: StreamedDevice, loads: Iterable[Load], *, num_layers: int, steps: int, project: bool
-) -> StreamRates:
-    """Rates of such loads: ``steps`` steps that copy all of the context and, if ``project``, as many that project all.
+def time_steps(device: StreamedDevice, loads: Iterable[Load], *, steps: int, project: bool) -> list[StepSeconds]:
+    """Of each load ``steps`` steps that copy all of the context and, if ``project``, as many that project all.
 
-    Each kind is run once more before, untimed. The device is reset, and left to stream without overlap.
+    Both are run once more before, untimed. The device is reset, and left to stream without overlap.
     """
     found: list[StepSeconds] = []
     for load in loads:
@@ -46,7 +44,7 @@ def calibrate(
                 if step:
                     found.append(device.seconds)
     device.reset()
-    return StreamRates.fit(found, num_layers)
+    return found
 
 
 def _sequence(config: EngineConfig, row: int, blocks: int, length: int) -> Sequence:

@@ -50,10 +50,10 @@ class StreamRates:
     other_seconds: float
 
     @classmethod
-    def fit(cls, steps: Iterable[StepSeconds], num_layers: int) -> Self:
-        """Medians and a straight line, of steps of one batch that had something to copy.
+    def fit(cls, steps: Iterable[StepSeconds], num_layers: int, *, others: Iterable[StepSeconds] = ()) -> Self:
+        """Medians and straight lines, of steps of one batch that had something to copy.
 
-        Where none of them projected, projection takes forever. ValueError if all did.
+        ``others`` have used the same link. Where no step projected, projection takes forever. ValueError if all did.
         """
         copying = [step for step in steps if step.copies]
         plain = [step for step in copying if not step.projected]
@@ -62,7 +62,7 @@ class StreamRates:
             raise ValueError("to tell what a step takes, some must copy K and V and project nothing")
         slope, intercept = _line((s.tokens, s.device / num_layers) for s in plain)
         extra = [(s.device / num_layers - intercept - slope * s.tokens) / s.projected for s in projecting]
-        copies = [(s.link_bytes / s.copies, s.link / s.copies) for s in (*plain, *projecting)]
+        copies = [(s.link_bytes / s.copies, s.link / s.copies) for s in (*copying, *others) if s.copies]
         byte_seconds, copy_seconds = _line(copies)
         if not byte_seconds or not copy_seconds:
             byte_seconds, copy_seconds = median(seconds / size for size, seconds in copies), 0.0

@@ -5,11 +5,11 @@ import random
 from collections.abc import Iterator
 
 from jaxgen.config import EngineConfig, ModelConfig, OffloadPolicy, StreamConfig
-from jaxgen.offload.calibration import Load, calibrate, load_of
+from jaxgen.offload.calibration import Load, load_of, time_steps
 from jaxgen.offload.layer_store import StreamedBlock
 from jaxgen.offload.planner import ContextCost
 from jaxgen.offload.stream_meter import StreamMeter
-from jaxgen.offload.stream_rates import transfer_all
+from jaxgen.offload.stream_rates import StreamRates, transfer_all
 from jaxgen.offload.streamed_device import StreamedDevice, Streaming
 from jaxgen.request import Request, SamplingParams
 from jaxgen.sequence import Chunk, Sequence
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 CHECKED_TOKENS = 512
 """Compared, of every layer: as narrow.CHECKED_TOKENS."""
-MEASURED_STEPS = 2
+MEASURED_STEPS = 3
 """Of each load and split."""
 
 
@@ -71,32 +71,35 @@ def _measure(
     if not decodes or not prompts:
         return None
     of_decodes, of_prompts = (
-        calibrate(device, loads, num_layers=model.num_layers, steps=MEASURED_STEPS, project=streaming.keep_inputs)
-        for loads in (decodes, prompts)
+        time_steps(device, loads, steps=MEASURED_STEPS, project=streaming.keep_inputs) for loads in (decodes, prompts)
     )
-    return StreamMeter(of_decodes, of_prompts, cost, streaming.group * config.cache.block_size)
+    return StreamMeter(
+        StreamRates.fit(of_decodes, model.num_layers, others=of_prompts),
+        StreamRates.fit(of_prompts, model.num_layers, others=of_decodes),
+        cost,
+        streaming.group * config.cache.block_size,
+    )
 
 
 def _decodes(config: EngineConfig, group: int) -> Iterator[Load]:
-    """Steps of decodes in all rows that read half a group and two groups of blocks, or what fits."""
+    """Steps of decodes in as many rows as have room, that read one block each, and two groups of blocks together."""
     scheduler, cache = config.scheduler, config.cache
-    for wanted in (-(-group // 2), 2 * group):
-        rows = min(scheduler.max_num_seqs, wanted, cache.num_blocks // 2)
-        longest = (scheduler.max_model_len - 1) // cache.block_size
-        blocks = min(wanted // rows, longest, cache.num_blocks // rows - 1) if rows else 0
-        if blocks:
-            yield load_of(config, rows=rows, blocks=blocks)
+    rows = min(scheduler.max_num_seqs, cache.num_blocks // 2)
+    if rows == 0:
+        return
+    most = min((scheduler.max_model_len - 1) // cache.block_size, cache.num_blocks // rows - 1)
+    for blocks in sorted({min(1, most), min(-(-2 * group // rows), most)} - {0}):
+        yield load_of(config, rows=rows, blocks=blocks)
 
 
 def _prompts(config: EngineConfig, group: int) -> Iterator[Load]:
-    """Steps of a piece of a prompt behind as many blocks, or what fits; it fills the budget, or what is left."""
+    """Steps of a piece of a prompt behind as many blocks; it fills the budget, or what is left."""
     scheduler, cache = config.scheduler, config.cache
     longest = min(scheduler.max_model_len, cache.num_slots)
-    for wanted in (-(-group // 2), 2 * group):
-        blocks = min(wanted, (longest - 1) // cache.block_size)
-        if blocks:
-            length = min(scheduler.token_budget, longest - blocks * cache.block_size)
-            yield load_of(config, blocks=blocks, length=length)
+    most = (longest - 1) // cache.block_size
+    for blocks in sorted({min(1, most), min(2 * group, most)} - {0}):
+        length = min(scheduler.token_budget, longest - blocks * cache.block_size)
+        yield load_of(config, blocks=blocks, length=length)
 
 
 def _projection_is_exact(device: StreamedDevice, model: ModelConfig, config: EngineConfig) -> bool:

@@ -13,7 +13,7 @@ from jaxgen.device import Device, device_info
 from jaxgen.kernels import Kernels, choose, reference
 from jaxgen.layerwise import compile_layers
 from jaxgen.models import init_params
-from jaxgen.offload.calibration import calibrate, load_of
+from jaxgen.offload.calibration import load_of, time_steps
 from jaxgen.offload.layer_store import LayerStore
 from jaxgen.offload.planner import ContextCost
 from jaxgen.offload.staging import group_size
@@ -106,7 +106,7 @@ class Bench:
         """In steps without overlap, of which half transfer all, and half project all."""
         config, size = self.setting.config(), self.setting.block_size
         loads = [load_of(config, rows=batch, blocks=prompt // size) for prompt in self.setting.calibrated]
-        return calibrate(self.device, loads, num_layers=self.model.num_layers, steps=steps, project=True)
+        return StreamRates.fit(time_steps(self.device, loads, steps=steps, project=True), self.model.num_layers)
 
     def set_link(self, bytes_per_second: float | None) -> None:
         for link in (self.device.stream.up, self.device.stream.down):
