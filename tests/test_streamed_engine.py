@@ -190,8 +190,8 @@ def test_a_copy_that_fails_ends_those_that_run(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_the_planner_learns_that_the_link_is_slower() -> None:
-    """Nobody tells it: it predicts what the link did before, and is wrong for a while. A step takes 40 to 150 ms, nearly
-    all of it on the link."""
+    """Nobody tells it: it predicts what the link did before, and is wrong for a while. A step takes 40 ms and
+    more, nearly all of it on the link."""
     engine = engine_of(bandwidth=1e6)
     engine.add(requests("c", max_tokens=38)[0])
     errors: list[float] = []
