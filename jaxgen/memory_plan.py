@@ -21,6 +21,8 @@ from jaxgen.offload.stream_sizes import StreamSizes
 GIB = 2**30
 DEFAULT_BLOCK_SIZE = 64
 CPU_CACHE_BYTES = 2 * GIB
+COPIES_OF_LONGEST = 4
+"""At least so many bring a layer of the longest sequence, so that the planner has a choice of parts."""
 STREAMED_ROWS = 16
 """Most rows of a step when nobody names a number and the cache is streamed: each takes open blocks of all layers."""
 _ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -208,7 +210,9 @@ def _streamed(wanted: _Wanted) -> EngineConfig:
             f"{wanted.memory} holds one layer of {num_blocks} blocks beside all else: "
             f"use --max-model-len {num_blocks * block_size} or less"
         )
-    streaming = StreamConfig(num_open, group_size(sizes.layer), keep_inputs, options.kv_offload_policy)
+    longest = min(-(-scheduler.max_model_len // block_size), num_blocks)
+    group = min(group_size(sizes.layer), -(-longest // COPIES_OF_LONGEST))
+    streaming = StreamConfig(num_open, group, keep_inputs, options.kv_offload_policy)
     return wanted.config(num_blocks, streaming=streaming)
 
 

@@ -152,7 +152,7 @@ def test_a_streamed_cache_takes_a_layer_of_each_block_and_the_open_ones() -> Non
     """A tenth of the device memory that all blocks would take."""
     config = deep("gpu", 2 * OPEN + 20 / 32 * 2, kv_residency="host", host=20, kv_offload_policy="transfer")
     assert config.cache.num_blocks == 20
-    assert config.streaming == StreamConfig(OPEN, 32, keep_inputs=False, policy="transfer")
+    assert config.streaming == StreamConfig(OPEN, 4, keep_inputs=False, policy="transfer")
     assert config.offload is None
     assert cache_bytes(DEEP, config, GPU) == (2 * OPEN + 20 / 16) * DEEP_BLOCK
     long: dict[str, Any] = {
@@ -167,7 +167,7 @@ def test_a_streamed_cache_takes_a_layer_of_each_block_and_the_open_ones() -> Non
 
 def test_inputs_are_kept_on_the_host_where_that_pays() -> None:
     config = deep("gpu", 1000, kv_residency="host", host=15)
-    assert config.streaming == StreamConfig(OPEN, 32, keep_inputs=True, policy="plan")
+    assert config.streaming == StreamConfig(OPEN, 3, keep_inputs=True, policy="plan")
     assert config.cache.num_blocks == 10, "each half as large again"
     config = deep("gpu", 1000, model=replace(DEEP, num_kv_heads=2), kv_residency="host", host=15)
     assert config.streaming is not None
