@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jaxgen.config import EngineConfig
-from jaxgen.offload.stream_rates import StepSeconds, transfer_all
+from jaxgen.offload.stream_rates import Split, StepSeconds, transfer_all
 from jaxgen.offload.streamed_device import StreamedDevice, Streaming
 from jaxgen.request import Request, SamplingParams
 from jaxgen.sequence import Chunk, Sequence
@@ -28,17 +28,19 @@ def load_of(config: EngineConfig, *, rows: int = 1, blocks: int, length: int = 1
 
 
 def time_steps(device: StreamedDevice, loads: Iterable[Load], *, steps: int, project: bool) -> list[StepSeconds]:
-    """Of each load ``steps`` steps that copy all of the context and, if ``project``, as many that project all.
+    """Of each load ``steps`` steps that copy all of the context and, if ``project``, as many that project all, in turn,
+    so that a change of the machine's speed meets both.
 
     Both are run once more before, untimed. The device is reset, and left to stream without overlap.
     """
     found: list[StepSeconds] = []
+    splits: tuple[Split, ...] = (transfer_all, lambda tokens: tokens) if project else (transfer_all,)
     for load in loads:
         device.reset()
         device.fill(load.context)
-        for split in (transfer_all, lambda tokens: tokens) if project else (transfer_all,):
-            device.streaming = Streaming(split, overlap=False)
-            for step in range(1 + steps):
+        for step in range(1 + steps):
+            for split in splits:
+                device.streaming = Streaming(split, overlap=False)
                 device.run(load.plan, again=True)
                 assert device.seconds is not None, "there is no overlap"
                 if step:

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 CHECKED_TOKENS = 512
 """Compared, of every layer: as narrow.CHECKED_TOKENS."""
-MEASURED_STEPS = 3
+MEASURED_STEPS = 5
 """Of each load and split."""
 
 
