@@ -15,17 +15,17 @@ from tqdm import tqdm
 from jaxgen.async_engine import AsyncEngine
 from jaxgen.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.compilation_cache import persistent_compilation
-from jaxgen.config import DType, EngineConfig, EngineOptions, KernelChoice, ModelConfig
+from jaxgen.config import DType, EngineConfig, EngineOptions, KernelChoice, KVResidency, ModelConfig
 from jaxgen.determinism import Scenario, Verifier
 from jaxgen.device import device_info
 from jaxgen.device_info import DeviceInfo, choose_dtype
 from jaxgen.engine import Engine
 from jaxgen.kernels import Kernels, choose, native_dtypes, reference
-from jaxgen.memory_plan import DEFAULT_BLOCK_SIZE, DeviceMemory, block_bytes, resolve
+from jaxgen.memory_plan import DEFAULT_BLOCK_SIZE, DeviceMemory, cache_bytes, resolve
 from jaxgen.models import PackedParams, abstract_params
 from jaxgen.models.packing import placing
-from jaxgen.programs import CompiledStep, compile_step
 from jaxgen.request import ModelInfo
+from jaxgen.step_device import Compiled, compile_for
 from jaxgen.token_budget import TUNE_CONTEXT, TUNE_ROUNDS
 from jaxgen.tokenizer_cache import load_tokenizer
 from jaxgen.tune import StepTime, Tuning, measure
@@ -142,16 +142,16 @@ def compile_to_fit(
     kernels: Kernels,
     memory: DeviceMemory,
     params_bytes: int,
-) -> tuple[EngineConfig, CompiledStep]:
+) -> tuple[EngineConfig, Compiled]:
     """Compile the step; where the program's own temporaries leave less room than was guessed, plan and compile again.
 
     Raises ConfigError when nothing fits. The context length that was promised stays.
     """
-    compiled = compile_step(model, config, kernels)
-    cache_bytes = config.cache.num_blocks * block_bytes(model, config.cache.block_size)
-    if params_bytes + cache_bytes + compiled.temporary_bytes <= memory.free_bytes:
+    compiled = compile_for(model, config, kernels)
+    if params_bytes + cache_bytes(model, config, memory) + compiled.temporary_bytes <= memory.free_bytes:
         return config, compiled
-    options = replace(options, max_model_len=config.scheduler.max_model_len)
+    residency: KVResidency = "device" if config.streaming is None else "host"
+    options = replace(options, max_model_len=config.scheduler.max_model_len, kv_residency=residency)
     config = resolve(
         options,
         model,
@@ -160,7 +160,7 @@ def compile_to_fit(
         params_bytes=params_bytes,
         temporary_bytes=compiled.temporary_bytes,
     )
-    return config, compile_step(model, config, kernels)
+    return config, compile_for(model, config, kernels)
 
 
 def open_engine(

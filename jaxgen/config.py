@@ -16,6 +16,8 @@ KERNEL_CHOICES: tuple[KernelChoice, ...] = ("auto", "xla")
 
 OffloadPolicy = Literal["plan", "transfer", "recompute"]
 OFFLOAD_POLICIES: tuple[OffloadPolicy, ...] = ("plan", "transfer", "recompute")
+KVResidency = Literal["device", "host", "auto"]
+KV_RESIDENCIES: tuple[KVResidency, ...] = ("device", "host", "auto")
 
 
 class ConfigError(ValueError):
@@ -100,9 +102,11 @@ class EngineOptions:
     max_logit_bias: int = 300
     """Most logit_bias entries of one request."""
     kv_offloading_size: float = 0.0
-    """GiB of host memory for blocks that leave the device; 0: none."""
+    """GiB of host memory for blocks that leave the device, or for all of them; 0: none."""
     kv_offload_policy: OffloadPolicy = "plan"
     """How blocks come back: as the planner says, all from the host, or all computed again."""
+    kv_residency: KVResidency = "device"
+    """Where the KV cache is: on the device, in host memory, or there where the device is too small for a sequence."""
     kv_host_dtype: HostDType = "auto"
     single_shape: bool = False
     """Never compile a second, narrow program for steps of decodes only."""
@@ -154,8 +158,24 @@ class OffloadConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamConfig:
+    """A cache in host memory, of which each step brings what it reads to the device, layer by layer.
+
+    ``num_open``: blocks on the device in all layers, since steps write to them or they are being saved. ``group``:
+    blocks of a layer that are copied together. ``keep_inputs``: the host has the layers' inputs too, to project them.
+    ``simulated_bytes_per_second`` as in OffloadConfig.
+    """
+
+    num_open: int
+    group: int
+    keep_inputs: bool = False
+    policy: OffloadPolicy = "transfer"
+    simulated_bytes_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """All that the engine was told, resolved."""
+    """All that the engine was told, resolved. One of ``offload`` and ``streaming`` at most."""
 
     cache: CacheConfig
     scheduler: SchedulerConfig
@@ -164,6 +184,8 @@ class EngineConfig:
     narrow_width: int | None = None
     """Tokens of the second program, for steps of decodes only; None: there is no second program."""
     offload: OffloadConfig | None = None
+    streaming: StreamConfig | None = None
+    """None: the cache is on the device."""
 
     def __post_init__(self) -> None:
         need = -(-self.scheduler.max_model_len // self.cache.block_size)

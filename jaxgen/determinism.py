@@ -75,7 +75,7 @@ class Verifier:
         for request in self._requests:
             self._reference[request.request_id] = self._alone(request, self._new_salt())
         scenarios = [self.again, self.cached, self.together, self.among_strangers, self.continued, self.as_prompt]
-        if self._engine.offload is not None:
+        if self._engine.stats().offload is not None:
             scenarios.append(self.restored)
         return [scenario() for scenario in scenarios]
 
@@ -151,7 +151,8 @@ class Verifier:
         return scenario
 
     def restored(self) -> Scenario:
-        """Each alone, twice, the others between: meanwhile its prompt has gone to the host's memory."""
+        """Each alone, twice, the others between: meanwhile its prompt has gone to the host's memory, where it is in
+        any case if the cache is streamed."""
         scenario, salt = self._begin("restored from host memory"), self._new_salt()
         for request in self._requests:
             self._alone(request, salt)

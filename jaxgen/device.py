@@ -41,6 +41,8 @@ def device_info() -> DeviceInfo:
 class Device:
     """Runs plans, in the order given; what it returns may still be on its way."""
 
+    runs_ahead = True
+
     def __init__(self, model: ModelConfig, config: EngineConfig, params: PackedParams, compiled: CompiledStep):
         """Packs the parameters that the programs want packed, and takes the others as they are (no copy)."""
         self._model = model
@@ -70,17 +72,19 @@ class Device:
 
     def uses_narrow(self, plan: StepPlan) -> bool:
         """Whether the plan holds decodes only and there is a program for these."""
-        return self._narrow is not None and plan.num_tokens == len(plan.chunks)
+        return self._narrow is not None and plan.decodes_only
 
     def load(self, plan: StepPlan) -> None:
         """Load the rows that the plan admits."""
         self.rows = self._compiled.rows.load(self.rows, plan, self._loader)
 
-    def run(self, plan: StepPlan, *, narrow: bool | None = None) -> StepOutput:
+    def run(self, plan: StepPlan, *, narrow: bool | None = None, again: bool = False) -> StepOutput:
         """Load the rows that the plan admits and dispatch its step.
 
-        Decodes alone run by the narrow program, if there is one; ``narrow`` says otherwise.
+        Decodes alone run by the narrow program, if there is one; ``narrow`` says otherwise. Any plan may be run
+        ``again``, from the same state if its input tokens are known on the host.
         """
+        del again
         self.load(plan)
         if narrow is None:
             narrow = self.uses_narrow(plan)
@@ -92,6 +96,9 @@ class Device:
         self.cache, self.rows, output = step(self._params, self.cache, self.rows, words)
         output.tokens.copy_to_host_async()
         return output
+
+    def offload_stats(self) -> None:
+        """The cache is here, and what is behind it says so itself."""
 
     def wait(self) -> None:
         """Until everything dispatched has been computed."""

@@ -10,16 +10,15 @@ import numpy as np
 
 from jaxgen.compilation import num_compilations
 from jaxgen.config import EngineConfig, ModelConfig
-from jaxgen.device import Device
 from jaxgen.models import PackedParams
 from jaxgen.narrow import compare
 from jaxgen.offload.build import build_offload
-from jaxgen.programs import CompiledStep, compile_step
 from jaxgen.request import EngineStats, FinishReason, Request, RequestRefusedError, TokenEvent
 from jaxgen.row_state import MAX_MASKED_TOKENS
 from jaxgen.scheduler import Scheduler
 from jaxgen.sequence import Sequence
 from jaxgen.step import StepOutput
+from jaxgen.step_device import Compiled, compile_for, make_device, start_device
 from jaxgen.step_events import EventMaker
 from jaxgen.step_plan import StepPlan
 
@@ -48,13 +47,16 @@ class Engine:
         params: PackedParams,
         eos_token_ids: frozenset[int],
         *,
-        compiled: CompiledStep | None = None,
+        compiled: Compiled | None = None,
     ):
-        """Compiles the step unless it is given, and packs the parameters that it wants packed (copying no other)."""
+        """Compiles the step unless it is given, and packs the parameters that it wants packed.
+
+        Copies no other, unless the cache is streamed: then all that are the layers', and ``params`` is emptied.
+        """
         self.model = model
         self.config = config
         self._eos_token_ids = eos_token_ids
-        self._device = Device(model, config, params, compiled or compile_step(model, config))
+        self._device = make_device(model, config, params, compiled or compile_for(model, config))
         self._events = EventMaker()
         self._seeds = random.Random(config.seed)
         self._arrivals = count()
@@ -63,6 +65,7 @@ class Engine:
         self._last_read = 0.0
         self._counters = _Counters()
         self._warm_up()
+        start_device(self._device, model, config)
         self.offload = build_offload(model, config, self._device)
         tier = None if self.offload is None else self.offload.tier
         self._scheduler = Scheduler(config.scheduler, config.cache, tier=tier)
@@ -99,7 +102,8 @@ class Engine:
     def step(self) -> list[TokenEvent]:
         """Dispatch the next step, then wait for the one before it and return what that brought.
 
-        So the device goes on while the host reads, and the events of a request's first step come from the second call.
+        So the device goes on while the host reads, and the events of a request's first step come from the second call;
+        from the first where a step is done when it has been dispatched, because its context is streamed.
         A step that raises ends the requests it may concern, all that run, with ERROR.
         """
         started = time.perf_counter()
@@ -109,7 +113,11 @@ class Engine:
         try:
             plan = self._plan()
             if plan.chunks:
-                self._in_flight = _InFlight(plan, self._device.run(plan), time.perf_counter())
+                dispatched = time.perf_counter()
+                self._in_flight = _InFlight(plan, self._device.run(plan), dispatched)
+                if not self._device.runs_ahead:
+                    waited += time.perf_counter() - dispatched
+                    before, self._in_flight = self._in_flight, None
             elif before is None:
                 waited = self._wait_for_copies()
             if before is not None:
@@ -137,7 +145,7 @@ class Engine:
             prefix_hits=scheduler.prefix_hits,
             preemptions=scheduler.preemptions,
             compilations_after_ready=num_compilations() - self._compilations_at_ready,
-            offload=None if self.offload is None else self.offload.stats(),
+            offload=self._device.offload_stats() if self.offload is None else self.offload.stats(),
             **vars(counters),
         )
 

@@ -45,14 +45,15 @@ class Kernels:
     """None: XLA's own products, of weights as they are."""
     gather_blocks: Kernel = gather_blocks_ref
     scatter_blocks: Kernel = scatter_blocks_ref
-    partial_recompute: Kernel = partial_recompute_ref
+    partial_recompute: Kernel | None = None
+    """None: K and V are rebuilt by the products of the step, queries and all, which on a CPU gives their bits."""
     separate_layers: bool = False
     """The program has the layers one after another, and their matrices are arrays of their own."""
 
 
 REFERENCE = Kernels("XLA", ragged_paged_attention_ref, write_kv_ref)
 """The twins in plain jnp, which run everywhere."""
-REFERENCE_GPU = replace(REFERENCE, separate_layers=True)
+REFERENCE_GPU = replace(REFERENCE, separate_layers=True, partial_recompute=partial_recompute_ref)
 """The same in a program for GPUs, where each weight of a scanned stack would be copied before it is read."""
 
 
@@ -106,6 +107,7 @@ def _pallas(name: str, num_ctas: int, *, bulk: bool) -> Kernels:
         partial(ragged_paged_attention.plan_attention, **options),
         gather_blocks=partial(copy_blocks.gather_blocks, **options),
         scatter_blocks=partial(copy_blocks.scatter_blocks, **options),
+        partial_recompute=partial_recompute_ref,
         separate_layers=True,
     )
 

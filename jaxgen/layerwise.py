@@ -20,9 +20,12 @@ from jaxgen.attention import plan_attention
 from jaxgen.config import EngineConfig, ModelConfig
 from jaxgen.kernels import Kernels
 from jaxgen.layer_pool import LayerPool
-from jaxgen.models import LAYERS, PackedParams, abstract_params, bind, bind_layer, graphs_apart
+from jaxgen.models import LAYERS, PackedParams, bind, bind_layer, graphs_apart
 from jaxgen.models.layers import Layer
+from jaxgen.models.packing import abstract_packed_params
+from jaxgen.packed_weight import PackedWeight
 from jaxgen.row_state import RowState, init_rows, row_layout
+from jaxgen.separate_weights import SeparateWeights
 from jaxgen.step import StepOutput, choose_tokens, count_tokens
 from jaxgen.step_batch import StepBatch, batch_layout, unpack
 
@@ -49,6 +52,9 @@ class LayerPrograms:
     """None: inputs are not kept."""
     make_pool: Callable[[], LayerPool]
     group: int
+    kernels: Kernels
+    temporary_bytes: int
+    """Of the program that takes most, beside its arguments and what it returns."""
 
 
 def take_apart(params: PackedParams) -> tuple[PackedParams, tuple[PackedParams, ...]]:
@@ -61,18 +67,26 @@ def take_apart(params: PackedParams) -> tuple[PackedParams, tuple[PackedParams, 
         if not path.startswith(_BELOW):
             ends[path] = jax.device_put(value)
             continue
-        layers = layers or [{} for _ in range(len(value))]
-        for of_layer, piece in zip(layers, value, strict=True):
+        pieces = _split(value)
+        layers = layers or [{} for _ in pieces]
+        for of_layer, piece in zip(layers, pieces, strict=True):
             of_layer[path.removeprefix(_BELOW)] = jax.device_put(piece)
     return ends, tuple(layers)
+
+
+def _split(value: Any) -> tuple[Any, ...]:
+    """The layers' parts of a parameter."""
+    if isinstance(value, SeparateWeights):
+        return value.weights
+    if isinstance(value, PackedWeight):
+        return tuple(value.alone(layer) for layer in range(len(value.data)))
+    return tuple(value)
 
 
 def compile_layers(
     model: ModelConfig, config: EngineConfig, kernels: Kernels, *, num_open: int, group: int, keep_inputs: bool
 ) -> LayerPrograms:
-    """For LayerPools of ``num_open`` open blocks a layer. ValueError for kernels that want packed weights."""
-    if kernels.packed is not None:
-        raise ValueError("steps by layer take weights as they are: give them kernels without packed products")
+    """For LayerPools of ``num_open`` open blocks a layer, and parameters as these kernels read them."""
 
     def make_pool() -> LayerPool:
         return LayerPool.zeros(model, config.cache, kernels, num_open=num_open, keep_inputs=keep_inputs)
@@ -82,42 +96,40 @@ def compile_layers(
     block, dtype = pool.cache.data.shape[1:], pool.cache.data.dtype
     kv_piece = jax.ShapeDtypeStruct(block, dtype)
     x_piece = jax.ShapeDtypeStruct((config.cache.block_size, model.hidden_size), dtype)
-    _, layer = _abstract_apart(model)
+    shapes = _abstract_apart(model, kernels)
     graph = graphs_apart(model)[1]
 
     def project(params: PackedParams, pool: LayerPool, *args: Array) -> LayerPool:
         return pool.project(bind_layer(graph, params), *args)
 
-    return LayerPrograms(
-        {
-            width: _compile_width(model, config, width, pool)
-            for width in {config.scheduler.token_budget, config.narrow_width or config.scheduler.token_budget}
-        },
-        jax.jit(LayerPool.gather).lower(pool, scalar).compile(),
-        jax.jit(LayerPool.scatter, donate_argnums=0).lower(pool, ids, scalar, *[kv_piece] * group).compile(),
-        jax.jit(project, donate_argnums=1).lower(layer, pool, ids, ids, scalar, *[x_piece] * group).compile()
-        if keep_inputs
-        else None,
-        make_pool,
-        group,
-    )
-
-
-def _abstract_apart(model: ModelConfig) -> tuple[PackedParams, PackedParams]:
-    """Shapes of the parameters without the layers', and of one layer's."""
-    shapes = abstract_params(model)
-    ends = {path: shape for path, shape in shapes.items() if not path.startswith(_BELOW)}
-    layer = {
-        path.removeprefix(_BELOW): jax.ShapeDtypeStruct(shape.shape[1:], shape.dtype)
-        for path, shape in shapes.items()
-        if path.startswith(_BELOW)
+    widths = {
+        width: _compile_width(model, config, width, pool, shapes)
+        for width in {config.scheduler.token_budget, config.narrow_width or config.scheduler.token_budget}
     }
-    return ends, layer
+    gather: Any = jax.jit(LayerPool.gather).lower(pool, scalar).compile()
+    scatter: Any = jax.jit(LayerPool.scatter, donate_argnums=0).lower(pool, ids, scalar, *[kv_piece] * group).compile()
+    projecting: Any = None
+    if keep_inputs:
+        lowered = jax.jit(project, donate_argnums=1).lower(shapes[1], pool, ids, ids, scalar, *[x_piece] * group)
+        projecting = lowered.compile()
+    programs = [gather, scatter, *([projecting] if keep_inputs else [])]
+    programs += [program for of_width in widths.values() for program in vars(of_width).values()]
+    temporary_bytes = max(program.memory_analysis().temp_size_in_bytes for program in programs)
+    return LayerPrograms(widths, gather, scatter, projecting, make_pool, group, kernels, temporary_bytes)
 
 
-def _compile_width(model: ModelConfig, config: EngineConfig, width: int, pool: Any) -> WidthPrograms:
+Shapes = tuple[PackedParams, PackedParams]
+"""Of the parameters without the layers', and of one layer's."""
+
+
+def _abstract_apart(model: ModelConfig, kernels: Kernels) -> Shapes:
+    ends, layers = jax.eval_shape(take_apart, abstract_packed_params(model, kernels))
+    return ends, layers[0]
+
+
+def _compile_width(model: ModelConfig, config: EngineConfig, width: int, pool: Any, shapes: Shapes) -> WidthPrograms:
     ends_graph, layer_graph = graphs_apart(model)
-    ends_shapes, layer_shapes = _abstract_apart(model)
+    ends_shapes, layer_shapes = shapes
     params_layout, vocab_size = row_layout(config), model.vocab_size
 
     def begin(

@@ -1,6 +1,7 @@
 """What fits: decides every "auto" of EngineOptions from the model and the device's memory, before memory is taken."""
 
 from dataclasses import dataclass, replace
+from math import ceil
 
 from jaxgen.config import (
     CacheConfig,
@@ -10,13 +11,20 @@ from jaxgen.config import (
     ModelConfig,
     OffloadConfig,
     SchedulerConfig,
+    StreamConfig,
 )
 from jaxgen.offload.host_dtype import HostDType, host_bytes
-from jaxgen.offload.staging import staging_bytes
+from jaxgen.offload.layer_store import LayerStore
+from jaxgen.offload.staging import group_size, staging_bytes
+from jaxgen.offload.stream_sizes import StreamSizes
 
 GIB = 2**30
 DEFAULT_BLOCK_SIZE = 64
 CPU_CACHE_BYTES = 2 * GIB
+COPIES_OF_LONGEST = 4
+"""At least so many bring a layer of the longest sequence, so that the planner has a choice of parts."""
+STREAMED_ROWS = 16
+"""Most rows of a step when nobody names a number and the cache is streamed: each takes open blocks of all layers."""
 _ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -53,6 +61,15 @@ def estimate_temporaries(model: ModelConfig, config: SchedulerConfig) -> int:
     return config.token_budget * per_token + config.max_num_seqs * per_row
 
 
+def cache_bytes(model: ModelConfig, config: EngineConfig, memory: DeviceMemory) -> int:
+    """Bytes of ``memory`` that the KV cache takes."""
+    size, streaming = config.cache.block_size, config.streaming
+    if streaming is None:
+        return config.cache.num_blocks * block_bytes(model, size)
+    sizes = _stream_sizes(model, size, memory, keep_inputs=streaming.keep_inputs)
+    return sizes.fixed(streaming.num_open) + config.cache.num_blocks * sizes.each
+
+
 def resolve(
     options: EngineOptions,
     model: ModelConfig,
@@ -72,37 +89,168 @@ def resolve(
     scheduler = _scheduler_config(options, model, memory, token_budget)
     if temporary_bytes is None:
         temporary_bytes = estimate_temporaries(model, scheduler)
-    offload = _offload_config(options, model, block_size)
-    room = memory.free_bytes - params_bytes - temporary_bytes
+    wanted = _Wanted(options, model, memory, scheduler, block_size, params_bytes, temporary_bytes)
+    if options.kv_residency == "auto":
+        return _wherever(wanted)
+    return _resident(wanted) if options.kv_residency == "device" else _streamed(wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is asked for, and what is there."""
+
+    options: EngineOptions
+    model: ModelConfig
+    memory: DeviceMemory
+    scheduler: SchedulerConfig
+    block_size: int
+    params_bytes: int
+    temporary_bytes: int
+
+    @property
+    def room(self) -> int:
+        """Bytes for the cache."""
+        return self.memory.free_bytes - self.params_bytes - self.temporary_bytes
+
+    def num_blocks(self, fitting: int, most: int) -> int:
+        """As many as were asked for, else ``most``; ConfigError if more were, or none fits."""
+        asked, memory = self.options.num_blocks, self.memory
+        if asked is not None and asked > fitting:
+            would = f"--num-blocks {fitting} would" if fitting > 0 else "not even one block does"
+            raise ConfigError(f"--num-blocks {asked} does not fit in {memory}: {would}")
+        found = most if asked is None else asked
+        if found < 1:
+            remedy = "raise --gpu-memory-utilization, or lower --token-budget or --max-num-seqs"
+            raise ConfigError(
+                f"the model's weights ({self.params_bytes / GIB:.2f} GiB) and a step's temporaries "
+                f"({self.temporary_bytes / GIB:.2f} GiB) leave no room for a KV cache in {memory}: "
+                + ("free some memory" if memory.is_cpu else remedy)
+            )
+        return found
+
+    def config(
+        self, num_blocks: int, *, offload: OffloadConfig | None = None, streaming: StreamConfig | None = None
+    ) -> EngineConfig:
+        """With the longest sequence that fits, if its length was left open."""
+        options, scheduler = self.options, self.scheduler
+        if options.max_model_len is None:
+            longest = min(scheduler.max_model_len, num_blocks * self.block_size)
+            scheduler = replace(scheduler, max_model_len=longest)
+        return EngineConfig(
+            CacheConfig(self.block_size, num_blocks),
+            scheduler,
+            options.seed,
+            options.max_logit_bias,
+            None if options.single_shape else _narrow_width(scheduler),
+            offload,
+            streaming,
+        )
+
+
+def _resident(wanted: _Wanted) -> EngineConfig:
+    """With the cache on the device."""
+    model, memory, block_size = wanted.model, wanted.memory, wanted.block_size
+    size, room = block_bytes(model, block_size), wanted.room
+    offload = _offload_config(wanted.options, model, block_size)
     if offload is not None:
-        size = block_bytes(model, block_size)
         room -= staging_bytes(size)
         if memory.is_cpu:
             room -= offload.host_blocks * host_block_bytes(model, block_size, offload.host_dtype)
-    fitting = max(room, 0) // block_bytes(model, block_size)
-    if options.num_blocks is not None:
-        num_blocks = options.num_blocks
-        if num_blocks > fitting:
-            would = f"--num-blocks {fitting} would" if fitting > 0 else "not even one block does"
-            raise ConfigError(f"--num-blocks {num_blocks} does not fit in {memory}: {would}")
-    else:
-        num_blocks = _num_blocks(scheduler, model, memory, block_size, fitting)
-    if num_blocks < 1:
+    fitting = max(room, 0) // size
+    most = _num_blocks(wanted.scheduler, model, memory, block_size, fitting)
+    return wanted.config(wanted.num_blocks(fitting, most), offload=offload)
+
+
+def _wherever(wanted: _Wanted) -> EngineConfig:
+    """With the cache on the device if it can hold a sequence of the promised length there, or if the host cannot hold a
+    longer one. Raises the device's ConfigError where both do."""
+    found: EngineConfig | None = None
+    refused: ConfigError | None = None
+    try:
+        found = _resident(wanted)
+    except ConfigError as error:
+        refused = error
+    longest = found.scheduler.max_model_len if found is not None else 0
+    if longest < wanted.scheduler.max_model_len and wanted.options.kv_offloading_size:
+        try:
+            streamed = _streamed(wanted)
+        except ConfigError:
+            streamed = None
+        if streamed is not None and streamed.scheduler.max_model_len > longest:
+            return streamed
+    if found is None:
+        assert refused is not None
+        raise refused
+    return found
+
+
+def _stream_sizes(model: ModelConfig, block_size: int, memory: DeviceMemory, *, keep_inputs: bool) -> StreamSizes:
+    inputs = block_size * model.hidden_size * _ITEMSIZE[model.dtype] if keep_inputs else 0
+    layer = block_bytes(model, block_size) // model.num_layers
+    return StreamSizes(layer, inputs, model.num_layers, on_cpu=memory.is_cpu)
+
+
+def _streamed(wanted: _Wanted) -> EngineConfig:
+    """With the cache in host memory."""
+    if wanted.options.max_num_seqs is None:
+        rows = min(wanted.scheduler.max_num_seqs, STREAMED_ROWS)
+        wanted = replace(wanted, scheduler=replace(wanted.scheduler, max_num_seqs=rows))
+    options, model, scheduler, block_size = wanted.options, wanted.model, wanted.scheduler, wanted.block_size
+    keep_inputs = _keep_inputs(options, model)
+    sizes = _stream_sizes(model, block_size, wanted.memory, keep_inputs=keep_inputs)
+    in_flight = scheduler.token_budget // block_size
+    num_open = in_flight + LayerStore.most_open(scheduler.token_budget, scheduler.max_num_seqs, block_size)
+    held = int(options.kv_offloading_size * GIB / sizes.host)
+    fitting = max(wanted.room - sizes.fixed(num_open), 0) // sizes.each
+    _require_host_blocks(wanted, sizes, held)
+    useful = scheduler.max_num_seqs * -(-scheduler.max_model_len // block_size)
+    num_blocks = wanted.num_blocks(fitting, min(held, fitting, useful))
+    if options.num_blocks is None and num_blocks * block_size < (options.max_model_len or 0):
         raise ConfigError(
-            f"the model's weights ({params_bytes / GIB:.2f} GiB) and a step's temporaries "
-            f"({temporary_bytes / GIB:.2f} GiB) leave no room for a KV cache in {memory}: "
-            + ("free some memory" if memory.is_cpu else "raise --gpu-memory-utilization or lower --token-budget")
+            f"{wanted.memory} holds one layer of {num_blocks} blocks beside all else: "
+            f"use --max-model-len {num_blocks * block_size} or less"
         )
-    if options.max_model_len is None:
-        scheduler = replace(scheduler, max_model_len=min(scheduler.max_model_len, num_blocks * block_size))
-    return EngineConfig(
-        CacheConfig(block_size, num_blocks),
-        scheduler,
-        options.seed,
-        options.max_logit_bias,
-        None if options.single_shape else _narrow_width(scheduler),
-        offload,
-    )
+    longest = min(-(-scheduler.max_model_len // block_size), num_blocks)
+    group = min(group_size(sizes.layer), -(-longest // COPIES_OF_LONGEST))
+    streaming = StreamConfig(num_open, group, keep_inputs, options.kv_offload_policy)
+    return wanted.config(num_blocks, streaming=streaming)
+
+
+def _keep_inputs(options: EngineOptions, model: ModelConfig) -> bool:
+    """Whether layer inputs go to the host too. ConfigError for options that a streamed cache cannot honour."""
+    size, policy = options.kv_offloading_size, options.kv_offload_policy
+    if options.kv_host_dtype != "auto":
+        raise ConfigError(
+            f"--kv-host-dtype {options.kv_host_dtype} is for blocks behind a cache on the device: "
+            "with --kv-residency host use --kv-host-dtype auto"
+        )
+    if not 0 < size < float("inf"):
+        raise ConfigError(f"--kv-residency host needs --kv-offloading-size, the GiB of host memory to use, not {size}")
+    pays = model.hidden_size < 2 * model.num_kv_heads * model.head_dim
+    if policy == "recompute" and not pays:
+        raise ConfigError(
+            "--kv-offload-policy recompute brings layer inputs to the device, which in this model are no fewer bytes "
+            "than K and V: use plan or transfer"
+        )
+    return pays and policy != "transfer"
+
+
+def _require_host_blocks(wanted: _Wanted, sizes: StreamSizes, held: int) -> None:
+    """ConfigError if the host holds fewer blocks than were asked for, or than the promised sequence has."""
+    options, block_size = wanted.options, wanted.block_size
+    if options.num_blocks is not None:
+        need, asked = options.num_blocks, f"--num-blocks {options.num_blocks}"
+    elif options.max_model_len is not None:
+        need, asked = -(-options.max_model_len // block_size), f"a sequence of --max-model-len {options.max_model_len}"
+    else:
+        need, asked = 1, "one block"
+    if held < need:
+        enough = ceil(1000 * need * sizes.host / GIB) / 1000
+        raise ConfigError(
+            f"--kv-offloading-size {options.kv_offloading_size} GiB does not hold {asked}: "
+            f"use --kv-offloading-size {enough} or more"
+            + (f", or --max-model-len {held * block_size} or less" if options.max_model_len and held else "")
+        )
 
 
 def default_max_num_seqs(token_budget: int, memory: DeviceMemory) -> int:

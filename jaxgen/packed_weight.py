@@ -31,6 +31,10 @@ class PackedWeight:
     def at(self, layer: Int[Array, ""]) -> "PackedWeight":
         return replace(self, layer=layer)
 
+    def alone(self, layer: int) -> "PackedWeight":
+        """That weight as a stack of its own, which is a copy."""
+        return replace(self, data=self.data[layer : layer + 1])
+
     def product(self, x: Float[Array, "T I"], num_tokens: Int[Leaf, ""]) -> Float[Array, "T O"]:
         """x @ weight.T of the first ``num_tokens`` rows of x in float32; zeros in the others."""
         return self.kernel.product(x, self.data, self.layer, num_tokens, out_features=self.out_features)

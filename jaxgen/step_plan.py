@@ -27,6 +27,11 @@ class StepPlan:
         return sum([chunk.length for chunk in self.chunks])
 
     @property
+    def decodes_only(self) -> bool:
+        """Whether no chunk is longer than a token."""
+        return self.num_tokens == len(self.chunks)
+
+    @property
     def num_positions(self) -> int:
         """How many tokens are before each of its tokens, summed."""
         return sum([chunk.length * (chunk.start + chunk.end - 1) // 2 for chunk in self.chunks])

@@ -17,7 +17,7 @@ import configargparse
 import uvicorn
 from starlette.applications import Starlette
 
-from jaxgen.config import DTYPES, KERNEL_CHOICES, OFFLOAD_POLICIES, ConfigError, EngineOptions
+from jaxgen.config import DTYPES, KERNEL_CHOICES, KV_RESIDENCIES, OFFLOAD_POLICIES, ConfigError, EngineOptions
 from jaxgen.offload.host_dtype import HOST_DTYPES
 from jaxgen.request import ModelInfo
 from server.app import create_app
@@ -93,13 +93,20 @@ def make_parser() -> configargparse.ArgumentParser:
         "--kv-offloading-size",
         type=float,
         default=0.0,
-        help="GiB of host memory for KV blocks that leave the device (0: none)",
+        help="GiB of host memory for KV blocks that leave the device, or for all (0: none)",
     )
     engine.add_argument(
         "--kv-offload-policy",
         choices=OFFLOAD_POLICIES,
         default="plan",
         help="how they come back: as measured rates say, all copied, or all computed again",
+    )
+    engine.add_argument(
+        "--kv-residency",
+        choices=KV_RESIDENCIES,
+        default="device",
+        help="where the KV cache is; host: in --kv-offloading-size GiB of host memory, and each step brings it to the "
+        "device layer by layer; auto: there if the device cannot hold the longest sequence",
     )
     engine.add_argument(
         "--kv-host-dtype",

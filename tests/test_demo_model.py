@@ -89,7 +89,8 @@ def test_it_recalls_what_was_bound_earlier(llm: LLM) -> None:
 
 
 def test_it_recalls_as_well_from_host_memory() -> None:
-    """With a tenth of the blocks that all exercises take, asked a second time: most have left the device."""
+    """With a tenth of the blocks that all exercises take, asked a second time: most have left the device. And with all
+    blocks in host memory, of which the device has one layer in six."""
     chance = random.Random(1)
     asked = [exercise(chance, bindings) for bindings in (5, 8, 10) for _ in range(14)]
     texts = [text for text, _ in asked]
@@ -108,6 +109,12 @@ def test_it_recalls_as_well_from_host_memory() -> None:
     assert stats.restored_tokens > blocks * 8 // 2
     right = sum(text.startswith(f"{value}\n") for text, (_, value) in zip(answers, asked, strict=True))
     assert right / len(asked) >= 0.9
+    with LLM(**limits, num_blocks=560, kv_offloading_size=0.01, kv_residency="host") as llm:
+        assert [one.text for one in llm.generate(texts, params)] == undisturbed
+        stats = llm.engine.stats().offload
+    assert stats is not None
+    assert stats.host_blocks > 400
+    assert stats.restored_tokens > blocks * 8
 
 
 def test_weights_are_bfloat16() -> None:

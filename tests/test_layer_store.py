@@ -104,6 +104,15 @@ def test_what_is_nowhere_is_an_error() -> None:
         store().begin([chunk([3, 4], 4, 5)])
 
 
+@pytest.mark.parametrize(("window", "first"), [(None, 0), (1, 12), (5, 8), (6, 4), (100, 0)])
+def test_what_is_outside_the_window_is_not_brought(window: int | None, first: int) -> None:
+    """The token at position 12 attends to positions above 12 - window."""
+    blocks: LayerStore[str] = LayerStore(N, 3, B, window=window)
+    fill(blocks, [1, 2, 3], 12)
+    step = blocks.begin([chunk([1, 2, 3, 4], 12, 13)])
+    assert [one.start for one in step.streamed] == list(range(first, 12, B))
+
+
 @pytest.mark.parametrize("lengths", [[20], [1, 1, 18], [7, 7, 6], [2, 9, 9]])
 def test_no_step_touches_more_blocks_than_most_open(lengths: list[int]) -> None:
     """Chunks that begin at the end of a block touch the most."""

@@ -8,21 +8,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxgen.config import EngineConfig, ModelConfig
+from jaxgen.config import DType, EngineConfig, ModelConfig
 from jaxgen.device import Device
-from jaxgen.kernels import REFERENCE, PackedProduct
+from jaxgen.kernels import REFERENCE, Kernels, native
 from jaxgen.layerwise import LayerPrograms, compile_layers, take_apart
+from jaxgen.models.packing import pack_params
+from jaxgen.packed_weight import PackedWeight
 from jaxgen.row_state import RowLoader, init_rows, load_row
 from jaxgen.step import StepOutput
 from jaxgen.step_batch import Packer
 from jaxgen.step_plan import StepPlan
 from tests.engines import LLAMA, engine_config, make_engine, params_of, request, run
+from tests.native import native as library
 from tests.test_layers_apart import OPT
 
 OPT_350M = replace(OPT, pre_norm=False, embed_size=16)
 MODELS = {"llama": LLAMA, "opt": OPT, "opt-350m": OPT_350M, "llama-bfloat16": replace(LLAMA, dtype="bfloat16")}
-TOLERANCE = {"float32": 1e-5, "bfloat16": 2**-7}
-"""Of the largest value: how far K and V from inputs may be from those a step wrote."""
 CONFIG = engine_config(token_budget=12, max_num_seqs=3, max_model_len=64, block_size=8, num_blocks=20)
 PROMPTS = [np.random.default_rng(1).integers(3, 300, size=n).tolist() for n in (1, 7, 40, 20)]
 
@@ -30,11 +31,11 @@ PROMPTS = [np.random.default_rng(1).integers(3, 300, size=n).tolist() for n in (
 class ByLayer:
     """Runs plans by layers, with every block open: its place is N + its id, for all layers."""
 
-    def __init__(self, model: ModelConfig, config: EngineConfig) -> None:
+    def __init__(self, model: ModelConfig, config: EngineConfig, kernels: Kernels) -> None:
         N = config.cache.num_blocks
         self.model, self.config = model, config
-        self.programs: LayerPrograms = compile_layers(model, config, REFERENCE, num_open=N, group=4, keep_inputs=True)
-        self.ends, self.layers = take_apart(dict(params_of(model)))
+        self.programs: LayerPrograms = compile_layers(model, config, kernels, num_open=N, group=4, keep_inputs=True)
+        self.ends, self.layers = take_apart(pack_params(model, dict(params_of(model)), kernels))
         self.pool, self.rows = self.programs.make_pool(), init_rows(config, model.vocab_size)
         self.loader, self.packer = RowLoader(config, model.vocab_size), Packer(config)
         self.places = np.arange(N, dtype=np.int32) + N
@@ -71,9 +72,9 @@ def compared(request: Any) -> tuple[ByLayer, Device]:
     return compare(request.param)
 
 
-def compare(model: ModelConfig) -> tuple[ByLayer, Device]:
-    engine = make_engine(model, CONFIG)
-    device, by_layer = engine._device, ByLayer(model, CONFIG)
+def compare(model: ModelConfig, kernels: Kernels = REFERENCE) -> tuple[ByLayer, Device]:
+    engine = make_engine(model, CONFIG, kernels)
+    device, by_layer = engine._device, ByLayer(model, CONFIG, kernels)
     whole = device.run
     mixed, outputs = [], []
 
@@ -89,6 +90,7 @@ def compare(model: ModelConfig) -> tuple[ByLayer, Device]:
     for got, want in outputs:
         for ours, whole_step in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
             np.testing.assert_array_equal(ours, whole_step)
+    assert isinstance(device, Device)
     return by_layer, device
 
 
@@ -107,12 +109,14 @@ def test_outputs_and_cache_have_the_same_bits(compared: tuple[ByLayer, Device]) 
 
 
 def test_inputs_that_were_kept_become_what_the_layers_wrote(compared: tuple[ByLayer, Device]) -> None:
-    """Up to rounding: a product of another shape sums in another order."""
-    by_layer, _ = compared
+    """To the bit, on a CPU, where a product's rows do not depend on their number."""
+    check_projection(compared[0])
+
+
+def check_projection(by_layer: ByLayer) -> None:
     programs, N = by_layer.programs, CONFIG.cache.num_blocks
     assert programs.project is not None
     written = by_layer.cache()
-    tolerance = TOLERANCE[by_layer.model.dtype] * np.abs(written).max()
     blocks = [block for block, start in by_layer.starts.items() if start > 0][: programs.group - 1]
     ids = np.array([*blocks, 0], np.int32)
     starts = np.array([*(by_layer.starts[block] for block in blocks), 0], np.int32)
@@ -122,7 +126,7 @@ def test_inputs_that_were_kept_become_what_the_layers_wrote(compared: tuple[ByLa
         pieces = [of_block[index] for of_block in inputs]
         pool = programs.project(layer, programs.make_pool(), ids, starts, np.int32(len(blocks)), *pieces)
         got = np.asarray(pool.cache.data[:N, 0]).astype(np.float32)
-        np.testing.assert_allclose(got[blocks], written[blocks, index], rtol=0, atol=tolerance)
+        np.testing.assert_array_equal(got[blocks], written[blocks, index])
         assert not got[untouched].any(), "what is past the count writes nothing"
 
 
@@ -136,7 +140,10 @@ def test_what_is_gathered_goes_where_it_is_scattered(compared: tuple[ByLayer, De
     assert not np.delete(got, 3, axis=0).any()
 
 
-def test_packed_weights_are_refused() -> None:
-    kernels = replace(REFERENCE, packed=PackedProduct(id, id, id))
-    with pytest.raises(ValueError, match="packed"):
-        compile_layers(LLAMA, CONFIG, kernels, num_open=1, group=1, keep_inputs=False)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_packed_weights_are_taken_apart(dtype: DType) -> None:
+    """The native kernels' outputs and cache, and K and V from inputs, to the bit."""
+    by_layer, device = compare(replace(LLAMA, dtype=dtype), native(library()))
+    np.testing.assert_array_equal(by_layer.cache(), np.asarray(device.cache.data).astype(np.float32))
+    assert any(isinstance(value, PackedWeight) for value in by_layer.layers[0].values())
+    check_projection(by_layer)

@@ -1,11 +1,12 @@
 """Every "auto" is decided from model and memory, and what cannot fit is refused with the value that would."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from jaxgen.config import ConfigError, EngineConfig, EngineOptions, OffloadConfig
-from jaxgen.memory_plan import GIB, DeviceMemory, block_bytes, host_block_bytes, resolve
+from jaxgen.config import ConfigError, EngineConfig, EngineOptions, ModelConfig, OffloadConfig, StreamConfig
+from jaxgen.memory_plan import GIB, DeviceMemory, block_bytes, cache_bytes, host_block_bytes, resolve
 from jaxgen.offload.staging import staging_bytes
 from tests.engines import LLAMA
 
@@ -131,3 +132,89 @@ def test_staging_takes_memory_of_the_device_and_of_a_cpu_the_host_pool_too() -> 
 def test_host_memory_that_makes_no_sense_is_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         plan(GPU, **options)
+
+
+DEEP = replace(LLAMA, num_layers=32, num_kv_heads=4)
+"""Its layer inputs are half the bytes of K and V."""
+DEEP_BLOCK = block_bytes(DEEP, 64)
+OPEN = 1 + 1 + 2 * 2
+"""For a budget of 64 tokens in blocks of 64, and 2 rows."""
+
+
+def deep(platform: str, blocks: float, *, model: ModelConfig = DEEP, host: float = 0.0, **options: Any) -> EngineConfig:
+    """With device memory for so many blocks, and as much host memory as ``host`` says, in blocks too."""
+    wanted = {"kv_offloading_size": host * DEEP_BLOCK / GIB, "max_num_seqs": 2, **options}
+    memory = DeviceMemory(platform, int(blocks * DEEP_BLOCK))
+    return resolve(EngineOptions(**wanted), model, memory, token_budget=64, params_bytes=0, temporary_bytes=0)
+
+
+def test_a_streamed_cache_takes_a_layer_of_each_block_and_the_open_ones() -> None:
+    """A tenth of the device memory that all blocks would take."""
+    config = deep("gpu", 2 * OPEN + 20 / 32 * 2, kv_residency="host", host=20, kv_offload_policy="transfer")
+    assert config.cache.num_blocks == 20
+    assert config.streaming == StreamConfig(OPEN, 4, keep_inputs=False, policy="transfer")
+    assert config.offload is None
+    assert cache_bytes(DEEP, config, GPU) == (2 * OPEN + 20 / 16) * DEEP_BLOCK
+    long: dict[str, Any] = {
+        "model": replace(DEEP, max_position=2**20),
+        "block_size": 16,
+        "kv_offload_policy": "transfer",
+    }
+    config = deep("gpu", 16, kv_residency="host", host=200, **long)
+    assert config.cache.num_slots == 10 * 16 * 64
+    assert config.scheduler.max_model_len == config.cache.num_slots
+
+
+def test_inputs_are_kept_on_the_host_where_that_pays() -> None:
+    config = deep("gpu", 1000, kv_residency="host", host=15)
+    assert config.streaming == StreamConfig(OPEN, 3, keep_inputs=True, policy="plan")
+    assert config.cache.num_blocks == 10, "each half as large again"
+    config = deep("gpu", 1000, model=replace(DEEP, num_kv_heads=2), kv_residency="host", host=15)
+    assert config.streaming is not None
+    assert not config.streaming.keep_inputs
+    assert config.cache.num_blocks == 30
+
+
+def test_host_memory_of_a_cpu_is_the_devices_own() -> None:
+    asked: dict[str, Any] = {"kv_residency": "host", "kv_offload_policy": "transfer", "host": 20, "num_blocks": 20}
+    assert deep("cpu", 2 * OPEN + 20 / 16 + 20, **asked).cache.num_blocks == 20
+    with pytest.raises(ConfigError, match=r"--num-blocks 20 does not fit in .*: --num-blocks 18 would"):
+        deep("cpu", 2 * OPEN + 19 / 16 + 19 - 0.1, **asked)
+
+
+def test_a_streamed_cache_has_few_rows_unless_asked_for() -> None:
+    assert deep("gpu", 1000, kv_residency="host", host=200, max_num_seqs=None).scheduler.max_num_seqs == 16
+    assert deep("gpu", 1000, max_num_seqs=None).scheduler.max_num_seqs == 64
+
+
+def test_auto_takes_the_host_only_where_it_holds_more() -> None:
+    auto: dict[str, Any] = {"kv_residency": "auto"}
+    enough = staging_bytes(DEEP_BLOCK) / DEEP_BLOCK + 16
+    assert deep("gpu", enough, **auto, host=20).streaming is None, "a sequence of 1024 tokens has 16 blocks"
+    assert deep("gpu", enough, **auto, host=20).offload is not None
+    assert deep("gpu", 15, **auto).streaming is None, "there is no host memory"
+    assert deep("gpu", 15, **auto).scheduler.max_model_len == 15 * 64
+    assert deep("gpu", 30, **auto, host=30).streaming is not None
+    assert deep("gpu", enough - 1, **auto, host=3).streaming is None, "the host holds less"
+    with pytest.raises(ConfigError, match="--max-model-len 1024"):
+        deep("gpu", 15, **auto, max_model_len=1024)
+    assert deep("gpu", 30, **auto, host=30, max_model_len=1024).streaming is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "--kv-residency host needs --kv-offloading-size"),
+        ({"host": -1.0}, "--kv-residency host needs --kv-offloading-size"),
+        ({"host": 10.0, "kv_host_dtype": "int8"}, "--kv-host-dtype int8 .* use --kv-host-dtype auto"),
+        ({"host": 10.0, "kv_offload_policy": "recompute", "model": replace(DEEP, num_kv_heads=2)}, "plan or transfer"),
+        ({"host": 12.0, "max_model_len": 1024}, "--kv-offloading-size 0.024 or more, or --max-model-len 512 or less"),
+        ({"host": 12.0, "num_blocks": 9}, "--num-blocks 9: use --kv-offloading-size 0.014 or more"),
+        ({"host": 1.0}, "does not hold one block: use --kv-offloading-size 0.002 or more"),
+        ({"host": 40.0, "max_model_len": 1024, "max_num_seqs": 8}, "lower --token-budget or --max-num-seqs"),
+        ({"host": 40.0, "max_model_len": 1024, "max_num_seqs": 3}, "use --max-model-len 960 or less"),
+    ],
+)
+def test_a_streamed_cache_that_cannot_be_is_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        deep("gpu", 24.95, kv_residency="host", **options)

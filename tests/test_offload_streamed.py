@@ -17,7 +17,7 @@ from jaxgen.offload.stream_rates import transfer_all
 from jaxgen.offload.streamed_device import StreamedDevice, Streaming
 from jaxgen.programs import RowPrograms, compile_rows
 from jaxgen.request import Request, TokenEvent
-from tests.engines import LLAMA, engine_config, make_engine, params_of, request, run, tokens
+from tests.engines import LLAMA, engine_config, make_engine, params_of, request, run
 from tests.test_layers_apart import OPT
 
 MODELS = {"llama": LLAMA, "opt": OPT}
@@ -53,7 +53,7 @@ def answers(
     """Of an engine that runs its plans by this device, or by its own. Blocks run out, so that some are preempted."""
     engine = make_engine(model, CONFIG)
     if device is not None:
-        engine._device.run = device.run  # type: ignore[method-assign, assignment]
+        engine._device.run = device.run  # type: ignore[method-assign]
     found = [run(engine, requests(letters)) for letters in turns]
     assert engine.stats().preemptions > 0 or turns != TURNS
     assert all(of_one[-1].error is None for events in found for of_one in events.values())
@@ -83,16 +83,10 @@ def whole_groups(part: float) -> Callable[[int], int]:
 
 @pytest.mark.parametrize("part", [0.5, 1.0])
 @pytest.mark.parametrize("model", list(MODELS.values()), ids=list(MODELS))
-def test_projected_contexts_give_the_same_tokens(model: ModelConfig, part: float) -> None:
-    """In float32; log-probabilities within 1e-4, as products of other shapes sum in other orders."""
+def test_projected_contexts_give_the_same_bits(model: ModelConfig, part: float) -> None:
+    """On a CPU."""
     device = streamed_device(model, Streaming(whole_groups(part)))
-    for got, want in zip(answers(model, device, TURNS), expected(model), strict=True):
-        for name, events in want.items():
-            assert tokens(got[name]) == tokens(events)
-            for ours, theirs in zip(got[name], events, strict=True):
-                assert ours.logprobs is not None
-                assert theirs.logprobs is not None
-                assert ours.logprobs.logprob == pytest.approx(theirs.logprobs.logprob, abs=1e-4)
+    assert answers(model, device, TURNS) == expected(model)
 
 
 def test_a_split_without_overlap_says_where_its_time_went() -> None:
@@ -134,7 +128,7 @@ def test_a_copy_that_fails_fails_the_step() -> None:
 
     device.stream.up._state.copy = refuse
     engine = make_engine(LLAMA, CONFIG)
-    engine._device.run = device.run  # type: ignore[method-assign, assignment]
+    engine._device.run = device.run  # type: ignore[method-assign]
     assert run(engine, requests("c"))["c0"][-1].error is not None
 
 

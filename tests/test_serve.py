@@ -22,7 +22,8 @@ ROOT = Path(__file__).parent.parent
 START_SECONDS = 120
 FLAGS = (
     "--model --served-model-name --host --port --dtype --max-model-len --token-budget --max-num-batched-tokens "
-    "--max-num-seqs --block-size --num-blocks --gpu-memory-utilization --api-key --seed --cache-dir --kernels"
+    "--max-num-seqs --block-size --num-blocks --gpu-memory-utilization --api-key --seed --cache-dir --kernels "
+    "--kv-residency --kv-offloading-size --kv-offload-policy"
 )
 SMALL = ("--max-model-len", "512", "--token-budget", "32", "--max-num-seqs", "4")
 
@@ -81,6 +82,21 @@ def test_serve_end_to_end() -> None:
         assert process.wait(30) == 0
 
 
+def test_a_cache_in_host_memory() -> None:
+    """The answers of a cache on the device, and metrics that say what was streamed."""
+    body = {"model": "m", "prompt": "def main():" * 20, "max_tokens": 40, "logprobs": 2, "temperature": 0}
+    answers = []
+    for flags in ((), ("--kv-residency", "host", "--kv-offloading-size", "0.05", "--kv-offload-policy", "plan")):
+        with served("--served-model-name", "m", "--block-size", "16", *flags) as (_, line):
+            answers.append(httpx2.post(f"{url_of(line)}/completions", json=body, timeout=60).json()["choices"])
+            metrics = httpx2.get(url_of(line).removesuffix("/v1") + "/metrics").text
+    assert answers[0] == answers[1]
+    found = dict(re.findall(r"^jaxgen_(offload_\w+|compilations_after_ready_total)\S* (\S+)$", metrics, re.MULTILINE))
+    assert float(found["compilations_after_ready_total"]) == 0
+    for name in ("restored_bytes", "restore_link_seconds", "planned_restore", "predicted_seconds", "restore_seconds"):
+        assert float(found[f"offload_{name}_total"]) > 0, name
+
+
 def test_new_requests_are_refused_while_draining() -> None:
     # Long enough that the stream outlasts the questions asked meanwhile, also on a slow machine.
     with served("--shutdown-timeout", "60", "--served-model-name", "m", "--max-model-len", "2048") as (process, line):
@@ -124,6 +140,7 @@ def test_api_key_from_the_environment() -> None:
         (["--chat-template", "/nonexistent/template"], "/nonexistent/template"),
         (["--host", "203.0.113.1"], "--host 203.0.113.1"),
         (["--no-such-flag"], "--no-such-flag"),
+        (["--kv-residency", "host"], "--kv-offloading-size"),
     ],
 )
 def test_what_cannot_start_says_so_in_one_line(arguments: list[str], says: str) -> None:

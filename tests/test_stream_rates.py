@@ -1,6 +1,7 @@
 """Rates of streamed steps, fitted to steps whose times are known."""
 
 from dataclasses import astuple, replace
+from math import inf
 
 import pytest
 
@@ -46,10 +47,16 @@ def test_a_link_without_a_line_has_one_rate() -> None:
     assert StreamRates.fit(falling, LAYERS).copy_seconds == 0.0
 
 
-@pytest.mark.parametrize("steps", [[], [step(100, 0)], [step(100, 100)]])
-def test_rates_need_both_kinds_of_steps(steps: list[StepSeconds]) -> None:
-    with pytest.raises(ValueError, match="project"):
+@pytest.mark.parametrize("steps", [[], [step(100, 100)]])
+def test_rates_need_steps_that_project_nothing(steps: list[StepSeconds]) -> None:
+    with pytest.raises(ValueError, match="project nothing"):
         StreamRates.fit(steps, LAYERS)
+
+
+def test_what_was_never_projected_is_not() -> None:
+    rates = StreamRates.fit([step(100, 0), step(300, 0)], LAYERS)
+    assert rates.project_seconds == inf
+    assert rates.plan(200, COST, 8).project == 0
 
 
 def test_the_split_is_the_plans() -> None:

@@ -37,15 +37,20 @@ def _reference_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jaxgen.assemble.choose", lambda *_: REFERENCE)
 
 
-def test_all_bits_agree(directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("more", "scenarios"), [((), 6), (("--kv-residency", "host", "--kv-offloading-size", "0.01"), 7)]
+)
+def test_all_bits_agree(
+    directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], scenarios: int
+) -> None:
     report = tmp_path / "report.json"
-    assert main(["verify-determinism", "--model", directory, *FLAGS, "--json", str(report)]) == 0
+    assert main(["verify-determinism", "--model", directory, *FLAGS, *more, "--json", str(report)]) == 0
     printed = capsys.readouterr().out
     assert "all bits agree" in printed
     found = json.loads(report.read_text())
     assert found["passed"] is True
     assert (found["model"], found["token_budget"]) == (directory, 32)
-    assert len(found["scenarios"]) == 6
+    assert len(found["scenarios"]) == scenarios
     for scenario in found["scenarios"]:
         assert scenario["name"] in printed
         assert scenario["compared"] > 0

@@ -196,11 +196,18 @@ class Attention(nnx.Module):
         batch: StepBatch,
         angles: Angles | None,
     ) -> tuple[Float[Array, "T D"], KVCache]:
-        heads, kv_heads = self.config.num_heads, self.config.num_kv_heads
-        qkv = self.qkv(x, batch.num_tokens).reshape(x.shape[0], -1, self.config.head_dim)
-        q, k, v = qkv[:, :heads], qkv[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :]
-        out, cache = attend(self.config, rotate(q, angles), rotate(k, angles), v, cache, index, batch)
+        q, k, v = self.project(x, batch.num_tokens, angles)
+        out, cache = attend(self.config, q, k, v, cache, index, batch)
         return self.out(out.reshape(x.shape[0], -1), batch.num_tokens), cache
+
+    def project(
+        self, x: Float[Array, "T D"], num_tokens: Int[Leaf, ""], angles: Angles | None
+    ) -> tuple[Float[Array, "T H d"], Float[Array, "T K d"], Float[Array, "T K d"]]:
+        """Queries, keys and values of the first ``num_tokens`` tokens, all heads."""
+        heads, kv_heads = self.config.num_heads, self.config.num_kv_heads
+        qkv = self.qkv(x, num_tokens).reshape(x.shape[0], -1, self.config.head_dim)
+        q, k, v = qkv[:, :heads], qkv[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :]
+        return rotate(q, angles), rotate(k, angles), v
 
 
 @runtime_checkable

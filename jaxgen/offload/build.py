@@ -14,6 +14,7 @@ from jaxgen.offload.rates import RateMeter
 from jaxgen.offload.staging import SAVING_GROUPS, group_size
 from jaxgen.offload.tier import OffloadTier, Planner, Split
 from jaxgen.request import OffloadStats
+from jaxgen.step_device import StepDevice
 
 logger = logging.getLogger(__name__)
 
@@ -38,11 +39,12 @@ class Offload:
         )
 
 
-def build_offload(model: ModelConfig, config: EngineConfig, device: Device) -> Offload | None:
+def build_offload(model: ModelConfig, config: EngineConfig, device: StepDevice) -> Offload | None:
     """None where nothing is offloaded. Compiles, and measures the links."""
     offload = config.offload
     if offload is None:
         return None
+    assert isinstance(device, Device), "only a cache on the device has host memory behind it"
     size = block_bytes(model, config.cache.block_size)
     meter = RateMeter()
     store: HostStore[Any] = HostStore(offload.host_blocks)

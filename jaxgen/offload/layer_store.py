@@ -43,9 +43,11 @@ class LayerStore[Piece]:
     does not write to it before it is full: then its sequence no longer runs.
     """
 
-    def __init__(self, num_blocks: int, num_open: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, num_open: int, block_size: int, *, window: int | None = None) -> None:
+        """``window``: how many tokens a token attends to, itself among them; None: to all."""
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self._window = window
         self._free = list(range(num_blocks + num_open - 1, num_blocks - 1, -1))
         self._open: dict[int, int] = {}
         self._saving: dict[int, SavedBlock] = {}
@@ -59,6 +61,14 @@ class LayerStore[Piece]:
     def piece(self, block: int) -> Piece:
         """Raises KeyError for a block whose content is not here."""
         return self._pieces[block]
+
+    def __len__(self) -> int:
+        """How many blocks have their content in host memory."""
+        return len(self._pieces)
+
+    def put(self, block: int, piece: Piece) -> None:
+        """The content of a block that no step wrote."""
+        self._pieces[block] = piece
 
     def has_room(self, chunks: Iterable[Chunk]) -> bool:
         """Whether there are places for all blocks that the chunks open, without those that are being saved."""
@@ -80,7 +90,7 @@ class LayerStore[Piece]:
                 self._write(table[index], anew=chunk.start <= index * self.block_size)
                 if chunk.end >= (index + 1) * self.block_size:
                     filled.append(table[index])
-            for index in range(chunk.start // self.block_size):
+            for index in range(self._first_read(chunk), chunk.start // self.block_size):
                 self._read(table[index], index, streamed)
         places = list(range(self.num_blocks))
         for block, place in self._open.items():
@@ -103,6 +113,10 @@ class LayerStore[Piece]:
             del self._saving[save.block]
             self._free.append(save.place)
             self._pieces[save.block] = piece
+
+    def _first_read(self, chunk: Chunk) -> int:
+        """The first block of its sequence that a chunk attends to."""
+        return 0 if self._window is None else max(0, chunk.start - self._window + 1) // self.block_size
 
     def _written(self, chunk: Chunk) -> range:
         return range(chunk.start // self.block_size, (chunk.end - 1) // self.block_size + 1)

@@ -82,11 +82,18 @@ class LayerStream:
         self.down, self.up = down, up
         self._saving: deque[tuple[SavedBlock, Transfer]] = deque()
         self._copies = 0
+        self.saved_blocks = 0
+        """Copied to the host so far."""
 
     @property
     def traffic(self) -> Traffic:
         """Exact when nothing is on its way."""
         return Traffic(self._copies, self.up.num_bytes, self.up.busy_seconds)
+
+    def forget(self, store: LayerStore[HostPiece]) -> None:
+        """Work for this store from now on; what is being saved for the one before it is dropped."""
+        self._saving.clear()
+        self._store = store
 
     def ask(self, layer: int, project: tuple[StreamedBlock, ...], transfer: tuple[StreamedBlock, ...]) -> Incoming:
         """Begin to bring a layer's context: inputs of ``project``, then K and V of ``transfer``. Returns at once."""
@@ -130,6 +137,11 @@ class LayerStream:
         kv, inputs = self._programs.gather(pool, np.int32(saved.place))
         self._saving.append((saved, self.down.submit((kv, inputs))))
 
+    def fill(self, pool: LayerPool, block: int) -> None:
+        """Give a block that no step wrote some content in host memory, and wait for it. For measurements."""
+        transfer = self.down.submit(self._programs.gather(pool, np.int32(self._store.num_blocks)))
+        self._store.put(block, HostPiece(*self._wait_for(transfer)))
+
     def take_over_saved(self, *, wait: bool) -> bool:
         """Enter in the store what has reached the host. ``wait`` for one at least; False if there is none."""
         if wait and self._saving:
@@ -138,6 +150,7 @@ class LayerStream:
         while self._saving and self._saving[0][1].done:
             saved, transfer = self._saving.popleft()
             self._store.saved(saved, HostPiece(*self._wait_for(transfer)))
+            self.saved_blocks += 1
             any_saved = True
         return any_saved
 

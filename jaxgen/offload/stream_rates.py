@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from math import inf
 from statistics import linear_regression, median
 from typing import Self
 
@@ -49,19 +50,19 @@ class StreamRates:
     other_seconds: float
 
     @classmethod
-    def fit(cls, steps: Iterable[StepSeconds], num_layers: int) -> Self:
-        """Medians and a straight line, of steps of one batch that had something to copy.
+    def fit(cls, steps: Iterable[StepSeconds], num_layers: int, *, others: Iterable[StepSeconds] = ()) -> Self:
+        """Medians and straight lines, of steps of one batch that had something to copy.
 
-        ValueError if none of them projected, or all.
+        ``others`` have used the same link. Where no step projected, projection takes forever. ValueError if all did.
         """
         copying = [step for step in steps if step.copies]
         plain = [step for step in copying if not step.projected]
         projecting = [step for step in copying if step.projected]
-        if not plain or not projecting:
-            raise ValueError("to tell what projection takes, some steps must project, and some not")
+        if not plain:
+            raise ValueError("to tell what a step takes, some must copy K and V and project nothing")
         slope, intercept = _line((s.tokens, s.device / num_layers) for s in plain)
         extra = [(s.device / num_layers - intercept - slope * s.tokens) / s.projected for s in projecting]
-        copies = [(s.link_bytes / s.copies, s.link / s.copies) for s in (*plain, *projecting)]
+        copies = [(s.link_bytes / s.copies, s.link / s.copies) for s in (*copying, *others) if s.copies]
         byte_seconds, copy_seconds = _line(copies)
         if not byte_seconds or not copy_seconds:
             byte_seconds, copy_seconds = median(seconds / size for size, seconds in copies), 0.0
@@ -71,7 +72,7 @@ class StreamRates:
             copy_seconds,
             intercept,
             slope,
-            max(0.0, median(extra)),
+            max(0.0, median(extra)) if extra else inf,
             median(step.other for step in (*plain, *projecting)),
         )
 

@@ -9,30 +9,55 @@ i - 1 has been computed.
 
 import time
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import batched
 
 import jax
 import numpy as np
 
 from jaxgen.config import EngineConfig, ModelConfig
+from jaxgen.kernels import Kernels
 from jaxgen.layerwise import LayerPrograms, WidthPrograms, take_apart
 from jaxgen.models import PackedParams
+from jaxgen.models.packing import pack_params
 from jaxgen.offload.layer_store import LayerStore, StreamedBlock
-from jaxgen.offload.layer_stream import HostPiece, Incoming, LayerStream
+from jaxgen.offload.layer_stream import HostPiece, Incoming, LayerStream, Traffic
+from jaxgen.offload.stream_meter import StreamMeter
 from jaxgen.offload.stream_rates import Split, StepSeconds, transfer_all
 from jaxgen.programs import RowPrograms
+from jaxgen.request import OffloadStats
 from jaxgen.row_state import RowLoader, init_rows
 from jaxgen.step import StepOutput
 from jaxgen.step_batch import Packer, StepBatch
 from jaxgen.step_plan import StepPlan
 
 
+@dataclass(frozen=True)
+class CompiledLayers:
+    """All programs of a StreamedDevice."""
+
+    layers: LayerPrograms
+    rows: RowPrograms
+
+    @property
+    def temporary_bytes(self) -> int:
+        return self.layers.temporary_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """How a context crosses the link. ``overlap`` False: a layer waits for all of its context, and the link for it."""
+    """How a context crosses the link. ``overlap`` False: a layer waits for all of its context, and the link for it.
+
+    ``prompts``: the split of steps that hold more than decodes; None: the same.
+    """
 
     split: Split
     overlap: bool = True
+    prompts: Split | None = None
+
+    def split_of(self, plan: StepPlan) -> Split:
+        return self.split if self.prompts is None or plan.decodes_only else self.prompts
 
 
 @dataclass(slots=True, eq=False)
@@ -50,7 +75,12 @@ class LayeredStep:
 
 
 class StreamedDevice:
-    """``jaxgen.device.Device`` for contexts in host memory; the number of blocks is what the host may hold."""
+    """``jaxgen.device.Device`` for contexts in host memory; the number of blocks is what the host may hold.
+
+    ``run`` returns when its step is done, since the host has a part in every layer.
+    """
+
+    runs_ahead = False
 
     def __init__(
         self,
@@ -63,7 +93,7 @@ class StreamedDevice:
         num_open: int,
         bytes_per_second: float | None = None,
     ) -> None:
-        """Takes the layers' parameters apart, which copies them.
+        """Takes the layers' parameters apart, which copies them one by one and empties ``params``.
 
         ``num_open``: as ``programs`` were compiled for, LayerStore.most_open or more.
         ``bytes_per_second``: simulates slower links.
@@ -71,22 +101,72 @@ class StreamedDevice:
         self.streaming = Streaming(transfer_all)
         self.seconds: StepSeconds | None = None
         """Of the last step, if nothing overlapped."""
-        self._ends, self._layers = take_apart(dict(params))
+        self.meter: StreamMeter | None = None
+        """Set: it predicts what each step takes and learns what the link does; only from then on are steps counted."""
+        self._ends, self._layers = take_apart(pack_params(model, params, programs.kernels))
         self._programs, self._row_programs = programs, rows
         self._loader = RowLoader(config, model.vocab_size)
         self._token_budget, self._narrow_width = config.scheduler.token_budget, config.narrow_width
         self._packers = {width: Packer(config, width) for width in programs.widths}
-        self._store: LayerStore[HostPiece] = LayerStore(config.cache.num_blocks, num_open, config.cache.block_size)
+        self._model, self._config, self._num_open = model, config, num_open
+        self._store = self._make_store()
         self.stream = LayerStream(programs, self._layers, self._store, bytes_per_second=bytes_per_second)
-        self._pool = programs.make_pool()
-        self._rows = init_rows(config, model.vocab_size)
+        self._counters = OffloadStats()
+        self.reset()
 
-    def run(self, plan: StepPlan) -> StepOutput:
-        """Load the rows that the plan admits and run its step; what it returns may still be on its way.
+    @property
+    def kernels(self) -> Kernels:
+        """What the programs are built of."""
+        return self._programs.kernels
 
-        Raises what a copy raised; then nothing that is in memory may be relied on.
+    def reset(self) -> None:
+        """Forget everything but the parameters, whatever a step or a copy that failed has left."""
+        self.__dict__.pop("_pool", None)  # first, since two may not fit
+        self._store = self._make_store()
+        self.stream.forget(self._store)
+        self._pool = self._programs.make_pool()
+        self._rows = init_rows(self._config, self._model.vocab_size)
+
+    def disable_narrow(self) -> None:
+        """Run every plan by the one shape."""
+        self._narrow_width = None
+
+    def uses_narrow(self, plan: StepPlan) -> bool:
+        """Whether the plan holds decodes only and there is a program for these."""
+        return self._narrow_width is not None and plan.decodes_only
+
+    def load(self, plan: StepPlan) -> None:
+        """Load the rows that the plan admits."""
+        self._rows = self._row_programs.load(self._rows, plan, self._loader)
+
+    def run(self, plan: StepPlan, *, narrow: bool | None = None, again: bool = False) -> StepOutput:
+        """Load the rows that the plan admits and run its step; returns when it is done.
+
+        ``narrow`` says by which program, ``again`` that the same plan will be run once more.
+        Raises what a copy raised; then nothing that is in memory may be relied on before ``reset``.
         """
-        return self._run_overlapped(plan) if self.streaming.overlap else self._run_in_turn(plan)
+        before, started = self.stream.traffic, time.perf_counter()
+        step = self.begin(plan, narrow=narrow)
+        if again:
+            step.filled = ()
+        output = self._run_overlapped(step) if self.streaming.overlap else self._run_in_turn(step, started, before)
+        output.tokens.block_until_ready()
+        self._count(plan, step, self.stream.traffic.since(before), time.perf_counter() - started)
+        return output
+
+    def offload_stats(self) -> OffloadStats:
+        """A snapshot for metrics: tokens streamed stand for those found, steps for restores."""
+        down, up = self.stream.down, self.stream.up
+        return replace(
+            self._counters,
+            host_blocks_total=self._store.num_blocks,
+            host_blocks=len(self._store),
+            saved_blocks=self.stream.saved_blocks,
+            saved_bytes=down.num_bytes,
+            save_link_seconds=down.busy_seconds,
+            restored_bytes=up.num_bytes,
+            restore_link_seconds=up.busy_seconds,
+        )
 
     def wait(self) -> None:
         """Until everything dispatched has been computed, and all that is full is in host memory."""
@@ -94,16 +174,18 @@ class StreamedDevice:
         while self.stream.take_over_saved(wait=True):
             pass
 
-    def begin(self, plan: StepPlan) -> LayeredStep:
+    def begin(self, plan: StepPlan, *, narrow: bool | None = None) -> LayeredStep:
         """Load the rows that the plan admits, open the blocks that it writes to, and embed its tokens."""
-        self._rows = self._row_programs.load(self._rows, plan, self._loader)
+        self.load(plan)
         self.stream.take_over_saved(wait=False)
         while not self._store.has_room(plan.chunks):
             if not self.stream.take_over_saved(wait=True):
                 break
         blocks, size = self._store.begin(plan.chunks), self._store.block_size
-        split = self.streaming.split(len(blocks.streamed) * size) // size
-        width = self._width_of(plan)
+        split = self.streaming.split_of(plan)(len(blocks.streamed) * size) // size
+        width = self._token_budget
+        if self._narrow_width is not None and (plan.decodes_only if narrow is None else narrow):
+            width = self._narrow_width
         programs, words = self._programs.widths[width], self._packers[width].pack(plan)
         places = np.array(blocks.places, np.int32)
         self._rows, batch, x = programs.begin(self._ends, self._pool, self._rows, words, places)
@@ -126,12 +208,52 @@ class StreamedDevice:
         output.tokens.copy_to_host_async()
         return output
 
-    def _width_of(self, plan: StepPlan) -> int:
-        decodes_only = plan.num_tokens == len(plan.chunks)
-        return self._narrow_width if decodes_only and self._narrow_width is not None else self._token_budget
+    def fill(self, blocks: Iterable[int]) -> None:
+        """Have blocks in host memory as if steps had written them, with some content. For measurements."""
+        for block in blocks:
+            self.stream.fill(self._pool, block)
 
-    def _run_overlapped(self, plan: StepPlan) -> StepOutput:
-        step = self.begin(plan)
+    def projects_to_bits(self, blocks: Iterable[StreamedBlock]) -> bool:
+        """Whether K and V projected from the inputs of these full blocks have the bits of those on the host.
+
+        Overwrites what the device has of a layer, which every step brings anew.
+        """
+        groups = list(batched(blocks, self._programs.group))
+        for layer in range(len(self._layers)):
+            for group in groups:
+                self._pool = self.stream.take(self._pool, self.stream.ask(layer, group, ()))
+                for one in group:
+                    found, written = self._pool.cache.data[one.block], self._store.piece(one.block).kv[layer]
+                    if np.asarray(found).tobytes() != np.asarray(written).tobytes():
+                        return False
+        return True
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element of the cache, and of the layers' inputs."""
+        return self._pool.cache.data.dtype.itemsize
+
+    def _make_store(self) -> LayerStore[HostPiece]:
+        cache = self._config.cache
+        return LayerStore(cache.num_blocks, self._num_open, cache.block_size, window=self._model.sliding_window)
+
+    def _count(self, plan: StepPlan, step: LayeredStep, copied: Traffic, seconds: float) -> None:
+        if self.meter is None:
+            return
+        counters, size = self._counters, self._store.block_size
+        project, transfer = len(step.project) * size, len(step.transfer) * size
+        counters.host_hit_tokens += project + transfer
+        counters.planned_recompute_tokens += project
+        counters.planned_restore_tokens += transfer
+        counters.restored_tokens += transfer
+        if not copied.copies:
+            return
+        counters.restores += 1
+        counters.predicted_seconds += self.meter.seconds(project + transfer, project, decodes=plan.decodes_only)
+        counters.restore_seconds += seconds
+        self.meter.observe_link(copied.num_bytes, copied.copies, copied.seconds)
+
+    def _run_overlapped(self, step: LayeredStep) -> StepOutput:
         asked = deque([self.ask(step, 0)])
         for index in range(len(self._layers)):
             if index + 1 < len(self._layers):
@@ -140,10 +262,8 @@ class StreamedDevice:
             self.compute(step, index, asked.popleft())
         return self.end(step)
 
-    def _run_in_turn(self, plan: StepPlan) -> StepOutput:
-        """One thing at a time, and how long each took in ``seconds``."""
-        started, before = time.perf_counter(), self.stream.traffic
-        step = self.begin(plan)
+    def _run_in_turn(self, step: LayeredStep, started: float, before: Traffic) -> StepOutput:
+        """One thing at a time, and how long each took since the step was ``started`` in ``seconds``."""
         step.x.block_until_ready()
         waited = device = 0.0
         for index in range(len(self._layers)):

@@ -13,10 +13,11 @@ from jaxgen.device import Device, device_info
 from jaxgen.kernels import Kernels, choose, reference
 from jaxgen.layerwise import compile_layers
 from jaxgen.models import init_params
+from jaxgen.offload.calibration import load_of, time_steps
 from jaxgen.offload.layer_store import LayerStore
 from jaxgen.offload.planner import ContextCost
 from jaxgen.offload.staging import group_size
-from jaxgen.offload.stream_rates import Split, StepSeconds, StreamRates, transfer_all
+from jaxgen.offload.stream_rates import Split, StreamRates
 from jaxgen.offload.streamed_device import StreamedDevice, Streaming
 from jaxgen.programs import compile_rows, compile_step
 from jaxgen.request import Request, SamplingParams
@@ -39,13 +40,8 @@ class Generation:
     streamed: list[tuple[int, int]]
 
 
-def generate(
-    step: Step, setting: Setting, prompt: int, length: int, batch: int, each: Callable[[], None] = lambda: None
-) -> tuple[list[list[int]], list[float]]:
-    """Decode ``batch`` random prompts for ``length`` steps in which all decode: their tokens, and the seconds of each.
-
-    ``each`` is called after every such step.
-    """
+def generate(step: Step, setting: Setting, prompt: int, length: int, batch: int) -> tuple[list[list[int]], list[float]]:
+    """Decode ``batch`` random prompts for ``length`` steps in which all decode: the tokens, and each step's seconds."""
     config = setting.config()
     scheduler = Scheduler(config.scheduler, config.cache)
     draw = np.random.default_rng(0)
@@ -64,7 +60,6 @@ def generate(
         found = np.asarray(step(plan).tokens)
         if decodes:
             seconds.append(time.perf_counter() - started)
-            each()
         scheduler.complete(plan, [int(found[i]) for i, chunk in enumerate(plan.chunks) if chunk.samples])
     return [sequence.tokens[prompt : prompt + length] for sequence in sequences], seconds
 
@@ -109,20 +104,9 @@ class Bench:
 
     def calibrate(self, batch: int, steps: int) -> StreamRates:
         """In steps without overlap, of which half transfer all, and half project all."""
-        found: list[StepSeconds] = []
-
-        def keep() -> None:
-            assert self.device.seconds is not None, "there is no overlap"
-            found.append(self.device.seconds)
-            self.device.wait()  # so that every block that is full is on the host, and crosses the link in the next step
-
-        for prompt in self.setting.calibrated:
-            for split in (transfer_all, lambda tokens: tokens):
-                self.device.streaming = Streaming(split, overlap=False)
-                before = len(found)
-                generate(self.device.run, self.setting, prompt, steps, batch, keep)
-                del found[before]  # when it began, some of the prompt was not on the host yet
-        return StreamRates.fit(found, self.model.num_layers)
+        config, size = self.setting.config(), self.setting.block_size
+        loads = [load_of(config, rows=batch, blocks=prompt // size) for prompt in self.setting.calibrated]
+        return StreamRates.fit(time_steps(self.device, loads, steps=steps, project=True), self.model.num_layers)
 
     def set_link(self, bytes_per_second: float | None) -> None:
         for link in (self.device.stream.up, self.device.stream.down):
