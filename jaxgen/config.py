@@ -104,16 +104,20 @@ class EngineOptions:
     kv_offload_policy: OffloadPolicy = "plan"
     """How blocks come back: as the planner says, all from the host, or all computed again."""
     kv_host_dtype: HostDType = "auto"
+    kv_offload_inputs: bool = False
+    """Keep layer inputs beside K and V, so that a part may come back as these and be projected."""
     single_shape: bool = False
     """Never compile a second, narrow program for steps of decodes only."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """The blocked KV cache: ``num_blocks`` blocks of ``block_size`` tokens."""
+    """The blocked KV cache: ``num_blocks`` blocks of ``block_size`` tokens; with ``keep_inputs`` of their layer inputs
+    too."""
 
     block_size: int
     num_blocks: int
+    keep_inputs: bool = False
 
     @property
     def num_slots(self) -> int:

@@ -10,7 +10,7 @@ from jaxgen.config import CacheConfig, ModelConfig
 from jaxgen.kernels import Kernels
 from jaxgen.kv_cache import KVCache
 from jaxgen.leaf import Leaf
-from jaxgen.models.layers import Layer
+from jaxgen.models.layers import Layer, project
 from jaxgen.step_batch import StepBatch
 
 
@@ -87,25 +87,11 @@ class LayerPool:
         count: Int[Array, ""],
         *pieces: Float[Array, "B E"],
     ) -> "LayerPool":
-        """With K and V of the first ``count`` of m pieces of inputs to ``layer`` as its blocks ``ids[:count]``.
-
-        ``starts``: the position of each block's first token. What the layer would write of them in a step, up to the
-        order in which a product of another shape sums (KVPR, arXiv 2411.17089).
-        """
+        """With K and V of the first ``count`` of m pieces of inputs to ``layer`` as its blocks ``ids[:count]``; see
+        jaxgen.models.layers.project. ``starts``: the position of each block's first token."""
         m, B = len(ids), self.cache.block_size
         blocks = jnp.where(jnp.arange(m) < count, ids, len(self.cache.data))
         slots = (blocks[:, None] * B + jnp.arange(B)).reshape(m * B)
         positions = (starts[:, None] + jnp.arange(B)).reshape(m * B)
-        weight, bias = layer.attn.qkv.weight.get_value(), layer.attn.qkv.bias
-        data = self.cache.kernels.partial_recompute(
-            self.cache.data,
-            jnp.int32(0),
-            jnp.concatenate(pieces),
-            weight[None],
-            None if bias is None else bias[...][None],
-            layer.angles(positions),
-            slots,
-            norm=layer.input_norm,
-            run=B,
-        )
-        return replace(self, cache=replace(self.cache, data=data))
+        angles = layer.angles(positions)
+        return replace(self, cache=project(layer, jnp.concatenate(pieces), self.cache, slots, angles, count * B))
