@@ -147,7 +147,8 @@ def compile_to_fit(
     Raises ConfigError when nothing fits. The context length that was promised stays.
     """
     compiled = compile_step(model, config, kernels)
-    cache_bytes = config.cache.num_blocks * block_bytes(model, config.cache.block_size)
+    cache = config.cache
+    cache_bytes = cache.num_blocks * block_bytes(model, cache.block_size, inputs=cache.keep_inputs)
     if params_bytes + cache_bytes + compiled.temporary_bytes <= memory.free_bytes:
         return config, compiled
     options = replace(options, max_model_len=config.scheduler.max_model_len)

@@ -49,6 +49,10 @@ class KVCache:
         N, L, *block = self.data.shape
         return KVCache(self.data.reshape(N * L, 1, *block), self.kernels)
 
+    def with_layers(self, cache: "KVCache") -> "KVCache":
+        """This cache with K and V of ``cache``, which is of the form that ``layer_by_layer`` returns."""
+        return replace(self, data=cache.data.reshape(self.data.shape))
+
     def gather(self, ids: Int[Array, "m"], count: Int[Array, ""]) -> tuple[Float[Array, "L 2 K B D"], ...]:
         """The first ``count`` of the blocks ``ids``, each an array of its own; the others are undefined."""
         staging = self.kernels.gather_blocks(self.data, ids, count)
@@ -64,9 +68,7 @@ class KVCache:
             return (None,) * len(ids)
         return tuple(self.inputs[ids])
 
-    def scatter_inputs(
-        self, ids: Int[Array, "m"], count: Int[Array, ""], pieces: Float[Array, "m L B E"]
-    ) -> "KVCache":
+    def scatter_inputs(self, ids: Int[Array, "m"], count: Int[Array, ""], pieces: Float[Array, "m L B E"]) -> "KVCache":
         """The cache with the first ``count`` of m pieces as the inputs of its blocks ``ids[:count]``."""
         assert self.inputs is not None
         wanted = jnp.where(jnp.arange(len(ids)) < count, ids, len(self.inputs))

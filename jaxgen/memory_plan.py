@@ -35,15 +35,22 @@ class DeviceMemory:
         return f"the {self.free_bytes / GIB:.2f} GiB of {self.platform} memory that may be used"
 
 
-def block_bytes(model: ModelConfig, block_size: int) -> int:
-    """Bytes of one block over all layers, K and V."""
-    return 2 * model.num_layers * model.num_kv_heads * block_size * model.head_dim * _ITEMSIZE[model.dtype]
+def block_bytes(model: ModelConfig, block_size: int, *, inputs: bool = False) -> int:
+    """Bytes of one block over all layers: K and V, with ``inputs`` the layer inputs too."""
+    kv = 2 * model.num_layers * model.num_kv_heads * block_size * model.head_dim * _ITEMSIZE[model.dtype]
+    return kv + (input_bytes(model, block_size) if inputs else 0)
 
 
-def host_block_bytes(model: ModelConfig, block_size: int, host_dtype: HostDType) -> int:
-    """Bytes of one block in host memory."""
+def input_bytes(model: ModelConfig, block_size: int) -> int:
+    """Bytes of the layer inputs of one block over all layers."""
+    return model.num_layers * block_size * model.hidden_size * _ITEMSIZE[model.dtype]
+
+
+def host_block_bytes(model: ModelConfig, block_size: int, host_dtype: HostDType, *, inputs: bool = False) -> int:
+    """Bytes of one block in host memory, with ``inputs`` its layer inputs too."""
     size, itemsize = block_bytes(model, block_size), _ITEMSIZE[model.dtype]
-    return host_bytes(size, itemsize=itemsize, head_dim=model.head_dim, host_dtype=host_dtype)
+    kv = host_bytes(size, itemsize=itemsize, head_dim=model.head_dim, host_dtype=host_dtype)
+    return kv + (input_bytes(model, block_size) if inputs else 0)
 
 
 def estimate_temporaries(model: ModelConfig, config: SchedulerConfig) -> int:
@@ -72,21 +79,21 @@ def resolve(
     scheduler = _scheduler_config(options, model, memory, token_budget)
     if temporary_bytes is None:
         temporary_bytes = estimate_temporaries(model, scheduler)
-    offload = _offload_config(options, model, block_size)
+    offload, inputs = _offload_config(options, model, block_size), _keeps_inputs(options, model)
+    size = block_bytes(model, block_size, inputs=inputs)
     room = memory.free_bytes - params_bytes - temporary_bytes
     if offload is not None:
-        size = block_bytes(model, block_size)
         room -= staging_bytes(size)
         if memory.is_cpu:
-            room -= offload.host_blocks * host_block_bytes(model, block_size, offload.host_dtype)
-    fitting = max(room, 0) // block_bytes(model, block_size)
+            room -= offload.host_blocks * host_block_bytes(model, block_size, offload.host_dtype, inputs=inputs)
+    fitting = max(room, 0) // size
     if options.num_blocks is not None:
         num_blocks = options.num_blocks
         if num_blocks > fitting:
             would = f"--num-blocks {fitting} would" if fitting > 0 else "not even one block does"
             raise ConfigError(f"--num-blocks {num_blocks} does not fit in {memory}: {would}")
     else:
-        num_blocks = _num_blocks(scheduler, model, memory, block_size, fitting)
+        num_blocks = _num_blocks(scheduler, memory, block_size, size, fitting)
     if num_blocks < 1:
         raise ConfigError(
             f"the model's weights ({params_bytes / GIB:.2f} GiB) and a step's temporaries "
@@ -96,7 +103,7 @@ def resolve(
     if options.max_model_len is None:
         scheduler = replace(scheduler, max_model_len=min(scheduler.max_model_len, num_blocks * block_size))
     return EngineConfig(
-        CacheConfig(block_size, num_blocks),
+        CacheConfig(block_size, num_blocks, inputs),
         scheduler,
         options.seed,
         options.max_logit_bias,
@@ -136,11 +143,31 @@ def _offload_config(options: EngineOptions, model: ModelConfig, block_size: int)
         raise ConfigError(f"--kv-offloading-size must be 0 (none) or more GiB, not {size}")
     if not options.prefix_caching:
         raise ConfigError("--kv-offloading-size needs the prefix cache, by which blocks are found: drop one of the two")
-    one = host_block_bytes(model, block_size, options.kv_host_dtype)
+    inputs = _keeps_inputs(options, model)
+    one = host_block_bytes(model, block_size, options.kv_host_dtype, inputs=inputs)
     blocks = int(size * GIB / one)
     if blocks < 1:
         raise ConfigError(f"--kv-offloading-size {size} GiB does not hold one block of {one / GIB:.4f} GiB")
     return OffloadConfig(blocks, options.kv_offload_policy, options.kv_host_dtype)
+
+
+def _keeps_inputs(options: EngineOptions, model: ModelConfig) -> bool:
+    if not options.kv_offload_inputs:
+        return False
+    if options.kv_offloading_size == 0:
+        raise ConfigError("--kv-offload-inputs needs host memory to keep them in: set --kv-offloading-size")
+    if options.kv_host_dtype != "auto":
+        raise ConfigError(
+            f"--kv-offload-inputs keeps blocks as they are, --kv-host-dtype {options.kv_host_dtype} quantises them: "
+            "drop one of the two"
+        )
+    kv, inputs = block_bytes(model, 1), input_bytes(model, 1)
+    if inputs >= kv:
+        raise ConfigError(
+            f"--kv-offload-inputs: the layer inputs of a token have {inputs} bytes, its K and V {kv}, so that nothing "
+            "would come back sooner: drop the flag"
+        )
+    return True
 
 
 def _narrow_width(scheduler: SchedulerConfig) -> int | None:
@@ -148,14 +175,12 @@ def _narrow_width(scheduler: SchedulerConfig) -> int | None:
     return scheduler.max_num_seqs if 2 * scheduler.max_num_seqs <= scheduler.token_budget else None
 
 
-def _num_blocks(
-    scheduler: SchedulerConfig, model: ModelConfig, memory: DeviceMemory, block_size: int, fitting: int
-) -> int:
+def _num_blocks(scheduler: SchedulerConfig, memory: DeviceMemory, block_size: int, size: int, fitting: int) -> int:
     """As many blocks as all rows at full length can use, within what fits and, on a CPU, a modest share of memory."""
     useful = scheduler.max_num_seqs * -(-scheduler.max_model_len // block_size)
     if not memory.is_cpu:
         return min(fitting, useful)
-    share = min(CPU_CACHE_BYTES, memory.free_bytes // 2) // block_bytes(model, block_size)
+    share = min(CPU_CACHE_BYTES, memory.free_bytes // 2) // size
     return min(fitting, useful, share)
 
 

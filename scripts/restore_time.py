@@ -1,5 +1,7 @@
 """Time how long a context that left the device takes to come back: copied, computed again, or both as planned.
 
+With ``--inputs`` layer inputs are kept too: also all projected from these, and as planned without them.
+
 One context of random tokens is computed, pushed out by others, and asked for again under each policy in turn, over
 simulated links (every byte is copied, then held back until the link would have carried it; the planner sees only what
 copies took). Prints a line of JSON for each bandwidth: medians of seconds from the request to its first token, and what
@@ -16,25 +18,26 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from jaxgen.config import CacheConfig, EngineConfig, ModelConfig, OffloadConfig, OffloadPolicy, SchedulerConfig
+from jaxgen.config import CacheConfig, EngineConfig, LlamaConfig, OffloadConfig, OffloadPolicy, SchedulerConfig
 from jaxgen.engine import Engine
-from jaxgen.memory_plan import block_bytes
 from jaxgen.models import init_params
-from jaxgen.offload.build import make_planner
+from jaxgen.offload.build import context_cost, make_planner
+from jaxgen.offload.tier import Planner, Split
 from jaxgen.request import Request, SamplingParams
 from scripts.step_time import BLOCK_SIZE, SHAPES, kernels_for
 
 POLICIES: tuple[OffloadPolicy, ...] = ("transfer", "recompute", "plan")
 
 
-def build(model: ModelConfig, tokens: int, budget: int) -> Engine:
+def build(model: LlamaConfig, tokens: int, budget: int, *, inputs: bool) -> Engine:
     """An engine whose cache holds one context and a little more, and whose host memory holds several."""
     blocks = -(-tokens // BLOCK_SIZE) + 4
     config = EngineConfig(
-        CacheConfig(BLOCK_SIZE, blocks),
+        CacheConfig(BLOCK_SIZE, blocks, inputs),
         SchedulerConfig(budget, 1, tokens + BLOCK_SIZE),
         seed=0,
         max_logit_bias=4,
@@ -42,7 +45,7 @@ def build(model: ModelConfig, tokens: int, budget: int) -> Engine:
     )
     from jaxgen.programs import compile_step
 
-    kernels = kernels_for("chosen", SHAPES["88m"])
+    kernels = kernels_for("chosen", model)
     compiled = compile_step(model, config, kernels)
     return Engine(model, config, dict(init_params(model, 0)), frozenset(), compiled=compiled)
 
@@ -83,27 +86,37 @@ class Measurement:
         settle(self.engine)
         return seconds
 
-    def restore(self, policy: OffloadPolicy) -> tuple[float, float, int]:
-        """Seconds to the first token, seconds predicted, and tokens that were planned to be computed."""
+    def planners(self) -> dict[str, Planner]:
+        """The ways to compare."""
         offload, config = self.engine.offload, self.engine.config
         assert offload is not None
         assert config.offload is not None
-        token_bytes = block_bytes(self.engine.model, BLOCK_SIZE) / BLOCK_SIZE
-        planner = make_planner(replace(config.offload, policy=policy), token_bytes, BLOCK_SIZE, offload.meter)
-        predicted = [0.0]
+        cost = context_cost(self.engine.model, config)
+        made: dict[str, Planner] = {
+            policy: make_planner(replace(config.offload, policy=policy), cost, BLOCK_SIZE, offload.meter)
+            for policy in POLICIES
+        }
+        if config.cache.keep_inputs:
+            plan = made["plan"]
+            made["project"] = lambda blocks, *_: Split(0, 0.0, blocks)
+            made["plan without inputs"] = lambda *question: plan(*question[:-1], False)
+        return made
 
-        def noting(*question: int) -> object:
-            split = planner(*question)
-            predicted[0] = split.seconds
-            return split
+    def restore(self, planner: Planner) -> tuple[float, Split]:
+        """Seconds to the first token, and what was planned."""
+        offload = self.engine.offload
+        assert offload is not None
+        splits: list[Split] = []
 
-        offload.tier.planner = noting  # type: ignore[assignment]
-        before = offload.tier.counters.planned_recompute_tokens
+        def noting(*question: Any) -> Split:
+            splits.append(planner(*question))
+            return splits[-1]
+
+        offload.tier.planner = noting
         seconds = self.run(self.context)
-        computed = offload.tier.counters.planned_recompute_tokens - before
         offload.tier.planner = planner
         self.run(self.filler)
-        return seconds, predicted[0], computed
+        return seconds, splits[0]
 
 
 def measure(measurement: Measurement, bandwidth: float, repeats: int) -> dict[str, object]:
@@ -112,23 +125,23 @@ def measure(measurement: Measurement, bandwidth: float, repeats: int) -> dict[st
     assert offload is not None
     offload.mover.simulate(bandwidth or None)
     offload.mover.measure()
-    seconds: dict[str, list[float]] = {policy: [] for policy in POLICIES}
-    predictions: list[float] = []
-    computed = 0
+    planners = measurement.planners()
+    seconds: dict[str, list[float]] = {name: [] for name in planners}
+    plans: list[Split] = []
     for _ in range(repeats):
-        for policy in POLICIES:
-            took, predicted, tokens = measurement.restore(policy)
-            seconds[policy].append(took)
-            if policy == "plan":
-                predictions.append(predicted)
-                computed = tokens
-    medians = {policy: round(median(values), 4) for policy, values in seconds.items()}
+        for name, planner in planners.items():
+            took, split = measurement.restore(planner)
+            seconds[name].append(took)
+            if name == "plan":
+                plans.append(split)
+    medians = {name: round(median(values), 4) for name, values in seconds.items()}
     return {
         "megabytes_per_second": bandwidth / 1e6 or None,
         "measured_megabytes_per_second": round(offload.meter.restore.bytes_per_second / 1e6, 1),
         **medians,
-        "predicted": round(median(predictions), 4),
-        "computed_tokens": computed,
+        "predicted": round(median(plan.seconds for plan in plans), 4),
+        "computed_tokens": plans[-1].recompute * BLOCK_SIZE,
+        "projected_tokens": plans[-1].project * BLOCK_SIZE,
         "tokens": len(measurement.context),
         "gain": round(min(medians["transfer"], medians["recompute"]) / medians["plan"], 3),
     }
@@ -142,8 +155,10 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--token-budget", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--inputs", action="store_true", help="keep layer inputs too")
     args = parser.parse_args()
-    measurement = Measurement(build(SHAPES[args.shape], args.tokens, args.token_budget), args.tokens)
+    engine = build(SHAPES[args.shape], args.tokens, args.token_budget, inputs=args.inputs)
+    measurement = Measurement(engine, args.tokens)
     for bandwidth in (float(word) * 1e6 for word in args.bandwidths.split(",")):
         print(json.dumps(measure(measurement, bandwidth, args.repeats)), flush=True)
 

@@ -1,22 +1,26 @@
 """Every "auto" is decided from model and memory, and what cannot fit is refused with the value that would."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from jaxgen.config import ConfigError, EngineConfig, EngineOptions, OffloadConfig
-from jaxgen.memory_plan import GIB, DeviceMemory, block_bytes, host_block_bytes, resolve
+from jaxgen.config import ConfigError, EngineConfig, EngineOptions, LlamaConfig, OffloadConfig
+from jaxgen.memory_plan import GIB, DeviceMemory, block_bytes, host_block_bytes, input_bytes, resolve
 from jaxgen.offload.staging import staging_bytes
 from tests.engines import LLAMA
 
 CPU = DeviceMemory("cpu", 8 * GIB)
 GPU = DeviceMemory("gpu", 8 * GIB)
 BLOCK = block_bytes(LLAMA, 64)
+MHA = replace(LLAMA, num_kv_heads=LLAMA.num_heads)
 
 
-def plan(memory: DeviceMemory, *, params: int = GIB, temporaries: int = 0, **options: Any) -> EngineConfig:
+def plan(
+    memory: DeviceMemory, *, model: LlamaConfig = LLAMA, params: int = GIB, temporaries: int = 0, **options: Any
+) -> EngineConfig:
     return resolve(
-        EngineOptions(**options), LLAMA, memory, token_budget=64, params_bytes=params, temporary_bytes=temporaries
+        EngineOptions(**options), model, memory, token_budget=64, params_bytes=params, temporary_bytes=temporaries
     )
 
 
@@ -131,3 +135,31 @@ def test_staging_takes_memory_of_the_device_and_of_a_cpu_the_host_pool_too() -> 
 def test_host_memory_that_makes_no_sense_is_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         plan(GPU, **options)
+
+
+def test_layer_inputs_count_on_the_device_in_staging_and_on_the_host() -> None:
+    """With as many KV heads as heads they are half of K and V."""
+    one = block_bytes(MHA, 64, inputs=True)
+    assert one == host_block_bytes(MHA, 64, "auto", inputs=True) == 3 * input_bytes(MHA, 64) == 3 * 2 * 64 * 64 * 4
+    memory, asked = GIB + staging_bytes(one) + 100 * one, {"kv_offload_inputs": True}
+    config = plan(DeviceMemory("gpu", memory), model=MHA, kv_offloading_size=30.5 * one / GIB, **asked)
+    assert (config.cache.num_blocks, config.cache.keep_inputs) == (100, True)
+    assert config.offload == OffloadConfig(30)
+    on_cpu: dict[str, Any] = {"kv_offloading_size": 30 * one / GIB, **asked}
+    assert plan(DeviceMemory("cpu", memory), model=MHA, num_blocks=70, **on_cpu).cache.num_blocks == 70
+    with pytest.raises(ConfigError, match="--num-blocks 70 would"):
+        plan(DeviceMemory("cpu", memory), model=MHA, num_blocks=71, **on_cpu)
+    assert not plan(GPU, model=MHA, kv_offloading_size=1.0).cache.keep_inputs
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "says"),
+    [
+        (MHA, {}, "needs host memory.*--kv-offloading-size"),
+        (MHA, {"kv_offloading_size": 1.0, "kv_host_dtype": "int8"}, "--kv-host-dtype int8 quantises"),
+        (LLAMA, {"kv_offloading_size": 1.0}, "layer inputs of a token have 512 bytes, its K and V 512"),
+    ],
+)
+def test_layer_inputs_that_make_no_sense_are_refused(model: LlamaConfig, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        plan(GPU, model=model, kv_offload_inputs=True, **options)

@@ -76,10 +76,17 @@ class RateMeter:
     restore: LinkRate = field(default_factory=LinkRate)
     save: LinkRate = field(default_factory=LinkRate)
     step: StepFit = field(default_factory=StepFit)
+    flops_per_second: float = 0.0
+    """Of the projection, as measured at start; 0: there is none."""
 
     def rates(self) -> Rates | None:
         """What the planner may count on; None as long as no step or no copy was timed."""
         step_seconds = self.step.intercept
         if not step_seconds or not self.restore.bytes_per_second:
             return None
-        return Rates(self.restore.bytes_per_second, 0.0, step_seconds, seconds_per_position=self.step.slope)
+        return Rates(
+            self.restore.bytes_per_second,
+            self.flops_per_second,
+            step_seconds,
+            seconds_per_position=self.step.slope,
+        )

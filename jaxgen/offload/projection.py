@@ -1,0 +1,81 @@
+"""K and V of whole blocks made again from their layer inputs, all layers in one program (KVPR, arXiv 2411.17089)."""
+
+import time
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxgen.config import CacheConfig, ModelConfig
+from jaxgen.device import Device
+from jaxgen.kv_cache import KVCache
+from jaxgen.models import LAYERS, Graph, PackedParams, bind, graph_of
+from jaxgen.models.layers import fold_layers, project
+
+MEASURED_RUNS = 3
+
+
+class Projection:
+    """The program for groups of at most ``group`` blocks that follow one another. Compiles when made."""
+
+    def __init__(
+        self, model: ModelConfig, cache: CacheConfig, device: Device, *, group: int, token_flops: float
+    ) -> None:
+        """``device``'s cache keeps inputs. ``token_flops``: what projecting a token in all layers takes."""
+        self._device, self._group, self._nowhere = device, group, cache.num_blocks
+        self._piece = jax.ShapeDtypeStruct((model.num_layers, cache.block_size, model.hidden_size), model.dtype)
+        self._flops = cache.block_size * token_flops
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (device.params, device.cache))
+        ids, scalar = jax.ShapeDtypeStruct((group,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
+        run = jax.jit(partial(project_blocks, graph_of(model)), donate_argnums=1)
+        self._run = run.lower(*shapes, ids, scalar, scalar, *[self._piece] * group).compile()
+
+    def __call__(self, ids: np.ndarray, count: int, start: int, pieces: tuple[jax.Array, ...]) -> None:
+        """Put inputs, and K and V, of the first ``count`` pieces, [L, B, E] each, into the blocks ``ids[:count]``.
+
+        ``ids``: int32 [group]. ``start``: the position of the first block's first token.
+        """
+        pieces += (pieces[0],) * (self._group - len(pieces))
+        device = self._device
+        device.cache = self._run(device.params, device.cache, ids, np.int32(count), np.int32(start), *pieces)
+
+    def measure(self) -> float:
+        """FLOPs a second, from the least of some runs of a whole group, which write nowhere. Waits for the device."""
+        nowhere = np.full(self._group, self._nowhere, np.int32)
+        pieces = (jnp.zeros(self._piece.shape, self._piece.dtype),)
+        seconds = []
+        for _ in range(MEASURED_RUNS):
+            self._device.wait()
+            started = time.perf_counter()
+            self(nowhere, self._group, 0, pieces)
+            self._device.wait()
+            seconds.append(time.perf_counter() - started)
+        return self._group * self._flops / min(seconds)
+
+
+def project_blocks(
+    graph: Graph,
+    params: PackedParams,
+    cache: KVCache,
+    ids: Int[Array, "m"],
+    count: Int[Array, ""],
+    start: Int[Array, ""],
+    *pieces: Float[Array, "L B E"],
+) -> KVCache:
+    """The cache with the first ``count`` of m pieces of layer inputs, and K and V projected from them, as its blocks
+    ``ids[:count]``, which hold consecutive tokens from position ``start`` on. An id past the last block: nowhere."""
+    m, (N, L, _, _, B, _) = len(ids), cache.data.shape
+    layers: Any = getattr(bind(graph, params), LAYERS)
+    angles = layers.angles(start + jnp.arange(m * B, dtype=jnp.int32))
+    inputs = jnp.stack(pieces)
+    blocks = jnp.where(jnp.arange(m) < count, ids, N)
+
+    def of_layer(layer: Any, index: Int[Array, ""], flat: KVCache) -> KVCache:
+        slots = ((blocks * L + index)[:, None] * B + jnp.arange(B)).reshape(m * B)
+        return project(layer, inputs[:, index].reshape(m * B, -1), flat, slots, angles, count * B)
+
+    flat = fold_layers(layers, L, of_layer, cache.layer_by_layer())
+    return cache.scatter_inputs(ids, count, inputs).with_layers(flat)
