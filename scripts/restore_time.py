@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from jaxgen.config import CacheConfig, EngineConfig, LlamaConfig, OffloadConfig, OffloadPolicy, SchedulerConfig
 from jaxgen.engine import Engine
 from jaxgen.models import init_params
-from jaxgen.offload.build import context_cost, make_planner
+from jaxgen.offload.build import make_planner
 from jaxgen.offload.tier import Planner, Split
 from jaxgen.request import Request, SamplingParams
 from scripts.step_time import BLOCK_SIZE, SHAPES, kernels_for
@@ -91,15 +91,16 @@ class Measurement:
         offload, config = self.engine.offload, self.engine.config
         assert offload is not None
         assert config.offload is not None
-        cost = context_cost(self.engine.model, config)
-        made: dict[str, Planner] = {
-            policy: make_planner(replace(config.offload, policy=policy), cost, BLOCK_SIZE, offload.meter)
-            for policy in POLICIES
-        }
+        made: dict[str, Planner] = {}
+        for policy in POLICIES:
+            by_policy = replace(config, offload=replace(config.offload, policy=policy))
+            made[policy] = make_planner(self.engine.model, by_policy, offload.meter)
         if config.cache.keep_inputs:
             plan = made["plan"]
             made["project"] = lambda blocks, *_: Split(0, 0.0, blocks)
-            made["plan without inputs"] = lambda *question: plan(*question[:-1], False)
+            made["plan without inputs"] = lambda blocks, start, free, waiting, _: plan(
+                blocks, start, free, waiting, False
+            )
         return made
 
     def restore(self, planner: Planner) -> tuple[float, Split]:

@@ -249,17 +249,18 @@ def test_the_planner_projects_where_the_host_has_inputs_and_the_device_is_fast()
     assert config.offload is not None
     cost, meter = context_cost(MHA, config), RateMeter()
     assert cost.x_bytes == cost.kv_bytes / 2 == MHA.num_layers * MHA.hidden_size * 4
-    planner = make_planner(replace(config.offload, policy="plan"), cost, BLOCK, meter)
+    planner = make_planner(MHA, replace(config, offload=replace(config.offload, policy="plan")), meter)
     meter.restore.observe(1000, 1.0)
     meter.step.observe(1e3, 0)
-    assert planner(16, 0, 16, 0, True).project == 0, "how fast it projects is not known"
+    assert planner(64, 0, 16, 0, True).project == 0, "how fast it projects is not known"
     meter.flops_per_second = 1e12
-    split = planner(16, 0, 16, 0, True)
-    assert (split.recompute, split.project) == (0, 16)
-    assert split.seconds == pytest.approx(16 * BLOCK * cost.x_bytes / 1000, rel=1e-3)
-    assert planner(16, 0, 16, 0, False).project == 0
+    split = planner(64, 0, 16, 0, True)
+    assert (split.recompute, split.project) == (0, 64)
+    assert split.seconds == pytest.approx(64 * BLOCK * cost.x_bytes / 1000, rel=1e-3)
+    assert planner(64, 0, 16, 0, False).project == 0
+    assert planner(70, 0, 16, 0, True).project == 64, "as many together as come together"
     meter.flops_per_second = 1.0
-    assert planner(16, 0, 16, 0, True).project == 0
+    assert planner(64, 0, 16, 0, True).project == 0
 
 
 def test_the_projection_is_timed_at_start_where_inputs_are_kept() -> None:

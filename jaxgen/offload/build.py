@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass, replace
 
-from jaxgen.config import EngineConfig, ModelConfig, OffloadConfig, OffloadPolicy
+from jaxgen.config import CacheConfig, EngineConfig, ModelConfig, OffloadPolicy
 from jaxgen.device import Device
 from jaxgen.memory_plan import block_bytes, host_block_bytes, input_bytes
 from jaxgen.offload.host_store import HostBlock, HostStore
@@ -11,7 +11,7 @@ from jaxgen.offload.mover import Mover
 from jaxgen.offload.planner import ContextCost, plan_restore
 from jaxgen.offload.projection import Projection
 from jaxgen.offload.rates import RateMeter
-from jaxgen.offload.staging import SAVING_GROUPS, group_size
+from jaxgen.offload.staging import SAVING_GROUPS, group_size, projected_blocks
 from jaxgen.offload.tier import OffloadTier, Planner, Split
 from jaxgen.request import OffloadStats
 
@@ -45,17 +45,17 @@ def build_offload(model: ModelConfig, config: EngineConfig, device: Device) -> O
         return None
     cache, meter = config.cache, RateMeter()
     store: HostStore[HostBlock] = HostStore(offload.host_blocks)
-    group = group_size(block_bytes(model, cache.block_size, inputs=cache.keep_inputs))
-    cost = context_cost(model, config)
+    group, projected = group_sizes(model, cache)
     tier = OffloadTier(
         store,
         block_size=cache.block_size,
         most_saving=SAVING_GROUPS * group,
-        planner=make_planner(offload, cost, cache.block_size, meter),
+        planner=make_planner(model, config, meter),
     )
     projection = None
     if cache.keep_inputs:
-        projection = Projection(model, cache, device, group=group, token_flops=cost.projection_flops)
+        flops = context_cost(model, config).projection_flops
+        projection = Projection(model, cache, device, group=projected, token_flops=flops)
     mover = Mover(
         device,
         tier,
@@ -77,6 +77,12 @@ def build_offload(model: ModelConfig, config: EngineConfig, device: Device) -> O
     return Offload(tier, mover, meter)
 
 
+def group_sizes(model: ModelConfig, cache: CacheConfig) -> tuple[int, int]:
+    """Blocks that are gathered or scattered together, and blocks that are projected together."""
+    group = group_size(block_bytes(model, cache.block_size, inputs=cache.keep_inputs))
+    return group, projected_blocks(cache.block_size, group)
+
+
 def context_cost(model: ModelConfig, config: EngineConfig) -> ContextCost:
     """What a token weighs as the host keeps it."""
     host_dtype = "auto" if config.offload is None else config.offload.host_dtype
@@ -93,8 +99,12 @@ def context_cost(model: ModelConfig, config: EngineConfig) -> ContextCost:
     )
 
 
-def make_planner(config: OffloadConfig, cost: ContextCost, block_size: int, meter: RateMeter) -> Planner:
-    """Decides by the policy, and by what the meter says now."""
+def make_planner(model: ModelConfig, config: EngineConfig, meter: RateMeter) -> Planner:
+    """Decides by the policy, and by what the meter says now. Raises ValueError where nothing is offloaded."""
+    if config.offload is None:
+        raise ValueError("nothing is offloaded")
+    cost, block_size = context_cost(model, config), config.cache.block_size
+    copy_tokens = group_sizes(model, config.cache)[1] * block_size
 
     def transfer(blocks: int, start: int, free_tokens: int, num_waiting: int, inputs_known: bool) -> Split:
         del start, free_tokens, num_waiting, inputs_known
@@ -118,8 +128,9 @@ def make_planner(config: OffloadConfig, cost: ContextCost, block_size: int, mete
             free_tokens=free_tokens,
             x_stored=inputs_known,
             price=1.0 + num_waiting,  # each that waits loses the time
+            copy_tokens=copy_tokens,
         )
         return Split(found.recompute // block_size, found.seconds, found.project // block_size)
 
     planners: dict[OffloadPolicy, Planner] = {"plan": plan, "transfer": transfer, "recompute": recompute}
-    return planners[config.policy]
+    return planners[config.offload.policy]

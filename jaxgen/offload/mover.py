@@ -80,8 +80,8 @@ class Mover:
         projection: Projection | None = None,
         bytes_per_second: float | None = None,
     ) -> None:
-        """``group``: blocks gathered or scattered together. ``projection``: for as many, if the device's cache keeps
-        inputs. ``bytes_per_second``: simulates slower links."""
+        """``group``: blocks gathered or scattered together. ``projection``: if the device's cache keeps inputs.
+        ``bytes_per_second``: simulates slower links."""
         self._device = device
         self._tier = tier
         self._meter = meter
@@ -185,25 +185,27 @@ class Mover:
 
     def _groups(self, restore: Restore) -> Iterator[_Group]:
         """In the order of the link: what is to be projected comes first."""
-        split, start = restore.num_projected, restore.start
-        block_size = self._device.cache.block_size
-        for blocks, pieces in self._batches(restore.blocks[:split], restore.pieces[:split]):
-            yield _Group(blocks, tuple(piece.inputs for piece in pieces), start)
-            start += len(blocks) * block_size
-        for blocks, pieces in self._batches(restore.blocks[split:], restore.pieces[split:]):
-            yield _Group(blocks, tuple(piece.kv for piece in pieces))
-
-    def _batches(self, *sequences: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-        return zip(*(batched(one, self._group) for one in sequences), strict=True)
+        projected, size = restore.num_projected, self._group if self._projection is None else self._projection.group
+        for first in range(0, projected, size):
+            part = slice(first, min(first + size, projected))
+            inputs = tuple(piece.inputs for piece in restore.pieces[part])
+            yield _Group(restore.blocks[part], inputs, restore.start + first * self._device.cache.block_size)
+        for first in range(projected, len(restore.blocks), self._group):
+            part = slice(first, first + self._group)
+            yield _Group(restore.blocks[part], tuple(piece.kv for piece in restore.pieces[part]))
 
     def _submit(self) -> None:
         for incoming in self._incoming:
             if incoming.dropped:
                 incoming.groups.clear()
-            while incoming.groups and len(self._staged) < RESTORING_GROUPS:
+            while incoming.groups and self._has_room(incoming.groups[0]):
                 group = incoming.groups.popleft()
                 incoming.under_way += 1
                 self._staged.append((incoming, group, self._up.submit(group.pieces)))
+
+    def _has_room(self, group: _Group) -> bool:
+        under_way = sum(len(staged.blocks) for _, staged, _ in self._staged)
+        return under_way + len(group.blocks) <= RESTORING_GROUPS * self._group
 
     def _end_save(self, keys: tuple[bytes, ...], transfer: Transfer) -> None:
         if transfer.error is None:
@@ -229,14 +231,14 @@ class Mover:
 
     def _place(self, group: _Group, transfer: Transfer) -> None:
         """Put into the cache what has come."""
-        ids, count = self._ids(group.blocks), len(group.blocks)
         if group.start is not None:
             assert self._projection is not None, "who keeps no inputs plans none"
             self._input_bytes += transfer.num_bytes
-            self._projection(ids, count, group.start, transfer.pieces)
+            self._projection(group.blocks, group.start, transfer.pieces)
             return
+        count = len(group.blocks)
         pieces = transfer.pieces + (transfer.pieces[0],) * (self._group - count)
-        self._device.cache = self._scatter(self._device.cache, ids, np.int32(count), *pieces)
+        self._device.cache = self._scatter(self._device.cache, self._ids(group.blocks), np.int32(count), *pieces)
 
     def _ended(self) -> Iterator[tuple[Restore, bool]]:
         under_way: deque[_Incoming] = deque()

@@ -19,13 +19,14 @@ MEASURED_RUNS = 3
 
 
 class Projection:
-    """The program for groups of at most ``group`` blocks that follow one another. Compiles when made."""
+    """The program for at most ``group`` blocks that follow one another. Compiles when made."""
 
     def __init__(
         self, model: ModelConfig, cache: CacheConfig, device: Device, *, group: int, token_flops: float
     ) -> None:
         """``device``'s cache keeps inputs. ``token_flops``: what projecting a token in all layers takes."""
-        self._device, self._group, self._nowhere = device, group, cache.num_blocks
+        self.group = group
+        self._device, self._nowhere = device, (cache.num_blocks,) * group
         self._piece = jax.ShapeDtypeStruct((model.num_layers, cache.block_size, model.hidden_size), model.dtype)
         self._flops = cache.block_size * token_flops
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (device.params, device.cache))
@@ -33,27 +34,28 @@ class Projection:
         run = jax.jit(partial(project_blocks, graph_of(model)), donate_argnums=1)
         self._run = run.lower(*shapes, ids, scalar, scalar, *[self._piece] * group).compile()
 
-    def __call__(self, ids: np.ndarray, count: int, start: int, pieces: tuple[jax.Array, ...]) -> None:
-        """Put inputs, and K and V, of the first ``count`` pieces, [L, B, E] each, into the blocks ``ids[:count]``.
+    def __call__(self, blocks: tuple[int, ...], start: int, pieces: tuple[jax.Array, ...]) -> None:
+        """Put layer inputs, [L, B, E] a block, and the K and V that are theirs into blocks of the device's cache.
 
-        ``ids``: int32 [group]. ``start``: the position of the first block's first token.
+        ``start``: the position of the first block's first token.
         """
-        pieces += (pieces[0],) * (self._group - len(pieces))
-        device = self._device
+        count, device = len(blocks), self._device
+        ids = np.zeros(self.group, np.int32)
+        ids[:count] = blocks
+        pieces += (pieces[0],) * (self.group - count)
         device.cache = self._run(device.params, device.cache, ids, np.int32(count), np.int32(start), *pieces)
 
     def measure(self) -> float:
         """FLOPs a second, from the least of some runs of a whole group, which write nowhere. Waits for the device."""
-        nowhere = np.full(self._group, self._nowhere, np.int32)
-        pieces = (jnp.zeros(self._piece.shape, self._piece.dtype),)
+        pieces = (jnp.zeros(self._piece.shape, self._piece.dtype),) * self.group
         seconds = []
         for _ in range(MEASURED_RUNS):
             self._device.wait()
             started = time.perf_counter()
-            self(nowhere, self._group, 0, pieces)
+            self(self._nowhere, 0, pieces)
             self._device.wait()
             seconds.append(time.perf_counter() - started)
-        return self._group * self._flops / min(seconds)
+        return self.group * self._flops / min(seconds)
 
 
 def project_blocks(
