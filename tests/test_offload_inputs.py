@@ -253,13 +253,13 @@ def test_the_planner_projects_where_the_host_has_inputs_and_the_device_is_fast()
     meter.restore.observe(1000, 1.0)
     meter.step.observe(1e3, 0)
     assert planner(64, 0, 16, 0, True).project == 0, "how fast it projects is not known"
-    meter.flops_per_second = 1e12
+    meter.projection.observe(1e-12)
     split = planner(64, 0, 16, 0, True)
     assert (split.recompute, split.project) == (0, 64)
     assert split.seconds == pytest.approx(64 * BLOCK * cost.x_bytes / 1000, rel=1e-3)
     assert planner(64, 0, 16, 0, False).project == 0
     assert planner(70, 0, 16, 0, True).project == 64, "as many together as come together"
-    meter.flops_per_second = 1.0
+    meter.projection.value = 1e3
     assert planner(64, 0, 16, 0, True).project == 0
 
 
@@ -267,6 +267,6 @@ def test_the_projection_is_timed_at_start_where_inputs_are_kept() -> None:
     kept, not_kept = engine_with("copied").offload, make_engine(config=replace(small(), cache=CacheConfig(BLOCK, 32)))
     assert kept is not None
     assert not_kept.offload is not None
-    assert kept.meter.flops_per_second > 0
-    assert not_kept.offload.meter.flops_per_second == 0
+    assert kept.meter.projection.value
+    assert not_kept.offload.meter.projection.value is None
     assert not_kept._device.cache.inputs is None

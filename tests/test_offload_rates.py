@@ -2,6 +2,7 @@
 
 import threading
 import time
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,29 @@ def test_a_meter_knows_nothing_before_a_step_and_a_copy() -> None:
     assert rates is not None
     assert rates.link_bytes_per_second == 1000
     assert rates.step_seconds == pytest.approx(0.02)
+
+
+def test_what_a_step_takes_longer_is_that_of_the_projection_before_it() -> None:
+    meter = RateMeter()
+    meter.restore.observe(1000, 1.0)
+    meter.observe_step(0.050, 0, projected=100)
+    assert meter.projection.value is None, "nothing is known of steps yet"
+    for _ in range(20):
+        meter.observe_step(0.020, 0)
+    rates = meter.rates(projection_flops=1e6)
+    assert rates is not None
+    assert rates.flops_per_second == 0
+    for _ in range(20):
+        meter.observe_step(0.050, 0, projected=100)
+    rates = meter.rates(projection_flops=1e6)
+    assert rates is not None
+    assert rates.flops_per_second == pytest.approx(1e6 / 0.0003)
+    assert rates.step_seconds == pytest.approx(0.020)
+    for _ in range(100):
+        meter.observe_step(0.010, 0, projected=100)
+    rates = meter.rates(projection_flops=1e6)
+    assert rates is not None
+    assert 0 < rates.flops_per_second < inf, "a step that was faster than others does not make projections free"
 
 
 def wait_for(transfers: list[Transfer], landed: threading.Condition) -> None:

@@ -54,8 +54,7 @@ def build_offload(model: ModelConfig, config: EngineConfig, device: Device) -> O
     )
     projection = None
     if cache.keep_inputs:
-        flops = context_cost(model, config).projection_flops
-        projection = Projection(model, cache, device, group=projected, token_flops=flops)
+        projection = Projection(model, cache, device, group=projected)
     mover = Mover(
         device,
         tier,
@@ -116,7 +115,7 @@ def make_planner(model: ModelConfig, config: EngineConfig, meter: RateMeter) -> 
         return Split(blocks, 0.0)
 
     def plan(blocks: int, start: int, free_tokens: int, num_waiting: int, inputs_known: bool) -> Split:
-        rates = meter.rates()
+        rates = meter.rates(cost.projection_flops)
         if rates is None:
             return transfer(blocks, start, free_tokens, num_waiting, inputs_known)
         found = plan_restore(

@@ -29,7 +29,7 @@ from jaxgen.offload.host_dtype import HostDType
 from jaxgen.offload.host_store import HostBlock
 from jaxgen.offload.link import Link, Transfer
 from jaxgen.offload.projection import Projection
-from jaxgen.offload.rates import LinkRate, RateMeter
+from jaxgen.offload.rates import Average, LinkRate, RateMeter
 from jaxgen.offload.staging import RESTORING_GROUPS
 from jaxgen.offload.tier import OffloadTier, Save
 from jaxgen.sequence import Restore
@@ -87,6 +87,8 @@ class Mover:
         self._meter = meter
         self._group = group
         self._projection = projection
+        self.projected = 0
+        """Tokens whose projection the last ``poll`` dispatched."""
         self._input_bytes = 0
         """Of layer inputs that came to the device."""
         self._landed = threading.Condition()
@@ -121,7 +123,7 @@ class Mover:
                     rate.observe(transfer.num_bytes, transfer.seconds)
             pieces = transfer.pieces
         if self._projection is not None:
-            self._meter.flops_per_second = self._projection.measure()
+            self._meter.projection = Average(self._projection.measure())
 
     def simulate(self, bytes_per_second: float | None) -> None:
         """Hold copies back as links of this bandwidth would, both ways, from now on; None: do not."""
@@ -160,6 +162,7 @@ class Mover:
 
     def poll(self) -> list[tuple[Restore, bool]]:
         """Take over what has been copied. Returns the restores that have ended, and whether all of each is there."""
+        self.projected = 0
         while self._saving and self._saving[0][1].done:
             self._end_save(*self._saving.popleft())
         while self._staged and self._staged[0][2].done:
@@ -234,6 +237,7 @@ class Mover:
         if group.start is not None:
             assert self._projection is not None, "who keeps no inputs plans none"
             self._input_bytes += transfer.num_bytes
+            self.projected += len(group.blocks) * self._device.cache.block_size
             self._projection(group.blocks, group.start, transfer.pieces)
             return
         count = len(group.blocks)

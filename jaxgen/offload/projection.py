@@ -21,14 +21,12 @@ MEASURED_RUNS = 3
 class Projection:
     """The program for at most ``group`` blocks that follow one another. Compiles when made."""
 
-    def __init__(
-        self, model: ModelConfig, cache: CacheConfig, device: Device, *, group: int, token_flops: float
-    ) -> None:
-        """``device``'s cache keeps inputs. ``token_flops``: what projecting a token in all layers takes."""
+    def __init__(self, model: ModelConfig, cache: CacheConfig, device: Device, *, group: int) -> None:
+        """``device``'s cache keeps inputs."""
         self.group = group
         self._device, self._nowhere = device, (cache.num_blocks,) * group
         self._piece = jax.ShapeDtypeStruct((model.num_layers, cache.block_size, model.hidden_size), model.dtype)
-        self._flops = cache.block_size * token_flops
+        self._tokens = group * cache.block_size
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (device.params, device.cache))
         ids, scalar = jax.ShapeDtypeStruct((group,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
         run = jax.jit(partial(project_blocks, graph_of(model)), donate_argnums=1)
@@ -46,7 +44,7 @@ class Projection:
         device.cache = self._run(device.params, device.cache, ids, np.int32(count), np.int32(start), *pieces)
 
     def measure(self) -> float:
-        """FLOPs a second, from the least of some runs of a whole group, which write nowhere. Waits for the device."""
+        """Seconds a token, from the fastest of some runs of a whole group that write nowhere. Waits for the device."""
         pieces = (jnp.zeros(self._piece.shape, self._piece.dtype),) * self.group
         seconds = []
         for _ in range(MEASURED_RUNS):
@@ -55,7 +53,7 @@ class Projection:
             self(self._nowhere, 0, pieces)
             self._device.wait()
             seconds.append(time.perf_counter() - started)
-        return self.group * self._flops / min(seconds)
+        return min(seconds) / self._tokens
 
 
 def project_blocks(
