@@ -44,15 +44,6 @@ class KVCache:
         B = self.block_size
         return replace(self, inputs=self.inputs.at[slots // B, layer, slots % B].set(x, mode="drop"))
 
-    def layer_by_layer(self) -> "KVCache":
-        """The same memory as the cache of one layer, without inputs: layer l of block n is its block n * L + l."""
-        N, L, *block = self.data.shape
-        return KVCache(self.data.reshape(N * L, 1, *block), self.kernels)
-
-    def with_layers(self, cache: "KVCache") -> "KVCache":
-        """This cache with K and V of ``cache``, which is of the form that ``layer_by_layer`` returns."""
-        return replace(self, data=cache.data.reshape(self.data.shape))
-
     def gather(self, ids: Int[Array, "m"], count: Int[Array, ""]) -> tuple[Float[Array, "L 2 K B D"], ...]:
         """The first ``count`` of the blocks ``ids``, each an array of its own; the others are undefined."""
         staging = self.kernels.gather_blocks(self.data, ids, count)

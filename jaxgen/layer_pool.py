@@ -94,4 +94,5 @@ class LayerPool:
         slots = (blocks[:, None] * B + jnp.arange(B)).reshape(m * B)
         positions = (starts[:, None] + jnp.arange(B)).reshape(m * B)
         angles = layer.angles(positions)
-        return replace(self, cache=project(layer, jnp.concatenate(pieces), self.cache, slots, angles, count * B))
+        x, index = jnp.concatenate(pieces), jnp.int32(0)
+        return replace(self, cache=project(layer, x, self.cache, index, slots, angles, count * B))

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,7 +14,10 @@ from jaxgen.config import CacheConfig, EngineConfig, ModelConfig, OffloadConfig
 from jaxgen.engine import Engine
 from jaxgen.kernels import REFERENCE, REFERENCE_GPU, Kernels
 from jaxgen.kernels import native as native_kernels
+from jaxgen.kv_cache import init_cache
+from jaxgen.models import abstract_params, graph_of
 from jaxgen.offload.build import context_cost, make_planner
+from jaxgen.offload.projection import project_blocks
 from jaxgen.offload.rates import RateMeter
 from jaxgen.offload.tier import Split
 from jaxgen.request import OffloadStats, Request, TokenEvent
@@ -270,3 +276,19 @@ def test_the_projection_is_timed_at_start_where_inputs_are_kept() -> None:
     assert kept.meter.projection.value
     assert not_kept.offload.meter.projection.value is None
     assert not_kept._device.cache.inputs is None
+
+
+def test_a_projection_writes_the_cache_in_place() -> None:
+    """It takes no memory that grows with the cache."""
+    model = replace(MHA, hidden_size=32, head_dim=8)
+
+    def temporaries(num_blocks: int) -> int:
+        cache = jax.eval_shape(lambda: init_cache(model, CacheConfig(BLOCK, num_blocks, keep_inputs=True)))
+        ids, scalar = jax.ShapeDtypeStruct((2,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
+        piece = jax.ShapeDtypeStruct((model.num_layers, BLOCK, model.hidden_size), jnp.float32)
+        run = jax.jit(partial(project_blocks, graph_of(model)), donate_argnums=1)
+        compiled = run.lower(abstract_params(model), cache, ids, scalar, scalar, piece, piece).compile()
+        analysis: Any = compiled.memory_analysis()
+        return int(analysis.temp_size_in_bytes)
+
+    assert temporaries(16) == temporaries(1024)

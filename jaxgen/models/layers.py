@@ -270,11 +270,13 @@ def project(
     layer: Layer,
     x: Float[Array, "T E"],
     cache: KVCache,
+    index: Int[Array, ""],
     slots: Int[Array, "T"],
     angles: Angles | None,
     num_tokens: Int[Array, ""],
 ) -> KVCache:
-    """The cache of one layer with K and V of tokens whose inputs to ``layer`` are ``x``, token t's at ``slots[t]``.
+    """The cache with K and V of tokens whose inputs to ``layer`` are ``x`` in its layer ``index``, token t's at
+    ``slots[t]``.
 
     What the layer writes of them in a step, up to the order in which a product of another shape sums (KVPR, arXiv
     2411.17089). Slots are those of whole blocks, as for ``KVCache.write``; of tokens from ``num_tokens`` on they must
@@ -284,10 +286,10 @@ def project(
     weight, bias = attn.qkv.weight.get_value(), attn.qkv.bias
     if isinstance(weight, PackedWeight):
         k, v = attn.projected(x if norm is None else norm(x), num_tokens, angles)[1:]
-        return cache.write(jnp.int32(0), k, v, slots)
+        return cache.write(index, k, v, slots)
     data = cache.kernels.partial_recompute(
         cache.data,
-        jnp.int32(0),
+        index,
         x,
         weight[None],
         None if bias is None else bias[...][None],

@@ -88,7 +88,8 @@ class Mover:
         self._group = group
         self._projection = projection
         self.projected = 0
-        """Tokens whose projection the last ``poll`` dispatched."""
+        """Tokens whose projection the last ``poll`` dispatched, and when it began to."""
+        self._projecting_since = 0.0
         self._input_bytes = 0
         """Of layer inputs that came to the device."""
         self._landed = threading.Condition()
@@ -171,7 +172,10 @@ class Mover:
         return list(self._ended())
 
     def wait(self, seconds: float) -> None:
-        """Until a copy ends, or so long."""
+        """With nothing to compute: until a copy ends, or so long. What was projected is waited for first, and timed."""
+        if self.projected:
+            self._device.wait()
+            self._meter.projection.observe((time.perf_counter() - self._projecting_since) / self.projected)
         first = [queue[0][-1] for queue in (self._saving, self._staged) if queue]
         with self._landed:
             if first and not any(transfer.done for transfer in first):
@@ -237,6 +241,8 @@ class Mover:
         if group.start is not None:
             assert self._projection is not None, "who keeps no inputs plans none"
             self._input_bytes += transfer.num_bytes
+            if not self.projected:
+                self._projecting_since = time.perf_counter()
             self.projected += len(group.blocks) * self._device.cache.block_size
             self._projection(group.blocks, group.start, transfer.pieces)
             return

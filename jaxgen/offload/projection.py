@@ -72,10 +72,10 @@ def project_blocks(
     angles = layers.angles(start + jnp.arange(m * B, dtype=jnp.int32))
     inputs = jnp.stack(pieces)
     blocks = jnp.where(jnp.arange(m) < count, ids, N)
+    slots = (blocks[:, None] * B + jnp.arange(B)).reshape(m * B)
 
-    def of_layer(layer: Any, index: Int[Array, ""], flat: KVCache) -> KVCache:
-        slots = ((blocks * L + index)[:, None] * B + jnp.arange(B)).reshape(m * B)
-        return project(layer, inputs[:, index].reshape(m * B, -1), flat, slots, angles, count * B)
+    def of_layer(layer: Any, index: Int[Array, ""], cache: KVCache) -> KVCache:
+        return project(layer, inputs[:, index].reshape(m * B, -1), cache, index, slots, angles, count * B)
 
-    flat = fold_layers(layers, L, of_layer, cache.layer_by_layer())
-    return cache.scatter_inputs(ids, count, inputs).with_layers(flat)
+    projected: KVCache = fold_layers(layers, L, of_layer, cache.scatter_inputs(ids, count, inputs))
+    return projected
