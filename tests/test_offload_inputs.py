@@ -292,3 +292,14 @@ def test_a_projection_writes_the_cache_in_place() -> None:
         return int(analysis.temp_size_in_bytes)
 
     assert temporaries(16) == temporaries(1024)
+
+
+def test_the_projection_s_rate_is_learned_from_restores() -> None:
+    engine = engine_with("projected")
+    assert engine.offload is not None
+    meter = engine.offload.meter
+    run(engine, requests("abcdef", max_tokens=1))
+    meter.projection.value = before = 1e3
+    run(engine, requests("abc", max_tokens=1))
+    assert counters(engine).projected_tokens > 0
+    assert 0 < meter.projection.value < before
