@@ -110,6 +110,13 @@ def assert_near(found: list[TokenEvent], expected: list[TokenEvent], tolerance: 
         assert one.logprobs.logprob == pytest.approx(other.logprobs.logprob, abs=tolerance)
 
 
+@pytest.fixture
+def _few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five blocks are projected together, so that a context comes in several groups, of which the last is smaller."""
+    monkeypatch.setattr("jaxgen.offload.staging.PROJECTED_TOKENS", 5 * BLOCK)
+
+
+@pytest.mark.usefixtures("_few_at_a_time")
 @pytest.mark.parametrize("way", list(WAYS))
 def test_each_source_gives_the_tokens_of_an_undisturbed_run(way: str) -> None:
     turns = [requests(turn) for turn in ("abcdef", "abcdef", "fedcba")]  # each time the last ones push the first out
@@ -141,6 +148,7 @@ def contents(engine: Engine) -> dict[bytes, tuple[np.ndarray, np.ndarray]]:
     return {key: (kv[block], inputs[block]) for key, block in engine._scheduler.pool._by_key.items()}
 
 
+@pytest.mark.usefixtures("_few_at_a_time")
 @pytest.mark.parametrize(
     ("model", "kernels"),
     [
