@@ -6,7 +6,8 @@ sampled before the host does. The next token is a hash of what a sequence's bloc
 writers, a hit on other tokens or another salt, a prompt not computed anew, or a token computed twice shows.
 
 There may be a host store behind the pool: what a plan saves is read before the plan runs, what it restores is written
-at any time after, unless it was cancelled, and any copy may take long or fail.
+at any time after, unless it was cancelled, and any copy may take long or fail. Blocks have layer inputs too: in each
+slot those last computed or projected there, which a copy of K and V does not bring; they are saved only if its own.
 """
 
 from collections import Counter, defaultdict
