@@ -57,11 +57,8 @@ def partial_recompute(
     x = jnp.pad(x if norm is None else norm(x), ((0, pad), (0, 0)))
     slots = jnp.pad(slots, (0, pad), constant_values=shape.num_slots)
     alone = len(weight) == 1
-    extra = (
-        []
-        if bias is None
-        else [bias[0 if alone else layer, -2 * shape.kv_heads * shape.head_dim :].astype(jnp.float32)]
-    )
+    outputs = slice(-2 * shape.kv_heads * shape.head_dim, None)
+    extra = [] if bias is None else [bias[0 if alone else layer, outputs].astype(jnp.float32)]
     extra += [] if angles is None else [jnp.pad(angle[:, 0], ((0, pad), (0, 0))) for angle in angles]
 
     def body(cache_ref: Ref, layer_ref: Ref, x_ref: Ref, weight_ref: Ref, slots_ref: Ref, *rest: Ref) -> None:
