@@ -8,8 +8,8 @@ i - 1 has been computed.
 """
 
 import time
-from collections import deque
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import numpy as np
@@ -18,7 +18,9 @@ from jaxgen.config import EngineConfig, ModelConfig
 from jaxgen.layerwise import LayerPrograms, WidthPrograms, take_apart
 from jaxgen.models import PackedParams
 from jaxgen.offload.layer_store import LayerStore, StreamedBlock
-from jaxgen.offload.layer_stream import HostPiece, Incoming, LayerStream
+from jaxgen.offload.layer_stream import HostPiece, Incoming, LayerStream, Stage, run_stages
+from jaxgen.offload.layer_weights import Layers
+from jaxgen.offload.links import Links
 from jaxgen.offload.stream_rates import Split, StepSeconds, transfer_all
 from jaxgen.programs import RowPrograms
 from jaxgen.row_state import RowLoader, init_rows
@@ -29,10 +31,15 @@ from jaxgen.step_plan import StepPlan
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """How a context crosses the link. ``overlap`` False: a layer waits for all of its context, and the link for it."""
+    """How a context crosses the link.
+
+    ``overlap`` False: a layer waits for all of its context, and the link for it. ``buffers`` 1, for comparison: the
+    next layer's context is only asked for when a layer has been computed.
+    """
 
     split: Split
     overlap: bool = True
+    buffers: int = 2
 
 
 @dataclass(slots=True, eq=False)
@@ -62,22 +69,26 @@ class StreamedDevice:
         *,
         num_open: int,
         bytes_per_second: float | None = None,
+        layers: Layers | None = None,
+        links: Links | None = None,
     ) -> None:
         """Takes the layers' parameters apart, which copies them.
 
-        ``num_open``: as ``programs`` were compiled for, LayerStore.most_open or more.
-        ``bytes_per_second``: simulates slower links.
+        ``num_open``: as ``programs`` were compiled for, LayerStore.most_open or more. ``bytes_per_second``: simulates
+        slower links. ``layers``: their parameters, where ``params`` are only the others. ``links``: those to use.
         """
         self.streaming = Streaming(transfer_all)
         self.seconds: StepSeconds | None = None
         """Of the last step, if nothing overlapped."""
-        self._ends, self._layers = take_apart(dict(params))
+        self._ends, taken_apart = take_apart(dict(params))
+        self._layers: Layers = taken_apart if layers is None else layers
         self._programs, self._row_programs = programs, rows
         self._loader = RowLoader(config, model.vocab_size)
         self._token_budget, self._narrow_width = config.scheduler.token_budget, config.narrow_width
         self._packers = {width: Packer(config, width) for width in programs.widths}
         self._store: LayerStore[HostPiece] = LayerStore(config.cache.num_blocks, num_open, config.cache.block_size)
-        self.stream = LayerStream(programs, self._layers, self._store, bytes_per_second=bytes_per_second)
+        links = Links(bytes_per_second=bytes_per_second) if links is None else links
+        self.stream = LayerStream(programs, self._layers, self._store, links)
         self._pool = programs.make_pool()
         self._rows = init_rows(config, model.vocab_size)
 
@@ -117,6 +128,16 @@ class StreamedDevice:
         """Dispatch a layer of the step, when its context has landed. Raises what a copy raised."""
         self._pool = self.stream.take(self._pool, incoming)
         self._pool, step.x = step.programs.layer(self._layers[layer], self._pool, step.x, step.batch, np.int32(layer))
+        self.stream.links.dispatched = step.x
+
+    def stage(self, step: LayeredStep, layer: int) -> Stage:
+        """Both for one layer of a step."""
+
+        def compute(incoming: Incoming) -> jax.Array:
+            self.compute(step, layer, incoming)
+            return step.x
+
+        return Stage(partial(self.ask, step, layer), compute)
 
     def end(self, step: LayeredStep) -> StepOutput:
         """Dispatch the sampling, and begin to copy full blocks to the host."""
@@ -132,12 +153,7 @@ class StreamedDevice:
 
     def _run_overlapped(self, plan: StepPlan) -> StepOutput:
         step = self.begin(plan)
-        asked = deque([self.ask(step, 0)])
-        for index in range(len(self._layers)):
-            if index + 1 < len(self._layers):
-                step.x.block_until_ready()  # so that no more than two layers' context is copied and not in the pool
-                asked.append(self.ask(step, index + 1))
-            self.compute(step, index, asked.popleft())
+        run_stages((self.stage(step, layer) for layer in range(len(self._layers))), self.streaming.buffers)
         return self.end(step)
 
     def _run_in_turn(self, plan: StepPlan) -> StepOutput:

@@ -68,6 +68,12 @@ class Column:
         if self.batches < 1 or not (self.weight_seconds >= 0 and self.device_seconds >= 0):
             raise ValueError(f"a column has a batch at least, and no seconds below 0, not {self}")
 
+    def seconds(self, project: int, transfer: int, *, unit: TokenSeconds) -> float:
+        """Of a layer for which every batch projects and transfers so many tokens: the busier resource's."""
+        link = self.weight_seconds + self.batches * (project * unit.x + transfer * unit.kv)
+        device = (project * unit.project if project else 0.0) + self.device_seconds
+        return max(link, self.batches * device)
+
 
 @dataclass(frozen=True, slots=True)
 class Stack:
@@ -125,16 +131,13 @@ def plan_pipelined(tokens: int, *, unit: TokenSeconds, chunk: int, limit: int) -
 def plan_column(tokens: int, *, unit: TokenSeconds, chunk: int, limit: int, column: Column) -> StreamPlan:
     """Column by column, seconds of all batches; ``unit`` is of one. Raises ValueError as plan_pipelined."""
     _require(tokens, unit, chunk, limit)
-    weights = column.weight_seconds / column.batches
 
     def seconds(project: int) -> float:
-        link = weights + project * unit.x + (tokens - project) * unit.kv
-        device = column.device_seconds + (project * unit.project if project else 0.0)
-        return column.batches * max(link, device)
+        return column.seconds(project, tokens - project, unit=unit)
 
     if not unit.projection_pays:
         return _best(tokens, seconds, (0,))
-    slack = weights + tokens * unit.kv - column.device_seconds
+    slack = column.weight_seconds / column.batches + tokens * unit.kv - column.device_seconds
     return _best(tokens, seconds, neighbours(slack / (unit.project + unit.kv - unit.x), chunk, limit))
 
 
