@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from jaxgen.device import device_info
 from scripts.offload_benchmark.bench import Bench, kernels_here
+from scripts.offload_benchmark.page import write_page
 from scripts.offload_benchmark.parts import PARTS, Parts, run_part
 from scripts.offload_benchmark.results import Record, read_record, write_record
 from scripts.offload_benchmark.settings import SETTINGS, SMOKE
@@ -55,7 +56,7 @@ def main() -> int:
     if not args.pages:
         run_parts(args.out, args.model, args.part.split(","), args.repeats)
     if args.out == DOCS / "results":
-        pass
+        write_page(DOCS)
     return 0
 
 

@@ -3,6 +3,8 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -10,8 +12,10 @@ import pytest
 from jaxgen.kernels import REFERENCE
 from scripts.offload_benchmark import parts as parts_module
 from scripts.offload_benchmark.bench import Bench
+from scripts.offload_benchmark.page import reached, write_page
 from scripts.offload_benchmark.parts import PARTS, Parts, run_part
 from scripts.offload_benchmark.restore import POLICIES
+from scripts.offload_benchmark.results import Record, read_all, rounded, write_record
 from scripts.offload_benchmark.settings import SMALL_SETTING, SMOKE, Setting, llama, projection_part
 from scripts.offload_benchmark.smoke import smoke
 
@@ -45,6 +49,8 @@ TINY = replace(
     links=(4e9, 32e9),
 )
 LINK = 2e6
+NOT_RUN = {"prompt": 512, "generate": 8, "batch": 32, "columns": 8, "not_run": "no room"}
+Found = dict[str, list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
@@ -55,11 +61,16 @@ def bench() -> Bench:
 @pytest.fixture(scope="module")
 def parts() -> Iterator[Parts]:
     """Over links that need no measurement: a tiny model's projection is lost in noise."""
-    parts = Parts(TINY, REFERENCE, repeats=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parts_module, "scaled_link", lambda bench, part: LINK)
         patch.setattr(parts_module, "kernels_here", lambda model, block_size: REFERENCE)
-        yield parts
+        yield Parts(TINY, REFERENCE, repeats=1)
+
+
+@pytest.fixture(scope="module")
+def found(parts: Parts) -> Found:
+    """The rows of all parts."""
+    return {name: run_part(parts, name) for name in PARTS}
 
 
 def test_the_smoke_says_what_it_measured(bench: Bench) -> None:
@@ -84,15 +95,19 @@ def test_tokens_that_differ_are_told(bench: Bench, monkeypatch: pytest.MonkeyPat
     assert smoke(bench, LINK, repeats=1)["tokens_equal"] is False
 
 
-def test_latency_has_a_row_for_every_case(parts: Parts, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = run_part(parts, "latency")
-    assert [(row["prompt"], row["generate"]) for row in rows] == [(12, 4), (16, 4)]
-    assert all(row["tokens_equal"] for row in rows)
+def test_latency_has_a_row_for_every_case(found: Found) -> None:
+    assert [(row["prompt"], row["generate"]) for row in found["latency"]] == [(12, 4), (16, 4)]
+    assert all(row["tokens_equal"] for row in found["latency"])
+
+
+def test_a_part_prints_its_rows(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PARTS, "latency", lambda parts: iter([{"prompt": 12}, {"prompt": 16}]))
+    assert run_part(Parts(TINY, REFERENCE, repeats=1), "latency") == [{"prompt": 12}, {"prompt": 16}]
     assert [json.loads(line)["prompt"] for line in capsys.readouterr().out.splitlines()] == [12, 16]
 
 
-def test_columns_have_the_tokens_of_the_whole_step(parts: Parts) -> None:
-    rows = run_part(parts, "throughput")
+def test_columns_have_the_tokens_of_the_whole_step(found: Found) -> None:
+    rows = found["throughput"]
     assert [(row["prompt"], row["columns"]) for row in rows] == [(12, 2), (16, 2)]
     for row in rows:
         assert row["tokens_equal"]
@@ -105,8 +120,8 @@ def test_a_case_too_large_for_the_host_is_not_run(parts: Parts, monkeypatch: pyt
     assert all("GiB" in row["not_run"] for row in run_part(parts, "throughput"))
 
 
-def test_each_part_of_the_scheme_is_left_out_once(parts: Parts) -> None:
-    rows = run_part(parts, "ablation")
+def test_each_part_of_the_scheme_is_left_out_once(found: Found) -> None:
+    rows = found["ablation"]
     assert [row["batch"] for row in rows] == [2, 3]
     for row in rows:
         assert set(row["seconds"]) == {"planned", "planner off", "scheduler off", "runtime off", "all off"}
@@ -115,15 +130,15 @@ def test_each_part_of_the_scheme_is_left_out_once(parts: Parts) -> None:
         assert row["idle_share"]["all off"] > 0
 
 
-def test_links_stand_for_the_papers(parts: Parts) -> None:
-    rows = run_part(parts, "links")
+def test_links_stand_for_the_papers(found: Found) -> None:
+    rows = found["links"]
     assert [row["papers_link"] for row in rows] == [4e9, 32e9]
     assert [row["link"] for row in rows] == [LINK * projection_part(link) for link in (4e9, 32e9)]
     assert projection_part(32e9) == pytest.approx(0.42, abs=1e-3)
 
 
-def test_contexts_come_back_as_predicted_or_not(parts: Parts) -> None:
-    *rows, halved = run_part(parts, "restore")
+def test_contexts_come_back_as_predicted_or_not(found: Found) -> None:
+    *rows, halved = found["restore"]
     for row in rows:
         assert row["model"] == "GQA"
         assert set(row["seconds"]) == set(row["predicted_seconds"]) == set(POLICIES)
@@ -132,8 +147,37 @@ def test_contexts_come_back_as_predicted_or_not(parts: Parts) -> None:
     assert len(halved["halved_errors"]) > 1
 
 
-def test_there_is_a_test_of_every_part() -> None:
-    assert set(PARTS) == {"latency", "throughput", "ablation", "links", "restore"}
+def test_the_page_and_its_plot_show_every_part(found: Found, tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    record = Record("tiny", "A Device, 2 cores")
+    for name, rows in found.items():
+        record.put(name, rows, repeats=1, seconds=1.0)
+    record.put("throughput", [*found["throughput"], NOT_RUN], repeats=1, seconds=1.0)
+    write_record(tmp_path / "results", record)
+    assert [one.parts for one in read_all(tmp_path / "results")] == [rounded(record.parts)]
+    write_page(tmp_path)
+    page = (tmp_path / "offload-results.md").read_text()
+    assert f"{median(found['latency'][0]['ratios']):.2f}" in page
+    assert "Prompt 512, 8 x 32: not run, no room." in page
+    assert "Not run." not in page
+    for line in page.splitlines():
+        assert "nan" not in line
+    assert (tmp_path / "offload-tiny-a-device-2-cores.png").stat().st_size > 10_000
+
+
+def test_the_page_says_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    write_page(tmp_path)
+    assert "Nothing has been measured" in (tmp_path / "offload-results.md").read_text()
+    write_record(tmp_path / "results", Record("tiny", "A Device"))
+    write_page(tmp_path)
+    assert (tmp_path / "offload-results.md").read_text().count("Not run.") == len(PARTS)
+
+
+@pytest.mark.parametrize(("measured", "share"), [([0.75], 0.5), ([0.4, 0.5, 0.9], 1.0), ([1.1], -0.2)])
+def test_what_was_reached_of_the_ideal_gain(measured: list[float], share: float) -> None:
+    row = {"ratios": measured, "predicted_seconds": {"planned": 2.0, "overlapped": 4.0}}
+    assert reached(row, "overlapped") == pytest.approx(share)
 
 
 @pytest.mark.parametrize("setting", [SMOKE, SMALL_SETTING, SMALL_SETTING.of_column()])

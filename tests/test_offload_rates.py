@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxgen.offload.link import Link, Transfer
+from jaxgen.offload.planner import ContextCost, plan_restore
 from jaxgen.offload.rates import NEWS, Average, LinkRate, RateMeter, StepFit
 
 
@@ -59,6 +60,31 @@ def test_a_meter_knows_nothing_before_a_step_and_a_copy() -> None:
     assert rates is not None
     assert rates.link_bytes_per_second == 1000
     assert rates.step_seconds == pytest.approx(0.02)
+
+
+def test_predictions_go_wrong_when_the_link_slows_down_unseen_and_recover() -> None:
+    """A link that carries half of what the planner knows: the error of the planned restores rises, then falls as the
+    moving average learns from their copies."""
+    meter, cost, link = RateMeter(), ContextCost(1000.0, 0.0, 0.0), 1e6
+    meter.step.observe(0.1, 0)
+    meter.restore.observe(1000, 1000 / link)
+
+    def error() -> float:
+        rates = meter.rates()
+        assert rates is not None
+        plan = plan_restore(4096, start=0, block_size=16, cost=cost, rates=rates, free_tokens=64, x_stored=False)
+        copied = plan.transfer * cost.kv_bytes
+        assert copied
+        meter.restore.observe(int(copied), copied / link)
+        actual = max(plan.recompute * 0.1 / 64, copied / link)
+        return abs(plan.seconds - actual) / actual
+
+    assert [error() for _ in range(3)] == pytest.approx([0, 0, 0], abs=1e-2)
+    link /= 2
+    errors = [error() for _ in range(40)]
+    assert errors[0] > 0.4
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.02
 
 
 def wait_for(transfers: list[Transfer], landed: threading.Condition) -> None:
