@@ -2,11 +2,12 @@
 
     .venv/bin/python scripts/benchmark_offload.py --smoke --out DIR          a minute on a CPU: DIR/summary.json
     .venv/bin/python scripts/benchmark_offload.py                            all parts with a small OPT: 15 minutes
-    .venv/bin/python scripts/benchmark_offload.py --model opt-6.7b --part latency --out DIR      the paper's, on a GPU
+    .venv/bin/python scripts/benchmark_offload.py --model opt-6.7b --part latency --seconds 400 --out DIR    on a GPU
     .venv/bin/python scripts/benchmark_offload.py --pages                    docs/offload-results.md and its plots anew
 
 Parts: ``latency``, ``throughput`` (columns), ``ablation``, ``links``, ``restore``. Each replaces what
-OUT/offload-MODEL-DEVICE.json has of it (default OUT: docs/results), from which the page is made.
+OUT/offload-MODEL-DEVICE.json has of it (default OUT: docs/results), from which the page is made; with ``--resume`` it
+adds what is missing, so that a part may be measured in several calls.
 
 Modes: ``full`` waits for all of a layer's KV, computes, then asks for the next layer's; ``overlapped`` brings the next
 layer's KV meanwhile; ``fixed`` brings half of the context as layer inputs and projects them; ``planned`` as much as the
@@ -21,6 +22,7 @@ import argparse
 import json
 import sys
 import time
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ from jaxgen.device import device_info
 from scripts.offload_benchmark.bench import Bench, kernels_here
 from scripts.offload_benchmark.page import write_page
 from scripts.offload_benchmark.parts import PARTS, Parts, run_part
-from scripts.offload_benchmark.results import Record, read_record, write_record
+from scripts.offload_benchmark.results import read_record, write_record
 from scripts.offload_benchmark.settings import SETTINGS, SMOKE
 from scripts.offload_benchmark.smoke import smoke
 
@@ -44,6 +46,8 @@ def main() -> int:
     parser.add_argument("--part", default=",".join(PARTS), help="comma-separated; default: %(default)s")
     parser.add_argument("--out", type=Path, default=DOCS / "results", help="directory; default: docs/results")
     parser.add_argument("--pages", action="store_true", help="measure nothing, write the page")
+    parser.add_argument("--resume", action="store_true", help="measure only the cases that the record has not")
+    parser.add_argument("--seconds", type=float, default=inf, help="begin no case after so many; default: no limit")
     parser.add_argument("--bandwidth", type=float, help="of the smoke's link, bytes a second")
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
@@ -54,7 +58,8 @@ def main() -> int:
         run_smoke(args.out, args.bandwidth, args.repeats)
         return 0
     if not args.pages:
-        run_parts(args.out, args.model, args.part.split(","), args.repeats)
+        deadline = time.monotonic() + args.seconds
+        run_parts(args.out, args.model, args.part.split(","), args.repeats, deadline, resume=args.resume)
     if args.out == DOCS / "results":
         write_page(DOCS)
     return 0
@@ -71,16 +76,18 @@ def run_smoke(out: Path, bandwidth: float | None, repeats: int) -> None:
     print(json.dumps(flat, indent=2))
 
 
-def run_parts(out: Path, model: str, names: list[str], repeats: int) -> None:
-    """Measure, and write the record after each part, so that one that is cut off leaves the others."""
+def run_parts(out: Path, model: str, names: list[str], repeats: int, deadline: float, *, resume: bool) -> None:
+    """Measure, and write the record after each row, so that a run that is cut off leaves what it had."""
     setting, device = SETTINGS[model], device_info()
     parts = Parts(setting, kernels_here(setting.model, setting.block_size), repeats)
-    record: Record = read_record(out, model, device)
+    record = read_record(out, model, device)
     for name in names:
-        started = time.perf_counter()
-        rows = run_part(parts, name)
-        record.put(name, rows, repeats=repeats, seconds=time.perf_counter() - started)
-        write_record(out, record)
+        started, rows = time.perf_counter(), list[dict[str, Any]]()
+        known = record.rows(name) if resume else []
+        for row in run_part(parts, name, known, deadline):
+            rows.append(row)
+            record.put(name, rows, repeats=repeats, seconds=time.perf_counter() - started)
+            write_record(out, record)
 
 
 if __name__ == "__main__":

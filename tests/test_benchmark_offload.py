@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,7 +14,7 @@ from jaxgen.kernels import REFERENCE
 from scripts.offload_benchmark import parts as parts_module
 from scripts.offload_benchmark.bench import Bench
 from scripts.offload_benchmark.page import reached, write_page
-from scripts.offload_benchmark.parts import PARTS, Parts, run_part
+from scripts.offload_benchmark.parts import PARTS, Case, Parts, run_part
 from scripts.offload_benchmark.restore import POLICIES
 from scripts.offload_benchmark.results import Record, read_all, rounded, write_record
 from scripts.offload_benchmark.settings import SMALL_SETTING, SMOKE, Setting, llama, projection_part
@@ -49,13 +50,8 @@ TINY = replace(
     links=(4e9, 32e9),
 )
 LINK = 2e6
-NOT_RUN = {"prompt": 512, "generate": 8, "batch": 32, "columns": 8, "not_run": "no room"}
+NOT_RUN = {"prompt": 512, "batch": 32, "not_run": "no room"}
 Found = dict[str, list[dict[str, Any]]]
-
-
-@pytest.fixture(scope="module")
-def bench() -> Bench:
-    return Bench(TINY, REFERENCE)
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +64,14 @@ def parts() -> Iterator[Parts]:
 
 
 @pytest.fixture(scope="module")
+def bench(parts: Parts) -> Bench:
+    return parts.bench
+
+
+@pytest.fixture(scope="module")
 def found(parts: Parts) -> Found:
     """The rows of all parts."""
-    return {name: run_part(parts, name) for name in PARTS}
+    return {name: list(run_part(parts, name, [], inf)) for name in PARTS}
 
 
 def test_the_smoke_says_what_it_measured(bench: Bench) -> None:
@@ -100,10 +101,21 @@ def test_latency_has_a_row_for_every_case(found: Found) -> None:
     assert all(row["tokens_equal"] for row in found["latency"])
 
 
-def test_a_part_prints_its_rows(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PARTS, "latency", lambda parts: iter([{"prompt": 12}, {"prompt": 16}]))
-    assert run_part(Parts(TINY, REFERENCE, repeats=1), "latency") == [{"prompt": 12}, {"prompt": 16}]
-    assert [json.loads(line)["prompt"] for line in capsys.readouterr().out.splitlines()] == [12, 16]
+def test_a_part_prints_its_rows_and_measures_no_case_twice_or_late(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = [Case({"prompt": prompt}, lambda: {"seconds": 1.0}) for prompt in (12, 16, 20, 24)]
+    monkeypatch.setitem(PARTS, "latency", lambda parts: iter(cases))
+    times = iter((1.0, 1.9, 2.0))
+    known: list[dict[str, Any]] = [{"prompt": 16, "seconds": 9.0}, {"prompt": 20, "not_run": "no room"}]
+    rows = list(run_part(Parts(TINY, REFERENCE, repeats=1), "latency", known, 2.0, lambda: next(times)))
+    assert rows == [
+        {"prompt": 12, "seconds": 1.0},
+        {"prompt": 16, "seconds": 9.0},
+        {"prompt": 20, "seconds": 1.0},
+        {"prompt": 24, "not_run": "the time was up"},
+    ]
+    assert [json.loads(line)["prompt"] for line in capsys.readouterr().out.splitlines()] == [12, 20]
 
 
 def test_columns_have_the_tokens_of_the_whole_step(found: Found) -> None:
@@ -117,7 +129,7 @@ def test_columns_have_the_tokens_of_the_whole_step(found: Found) -> None:
 
 def test_a_case_too_large_for_the_host_is_not_run(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts_module, "HOST_PART", 0.0)
-    assert all("GiB" in row["not_run"] for row in run_part(parts, "throughput"))
+    assert all("GiB" in row["not_run"] for row in run_part(parts, "throughput", [], inf))
 
 
 def test_each_part_of_the_scheme_is_left_out_once(found: Found) -> None:
@@ -158,8 +170,8 @@ def test_the_page_and_its_plot_show_every_part(found: Found, tmp_path: Path) -> 
     write_page(tmp_path)
     page = (tmp_path / "offload-results.md").read_text()
     assert f"{median(found['latency'][0]['ratios']):.2f}" in page
-    assert "Prompt 512, 8 x 32: not run, no room." in page
-    assert "Not run." not in page
+    assert "Not run: prompt 512, batch 32; no room." in page
+    assert "Not run.\n" not in page
     for line in page.splitlines():
         assert "nan" not in line
     assert (tmp_path / "offload-tiny-a-device-2-cores.png").stat().st_size > 10_000
@@ -171,7 +183,7 @@ def test_the_page_says_what_is_missing(tmp_path: Path) -> None:
     assert "Nothing has been measured" in (tmp_path / "offload-results.md").read_text()
     write_record(tmp_path / "results", Record("tiny", "A Device"))
     write_page(tmp_path)
-    assert (tmp_path / "offload-results.md").read_text().count("Not run.") == len(PARTS)
+    assert (tmp_path / "offload-results.md").read_text().count("Not run.\n") == len(PARTS)
 
 
 @pytest.mark.parametrize(("measured", "share"), [([0.75], 0.5), ([0.4, 0.5, 0.9], 1.0), ([1.1], -0.2)])

@@ -54,7 +54,7 @@ class Bench:
         )
         self.rows = compile_rows(self.model, self.config)
         self._kernels = kernels
-        self._link: float | None = None
+        self.link: float | None = None
         self._ends, self._layers = take_apart(dict(init_params(self.model, seed=0)))
         self.device = self._streamed(Links())
 
@@ -85,7 +85,7 @@ class Bench:
         def use(split: Split) -> None:
             device.streaming = Streaming(split, mode.overlap, mode.buffers)
 
-        return measured(step, use, device.wait, links, self._link, mode.split, self.setting, (prompt, length, batch, 1))
+        return measured(step, use, device.wait, links, self.link, mode.split, self.setting, (prompt, length, batch, 1))
 
     def predicted(self, rates: StreamRates, mode: Mode, tokens: int, project: int) -> float:
         """Seconds of a step that streams so many tokens."""
@@ -124,7 +124,7 @@ class Bench:
         return StreamRates.fit(found, self.model.num_layers)
 
     def set_link(self, bytes_per_second: float | None) -> None:
-        self._link = bytes_per_second
+        self.link = bytes_per_second
         self.device.stream.links.simulate(bytes_per_second)
 
 

@@ -58,10 +58,11 @@ def _sections(record: Record) -> Iterable[str]:
             f"{part['date']}, jax {part['jax']}, medians of {part['repeats']}, {part['seconds']} s in all; "
             f"load average at the end {part['load_average']:.1f}."
         )
-        yield table(record.rows(name))
+        if record.rows(name):
+            yield table(record.rows(name))
         for row in part["rows"]:
             if "not_run" in row:
-                yield f"Prompt {row['prompt']}, {row['columns']} x {row['batch']}: not run, {row['not_run']}."
+                yield f"Not run: {_case(row)}; {row['not_run']}."
 
 
 def ideal(row: Row, base: str) -> float:
@@ -72,6 +73,10 @@ def ideal(row: Row, base: str) -> float:
 def reached(row: Row, base: str) -> float:
     """The part of the ideal gain that was measured."""
     return (1 - median(row["ratios"])) / (1 - ideal(row, base)) if ideal(row, base) < 1 else 1.0
+
+
+def _case(row: Row) -> str:
+    return ", ".join(f"{name} {value}" for name, value in row.items() if name != "not_run")
 
 
 def _latency(rows: list[Row]) -> str:
@@ -94,8 +99,6 @@ def _latency(rows: list[Row]) -> str:
 
 
 def _throughput(rows: list[Row]) -> str:
-    if not rows:
-        return ""
     found = [
         [
             str(row["prompt"]),

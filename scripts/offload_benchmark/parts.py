@@ -1,18 +1,21 @@
-"""The paper's tables, and what each part of the scheme is worth. Each part returns rows, and prints them as it goes."""
+"""The paper's tables, and what each part of the scheme is worth: the cases of each part."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
-from functools import cached_property
+from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property, partial
+from typing import Any
 
 import psutil
 
+from jaxgen.config import LlamaConfig
 from jaxgen.kernels import Kernels
 from jaxgen.offload.stream_rates import StreamRates, transfer_all
 from scripts.offload_benchmark.bench import Bench, Mode, kernels_here
 from scripts.offload_benchmark.column_bench import ColumnBench
-from scripts.offload_benchmark.modes import Results, compare, half_of, modes_of, only
-from scripts.offload_benchmark.restore import BLOCK_SIZE, Measurement, build, restores
+from scripts.offload_benchmark.modes import Modes, Results, compare, half_of, modes_of, only
+from scripts.offload_benchmark.restore import BLOCK_SIZE, Measurement, build, halved, measure, restore_links
 from scripts.offload_benchmark.settings import PROJECTION_PART, Setting, projection_part
 from scripts.offload_benchmark.smoke import compared, scaled_link
 
@@ -20,11 +23,21 @@ HOST_PART = 0.8
 """Of the host's free memory, what a case may take."""
 
 
+@dataclass(frozen=True)
+class Case:
+    """A row to be measured. ``name``: what tells it from the others of its part, in the row too."""
+
+    name: dict[str, Any]
+    measure: Callable[[], Results]
+
+
 class Parts:
     """One model's benches, made when a part needs them, and the link of those parts that have but one."""
 
     def __init__(self, setting: Setting, kernels: Kernels, repeats: int) -> None:
         self.setting, self.repeats, self._kernels = setting, repeats, kernels
+        self._rates = cache(self._rates_at)
+        self._measurement = cache(self._measurement_of)
 
     @cached_property
     def bench(self) -> Bench:
@@ -44,37 +57,51 @@ class Parts:
         """Of the parts that have but one; None: the machine's own."""
         return PROJECTION_PART * self.unscaled if self.setting.scaled else None
 
-    def calibrated(self, link: float | None) -> StreamRates:
-        """Rates at this link, which it sets."""
+    def at(self, link: float | None) -> StreamRates:
+        """Sets the link, and says what calibration found with it."""
+        rates = self._rates(link)
         self.bench.set_link(link)
-        return self.bench.calibrate(self.setting.batch, self.setting.calibrating_steps)
+        return rates
 
-    def latency(self) -> Iterator[Results]:
+    def latency(self) -> Iterator[Case]:
         """Weights resident, KV on the host: full, overlapped, fixed and planned, for each prompt and length."""
-        link, setting = self.link, self.setting
-        rates = self.calibrated(link)
-        modes = modes_of(self.bench, rates)
-        for prompt in setting.prompts:
-            for length in setting.generate:
-                case = (prompt, length, setting.batch)
-                yield self._checked({"link": link, "rates": asdict(rates)} | self._compared(rates, case, modes))
+        for prompt in self.setting.prompts:
+            for length in self.setting.generate:
+                name = {"prompt": prompt, "generate": length}
+                yield Case(name, partial(self._latency, prompt, length))
 
-    def links(self) -> Iterator[Results]:
-        """Planned against overlapped over links of the paper's speeds, and, on a GPU, its own."""
-        setting = self.setting
-        links: list[float | None] = list(setting.links) if setting.scaled else [*setting.links, None]
-        for paper in links:
-            link = self.unscaled * projection_part(paper) if setting.scaled and paper is not None else paper
-            rates = self.calibrated(link)
-            modes = only(modes_of(self.bench, rates), "overlapped", "planned")
-            case = (setting.prompts[0], setting.generate[0], setting.batch)
-            about = {"papers_link": paper, "link": link, "rates": asdict(rates)}
-            yield self._checked(about | self._compared(rates, case, modes))
+    def throughput(self) -> Iterator[Case]:
+        """Columns, with weights on the host too."""
+        for prompt in self.setting.column_prompts:
+            yield Case({"prompt": prompt}, partial(self._throughput, prompt))
 
-    def ablation(self) -> Iterator[Results]:
+    def ablation(self) -> Iterator[Case]:
         """Planned, and the same without one part of the scheme; a latency and a throughput row."""
-        link, setting = self.link, self.setting
-        rates = self.calibrated(link)
+        for batch in dict.fromkeys((self.setting.batch, self.setting.larger_batch)):
+            yield Case({"batch": batch}, partial(self._ablation, batch))
+
+    def links(self) -> Iterator[Case]:
+        """Planned against overlapped over links of the paper's speeds, and, on a GPU, its own."""
+        own = () if self.setting.scaled else (None,)
+        for paper in (*self.setting.links, *own):
+            yield Case({"papers_link": paper}, partial(self._links, paper))
+
+    def restore(self) -> Iterator[Case]:
+        """A context that comes back to a model with as many KV heads as heads, and to one with fewer."""
+        scaled = self.setting.scaled
+        for model in self.setting.restored:
+            kind = "GQA" if model.num_kv_heads < model.num_heads else "MHA"
+            for speed in restore_links(scaled=scaled):
+                yield Case({"model": kind, "speed": speed}, partial(self._restore, model, speed))
+            if scaled:
+                yield Case({"model": kind, "speed": "halved"}, partial(self._halved, model))
+
+    def _latency(self, prompt: int, length: int) -> Results:
+        rates = self.at(self.link)
+        return self._compared(rates, (prompt, length, self.setting.batch), modes_of(self.bench, rates))
+
+    def _ablation(self, batch: int) -> Results:
+        rates = self.at(self.link)
         planned = modes_of(self.bench, rates)["planned"]
         modes = {
             "planned": planned,
@@ -83,59 +110,64 @@ class Parts:
             "runtime off": replace(planned, buffers=1, pinned=False),
             "all off": Mode(transfer_all, overlap=False, pinned=False),
         }
-        for batch in dict.fromkeys((setting.batch, setting.larger_batch)):
-            case = (setting.prompts[0], setting.generate[0], batch)
-            about = {"link": link, "rates": asdict(rates)}
-            yield self._checked(about | self._compared(rates, case, modes, base="all off"))
+        return self._compared(rates, (self.setting.prompts[0], self.setting.generate[0], batch), modes, base="all off")
 
-    def throughput(self) -> Iterator[Results]:
-        """Columns, with weights on the host too."""
-        columns, link = self.columns, self.link
-        columns.set_link(link)
-        setting, bench = columns.setting, columns.bench
-        rates = bench.calibrate(setting.batch, setting.calibrating_steps)
-        modes = only(modes_of(bench, rates), "overlapped", "fixed") | {"planned": Mode(columns.planned(rates))}
-        length = setting.column_steps
-        for prompt in setting.column_prompts:
-            about = {"prompt": prompt, "generate": length, "batch": setting.batch, "columns": setting.columns}
-            needs, free = setting.host_bytes(prompt), psutil.virtual_memory().available
-            if needs > HOST_PART * free:
-                yield about | {"not_run": f"needs {needs / 2**30:.0f} GiB of host memory, {free / 2**30:.0f} are free"}
-                continue
-            of_prompt = columns.measured(rates, prompt, length)
-            row: Results = about | {"link": link, "rates": asdict(rates)} | compare(of_prompt, modes, self.repeats)
-            tokens = row.pop("tokens")
-            if setting.scaled:
-                row["tokens_equal"] = row["tokens_equal"] and tokens == columns.expected(prompt, length)
-            yield row
-
-    def restore(self) -> Iterator[Results]:
-        """A context that comes back to a model with as many KV heads as heads, and to one with fewer."""
+    def _links(self, paper: float | None) -> Results:
         setting = self.setting
-        for model in setting.restored:
-            measurement = Measurement(
-                build(model, kernels_here(model, BLOCK_SIZE), setting.restored_tokens, setting.restored_budget),
-                setting.restored_tokens,
-            )
-            name = "GQA" if model.num_kv_heads < model.num_heads else "MHA"
-            for row in restores(measurement, scaled=setting.scaled, repeats=self.repeats):
-                yield {"model": name} | row
+        rates = self.at(self.unscaled * projection_part(paper) if setting.scaled and paper is not None else paper)
+        modes = only(modes_of(self.bench, rates), "overlapped", "planned")
+        return self._compared(rates, (setting.prompts[0], setting.generate[0], setting.batch), modes)
+
+    def _throughput(self, prompt: int) -> Results:
+        columns, setting, bench = self.columns, self.columns.setting, self.columns.bench
+        length = setting.column_steps
+        about: Results = {"generate": length, "batch": setting.batch, "columns": setting.columns}
+        needs, free = setting.host_bytes(prompt), psutil.virtual_memory().available
+        if needs > HOST_PART * free:
+            return about | {"not_run": f"needs {needs / 2**30:.0f} GiB of host memory, {free / 2**30:.0f} are free"}
+        columns.set_link(self.link)
+        rates = self._column_rates
+        modes = only(modes_of(bench, rates), "overlapped", "fixed") | {"planned": Mode(columns.planned(rates))}
+        found = compare(columns.measured(rates, prompt, length), modes, self.repeats)
+        tokens = found.pop("tokens")
+        if setting.scaled:
+            found["tokens_equal"] = found["tokens_equal"] and tokens == columns.expected(prompt, length)
+        return about | {"link": self.link, "rates": asdict(rates)} | found
+
+    def _restore(self, model: LlamaConfig, speed: float | None) -> Results:
+        measurement = self._measurement(model)
+        link = speed * measurement.balanced_link if self.setting.scaled and speed is not None else speed
+        return measure(measurement, link, self.repeats)
+
+    def _halved(self, model: LlamaConfig) -> Results:
+        return halved(self._measurement(model))
+
+    def _rates_at(self, link: float | None) -> StreamRates:
+        self.bench.set_link(link)
+        return self.bench.calibrate(self.setting.batch, self.setting.calibrating_steps)
+
+    def _measurement_of(self, model: LlamaConfig) -> Measurement:
+        tokens = self.setting.restored_tokens
+        engine = build(model, kernels_here(model, BLOCK_SIZE), tokens, self.setting.restored_budget)
+        return Measurement(engine, tokens)
+
+    @cached_property
+    def _column_rates(self) -> StreamRates:
+        setting = self.columns.setting
+        return self.columns.bench.calibrate(setting.batch, setting.calibrating_steps)
 
     def _compared(
-        self, rates: StreamRates, case: tuple[int, int, int], modes: dict[str, Mode], base: str = "overlapped"
+        self, rates: StreamRates, case: tuple[int, int, int], modes: Modes, base: str = "overlapped"
     ) -> Results:
-        return compared(self.bench, rates, case, modes, self.repeats, base)
-
-    def _checked(self, row: Results) -> Results:
         """With the tokens of the whole step compared, where that is small."""
+        row = compared(self.bench, rates, case, modes, self.repeats, base)
         tokens = row.pop("tokens")
         if self.setting.scaled:
-            expected = self.bench.expected(row["prompt"], row["generate"], row["batch"])
-            row["tokens_equal"] = row["tokens_equal"] and tokens == expected
-        return row
+            row["tokens_equal"] = row["tokens_equal"] and tokens == self.bench.expected(*case)
+        return row | {"link": self.bench.link, "rates": asdict(rates)}
 
 
-PARTS: dict[str, Callable[[Parts], Iterator[Results]]] = {
+PARTS: dict[str, Callable[[Parts], Iterator[Case]]] = {
     "latency": Parts.latency,
     "throughput": Parts.throughput,
     "ablation": Parts.ablation,
@@ -144,10 +176,16 @@ PARTS: dict[str, Callable[[Parts], Iterator[Results]]] = {
 }
 
 
-def run_part(parts: Parts, name: str) -> list[Results]:
-    """All rows, each also printed as a line of JSON."""
-    rows = []
-    for row in PARTS[name](parts):
-        print(json.dumps({"part": name} | row), flush=True)
-        rows.append(row)
-    return rows
+def run_part(
+    parts: Parts, name: str, known: list[Results], deadline: float, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Results]:
+    """A row for each case, those measured also printed as a line of JSON: of ``known`` rows what is there, and nothing
+    is begun after ``deadline``, seconds on the clock."""
+    for case in PARTS[name](parts):
+        row = next((row for row in known if row | case.name == row and "not_run" not in row), None)
+        if row is None and clock() >= deadline:
+            row = case.name | {"not_run": "the time was up"}
+        elif row is None:
+            row = case.name | case.measure()
+            print(json.dumps({"part": name} | row), flush=True)
+        yield row

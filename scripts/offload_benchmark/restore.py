@@ -6,7 +6,6 @@ One context of random tokens is computed, pushed out by another, and asked for a
 import copy
 import random
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -23,8 +22,8 @@ from jaxgen.programs import compile_step
 from jaxgen.request import Request, SamplingParams
 
 BLOCK_SIZE = 64
-TRANSFER_PARTS = (0.25, 0.5, 1.0)
-"""Seconds to transfer a context over those to compute it, for scaled links."""
+SPEEDS = (1.0, 2.0, 4.0)
+"""Of scaled links, beside the one that transfers a context in the time that computing it takes."""
 HALVED_RESTORES = 6
 POLICIES: tuple[OffloadPolicy, ...] = ("transfer", "recompute", "plan")
 
@@ -73,6 +72,11 @@ class Measurement:
         self.link: float | None = None
         self.computed_seconds = self.run(self.context)
         self.push_out()
+
+    @property
+    def balanced_link(self) -> float:
+        """Bytes a second that would transfer the context in the time that computing it took."""
+        return len(self.context) * self.token_bytes / self.computed_seconds
 
     def prompt(self, tokens: int) -> tuple[int, ...]:
         return tuple(self.rng.choices(range(1, 500), k=tokens))
@@ -171,24 +175,19 @@ def measure(measurement: Measurement, bandwidth: float | None, repeats: int) -> 
     }
 
 
-def errors_after_halving(measurement: Measurement, bandwidth: float, restores: int) -> list[float]:
-    """The error of each transfer's prediction after the link, known at ``bandwidth``, carries half of that."""
-    measurement.simulate(bandwidth)
+def halved(measurement: Measurement) -> dict[str, Any]:
+    """The error of each transfer's prediction after the fastest of the scaled links carries half of what it did."""
+    link = max(SPEEDS) * measurement.balanced_link
+    measurement.simulate(link)
     measurement.offload.mover.measure()
-    measurement.simulate(bandwidth / 2)
-    found = (measurement.restore("transfer") for _ in range(restores))
-    return [_error(predicted, seconds) for seconds, predicted, _ in found]
+    measurement.simulate(link / 2)
+    found = [measurement.restore("transfer") for _ in range(HALVED_RESTORES)]
+    return {"link": link, "halved_errors": [_error(predicted, seconds) for seconds, predicted, _ in found]}
 
 
-def restores(measurement: Measurement, *, scaled: bool, repeats: int) -> Iterator[dict[str, Any]]:
-    """A row for each link; of scaled ones another, in which the fastest carries half of what it did."""
-    balanced = len(measurement.context) * measurement.token_bytes / measurement.computed_seconds
-    links: list[float | None] = [balanced / part for part in TRANSFER_PARTS] if scaled else [4e9, 16e9, None]
-    for link in links:
-        yield measure(measurement, link, repeats)
-    if scaled:
-        link = balanced / min(TRANSFER_PARTS)
-        yield {"link": link, "halved_errors": errors_after_halving(measurement, link, HALVED_RESTORES)}
+def restore_links(*, scaled: bool) -> tuple[float | None, ...]:
+    """Bytes a second, None the machine's own; scaled ones as parts of the balanced link."""
+    return SPEEDS if scaled else (4e9, 16e9, None)
 
 
 def _error(predicted: float, seconds: float) -> float:
