@@ -68,6 +68,7 @@ def compare(measured: Measured, modes: Modes, repeats: int, base: str = "overlap
         "steps": steps,
         "split": project / max(tokens, 1),
         "seconds": seconds,
+        "fastest": {name: min(times) for name, times in totals.items()},
         "tokens_per_second": {name: measured.step_tokens * steps / of_mode for name, of_mode in seconds.items()},
         "idle_share": {
             name: median(run.idle_seconds / sum(run.seconds) for run in found) for name, found in runs.items()
