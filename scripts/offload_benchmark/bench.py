@@ -1,6 +1,6 @@
 """A streaming device, and what decodes and calibrates with it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -21,10 +21,8 @@ from jaxgen.offload.streamed_device import StreamedDevice, Streaming
 from jaxgen.programs import compile_rows, compile_step
 from jaxgen.step import StepOutput
 from jaxgen.step_plan import StepPlan
-from scripts.offload_benchmark.generation import Generation, generate, measured
+from scripts.offload_benchmark.generation import Generation, Runner, generate
 from scripts.offload_benchmark.settings import Setting
-
-Step = Callable[[StepPlan], StepOutput]
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,6 @@ class Bench:
     def run(self, mode: Mode, prompt: int, length: int, batch: int) -> Generation:
         """Decode with the context in host memory. Only the decoding meets the simulated link."""
         device = self.device if mode.pinned else self._pageable
-        links = device.stream.links
 
         def step(plans: Sequence[StepPlan]) -> list[StepOutput | None]:
             return [device.run(plans[0])]
@@ -85,7 +82,8 @@ class Bench:
         def use(split: Split) -> None:
             device.streaming = Streaming(split, mode.overlap, mode.buffers)
 
-        return measured(step, use, device.wait, links, self.link, mode.split, self.setting, (prompt, length, batch, 1))
+        runner = Runner(step, use, device.wait, device.stream.links)
+        return runner.run(self.setting, (prompt, length, batch, 1), mode.split, self.link)
 
     def predicted(self, rates: StreamRates, mode: Mode, tokens: int, project: int) -> float:
         """Seconds of a step that streams so many tokens."""

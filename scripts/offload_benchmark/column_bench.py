@@ -8,7 +8,7 @@ from jaxgen.offload.columns import Columns, column_of, planned_split, step_secon
 from jaxgen.offload.stream_rates import Split, StreamRates
 from jaxgen.offload.streamed_device import Streaming
 from scripts.offload_benchmark.bench import Bench, Mode
-from scripts.offload_benchmark.generation import Generation, measured
+from scripts.offload_benchmark.generation import Generation, Runner
 from scripts.offload_benchmark.modes import Measured
 from scripts.offload_benchmark.settings import Setting
 
@@ -47,7 +47,7 @@ class ColumnBench:
             columns.use(Streaming(split, mode.overlap, mode.buffers))
 
         case = (prompt, length, setting.batch, setting.columns)
-        return measured(columns.run, use, columns.wait, columns.links, self.link, mode.split, setting, case)
+        return Runner(columns.run, use, columns.wait, columns.links).run(setting, case, mode.split, self.link)
 
     def planned(self, rates: StreamRates) -> Split:
         bench = self.bench

@@ -101,35 +101,35 @@ def generate(
     )
 
 
-def measured(
-    step: Steps,
-    use: Callable[[Split], None],
-    wait: Callable[[], None],
-    links: Links,
-    link: float | None,
-    split: Split,
-    setting: Setting,
-    case: tuple[int, int, int, int],
-) -> Generation:
-    """Decode ``case``, that is prompt, length, batch and the number of batches, over a link of ``link`` bytes a second;
-    the prompts are computed without it."""
-    prompt, length, batch, columns = case
-    asked: list[tuple[int, int]] = []
+@dataclass(frozen=True)
+class Runner:
+    """Streams batches by ``step``, with the split that ``use`` sets; after ``wait`` all that is full is on the host."""
 
-    def noted(tokens: int) -> int:
-        asked.append((tokens, split(tokens)))
-        return asked[-1][1]
+    step: Steps
+    use: Callable[[Split], None]
+    wait: Callable[[], None]
+    links: Links
 
-    idle = 0.0
+    def run(self, setting: Setting, case: tuple[int, int, int, int], split: Split, link: float | None) -> Generation:
+        """Decode ``case``, that is prompt, length, batch and the number of batches, over a link of ``link`` bytes a
+        second; the prompts are computed without it."""
+        prompt, length, batch, columns = case
+        asked: list[tuple[int, int]] = []
+        idle = 0.0
 
-    def ready() -> None:
-        nonlocal idle
-        wait()
-        links.simulate(link)
-        idle = links.idle_seconds
+        def noted(tokens: int) -> int:
+            asked.append((tokens, split(tokens)))
+            return asked[-1][1]
 
-    use(noted)
-    links.simulate(None)
-    batches = [Batch(setting, prompt, length, batch, column) for column in range(columns)]
-    tokens, seconds = decode(step, batches, length, nothing, ready)
-    return Generation(tokens, seconds, asked[-len(seconds) * columns :: columns], links.idle_seconds - idle)
+        def ready() -> None:
+            nonlocal idle
+            self.wait()
+            self.links.simulate(link)
+            idle = self.links.idle_seconds
+
+        self.use(noted)
+        self.links.simulate(None)
+        batches = [Batch(setting, prompt, length, batch, column) for column in range(columns)]
+        tokens, seconds = decode(self.step, batches, length, nothing, ready)
+        streamed = asked[-len(seconds) * columns :: columns]
+        return Generation(tokens, seconds, streamed, self.links.idle_seconds - idle)
