@@ -44,6 +44,7 @@ def _bars(axes: Axes, rows: list[Row], labels: list[str], measured: str, predict
         if predicted is not None:
             axes.scatter(at, [row[predicted][mode] for row in rows], **PREDICTED)
     axes.set_xticks(range(len(rows)), labels)
+    axes.margins(y=0.3)  # room for the legend
     axes.grid(axis="y", alpha=0.3)
     if modes:
         axes.legend(fontsize="small")
