@@ -1,7 +1,7 @@
 """Measure decoding with the context in host memory, streamed layer by layer (KVPR, arXiv 2411.17089).
 
     .venv/bin/python scripts/benchmark_offload.py --smoke --out DIR          a minute on a CPU: DIR/summary.json
-    .venv/bin/python scripts/benchmark_offload.py                            all parts with a small OPT: 15 minutes
+    .venv/bin/python scripts/benchmark_offload.py                            all parts with a small OPT: 20 minutes
     .venv/bin/python scripts/benchmark_offload.py --model opt-6.7b --part latency --seconds 400 --out DIR    on a GPU
     .venv/bin/python scripts/benchmark_offload.py --pages                    docs/offload-results.md and its plots anew
 

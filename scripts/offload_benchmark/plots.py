@@ -52,7 +52,7 @@ def _bars(axes: Axes, rows: list[Row], labels: list[str], measured: str, predict
 
 def _throughput(axes: Axes, rows: list[Row]) -> None:
     _bars(axes, rows, [str(row["prompt"]) for row in rows], "tokens_per_second")
-    axes.set(title="Throughput, in columns", xlabel="prompt", ylabel="tokens/s")
+    axes.set(title="Throughput, in columns", xlabel="prompt", ylabel="tokens/s, median")
 
 
 def _links(axes: Axes, rows: list[Row]) -> None:
@@ -82,7 +82,7 @@ def _ablation(axes: Axes, rows: list[Row]) -> None:
             at = row_index + (place - (len(modes) - 1) / 2) * 0.8 / len(modes)
             note = f"{100 * row['idle_share'][mode]:.0f} %"
             axes.annotate(note, (at, row["tokens_per_second"][mode]), ha="center", va="bottom", fontsize="small")
-    axes.set(title="Parts left out (above the bars: device idle)", ylabel="tokens/s")
+    axes.set(title="Parts left out (above the bars: device idle)", ylabel="tokens/s, median")
 
 
 def _restore(axes: Axes, rows: list[Row], name: str) -> None:

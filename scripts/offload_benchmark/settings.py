@@ -128,7 +128,7 @@ SMALL_SETTING = replace(
     restored=(llama(6, 6, 32, 6, 512, "float32"), llama(6, 2, 32, 6, 512, "float32")),
     restored_budget=256,
 )
-"""What a CPU can measure in a quarter of an hour."""
+"""What a CPU can measure in about 20 minutes."""
 
 
 def papers(hidden_size: int, num_layers: int) -> Setting:
