@@ -21,7 +21,7 @@ from jaxgen.device import device_info
 from jaxgen.device_info import DeviceInfo, choose_dtype
 from jaxgen.engine import Engine
 from jaxgen.kernels import Kernels, choose, native_dtypes, reference
-from jaxgen.memory_plan import DEFAULT_BLOCK_SIZE, DeviceMemory, cache_bytes, resolve
+from jaxgen.memory_plan import DEFAULT_BLOCK_SIZE, cache_bytes, resolve
 from jaxgen.models import PackedParams, abstract_params
 from jaxgen.models.packing import placing
 from jaxgen.request import ModelInfo
@@ -30,6 +30,7 @@ from jaxgen.token_budget import TUNE_CONTEXT, TUNE_ROUNDS
 from jaxgen.tokenizer_cache import load_tokenizer
 from jaxgen.tune import StepTime, Tuning, measure
 from jaxgen.tuning_store import choose_budget, save_record
+from jaxgen.wanted import DeviceMemory
 from weights.chat_template import read_chat_format
 from weights.hf_config import read_eos_token_ids
 from weights.load import DEMO, default_model, load_model_config, load_params, resolve_model

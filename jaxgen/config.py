@@ -108,16 +108,20 @@ class EngineOptions:
     kv_residency: KVResidency = "device"
     """Where the KV cache is: on the device, in host memory, or there where the device is too small for a sequence."""
     kv_host_dtype: HostDType = "auto"
+    kv_offload_inputs: bool = False
+    """Keep layer inputs beside K and V, so that a part may come back as these and be projected."""
     single_shape: bool = False
     """Never compile a second, narrow program for steps of decodes only."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """The blocked KV cache: ``num_blocks`` blocks of ``block_size`` tokens."""
+    """The blocked KV cache: ``num_blocks`` blocks of ``block_size`` tokens; with ``keep_inputs`` of their layer inputs
+    too."""
 
     block_size: int
     num_blocks: int
+    keep_inputs: bool = False
 
     @property
     def num_slots(self) -> int:

@@ -164,7 +164,7 @@ class Verifier:
 
     def _restored_tokens(self) -> int:
         offload = self._engine.stats().offload
-        return 0 if offload is None else offload.restored_tokens
+        return 0 if offload is None else offload.restored_tokens + offload.projected_tokens
 
     def _begin(self, name: str) -> Scenario:
         self._progress(name)

@@ -47,7 +47,7 @@ class Device:
         """Packs the parameters that the programs want packed, and takes the others as they are (no copy)."""
         self._model = model
         self._config = config
-        self._params = pack_params(model, dict(params), compiled.kernels)
+        self.params = pack_params(model, dict(params), compiled.kernels)
         self._compiled = compiled
         self._loader = RowLoader(config, model.vocab_size)
         self._packer = Packer(config)
@@ -93,7 +93,7 @@ class Device:
         else:
             step, packer = self._compiled.run, self._packer
         words = packer.pack(plan)
-        self.cache, self.rows, output = step(self._params, self.cache, self.rows, words)
+        self.cache, self.rows, output = step(self.params, self.cache, self.rows, words)
         output.tokens.copy_to_host_async()
         return output
 

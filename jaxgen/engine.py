@@ -35,6 +35,8 @@ class _InFlight:
     plan: StepPlan
     output: StepOutput
     dispatched: float
+    projected: int = 0
+    """Tokens that were projected right before it."""
 
 
 class Engine:
@@ -114,7 +116,8 @@ class Engine:
             plan = self._plan()
             if plan.chunks:
                 dispatched = time.perf_counter()
-                self._in_flight = _InFlight(plan, self._device.run(plan), dispatched)
+                projected = 0 if self.offload is None else self.offload.mover.projected
+                self._in_flight = _InFlight(plan, self._device.run(plan), dispatched, projected)
                 if not self._device.runs_ahead:
                     waited += time.perf_counter() - dispatched
                     before, self._in_flight = self._in_flight, None
@@ -194,7 +197,7 @@ class Engine:
         tokens = np.asarray(step.output.tokens)
         self._events.read(step.plan, step.output)
         now = time.perf_counter()
-        self._count(step.plan, now - max(step.dispatched, self._last_read))
+        self._count(step, now - max(step.dispatched, self._last_read))
         self._last_read = now
         sampled = [int(tokens[i]) for i, chunk in enumerate(step.plan.chunks) if chunk.samples]
         return [self._events.make(outcome) for outcome in self._scheduler.complete(step.plan, sampled)]
@@ -227,9 +230,9 @@ class Engine:
         if len(params.logit_bias) > limit:
             raise RequestRefusedError(f"logit_bias has {len(params.logit_bias)} entries, the limit is {limit}")
 
-    def _count(self, plan: StepPlan, seconds: float) -> None:
+    def _count(self, step: _InFlight, seconds: float) -> None:
         """``seconds``: what the step took, from its start or the end of the one before it."""
-        counters = self._counters
+        counters, plan = self._counters, step.plan
         narrow = self._device.uses_narrow(plan)
         width = self.config.narrow_width if narrow else None
         counters.steps += 1
@@ -238,7 +241,7 @@ class Engine:
         counters.generation_tokens += plan.num_samples
         counters.padded_tokens += (width or self.config.scheduler.token_budget) - plan.num_tokens
         if self.offload is not None and not narrow:
-            self.offload.meter.step.observe(seconds, plan.num_positions)
+            self.offload.meter.observe_step(seconds, plan.num_positions, step.projected)
         for chunk in plan.chunks:
             if chunk.start < chunk.sequence.num_prompt:
                 counters.prompt_tokens += min(chunk.end, chunk.sequence.num_prompt) - chunk.start

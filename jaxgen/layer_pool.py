@@ -10,7 +10,7 @@ from jaxgen.config import CacheConfig, ModelConfig
 from jaxgen.kernels import Kernels
 from jaxgen.kv_cache import KVCache
 from jaxgen.leaf import Leaf
-from jaxgen.models.layers import Layer
+from jaxgen.models.layers import Layer, project
 from jaxgen.step_batch import StepBatch
 
 
@@ -87,20 +87,12 @@ class LayerPool:
         count: Int[Array, ""],
         *pieces: Float[Array, "B E"],
     ) -> "LayerPool":
-        """With K and V of the first ``count`` of m pieces of inputs to ``layer`` as its blocks ``ids[:count]``.
-
-        ``starts``: the position of each block's first token. What the layer would write of them in a step (KVPR, arXiv
-        2411.17089), to the bit where the rows of a product do not depend on their number; else up to rounding.
-        """
+        """With K and V of the first ``count`` of m pieces of inputs to ``layer`` as its blocks ``ids[:count]``; see
+        jaxgen.models.layers.project. ``starts``: the position of each block's first token."""
         m, B = len(ids), self.cache.block_size
         blocks = jnp.where(jnp.arange(m) < count, ids, len(self.cache.data))
         slots = (blocks[:, None] * B + jnp.arange(B)).reshape(m * B)
-        angles = layer.angles((starts[:, None] + jnp.arange(B)).reshape(m * B))
-        x, norm, recompute = jnp.concatenate(pieces), layer.input_norm, self.cache.kernels.partial_recompute
-        if recompute is None:
-            _, k, v = layer.attn.project(x if norm is None else norm(x), count * B, angles)
-            return replace(self, cache=self.cache.write(jnp.int32(0), k, v, slots))
-        weight, bias = layer.attn.qkv.weight.get_value()[None], layer.attn.qkv.bias
-        biases = None if bias is None else bias[...][None]
-        data = recompute(self.cache.data, jnp.int32(0), x, weight, biases, angles, slots, norm=norm, run=B)
-        return replace(self, cache=replace(self.cache, data=data))
+        positions = (starts[:, None] + jnp.arange(B)).reshape(m * B)
+        angles = layer.angles(positions)
+        x, index = jnp.concatenate(pieces), jnp.int32(0)
+        return replace(self, cache=project(layer, x, self.cache, index, slots, angles, count * B))

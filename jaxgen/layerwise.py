@@ -57,9 +57,11 @@ class LayerPrograms:
     """Of the program that takes most, beside its arguments and what it returns."""
 
 
-def take_apart(params: PackedParams) -> tuple[PackedParams, tuple[PackedParams, ...]]:
-    """The parameters without those of the layers, and those of each layer, on the device. Empties ``params``, so that
-    no more than one of them is in memory twice."""
+def take_apart(
+    params: PackedParams, put_layer: Callable[[Any], Any] = jax.device_put
+) -> tuple[PackedParams, tuple[PackedParams, ...]]:
+    """The parameters without those of the layers, on the device, and those of each layer, where ``put_layer`` puts
+    them. Empties ``params``, so that no more than one of them is in memory twice."""
     ends: PackedParams = {}
     layers: list[PackedParams] = []
     for path in list(params):
@@ -70,7 +72,7 @@ def take_apart(params: PackedParams) -> tuple[PackedParams, tuple[PackedParams, 
         pieces = _split(value)
         layers = layers or [{} for _ in pieces]
         for of_layer, piece in zip(layers, pieces, strict=True):
-            of_layer[path.removeprefix(_BELOW)] = jax.device_put(piece)
+            of_layer[path.removeprefix(_BELOW)] = put_layer(piece)
     return ends, tuple(layers)
 
 

@@ -211,9 +211,12 @@ class OffloadStats:
     host_hit_tokens: int = 0
     """Looked up, not found on the device, and found on the host."""
     planned_restore_tokens: int = 0
+    planned_project_tokens: int = 0
     planned_recompute_tokens: int = 0
-    """The two make up the hits."""
+    """The three make up the hits: to come as K and V, as layer inputs, not at all."""
     restored_tokens: int = 0
+    projected_tokens: int = 0
+    """Came as K and V, and as layer inputs."""
     restores: int = 0
     """Sequences for which blocks were to be copied, alone or beside computing some."""
     recomputes: int = 0
@@ -227,7 +230,11 @@ class OffloadStats:
     save_link_seconds: float = 0.0
     """That the link was busy."""
     restored_bytes: int = 0
+    restored_input_bytes: int = 0
+    """Those of layer inputs among them."""
     restore_link_seconds: float = 0.0
+    idle_seconds: float = 0.0
+    """Of a device that streams: it had computed all that could be, and waited for a copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

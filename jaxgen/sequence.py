@@ -154,6 +154,8 @@ class Restore:
     end: int
     seconds: float
     """Predicted, for computing and copying together."""
+    num_projected: int = field(default=0)
+    """Blocks, the first ones, that come as layer inputs and are projected; the others come as K and V."""
     landed: bool = field(default=False)
     """All of it is in the cache."""
     cancelled: bool = field(default=False)

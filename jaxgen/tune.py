@@ -9,14 +9,16 @@ from statistics import median
 
 import jax
 
+from jaxgen.block_sizes import block_bytes
 from jaxgen.config import ConfigError, EngineConfig, EngineOptions, ModelConfig
 from jaxgen.engine import Engine
 from jaxgen.kernels import REFERENCE, Kernels
-from jaxgen.memory_plan import DEFAULT_BLOCK_SIZE, DeviceMemory, block_bytes, default_max_num_seqs, resolve
+from jaxgen.memory_plan import DEFAULT_BLOCK_SIZE, default_max_num_seqs, resolve
 from jaxgen.models import PackedParams
 from jaxgen.programs import compile_step
 from jaxgen.request import Request, SamplingParams
 from jaxgen.token_budget import TUNE_CONTEXT, TUNE_ROUNDS, knee, past_knee
+from jaxgen.wanted import DeviceMemory
 
 CPU_BUDGETS = (16, 32, 64, 128, 256)
 BUDGETS = (*CPU_BUDGETS, 512, 1024, 2048)

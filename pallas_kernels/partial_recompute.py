@@ -19,8 +19,8 @@ def partial_recompute_ref(
     cache: Float[Array, "N L 2 K B D"],
     layer: Int[Array, ""],
     x: Float[Array, "T E"],
-    weight: Float[Array, "L O E"],
-    bias: Float[Array, "L O"] | None,
+    weight: Float[Array, "M O E"],
+    bias: Float[Array, "M O"] | None,
     angles: Angles | None,
     slots: Int[Array, "T"],
     *,
@@ -29,28 +29,30 @@ def partial_recompute_ref(
 ) -> Float[Array, "N L 2 K B D"]:
     """Return the cache with K and V of tokens whose inputs to ``layer`` are ``x``, token t's at ``slots[t]``.
 
-    ``norm`` is what the layer does to x first, if anything. ``weight`` and ``bias`` are those of the layers' query, key
-    and value projection, whose last 2 * K * D outputs are K and V of all heads. ``angles``: K is turned by them (rotary
-    embedding with the halves of a head as pairs, arXiv 2104.09864), if given. Products are accumulated, and bias and
-    rotation computed, in float32; the projection is rounded to x's dtype before the rotation and after it.
+    ``norm`` is what the layer does to x first, if anything. ``weight`` and ``bias`` are those of the query, key and
+    value projection of all layers (M = L) or of this layer alone (M = 1), whose last 2 * K * D outputs are K and V of
+    all heads. ``angles``: K is turned by them (rotary embedding with the halves of a head as pairs, arXiv 2104.09864),
+    if given. Products are accumulated, and bias and rotation computed, in float32; the projection is rounded to x's
+    dtype before the rotation and after it.
 
     A slot of N * B or more writes nothing. Slots must be distinct and not negative. ``run``: the caller's promise that
     the slots of tokens i * run to (i + 1) * run follow one another from a multiple of run, or all write nothing; it
     changes no result. 4 * T * E * K * D FLOPs; bytes moved: x, 2 * K * D * E weights, and 2 * T * K * D written.
     """
     del run
+    of_weight = layer if len(weight) > 1 else 0
     K, D = cache.shape[3], cache.shape[5]
     if norm is not None:
         x = norm(x)
     wide = lax.dot_general(
         x,
-        weight[layer, -2 * K * D :],
+        weight[of_weight, -2 * K * D :],
         (((1,), (1,)), ((), ())),
         precision=lax.Precision.HIGHEST,
         preferred_element_type=jnp.float32,
     )
     if bias is not None:
-        wide += bias[layer, -2 * K * D :].astype(jnp.float32)
+        wide += bias[of_weight, -2 * K * D :].astype(jnp.float32)
     kv = wide.astype(x.dtype).reshape(len(x), 2 * K, D)
     k, v = kv[:, :K], kv[:, K:]
     return write_kv_ref(cache, layer, k if angles is None else _rotate(k, *angles), v, slots)

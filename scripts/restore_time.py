@@ -1,137 +1,23 @@
 """Time how long a context that left the device takes to come back: copied, computed again, or both as planned.
 
-One context of random tokens is computed, pushed out by others, and asked for again under each policy in turn, over
+One context of random tokens is computed, pushed out by another, and asked for again under each policy in turn, over
 simulated links (every byte is copied, then held back until the link would have carried it; the planner sees only what
-copies took). Prints a line of JSON for each bandwidth: medians of seconds from the request to its first token, and what
-the planner predicted for its own plan, less the steps of the rest of the prompt.
+copies took). With ``--inputs`` layer inputs are kept too: also all projected from these, and as planned without them.
+Prints a line of JSON for each bandwidth: medians of seconds from the request to its first token, and what was predicted
+of them.
 
     .venv/bin/python scripts/restore_time.py --bandwidths 10,20,40,80,0 --tokens 4096 --repeats 5   (MB/s; 0: real)
 """
 
 import argparse
 import json
-import random
 import sys
-import time
-from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from jaxgen.config import CacheConfig, EngineConfig, ModelConfig, OffloadConfig, OffloadPolicy, SchedulerConfig
-from jaxgen.engine import Engine
-from jaxgen.memory_plan import block_bytes
-from jaxgen.models import init_params
-from jaxgen.offload.build import make_planner
-from jaxgen.request import Request, SamplingParams
-from scripts.step_time import BLOCK_SIZE, SHAPES, kernels_for
-
-POLICIES: tuple[OffloadPolicy, ...] = ("transfer", "recompute", "plan")
-
-
-def build(model: ModelConfig, tokens: int, budget: int) -> Engine:
-    """An engine whose cache holds one context and a little more, and whose host memory holds several."""
-    blocks = -(-tokens // BLOCK_SIZE) + 4
-    config = EngineConfig(
-        CacheConfig(BLOCK_SIZE, blocks),
-        SchedulerConfig(budget, 1, tokens + BLOCK_SIZE),
-        seed=0,
-        max_logit_bias=4,
-        offload=OffloadConfig(8 * blocks),
-    )
-    from jaxgen.programs import compile_step
-
-    kernels = kernels_for("chosen", SHAPES["88m"])
-    compiled = compile_step(model, config, kernels)
-    return Engine(model, config, dict(init_params(model, 0)), frozenset(), compiled=compiled)
-
-
-def first_token(engine: Engine, name: str, prompt: tuple[int, ...]) -> float:
-    """Seconds from a request to its only token."""
-    started = time.perf_counter()
-    engine.add(Request(name, prompt, SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)))
-    while not engine.step():
-        pass
-    return time.perf_counter() - started
-
-
-def settle(engine: Engine) -> None:
-    """Until everything that leaves the device is on the host."""
-    while engine.has_work:
-        engine.step()
-
-
-class Measurement:
-    """One context, and others that push it out."""
-
-    def __init__(self, engine: Engine, tokens: int):
-        self.engine = engine
-        self.rng = random.Random(0)
-        self.count = 0
-        self.context = self.prompt(tokens)
-        self.filler = self.prompt(tokens - BLOCK_SIZE)
-        self.run(self.context)
-        self.run(self.filler)
-
-    def prompt(self, tokens: int) -> tuple[int, ...]:
-        return tuple(self.rng.choices(range(1, 500), k=tokens))
-
-    def run(self, prompt: tuple[int, ...]) -> float:
-        self.count += 1
-        seconds = first_token(self.engine, str(self.count), prompt)
-        settle(self.engine)
-        return seconds
-
-    def restore(self, policy: OffloadPolicy) -> tuple[float, float, int]:
-        """Seconds to the first token, seconds predicted, and tokens that were planned to be computed."""
-        offload, config = self.engine.offload, self.engine.config
-        assert offload is not None
-        assert config.offload is not None
-        token_bytes = block_bytes(self.engine.model, BLOCK_SIZE) / BLOCK_SIZE
-        planner = make_planner(replace(config.offload, policy=policy), token_bytes, BLOCK_SIZE, offload.meter)
-        predicted = [0.0]
-
-        def noting(*question: int) -> object:
-            split = planner(*question)
-            predicted[0] = split.seconds
-            return split
-
-        offload.tier.planner = noting  # type: ignore[assignment]
-        before = offload.tier.counters.planned_recompute_tokens
-        seconds = self.run(self.context)
-        computed = offload.tier.counters.planned_recompute_tokens - before
-        offload.tier.planner = planner
-        self.run(self.filler)
-        return seconds, predicted[0], computed
-
-
-def measure(measurement: Measurement, bandwidth: float, repeats: int) -> dict[str, object]:
-    """At ``bandwidth`` bytes per second; 0: what the machine has."""
-    offload = measurement.engine.offload
-    assert offload is not None
-    offload.mover.simulate(bandwidth or None)
-    offload.mover.measure()
-    seconds: dict[str, list[float]] = {policy: [] for policy in POLICIES}
-    predictions: list[float] = []
-    computed = 0
-    for _ in range(repeats):
-        for policy in POLICIES:
-            took, predicted, tokens = measurement.restore(policy)
-            seconds[policy].append(took)
-            if policy == "plan":
-                predictions.append(predicted)
-                computed = tokens
-    medians = {policy: round(median(values), 4) for policy, values in seconds.items()}
-    return {
-        "megabytes_per_second": bandwidth / 1e6 or None,
-        "measured_megabytes_per_second": round(offload.meter.restore.bytes_per_second / 1e6, 1),
-        **medians,
-        "predicted": round(median(predictions), 4),
-        "computed_tokens": computed,
-        "tokens": len(measurement.context),
-        "gain": round(min(medians["transfer"], medians["recompute"]) / medians["plan"], 3),
-    }
+from scripts.offload_benchmark.restore import Measurement, build, measure
+from scripts.step_time import SHAPES, kernels_for
 
 
 def main() -> None:
@@ -141,10 +27,13 @@ def main() -> None:
     parser.add_argument("--bandwidths", default="10,20,40,80,0", help="MB/s of the simulated links; 0: the real one")
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--token-budget", type=int, default=64)
+    parser.add_argument("--inputs", action="store_true", help="keep layer inputs too")
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
-    measurement = Measurement(build(SHAPES[args.shape], args.tokens, args.token_budget), args.tokens)
-    for bandwidth in (float(word) * 1e6 for word in args.bandwidths.split(",")):
+    model = SHAPES[args.shape]
+    engine = build(model, kernels_for("chosen", model), args.tokens, args.token_budget, inputs=args.inputs)
+    measurement = Measurement(engine, args.tokens)
+    for bandwidth in (float(word) * 1e6 or None for word in args.bandwidths.split(",")):
         print(json.dumps(measure(measurement, bandwidth, args.repeats)), flush=True)
 
 

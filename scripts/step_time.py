@@ -54,6 +54,8 @@ SHAPES = {
         rope=RopeConfig(),
     ),
 }
+SHAPES["88m-mha"] = replace(SHAPES["88m"], num_kv_heads=SHAPES["88m"].num_heads)
+"""The same with as many KV heads as heads."""
 BLOCK_SIZE = 64
 
 

@@ -139,11 +139,10 @@ def _offload_counters(stats: OffloadStats) -> dict[str, tuple[str, float]]:
         "offload_host_evictions": ("Blocks that host memory gave up for others.", stats.host_evictions),
         "offload_host_hits": ("Tokens found in host memory, not on the device.", stats.host_hit_tokens),
         "offload_planned_restore": ("Of these, to be copied back as K and V.", stats.planned_restore_tokens),
-        "offload_planned_recompute": (
-            "Of these, to be computed again, also from layer inputs.",
-            stats.planned_recompute_tokens,
-        ),
-        "offload_restored": ("Tokens copied back.", stats.restored_tokens),
+        "offload_planned_project": ("Of these, to be projected from layer inputs.", stats.planned_project_tokens),
+        "offload_planned_recompute": ("Of these, to be computed again.", stats.planned_recompute_tokens),
+        "offload_restored": ("Tokens copied back as K and V.", stats.restored_tokens),
+        "offload_projected": ("Tokens copied back as layer inputs and projected.", stats.projected_tokens),
         "offload_restores": ("Requests for which blocks were copied back, or steps that streamed.", stats.restores),
         "offload_recomputes": ("Requests that found blocks and computed all of them.", stats.recomputes),
         "offload_failed_restores": ("Copies back that failed; what they held was computed.", stats.failed_restores),
@@ -156,5 +155,7 @@ def _offload_counters(stats: OffloadStats) -> dict[str, tuple[str, float]]:
         "offload_saved_bytes": ("Copied to host memory.", stats.saved_bytes),
         "offload_save_link_seconds": ("That the link to host memory was busy.", stats.save_link_seconds),
         "offload_restored_bytes": ("Copied from host memory.", stats.restored_bytes),
+        "offload_restored_input_bytes": ("Of these, layer inputs.", stats.restored_input_bytes),
         "offload_restore_link_seconds": ("That the link from host memory was busy.", stats.restore_link_seconds),
+        "offload_idle_seconds": ("That a device that streams its cache waited for copies.", stats.idle_seconds),
     }

@@ -115,6 +115,12 @@ def make_parser() -> configargparse.ArgumentParser:
         help="auto: as on the device, to the bit; int8, int4: quantised by groups, with an error",
     )
     engine.add_argument(
+        "--kv-offload-inputs",
+        action="store_true",
+        help="keep layer inputs too, from which K and V are made again: fewer bytes to copy back where attention has "
+        "as many KV heads as heads, more memory on device and host",
+    )
+    engine.add_argument(
         "--single-shape",
         action="store_true",
         help="one program for all steps, even where a narrow one for decodes is faster and gives the same bits",

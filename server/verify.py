@@ -41,6 +41,7 @@ def parse_options(argv: Sequence[str]) -> Any:
     parser.add_argument("--kv-offloading-size", type=float, default=0.0, help="as for jaxgen serve; adds a scenario")
     parser.add_argument("--kv-offload-policy", choices=OFFLOAD_POLICIES, default="plan", help="as for jaxgen serve")
     parser.add_argument("--kv-residency", choices=KV_RESIDENCIES, default="device", help="as for jaxgen serve")
+    parser.add_argument("--kv-offload-inputs", action="store_true", help="as for jaxgen serve")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the report here")
     args = parser.parse_args(argv)
     if args.requests < 14:
@@ -54,7 +55,14 @@ def main(argv: Sequence[str]) -> int:
     set_up_logging()
     from jaxgen.assemble import verify_determinism
 
-    flags = (*ENGINE_FLAGS, "single_shape", "kv_offloading_size", "kv_offload_policy", "kv_residency")
+    flags = (
+        *ENGINE_FLAGS,
+        "single_shape",
+        "kv_offloading_size",
+        "kv_offload_policy",
+        "kv_offload_inputs",
+        "kv_residency",
+    )
     options = EngineOptions(**{name: getattr(args, name) for name in flags})
     try:
         about, scenarios = verify_determinism(

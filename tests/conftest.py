@@ -18,9 +18,9 @@ collect_ignore = ["aot"]
 
 # Files that never touch an array are left out: the hook would only slow down the scheduler's state machine.
 WITH_ARRAYS = """attention device engine kernels kv_cache layer_pool layerwise layout limbs models narrow
-    offload.calibration offload.codec offload.layer_stream offload.link offload.mover offload.stream_start
-    offload.streamed_device packed_weight penalties programs row_state sampling separate_weights step step_batch
-    step_device step_events tune"""
+    offload.calibration offload.codec offload.columns offload.layer_stream offload.layer_weights offload.link
+    offload.links offload.mover offload.projection offload.stream_start offload.streamed_device packed_weight penalties
+    programs row_state sampling separate_weights step step_batch step_device step_events tune"""
 install_import_hook(["pallas_kernels", *(f"jaxgen.{name}" for name in WITH_ARRAYS.split())], "tests.typechecker.check")
 
 

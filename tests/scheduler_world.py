@@ -6,7 +6,8 @@ from zlib import crc32
 
 from hypothesis import strategies as st
 
-from jaxgen.offload.tier import OffloadTier
+from jaxgen.offload.host_store import HostBlock
+from jaxgen.offload.tier import OffloadTier, Save
 from jaxgen.request import FinishReason, Request, SamplingParams
 from jaxgen.sequence import Chunk, Restore, Sequence
 from jaxgen.step_plan import StepPlan
@@ -82,6 +83,7 @@ class Device:
 
     def __init__(self, block_size: int) -> None:
         self.slots: dict[int, Content] = {}
+        self.inputs: dict[int, Content] = {}
         self.rows: dict[int, tuple[Sequence, list[int], list[int]]] = {}
         """By row: the sequence, its tokens and its block table as the device knows them."""
         self._block_size = block_size
@@ -100,11 +102,24 @@ class Device:
         return [self._read(chunk) for chunk in plan.chunks if chunk.samples]
 
     def content(self, block: int) -> list[Content]:
-        return [self.slots.get(block * self._block_size + offset) for offset in range(self._block_size)]
+        """What it holds of K and V."""
+        return [self.slots.get(slot) for slot in self._slots(block)]
+
+    def input_content(self, block: int) -> list[Content]:
+        """What it holds of layer inputs."""
+        return [self.inputs.get(slot) for slot in self._slots(block)]
 
     def fill(self, block: int, content: list[Content]) -> None:
-        for offset, what in enumerate(content):
-            self.slots[block * self._block_size + offset] = what
+        """With K and V; whatever it holds of inputs stays."""
+        self.slots.update(zip(self._slots(block), content, strict=True))
+
+    def project(self, block: int, inputs: list[Content]) -> None:
+        """K and V are what their inputs are."""
+        self.inputs.update(zip(self._slots(block), inputs, strict=True))
+        self.fill(block, inputs)
+
+    def _slots(self, block: int) -> range:
+        return range(block * self._block_size, (block + 1) * self._block_size)
 
     def _write(self, chunk: Chunk) -> list[int]:
         sequence, tokens, table = self._row(chunk)
@@ -113,7 +128,7 @@ class Device:
         assert table == sequence.block_table
         slots = [self._slot(table, position) for position in range(chunk.start, chunk.end)]
         for position, slot in zip(range(chunk.start, chunk.end), slots, strict=True):
-            self.slots[slot] = sequence.request.cache_salt, tuple(tokens[: position + 1])
+            self.slots[slot] = self.inputs[slot] = sequence.request.cache_salt, tuple(tokens[: position + 1])
         return slots
 
     def _read(self, chunk: Chunk) -> int:
@@ -140,14 +155,19 @@ class Host:
 
     def __init__(self, tier: OffloadTier, device: Device) -> None:
         self.tier = tier
-        self.saves: list[tuple[bytes, list[Content]]] = []
+        self.saves: list[tuple[bytes, HostBlock]] = []
         self.restores: list[Restore] = []
         self._device = device
 
     def start(self, plan: StepPlan) -> None:
         """Before the plan runs."""
-        self.saves += [(save.key, self._device.content(save.block)) for save in plan.saves]
+        self.saves += [(save.key, self._gathered(save)) for save in plan.saves]
         self.restores += plan.restores
+
+    def _gathered(self, save: Save) -> HostBlock:
+        kv, inputs = self._device.content(save.block), self._device.input_content(save.block)
+        assert inputs == kv or not save.has_inputs
+        return HostBlock(kv, inputs if save.has_inputs else None)
 
     def land_save(self, *, whole: bool) -> None:
         key, content = self.saves.pop(0)
@@ -156,8 +176,11 @@ class Host:
     def land_restore(self, *, whole: bool) -> Restore:
         restore = self.restores.pop(0)
         if whole and not restore.cancelled:
-            for block, content in zip(restore.blocks, restore.pieces, strict=True):
-                self._device.fill(block, content)
+            projected = restore.num_projected
+            for block, piece in zip(restore.blocks[:projected], restore.pieces[:projected], strict=True):
+                self._device.project(block, piece.inputs)
+            for block, piece in zip(restore.blocks[projected:], restore.pieces[projected:], strict=True):
+                self._device.fill(block, piece.kv)
         self.tier.release(restore, whole=whole)
         return restore
 

@@ -103,6 +103,13 @@ def test_norm_is_applied_first() -> None:
     np.testing.assert_array_equal(double, run(partial_recompute, cache, layer, 2 * x, *rest, num_ctas=NUM_CTAS))
 
 
+@pytest.mark.parametrize("function", [partial(run, partial_recompute, num_ctas=NUM_CTAS), partial_recompute_ref])
+def test_the_weight_of_one_layer_serves_that_layer(function: Any) -> None:
+    cache, layer, x, weight, bias, *rest = case(bias=True, turned=True)
+    want = function(cache, layer, x, weight, bias, *rest)
+    np.testing.assert_array_equal(function(cache, layer, x, weight[1:2], bias[1:2], *rest), want)
+
+
 def test_a_dropped_wait_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
     """With no more steps than stages: the interpreter refuses a barrier that completes twice and nobody waits for."""
     monkeypatch.setattr(plgpu, "barrier_wait", lambda barrier: None)

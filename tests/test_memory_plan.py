@@ -5,19 +5,32 @@ from typing import Any
 
 import pytest
 
-from jaxgen.config import ConfigError, EngineConfig, EngineOptions, ModelConfig, OffloadConfig, StreamConfig
-from jaxgen.memory_plan import GIB, DeviceMemory, block_bytes, cache_bytes, host_block_bytes, resolve
+from jaxgen.block_sizes import GIB, block_bytes, host_block_bytes, input_bytes
+from jaxgen.config import (
+    ConfigError,
+    EngineConfig,
+    EngineOptions,
+    LlamaConfig,
+    ModelConfig,
+    OffloadConfig,
+    StreamConfig,
+)
+from jaxgen.memory_plan import cache_bytes, resolve
 from jaxgen.offload.staging import staging_bytes
+from jaxgen.wanted import DeviceMemory
 from tests.engines import LLAMA
 
 CPU = DeviceMemory("cpu", 8 * GIB)
 GPU = DeviceMemory("gpu", 8 * GIB)
 BLOCK = block_bytes(LLAMA, 64)
+MHA = replace(LLAMA, num_kv_heads=LLAMA.num_heads)
 
 
-def plan(memory: DeviceMemory, *, params: int = GIB, temporaries: int = 0, **options: Any) -> EngineConfig:
+def plan(
+    memory: DeviceMemory, *, model: LlamaConfig = LLAMA, params: int = GIB, temporaries: int = 0, **options: Any
+) -> EngineConfig:
     return resolve(
-        EngineOptions(**options), LLAMA, memory, token_budget=64, params_bytes=params, temporary_bytes=temporaries
+        EngineOptions(**options), model, memory, token_budget=64, params_bytes=params, temporary_bytes=temporaries
     )
 
 
@@ -207,6 +220,7 @@ def test_auto_takes_the_host_only_where_it_holds_more() -> None:
         ({}, "--kv-residency host needs --kv-offloading-size"),
         ({"host": -1.0}, "--kv-residency host needs --kv-offloading-size"),
         ({"host": 10.0, "kv_host_dtype": "int8"}, "--kv-host-dtype int8 .* use --kv-host-dtype auto"),
+        ({"host": 10.0, "kv_offload_inputs": True}, "--kv-offload-inputs is for a cache on the device"),
         ({"host": 10.0, "kv_offload_policy": "recompute", "model": replace(DEEP, num_kv_heads=2)}, "plan or transfer"),
         ({"host": 12.0, "max_model_len": 1024}, "--kv-offloading-size 0.024 or more, or --max-model-len 512 or less"),
         ({"host": 12.0, "num_blocks": 9}, "--num-blocks 9: use --kv-offloading-size 0.014 or more"),
@@ -218,3 +232,31 @@ def test_auto_takes_the_host_only_where_it_holds_more() -> None:
 def test_a_streamed_cache_that_cannot_be_is_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         deep("gpu", 24.95, kv_residency="host", **options)
+
+
+def test_layer_inputs_count_on_the_device_in_staging_and_on_the_host() -> None:
+    """With as many KV heads as heads they are half of K and V."""
+    one = block_bytes(MHA, 64, inputs=True)
+    assert one == host_block_bytes(MHA, 64, "auto", inputs=True) == 3 * input_bytes(MHA, 64) == 3 * 2 * 64 * 64 * 4
+    memory, asked = GIB + staging_bytes(one) + 100 * one, {"kv_offload_inputs": True}
+    config = plan(DeviceMemory("gpu", memory), model=MHA, kv_offloading_size=30.5 * one / GIB, **asked)
+    assert (config.cache.num_blocks, config.cache.keep_inputs) == (100, True)
+    assert config.offload == OffloadConfig(30)
+    on_cpu: dict[str, Any] = {"kv_offloading_size": 30 * one / GIB, **asked}
+    assert plan(DeviceMemory("cpu", memory), model=MHA, num_blocks=70, **on_cpu).cache.num_blocks == 70
+    with pytest.raises(ConfigError, match="--num-blocks 70 would"):
+        plan(DeviceMemory("cpu", memory), model=MHA, num_blocks=71, **on_cpu)
+    assert not plan(GPU, model=MHA, kv_offloading_size=1.0).cache.keep_inputs
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "says"),
+    [
+        (MHA, {}, "needs host memory.*--kv-offloading-size"),
+        (MHA, {"kv_offloading_size": 1.0, "kv_host_dtype": "int8"}, "--kv-host-dtype int8 quantises"),
+        (LLAMA, {"kv_offloading_size": 1.0}, "layer inputs of a token have 512 bytes, its K and V 512"),
+    ],
+)
+def test_layer_inputs_that_make_no_sense_are_refused(model: LlamaConfig, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        plan(GPU, model=model, kv_offload_inputs=True, **options)

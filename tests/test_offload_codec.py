@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxgen.block_sizes import block_bytes, host_block_bytes
 from jaxgen.config import DType, OffloadConfig
-from jaxgen.memory_plan import block_bytes, host_block_bytes
 from jaxgen.offload.codec import Quantised, decode, encode
 from jaxgen.offload.host_dtype import HostDType, group_of
 from tests.engines import LLAMA, engine_config, make_engine, request, run, tokens

@@ -30,6 +30,8 @@ class Case:
     free_tokens: int
     x_stored: bool
     price: float
+    copy_blocks: int = 1
+    """Of a copy of X."""
 
     def plan(self) -> RestorePlan:
         return plan_restore(
@@ -41,6 +43,7 @@ class Case:
             free_tokens=self.free_tokens,
             x_stored=self.x_stored,
             price=self.price,
+            copy_tokens=self.copy_blocks * self.block_size,
         )
 
     def recompute(self, blocks: int) -> float:
@@ -57,16 +60,17 @@ class Case:
     def seconds(self, first: int, project: int, *, price: float = 1.0) -> float:
         """Of blocks: the schedule of planner.py, simulated."""
         kv, x, work = self.copies()
-        link = [x] * project + [kv] * (self.blocks - first - project)
-        arrivals = list(accumulate(link))[:project]
-        return max(device_ends(price * self.recompute(first), arrivals, work), sum(link))
+        copies, blocks = project // self.copy_blocks, self.copy_blocks
+        link = [blocks * x] * copies + [kv] * (self.blocks - first - project)
+        arrivals = list(accumulate(link))[:copies]
+        return max(device_ends(price * self.recompute(first), arrivals, blocks * work), sum(link))
 
     def all_plans(self) -> list[tuple[int, int]]:
         pays = self.x_stored and self.cost.x_bytes < self.cost.kv_bytes
         return [
             (first, project)
             for first in range(self.blocks + 1)
-            for project in range(self.blocks - first + 1 if pays else 1)
+            for project in range(0, self.blocks - first + 1 if pays else 1, self.copy_blocks)
         ]
 
 
@@ -83,7 +87,7 @@ counts = st.integers(0, 8)
 
 
 @st.composite
-def cases(draw: st.DrawFn, *, x_stored: bool | None = None, beta: bool = True) -> Case:
+def cases(draw: st.DrawFn, *, x_stored: bool | None = None, beta: bool = True, most_copied: int = 1) -> Case:
     rates = Rates(
         link_bytes_per_second=1.0,
         flops_per_second=1.0,
@@ -96,11 +100,12 @@ def cases(draw: st.DrawFn, *, x_stored: bool | None = None, beta: bool = True) -
     stored = draw(st.booleans()) if x_stored is None else x_stored
     block_size, start = draw(st.sampled_from([1, 3, 4])), draw(st.sampled_from([0, 7, 100]))
     price = draw(st.sampled_from([1.0, 1.0, 1.5, 10.0]))
-    return Case(draw(st.integers(1, 10)), block_size, start, cost, rates, draw(st.integers(1, 20)), stored, price)
+    blocks, free, copied = draw(st.integers(1, 10)), draw(st.integers(1, 20)), draw(st.integers(1, most_copied))
+    return Case(blocks, block_size, start, cost, rates, free, stored, price, copied)
 
 
 @settings(max_examples=1000)
-@given(cases())
+@given(cases(most_copied=4))
 def test_no_split_is_better(case: Case) -> None:
     plan = case.plan()
     best = min(case.seconds(*split, price=case.price) for split in case.all_plans())
@@ -115,7 +120,7 @@ def test_no_split_is_better(case: Case) -> None:
         assert case.seconds(first, project, price=case.price) == pytest.approx(best)
 
 
-@given(cases())
+@given(cases(most_copied=4))
 def test_predicted_times_are_those_of_the_simulated_schedule_without_the_price(case: Case) -> None:
     plan = case.plan()
     split = plan.recompute // case.block_size, plan.project // case.block_size
@@ -429,6 +434,22 @@ def test_gains_over_the_best_of_transfer_and_recompute_at_16k(
 def test_arguments_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=f"{'tokens' if 'block_size' in wrong else next(iter(wrong))}"):
         llama_3_8b(**{"tokens": 640, **wrong})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tokens", [0, 24, -64])
+def test_a_copy_is_of_whole_blocks(tokens: int) -> None:
+    rates = Rates(1.0, 1.0, 1.0)
+    with pytest.raises(ValueError, match="copy_tokens"):
+        plan_restore(
+            640,
+            start=0,
+            block_size=64,
+            cost=MHA_7B,
+            rates=rates,
+            free_tokens=1,
+            x_stored=True,
+            copy_tokens=tokens,
+        )
 
 
 @pytest.mark.parametrize("name", ["link_bytes_per_second", "flops_per_second", "step_seconds", "copy_seconds"])

@@ -2,12 +2,14 @@
 
 import threading
 import time
+from math import inf
 from typing import Any
 
 import numpy as np
 import pytest
 
 from jaxgen.offload.link import Link, Transfer
+from jaxgen.offload.planner import ContextCost, plan_restore
 from jaxgen.offload.rates import NEWS, Average, LinkRate, RateMeter, StepFit
 
 
@@ -59,6 +61,31 @@ def test_a_meter_knows_nothing_before_a_step_and_a_copy() -> None:
     assert rates is not None
     assert rates.link_bytes_per_second == 1000
     assert rates.step_seconds == pytest.approx(0.02)
+
+
+def test_predictions_go_wrong_when_the_link_slows_down_unseen_and_recover() -> None:
+    """A link that carries half of what the planner knows: the error of the planned restores rises, then falls as the
+    moving average learns from their copies."""
+    meter, cost, link = RateMeter(), ContextCost(1000.0, 0.0, 0.0), 1e6
+    meter.step.observe(0.1, 0)
+    meter.restore.observe(1000, 1000 / link)
+
+    def error() -> float:
+        rates = meter.rates()
+        assert rates is not None
+        plan = plan_restore(4096, start=0, block_size=16, cost=cost, rates=rates, free_tokens=64, x_stored=False)
+        copied = plan.transfer * cost.kv_bytes
+        assert copied
+        meter.restore.observe(int(copied), copied / link)
+        actual = max(plan.recompute * 0.1 / 64, copied / link)
+        return abs(plan.seconds - actual) / actual
+
+    assert [error() for _ in range(3)] == pytest.approx([0, 0, 0], abs=1e-2)
+    link /= 2
+    errors = [error() for _ in range(40)]
+    assert errors[0] > 0.4
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.02
 
 
 def wait_for(transfers: list[Transfer], landed: threading.Condition) -> None:
@@ -118,3 +145,26 @@ def test_the_thread_ends_with_its_link() -> None:
     del link
     thread.join(timeout=20)
     assert not thread.is_alive()
+
+
+def test_what_a_step_takes_longer_is_that_of_the_projection_before_it() -> None:
+    meter = RateMeter()
+    meter.restore.observe(1000, 1.0)
+    meter.observe_step(0.050, 0, projected=100)
+    assert meter.projection.value is None, "nothing is known of steps yet"
+    for _ in range(20):
+        meter.observe_step(0.020, 0)
+    rates = meter.rates(projection_flops=1e6)
+    assert rates is not None
+    assert rates.flops_per_second == 0
+    for _ in range(20):
+        meter.observe_step(0.050, 0, projected=100)
+    rates = meter.rates(projection_flops=1e6)
+    assert rates is not None
+    assert rates.flops_per_second == pytest.approx(1e6 / 0.0003)
+    assert rates.step_seconds == pytest.approx(0.020)
+    for _ in range(100):
+        meter.observe_step(0.010, 0, projected=100)
+    rates = meter.rates(projection_flops=1e6)
+    assert rates is not None
+    assert 0 < rates.flops_per_second < inf, "a step that was faster than others does not make projections free"

@@ -231,3 +231,8 @@ def test_columns_out_of_range_are_refused(batches: int, weights: float, other: f
         Column(batches, weights, other)
     with pytest.raises(ValueError, match="layer"):
         Stack(batches, weights, other)
+
+
+def test_a_plan_that_saves_little_is_to_project_nothing() -> None:
+    assert StreamPlan(30, 70, 0.94, 1.0).if_it_pays() == StreamPlan(30, 70, 0.94, 1.0)
+    assert StreamPlan(30, 70, 0.96, 1.0).if_it_pays() == StreamPlan(0, 100, 1.0, 1.0)

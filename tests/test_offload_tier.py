@@ -1,10 +1,8 @@
 """Which blocks go to the host, when, and what a plan is told."""
 
-from typing import Any
-
 import pytest
 
-from jaxgen.offload.host_store import HostStore
+from jaxgen.offload.host_store import HostBlock, HostStore
 from jaxgen.offload.tier import OffloadTier, Save, Split
 from jaxgen.request import Request, SamplingParams
 from jaxgen.sequence import Sequence
@@ -16,11 +14,13 @@ def key(n: int) -> bytes:
     return bytes([n])
 
 
-def make_tier(host_blocks: int = 10, most_saving: int = 2, recompute: int = 0) -> OffloadTier:
-    store: HostStore[Any] = HostStore(host_blocks)
-    return OffloadTier(
-        store, block_size=BLOCK, most_saving=most_saving, planner=lambda blocks, *_: Split(min(recompute, blocks), 1.5)
-    )
+def make_tier(host_blocks: int = 10, most_saving: int = 2, recompute: int = 0, project: int = 0) -> OffloadTier:
+    store: HostStore[HostBlock] = HostStore(host_blocks)
+
+    def planner(blocks: int, start: int, free_tokens: int, num_waiting: int, inputs_known: bool) -> Split:
+        return Split(min(recompute, blocks), 1.5, project if inputs_known else 0)
+
+    return OffloadTier(store, block_size=BLOCK, most_saving=most_saving, planner=planner)
 
 
 def sequence_with(blocks: int) -> Sequence:
@@ -34,10 +34,10 @@ def sequence_with(blocks: int) -> Sequence:
     return sequence
 
 
-def held(tier: OffloadTier, *numbers: int) -> list[bytes]:
+def held(tier: OffloadTier, *numbers: int, inputs: bool = False) -> list[bytes]:
     for n in numbers:
         tier.store.reserve(key(n))
-        tier.saved(key(n), f"piece {n}")
+        tier.saved(key(n), HostBlock(f"kv {n}", f"inputs {n}" if inputs else None))
     return [key(n) for n in numbers]
 
 
@@ -47,7 +47,7 @@ def test_cached_blocks_go_oldest_first_a_few_at_a_time() -> None:
         tier.cached(n, key(n))
     assert tier.take_saves() == (Save(0, key(0)), Save(1, key(1)))
     assert tier.take_saves() == (), "two are under way"
-    tier.saved(key(0), "piece")
+    tier.saved(key(0), HostBlock("kv"))
     assert tier.take_saves() == (Save(2, key(2)),)
     assert tier.has_saves
 
@@ -106,7 +106,7 @@ def test_a_restore_begins_behind_what_is_computed(recompute: int) -> None:
     restore = tier.plan_restore(sequence, 2, keys, free_tokens=8, num_waiting=0)
     assert restore is not None
     assert restore.blocks == tuple(range(102 + recompute, 106))
-    assert restore.pieces == tuple(f"piece {n}" for n in range(1 + recompute, 5))
+    assert restore.pieces == tuple(HostBlock(f"kv {n}") for n in range(1 + recompute, 5))
     assert (restore.start, restore.end) == ((2 + recompute) * BLOCK, 6 * BLOCK)
     counters = tier.counters
     assert counters.host_hit_tokens == counters.planned_recompute_tokens + counters.planned_restore_tokens == 16
@@ -133,3 +133,57 @@ def test_a_cancelled_restore_counts_as_nothing() -> None:
     tier.release(restore, whole=False)
     assert (tier.counters.restored_tokens, tier.counters.failed_restores) == (0, 0)
     assert tier.store.reserve(key(9)), "nothing is pinned"
+
+
+def saved_with_inputs(tier: OffloadTier, *blocks: int) -> list[bool]:
+    """Of each block, which nobody uses any more, whether its inputs go to the host with it."""
+    found = []
+    for block in blocks:
+        tier.cached(block, key(100 + block))
+        (save,) = tier.take_saves()
+        found.append(save.has_inputs)
+        tier.saved(save.key, None)
+    return found
+
+
+def test_inputs_come_before_kv_where_the_host_has_all_of_them() -> None:
+    tier = make_tier(recompute=1, project=2)
+    keys = held(tier, 1, 2, 3, 4, 5, inputs=True)
+    restore = tier.plan_restore(sequence_with(7), 1, keys, free_tokens=8, num_waiting=0)
+    assert restore is not None
+    assert (restore.num_projected, restore.blocks, restore.start) == (2, (102, 103, 104, 105), 2 * BLOCK)
+    counters = tier.counters
+    planned = counters.planned_recompute_tokens, counters.planned_project_tokens, counters.planned_restore_tokens
+    assert planned == (BLOCK, 2 * BLOCK, 2 * BLOCK)
+    tier.release(restore, whole=True)
+    assert (counters.projected_tokens, counters.restored_tokens) == (2 * BLOCK, 2 * BLOCK)
+    other = tier.plan_restore(sequence_with(7), 0, [*keys, *held(tier, 6)], free_tokens=8, num_waiting=0)
+    assert other is not None
+    assert other.num_projected == 0, "one came without"
+
+
+def test_a_block_that_came_as_kv_is_saved_without_inputs() -> None:
+    tier = make_tier(recompute=1, project=1)
+    restore = tier.plan_restore(sequence_with(4), 0, held(tier, 1, 2, 3, inputs=True), free_tokens=8, num_waiting=0)
+    assert restore is not None
+    tier.release(restore, whole=True)
+    assert saved_with_inputs(tier, 100, 101, 102, 103) == [True, True, False, True]
+
+
+def test_a_block_has_inputs_again_when_it_is_computed() -> None:
+    """Evicted, given to another sequence that computes it, computed since its copy failed, or with the device lost."""
+    tier = make_tier()
+    keys = held(tier, 1, 2, 3, inputs=True)
+    restore = tier.plan_restore(sequence_with(4), 0, keys, free_tokens=8, num_waiting=0)
+    assert restore is not None
+    tier.release(restore, whole=True)
+    tier.evicted(100, key(1))
+    assert saved_with_inputs(tier, 100, 101, 102) == [True, False, False]
+    assert tier.plan_restore(sequence_with(2), 0, [], free_tokens=8, num_waiting=0) is None
+    assert saved_with_inputs(tier, 101, 102) == [True, False]
+    tier.forgotten()
+    assert saved_with_inputs(tier, 102) == [True]
+    failing = tier.plan_restore(sequence_with(4), 0, keys, free_tokens=8, num_waiting=0)
+    assert failing is not None
+    tier.release(failing, whole=False)
+    assert saved_with_inputs(tier, 100, 101, 102) == [True, True, True]

@@ -6,7 +6,8 @@ sampled before the host does. The next token is a hash of what a sequence's bloc
 writers, a hit on other tokens or another salt, a prompt not computed anew, or a token computed twice shows.
 
 There may be a host store behind the pool: what a plan saves is read before the plan runs, what it restores is written
-at any time after, unless it was cancelled, and any copy may take long or fail.
+at any time after, unless it was cancelled, and any copy may take long or fail. Blocks have layer inputs too: in each
+slot those last computed or projected there, which a copy of K and V does not bring; they are saved only if its own.
 """
 
 from collections import Counter, defaultdict
@@ -26,13 +27,13 @@ from hypothesis.stateful import (
 )
 
 from jaxgen.config import CacheConfig, SchedulerConfig
-from jaxgen.offload.host_store import HostStore
+from jaxgen.offload.host_store import HostBlock, HostStore
 from jaxgen.offload.tier import OffloadTier, Split
 from jaxgen.request import FinishReason, RequestRefusedError
 from jaxgen.scheduler import ADMISSION_WINDOW, Scheduler
 from jaxgen.sequence import Restore, Sequence, SequenceStatus
 from jaxgen.step_plan import Outcome, StepPlan
-from tests.scheduler_world import ARRIVALS, EOS, Arrival, Content, Device, Host, full_recomputation
+from tests.scheduler_world import ARRIVALS, EOS, Arrival, Device, Host, full_recomputation
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -52,6 +53,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         host_size=st.integers(0, 3),
         most_saving=st.integers(1, 4),
         recomputed=st.integers(0, 2),
+        projected=st.integers(0, 3),
         fails_every=st.integers(2, 4),
     )
     def start(
@@ -66,6 +68,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         host_size: int,
         most_saving: int,
         recomputed: int,
+        projected: int,
         fails_every: int,
     ) -> None:
         cache = CacheConfig(block_size=block_size, num_blocks=num_blocks)
@@ -77,11 +80,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.host: Host | None = None
         if host_blocks := self.host_blocks[host_size % len(self.host_blocks)]:
 
-            def planner(blocks: int, start: int, free_tokens: int, num_waiting: int) -> Split:
+            def planner(blocks: int, start: int, free_tokens: int, num_waiting: int, inputs_known: bool) -> Split:
                 assert (start % block_size, free_tokens > 0, num_waiting >= 0) == (0, True, True)
-                return Split(min(recomputed, blocks), 0.0)
+                computed = min(recomputed, blocks)
+                return Split(computed, 0.0, min(projected, blocks - computed) if inputs_known else 0)
 
-            store: HostStore[list[Content]] = HostStore(host_blocks)
+            store: HostStore[HostBlock] = HostStore(host_blocks)
             made = OffloadTier(store, block_size=block_size, most_saving=most_saving, planner=planner)
             self.host = Host(made, self.device)
         tier = None if self.host is None else self.host.tier
@@ -160,6 +164,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.host
         self.host.land_save(whole=whole)
         self.seen["saved" if whole else "save failed"] += 1
+
+    @precondition(lambda self: self.host and len(self.host.tier.store) > 0)
+    @rule()
+    def host_forgets(self) -> None:
+        """All but what is being copied, as others' blocks would make it."""
+        assert self.host
+        while self.host.tier.store._evict():
+            pass
 
     @precondition(lambda self: self.host and self.host.restores)
     @rule()
@@ -254,12 +266,12 @@ class SchedulerMachine(RuleBasedStateMachine):
                 if not store.holds(key):
                     continue
                 start = index * self.cache.block_size
-                (content,) = store.pin([key])
-                store.unpin([key])
-                assert content == [
+                expected = [
                     (sequence.request.cache_salt, tuple(sequence.tokens[: position + 1]))
                     for position in range(start, start + self.cache.block_size)
                 ]
+                assert store[key].kv == expected
+                assert store[key].inputs in (expected, None)
 
     @invariant()
     def every_sequence_holds_what_its_status_says(self) -> None:
@@ -390,6 +402,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self._check_nothing_more_fits(plan, run, still)
         if self.host:
             self.host.start(plan)
+            self.seen["saved without inputs"] += any(not save.has_inputs for save in plan.saves)
         if plan.chunks:
             self.in_flight.append((plan, self.device.run(plan)))
         else:
@@ -499,6 +512,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.seen["restore " + ("cancelled" if restore.cancelled else "landed" if whole else "failed")] += 1
         if whole and not restore.cancelled:
             self.landed[sequence].append((restore.start, restore.end))
+            self.seen["projected"] += restore.num_projected > 0
+            self.seen["projected and copied"] += 0 < restore.num_projected < len(restore.blocks)
             if not sequence.num_preemptions:
                 self.first_hits[sequence.request_id] += restore.end - restore.start
         self.scheduler.restored(restore, whole=whole)
@@ -576,6 +591,9 @@ RARE_WITH_HOST = (
     "restore failed",
     "restore cancelled",
     "waited for another's",
+    "projected",
+    "projected and copied",
+    "saved without inputs",
 )
 
 

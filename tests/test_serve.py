@@ -23,7 +23,7 @@ START_SECONDS = 120
 FLAGS = (
     "--model --served-model-name --host --port --dtype --max-model-len --token-budget --max-num-batched-tokens "
     "--max-num-seqs --block-size --num-blocks --gpu-memory-utilization --api-key --seed --cache-dir --kernels "
-    "--kv-residency --kv-offloading-size --kv-offload-policy"
+    "--kv-residency --kv-offloading-size --kv-offload-policy --kv-host-dtype --kv-offload-inputs"
 )
 SMALL = ("--max-model-len", "512", "--token-budget", "32", "--max-num-seqs", "4")
 

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from jaxgen.assemble import open_engine, tune
+from jaxgen.block_sizes import GIB
 from jaxgen.config import ConfigError
 from jaxgen.kernels import REFERENCE
 from jaxgen.llm import LLM
-from jaxgen.memory_plan import GIB, DeviceMemory
 from jaxgen.tune import FullSteps, StepTime, fill_steps, measure
+from jaxgen.wanted import DeviceMemory
 from server.cli import main
 from tests.engines import LLAMA, engine_config, make_engine, params_of
 from weights.tiny import make_tiny_checkpoint

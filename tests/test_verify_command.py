@@ -86,6 +86,8 @@ def test_what_cannot_be_done(directory: str, tmp_path: Path, capsys: pytest.Capt
     assert "nowhere" in capsys.readouterr().err
     assert main(["verify-determinism", "--model", directory, "--max-model-len", "100000"]) == 2
     assert "--max-model-len" in capsys.readouterr().err
+    assert main(["verify-determinism", "--model", directory, "--kv-offload-inputs"]) == 2
+    assert "--kv-offloading-size" in capsys.readouterr().err
     with pytest.raises(SystemExit) as error:
         main(["verify-determinism", "--requests", "3"])
     assert error.value.code == 2

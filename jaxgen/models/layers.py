@@ -5,6 +5,7 @@ Every parameter may have a leading layer axis (``stack``), which ``scan_layers``
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol, cast, runtime_checkable
 
 import jax
@@ -196,11 +197,10 @@ class Attention(nnx.Module):
         batch: StepBatch,
         angles: Angles | None,
     ) -> tuple[Float[Array, "T D"], KVCache]:
-        q, k, v = self.project(x, batch.num_tokens, angles)
-        out, cache = attend(self.config, q, k, v, cache, index, batch)
+        out, cache = attend(self.config, *self.projected(x, batch.num_tokens, angles), cache, index, batch)
         return self.out(out.reshape(x.shape[0], -1), batch.num_tokens), cache
 
-    def project(
+    def projected(
         self, x: Float[Array, "T D"], num_tokens: Int[Leaf, ""], angles: Angles | None
     ) -> tuple[Float[Array, "T H d"], Float[Array, "T K d"], Float[Array, "T K d"]]:
         """Queries, keys and values of the first ``num_tokens`` tokens, all heads."""
@@ -231,28 +231,65 @@ def scan_layers(
 ) -> tuple[Float[Array, "T D"], KVCache]:
     """Run the stacked ``layers``, each a Layer once it is sliced, one after another.
 
-    In a scan, or written out where their matrices are separate arrays. The cache is the scan's carry, which XLA updates
-    in place; as a scanned input and output it would be copied whole.
+    The cache is carried, which XLA updates in place; as a scanned input and output it would be copied whole.
     """
     angles = cast(Layer, layers).angles(batch.positions)
+
+    def run(layer: Layer, index: Int[Array, ""], carry: tuple[Float[Array, "T D"], KVCache]) -> Any:
+        x, cache = carry
+        return layer(x, cache.keep(index, x, batch.slots), index, batch, angles)
+
+    return cast(tuple[jax.Array, KVCache], fold_layers(layers, num_layers, run, (x, cache)))
+
+
+def fold_layers(
+    layers: nnx.Module, num_layers: int, visit: Callable[[Layer, Int[Array, ""], Any], Any], carry: Any
+) -> Any:
+    """What ``visit`` makes of ``carry`` with each of the stacked ``layers`` and its index, one after another.
+
+    In a scan, or written out where their matrices are separate arrays.
+    """
     graph, stacked = nnx.split(layers)
 
-    def pick(index: Any) -> Any:
-        return slice_layer(stacked, index)
-
-    def run(params: Any, x: Float[Array, "T D"], cache: KVCache, index: Int[Array, ""]) -> Any:
-        return cast(Layer, nnx.merge(graph, params))(x, cache, index, batch, angles)
+    def run(params: Any, carry: Any, index: Int[Array, ""]) -> Any:
+        return visit(cast(Layer, nnx.merge(graph, params)), index, carry)
 
     values = jax.tree.leaves(stacked, is_leaf=lambda value: isinstance(value, SeparateWeights))
     if any(isinstance(value, SeparateWeights) for value in values):
         once = jax.jit(run)  # so that all layers are traced as one
         for layer in range(num_layers):
-            x, cache = once(pick(layer), x, cache, jnp.int32(layer))
-        return x, cache
+            carry = once(slice_layer(stacked, layer), carry, jnp.int32(layer))
+        return carry
     carry, _ = lax.scan(
-        lambda carry, index: (run(pick(index), *carry, index), None), (x, cache), jnp.arange(num_layers)
+        lambda carry, index: (run(slice_layer(stacked, index), carry, index), None), carry, jnp.arange(num_layers)
     )
     return carry
+
+
+def project(
+    layer: Layer,
+    x: Float[Array, "T E"],
+    cache: KVCache,
+    index: Int[Array, ""],
+    slots: Int[Array, "T"],
+    angles: Angles | None,
+    num_tokens: Int[Array, ""],
+) -> KVCache:
+    """The cache with K and V of tokens whose inputs to ``layer`` are ``x`` in its layer ``index``, token t's at
+    ``slots[t]``.
+
+    What the layer writes of them in a step (KVPR, arXiv 2411.17089), to the bit where the rows of a product do not
+    depend on their number; else up to rounding. Slots are those of whole blocks, as for ``KVCache.write``; of tokens
+    from ``num_tokens`` on they must be past the last.
+    """
+    attn, norm, recompute = layer.attn, layer.input_norm, cache.kernels.partial_recompute
+    if recompute is None:
+        _, k, v = attn.projected(x if norm is None else norm(x), num_tokens, angles)
+        return cache.write(index, k, v, slots)
+    weight, bias = attn.qkv.weight.get_value()[None], attn.qkv.bias
+    biases = None if bias is None else bias[...][None]
+    data = recompute(cache.data, index, x, weight, biases, angles, slots, norm=norm, run=cache.block_size)
+    return replace(cache, data=data)
 
 
 def slice_layer(stacked: Any, index: Any) -> Any:

@@ -2,16 +2,16 @@
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Any
 
-from jaxgen.config import EngineConfig, ModelConfig, OffloadConfig, OffloadPolicy
+from jaxgen.block_sizes import block_bytes, host_block_bytes, input_bytes
+from jaxgen.config import CacheConfig, EngineConfig, ModelConfig, OffloadPolicy
 from jaxgen.device import Device
-from jaxgen.memory_plan import block_bytes, host_block_bytes
-from jaxgen.offload.host_store import HostStore
+from jaxgen.offload.host_store import HostBlock, HostStore
 from jaxgen.offload.mover import Mover
 from jaxgen.offload.planner import ContextCost, plan_restore
+from jaxgen.offload.projection import Projection
 from jaxgen.offload.rates import RateMeter
-from jaxgen.offload.staging import SAVING_GROUPS, group_size
+from jaxgen.offload.staging import SAVING_GROUPS, group_size, projected_blocks
 from jaxgen.offload.tier import OffloadTier, Planner, Split
 from jaxgen.request import OffloadStats
 from jaxgen.step_device import StepDevice
@@ -45,30 +45,32 @@ def build_offload(model: ModelConfig, config: EngineConfig, device: StepDevice) 
     if offload is None:
         return None
     assert isinstance(device, Device), "only a cache on the device has host memory behind it"
-    size = block_bytes(model, config.cache.block_size)
-    meter = RateMeter()
-    store: HostStore[Any] = HostStore(offload.host_blocks)
-    on_host = host_block_bytes(model, config.cache.block_size, offload.host_dtype)
-    planner = make_planner(offload, on_host / config.cache.block_size, config.cache.block_size, meter)
+    cache, meter = config.cache, RateMeter()
+    store: HostStore[HostBlock] = HostStore(offload.host_blocks)
+    group, projected = group_sizes(model, cache)
     tier = OffloadTier(
         store,
-        block_size=config.cache.block_size,
-        most_saving=SAVING_GROUPS * group_size(size),
-        planner=planner,
+        block_size=cache.block_size,
+        most_saving=SAVING_GROUPS * group,
+        planner=make_planner(model, config, meter),
     )
+    projection = None
+    if cache.keep_inputs:
+        projection = Projection(model, cache, device, group=projected)
     mover = Mover(
         device,
         tier,
         meter,
-        group=group_size(size),
+        group=group,
         host_dtype=offload.host_dtype,
+        projection=projection,
         bytes_per_second=offload.simulated_bytes_per_second,
     )
     mover.measure()
     logger.info(
         "KV offload: %d blocks of %.2f MiB in host memory, %.2f GB/s from the device, %.2f GB/s to it; %s",
         offload.host_blocks,
-        on_host / 2**20,
+        host_block_bytes(model, cache.block_size, offload.host_dtype, inputs=cache.keep_inputs) / 2**20,
         meter.save.bytes_per_second / 1e9,
         meter.restore.bytes_per_second / 1e9,
         offload.policy,
@@ -76,23 +78,48 @@ def build_offload(model: ModelConfig, config: EngineConfig, device: StepDevice) 
     return Offload(tier, mover, meter)
 
 
-def make_planner(config: OffloadConfig, token_bytes: float, block_size: int, meter: RateMeter) -> Planner:
-    """Decides by the policy, and by what the meter says now."""
-    cost = ContextCost(token_bytes, 0.0, 0.0)
+def group_sizes(model: ModelConfig, cache: CacheConfig) -> tuple[int, int]:
+    """Blocks that are gathered or scattered together, and blocks that are projected together."""
+    group = group_size(block_bytes(model, cache.block_size, inputs=cache.keep_inputs))
+    return group, projected_blocks(cache.block_size, group)
 
-    def transfer(blocks: int, start: int, free_tokens: int, num_waiting: int) -> Split:
-        del start, free_tokens, num_waiting
+
+def context_cost(model: ModelConfig, config: EngineConfig) -> ContextCost:
+    """What a token weighs as the host keeps it."""
+    host_dtype = "auto" if config.offload is None else config.offload.host_dtype
+    on_device = ContextCost.of_model(
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        num_kv_heads=model.num_kv_heads,
+        head_dim=model.head_dim,
+    )
+    return replace(
+        on_device,
+        kv_bytes=host_block_bytes(model, config.cache.block_size, host_dtype) / config.cache.block_size,
+        x_bytes=input_bytes(model, 1),
+    )
+
+
+def make_planner(model: ModelConfig, config: EngineConfig, meter: RateMeter) -> Planner:
+    """Decides by the policy, and by what the meter says now. Raises ValueError where nothing is offloaded."""
+    if config.offload is None:
+        raise ValueError("nothing is offloaded")
+    cost, block_size = context_cost(model, config), config.cache.block_size
+    copy_tokens = group_sizes(model, config.cache)[1] * block_size
+
+    def transfer(blocks: int, start: int, free_tokens: int, num_waiting: int, inputs_known: bool) -> Split:
+        del start, free_tokens, num_waiting, inputs_known
         rate = meter.restore.bytes_per_second
-        return Split(0, blocks * block_size * token_bytes / rate if rate else 0.0)
+        return Split(0, blocks * block_size * cost.kv_bytes / rate if rate else 0.0)
 
-    def recompute(blocks: int, start: int, free_tokens: int, num_waiting: int) -> Split:
-        del start, free_tokens, num_waiting
+    def recompute(blocks: int, start: int, free_tokens: int, num_waiting: int, inputs_known: bool) -> Split:
+        del start, free_tokens, num_waiting, inputs_known
         return Split(blocks, 0.0)
 
-    def plan(blocks: int, start: int, free_tokens: int, num_waiting: int) -> Split:
-        rates = meter.rates()
+    def plan(blocks: int, start: int, free_tokens: int, num_waiting: int, inputs_known: bool) -> Split:
+        rates = meter.rates(cost.projection_flops)
         if rates is None:
-            return transfer(blocks, start, free_tokens, num_waiting)
+            return transfer(blocks, start, free_tokens, num_waiting, inputs_known)
         found = plan_restore(
             blocks * block_size,
             start=start,
@@ -100,10 +127,11 @@ def make_planner(config: OffloadConfig, token_bytes: float, block_size: int, met
             cost=cost,
             rates=rates,
             free_tokens=free_tokens,
-            x_stored=False,
+            x_stored=inputs_known,
             price=1.0 + num_waiting,  # each that waits loses the time
+            copy_tokens=copy_tokens,
         )
-        return Split(found.recompute // block_size, found.seconds)
+        return Split(found.recompute // block_size, found.seconds, found.project // block_size)
 
     planners: dict[OffloadPolicy, Planner] = {"plan": plan, "transfer": transfer, "recompute": recompute}
-    return planners[config.policy]
+    return planners[config.offload.policy]

@@ -2,6 +2,16 @@
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class HostBlock:
+    """What the host keeps of one block: K and V, and the inputs of all layers; None: it has none."""
+
+    kv: Any
+    inputs: Any = None
 
 
 class HostStore[Piece]:
@@ -24,6 +34,10 @@ class HostStore[Piece]:
     def holds(self, key: bytes) -> bool:
         """Whether its piece is here, whole."""
         return key in self._pieces
+
+    def __getitem__(self, key: bytes) -> Piece:
+        """Raises KeyError if it is not here."""
+        return self._pieces[key]
 
     def __len__(self) -> int:
         return len(self._pieces)

@@ -1,30 +1,27 @@
 """Brings each layer's context from host memory while the layer before it computes, and takes new blocks there."""
 
-import threading
 from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import batched
-from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import SingleDeviceSharding
 
 from jaxgen.layer_pool import LayerPool
 from jaxgen.layerwise import LayerPrograms
-from jaxgen.models import PackedParams
 from jaxgen.offload.layer_store import LayerStore, SavedBlock, StreamedBlock
-from jaxgen.offload.link import Link, Transfer
-
-HOST_MEMORY = "pinned_host"
+from jaxgen.offload.layer_weights import Layers
+from jaxgen.offload.link import Transfer
+from jaxgen.offload.links import HostArray, Links
 
 
 @dataclass(frozen=True, slots=True)
 class HostPiece:
     """A block's content in host memory: K and V of each layer, [1, 2, K, B, D], and inputs, [B, E], if kept."""
 
-    kv: tuple[jax.Array, ...]
-    inputs: tuple[jax.Array, ...]
+    kv: tuple[HostArray, ...]
+    inputs: tuple[HostArray, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,29 +54,47 @@ class Incoming:
     copies: tuple[_Copy, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A layer of one step: ``ask`` begins to bring its context, ``compute`` dispatches it and returns its output."""
+
+    ask: Callable[[], Incoming]
+    compute: Callable[[Incoming], jax.Array]
+
+
+def run_stages(stages: Iterable[Stage], buffers: int) -> None:
+    """Dispatch the stages in order; what a stage needs is asked for when all but ``buffers`` - 1 of those before it
+    have been computed: 2 brings the next one's context while one computes, 1 only after that."""
+    to_ask, asked = iter(stages), deque[tuple[Stage, Incoming]]()
+    outputs = deque[jax.Array]()
+    while True:
+        while len(asked) < buffers and (stage := next(to_ask, None)) is not None:
+            if len(outputs) + len(asked) >= buffers:
+                outputs.popleft().block_until_ready()
+            asked.append((stage, stage.ask()))
+        if not asked:
+            return
+        stage, incoming = asked.popleft()
+        outputs.append(stage.compute(incoming))
+
+
 class LayerStream:
-    """The links between a LayerStore's host memory and a LayerPool. Used by one thread, beside the links' own."""
+    """What crosses the links between a LayerStore's host memory and a LayerPool. Used by one thread, beside the links'
+    own."""
 
     def __init__(
         self,
         programs: LayerPrograms,
-        layers: tuple[PackedParams, ...],
+        layers: Layers,
         store: LayerStore[HostPiece],
-        *,
-        bytes_per_second: float | None = None,
+        links: Links,
     ) -> None:
-        """``layers``: parameters. ``bytes_per_second``: simulates slower links, in each direction."""
+        """``layers``: parameters."""
         self._programs = programs
         self._layers = layers
         self._store = store
-        self._landed = threading.Condition()
-        here = jax.devices()[0]
-        to_host, to_device = SingleDeviceSharding(here, memory_kind=HOST_MEMORY), SingleDeviceSharding(here)
-        down = Link(
-            "layers-down", lambda x: jax.device_put(x, to_host), self._landed, bytes_per_second=bytes_per_second
-        )
-        up = Link("layers-up", lambda x: jax.device_put(x, to_device), self._landed, bytes_per_second=bytes_per_second)
-        self.down, self.up = down, up
+        self.links = links
+        self.down, self.up = links.down, links.up
         self._saving: deque[tuple[SavedBlock, Transfer]] = deque()
         self._copies = 0
         self.saved_blocks = 0
@@ -107,9 +122,9 @@ class LayerStream:
         return Incoming(layer, tuple(copies))
 
     def wait(self, incoming: Incoming) -> None:
-        """Until all of it has been copied."""
+        """Until all of it has been copied; the device waits too."""
         for copy in incoming.copies:
-            self._wait_for(copy.transfer)
+            self.links.wait_idle(copy.transfer, ())
 
     def take(self, pool: LayerPool, incoming: Incoming) -> LayerPool:
         """The pool with all of it as the layer's context; each copy's program is dispatched when it has landed.
@@ -118,7 +133,7 @@ class LayerStream:
         """
         programs = self._programs
         for copy in incoming.copies:
-            pieces = self._wait_for(copy.transfer)
+            pieces = self.links.wait_idle(copy.transfer, pool)
             count = len(copy.blocks)
             pieces += (pieces[0],) * (programs.group - count)
             ids, starts = np.zeros((2, programs.group), np.int32)
@@ -140,24 +155,16 @@ class LayerStream:
     def fill(self, pool: LayerPool, block: int) -> None:
         """Give a block that no step wrote some content in host memory, and wait for it. For measurements."""
         transfer = self.down.submit(self._programs.gather(pool, np.int32(self._store.num_blocks)))
-        self._store.put(block, HostPiece(*self._wait_for(transfer)))
+        self._store.put(block, HostPiece(*self.links.wait(transfer)))
 
     def take_over_saved(self, *, wait: bool) -> bool:
         """Enter in the store what has reached the host. ``wait`` for one at least; False if there is none."""
         if wait and self._saving:
-            self._wait_for(self._saving[0][1])
+            self.links.wait(self._saving[0][1])
         any_saved = False
         while self._saving and self._saving[0][1].done:
             saved, transfer = self._saving.popleft()
-            self._store.saved(saved, HostPiece(*self._wait_for(transfer)))
+            self._store.saved(saved, HostPiece(*self.links.wait(transfer)))
             self.saved_blocks += 1
             any_saved = True
         return any_saved
-
-    def _wait_for(self, transfer: Transfer) -> Any:
-        with self._landed:
-            while not transfer.done:
-                self._landed.wait()
-        if transfer.error is not None:
-            raise transfer.error
-        return transfer.pieces

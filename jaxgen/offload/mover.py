@@ -2,7 +2,8 @@
 
 A block is gathered into staging memory by a program in the order of the steps, so that it may be overwritten by the
 next one, and copied to the host from there by a link; what comes from the host is copied into staging memory, and
-scattered into the cache by a program between two steps. So no copy ever touches a block of the cache.
+scattered into the cache by a program between two steps, or projected, if it is layer inputs. So no copy ever touches a
+block of the cache.
 """
 
 import logging
@@ -25,8 +26,10 @@ from jaxgen.device import Device
 from jaxgen.kv_cache import KVCache
 from jaxgen.offload.codec import Piece, decode, encode
 from jaxgen.offload.host_dtype import HostDType
+from jaxgen.offload.host_store import HostBlock
 from jaxgen.offload.link import Link, Transfer
-from jaxgen.offload.rates import LinkRate, RateMeter
+from jaxgen.offload.projection import Projection
+from jaxgen.offload.rates import Average, LinkRate, RateMeter
 from jaxgen.offload.staging import RESTORING_GROUPS
 from jaxgen.offload.tier import OffloadTier, Save
 from jaxgen.sequence import Restore
@@ -39,12 +42,21 @@ MEASURED_COPIES = 3
 """The first is slower, and its result forgotten."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Blocks that come together: as K and V, or as the layer inputs of tokens from position ``start`` on."""
+
+    blocks: tuple[int, ...]
+    pieces: tuple[Any, ...]
+    start: int | None = None
+
+
 @dataclass(slots=True, eq=False)
 class _Incoming:
     """A restore under way: groups not yet submitted, and how many are being copied."""
 
     restore: Restore
-    groups: deque[tuple[tuple[int, ...], tuple[Any, ...]]]
+    groups: deque[_Group]
     started: float
     under_way: int = field(default=0)
     failed: bool = field(default=False)
@@ -65,13 +77,21 @@ class Mover:
         *,
         group: int,
         host_dtype: HostDType = "auto",
+        projection: Projection | None = None,
         bytes_per_second: float | None = None,
     ) -> None:
-        """``group``: blocks gathered or scattered together. ``bytes_per_second``: simulates slower links."""
+        """``group``: blocks gathered or scattered together. ``projection``: if the device's cache keeps inputs.
+        ``bytes_per_second``: simulates slower links."""
         self._device = device
         self._tier = tier
         self._meter = meter
         self._group = group
+        self._projection = projection
+        self.projected = 0
+        """Tokens whose projection the last ``poll`` dispatched, and when it began to."""
+        self._projecting_since = 0.0
+        self._input_bytes = 0
+        """Of layer inputs that came to the device."""
         self._landed = threading.Condition()
         here = jax.devices()[0]
         to_host, to_device = SingleDeviceSharding(here, memory_kind=HOST_MEMORY), SingleDeviceSharding(here)
@@ -83,11 +103,12 @@ class Mover:
         """Empty but while a plan is started, or after that failed."""
         self._saving: deque[tuple[tuple[bytes, ...], Transfer]] = deque()
         self._incoming: deque[_Incoming] = deque()
-        self._staged: deque[tuple[_Incoming, tuple[int, ...], Transfer]] = deque()
+        self._staged: deque[tuple[_Incoming, _Group, Transfer]] = deque()
         self._gather, self._scatter = _compile(device.cache, group, host_dtype)
 
     def measure(self) -> None:
-        """Time both links by copying some blocks to the host and back; the meter forgets what it knew of them."""
+        """Time both links by copying some blocks to the host and back, and the projection; the meter forgets what it
+        knew of them."""
         pieces = self._gather(self._device.cache, self._ids(()), np.int32(self._group))
         jax.block_until_ready(pieces)
         self._meter.save, self._meter.restore = LinkRate(), LinkRate()
@@ -102,6 +123,8 @@ class Mover:
                 if copy:
                     rate.observe(transfer.num_bytes, transfer.seconds)
             pieces = transfer.pieces
+        if self._projection is not None:
+            self._meter.projection = Average(self._projection.measure())
 
     def simulate(self, bytes_per_second: float | None) -> None:
         """Hold copies back as links of this bandwidth would, both ways, from now on; None: do not."""
@@ -114,6 +137,7 @@ class Mover:
             "saved_bytes": down.num_bytes,
             "save_link_seconds": down.busy_seconds,
             "restored_bytes": up.num_bytes,
+            "restored_input_bytes": self._input_bytes,
             "restore_link_seconds": up.busy_seconds,
         }
 
@@ -124,19 +148,22 @@ class Mover:
     def start(self, plan: StepPlan) -> None:
         """Before the plan's step is dispatched: it may overwrite what is to be saved."""
         for restore in plan.restores:
-            groups = zip(batched(restore.blocks, self._group), batched(restore.pieces, self._group), strict=True)
-            self._incoming.append(_Incoming(restore, deque(groups), time.perf_counter()))
+            self._incoming.append(_Incoming(restore, deque(self._groups(restore)), time.perf_counter()))
         self._to_gather.extend(batched(plan.saves, self._group))
         while self._to_gather:
             saves = self._to_gather[0]
             ids = self._ids(save.block for save in saves)
-            pieces = self._gather(self._device.cache, ids, np.int32(len(saves)))
-            self._saving.append((tuple(save.key for save in saves), self._down.submit(pieces[: len(saves)])))
+            gathered = self._gather(self._device.cache, ids, np.int32(len(saves)))
+            pieces = tuple(
+                (kv, inputs if save.has_inputs else None) for (kv, inputs), save in zip(gathered, saves, strict=False)
+            )
+            self._saving.append((tuple(save.key for save in saves), self._down.submit(pieces)))
             self._to_gather.popleft()
         self._submit()
 
     def poll(self) -> list[tuple[Restore, bool]]:
         """Take over what has been copied. Returns the restores that have ended, and whether all of each is there."""
+        self.projected = 0
         while self._saving and self._saving[0][1].done:
             self._end_save(*self._saving.popleft())
         while self._staged and self._staged[0][2].done:
@@ -145,7 +172,10 @@ class Mover:
         return list(self._ended())
 
     def wait(self, seconds: float) -> None:
-        """Until a copy ends, or so long."""
+        """With nothing to compute: until a copy ends, or so long. What was projected is waited for first, and timed."""
+        if self.projected:
+            self._device.wait()
+            self._meter.projection.observe((time.perf_counter() - self._projecting_since) / self.projected)
         first = [queue[0][-1] for queue in (self._saving, self._staged) if queue]
         with self._landed:
             if first and not any(transfer.done for transfer in first):
@@ -160,27 +190,42 @@ class Mover:
         self._saving.clear()
         self._to_gather.clear()
 
+    def _groups(self, restore: Restore) -> Iterator[_Group]:
+        """In the order of the link: what is to be projected comes first."""
+        projected, size = restore.num_projected, self._group if self._projection is None else self._projection.group
+        for first in range(0, projected, size):
+            part = slice(first, min(first + size, projected))
+            inputs = tuple(piece.inputs for piece in restore.pieces[part])
+            yield _Group(restore.blocks[part], inputs, restore.start + first * self._device.cache.block_size)
+        for first in range(projected, len(restore.blocks), self._group):
+            part = slice(first, first + self._group)
+            yield _Group(restore.blocks[part], tuple(piece.kv for piece in restore.pieces[part]))
+
     def _submit(self) -> None:
         for incoming in self._incoming:
             if incoming.dropped:
                 incoming.groups.clear()
-            while incoming.groups and len(self._staged) < RESTORING_GROUPS:
-                blocks, pieces = incoming.groups.popleft()
+            while incoming.groups and self._has_room(incoming.groups[0]):
+                group = incoming.groups.popleft()
                 incoming.under_way += 1
-                self._staged.append((incoming, blocks, self._up.submit(pieces)))
+                self._staged.append((incoming, group, self._up.submit(group.pieces)))
+
+    def _has_room(self, group: _Group) -> bool:
+        under_way = sum(len(staged.blocks) for _, staged, _ in self._staged)
+        return under_way + len(group.blocks) <= RESTORING_GROUPS * self._group
 
     def _end_save(self, keys: tuple[bytes, ...], transfer: Transfer) -> None:
         if transfer.error is None:
             self._meter.save.observe(transfer.num_bytes, transfer.seconds)
             for key, piece in zip(keys, transfer.pieces, strict=True):
-                self._tier.saved(key, piece)
+                self._tier.saved(key, HostBlock(*piece))
             return
         logger.warning("no more KV cache goes to the host's memory: a copy to it failed: %r", transfer.error)
         self._tier.close()
         for key in keys:
             self._tier.saved(key, None)
 
-    def _end_group(self, incoming: _Incoming, blocks: tuple[int, ...], transfer: Transfer) -> None:
+    def _end_group(self, incoming: _Incoming, group: _Group, transfer: Transfer) -> None:
         incoming.under_way -= 1
         if incoming.dropped:
             return
@@ -189,8 +234,21 @@ class Mover:
             incoming.failed = True
             return
         self._meter.restore.observe(transfer.num_bytes, transfer.seconds)
-        pieces = transfer.pieces + (transfer.pieces[0],) * (self._group - len(blocks))
-        self._device.cache = self._scatter(self._device.cache, self._ids(blocks), np.int32(len(blocks)), *pieces)
+        self._place(group, transfer)
+
+    def _place(self, group: _Group, transfer: Transfer) -> None:
+        """Put into the cache what has come."""
+        if group.start is not None:
+            assert self._projection is not None, "who keeps no inputs plans none"
+            self._input_bytes += transfer.num_bytes
+            if not self.projected:
+                self._projecting_since = time.perf_counter()
+            self.projected += len(group.blocks) * self._device.cache.block_size
+            self._projection(group.blocks, group.start, transfer.pieces)
+            return
+        count = len(group.blocks)
+        pieces = transfer.pieces + (transfer.pieces[0],) * (self._group - count)
+        self._device.cache = self._scatter(self._device.cache, self._ids(group.blocks), np.int32(count), *pieces)
 
     def _ended(self) -> Iterator[tuple[Restore, bool]]:
         under_way: deque[_Incoming] = deque()
@@ -218,8 +276,9 @@ def _compile(cache: KVCache, group: int, host_dtype: HostDType) -> tuple[Any, An
     block = jax.ShapeDtypeStruct(cache.data.shape[1:], cache.data.dtype)
     piece = jax.eval_shape(partial(encode, host_dtype=host_dtype), block)
 
-    def gather(cache: KVCache, ids: Int[Array, "m"], count: Int[Array, ""]) -> tuple[Piece, ...]:
-        return tuple(encode(block, host_dtype) for block in cache.gather(ids, count))
+    def gather(cache: KVCache, ids: Int[Array, "m"], count: Int[Array, ""]) -> tuple[tuple[Piece, Array | None], ...]:
+        kv = (encode(block, host_dtype) for block in cache.gather(ids, count))
+        return tuple(zip(kv, cache.gather_inputs(ids), strict=True))
 
     def scatter(cache: KVCache, ids: Int[Array, "m"], count: Int[Array, ""], *pieces: Piece) -> KVCache:
         return cache.scatter(ids, count, *[decode(piece, block) for piece in pieces])

@@ -195,12 +195,14 @@ class _Recompute:
 class _Context:
     tokens: int
     block_size: int
+    chunk: int
+    """Tokens of a copy of X."""
     unit: TokenSeconds
 
     def makespan(self, first: int, project: int, work: _Recompute) -> float:
         """T(a, l), where ``work`` is R."""
         transfer = self.tokens - first - project
-        return self.unit.makespan(project, transfer, chunk=self.block_size, busy=work.seconds(first))
+        return self.unit.makespan(project, transfer, chunk=self.chunk, busy=work.seconds(first))
 
     def split(self, work: _Recompute) -> tuple[int, int]:
         """The best a and l: outward from the best real a, as far as the bound, which is convex, allows a better one."""
@@ -218,7 +220,7 @@ class _Context:
 
     def _best_project(self, first: int, work: _Recompute) -> int:
         rest = self.tokens - first
-        return self.unit.split(rest, chunk=self.block_size, limit=rest, busy=work.seconds(first))
+        return self.unit.split(rest, chunk=self.chunk, limit=rest, busy=work.seconds(first))
 
     def _bound(self, first: int, work: _Recompute) -> float:
         """The smallest T(a, l) over real l, without the terms of a single copy."""
@@ -248,20 +250,23 @@ def plan_restore(
     free_tokens: int,
     x_stored: bool,
     price: float = 1.0,
+    copy_tokens: int | None = None,
 ) -> RestorePlan:
     """The fastest way to have ``tokens`` tokens from position ``start`` on the device; see above.
 
-    ``tokens``: a multiple of ``block_size``, the tokens of a copy. ``free_tokens``: of each step's budget, for
+    ``tokens``: a multiple of ``block_size``. ``copy_tokens``: of a copy of X, of which whole ones are projected; a
+    multiple of ``block_size``, and by default that. ``free_tokens``: of each step's budget, for
     recompute. ``x_stored``: whether the host has X of all of them. ``price`` >= 1: of recompute. Of equally fast plans
     the one that recomputes least, then projects least. Where the link is unknown all is recomputed. Raises ValueError
     for arguments out of range.
     """
-    _require(tokens, start, block_size, free_tokens, price)
+    _require(tokens, start, block_size, free_tokens, price, copy_tokens)
     recompute, unit = _Recompute.of(rates, free_tokens, start), TokenSeconds.of(cost, rates, block_size)
     recompute_seconds, transfer_seconds = recompute.seconds(tokens), tokens * unit.kv if tokens else 0.0
     if tokens == 0 or isinf(transfer_seconds):
         return RestorePlan(tokens, 0, 0, recompute_seconds, transfer_seconds, recompute_seconds)
-    context = _Context(tokens, block_size, unit if x_stored else replace(unit, x=inf))
+    chunk = block_size if copy_tokens is None else copy_tokens
+    context = _Context(tokens, block_size, chunk, unit if x_stored else replace(unit, x=inf))
     priced = recompute.priced(price)
     first, project = context.split(priced)
     if context.makespan(first, project, priced) > (1 - MIN_GAIN) * transfer_seconds:
@@ -280,10 +285,12 @@ def _quotient(amount: float, rate: float) -> float:
     return amount / rate if rate else inf
 
 
-def _require(tokens: int, start: int, block_size: int, free_tokens: int, price: float) -> None:
+def _require(tokens: int, start: int, block_size: int, free_tokens: int, price: float, copy_tokens: int | None) -> None:
     if block_size < 1 or tokens < 0 or tokens % block_size:
         raise ValueError(f"tokens must be a multiple of the block size, not {tokens} of {block_size}")
     if start < 0 or free_tokens < 0:
         raise ValueError(f"start and free_tokens must be 0 or more, not {start} and {free_tokens}")
+    if copy_tokens is not None and (copy_tokens < 1 or copy_tokens % block_size):
+        raise ValueError(f"copy_tokens must be a multiple of the block size, not {copy_tokens} of {block_size}")
     if not 1 <= price < inf:
         raise ValueError(f"price must be finite and 1 or more, not {price}")

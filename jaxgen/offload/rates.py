@@ -6,6 +6,8 @@ from jaxgen.offload.planner import Rates
 
 NEWS = 0.1
 """Weight of each observation in a moving average."""
+LEAST_SHARE = 0.02
+"""Of a step's time that a projection right before it takes: steps vary by more than a fast projection takes."""
 
 
 @dataclass(slots=True)
@@ -76,10 +78,29 @@ class RateMeter:
     restore: LinkRate = field(default_factory=LinkRate)
     save: LinkRate = field(default_factory=LinkRate)
     step: StepFit = field(default_factory=StepFit)
+    projection: Average = field(default_factory=Average)
+    """Seconds a token."""
 
-    def rates(self) -> Rates | None:
-        """What the planner may count on; None as long as no step or no copy was timed."""
+    def observe_step(self, seconds: float, positions: int, projected: int = 0) -> None:
+        """A step took so long, of which its tokens' positions are known, ``projected`` tokens right before it included.
+
+        A step's own time is taken from those that projected nothing, and what it takes longer for the others'.
+        """
+        if not projected:
+            self.step.observe(seconds, positions)
+        elif self.step.intercept is not None:
+            own = self.step.intercept + self.step.slope * positions
+            self.projection.observe(max(seconds - own, LEAST_SHARE * seconds) / projected)
+
+    def rates(self, projection_flops: float = 0.0) -> Rates | None:
+        """What the planner may count on, where projecting a token takes so many FLOPs; None as long as no step or no
+        copy was timed."""
         step_seconds = self.step.intercept
         if not step_seconds or not self.restore.bytes_per_second:
             return None
-        return Rates(self.restore.bytes_per_second, 0.0, step_seconds, seconds_per_position=self.step.slope)
+        return Rates(
+            self.restore.bytes_per_second,
+            projection_flops / self.projection.value if self.projection.value else 0.0,
+            step_seconds,
+            seconds_per_position=self.step.slope,
+        )

@@ -6,6 +6,14 @@ MOST_GROUP_BLOCKS = 32
 RESTORING_GROUPS = 4
 """Groups under way to the device at a time: more than the links hold, since they are taken over between steps."""
 SAVING_GROUPS = 2
+PROJECTED_TOKENS = 256
+"""Whose layer inputs come, and are projected, together: enough for a product to be bound by arithmetic, few enough to
+project some while the next are copied."""
+
+
+def projected_blocks(block_size: int, group: int) -> int:
+    """Blocks that are projected together, where ``group`` are gathered or scattered."""
+    return max(1, min(group, PROJECTED_TOKENS // block_size))
 
 
 def group_size(block_bytes: int) -> int:

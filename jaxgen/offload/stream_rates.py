@@ -87,8 +87,10 @@ class StreamRates:
         return Stack(self.num_layers, device, self.other_seconds)
 
     def plan(self, tokens: int, cost: ContextCost, chunk: int) -> StreamPlan:
-        """For the context of a step, of all sequences together, in copies of ``chunk`` tokens."""
-        return plan_stack(tokens, unit=self.unit(cost, chunk), chunk=chunk, limit=tokens, stack=self.stack(tokens))
+        """For the context of a step, of all sequences together, in copies of ``chunk`` tokens; KV alone where that is
+        hardly slower."""
+        unit, stack = self.unit(cost, chunk), self.stack(tokens)
+        return plan_stack(tokens, unit=unit, chunk=chunk, limit=tokens, stack=stack).if_it_pays()
 
     def planned_split(self, cost: ContextCost, chunk: int) -> Split:
         """As ``plan`` says, remembered for each length."""

@@ -8,9 +8,9 @@ i - 1 has been computed.
 """
 
 import time
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import batched
 
 import jax
@@ -22,7 +22,9 @@ from jaxgen.layerwise import LayerPrograms, WidthPrograms, take_apart
 from jaxgen.models import PackedParams
 from jaxgen.models.packing import pack_params
 from jaxgen.offload.layer_store import LayerStore, StreamedBlock
-from jaxgen.offload.layer_stream import HostPiece, Incoming, LayerStream, Traffic
+from jaxgen.offload.layer_stream import HostPiece, Incoming, LayerStream, Stage, Traffic, run_stages
+from jaxgen.offload.layer_weights import Layers
+from jaxgen.offload.links import Links
 from jaxgen.offload.stream_meter import StreamMeter
 from jaxgen.offload.stream_rates import Split, StepSeconds, transfer_all
 from jaxgen.programs import RowPrograms
@@ -47,14 +49,17 @@ class CompiledLayers:
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """How a context crosses the link. ``overlap`` False: a layer waits for all of its context, and the link for it.
+    """How a context crosses the link.
 
-    ``prompts``: the split of steps that hold more than decodes; None: the same.
+    ``overlap`` False: a layer waits for all of its context, and the link for it. ``prompts``: the split of steps that
+    hold more than decodes; None: the same. ``buffers`` 1, for comparison: the next layer's context is only asked for
+    when a layer has been computed.
     """
 
     split: Split
     overlap: bool = True
     prompts: Split | None = None
+    buffers: int = 2
 
     def split_of(self, plan: StepPlan) -> Split:
         return self.split if self.prompts is None or plan.decodes_only else self.prompts
@@ -92,25 +97,29 @@ class StreamedDevice:
         *,
         num_open: int,
         bytes_per_second: float | None = None,
+        layers: Layers | None = None,
+        links: Links | None = None,
     ) -> None:
         """Takes the layers' parameters apart, which copies them one by one and empties ``params``.
 
-        ``num_open``: as ``programs`` were compiled for, LayerStore.most_open or more.
-        ``bytes_per_second``: simulates slower links.
+        ``num_open``: as ``programs`` were compiled for, LayerStore.most_open or more. ``bytes_per_second``: simulates
+        slower links. ``layers``: their parameters, where ``params`` are only the others. ``links``: those to use.
         """
         self.streaming = Streaming(transfer_all)
         self.seconds: StepSeconds | None = None
         """Of the last step, if nothing overlapped."""
         self.meter: StreamMeter | None = None
         """Set: it predicts what each step takes and learns what the link does; only from then on are steps counted."""
-        self._ends, self._layers = take_apart(pack_params(model, params, programs.kernels))
+        self._ends, taken_apart = take_apart(pack_params(model, params, programs.kernels))
+        self._layers: Layers = taken_apart if layers is None else layers
         self._programs, self._row_programs = programs, rows
         self._loader = RowLoader(config, model.vocab_size)
         self._token_budget, self._narrow_width = config.scheduler.token_budget, config.narrow_width
         self._packers = {width: Packer(config, width) for width in programs.widths}
         self._model, self._config, self._num_open = model, config, num_open
         self._store = self._make_store()
-        self.stream = LayerStream(programs, self._layers, self._store, bytes_per_second=bytes_per_second)
+        links = Links(bytes_per_second=bytes_per_second) if links is None else links
+        self.stream = LayerStream(programs, self._layers, self._store, links)
         self._counters = OffloadStats()
         self.reset()
 
@@ -165,6 +174,7 @@ class StreamedDevice:
             saved_bytes=down.num_bytes,
             save_link_seconds=down.busy_seconds,
             restored_bytes=up.num_bytes,
+            idle_seconds=self.stream.links.idle_seconds,
             restore_link_seconds=up.busy_seconds,
         )
 
@@ -199,6 +209,16 @@ class StreamedDevice:
         """Dispatch a layer of the step, when its context has landed. Raises what a copy raised."""
         self._pool = self.stream.take(self._pool, incoming)
         self._pool, step.x = step.programs.layer(self._layers[layer], self._pool, step.x, step.batch, np.int32(layer))
+        self.stream.links.dispatched = step.x
+
+    def stage(self, step: LayeredStep, layer: int) -> Stage:
+        """Both for one layer of a step."""
+
+        def compute(incoming: Incoming) -> jax.Array:
+            self.compute(step, layer, incoming)
+            return step.x
+
+        return Stage(partial(self.ask, step, layer), compute)
 
     def end(self, step: LayeredStep) -> StepOutput:
         """Dispatch the sampling, and begin to copy full blocks to the host."""
@@ -243,7 +263,8 @@ class StreamedDevice:
         counters, size = self._counters, self._store.block_size
         project, transfer = len(step.project) * size, len(step.transfer) * size
         counters.host_hit_tokens += project + transfer
-        counters.planned_recompute_tokens += project
+        counters.planned_project_tokens += project
+        counters.projected_tokens += project
         counters.planned_restore_tokens += transfer
         counters.restored_tokens += transfer
         if not copied.copies:
@@ -254,12 +275,7 @@ class StreamedDevice:
         self.meter.observe_link(copied.num_bytes, copied.copies, copied.seconds)
 
     def _run_overlapped(self, step: LayeredStep) -> StepOutput:
-        asked = deque([self.ask(step, 0)])
-        for index in range(len(self._layers)):
-            if index + 1 < len(self._layers):
-                step.x.block_until_ready()  # so that no more than two layers' context is copied and not in the pool
-                asked.append(self.ask(step, index + 1))
-            self.compute(step, index, asked.popleft())
+        run_stages((self.stage(step, layer) for layer in range(len(self._layers))), self.streaming.buffers)
         return self.end(step)
 
     def _run_in_turn(self, step: LayeredStep, started: float, before: Traffic) -> StepOutput:

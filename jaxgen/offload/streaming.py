@@ -39,7 +39,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import isinf
 
-from jaxgen.offload.planner import TokenSeconds, neighbours
+from jaxgen.offload.planner import MIN_GAIN, TokenSeconds, neighbours
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,12 @@ class StreamPlan:
     seconds: float
     transfer_seconds: float
 
+    def if_it_pays(self) -> "StreamPlan":
+        """Itself, or to project nothing where that saves less than ``MIN_GAIN``: rates are not known so well."""
+        if self.seconds <= (1 - MIN_GAIN) * self.transfer_seconds:
+            return self
+        return StreamPlan(0, self.project + self.transfer, self.transfer_seconds, self.transfer_seconds)
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -67,6 +73,12 @@ class Column:
     def __post_init__(self) -> None:
         if self.batches < 1 or not (self.weight_seconds >= 0 and self.device_seconds >= 0):
             raise ValueError(f"a column has a batch at least, and no seconds below 0, not {self}")
+
+    def seconds(self, project: int, transfer: int, *, unit: TokenSeconds) -> float:
+        """Of a layer for which every batch projects and transfers so many tokens: the busier resource's."""
+        link = self.weight_seconds + self.batches * (project * unit.x + transfer * unit.kv)
+        device = (project * unit.project if project else 0.0) + self.device_seconds
+        return max(link, self.batches * device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +137,13 @@ def plan_pipelined(tokens: int, *, unit: TokenSeconds, chunk: int, limit: int) -
 def plan_column(tokens: int, *, unit: TokenSeconds, chunk: int, limit: int, column: Column) -> StreamPlan:
     """Column by column, seconds of all batches; ``unit`` is of one. Raises ValueError as plan_pipelined."""
     _require(tokens, unit, chunk, limit)
-    weights = column.weight_seconds / column.batches
 
     def seconds(project: int) -> float:
-        link = weights + project * unit.x + (tokens - project) * unit.kv
-        device = column.device_seconds + (project * unit.project if project else 0.0)
-        return column.batches * max(link, device)
+        return column.seconds(project, tokens - project, unit=unit)
 
     if not unit.projection_pays:
         return _best(tokens, seconds, (0,))
-    slack = weights + tokens * unit.kv - column.device_seconds
+    slack = column.weight_seconds / column.batches + tokens * unit.kv - column.device_seconds
     return _best(tokens, seconds, neighbours(slack / (unit.project + unit.kv - unit.x), chunk, limit))
 
 

@@ -9,9 +9,8 @@ both end together.
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from jaxgen.offload.host_store import HostStore
+from jaxgen.offload.host_store import HostBlock, HostStore
 from jaxgen.request import OffloadStats
 from jaxgen.sequence import Restore, Sequence
 
@@ -22,24 +21,29 @@ class Save:
 
     block: int
     key: bytes
+    has_inputs: bool = True
+    """False: it came without its layer inputs; what the device holds in their place is not its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How a context that the host knows comes back: so many blocks recomputed, the others restored."""
+    """How a context that the host knows comes back: so many blocks recomputed, the next ones projected from their layer
+    inputs, the others copied as K and V."""
 
     recompute: int
     seconds: float
+    project: int = 0
 
 
-Planner = Callable[[int, int, int, int], Split]
-"""(blocks known to the host, tokens before them, tokens free in a step, sequences that wait) -> how they come back."""
+Planner = Callable[[int, int, int, int, bool], Split]
+"""(blocks known to the host, tokens before them, tokens free in a step, sequences that wait, whether the host has the
+layer inputs of all blocks) -> how they come back."""
 
 
 class OffloadTier:
     """The host's half of the KV cache, as the scheduler and the block pool see it."""
 
-    def __init__(self, store: HostStore[Any], *, block_size: int, most_saving: int, planner: Planner) -> None:
+    def __init__(self, store: HostStore[HostBlock], *, block_size: int, most_saving: int, planner: Planner) -> None:
         """``most_saving``: blocks that may be on their way to the host at a time."""
         self.store = store
         self.counters = OffloadStats()
@@ -49,6 +53,8 @@ class OffloadTier:
         self.planner = planner
         self._candidates: OrderedDict[bytes, int] = OrderedDict()
         self._saves: list[Save] = []
+        self._without_inputs: set[int] = set()
+        """Blocks that came as K and V alone; for a time also some that were computed since."""
         self._open = True
 
     @property
@@ -67,6 +73,7 @@ class OffloadTier:
         waits = self._candidates.pop(key, None) is not None
         if waits and not self._save(block, key) and not self.store.has_place(key):
             self.counters.lost_blocks += 1
+        self._without_inputs.discard(block)
 
     def take_saves(self) -> tuple[Save, ...]:
         """What is to be copied before the step that is being planned."""
@@ -77,7 +84,7 @@ class OffloadTier:
         saves, self._saves = tuple(self._saves), []
         return saves
 
-    def saved(self, key: bytes, piece: Any) -> None:
+    def saved(self, key: bytes, piece: HostBlock | None) -> None:
         """The copy has ended; ``piece`` None: it failed."""
         if piece is None:
             self.store.give_up(key)
@@ -97,24 +104,29 @@ class OffloadTier:
             self.store.give_up(save.key)
         self._saves.clear()
         self._candidates.clear()
+        self._without_inputs.clear()
 
     def plan_restore(
         self, sequence: Sequence, first: int, keys: list[bytes], *, free_tokens: int, num_waiting: int
     ) -> Restore | None:
         """How the blocks of ``keys``, all in the store, become those from ``first`` on of a sequence that has its
-        blocks; None: it computes them all."""
+        blocks, of which these and all behind them are new; None: it computes them all."""
+        self._without_inputs.difference_update(sequence.block_table[first:])
         if not keys:
             return None
         size, counters = self._block_size, self.counters
-        split = self.planner(len(keys), first * size, free_tokens, num_waiting)
-        end = first + len(keys)
+        inputs_known = all(self.store[key].inputs is not None for key in keys)
+        split = self.planner(len(keys), first * size, free_tokens, num_waiting, inputs_known)
+        end, copied = first + len(keys), len(keys) - split.recompute - split.project
         counters.host_hit_tokens += len(keys) * size
         counters.planned_recompute_tokens += split.recompute * size
-        counters.planned_restore_tokens += (len(keys) - split.recompute) * size
+        counters.planned_project_tokens += split.project * size
+        counters.planned_restore_tokens += copied * size
         if split.recompute == len(keys):
             counters.recomputes += 1
             return None
         counters.restores += 1
+        self._without_inputs.update(sequence.block_table[end - copied : end])
         first, keys = first + split.recompute, keys[split.recompute :]
         return Restore(
             sequence,
@@ -125,6 +137,7 @@ class OffloadTier:
             first * size,
             end * size,
             split.seconds,
+            split.project,
         )
 
     def release(self, restore: Restore, *, whole: bool, seconds: float = 0.0) -> None:
@@ -134,14 +147,17 @@ class OffloadTier:
             return
         counters = self.counters
         if whole:
-            counters.restored_tokens += restore.end - restore.start
+            projected = restore.num_projected * self._block_size
+            counters.projected_tokens += projected
+            counters.restored_tokens += restore.end - restore.start - projected
             counters.predicted_seconds += restore.seconds
             counters.restore_seconds += seconds
         else:
             counters.failed_restores += 1
+            self._without_inputs.difference_update(restore.blocks)  # it computes them
 
     def _save(self, block: int, key: bytes) -> bool:
         if self.store.num_reserved >= self._most_saving or not self.store.reserve(key):
             return False
-        self._saves.append(Save(block, key))
+        self._saves.append(Save(block, key, block not in self._without_inputs))
         return True

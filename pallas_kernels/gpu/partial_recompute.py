@@ -31,8 +31,8 @@ def partial_recompute(
     cache: Float[Array, "N L 2 K B D"],
     layer: Int[Array, ""],
     x: Float[Array, "T E"],
-    weight: Float[Array, "L O E"],
-    bias: Float[Array, "L O"] | None,
+    weight: Float[Array, "M O E"],
+    bias: Float[Array, "M O"] | None,
     angles: Angles | None,
     slots: Int[Array, "T"],
     *,
@@ -56,7 +56,9 @@ def partial_recompute(
     pad = -len(slots) % (ROWS * COMPUTE)
     x = jnp.pad(x if norm is None else norm(x), ((0, pad), (0, 0)))
     slots = jnp.pad(slots, (0, pad), constant_values=shape.num_slots)
-    extra = [] if bias is None else [bias[layer, -2 * shape.kv_heads * shape.head_dim :].astype(jnp.float32)]
+    alone = len(weight) == 1
+    outputs = slice(-2 * shape.kv_heads * shape.head_dim, None)
+    extra = [] if bias is None else [bias[0 if alone else layer, outputs].astype(jnp.float32)]
     extra += [] if angles is None else [jnp.pad(angle[:, 0], ((0, pad), (0, 0))) for angle in angles]
 
     def body(cache_ref: Ref, layer_ref: Ref, x_ref: Ref, weight_ref: Ref, slots_ref: Ref, *rest: Ref) -> None:
@@ -69,7 +71,7 @@ def partial_recompute(
         @pl.when(warpgroup == COMPUTE)
         def _() -> None:
             plgpu.set_max_registers(40, action="decrease")
-            pipe.load_all(x_ref, weight_ref.at[layer_ref[0]])
+            pipe.load_all(x_ref, weight_ref.at[0 if alone else layer_ref[0]])
 
         @pl.when(warpgroup < COMPUTE)
         def _() -> None:

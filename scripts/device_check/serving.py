@@ -6,13 +6,15 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+from jaxgen.block_sizes import block_bytes
 from jaxgen.config import EngineConfig, EngineOptions
 from jaxgen.device import device_info
 from jaxgen.engine import Engine
-from jaxgen.memory_plan import DeviceMemory, block_bytes, resolve
+from jaxgen.memory_plan import resolve
 from jaxgen.programs import compile_step
 from jaxgen.request import Request, SamplingParams
 from jaxgen.token_budget import default_budget
+from jaxgen.wanted import DeviceMemory
 from scripts.device_check.comparison import compared
 from scripts.device_check.kernels import BLOCK_SIZE, kernels_for
 from scripts.device_check.part import Part, Shared

@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxgen.block_sizes import block_bytes
 from jaxgen.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from jaxgen.device import Device
 from jaxgen.kv_cache import KVCache, cache_shape
-from jaxgen.memory_plan import block_bytes
 from jaxgen.models import PackedParams, abstract_params
 from jaxgen.programs import CompiledStep
 from jaxgen.request import Request, SamplingParams

@@ -1,119 +1,122 @@
 """A streaming device, and what decodes and calibrates with it."""
 
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from jaxgen.cache_dirs import open_cache_dirs
-from jaxgen.config import OPTConfig
+from jaxgen.config import ModelConfig
 from jaxgen.device import Device, device_info
 from jaxgen.kernels import Kernels, choose, reference
-from jaxgen.layerwise import compile_layers
+from jaxgen.layerwise import compile_layers, take_apart
 from jaxgen.models import init_params
 from jaxgen.offload.calibration import load_of, time_steps
 from jaxgen.offload.layer_store import LayerStore
+from jaxgen.offload.links import Links
 from jaxgen.offload.planner import ContextCost
 from jaxgen.offload.staging import group_size
 from jaxgen.offload.stream_rates import Split, StreamRates
 from jaxgen.offload.streamed_device import StreamedDevice, Streaming
 from jaxgen.programs import compile_rows, compile_step
-from jaxgen.request import Request, SamplingParams
-from jaxgen.scheduler import Scheduler
-from jaxgen.sequence import Sequence
 from jaxgen.step import StepOutput
 from jaxgen.step_plan import StepPlan
+from scripts.offload_benchmark.generation import Generation, Runner, generate
 from scripts.offload_benchmark.settings import Setting
-
-Step = Callable[[StepPlan], StepOutput]
 
 
 @dataclass(frozen=True)
-class Generation:
-    """What a batch decoded: tokens of each sequence, and of each step in which all decoded the seconds, and how many
-    tokens were streamed, and projected of these."""
+class Mode:
+    """A way to bring contexts; ``overlap`` and ``buffers`` as Streaming has them, ``pinned`` as Links."""
 
-    tokens: list[list[int]]
-    seconds: list[float]
-    streamed: list[tuple[int, int]]
-
-
-def generate(step: Step, setting: Setting, prompt: int, length: int, batch: int) -> tuple[list[list[int]], list[float]]:
-    """Decode ``batch`` random prompts for ``length`` steps in which all decode: the tokens, and each step's seconds."""
-    config = setting.config()
-    scheduler = Scheduler(config.scheduler, config.cache)
-    draw = np.random.default_rng(0)
-    sequences = []
-    max_tokens = length + setting.prompt_steps(prompt, batch)
-    for index in range(batch):
-        ids = tuple(draw.integers(3, setting.model.vocab_size, size=prompt).tolist())
-        request = Request(f"r{index}", ids, SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True))
-        sequences.append(Sequence(request, eos_token_ids=frozenset(), arrival=index, seed=0))
-        scheduler.add(sequences[-1])
-    seconds: list[float] = []
-    while len(seconds) < length:
-        plan = scheduler.schedule()
-        decodes = len(plan.chunks) == batch == plan.num_tokens
-        started = time.perf_counter()
-        found = np.asarray(step(plan).tokens)
-        if decodes:
-            seconds.append(time.perf_counter() - started)
-        scheduler.complete(plan, [int(found[i]) for i, chunk in enumerate(plan.chunks) if chunk.samples])
-    return [sequence.tokens[prompt : prompt + length] for sequence in sequences], seconds
+    split: Split
+    overlap: bool = True
+    buffers: int = 2
+    pinned: bool = True
 
 
 class Bench:
     """A device that streams, and one that does not, where that fits."""
 
     def __init__(self, setting: Setting, kernels: Kernels) -> None:
-        self.setting, self.model, config = setting, setting.model, setting.config()
+        self.setting, self.model, self.config = setting, setting.model, setting.config()
         sizes = {name: getattr(self.model, name) for name in ("hidden_size", "num_kv_heads", "head_dim")}
         itemsize = np.dtype(self.model.dtype).itemsize
         self.cost = ContextCost.of_model(num_layers=1, **sizes, kv_itemsize=itemsize, x_itemsize=itemsize)
         group = min(setting.batch, group_size(int(self.cost.kv_bytes) * setting.block_size))
         self.chunk = group * setting.block_size
-        scheduler = config.scheduler
-        num_open = LayerStore.most_open(scheduler.token_budget, scheduler.max_num_seqs, setting.block_size)
-        programs = compile_layers(self.model, config, kernels, num_open=num_open, group=group, keep_inputs=True)
+        scheduler = self.config.scheduler
+        self.num_open = LayerStore.most_open(scheduler.token_budget, scheduler.max_num_seqs, setting.block_size)
+        self.programs = compile_layers(
+            self.model, self.config, kernels, num_open=self.num_open, group=group, keep_inputs=True
+        )
+        self.rows = compile_rows(self.model, self.config)
         self._kernels = kernels
-        params, rows = init_params(self.model, seed=0), compile_rows(self.model, config)
-        self.device = StreamedDevice(self.model, config, params, programs, rows, num_open=num_open)
+        self.link: float | None = None
+        self._ends, self._layers = take_apart(dict(init_params(self.model, seed=0)))
+        self.device = self._streamed(Links())
 
-    def run(self, split: Split, prompt: int, length: int, batch: int, *, overlap: bool = True) -> Generation:
-        """Decode with the context in host memory."""
-        asked: list[tuple[int, int]] = []
+    def _streamed(self, links: Links) -> StreamedDevice:
+        return StreamedDevice(
+            self.model,
+            self.config,
+            dict(self._ends),
+            self.programs,
+            self.rows,
+            num_open=self.num_open,
+            layers=self._layers,
+            links=links,
+        )
 
-        def noted(tokens: int) -> int:
-            asked.append((tokens, split(tokens)))
-            return asked[-1][1]
+    @cached_property
+    def _pageable(self) -> StreamedDevice:
+        return self._streamed(Links(pinned=False))
 
-        self.device.streaming = Streaming(noted, overlap)
-        tokens, seconds = generate(self.device.run, self.setting, prompt, length, batch)
-        return Generation(tokens, seconds, asked[-len(seconds) :])
+    def run(self, mode: Mode, prompt: int, length: int, batch: int) -> Generation:
+        """Decode with the context in host memory. Only the decoding meets the simulated link."""
+        device = self.device if mode.pinned else self._pageable
 
-    def expected(self, prompt: int, length: int, batch: int) -> list[list[int]]:
+        def step(plans: Sequence[StepPlan]) -> list[StepOutput | None]:
+            return [device.run(plans[0])]
+
+        def use(split: Split) -> None:
+            device.streaming = Streaming(split, mode.overlap, buffers=mode.buffers)
+
+        runner = Runner(step, use, device.wait, device.stream.links)
+        return runner.run(self.setting, (prompt, length, batch, 1), mode.split, self.link)
+
+    def predicted(self, rates: StreamRates, mode: Mode, tokens: int, project: int) -> float:
+        """Seconds of a step that streams so many tokens."""
+        unit, stack, rest = rates.unit(self.cost, self.chunk), rates.stack(tokens), tokens - project
+        if not mode.overlap:
+            return stack.seconds_without_overlap(project, rest, unit=unit)
+        if mode.buffers == 1:
+            context = unit.makespan(project, rest, chunk=self.chunk)
+            return stack.other_seconds + stack.layers * (context + stack.device_seconds)
+        return stack.seconds(project, rest, unit=unit, chunk=self.chunk)
+
+    def expected(self, prompt: int, length: int, batch: int, column: int = 0) -> list[list[int]]:
         """Tokens of the whole step, with all of the cache on the device."""
-        return generate(self._whole.run, self.setting, prompt, length, batch)[0]
+        return generate(self._whole.run, self.setting, prompt, length, batch, column=column)[0]
 
     @cached_property
     def _whole(self) -> Device:
-        compiled = compile_step(self.model, self.setting.config(), self._kernels)
-        return Device(self.model, self.setting.config(), init_params(self.model, seed=0), compiled)
+        compiled = compile_step(self.model, self.config, self._kernels)
+        return Device(self.model, self.config, init_params(self.model, seed=0), compiled)
 
     def calibrate(self, batch: int, steps: int) -> StreamRates:
         """In steps without overlap, of which half transfer all, and half project all."""
-        config, size = self.setting.config(), self.setting.block_size
-        loads = [load_of(config, rows=batch, blocks=prompt // size) for prompt in self.setting.calibrated]
+        size = self.setting.block_size
+        loads = [load_of(self.config, rows=batch, blocks=prompt // size) for prompt in self.setting.calibrated]
         return StreamRates.fit(time_steps(self.device, loads, steps=steps, project=True), self.model.num_layers)
 
     def set_link(self, bytes_per_second: float | None) -> None:
-        for link in (self.device.stream.up, self.device.stream.down):
-            link.bytes_per_second = bytes_per_second
+        self.link = bytes_per_second
+        self.device.stream.links.simulate(bytes_per_second)
 
 
-def kernels_here(model: OPTConfig, block_size: int) -> Kernels:
+def kernels_here(model: ModelConfig, block_size: int) -> Kernels:
     """What ``jaxgen serve`` would choose, with weights as they are."""
     folder = open_cache_dirs().kernels
     if folder is None:

@@ -1,0 +1,81 @@
+"""K and V of whole blocks made again from their layer inputs, all layers in one program (KVPR, arXiv 2411.17089)."""
+
+import time
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxgen.config import CacheConfig, ModelConfig
+from jaxgen.device import Device
+from jaxgen.kv_cache import KVCache
+from jaxgen.models import LAYERS, Graph, PackedParams, bind, graph_of
+from jaxgen.models.layers import fold_layers, project
+
+MEASURED_RUNS = 3
+
+
+class Projection:
+    """The program for at most ``group`` blocks that follow one another. Compiles when made."""
+
+    def __init__(self, model: ModelConfig, cache: CacheConfig, device: Device, *, group: int) -> None:
+        """``device``'s cache keeps inputs."""
+        self.group = group
+        self._device, self._nowhere = device, (cache.num_blocks,) * group
+        self._piece = jax.ShapeDtypeStruct((model.num_layers, cache.block_size, model.hidden_size), model.dtype)
+        self._tokens = group * cache.block_size
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (device.params, device.cache))
+        ids, scalar = jax.ShapeDtypeStruct((group,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
+        run = jax.jit(partial(project_blocks, graph_of(model)), donate_argnums=1)
+        self._run = run.lower(*shapes, ids, scalar, scalar, *[self._piece] * group).compile()
+
+    def __call__(self, blocks: tuple[int, ...], start: int, pieces: tuple[jax.Array, ...]) -> None:
+        """Put layer inputs, [L, B, E] a block, and the K and V that are theirs into blocks of the device's cache.
+
+        ``start``: the position of the first block's first token.
+        """
+        count, device = len(blocks), self._device
+        ids = np.zeros(self.group, np.int32)
+        ids[:count] = blocks
+        pieces += (pieces[0],) * (self.group - count)
+        device.cache = self._run(device.params, device.cache, ids, np.int32(count), np.int32(start), *pieces)
+
+    def measure(self) -> float:
+        """Seconds a token, from the fastest of some runs of a whole group that write nowhere. Waits for the device."""
+        pieces = (jnp.zeros(self._piece.shape, self._piece.dtype),) * self.group
+        seconds = []
+        for _ in range(MEASURED_RUNS):
+            self._device.wait()
+            started = time.perf_counter()
+            self(self._nowhere, 0, pieces)
+            self._device.wait()
+            seconds.append(time.perf_counter() - started)
+        return min(seconds) / self._tokens
+
+
+def project_blocks(
+    graph: Graph,
+    params: PackedParams,
+    cache: KVCache,
+    ids: Int[Array, "m"],
+    count: Int[Array, ""],
+    start: Int[Array, ""],
+    *pieces: Float[Array, "L B E"],
+) -> KVCache:
+    """The cache with the first ``count`` of m pieces of layer inputs, and K and V projected from them, as its blocks
+    ``ids[:count]``, which hold consecutive tokens from position ``start`` on. An id past the last block: nowhere."""
+    m, (N, L, _, _, B, _) = len(ids), cache.data.shape
+    layers: Any = getattr(bind(graph, params), LAYERS)
+    angles = layers.angles(start + jnp.arange(m * B, dtype=jnp.int32))
+    inputs = jnp.stack(pieces)
+    blocks = jnp.where(jnp.arange(m) < count, ids, N)
+    slots = (blocks[:, None] * B + jnp.arange(B)).reshape(m * B)
+
+    def of_layer(layer: Any, index: Int[Array, ""], cache: KVCache) -> KVCache:
+        return project(layer, inputs[:, index].reshape(m * B, -1), cache, index, slots, angles, count * B)
+
+    projected: KVCache = fold_layers(layers, L, of_layer, cache.scatter_inputs(ids, count, inputs))
+    return projected

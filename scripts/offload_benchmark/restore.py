@@ -1,0 +1,206 @@
+"""How long a context that left the device takes to come back: copied, computed again, or both as planned.
+
+One context of random tokens is computed, pushed out by another, and asked for again under each policy in turn.
+"""
+
+import copy
+import random
+import time
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from jaxgen.block_sizes import block_bytes
+from jaxgen.config import CacheConfig, EngineConfig, ModelConfig, OffloadConfig, OffloadPolicy, SchedulerConfig
+from jaxgen.engine import Engine
+from jaxgen.kernels import Kernels
+from jaxgen.models import init_params
+from jaxgen.offload.build import Offload, context_cost, group_sizes, make_planner
+from jaxgen.offload.planner import Rates, TokenSeconds
+from jaxgen.offload.tier import Planner, Split
+from jaxgen.programs import compile_step
+from jaxgen.request import Request, SamplingParams
+
+BLOCK_SIZE = 64
+SPEEDS = (1.0, 2.0, 4.0)
+"""Of scaled links, beside the one that transfers a context in the time that computing it takes."""
+HALVED_RESTORES = 6
+POLICIES: tuple[OffloadPolicy, ...] = ("transfer", "recompute", "plan")
+
+
+def build(model: ModelConfig, kernels: Kernels, tokens: int, budget: int, *, inputs: bool = False) -> Engine:
+    """An engine whose cache holds one context and a little more, and whose host memory holds several, with ``inputs``
+    those of the layers too."""
+    blocks = -(-tokens // BLOCK_SIZE) + 4
+    config = EngineConfig(
+        CacheConfig(BLOCK_SIZE, blocks, inputs),
+        SchedulerConfig(budget, 1, tokens + BLOCK_SIZE),
+        seed=0,
+        max_logit_bias=4,
+        offload=OffloadConfig(4 * blocks),
+    )
+    compiled = compile_step(model, config, kernels)
+    return Engine(model, config, dict(init_params(model, 0)), frozenset(), compiled=compiled)
+
+
+def first_token(engine: Engine, name: str, prompt: tuple[int, ...]) -> float:
+    """Seconds from a request to its only token."""
+    started = time.perf_counter()
+    engine.add(Request(name, prompt, SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)))
+    while not engine.step():
+        pass
+    return time.perf_counter() - started
+
+
+def settle(engine: Engine) -> None:
+    """Until everything that leaves the device is on the host."""
+    while engine.has_work:
+        engine.step()
+
+
+class Measurement:
+    """One context, and another that pushes it out."""
+
+    def __init__(self, engine: Engine, tokens: int):
+        assert engine.offload is not None
+        self.engine = engine
+        self.offload: Offload = engine.offload
+        self.token_bytes = block_bytes(engine.model, BLOCK_SIZE) / BLOCK_SIZE
+        self.rng = random.Random(0)
+        self.count = 0
+        self.context = self.prompt(tokens)
+        self.filler = self.prompt(tokens - BLOCK_SIZE)
+        self.link: float | None = None
+        self.computed_seconds = self.run(self.context)
+        self.push_out()
+
+    @property
+    def balanced_link(self) -> float:
+        """Bytes a second that would transfer the context in the time that computing it took."""
+        return len(self.context) * self.token_bytes / self.computed_seconds
+
+    def prompt(self, tokens: int) -> tuple[int, ...]:
+        return tuple(self.rng.choices(range(1, 500), k=tokens))
+
+    def run(self, prompt: tuple[int, ...]) -> float:
+        self.count += 1
+        seconds = first_token(self.engine, str(self.count), prompt)
+        settle(self.engine)
+        return seconds
+
+    def simulate(self, bytes_per_second: float | None) -> None:
+        """The link from now on; what is known of it stays."""
+        self.link = bytes_per_second
+        self.offload.mover.simulate(bytes_per_second)
+
+    def push_out(self) -> None:
+        """Fill the cache with the other context, over the real link. What the engine knows of the link stays."""
+        offload = self.offload
+        known = copy.deepcopy(offload.meter.restore)
+        offload.mover.simulate(None)
+        offload.tier.planner = self.planners()["transfer"]
+        self.run(self.filler)
+        offload.mover.simulate(self.link)
+        offload.meter.restore = known
+
+    def planners(self) -> dict[str, Planner]:
+        """The ways to compare."""
+        model, config, meter = self.engine.model, self.engine.config, self.offload.meter
+        assert config.offload is not None
+        made: dict[str, Planner] = {}
+        for policy in POLICIES:
+            made[policy] = make_planner(model, replace(config, offload=replace(config.offload, policy=policy)), meter)
+        if config.cache.keep_inputs:
+            plan = made["plan"]
+            made["project"] = lambda blocks, *_: Split(0, 0.0, blocks)
+            made["plan without inputs"] = lambda blocks, start, free_tokens, num_waiting, _: plan(
+                blocks, start, free_tokens, num_waiting, False
+            )
+        return made
+
+    def restore(self, way: str) -> tuple[float, float, Split]:
+        """Seconds to the first token, seconds predicted before, and what was planned."""
+        tier, planner = self.offload.tier, self.planners()[way]
+        noted = [(Split(0, 0.0), 0.0)]  # of a context that has not left the device
+
+        def noting(blocks: int, start: int, free_tokens: int, num_waiting: int, inputs_known: bool) -> Split:
+            split = planner(blocks, start, free_tokens, num_waiting, inputs_known)
+            noted.append((split, self._predicted(split, blocks, start, free_tokens)))
+            return split
+
+        tier.planner = noting
+        seconds = self.run(self.context)
+        self.push_out()
+        split, predicted = noted[-1]
+        return seconds, predicted, split
+
+    def _predicted(self, split: Split, blocks: int, start: int, free_tokens: int) -> float:
+        """Until the first token: the context, and the step of the rest of the prompt."""
+        model, config = self.engine.model, self.engine.config
+        cost = context_cost(model, config)
+        rates = self.offload.meter.rates(cost.projection_flops)
+        assert rates is not None, "steps and copies were timed"
+        seconds = split.seconds
+        if split.recompute == blocks:
+            seconds = self._compute_seconds(rates, start, blocks * BLOCK_SIZE, free_tokens)
+        elif split.project == blocks:
+            unit, copied = TokenSeconds.of(cost, rates, BLOCK_SIZE), group_sizes(model, config.cache)[1] * BLOCK_SIZE
+            seconds = unit.makespan(blocks * BLOCK_SIZE, 0, chunk=copied)
+        behind = start + blocks * BLOCK_SIZE
+        rest = len(self.context) - behind
+        steps = -(-rest // free_tokens)
+        return seconds + steps * rates.step_seconds + rates.seconds_per_position * rest * (behind + rest / 2)
+
+    def _compute_seconds(self, rates: Rates, start: int, tokens: int, free_tokens: int) -> float:
+        """Of so many tokens from ``start`` on, by ordinary chunks."""
+        attended = tokens * (start + tokens / 2)
+        return tokens * rates.step_seconds / free_tokens + rates.seconds_per_position * attended
+
+
+def measure(measurement: Measurement, bandwidth: float | None, repeats: int) -> dict[str, Any]:
+    """At ``bandwidth`` bytes per second; None: what the machine has. Times are medians, in seconds."""
+    offload = measurement.offload
+    measurement.simulate(bandwidth)
+    offload.mover.measure()
+    ways = tuple(measurement.planners())
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    predicted: dict[str, list[float]] = {way: [] for way in ways}
+    planned = Split(0, 0.0)
+    for _ in range(repeats):
+        for way in ways:
+            took, expected, split = measurement.restore(way)
+            seconds[way].append(took)
+            predicted[way].append(expected)
+            if way == "plan":
+                planned = split
+    medians = {way: median(values) for way, values in seconds.items()}
+    return {
+        "link": bandwidth,
+        "measured_link": offload.meter.restore.bytes_per_second,
+        "tokens": len(measurement.context),
+        "computed_tokens": planned.recompute * BLOCK_SIZE,
+        "projected_tokens": planned.project * BLOCK_SIZE,
+        "seconds": medians,
+        "predicted_seconds": {way: median(values) for way, values in predicted.items()},
+        "prediction_errors": {way: median(map(_error, predicted[way], seconds[way])) for way in ways},
+        "gain": min(medians["transfer"], medians["recompute"]) / medians["plan"],
+    }
+
+
+def halved(measurement: Measurement) -> dict[str, Any]:
+    """The error of each transfer's prediction after the fastest of the scaled links carries half of what it did."""
+    link = max(SPEEDS) * measurement.balanced_link
+    measurement.simulate(link)
+    measurement.offload.mover.measure()
+    measurement.simulate(link / 2)
+    found = [measurement.restore("transfer") for _ in range(HALVED_RESTORES)]
+    return {"link": link, "halved_errors": [_error(predicted, seconds) for seconds, predicted, _ in found]}
+
+
+def restore_links(*, scaled: bool) -> tuple[float | None, ...]:
+    """Bytes a second, None the machine's own; scaled ones as parts of the balanced link."""
+    return SPEEDS if scaled else (4e9, 16e9, None)
+
+
+def _error(predicted: float, seconds: float) -> float:
+    return abs(predicted - seconds) / seconds
