@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 COMMANDS = {
     "serve": ("server.serve", "serve a model over HTTP"),
+    "config": ("server.show_config", "print what serve would run with, from flags, environment and file"),
     "tune": ("server.tune", "measure the token budget of a model on this device"),
     "verify-determinism": ("server.verify", "show that a request's bits do not depend on its neighbours"),
     "convert-weights": ("weights.convert", "convert a Hugging Face checkpoint to jaxgen's own format"),

@@ -1,0 +1,147 @@
+"""The flags of ``jaxgen serve``, from the command line, the environment or a file, in this order."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import configargparse
+
+from jaxgen.config import DTYPES, KERNEL_CHOICES, KV_RESIDENCIES, OFFLOAD_POLICIES, EngineOptions
+from jaxgen.offload.host_dtype import HOST_DTYPES
+from server.config import DEFAULT_CONFIG, ServerConfig
+
+LIMITS = {
+    "max_body_bytes": "longest body",
+    "max_prompts": "most prompts",
+    "max_n": "largest n and best_of",
+    "max_choices": "most completions, prompts x best_of",
+    "max_stop_length": "longest stop string, characters",
+    "max_stop_token_ids": "most stop_token_ids",
+    "max_logit_bias": "most logit_bias entries",
+    "max_queued_requests": "most completions that wait for their first token; beyond, 429",
+    "max_queued_tokens": "most tokens in their prompts; beyond, 429",
+}
+"""Fields of ServerConfig that have a flag of their own."""
+
+
+def make_parser(command: str = "serve") -> configargparse.ArgumentParser:
+    """Every flag can also be set as an environment variable JAXGEN_<FLAG>, and in a file of ``--config``."""
+    parser = configargparse.ArgumentParser(
+        prog=f"jaxgen {command}",
+        config_file_parser_class=configargparse.YAMLConfigFileParser,
+        description="Serve a model at /v1/completions and /v1/chat/completions.",
+        auto_env_var_prefix="JAXGEN_",
+        formatter_class=configargparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", is_config_file=True, metavar="FILE", help="YAML with these flags, without dashes")
+    model = parser.add_argument_group("model")
+    model.add_argument("--model", help="directory or hub id; without it the embedded default")
+    model.add_argument("--served-model-name", help="name in the API (default: as given to --model)")
+    model.add_argument(
+        "--dtype",
+        choices=("auto", *DTYPES),
+        default="auto",
+        help="auto: the checkpoint's own, or float32 where the device computes that faster",
+    )
+    model.add_argument("--chat-template", type=Path, help="file with a Jinja template (default: the model's own)")
+    engine = parser.add_argument_group("engine")
+    engine.add_argument(
+        "--kernels",
+        choices=KERNEL_CHOICES,
+        default="auto",
+        help="auto: the fastest for the device; xla: XLA's everywhere",
+    )
+    engine.add_argument("--max-model-len", type=int, help="longest prompt + answer, tokens (default: what fits)")
+    engine.add_argument(
+        "--token-budget",
+        "--max-num-batched-tokens",
+        type=int,
+        help="tokens in every step (default: as jaxgen tune measured, else a rule for the device)",
+    )
+    engine.add_argument("--max-num-seqs", type=int, help="most sequences in a step")
+    engine.add_argument("--block-size", type=int, help="tokens in a block of the KV cache")
+    engine.add_argument("--num-blocks", type=int, help="blocks in the KV cache (default: what fits)")
+    engine.add_argument(
+        "--gpu-memory-utilization", type=float, default=0.9, help="share of an accelerator's memory to use"
+    )
+    engine.add_argument(
+        "--enable-prefix-caching",
+        dest="prefix_caching",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="keep the KV of full blocks for later requests that begin alike",
+    )
+    engine.add_argument(
+        "--kv-offloading-size",
+        type=float,
+        default=0.0,
+        help="GiB of host memory for KV blocks that leave the device, or for all (0: none)",
+    )
+    engine.add_argument(
+        "--kv-offload-policy",
+        choices=OFFLOAD_POLICIES,
+        default="plan",
+        help="how they come back: as measured rates say, all copied, or all computed again",
+    )
+    engine.add_argument(
+        "--kv-residency",
+        choices=KV_RESIDENCIES,
+        default="device",
+        help="where the KV cache is; host: in --kv-offloading-size GiB of host memory, and each step brings it to the "
+        "device layer by layer; auto: there if the device cannot hold the longest sequence",
+    )
+    engine.add_argument(
+        "--kv-host-dtype",
+        choices=HOST_DTYPES,
+        default="auto",
+        help="auto: as on the device, to the bit; int8, int4: quantised by groups, with an error",
+    )
+    engine.add_argument(
+        "--kv-offload-inputs",
+        action="store_true",
+        help="keep layer inputs too, from which K and V are made again: fewer bytes to copy back where attention has "
+        "as many KV heads as heads, more memory on device and host",
+    )
+    engine.add_argument(
+        "--single-shape",
+        action="store_true",
+        help="one program for all steps, even where a narrow one for decodes is faster and gives the same bits",
+    )
+    engine.add_argument("--seed", type=int, help="makes requests without a seed repeatable, in order of arrival")
+    cache = parser.add_argument_group("cache")
+    cache.add_argument("--cache-dir", type=Path, help="keeps what speeds up the next start (default: the user's cache)")
+    cache.add_argument(
+        "--no-compilation-cache",
+        dest="compilation_cache",
+        action="store_false",
+        help="compile at every start, and keep no compiled program",
+    )
+    server = parser.add_argument_group("server")
+    server.add_argument("--host", default="127.0.0.1")
+    server.add_argument("--port", type=int, default=8000)
+    server.add_argument(
+        "--api-key",
+        action="append",
+        help="asked of every request; may be repeated; better set as JAXGEN_API_KEY, since ps shows flags",
+    )
+    server.add_argument(
+        "--api-key-file", type=Path, help="further keys, one a line; read again when it changes, without a restart"
+    )
+    limits = parser.add_argument_group("limits")
+    for name, what in LIMITS.items():
+        limits.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(DEFAULT_CONFIG, name), help=what)
+    server.add_argument("--shutdown-timeout", type=float, default=30.0, help="seconds running requests get at SIGTERM")
+    return parser
+
+
+def engine_options(args: Any) -> EngineOptions:
+    """What the flags ask of the engine."""
+    names = EngineOptions.__dataclass_fields__
+    return EngineOptions(**{name: getattr(args, name) for name in names})
+
+
+def server_config(args: Any) -> ServerConfig:
+    """What they ask of the server. Raises ConfigError."""
+    limits = {name: getattr(args, name) for name in LIMITS}
+    return ServerConfig(api_keys=tuple(args.api_key or ()), api_key_file=args.api_key_file, **limits)
