@@ -8,10 +8,10 @@ from typing import Any
 from uuid import uuid4
 
 from jaxgen.request import EngineClient, Request, choice_seed
-from server.choice import Choice
+from server.choice import Choice, Piece
 from server.errors import as_api_error
 from server.generation import Generation
-from server.logprobs import Logprobs
+from server.logprobs import Logprobs, prompt_logprobs_json
 from server.params import CompletionParams
 from server.prompts import Prompt
 from server.sse import DONE, sse_event
@@ -55,6 +55,8 @@ class Answer(ABC):
         self._model = engine.model.name
         self._prompts = prompts
         self._params = params
+        self._tokenizer = engine.tokenizer
+        self._told: set[int] = set()
         self.choices = [
             self._choice(engine, prompt, i, j, logprobs())
             for i, prompt in enumerate(prompts)
@@ -73,6 +75,26 @@ class Answer(ABC):
     @abstractmethod
     def _chunk_object(self) -> str:
         """What ``object`` says in events."""
+
+    def _prompt_extras(self, choice: Choice) -> dict[str, Any]:
+        """What was asked for of the choice's prompt, once for a choice."""
+        extras: dict[str, Any] = {}
+        if choice.index not in self._told:
+            self._told.add(choice.index)
+            if self._params.return_token_ids:
+                extras["prompt_token_ids"] = choice.prompt.tokens
+            if self._params.prompt_logprobs is not None:
+                known = choice.prompt_logprobs
+                extras["prompt_logprobs"] = prompt_logprobs_json(self._tokenizer, known, self._params.prompt_logprobs)
+        return extras
+
+    def _chunk_extras(self) -> dict[str, Any]:
+        """What an event has beside its choice."""
+        return {}
+
+    def _token_extras(self, piece: Piece) -> dict[str, Any]:
+        """What was asked for of the tokens generated."""
+        return {"token_ids": piece.token_ids} if self._params.return_token_ids else {}
 
     async def events(self, generation: Generation, first: Iterable[Choice]) -> AsyncGenerator[list[bytes], None]:
         """Server-sent events, in the groups to write together. An error ends them without [DONE]."""
@@ -103,7 +125,7 @@ class Answer(ABC):
 
     def _chunks(self, choice: Choice) -> Iterator[bytes]:
         for piece in self._pieces(choice):
-            chunk = {**self._head(self._chunk_object), "choices": [piece]}
+            chunk = {**self._head(self._chunk_object), "choices": [piece], **self._chunk_extras()}
             if self._params.continuous_usage:
                 chunk["usage"] = Usage(len(choice.prompt.tokens), choice.num_tokens, choice.cached_tokens).as_json()
             elif self._params.include_usage:

@@ -41,8 +41,13 @@ class ChatCompletion(Answer):
         for choice in self.choices:
             piece = choice.take()
             message = {"role": "assistant", "content": piece.text, "refusal": None}
-            choices.append(_choice_json(choice.index, "message", message, piece.logprobs, piece.finish_reason))
-        return {**self._head("chat.completion"), "choices": choices, "usage": self._usage().as_json()}
+            made = _choice_json(choice.index, "message", message, piece.logprobs, piece.finish_reason)
+            choices.append(made | self._token_extras(piece))
+        usage = self._usage().as_json()
+        return {**self._head("chat.completion"), "choices": choices, "usage": usage, **self._chunk_extras()}
+
+    def _chunk_extras(self) -> dict[str, Any]:
+        return self._prompt_extras(self.choices[0])  # all have one prompt
 
     def _pieces(self, choice: Choice) -> Iterator[dict[str, Any]]:
         """The role first, then text, then the reason of the end with nothing else, as OpenAI's own server has it."""
@@ -50,8 +55,9 @@ class ChatCompletion(Answer):
         if index not in self._begun:
             self._begun.add(index)
             yield _choice_json(index, "delta", {"role": "assistant", "content": ""}, None, None)
-        if piece.text or (piece.logprobs is not None and piece.logprobs["content"]):
-            yield _choice_json(index, "delta", {"content": piece.text}, piece.logprobs, None)
+        extras = self._token_extras(piece)
+        if piece.text or any(extras.values()) or (piece.logprobs is not None and piece.logprobs["content"]):
+            yield _choice_json(index, "delta", {"content": piece.text}, piece.logprobs, None) | extras
         if piece.finish_reason is not None:
             yield _choice_json(index, "delta", {}, None, piece.finish_reason)
 

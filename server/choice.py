@@ -1,9 +1,9 @@
 """One completion as it grows: token events in; text, log-probabilities and a finish reason out, in pieces or whole."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxgen.request import FinishReason, Request, TokenEvent
+from jaxgen.request import FinishReason, Request, TokenEvent, TokenLogprobs
 from jaxgen.tokenizer import Tokenizer
 from server.errors import ApiError
 from server.logprobs import Logprobs
@@ -18,6 +18,7 @@ class Piece:
     text: str
     logprobs: dict[str, Any] | None
     finish_reason: str | None
+    token_ids: tuple[int, ...] = ()
 
 
 class Choice:
@@ -39,16 +40,20 @@ class Choice:
         self.prompt = prompt
         self.request = request
         self.num_tokens = 0
+        self.prompt_logprobs: tuple[TokenLogprobs | None, ...] = ()
+        """With as many alternatives as were asked for, if any were."""
         self.cached_tokens = 0
         self.finish_reason: str | None = None
         self._tokenizer = tokenizer
         self._echo = params.echo
         self._show_logprobs = params.logprobs is not None
+        self._num_echoed = params.logprobs or 0
         sampling = params.sampling
         self._stream = tokenizer.text_stream(prompt=prompt.tokens, stop=sampling.stop, min_tokens=sampling.min_tokens)
         self._begun = False
         self._told_finish = False
         self._text: list[str] = []
+        self._token_ids: list[int] = []
         self._length = 0
         self._prompt_length = 0
         self._logprobs = logprobs
@@ -73,6 +78,7 @@ class Choice:
         if not self._begun:
             self._begun = True
             self.cached_tokens = event.cached_tokens or 0
+            self.prompt_logprobs = event.prompt_logprobs or ()
             if self._echo:
                 self._echo_prompt(event)
         if event.token is not None:
@@ -89,11 +95,14 @@ class Choice:
         ended = self.finish_reason is not None
         self._told_finish = ended
         logprobs = self._logprobs.take(self._length, ended=ended) if self._show_logprobs else None
-        return Piece(text, logprobs, self.finish_reason)
+        token_ids = tuple(self._token_ids)
+        self._token_ids.clear()
+        return Piece(text, logprobs, self.finish_reason, token_ids)
 
     def _add_token(self, event: TokenEvent) -> None:
         assert event.token is not None
         self.num_tokens += 1
+        self._token_ids.append(event.token)
         if event.logprobs is not None:
             self._logprob_sum += event.logprobs.logprob
             if self._show_logprobs:
@@ -115,7 +124,8 @@ class Choice:
         if self._show_logprobs:
             known = event.prompt_logprobs or (None,) * len(prompt.tokens)
             for token, logprobs, offset in zip(prompt.tokens, known, prompt.offsets, strict=True):
-                self._logprobs.append(self._tokenizer, token, logprobs, offset)
+                echoed = None if logprobs is None else replace(logprobs, top=logprobs.top[: self._num_echoed])
+                self._logprobs.append(self._tokenizer, token, echoed, offset)
 
 
 def _given_up(event: TokenEvent) -> ApiError:

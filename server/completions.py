@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxgen.request import EngineClient
 from server.answer import Answer
-from server.choice import Choice, Piece
+from server.choice import Choice
 from server.endpoint import GeneratingEndpoint
 from server.logprobs import LogprobList
 from server.params import CompletionParams, resolve_params
@@ -33,7 +33,7 @@ class Completion(Answer):
     def whole(self) -> dict[str, Any]:
         """The answer in one object; of best_of candidates the n with the highest mean log-probability."""
         chosen = [choice for i in range(len(self._prompts)) for choice in self._best(i)]
-        choices = [_choice_json(index, choice.take()) for index, choice in enumerate(chosen)]
+        choices = [self._choice_json(index, choice) for index, choice in enumerate(chosen)]
         return {**self._head(self._chunk_object), "choices": choices, "usage": self._usage().as_json()}
 
     def _best(self, i: int) -> Sequence[Choice]:
@@ -44,13 +44,15 @@ class Completion(Answer):
         return sorted(candidates, key=lambda choice: -choice.mean_logprob)[:n]
 
     def _pieces(self, choice: Choice) -> Iterator[dict[str, Any]]:
-        yield _choice_json(choice.index, choice.take())
+        yield self._choice_json(choice.index, choice)
 
-
-def _choice_json(index: int, piece: Piece) -> dict[str, Any]:
-    return {
-        "index": index,
-        "text": piece.text,
-        "logprobs": piece.logprobs,
-        "finish_reason": piece.finish_reason,
-    }
+    def _choice_json(self, index: int, choice: Choice) -> dict[str, Any]:
+        piece = choice.take()
+        return {
+            "index": index,
+            "text": piece.text,
+            "logprobs": piece.logprobs,
+            "finish_reason": piece.finish_reason,
+            **self._prompt_extras(choice),
+            **self._token_extras(piece),
+        }

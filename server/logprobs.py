@@ -1,5 +1,6 @@
 """Log-probabilities in OpenAI's shapes: of text completions, and of chat completions."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -103,3 +104,30 @@ def _entry(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
         "logprob": max(logprob, LOWEST),
         "bytes": list(exact) if exact else None,
     }
+
+
+def prompt_logprobs_json(
+    tokenizer: Tokenizer, known: Iterable[TokenLogprobs | None], count: int
+) -> list[dict[str, Any] | None]:
+    """Of each token of a prompt, in vLLM's shape: by token id, the token itself and its ``count`` best alternatives.
+
+    ``rank`` 1 is the most probable; None: it is not among those looked at.
+    """
+    found: list[dict[str, Any] | None] = []
+    for one in known:
+        if one is None:
+            found.append(None)
+            continue
+        ranks = {token: rank for rank, (token, _) in enumerate(one.top, 1)}
+        shown = {one.token: one.logprob} | dict(one.top[:count])
+        found.append(
+            {
+                str(token): {
+                    "logprob": max(value, LOWEST),
+                    "rank": ranks.get(token),
+                    "decoded_token": tokenizer.token_text(token),
+                }
+                for token, value in shown.items()
+            }
+        )
+    return found

@@ -24,6 +24,9 @@ class CompletionParams:
     include_usage: bool
     continuous_usage: bool
     cache_salt: str | None
+    prompt_logprobs: int | None = None
+    """Alternatives to show of each token of the prompt; None: do not show them."""
+    return_token_ids: bool = False
 
     def within(self, room: int) -> "CompletionParams":
         """With at most ``room`` tokens to generate. Raises ApiError 400 where more are asked for at least."""
@@ -41,6 +44,7 @@ def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConf
         raise bad_request("suffix is not supported: this server continues prompts and does not insert.", "suffix")
     n = _n(body, config)
     best_of = _best_of(body, n, config)
+    echoed = body.logprobs if body.echo else None
     if body.logprobs is not None and not 0 <= body.logprobs <= MAX_LOGPROBS:
         raise bad_request(
             f"logprobs must be between 0 and {MAX_LOGPROBS} (OpenAI's own limit is 5), not {body.logprobs}.", "logprobs"
@@ -51,7 +55,7 @@ def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConf
         config,
         max_tokens=_or(body.max_tokens, DEFAULT_MAX_TOKENS),
         logprobs=0 if best_of > n and body.logprobs is None else body.logprobs,
-        prompt_logprobs=body.logprobs if body.echo else None,
+        prompt_logprobs=_most(echoed, _prompt_logprobs(body)),
     )
     return _params(body, sampling, n=n, best_of=best_of, echo=bool(body.echo), logprobs=body.logprobs)
 
@@ -70,7 +74,9 @@ def resolve_chat_params(body: ChatRequest, model: ModelInfo, config: ServerConfi
     n = _n(body, config)
     logprobs = _or(body.top_logprobs, 0) if body.logprobs else None
     most = _or(most_tokens(body), model.max_model_len)
-    sampling = _sampling(body, model, config, max_tokens=most, logprobs=logprobs, prompt_logprobs=None)
+    sampling = _sampling(
+        body, model, config, max_tokens=most, logprobs=logprobs, prompt_logprobs=_prompt_logprobs(body)
+    )
     return _params(body, sampling, n=n, best_of=n, echo=False, logprobs=logprobs)
 
 
@@ -103,7 +109,26 @@ def _params(
         include_usage=bool(options.include_usage),
         continuous_usage=bool(options.continuous_usage_stats),
         cache_salt=body.cache_salt,
+        prompt_logprobs=_prompt_logprobs(body),
+        return_token_ids=bool(body.return_token_ids),
     )
+
+
+def _prompt_logprobs(body: SamplingFields) -> int | None:
+    asked = body.prompt_logprobs
+    if asked is None:
+        return None
+    if body.stream:
+        raise bad_request(
+            "prompt_logprobs cannot be streamed: they are of the prompt, not of an answer.", "prompt_logprobs"
+        )
+    if not 0 <= asked <= MAX_LOGPROBS:
+        raise bad_request(f"prompt_logprobs must be between 0 and {MAX_LOGPROBS}, not {asked}.", "prompt_logprobs")
+    return asked
+
+
+def _most(*counts: int | None) -> int | None:
+    return max((count for count in counts if count is not None), default=None)
 
 
 def _n(body: SamplingFields, config: ServerConfig) -> int:

@@ -40,7 +40,8 @@ def join(pieces: list[Piece]) -> Piece:
         assert piece.logprobs is not None
         for name, values in piece.logprobs.items():
             logprobs.setdefault(name, []).extend(values)
-    return Piece("".join(piece.text for piece in pieces), logprobs, pieces[-1].finish_reason)
+    token_ids = tuple(token for piece in pieces for token in piece.token_ids)
+    return Piece("".join(piece.text for piece in pieces), logprobs, pieces[-1].finish_reason, token_ids)
 
 
 @settings(deadline=None)

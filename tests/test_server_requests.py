@@ -21,6 +21,7 @@ FIELDS = sorted(CompletionRequest.model_fields)
 REACHES_THE_ENGINE: list[tuple[str, Any, str, Any]] = [
     ("max_tokens", 5, "max_tokens", 5),
     ("min_tokens", 4, "min_tokens", 4),
+    ("prompt_logprobs", 3, "prompt_logprobs", 3),
     ("temperature", 0, "temperature", 0.0),
     ("temperature", 1.5, "temperature", 1.5),
     ("top_p", 0.5, "top_p", 0.5),
@@ -88,6 +89,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("max_tokens", 5.0, "valid integer"),
     ("min_tokens", 17, "between 0 and max_tokens (16)"),
     ("min_tokens", -1, "between 0 and max_tokens"),
+    ("prompt_logprobs", 21, "between 0 and 20"),
+    ("return_token_ids", 1, "valid boolean"),
     ("temperature", -0.1, "between 0 and 2"),
     ("temperature", 2.5, "between 0 and 2"),
     ("temperature", True, "valid number"),
@@ -175,6 +178,7 @@ def test_every_field_has_a_test_of_its_refusal_and_one_of_its_use() -> None:
         "suffix",
         "user",
         "cache_salt",
+        "return_token_ids",
     }
     assert {row[0] for row in REACHES_THE_ENGINE} | used_elsewhere == set(FIELDS)
     assert {row[0] for row in REFUSED} == set(FIELDS) | {"nonsense"}
