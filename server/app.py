@@ -22,6 +22,7 @@ from server.endpoint import Services, model_not_found
 from server.errors import ApiError, api_error, client_left, http_exception, unexpected_error
 from server.lifecycle import Lifecycle
 from server.metrics import Metrics
+from server.openapi import Description
 from server.prompts import PromptReader
 from server.queue import Queue
 from server.request_id import RequestIdMiddleware
@@ -43,6 +44,7 @@ def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> S
     conversations = Conversations(engine, prompts)
     services = Services(engine, config, lifecycle, Queue(engine, config), metrics, prompts, conversations)
     tokens = TokensEndpoint(services)
+    description = Description(engine.model, config, version("jaxgen"))
     app = Starlette(
         routes=[
             Route("/v1/completions", CompletionsEndpoint(services), methods=["POST"]),
@@ -52,6 +54,8 @@ def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> S
             Route("/v1/models", models.list),
             Route("/v1/models/{model:path}", models.get),
             Route("/version", _version),
+            Route("/capabilities", description.capabilities),
+            Route("/openapi.json", description.openapi),
             Route("/health", probes.health),
             Route("/ready", probes.ready),
             Route("/metrics", _metrics_route(metrics)),

@@ -1,0 +1,135 @@
+"""What the server can do, for machines: /openapi.json and /capabilities, made from the models that check bodies."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from pydantic.json_schema import models_json_schema
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from jaxgen.request import MAX_LOGPROBS, ModelInfo
+from server.auth import OPEN_PATHS
+from server.chat_schema import ChatRequest
+from server.config import ServerConfig
+from server.schema import Body, CompletionRequest
+from server.tokens import DetokenizeRequest, TokenizeRequest
+
+REFERENCE = "#/components/schemas/{model}"
+SECRET = ("api_keys", "api_key_file")
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A route. ``body``: what it takes; None: nothing. ``errors``: statuses other than 200, in OpenAI's error shape."""
+
+    method: str
+    path: str
+    summary: str
+    body: type[Body] | None = None
+    errors: tuple[int, ...] = ()
+
+
+_BODY_ERRORS = (400, 404, 413, 415)
+_GENERATING = (*_BODY_ERRORS, 429, 500, 503)
+ROUTES = (
+    Described("POST", "/v1/completions", "Continue prompts.", CompletionRequest, _GENERATING),
+    Described("POST", "/v1/chat/completions", "Answer a conversation.", ChatRequest, _GENERATING),
+    Described("POST", "/tokenize", "Tokens of a text or a conversation.", TokenizeRequest, _BODY_ERRORS),
+    Described("POST", "/detokenize", "The text of tokens.", DetokenizeRequest, _BODY_ERRORS),
+    Described("GET", "/v1/models", "The model that is served."),
+    Described("GET", "/v1/models/{model}", "The model of this name.", errors=(404,)),
+    Described("GET", "/version", "The version of jaxgen."),
+    Described("GET", "/capabilities", "Routes, fields and limits."),
+    Described("GET", "/openapi.json", "This document."),
+    Described("GET", "/health", "Whether the process may be left running.", errors=(503,)),
+    Described("GET", "/ready", "Whether it takes requests.", errors=(503,)),
+    Described("GET", "/metrics", "Prometheus metrics."),
+)
+
+
+class Description:
+    """Both documents, made once."""
+
+    def __init__(self, model: ModelInfo, config: ServerConfig, version: str) -> None:
+        self._openapi = openapi_document(version, keys=bool(config.api_keys or config.api_key_file))
+        self._capabilities = capabilities_document(model, config)
+
+    async def openapi(self, _: Request) -> Response:
+        return JSONResponse(self._openapi)
+
+    async def capabilities(self, _: Request) -> Response:
+        return JSONResponse(self._capabilities)
+
+
+def openapi_document(version: str, *, keys: bool) -> dict[str, Any]:
+    """OpenAPI 3.1. ``keys``: whether callers need one."""
+    bodies = [route.body for route in ROUTES if route.body is not None]
+    references, definitions = models_json_schema([(body, "validation") for body in bodies], ref_template=REFERENCE)
+    schemas = {**definitions.get("$defs", {}), "Error": _ERROR}
+    paths: dict[str, dict[str, Any]] = {}
+    for route in ROUTES:
+        body = None if route.body is None else references[route.body, "validation"]
+        errors = (*route.errors, 401) if keys and route.path not in OPEN_PATHS else route.errors
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, body, errors)
+    document: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "jaxgen", "version": version},
+        "paths": paths,
+        "components": {"schemas": schemas},
+    }
+    if keys:
+        document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"key": []}]
+    return document
+
+
+def capabilities_document(model: ModelInfo, config: ServerConfig) -> dict[str, Any]:
+    """Routes with the fields of their bodies, and what is bounded, by whom."""
+    limits = {item.name: getattr(config, item.name) for item in fields(config) if item.name not in SECRET}
+    return {
+        "model": model.name,
+        "conversations": model.chat is not None,
+        "routes": {
+            f"{route.method} {route.path}": [] if route.body is None else sorted(route.body.model_fields)
+            for route in ROUTES
+        },
+        "limits": {**limits, "max_model_len": model.max_model_len, "max_logprobs": MAX_LOGPROBS},
+    }
+
+
+def _operation(route: Described, body: Any, errors: tuple[int, ...]) -> dict[str, Any]:
+    error = {"application/json": {"schema": {"$ref": REFERENCE.format(model="Error")}}}
+    found: dict[str, Any] = {
+        "summary": route.summary,
+        "responses": {
+            "200": {"description": "The answer."},
+            **{str(status): {"description": "Refused, or failed.", "content": error} for status in errors},
+        },
+    }
+    if body is not None:
+        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
+    if "{model}" in route.path:
+        found["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
+    return found
+
+
+def _nullable(kind: str) -> dict[str, Any]:
+    return {"anyOf": [{"type": kind}, {"type": "null"}]}
+
+
+_ERROR: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "error": {
+            "type": "object",
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": _nullable("string"),
+                "code": _nullable("string"),
+            },
+            "required": ["message", "type", "param", "code"],
+        }
+    },
+    "required": ["error"],
+}
