@@ -273,6 +273,7 @@ class StreamedDevice:
         counters.predicted_seconds += self.meter.seconds(project + transfer, project, decodes=plan.decodes_only)
         counters.restore_seconds += seconds
         self.meter.observe_link(copied.num_bytes, copied.copies, copied.seconds)
+        self.meter.observe_step(project + transfer, project, seconds, decodes=plan.decodes_only)
 
     def _run_overlapped(self, step: LayeredStep) -> StepOutput:
         run_stages((self.stage(step, layer) for layer in range(len(self._layers))), self.streaming.buffers)
