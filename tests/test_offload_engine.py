@@ -12,6 +12,7 @@ from jaxgen.engine import Engine
 from jaxgen.offload.tier import OffloadTier, Split
 from jaxgen.request import FinishReason, OffloadStats, Request, TokenEvent
 from tests.engines import LLAMA, engine_config, make_engine, request, run
+from tests.failing_copies import fail_first_copy_back
 
 BLOCK = 8
 RNG = np.random.default_rng(3)
@@ -151,19 +152,7 @@ def test_an_abort_in_mid_transfer_leaves_nothing(expected: Any) -> None:
 def test_a_failing_copy_makes_that_request_compute_again(monkeypatch: pytest.MonkeyPatch, expected: Any) -> None:
     engine = make_engine(config=small())
     run(engine, requests("abcdef"))
-    assert engine.offload is not None
-    submit = engine.offload.mover._up.submit
-    failures = iter([True])
-
-    def failing(pieces: Any) -> Any:
-        transfer = submit(pieces)
-        if next(failures, False):
-            while not transfer.done:
-                pass
-            transfer.error = MemoryError("no memory")
-        return transfer
-
-    monkeypatch.setattr(engine.offload.mover._up, "submit", failing)
+    fail_first_copy_back(engine, monkeypatch)
     wanted = requests("abc")
     assert answers(run(engine, wanted)) == expected(wanted)
     assert counters(engine).failed_restores == 1

@@ -23,6 +23,7 @@ from jaxgen.offload.rates import RateMeter
 from jaxgen.offload.tier import Split
 from jaxgen.request import OffloadStats, Request, TokenEvent
 from tests.engines import LLAMA, engine_config, make_engine, request, run, tokens
+from tests.failing_copies import fail_first_copy_back
 from tests.native import native
 from tests.test_layers_apart import OPT
 
@@ -242,20 +243,11 @@ def test_a_failing_copy_of_inputs_makes_that_request_compute_again(monkeypatch: 
     expected = alone(wanted)
     engine = engine_with("projected and copied")
     run(engine, requests("abcdef"))
-    assert engine.offload is not None
-    submit = engine.offload.mover._up.submit
-    failures = iter([True])
 
-    def failing(pieces: Any) -> Any:
-        transfer = submit(pieces)
-        if next(failures, False):
-            assert pieces[0].ndim == 3, "inputs come first"
-            while not transfer.done:
-                pass
-            transfer.error = MemoryError("no memory")
-        return transfer
+    def inputs_come_first(pieces: Any) -> None:
+        assert pieces[0].ndim == 3
 
-    monkeypatch.setattr(engine.offload.mover._up, "submit", failing)
+    fail_first_copy_back(engine, monkeypatch, inputs_come_first)
     found = run(engine, wanted)
     for name, events in found.items():
         assert_near(events, expected[name], 1e-4)

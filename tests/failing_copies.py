@@ -1,0 +1,28 @@
+"""Copies between device and host memory that fail when a test says so."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jaxgen.engine import Engine
+
+
+def fail_first_copy_back(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, look_at: Callable[[Any], None] = lambda pieces: None
+) -> None:
+    """The first copy from host memory fails, after it has been made; ``look_at`` is told what it was of."""
+    assert engine.offload is not None
+    link = engine.offload.mover._up
+    submit, failures = link.submit, iter([True])
+
+    def failing(pieces: Any) -> Any:
+        transfer = submit(pieces)
+        if next(failures, False):
+            look_at(pieces)
+            while not transfer.done:
+                pass
+            transfer.error = MemoryError("no memory")
+        return transfer
+
+    monkeypatch.setattr(link, "submit", failing)
