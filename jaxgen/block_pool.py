@@ -77,13 +77,13 @@ class BlockPool:
                 del self._cached[block]
             self._owners[block] += 1
 
-    def release(self, blocks: Sequence[int]) -> None:
+    def release(self, blocks: Sequence[int], *, evict_first: bool = False) -> None:
         """Takes one owner from each. Those left without become cached if their content is known, free if not.
 
-        The last of ``blocks`` is evicted first: a block is of use only with those before it. Raises ValueError at an id
-        that is not in use or none of the pool's.
+        The last of ``blocks`` is evicted first: a block is of use only with those before it. ``evict_first``: and all
+        of them before any other that is cached. Raises ValueError at an id that is not in use or none of the pool's.
         """
-        for block in reversed(blocks):
+        for block in blocks if evict_first else reversed(blocks):
             if not 0 <= block < len(self._owners) or self._owners[block] == 0:
                 raise ValueError(f"block {block} is not in use")
             self._owners[block] -= 1
@@ -94,6 +94,7 @@ class BlockPool:
                 self._free.append(block)
                 continue
             self._cached[block] = None
+            self._cached.move_to_end(block, last=not evict_first)
             if self._watcher is not None:
                 self._watcher.cached(block, key)
 

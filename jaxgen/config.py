@@ -110,6 +110,8 @@ class EngineOptions:
     kv_host_dtype: HostDType = "auto"
     kv_offload_inputs: bool = False
     """Keep layer inputs beside K and V, so that a part may come back as these and be projected."""
+    background_tokens: int | None = None
+    """Most tokens of background requests in a step that has others."""
     single_shape: bool = False
     """Never compile a second, narrow program for steps of decodes only."""
 
@@ -133,14 +135,18 @@ class SchedulerConfig:
     """Bounds of a step: ``token_budget`` tokens of at most ``max_num_seqs`` sequences of ``max_model_len`` tokens.
 
     ``prefix_caching``: K and V of full blocks are kept and found again by later requests with the same prefix.
+    ``background_tokens``: most tokens of background requests in a step that has others; None: what these leave over.
     """
 
     token_budget: int
     max_num_seqs: int
     max_model_len: int
     prefix_caching: bool = True
+    background_tokens: int | None = None
 
     def __post_init__(self) -> None:
+        if self.background_tokens is not None and self.background_tokens < 0:
+            raise ConfigError(f"--background-tokens must be 0 or more, not {self.background_tokens}")
         if not 1 <= self.max_num_seqs <= self.token_budget:
             raise ConfigError(
                 f"--max-num-seqs {self.max_num_seqs} must be between 1 and --token-budget {self.token_budget}: "

@@ -70,7 +70,8 @@ class Engine:
         start_device(self._device, model, config)
         self.offload = build_offload(model, config, self._device)
         tier = None if self.offload is None else self.offload.tier
-        self._scheduler = Scheduler(config.scheduler, config.cache, tier=tier)
+        narrow = self._device.uses_narrow(StepPlan(()))
+        self._scheduler = Scheduler(config.scheduler, config.cache, tier=tier, narrow=narrow)
         self._compilations_at_ready = num_compilations()
 
     def add(self, request: Request) -> None:

@@ -108,7 +108,15 @@ def _scheduler_config(
         max_num_seqs,
         options.max_model_len or model.max_position,
         prefix_caching=options.prefix_caching,
+        background_tokens=_background_tokens(options, memory),
     )
+
+
+def _background_tokens(options: EngineOptions, memory: DeviceMemory) -> int | None:
+    """Padding is free on an accelerator at the knee of its throughput; a CPU pays for every token that is none."""
+    if options.background_tokens is None and memory.is_cpu:
+        return 0
+    return options.background_tokens
 
 
 def _offload_config(options: EngineOptions, model: ModelConfig, block_size: int) -> OffloadConfig | None:

@@ -15,6 +15,8 @@ MAX_LOGPROBS = 20
 
 MAX_SEED = 2**63 - 1
 
+MAX_PRIORITY = 2**31 - 1
+
 
 class FinishReason(StrEnum):
     """Why a request ended; every request ends with exactly one."""
@@ -113,15 +115,23 @@ class Request:
 
     Requests share cached prefixes only within one ``cache_salt``; those without one share among themselves. A cached
     prefix shows in the time to the first token, so tenants who must not learn each other's prompts get salts.
+
+    Requests of lower ``priority`` are served first. Those in the ``background`` get what all others leave over.
     """
 
     request_id: str
     prompt: tuple[int, ...]
     params: SamplingParams
     cache_salt: str | None = None
+    priority: int = 0
+    background: bool = False
 
     def __post_init__(self) -> None:
         _require(len(self.prompt) > 0, "prompt must have at least one token")
+        _require(
+            abs(self.priority) <= MAX_PRIORITY,
+            f"priority must be between {-MAX_PRIORITY} and {MAX_PRIORITY}, not {self.priority}",
+        )
         _require(self.cache_salt != "", "cache_salt must not be empty")
 
 

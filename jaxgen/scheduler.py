@@ -28,10 +28,19 @@ class Scheduler:
     - A sequence is admitted with the blocks of all its tokens, so a prompt never runs out half-way. Those that the
       prefix cache finds are shared, and what they hold is not computed again.
     - Admission leaves a block free for each sequence that may still grow, so that it is not undone at once.
-    - When blocks run out all the same, the youngest running sequence is preempted: it loses its blocks, waits at its
-      place by arrival and is computed anew. So the oldest running sequence advances in every step, and the oldest of
-      all is never preempted.
-    - A waiting sequence that does not fit is passed over, ``max_overtaken`` times at most.
+    - When blocks run out all the same, the last running sequence is preempted: it loses its blocks, waits at its place
+      in the order and is computed anew. So the first running sequence advances in every step, and the first of all is
+      never preempted.
+    - A waiting sequence that does not fit is passed over by others of its level, ``max_overtaken`` times at most.
+
+    The order is by level, then by arrival. A sequence's level is its class, online before background, and within that
+    its priority. A waiting sequence that lacks a row or blocks preempts running ones of later levels, the last first,
+    and none of a later level is admitted before it: who is preempted so comes back when it is served. That a lower
+    level waits as long as higher ones take everything is what levels mean: bounds hold within one.
+
+    Background sequences get what is left of the budget when online ones, their prompts too, have had theirs: beside
+    online chunks ``background_tokens`` at most, and, where steps of decodes only are ``narrow``, no more than a token
+    each where more would make such a step a wide one.
 
     Steps overlap: a plan is made while the one before it is in flight, that is, not completed. So ``schedule`` counts
     what it plans as computed, and the token a chunk samples as pending; what must be known of a token before the next
@@ -39,12 +48,12 @@ class Scheduler:
     ENDING until that token arrives. The device runs steps in the order planned, so whoever gets the blocks writes them
     after they were read.
 
-    If anything runs or waits, the plan is not empty. Every running sequence is in every plan: decodes leave the budget
-    a token (max_num_seqs <= token_budget), and one prompt at most is partly computed, since none is admitted after one
-    that the budget cuts.
+    If anything runs or waits, the plan is not empty. Every online sequence that runs is in every plan: decodes leave
+    the budget a token (max_num_seqs <= token_budget), and one online prompt at most is partly computed, since none is
+    admitted after one that the budget cuts.
 
     With a ``tier``, blocks found in host memory come from there while the steps go on. A sequence that waits for them
-    has no chunk, so a plan may be empty, several prompts may be partly computed, and the oldest takes the budget first.
+    has no chunk, so a plan may be empty, several prompts may be partly computed, and the first takes the budget first.
     Steps never wait: ``restored`` says when blocks are there.
 
     The order of calls: ``schedule`` when one plan at most is in flight, ``complete`` with each plan in the order
@@ -59,7 +68,9 @@ class Scheduler:
         *,
         max_overtaken: int = MAX_OVERTAKEN,
         tier: OffloadTier | None = None,
+        narrow: bool = False,
     ) -> None:
+        """``narrow``: steps of which no chunk is longer than a token are cheaper than others."""
         self.pool = BlockPool(cache.num_blocks, tier)
         self.preemptions = 0
         self.prefix_queries = 0
@@ -70,13 +81,15 @@ class Scheduler:
         self._block_size = cache.block_size
         self._max_overtaken = max_overtaken
         self._prefixes = PrefixCache(self.pool, cache.block_size, enabled=config.prefix_caching)
-        self._running: list[Sequence] = []  # this and the next: oldest first
+        self._narrow = narrow
+        self._running: list[Sequence] = []  # this and the next: in order
         self._waiting: list[Sequence] = []
         self._live: dict[str, Sequence] = {}
         self._in_flight: deque[StepPlan] = deque()
         self._exhausted: list[Sequence] = []  # those whose last token the last plan samples
         self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
         self._last_arrival: int | None = None
+        self._preempted: Sequence | None = None  # by the plan that is being made, the first of them in the order
         self._tier = tier
         self._restorer = None if tier is None else Restorer(tier, self._prefixes)
 
@@ -121,7 +134,7 @@ class Scheduler:
             raise ValueError(f"arrival must be above {self._last_arrival}, not {sequence.arrival}")
         self._last_arrival = sequence.arrival
         self._live[sequence.request_id] = sequence
-        self._waiting.append(sequence)
+        insort(self._waiting, sequence, key=_urgency)
 
     def schedule(self) -> StepPlan:
         """Plans the next step and counts it as computed; empty only when nothing runs or waits. May preempt.
@@ -131,19 +144,15 @@ class Scheduler:
         if len(self._in_flight) > 1:
             raise RuntimeError("two plans are in flight: complete the older one before the next is made")
         self._retire()
-        preemptions = self.preemptions
-        decodes, partly_computed = self._decodes()
-        budget = self._config.token_budget - len(decodes)
-        prompts: list[Chunk] = []
-        for sequence in partly_computed:
-            budget -= self._plan_prompt(sequence, budget, prompts)
-        # Right after a preemption an admission would only bring back what had to go.
-        admitted = self._admit(budget, prompts) if self.preemptions == preemptions else []
-        short = [chunk for chunk in prompts if chunk.length == 1]
-        long = [chunk for chunk in prompts if chunk.length > 1]
+        self._preempted = None
+        chunks: list[Chunk] = []
+        admitted = self._plan_class(chunks, background=False)
+        admitted += self._plan_class(chunks, background=True)
+        short = [chunk for chunk in chunks if chunk.length == 1]
+        long = [chunk for chunk in chunks if chunk.length > 1]
         saves = () if self._tier is None else self._tier.take_saves()
         restores = () if self._restorer is None else self._restorer.take_begun()
-        plan = StepPlan((*decodes, *short, *long), tuple(admitted), saves, restores)
+        plan = StepPlan((*short, *long), tuple(admitted), saves, restores)
         if plan.chunks:
             self._in_flight.append(plan)
         return plan
@@ -203,7 +212,7 @@ class Scheduler:
         return True
 
     def fail(self) -> list[Sequence]:
-        """The device's state is lost: ends, with ERROR, every sequence that needs it, and returns them, oldest first.
+        """The device's state is lost: ends, with ERROR, every sequence that needs it, and returns them, in order of arrival.
 
         These are all but those that wait with no token pending. Plans in flight can no longer be completed, and nothing
         cached is found again.
@@ -223,34 +232,85 @@ class Scheduler:
                 self._release(sequence, SequenceStatus.ENDING)
         self._exhausted.clear()
 
-    def _decodes(self) -> tuple[list[Chunk], list[Sequence]]:
-        """A chunk of 1 for each running sequence with one token left, oldest first; preempts for want of a block.
+    def _make_room(self, budget: int, *, background: bool) -> None:
+        """Running sequences are preempted, the last first, where waiting ones of this class and an earlier level would
+        not fit, as far as ``budget`` tokens reach."""
+        waiting, running = self._waiting, self._running
+        if not waiting or not running or waiting[0].level >= running[-1].level:
+            return  # most steps
+        if waiting[0].request.background is not background:
+            return
+        budget -= sum([s.num_uncomputed for s in running if s.request.background is background])
+        rows = blocks = 0  # as if the prefix cache had nothing for them
+        for sequence in tuple(waiting[:ADMISSION_WINDOW]):
+            if budget <= 0 or sequence.request.background is not background:
+                break
+            if self._restorer is not None and self._restorer.waits_for_another(sequence):
+                continue
+            rows += 1
+            blocks += self._blocks_for(len(sequence.tokens)) + self._may_grow(sequence)
+            budget -= len(sequence.tokens)
+            while running and sequence.level < running[-1].level and not self._have(rows, blocks):
+                self._preempt_last()
 
-        Beside them the running sequences with more than one token left.
-        """
-        chunks: list[Chunk] = []
+    def _have(self, rows: int, blocks: int) -> bool:
+        """Whether so many will be free when those that run have taken what they need for their next token, with a
+        block for each that may grow after that."""
+        due = [s for s in self._running if s.num_computed == len(s.block_table) * self._block_size]
+        ending = sum([s.max_cached <= (len(s.block_table) + 1) * self._block_size for s in due])
+        spare = self._num_growing() + len(due) - ending
+        return rows <= len(self._free_rows) and blocks + spare <= self.pool.num_free
+
+    def _num_growing(self) -> int:
+        return sum([s.max_cached > len(s.block_table) * self._block_size for s in self._running])
+
+    def _may_grow(self, sequence: Sequence) -> bool:
+        """Whether it will want blocks beyond those that it is admitted with."""
+        return self._blocks_for(sequence.max_cached) > self._blocks_for(len(sequence.tokens))
+
+    def _plan_class(self, chunks: list[Chunk], *, background: bool) -> list[Sequence]:
+        """Adds the chunks of one class to those planned so far; returns the sequences that it admits."""
+        budget = longest = self._config.token_budget
+        if background:
+            budget, longest = self._allowance(chunks)
+        self._make_room(budget, background=background)
         partly_computed: list[Sequence] = []
         for sequence in tuple(self._running):
-            if sequence.row is None:
-                break  # preempted, and so is every younger one
+            if sequence.request.background is not background or sequence.row is None:
+                continue  # without a row: preempted just now
             if sequence.num_uncomputed > 1 or sequence.restore is not None:
                 partly_computed.append(sequence)
-            elif sequence.num_computed < len(sequence.block_table) * self._block_size or self._grow(sequence):
+            elif budget > 0 and self._has_slot(sequence):
                 chunks.append(self._plan(sequence, 1))
-        return chunks, partly_computed
+                budget -= 1
+        for sequence in partly_computed:
+            if sequence.row is not None:
+                budget -= self._plan_prompt(sequence, min(budget, longest), chunks)
+        return self._admit(budget, longest, chunks, background=background)
 
-    def _grow(self, sequence: Sequence) -> bool:
-        """Gives a running sequence one more block. False: it was itself the youngest and is preempted."""
+    def _allowance(self, online: list[Chunk]) -> tuple[int, int]:
+        """Tokens of the background in a plan with these chunks, in all and of one sequence."""
+        budget = left = self._config.token_budget - sum([chunk.length for chunk in online])
+        if not online:
+            return budget, budget
+        if self._config.background_tokens is not None:
+            left = min(budget, self._config.background_tokens)
+        return left, 1 if self._narrow and max([chunk.length for chunk in online]) == 1 else left
+
+    def _has_slot(self, sequence: Sequence) -> bool:
+        """For its next token, for which it may get one more block. False: it was itself the last and is preempted."""
+        if sequence.num_computed < len(sequence.block_table) * self._block_size:
+            return True
         while self.pool.num_free == 0:
-            if self._preempt_youngest() is sequence:
+            if self._preempt_last() is sequence:
                 return False
         sequence.block_table += self.pool.allocate(1)
         return True
 
-    def _preempt_youngest(self) -> Sequence:
-        sequence = self._running.pop()
+    def _preempt_last(self) -> Sequence:
+        sequence = self._preempted = self._running.pop()
         self._release(sequence, SequenceStatus.WAITING)
-        insort(self._waiting, sequence, key=_arrival)
+        insort(self._waiting, sequence, key=_urgency)
         sequence.num_preemptions += 1
         self.preemptions += 1
         return sequence
@@ -285,23 +345,26 @@ class Scheduler:
             self._prefixes.register(sequence)
         return chunk
 
-    def _admit(self, budget: int, chunks: list[Chunk]) -> list[Sequence]:
-        """Lets waiting sequences that fit run, oldest first; adds their first chunks, ``budget`` tokens at most."""
+    def _admit(self, budget: int, longest: int, chunks: list[Chunk], *, background: bool) -> list[Sequence]:
+        """Lets waiting sequences of a class that fit run, in order; adds their first chunks, ``budget`` tokens at most
+        and ``longest`` each."""
         admitted: list[Sequence] = []
         skipped: list[Sequence] = []
-        if budget == 0 or not self._free_rows or not self._waiting:  # most steps: spare them the sum below
+        if budget <= 0 or not self._free_rows or not self._waiting:  # most steps: spare them the sum below
             return admitted
-        growing = sum([s.max_cached > len(s.block_table) * self._block_size for s in self._running])
+        growing = self._num_growing()
         position = 0  # behind the sequences passed over, which stay in the queue
         while budget > 0 and self._free_rows and position < len(self._waiting) and len(skipped) < ADMISSION_WINDOW:
+            sequence = self._waiting[position]
             # Everyone takes at least one block that is not shared.
             if self.pool.num_free <= growing or any(older.overtaken >= self._max_overtaken for older in skipped):
                 break
-            sequence = self._waiting[position]
+            if sequence.request.background is not background or self._must_wait(sequence, skipped):
+                break
             if self._restorer is not None and self._restorer.waits_for_another(sequence):
                 position += 1  # not overtaken: no block would help it
                 continue
-            may_grow = self._blocks_for(sequence.max_cached) > self._blocks_for(len(sequence.tokens))
+            may_grow = self._may_grow(sequence)
             if not self._take_blocks(sequence, spare=growing + may_grow):
                 skipped.append(sequence)
                 position += 1
@@ -311,11 +374,18 @@ class Scheduler:
             del self._waiting[position]
             sequence.status, sequence.row = SequenceStatus.RUNNING, self._free_rows.pop()
             sequence.overtaken, sequence.awaited = 0, None
-            insort(self._running, sequence, key=_arrival)
+            insort(self._running, sequence, key=_urgency)
             growing += may_grow
             admitted.append(sequence)
-            budget -= self._plan_prompt(sequence, budget, chunks)
+            budget -= self._plan_prompt(sequence, min(budget, longest), chunks)
         return admitted
+
+    def _must_wait(self, sequence: Sequence, skipped: list[Sequence]) -> bool:
+        """It, and all behind it: it was preempted just now, or one of an earlier level does not fit."""
+        preempted = self._preempted
+        if preempted is not None and sequence.urgency >= preempted.urgency:
+            return True
+        return bool(skipped) and skipped[0].level < sequence.level
 
     def _take_blocks(self, sequence: Sequence, spare: int) -> bool:
         """Gives a waiting sequence the blocks of all its tokens, if ``spare`` stay free: found ones first, then new."""
@@ -328,7 +398,7 @@ class Scheduler:
         self.pool.share(found)
         sequence.block_table += found + self.pool.allocate(new)
         sequence.num_computed = len(found) * self._block_size
-        sequence.num_registered = len(found)
+        sequence.num_registered = sequence.num_shared = len(found)
         if sequence.num_preemptions == 0:
             sequence.num_cached = sequence.num_computed
         if self._prefixes.may_look_up(sequence):
@@ -356,7 +426,10 @@ class Scheduler:
         """It gives back what it holds; from here on its status is ``status``."""
         if sequence.restore is not None:
             sequence.restore.cancelled, sequence.restore = True, None
-        self.pool.release(sequence.block_table)
+        # What the background leaves is given up before what others left, but not what it only shared.
+        own = sequence.num_shared if sequence.request.background else len(sequence.block_table)
+        self.pool.release(sequence.block_table[own:], evict_first=True)
+        self.pool.release(sequence.block_table[:own])
         sequence.block_table.clear()
         sequence.num_computed = sequence.num_registered = 0
         if sequence.row is not None:
@@ -365,9 +438,9 @@ class Scheduler:
         sequence.status = status
 
 
-def _arrival(sequence: Sequence) -> int:
-    return sequence.arrival
+def _urgency(sequence: Sequence) -> tuple[bool, int, int]:
+    return sequence.urgency
 
 
 def _remove(queue: list[Sequence], sequence: Sequence) -> None:
-    del queue[bisect_left(queue, sequence.arrival, key=_arrival)]
+    del queue[bisect_left(queue, sequence.urgency, key=_urgency)]

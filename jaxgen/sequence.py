@@ -48,10 +48,16 @@ class Sequence:
     """Another's restore that it was not admitted before, since it wants much of the same; one while it waits."""
     block_keys: list[bytes] = field(init=False, default_factory=list, repr=False)
     """Prefix-cache keys of its first full blocks, as many as were asked for so far."""
+    num_shared: int = field(init=False, default=0)
+    """Blocks of ``block_table``, counted from the first, that the prefix cache found when it was admitted."""
     num_registered: int = field(init=False, default=0)
     """Blocks of ``block_table``, counted from the first, whose content the prefix cache was told."""
+    urgency: tuple[bool, int, int] = field(init=False)
+    """Its place in the order in which sequences are served, smaller first: background or not, priority, arrival."""
+    level: tuple[bool, int] = field(init=False)
+    """The same without arrival."""
     overtaken: int = field(init=False, default=0)
-    """How often a younger sequence was admitted before it since it began to wait."""
+    """How often one behind it in that order was admitted before it since it began to wait."""
     num_preemptions: int = field(init=False, default=0)
     finish_reason: FinishReason | None = field(init=False, default=None)
     num_prompt: int = field(init=False)
@@ -64,6 +70,8 @@ class Sequence:
 
     def __post_init__(self) -> None:
         params = self.params
+        self.level = self.request.background, self.request.priority
+        self.urgency = *self.level, self.arrival
         self.tokens = list(self.request.prompt)
         self.num_prompt = len(self.tokens)
         self.max_length = self.num_prompt + params.max_tokens

@@ -120,7 +120,13 @@ class Answer(ABC):
         sampling = self._params.sampling
         # Counted within its prompt, so that an answer does not depend on what else is in the request.
         seed = None if sampling.seed is None else choice_seed(sampling.seed, j)
-        request = Request(f"{self._id}-{i}-{j}", prompt.tokens, replace(sampling, seed=seed), self._params.cache_salt)
+        request = Request(
+            f"{self._id}-{i}-{j}",
+            prompt.tokens,
+            replace(sampling, seed=seed),
+            self._params.cache_salt,
+            self._params.priority,
+        )
         return Choice(i * self._params.best_of + j, prompt, request, engine.tokenizer, self._params, logprobs)
 
     def _chunks(self, choice: Choice) -> Iterator[bytes]:

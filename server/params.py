@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from jaxgen.request import MAX_LOGPROBS, ModelInfo, SamplingParams
+from jaxgen.request import MAX_LOGPROBS, MAX_PRIORITY, ModelInfo, SamplingParams
 from server.chat_schema import ChatRequest
 from server.config import ServerConfig
 from server.errors import ApiError, bad_request
@@ -27,6 +27,7 @@ class CompletionParams:
     prompt_logprobs: int | None = None
     """Alternatives to show of each token of the prompt; None: do not show them."""
     return_token_ids: bool = False
+    priority: int = 0
 
     def within(self, room: int) -> "CompletionParams":
         """With at most ``room`` tokens to generate. Raises ApiError 400 where more are asked for at least."""
@@ -111,7 +112,18 @@ def _params(
         cache_salt=body.cache_salt,
         prompt_logprobs=_prompt_logprobs(body),
         return_token_ids=bool(body.return_token_ids),
+        priority=_priority(body),
     )
+
+
+def _priority(body: SamplingFields) -> int:
+    priority = _or(body.priority, 0)
+    if abs(priority) > MAX_PRIORITY:
+        raise bad_request(
+            f"priority must be between {-MAX_PRIORITY} and {MAX_PRIORITY} (lower is served first), not {priority}.",
+            "priority",
+        )
+    return priority
 
 
 def _prompt_logprobs(body: SamplingFields) -> int | None:

@@ -72,6 +72,7 @@ class SamplingFields(Body):
     ignore_eos: bool | None = None
     min_p: float | None = None
     min_tokens: int | None = None
+    priority: int | None = None
     prompt_logprobs: int | None = None
     repetition_penalty: float | None = None
     return_token_ids: bool | None = None

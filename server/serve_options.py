@@ -104,6 +104,12 @@ def make_parser(command: str = "serve") -> configargparse.ArgumentParser:
         "as many KV heads as heads, more memory on device and host",
     )
     engine.add_argument(
+        "--background-tokens",
+        type=int,
+        help="most tokens of batches in a step that has other requests (default: 0 on CPUs, else what these leave "
+        "over)",
+    )
+    engine.add_argument(
         "--single-shape",
         action="store_true",
         help="one program for all steps, even where a narrow one for decodes is faster and gives the same bits",

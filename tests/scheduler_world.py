@@ -45,6 +45,8 @@ class Arrival:
     stops: bool
     salt: str | None
     prompt_logprobs: int | None
+    priority: int
+    background: bool
 
     def request(self, name: str, longest: int) -> Request:
         prompt = max(1, longest * self.prompt // 8)
@@ -57,7 +59,7 @@ class Arrival:
             prompt_logprobs=self.prompt_logprobs,
         )
         tokens = tuple(next_token([self.seed, i]) for i in range(prompt))
-        return Request(name, tokens, params, cache_salt=self.salt)
+        return Request(name, tokens, params, self.salt, self.priority, self.background)
 
 
 # Short prompts with much to say are the likeliest, for these fill the pool while they run; a few are refused.
@@ -71,6 +73,8 @@ ARRIVALS = st.builds(
     stops=st.booleans(),
     salt=st.sampled_from([None, None, None, "a"]),
     prompt_logprobs=st.sampled_from([None, None, None, 0]),
+    priority=st.sampled_from([0, 0, 0, -1, 1]),
+    background=st.sampled_from([False, False, True]),
 )
 
 

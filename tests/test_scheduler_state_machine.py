@@ -11,6 +11,7 @@ slot those last computed or projected there, which a copy of K and V does not br
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import ClassVar
 
@@ -50,6 +51,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         extra_len=st.integers(-2, 2),
         max_overtaken=st.integers(0, 3),
         prefix_caching=st.sampled_from([True, True, True, False]),
+        background_tokens=st.sampled_from([None, None, 0, 1, 3]),
+        narrow=st.booleans(),
         host_size=st.integers(0, 3),
         most_saving=st.integers(1, 4),
         recomputed=st.integers(0, 2),
@@ -65,6 +68,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         extra_len: int,
         max_overtaken: int,
         prefix_caching: bool,
+        background_tokens: int | None,
+        narrow: bool,
         host_size: int,
         most_saving: int,
         recomputed: int,
@@ -74,8 +79,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         cache = CacheConfig(block_size=block_size, num_blocks=num_blocks)
         # A sequence's last token takes no slot; a model longer than the cache makes refusals.
         longest = max(cache.num_slots + 1 + extra_len, 2)
-        config = SchedulerConfig(token_budget, min(rows, token_budget), longest, prefix_caching=prefix_caching)
-        self.cache, self.config, self.max_overtaken = cache, config, max_overtaken
+        rows = min(rows, token_budget)
+        config = SchedulerConfig(token_budget, rows, longest, prefix_caching, background_tokens=background_tokens)
+        self.cache, self.config, self.max_overtaken, self.narrow = cache, config, max_overtaken, narrow
         self.device = Device(block_size)
         self.host: Host | None = None
         if host_blocks := self.host_blocks[host_size % len(self.host_blocks)]:
@@ -89,7 +95,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             made = OffloadTier(store, block_size=block_size, most_saving=most_saving, planner=planner)
             self.host = Host(made, self.device)
         tier = None if self.host is None else self.host.tier
-        self.scheduler = Scheduler(config, cache, max_overtaken=max_overtaken, tier=tier)
+        self.scheduler = Scheduler(config, cache, max_overtaken=max_overtaken, tier=tier, narrow=narrow)
         self.in_flight: list[tuple[StepPlan, list[int]]] = []
         self.live: dict[str, Sequence] = {}
         self.ended: set[str] = set()
@@ -198,8 +204,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         """When nobody comes any more, everything ends, and within a bound."""
         if not hasattr(self, "scheduler"):
             return  # the machine was stopped before it began
-        # The oldest of all is admitted when those running now and those that may still overtake it have ended, if not
-        # before; the oldest running advances in every step. Then the same again for the next oldest.
+        # The first of all is admitted when those running now and those that may still overtake it have ended, if not
+        # before; the first running advances in every step. Then the same again for the next.
         turns = self.config.max_num_seqs + self.max_overtaken + 1
         bound = len(self.live) * turns * self.config.max_model_len + 2
         for _ in range(bound):
@@ -291,7 +297,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert held in (self._blocks(sequence.num_tokens), self._blocks(sequence.num_tokens - 1))
             assert held >= self._blocks(sequence.num_computed)
         if not self.host:
-            assert sum(sequence.num_uncomputed > 1 for sequence in running) <= 1
+            assert sum(sequence.num_uncomputed > 1 for sequence in running if not sequence.request.background) <= 1
         for sequence in self.live.values():
             if sequence.restore is not None:
                 assert sequence.row is not None
@@ -348,13 +354,16 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.scheduler.complete(plan, [0] * plan.num_samples)
 
     def _running(self) -> list[Sequence]:
-        return [sequence for sequence in self.live.values() if sequence.row is not None]
+        return self._in_order(sequence for sequence in self.live.values() if sequence.row is not None)
 
     def _restoring(self) -> list[str]:
         return [name for name, sequence in self.live.items() if sequence.restore is not None]
 
     def _waiting(self) -> list[Sequence]:
-        return [sequence for sequence in self.live.values() if sequence.status is SequenceStatus.WAITING]
+        return self._in_order(s for s in self.live.values() if s.status is SequenceStatus.WAITING)
+
+    def _in_order(self, sequences: Iterable[Sequence]) -> list[Sequence]:
+        return sorted(sequences, key=lambda s: (s.request.background, s.request.priority, s.arrival))
 
     def _ending(self) -> list[Sequence]:
         return [sequence for sequence in self.live.values() if sequence.status is SequenceStatus.ENDING]
@@ -374,23 +383,26 @@ class SchedulerMachine(RuleBasedStateMachine):
             planned_out = before[sequence][1] == sequence.max_length and before[sequence][0] >= sequence.max_cached
             assert (sequence in ending) is planned_out
         assert self.scheduler.preemptions == preemptions + len(preempted)
-        stayed = [sequence for sequence in ran if sequence not in ending]
-        if stayed:  # the oldest stays, and who goes is younger than who stays
-            assert stayed[0] in run
-            assert all(gone.arrival > kept.arrival for gone in preempted for kept in run)
         admitted = [sequence for sequence in waited if sequence in run]
         assert list(plan.admitted) == admitted
-        assert not (admitted and preempted)
+        stayed = [sequence for sequence in ran if sequence not in ending]
+        if stayed and not (admitted and _level(admitted[0]) < _level(stayed[0])):
+            assert stayed[0] in run
+        # Who goes is behind who stays, and behind who comes.
+        assert all(gone.urgency > kept.urgency for gone in preempted for kept in run)
+        self.seen["preempted for an earlier level"] += bool(admitted and preempted)
         for sequence in admitted:
             before[sequence] = self._check_hit(sequence, plan), len(sequence.tokens)
         assert (self.scheduler.prefix_queries, self.scheduler.prefix_hits) == (self.queries, self.hits)
         self._check_chunks(plan, run, before)
-        idle = set(run) - {chunk.sequence for chunk in plan.chunks}
+        self._check_background(plan)
+        idle = {s for s in run if not s.request.background} - {chunk.sequence for chunk in plan.chunks}
+        online = [chunk for chunk in plan.chunks if not chunk.sequence.request.background]
         stalled = {s for s in run if s.restore is not None and before[s][0] == s.restore.start}
         if self.host:
             # Who has no chunk waits for the host, or for those before it, which take the whole budget.
-            assert stalled <= idle
-            assert idle == stalled or plan.num_tokens == self.config.token_budget
+            assert {s for s in stalled if not s.request.background} <= idle
+            assert idle <= stalled or sum(chunk.length for chunk in online) == self.config.token_budget
             assert plan.chunks or stalled or len(self.live) == len(ending)
             self.seen["stalled"] += bool(stalled)
         else:
@@ -450,6 +462,23 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert sequence.num_tokens == tokens + chunk.samples
             assert len(sequence.block_table) == self._blocks(tokens)
 
+    def _check_background(self, plan: StepPlan) -> None:
+        """It has what is left, in its bounds, and makes no step wide that would be narrow."""
+        online = [chunk for chunk in plan.chunks if not chunk.sequence.request.background]
+        background = [chunk for chunk in plan.chunks if chunk.sequence.request.background]
+        if not online or not background:
+            return
+        self.seen["both classes"] += 1
+        if self.config.background_tokens is not None:
+            assert sum(chunk.length for chunk in background) <= self.config.background_tokens
+        if self.narrow and all(chunk.length == 1 for chunk in online):
+            self.seen["narrow with background"] += 1
+            assert plan.decodes_only
+
+    def _background_is_bounded(self, plan: StepPlan) -> bool:
+        online = any(not chunk.sequence.request.background for chunk in plan.chunks)
+        return online and (self.narrow or self.config.background_tokens is not None)
+
     def _waits_for_another(self, sequence: Sequence) -> bool:
         """What it wants from the host is coming for one that runs, begins with the same, and that it waits for once."""
         awaited = sequence.awaited
@@ -469,14 +498,22 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def _check_nothing_more_fits(self, plan: StepPlan, run: list[Sequence], still: list[Sequence]) -> None:
         """Nothing that runs could take more; who waits has no row, no room, or may not overtake once more."""
+        bounded = self._background_is_bounded(plan)
         for chunk in plan.chunks:
+            if bounded and chunk.sequence.request.background:
+                continue
             restore = chunk.sequence.restore
             ends = {restore.start} if restore is not None else {start for start, _ in self.landed[chunk.sequence]}
             assert chunk.samples or chunk.end == chunk.sequence.num_tokens or chunk.end in ends
+        if not still or (still[0].request.background and (bounded or not self._waiting()[0].request.background)):
+            return
+        assert all(_level(sequence) <= _level(still[0]) for sequence in run)
         if len(run) == self.config.max_num_seqs:
             return
         growing = sum(self._blocks(sequence.max_cached) > len(sequence.block_table) for sequence in run)
         for sequence in still[:ADMISSION_WINDOW]:
+            if _level(sequence) != _level(still[0]):
+                break
             needed = self._blocks(len(sequence.tokens))
             may_grow = self._blocks(sequence.max_cached) > needed
             assert needed + growing + may_grow > self.scheduler.pool.num_free
@@ -488,7 +525,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.overtaken.pop(sequence.arrival, None)
             self.awaited.pop(sequence.arrival, None)
         for sequence in still:
-            self.overtaken[sequence.arrival] += sum(younger.arrival > sequence.arrival for younger in admitted)
+            self.overtaken[sequence.arrival] += sum(other.urgency > sequence.urgency for other in admitted)
             assert self.overtaken[sequence.arrival] <= self.max_overtaken
             self.seen["at the bound"] += self.overtaken[sequence.arrival] == self.max_overtaken > 0
 
@@ -566,7 +603,14 @@ class OffloadMachine(SchedulerMachine):
         )
 
 
+def _level(sequence: Sequence) -> tuple[bool, int]:
+    return sequence.request.background, sequence.request.priority
+
+
 RARE = (
+    "preempted for an earlier level",
+    "both classes",
+    "narrow with background",
     "preemptions",
     "at the bound",
     "shared",

@@ -142,6 +142,9 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("user", 5, "valid string"),
     ("cache_salt", 5, "valid string"),
     ("cache_salt", "", "must not be empty"),
+    ("priority", 2**31, "lower is served first"),
+    ("priority", -(2**31), "lower is served first"),
+    ("priority", "high", "valid integer"),
     ("nonsense", 1, "Unknown field 'nonsense'"),
 ]
 
@@ -178,6 +181,7 @@ def test_every_field_has_a_test_of_its_refusal_and_one_of_its_use() -> None:
         "suffix",
         "user",
         "cache_salt",
+        "priority",
         "return_token_ids",
     }
     assert {row[0] for row in REACHES_THE_ENGINE} | used_elsewhere == set(FIELDS)
@@ -288,6 +292,12 @@ def test_seeds_differ_by_choice_and_not_by_prompt(engine: FakeEngine) -> None:
     seeds = [choice_seed(11, i) for i in range(3)]
     assert [request.params.seed for request in engine.requests] == seeds * 2
     assert len({request.request_id for request in engine.requests}) == 6
+
+
+def test_every_choice_has_the_priority_of_its_request(engine: FakeEngine) -> None:
+    complete(engine, n=2, priority=-(2**31) + 1)
+    complete(engine)
+    assert [request.priority for request in engine.requests] == [-(2**31) + 1] * 2 + [0]
 
 
 def test_without_a_seed_the_engine_chooses(engine: FakeEngine) -> None:
