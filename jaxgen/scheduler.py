@@ -212,7 +212,7 @@ class Scheduler:
         return True
 
     def fail(self) -> list[Sequence]:
-        """The device's state is lost: ends, with ERROR, every sequence that needs it, and returns them, in order of arrival.
+        """The device's state is lost: ends, with ERROR, every sequence that needs it, and returns them, oldest first.
 
         These are all but those that wait with no token pending. Plans in flight can no longer be completed, and nothing
         cached is found again.

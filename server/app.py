@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from jaxgen.request import EngineClient, EngineDeadError, RequestRefusedError
 from server.auth import ApiKeyMiddleware, ApiKeys
+from server.batches.app import Batches
 from server.chat import ChatEndpoint
 from server.chat_template import Conversations
 from server.completions import CompletionsEndpoint
@@ -32,8 +33,9 @@ from server.tokens import TokensEndpoint
 def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> Starlette:
     """The OpenAI-compatible face of ``engine``: an ASGI app of its own, or mounted inside another.
 
-    It starts and stops nothing: the engine belongs to the caller, and no lifespan event is needed.
-    ``app.state.lifecycle`` is how the caller drains it.
+    It starts and stops nothing but batches: the engine belongs to the caller, and no lifespan event is needed. Batches
+    that an earlier process left go on where lifespan events come. Raises ConfigError where ``config`` names a directory
+    or a file that cannot be used. ``app.state.lifecycle`` is how the caller drains it.
     """
     lifecycle = Lifecycle(engine, config)
     metrics = Metrics(engine)
@@ -44,6 +46,7 @@ def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> S
     conversations = Conversations(engine, prompts)
     services = Services(engine, config, lifecycle, Queue(engine, config), metrics, prompts, conversations)
     tokens = TokensEndpoint(services)
+    batches = Batches(services)
     description = Description(engine.model, config, version("jaxgen"))
     app = Starlette(
         routes=[
@@ -51,6 +54,7 @@ def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> S
             Route("/v1/chat/completions", ChatEndpoint(services), methods=["POST"]),
             Route("/tokenize", tokens.tokenize, methods=["POST"]),
             Route("/detokenize", tokens.detokenize, methods=["POST"]),
+            *batches.routes,
             Route("/v1/models", models.list),
             Route("/v1/models/{model:path}", models.get),
             Route("/version", _version),
@@ -69,6 +73,7 @@ def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> S
             HTTPException: http_exception,
             Exception: unexpected_error,
         },
+        lifespan=batches.lifespan,
     )
     # A path with a slash too many is an unknown route, not a redirect that drops the body.
     app.router.redirect_slashes = False

@@ -5,6 +5,9 @@ from pathlib import Path
 
 from jaxgen.config import ConfigError
 
+_FREE = ("api_keys", "api_key_file", "batch_dir", "inline_encode_chars", "max_logit_bias")
+"""Fields that may be 0, or are no numbers."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
@@ -32,6 +35,20 @@ class ServerConfig:
     """Completions that may wait for their first token; further requests get 429, unless nothing waits."""
     max_queued_tokens: int = 2**22
     """Tokens that the prompts of these may have together."""
+    batch_dir: Path | None = None
+    """Where files and batches are kept; None: nowhere, and their routes say so."""
+    max_file_bytes: int = 200 * 2**20
+    """Longest file that a caller may upload."""
+    max_files: int = 1000
+    """Most files of a caller."""
+    max_stored_bytes: int = 10 * 2**30
+    """Bytes of a caller's files beyond which no upload is taken; results of batches count too."""
+    max_batches: int = 16
+    """Most batches of a caller that have not ended."""
+    max_batch_lines: int = 1_000_000
+    """Most lines of a batch."""
+    max_batch_lines_in_flight: int = 32
+    """Lines of all batches that are worked on at once."""
     stall_limit_s: float = 60.0
     """Seconds that work may wait with no step finished before /health says so."""
     retry_after_s: int = 5
@@ -46,7 +63,7 @@ class ServerConfig:
             raise ConfigError("api_keys must not contain an empty key")
         for item in fields(self):
             value = getattr(self, item.name)
-            if item.name not in ("api_keys", "api_key_file", "inline_encode_chars", "max_logit_bias") and value <= 0:
+            if item.name not in _FREE and value <= 0:
                 raise ConfigError(f"{item.name} must be more than 0, not {value}")
 
 

@@ -60,9 +60,7 @@ class GeneratingEndpoint[Fields: SamplingFields](ABC):
                 data = await read_json_object(scope, receive, services.config.max_body_bytes)
             except ClientDisconnect:
                 return
-            body = self._parse(data)
-            check_model(body.model, self._engine)
-            body = _of_caller(body, scope.get(CALLER, ""))
+            body = self._read(data, scope.get(CALLER, ""))
 
             async def answer() -> None:
                 made = await self._answer(body)
@@ -78,6 +76,22 @@ class GeneratingEndpoint[Fields: SamplingFields](ABC):
                 await JSONResponse(made.whole())(scope, receive, send)
 
             await until_disconnect(receive, answer())
+
+    async def answer_whole(self, data: dict[str, Any], caller: str) -> dict[str, Any]:
+        """The answer to a body that came by another way than a request. Raises ApiError."""
+        arrival, services = perf_counter(), self._services
+        body = self._read(data, caller)
+        if body.stream:
+            raise bad_request("stream: lines of batches are answered whole.", "stream")
+        made = await self._answer(body)
+        async with Generation(self._engine, made.choices, services.queue, services.metrics, arrival) as generation:
+            await generation.finish()
+        return made.whole()
+
+    def _read(self, data: dict[str, Any], caller: str) -> Fields:
+        body = self._parse(data)
+        check_model(body.model, self._engine)
+        return _of_caller(body, caller)
 
 
 def _of_caller[Fields: SamplingFields](body: Fields, caller: str) -> Fields:

@@ -1,5 +1,6 @@
 """What the server can do, for machines: /openapi.json and /capabilities, made from the models that check bodies."""
 
+import re
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -9,13 +10,15 @@ from starlette.responses import JSONResponse, Response
 
 from jaxgen.request import MAX_LOGPROBS, ModelInfo
 from server.auth import OPEN_PATHS
+from server.batches.endpoint import BatchRequest
+from server.batches.files import FileForm
 from server.chat_schema import ChatRequest
 from server.config import ServerConfig
 from server.schema import Body, CompletionRequest
 from server.tokens import DetokenizeRequest, TokenizeRequest
 
 REFERENCE = "#/components/schemas/{model}"
-SECRET = ("api_keys", "api_key_file")
+SECRET = ("api_keys", "api_key_file", "batch_dir")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,8 @@ class Described:
     summary: str
     body: type[Body] | None = None
     errors: tuple[int, ...] = ()
+    media: str = "application/json"
+    """How the body comes."""
 
 
 _BODY_ERRORS = (400, 404, 413, 415)
@@ -36,6 +41,15 @@ ROUTES = (
     Described("POST", "/v1/chat/completions", "Answer a conversation.", ChatRequest, _GENERATING),
     Described("POST", "/tokenize", "Tokens of a text or a conversation.", TokenizeRequest, _BODY_ERRORS),
     Described("POST", "/detokenize", "The text of tokens.", DetokenizeRequest, _BODY_ERRORS),
+    Described("POST", "/v1/files", "Keep a file.", FileForm, (400, 403, 404, 413), "multipart/form-data"),
+    Described("GET", "/v1/files", "The caller's files.", errors=(400, 404)),
+    Described("GET", "/v1/files/{file_id}", "What a file is.", errors=(404,)),
+    Described("DELETE", "/v1/files/{file_id}", "Delete a file.", errors=(404, 409)),
+    Described("GET", "/v1/files/{file_id}/content", "What is in a file.", errors=(404,)),
+    Described("POST", "/v1/batches", "Answer the requests of a file.", BatchRequest, (*_BODY_ERRORS, 403)),
+    Described("GET", "/v1/batches", "The caller's batches.", errors=(400, 404)),
+    Described("GET", "/v1/batches/{batch_id}", "How far a batch is.", errors=(404,)),
+    Described("POST", "/v1/batches/{batch_id}/cancel", "Stop a batch.", errors=(404, 409)),
     Described("GET", "/v1/models", "The model that is served."),
     Described("GET", "/v1/models/{model}", "The model of this name.", errors=(404,)),
     Described("GET", "/version", "The version of jaxgen."),
@@ -107,9 +121,11 @@ def _operation(route: Described, body: Any, errors: tuple[int, ...]) -> dict[str
         },
     }
     if body is not None:
-        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
-    if "{model}" in route.path:
-        found["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
+        found["requestBody"] = {"required": True, "content": {route.media: {"schema": body}}}
+    if names := re.findall(r"{(\w+)}", route.path):
+        found["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
+        ]
     return found
 
 

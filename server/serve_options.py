@@ -20,6 +20,12 @@ LIMITS = {
     "max_logit_bias": "most logit_bias entries",
     "max_queued_requests": "most completions that wait for their first token; beyond, 429",
     "max_queued_tokens": "most tokens in their prompts; beyond, 429",
+    "max_file_bytes": "longest file to upload",
+    "max_files": "most files of a caller",
+    "max_stored_bytes": "bytes of a caller's files beyond which none is taken",
+    "max_batches": "most batches of a caller that have not ended",
+    "max_batch_lines": "most lines of a batch",
+    "max_batch_lines_in_flight": "lines of all batches that are worked on at once",
 }
 """Fields of ServerConfig that have a flag of their own."""
 
@@ -134,6 +140,9 @@ def make_parser(command: str = "serve") -> configargparse.ArgumentParser:
     server.add_argument(
         "--api-key-file", type=Path, help="further keys, one a line; read again when it changes, without a restart"
     )
+    server.add_argument(
+        "--batch-dir", type=Path, help="keeps files and batches (default: none, and their routes answer 404)"
+    )
     limits = parser.add_argument_group("limits")
     for name, what in LIMITS.items():
         limits.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(DEFAULT_CONFIG, name), help=what)
@@ -150,4 +159,6 @@ def engine_options(args: Any) -> EngineOptions:
 def server_config(args: Any) -> ServerConfig:
     """What they ask of the server. Raises ConfigError."""
     limits = {name: getattr(args, name) for name in LIMITS}
-    return ServerConfig(api_keys=tuple(args.api_key or ()), api_key_file=args.api_key_file, **limits)
+    return ServerConfig(
+        api_keys=tuple(args.api_key or ()), api_key_file=args.api_key_file, batch_dir=args.batch_dir, **limits
+    )

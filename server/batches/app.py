@@ -1,0 +1,79 @@
+"""What an app needs for files and batches: routes, and a lifespan in which batches run."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from server.batches.background import BackgroundEngine
+from server.batches.endpoint import BatchesEndpoint
+from server.batches.files import FilesEndpoint
+from server.batches.runner import BatchRunner, LineEndpoint
+from server.batches.store import Store
+from server.chat import ChatEndpoint
+from server.completions import CompletionsEndpoint
+from server.endpoint import Services
+from server.metrics import Metrics
+from server.queue import Queue
+
+ENDPOINTS: dict[str, Callable[[Services], LineEndpoint]] = {
+    "/v1/completions": CompletionsEndpoint,
+    "/v1/chat/completions": ChatEndpoint,
+}
+"""What lines of batches may ask."""
+
+
+class Batches:
+    """Files and batches of an app. Raises ConfigError where their directory cannot be used."""
+
+    def __init__(self, services: Services) -> None:
+        config = services.config
+        self._store: Store | None = None
+        self._runner: BatchRunner | None = None
+        if config.batch_dir is not None:
+            self._store = Store(config.batch_dir, config)
+            self._runner = BatchRunner(self._store, line_endpoints(services), services.lifecycle, config)
+            self._runner.register(services.metrics.registry, services.engine.model.name)
+        self._files = FilesEndpoint(self._store, config)
+        self._batches = BatchesEndpoint(self._store, self._runner, tuple(ENDPOINTS), config)
+
+    @property
+    def routes(self) -> list[Route]:
+        files, batches = self._files, self._batches
+        return [
+            Route("/v1/files", files.create, methods=["POST"]),
+            Route("/v1/files", files.list),
+            Route("/v1/files/{file_id}", files.get),
+            Route("/v1/files/{file_id}", files.delete, methods=["DELETE"]),
+            Route("/v1/files/{file_id}/content", files.content),
+            Route("/v1/batches", batches.create, methods=["POST"]),
+            Route("/v1/batches", batches.list),
+            Route("/v1/batches/{batch_id}", batches.get),
+            Route("/v1/batches/{batch_id}/cancel", batches.cancel, methods=["POST"]),
+        ]
+
+    @asynccontextmanager
+    async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        """Batches that an earlier process left go on, and all stop at its end."""
+        if self._store is None or self._runner is None:
+            yield
+            return
+        running = asyncio.create_task(self._runner.run())
+        try:
+            yield
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await asyncio.to_thread(self._store.close)
+
+
+def line_endpoints(services: Services) -> dict[str, LineEndpoint]:
+    """The endpoints, for the background: what they wait and take is not what online callers see in limits and
+    latencies."""
+    engine = BackgroundEngine(services.engine)
+    config = replace(services.config, max_queued_requests=2**31, max_queued_tokens=2**62)
+    apart = replace(services, engine=engine, queue=Queue(engine, config), metrics=Metrics(engine))
+    return {path: endpoint(apart) for path, endpoint in ENDPOINTS.items()}

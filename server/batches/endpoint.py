@@ -1,0 +1,85 @@
+"""/v1/batches."""
+
+from collections.abc import Collection
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from server.batches.files import Query, caller, kept
+from server.batches.runner import BatchRunner
+from server.batches.store import Store
+from server.body import read_json_object
+from server.config import ServerConfig
+from server.errors import ApiError, bad_request
+from server.schema import Body, parse_body
+
+MOST_LISTED = 100
+MOST_METADATA = (16, 64, 512)
+"""Pairs, and characters of a name and of a value."""
+
+
+class BatchRequest(Body):
+    """The body of /v1/batches."""
+
+    completion_window: str | None = None
+    endpoint: str | None = None
+    input_file_id: str | None = None
+    metadata: dict[str, str] | None = None
+
+
+class BatchesEndpoint:
+    """``store`` and ``runner`` None: the server runs no batches. ``endpoints`` are those that lines may ask."""
+
+    def __init__(
+        self, store: Store | None, runner: BatchRunner | None, endpoints: Collection[str], config: ServerConfig
+    ) -> None:
+        self._store = store
+        self._runner = runner
+        self._endpoints = endpoints
+        self._config = config
+
+    async def create(self, request: Request) -> Response:
+        store = kept(self._store)
+        data = await read_json_object(request.scope, request.receive, self._config.max_body_bytes)
+        body = parse_body(BatchRequest, data, self._config)
+        if body.completion_window != "24h":
+            raise bad_request("completion_window must be '24h'.", "completion_window")
+        if body.endpoint is None or body.endpoint not in self._endpoints:
+            raise bad_request(f"endpoint must be one of {', '.join(self._endpoints)}.", "endpoint")
+        if body.input_file_id is None:
+            raise bad_request("input_file_id is missing: upload a file to /v1/files first.", "input_file_id")
+        _check_metadata(body.metadata or {})
+        batch = await store.do(store.add_batch, caller(request), body.input_file_id, body.endpoint, body.metadata)
+        self._submit(batch["id"])
+        return JSONResponse(batch)
+
+    async def list(self, request: Request) -> Response:
+        store, query = kept(self._store), Query(request, ("after", "limit"))
+        limit = query.limit(20, MOST_LISTED)
+        return JSONResponse(await store.do(store.batches, caller(request), after=query.text("after"), limit=limit))
+
+    async def get(self, request: Request) -> Response:
+        store = kept(self._store)
+        return JSONResponse(await store.do(store.batch, caller(request), request.path_params["batch_id"]))
+
+    async def cancel(self, request: Request) -> Response:
+        store, batch_id = kept(self._store), request.path_params["batch_id"]
+        await store.do(store.batch, caller(request), batch_id)
+        batch = await store.do(store.move, batch_id, ("validating", "in_progress"), "cancelling")
+        if batch["status"] != "cancelling":
+            raise ApiError(409, f"A batch that is {batch['status']} cannot be cancelled.", code="batch_not_cancellable")
+        if self._runner is not None:
+            self._runner.cancel(batch_id)
+        return JSONResponse(batch)
+
+    def _submit(self, batch_id: str) -> None:
+        if self._runner is not None:
+            self._runner.submit(batch_id)
+
+
+def _check_metadata(metadata: dict[str, str]) -> None:
+    pairs, name, value = MOST_METADATA
+    if len(metadata) > pairs or any(len(k) > name or len(v) > value for k, v in metadata.items()):
+        raise bad_request(
+            f"metadata may have {pairs} pairs, of names up to {name} and values up to {value} characters.", "metadata"
+        )

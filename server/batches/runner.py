@@ -1,0 +1,240 @@
+"""Runs batches: a few lines at a time, by the endpoints' own code, in the background of the engine."""
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable, Mapping
+from time import time
+from typing import Any, Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from jaxgen.request import EngineDeadError
+from server.batches.lines import Line, Validator, answered, not_answered, parse_line
+from server.batches.store import Store, new_id
+from server.config import ServerConfig
+from server.errors import as_api_error
+from server.lifecycle import Lifecycle
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.1
+RETRY_SECONDS = 30.0
+_GIVEN_UP = {
+    "expired": ("batch_expired", "This request was not run before the batch expired."),
+    "cancelled": ("batch_cancelled", "This request was not run before the batch was cancelled."),
+}
+
+
+class LineEndpoint(Protocol):
+    """An endpoint as batches use it."""
+
+    async def answer_whole(self, data: dict[str, Any], caller: str) -> dict[str, Any]:
+        """Raises what an online request would be refused for."""
+        ...
+
+
+class BatchRunner:
+    """One task for each batch that has not ended; each takes lines in turn, ``max_batch_lines_in_flight`` in all.
+
+    What is in flight when the process ends is done again: a line counts when its result is stored.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        endpoints: Mapping[str, LineEndpoint],
+        lifecycle: Lifecycle,
+        config: ServerConfig,
+        clock: Callable[[], float] = time,
+    ) -> None:
+        self._store = store
+        self._endpoints = endpoints
+        self._lifecycle = lifecycle
+        self._config = config
+        self._clock = clock
+        self._slots = asyncio.Semaphore(config.max_batch_lines_in_flight)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._cancelled: dict[str, asyncio.Event] = {}
+        self._left: dict[str, int] = {}
+        self._running = 0
+        self._counter: Counter | None = None
+
+    def register(self, registry: CollectorRegistry, model: str) -> None:
+        """Metrics of it."""
+        gauges: dict[str, tuple[str, Callable[[], float]]] = {
+            "batch_lines_running": ("Lines of batches that are computed.", lambda: self._running),
+            "batch_lines_waiting": (
+                "Lines of batches in progress that are not.",
+                lambda: sum(self._left.values()) - self._running,
+            ),
+        }
+        for name, (text, value) in gauges.items():
+            Gauge(f"jaxgen_{name}", text, ["model_name"], registry=registry).labels(model).set_function(value)
+        self._counter = Counter(
+            "jaxgen_batch_lines", "Lines of batches with a result.", ["model_name"], registry=registry
+        ).labels(model)
+
+    async def run(self) -> None:
+        """Takes up what earlier processes left; when cancelled, ends every batch's task."""
+        try:
+            for batch_id in await self._store.do(self._store.active_batches):
+                self.submit(batch_id)
+            await asyncio.Event().wait()
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def submit(self, batch_id: str) -> None:
+        """Begin with a batch, or go on with it."""
+        if batch_id not in self._tasks:
+            self._cancelled[batch_id] = asyncio.Event()
+            self._tasks[batch_id] = task = asyncio.create_task(self._drive(batch_id))
+            task.add_done_callback(lambda done: self._forget(batch_id, done))
+
+    def cancel(self, batch_id: str) -> None:
+        """Its status is ``cancelling``: stop its lines."""
+        self.submit(batch_id)
+        self._cancelled[batch_id].set()
+
+    def _forget(self, batch_id: str, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("batch %s stands still until the next start", batch_id, exc_info=error)
+        for known in (self._tasks, self._cancelled, self._left):
+            known.pop(batch_id, None)
+
+    async def _drive(self, batch_id: str) -> None:
+        """To its end. The disk may have trouble that goes by."""
+        while True:
+            try:
+                await self._work(batch_id)
+            except (OSError, sqlite3.Error):
+                logger.exception("batch %s stands still for %.0f s", batch_id, RETRY_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
+            except EngineDeadError:
+                logger.warning("batch %s stands still: the engine has stopped", batch_id)
+                return
+            else:
+                return
+
+    async def _work(self, batch_id: str) -> None:
+        store = self._store
+        batch = await store.do(store.batch, None, batch_id)
+        if batch["status"] == "validating":
+            batch = await self._validate(batch)
+        if batch["status"] == "in_progress":
+            counts = batch["request_counts"]
+            self._left[batch_id] = counts["total"] - counts["completed"] - counts["failed"]
+            ending = await self._answer_all(batch)
+        else:
+            ending = {"cancelling": "cancelled", "finalizing": "completed"}.get(batch["status"], "")
+        if not ending:
+            return  # it had failed, or ended
+        if ending == "completed":
+            batch = await store.do(store.move, batch_id, ("in_progress", "finalizing"), "finalizing")
+            ending = "cancelled" if batch["status"] == "cancelling" else ending
+        if ending in _GIVEN_UP and batch["request_counts"]["total"]:  # else it was cancelled before it was validated
+            await self._give_up_rest(batch, *_GIVEN_UP[ending])
+        await self._finish(batch, ending)
+
+    async def _validate(self, batch: dict[str, Any]) -> dict[str, Any]:
+        store, batch_id = self._store, batch["id"]
+        validator = Validator(batch["endpoint"], self._config.max_batch_lines, self._config.max_body_bytes)
+        line = offset = 0
+        while page := await store.do(store.read_page, batch_id, batch["input_file_id"], line, offset):
+            await store.do(validator.see_all, page.lines)
+            line, offset = page.line, page.offset
+            if validator.gave_up or self._cancelled[batch_id].is_set():
+                break
+        else:
+            await store.do(validator.finish)
+        if validator.faults:
+            errors = {"object": "list", "data": [fault.as_json() for fault in validator.faults]}
+            return await store.do(store.move, batch_id, ("validating",), "failed", errors=errors)
+        return await store.do(store.move, batch_id, ("validating",), "in_progress", total=validator.total)
+
+    async def _answer_all(self, batch: dict[str, Any]) -> str:
+        """How it ended: completed, cancelled, expired."""
+        cancelled = asyncio.create_task(self._cancelled[batch["id"]].wait())
+        answering = asyncio.create_task(self._answer_lines(batch))
+        left = batch["expires_at"] - self._clock()
+        try:
+            await asyncio.wait({answering, cancelled}, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                _raise_first(answering.exception())
+                return "completed"
+            return "cancelled" if cancelled.done() else "expired"
+        finally:
+            cancelled.cancel()
+            answering.cancel()
+            await asyncio.gather(cancelled, answering, return_exceptions=True)
+
+    async def _answer_lines(self, batch: dict[str, Any]) -> None:
+        store = self._store
+        owner = await store.do(store.owner_of, batch["id"])
+        line = offset = 0
+        async with asyncio.TaskGroup() as lines:
+            while page := await store.do(store.read_page, batch["id"], batch["input_file_id"], line, offset):
+                for number, raw in page.lines:
+                    await self._slot()
+                    task = lines.create_task(self._answer_line(batch, owner, number, parse_line(raw)))
+                    task.add_done_callback(lambda _: self._slots.release())
+                line, offset = page.line, page.offset
+
+    async def _slot(self) -> None:
+        """Waits until another line may run."""
+        await self._slots.acquire()
+        try:
+            while self._lifecycle.draining or self._lifecycle.trouble() is not None:
+                await asyncio.sleep(POLL_SECONDS)
+        except asyncio.CancelledError:
+            self._slots.release()
+            raise
+
+    async def _answer_line(self, batch: dict[str, Any], owner: str, number: int, line: Line) -> None:
+        """Stores its result."""
+        self._running += 1
+        try:
+            try:
+                body, status = await self._endpoints[line.url].answer_whole(line.body, owner), 200
+            except EngineDeadError:
+                raise
+            except Exception as error:  # whatever is wrong with a line is that line's result
+                refusal = as_api_error(error)
+                body, status = refusal.body(), refusal.status
+            result = number, status == 200, answered(line.custom_id, status, body)
+            await self._store.do(self._store.add_results, batch["id"], [result])
+            self._left[batch["id"]] -= 1
+            if self._counter is not None:
+                self._counter.inc()
+        finally:
+            self._running -= 1
+
+    async def _give_up_rest(self, batch: dict[str, Any], code: str, message: str) -> None:
+        store = self._store
+        line = offset = 0
+        while page := await store.do(store.read_page, batch["id"], batch["input_file_id"], line, offset):
+            results = [
+                (number, False, not_answered(parse_line(raw).custom_id, code, message)) for number, raw in page.lines
+            ]
+            await store.do(store.add_results, batch["id"], results)
+            line, offset = page.line, page.offset
+
+    async def _finish(self, batch: dict[str, Any], status: str) -> None:
+        store, outputs = self._store, {}
+        for name, ok in (("output_file_id", True), ("error_file_id", False)):
+            file_id, last = new_id("file"), -1
+            while (end := await store.do(store.copy_results, batch["id"], file_id, ok=ok, after=last)) is not None:
+                last = end
+            if last >= 0:
+                outputs[name] = file_id
+        await store.do(store.finish, batch["id"], status, outputs)
+
+
+def _raise_first(error: BaseException | None) -> None:
+    """What a group of tasks failed of first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if error is not None:
+        raise error

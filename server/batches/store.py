@@ -1,0 +1,356 @@
+"""Files and batches on disk: bytes in a directory, everything else in SQLite beside them."""
+
+import asyncio
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import time
+from typing import IO, Any
+from uuid import uuid4
+
+import filelock
+
+from jaxgen.config import ConfigError
+from server.config import ServerConfig
+from server.errors import ApiError
+
+ACTIVE = ("validating", "in_progress", "finalizing", "cancelling")
+WINDOW_S = 24 * 60 * 60
+PAGE_LINES = 64
+PAGE_BYTES = 2**20
+"""Of lines that are read together; one longer line is read alone."""
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS files (
+    number INTEGER PRIMARY KEY, id TEXT UNIQUE, owner TEXT, purpose TEXT, filename TEXT, bytes INTEGER, created INTEGER
+);
+CREATE TABLE IF NOT EXISTS batches (
+    number INTEGER PRIMARY KEY, id TEXT UNIQUE, owner TEXT, status TEXT, input TEXT, fields TEXT,
+    total INTEGER DEFAULT 0, completed INTEGER DEFAULT 0, failed INTEGER DEFAULT 0
+);
+CREATE TABLE IF NOT EXISTS results (
+    batch TEXT, line INTEGER, ok INTEGER, text TEXT, PRIMARY KEY (batch, line)
+) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Lines by number, from 0, as they are in the file; and where the next page begins."""
+
+    lines: tuple[tuple[int, bytes], ...]
+    line: int = 0
+    offset: int = 0
+
+
+class Store:
+    """All methods but ``do`` and ``path`` touch the disk and run by ``do``, in one thread, one after the other.
+
+    A line's result and the count of it are one transaction, and a line has one result whatever comes again. A process
+    that is killed leaves the database as after its last transaction; files that no transaction knows are removed.
+    """
+
+    def __init__(self, directory: Path, config: ServerConfig, clock: Callable[[], float] = time) -> None:
+        """Raises ConfigError where the directory cannot be written, or another server uses it."""
+        self._config = config
+        self._clock = clock
+        self._files = directory / "files"
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="jaxgen-batches")
+        try:
+            self._files.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = filelock.FileLock(directory / "lock", thread_local=False)
+            self._lock.acquire(timeout=0)
+            self._db = sqlite3.connect(directory / "batches.sqlite", check_same_thread=False)
+            self._db.row_factory = sqlite3.Row
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.executescript(_SCHEMA)
+            self._sweep()
+        except filelock.Timeout as error:
+            raise ConfigError(f"--batch-dir {directory} is in use by another server") from error
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(f"--batch-dir {directory} cannot be used: {error}") from error
+
+    async def do[**P, R](self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """What ``work`` returns, done in the store's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(*args, **kwargs))
+
+    def close(self) -> None:
+        """After what was begun by ``do``."""
+        self._thread.shutdown()
+        self._db.close()
+        self._lock.release()
+
+    def path(self, file_id: str) -> Path:
+        return self._files / file_id
+
+    # Files
+
+    def add_file(self, owner: str, purpose: str, filename: str, content: IO[bytes]) -> dict[str, Any]:
+        """A copy of ``content``. Raises ApiError 403 over the owner's quota."""
+        size = content.seek(0, os.SEEK_END)
+        content.seek(0)
+        count, stored = self._db.execute(
+            "SELECT count(*), ifnull(sum(bytes), 0) FROM files WHERE owner = ?", (owner,)
+        ).fetchone()
+        config = self._config
+        if count >= config.max_files or stored + size > config.max_stored_bytes:
+            raise ApiError(
+                403,
+                f"You have {count} files of {stored} bytes here; the limits are {config.max_files} files and "
+                f"{config.max_stored_bytes} bytes: delete some.",
+                code="quota_exceeded",
+            )
+        file_id = new_id("file")
+        with self.path(file_id).open("xb") as file:
+            shutil.copyfileobj(content, file, 2**20)
+            file.flush()
+            os.fsync(file.fileno())
+        with self._db:
+            self._insert_file(file_id, owner, purpose, filename, size)
+        return self.file(owner, file_id)
+
+    def file(self, owner: str, file_id: str) -> dict[str, Any]:
+        """Raises ApiError 404."""
+        row = self._db.execute("SELECT * FROM files WHERE id = ? AND owner = ?", (file_id, owner)).fetchone()
+        if row is None:
+            raise ApiError(404, f"No such file: {file_id[:100]!r}.", param="file_id", code="file_not_found")
+        return _file_json(row)
+
+    def files(
+        self, owner: str, *, purpose: str | None, after: str | None, limit: int, newest_first: bool
+    ) -> dict[str, Any]:
+        where, values = ("AND purpose = ?", [purpose]) if purpose is not None else ("", [])
+        return self._list("files", owner, where, values, after, limit, newest_first, _file_json)
+
+    def delete_file(self, owner: str, file_id: str) -> None:
+        """Raises ApiError: 404, or 409 while a batch needs it."""
+        self.file(owner, file_id)
+        marks = ", ".join("?" * len(ACTIVE))
+        user = self._db.execute(
+            f"SELECT id FROM batches WHERE input = ? AND status IN ({marks})", (file_id, *ACTIVE)
+        ).fetchone()
+        if user is not None:
+            raise ApiError(409, f"The batch {user['id']} needs this file: cancel it first.", code="file_in_use")
+        with self._db:
+            self._db.execute("DELETE FROM files WHERE id = ?", (file_id,))
+        self.path(file_id).unlink(missing_ok=True)
+
+    # Batches
+
+    def add_batch(self, owner: str, input_file: str, endpoint: str, metadata: dict[str, str] | None) -> dict[str, Any]:
+        """Raises ApiError: 404 without the file, 403 over the owner's quota."""
+        if self.file(owner, input_file)["purpose"] != "batch":
+            raise ApiError(400, "input_file_id: the file's purpose must be batch.", param="input_file_id")
+        marks = ", ".join("?" * len(ACTIVE))
+        (count,) = self._db.execute(
+            f"SELECT count(*) FROM batches WHERE owner = ? AND status IN ({marks})", (owner, *ACTIVE)
+        ).fetchone()
+        if count >= self._config.max_batches:
+            message = f"You have {count} batches that have not ended, and the limit is {self._config.max_batches}."
+            raise ApiError(403, message, code="quota_exceeded")
+        batch_id, now = new_id("batch"), int(self._clock())
+        fields = {
+            "endpoint": endpoint,
+            "metadata": metadata,
+            "created_at": now,
+            "expires_at": now + WINDOW_S,
+        }
+        with self._db:
+            self._db.execute(
+                "INSERT INTO batches (id, owner, status, input, fields) VALUES (?, ?, 'validating', ?, ?)",
+                (batch_id, owner, input_file, json.dumps(fields)),
+            )
+        return self.batch(owner, batch_id)
+
+    def batch(self, owner: str | None, batch_id: str) -> dict[str, Any]:
+        """``owner`` None: whoever's. Raises ApiError 404."""
+        row = self._db.execute("SELECT * FROM batches WHERE id = ?", (batch_id,)).fetchone()
+        if row is None or owner not in (None, row["owner"]):
+            raise ApiError(404, f"No such batch: {batch_id[:100]!r}.", param="batch_id", code="batch_not_found")
+        return _batch_json(row)
+
+    def owner_of(self, batch_id: str) -> str:
+        return str(self._db.execute("SELECT owner FROM batches WHERE id = ?", (batch_id,)).fetchone()["owner"])
+
+    def batches(self, owner: str, *, after: str | None, limit: int) -> dict[str, Any]:
+        """The newest first."""
+        return self._list("batches", owner, "", [], after, limit, True, _batch_json)
+
+    def active_batches(self) -> list[str]:
+        """Ids, the oldest first."""
+        marks = ", ".join("?" * len(ACTIVE))
+        rows = self._db.execute(f"SELECT id FROM batches WHERE status IN ({marks}) ORDER BY number", ACTIVE)
+        return [row["id"] for row in rows]
+
+    def move(self, batch_id: str, sources: Sequence[str], status: str, **fields: Any) -> dict[str, Any]:
+        """To ``status``, from one of ``sources``; from another nothing changes. ``fields`` are set with it.
+
+        Returns the batch as it is then.
+        """
+        row = self._db.execute("SELECT * FROM batches WHERE id = ?", (batch_id,)).fetchone()
+        if row["status"] in sources:
+            total = fields.pop("total", row["total"])
+            made = json.loads(row["fields"]) | fields | {f"{status}_at": int(self._clock())}
+            with self._db:
+                self._db.execute(
+                    "UPDATE batches SET status = ?, total = ?, fields = ? WHERE id = ?",
+                    (status, total, json.dumps(made), batch_id),
+                )
+        return self.batch(None, batch_id)
+
+    def finish(self, batch_id: str, status: str, outputs: dict[str, str]) -> None:
+        """The batch ends; ``outputs`` are its files, by field, with all results."""
+        owner = self.owner_of(batch_id)
+        for file_id in outputs.values():
+            with self.path(file_id).open("rb+") as file:
+                os.fsync(file.fileno())
+        with self._db:
+            for name, file_id in outputs.items():
+                filename = f"{batch_id}_{name.removesuffix('_file_id')}.jsonl"
+                self._insert_file(file_id, owner, "batch_output", filename, self.path(file_id).stat().st_size)
+            self._db.execute("DELETE FROM results WHERE batch = ?", (batch_id,))
+            row = self._db.execute("SELECT fields FROM batches WHERE id = ?", (batch_id,)).fetchone()
+            made = json.loads(row["fields"]) | outputs | {f"{status}_at": int(self._clock())}
+            self._db.execute(
+                "UPDATE batches SET status = ?, fields = ? WHERE id = ?", (status, json.dumps(made), batch_id)
+            )
+
+    # Lines
+
+    def read_page(self, batch_id: str, file_id: str, line: int, offset: int) -> Page | None:
+        """Lines that have no result, from ``line`` on, which begins at byte ``offset``; None at the file's end.
+
+        Empty lines are no lines, but counted.
+        """
+        lines: list[tuple[int, bytes]] = []
+        first, size, longest = line, 0, self._config.max_body_bytes
+        with self.path(file_id).open("rb") as file:
+            file.seek(offset)
+            while len(lines) < PAGE_LINES and size < PAGE_BYTES and (raw := file.readline(longest + 1)):
+                size += len(raw)
+                while len(raw) > longest and not raw.endswith(b"\n") and (rest := file.readline(2**16)):
+                    raw = raw[: longest + 1] + rest[-1:]  # too long to be read: what is left shows that
+                if raw.strip():
+                    lines.append((line, raw))
+                line += 1
+            offset = file.tell()
+        if line == first:
+            return None
+        rows = self._db.execute(
+            "SELECT line FROM results WHERE batch = ? AND line BETWEEN ? AND ?", (batch_id, first, line)
+        )
+        done = {row["line"] for row in rows}
+        return Page(tuple(item for item in lines if item[0] not in done), line, offset)
+
+    def add_results(self, batch_id: str, results: Sequence[tuple[int, bool, str]]) -> None:
+        """By line; those that have one keep it."""
+        with self._db:
+            for line, ok, text in results:
+                made = self._db.execute("INSERT OR IGNORE INTO results VALUES (?, ?, ?, ?)", (batch_id, line, ok, text))
+                if made.rowcount:
+                    column = "completed" if ok else "failed"
+                    self._db.execute(f"UPDATE batches SET {column} = {column} + 1 WHERE id = ?", (batch_id,))
+
+    def copy_results(self, batch_id: str, file_id: str, *, ok: bool, after: int) -> int | None:
+        """Appends a page of results behind line ``after`` to a file; the last line's number, None if there is none."""
+        rows = self._db.execute(
+            "SELECT line, text FROM results WHERE batch = ? AND ok = ? AND line > ? ORDER BY line LIMIT ?",
+            (batch_id, ok, after, PAGE_LINES),
+        ).fetchall()
+        if not rows:
+            return None
+        with self.path(file_id).open("ab") as file:
+            file.writelines(row["text"].encode() + b"\n" for row in rows)
+        return int(rows[-1]["line"])
+
+    def _insert_file(self, file_id: str, owner: str, purpose: str, filename: str, size: int) -> None:
+        self._db.execute(
+            "INSERT INTO files (id, owner, purpose, filename, bytes, created) VALUES (?, ?, ?, ?, ?, ?)",
+            (file_id, owner, purpose, filename, size, int(self._clock())),
+        )
+
+    def _list(
+        self,
+        table: str,
+        owner: str,
+        where: str,
+        values: list[Any],
+        after: str | None,
+        limit: int,
+        newest_first: bool,
+        as_json: Callable[[sqlite3.Row], dict[str, Any]],
+    ) -> dict[str, Any]:
+        if after is not None:
+            row = self._db.execute(f"SELECT number FROM {table} WHERE id = ? AND owner = ?", (after, owner)).fetchone()
+            if row is None:
+                raise ApiError(400, f"after: no such id: {after[:100]!r}.", param="after")
+            where += f" AND number {'<' if newest_first else '>'} ?"
+            values = [*values, row["number"]]
+        order = "DESC" if newest_first else "ASC"
+        query = f"SELECT * FROM {table} WHERE owner = ? {where} ORDER BY number {order} LIMIT ?"
+        rows = self._db.execute(query, (owner, *values, limit + 1)).fetchall()
+        data = [as_json(row) for row in rows[:limit]]
+        ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
+        return {"object": "list", "data": data, **ends, "has_more": len(rows) > limit}
+
+    def _sweep(self) -> None:
+        """Files that nobody knows are of uploads and results that were cut off."""
+        known = {row["id"] for row in self._db.execute("SELECT id FROM files")}
+        for path in self._files.iterdir():
+            if path.name not in known:
+                with suppress(OSError):
+                    path.unlink()
+
+
+def new_id(kind: str) -> str:
+    return f"{kind}-{uuid4().hex}" if kind == "file" else f"{kind}_{uuid4().hex}"
+
+
+def _file_json(row: sqlite3.Row) -> dict[str, Any]:
+    return {
+        "id": row["id"],
+        "object": "file",
+        "bytes": row["bytes"],
+        "created_at": row["created"],
+        "filename": row["filename"],
+        "purpose": row["purpose"],
+        "status": "processed",
+    }
+
+
+_BATCH_FIELDS = (
+    "endpoint",
+    "metadata",
+    "errors",
+    "output_file_id",
+    "error_file_id",
+    "created_at",
+    "in_progress_at",
+    "expires_at",
+    "finalizing_at",
+    "completed_at",
+    "failed_at",
+    "expired_at",
+    "cancelling_at",
+    "cancelled_at",
+)
+
+
+def _batch_json(row: sqlite3.Row) -> dict[str, Any]:
+    fields = json.loads(row["fields"])
+    return {
+        "id": row["id"],
+        "object": "batch",
+        "input_file_id": row["input"],
+        "completion_window": "24h",
+        "status": row["status"],
+        **{name: fields.get(name) for name in _BATCH_FIELDS},
+        "request_counts": {name: row[name] for name in ("total", "completed", "failed")},
+    }
