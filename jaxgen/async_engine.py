@@ -154,8 +154,8 @@ class AsyncEngine:
     def _receive(self, engine: Engine) -> bool:
         """Apply what has come in, waiting for something if there is nothing to do. False: it is time to stop."""
         with self._wake:
-            while not (self._inbox or self._stopping or engine.has_work):
-                self._wake.wait()
+            while not (self._inbox or self._stopping or (engine.has_work and engine.held_for == 0.0)):
+                self._wake.wait(engine.held_for if engine.has_work else None)
             messages, self._inbox = self._inbox, deque()
             if self._stopping:
                 self._inbox = messages

@@ -135,7 +135,8 @@ class SchedulerConfig:
     """Bounds of a step: ``token_budget`` tokens of at most ``max_num_seqs`` sequences of ``max_model_len`` tokens.
 
     ``prefix_caching``: K and V of full blocks are kept and found again by later requests with the same prefix.
-    ``background_tokens``: most tokens of background requests in a step that has others; None: what these leave over.
+    ``background_tokens``: most tokens of background requests in a step that has others; None: what these leave over;
+    0: and none for a while after them.
     """
 
     token_budget: int

@@ -24,6 +24,9 @@ from jaxgen.step_plan import StepPlan
 
 logger = logging.getLogger(__name__)
 
+QUIET_SECONDS = 1.0
+"""Where background requests get nothing beside others, they get nothing either for so long after these: a request that
+finds the device busy with them waits for two steps, and where some are, more are likely to come."""
 MOST_WAIT = 0.02
 """Seconds that a call of ``step`` waits for copies, with nothing else to do: new requests come between calls."""
 
@@ -64,6 +67,7 @@ class Engine:
         self._arrivals = count()
         self._answered: list[TokenEvent] = []
         self._in_flight: _InFlight | None = None
+        self._quiet_from = 0.0
         self._last_read = 0.0
         self._counters = _Counters()
         self._warm_up()
@@ -101,6 +105,15 @@ class Engine:
     def has_work(self) -> bool:
         saves = self.offload is not None and (self.offload.tier.has_saves or self.offload.mover.busy)
         return bool(self._answered) or self._scheduler.has_work or saves
+
+    @property
+    def held_for(self) -> float:
+        """Seconds for which all that is left to do is held, since it is in the background; 0 where it is not."""
+        if self._answered or self._in_flight is not None or self._scheduler.num_online:
+            return 0.0
+        if self.offload is not None and self.offload.mover.busy:
+            return 0.0
+        return max(0.0, self._quiet_from - time.monotonic())
 
     def step(self) -> list[TokenEvent]:
         """Dispatch the next step, then wait for the one before it and return what that brought.
@@ -155,6 +168,11 @@ class Engine:
 
     def _plan(self) -> StepPlan:
         """The next step's plan, after what has come from the host is in the cache; what the plan moves is under way."""
+        if self.config.scheduler.background_tokens == 0:
+            now = time.monotonic()
+            if self._scheduler.num_online:
+                self._quiet_from = now + QUIET_SECONDS
+            self._scheduler.hold_background = now < self._quiet_from
         if self.offload is None:
             return self._scheduler.schedule()
         for restore, whole in self.offload.mover.poll():

@@ -40,7 +40,7 @@ class Scheduler:
 
     Background sequences get what is left of the budget when online ones, their prompts too, have had theirs: beside
     online chunks ``background_tokens`` at most, and, where steps of decodes only are ``narrow``, no more than a token
-    each where more would make such a step a wide one.
+    each where more would make such a step a wide one. While ``hold_background`` is set they get nothing.
 
     Steps overlap: a plan is made while the one before it is in flight, that is, not completed. So ``schedule`` counts
     what it plans as computed, and the token a chunk samples as pending; what must be known of a token before the next
@@ -48,9 +48,9 @@ class Scheduler:
     ENDING until that token arrives. The device runs steps in the order planned, so whoever gets the blocks writes them
     after they were read.
 
-    If anything runs or waits, the plan is not empty. Every online sequence that runs is in every plan: decodes leave
-    the budget a token (max_num_seqs <= token_budget), and one online prompt at most is partly computed, since none is
-    admitted after one that the budget cuts.
+    If anything runs or waits, and is not held, the plan is not empty. Every online sequence that runs is in every plan:
+    decodes leave the budget a token (max_num_seqs <= token_budget), and one online prompt at most is partly computed,
+    since none is admitted after one that the budget cuts.
 
     With a ``tier``, blocks found in host memory come from there while the steps go on. A sequence that waits for them
     has no chunk, so a plan may be empty, several prompts may be partly computed, and the first takes the budget first.
@@ -72,6 +72,9 @@ class Scheduler:
     ) -> None:
         """``narrow``: steps of which no chunk is longer than a token are cheaper than others."""
         self.pool = BlockPool(cache.num_blocks, tier)
+        self.hold_background = False
+        self.num_online = 0
+        """Sequences that live and are not of the background."""
         self.preemptions = 0
         self.prefix_queries = 0
         """Tokens of admitted sequences that were looked up in the prefix cache."""
@@ -135,6 +138,7 @@ class Scheduler:
         self._last_arrival = sequence.arrival
         self._live[sequence.request_id] = sequence
         insort(self._waiting, sequence, key=_urgency)
+        self.num_online += not sequence.request.background
 
     def schedule(self) -> StepPlan:
         """Plans the next step and counts it as computed; empty only when nothing runs or waits. May preempt.
@@ -147,7 +151,8 @@ class Scheduler:
         self._preempted = None
         chunks: list[Chunk] = []
         admitted = self._plan_class(chunks, background=False)
-        admitted += self._plan_class(chunks, background=True)
+        if not self.hold_background:
+            admitted += self._plan_class(chunks, background=True)
         short = [chunk for chunk in chunks if chunk.length == 1]
         long = [chunk for chunk in chunks if chunk.length > 1]
         saves = () if self._tier is None else self._tier.take_saves()
@@ -418,6 +423,7 @@ class Scheduler:
         elif sequence.status is SequenceStatus.WAITING:
             _remove(self._waiting, sequence)
         del self._live[sequence.request_id]
+        self.num_online -= not sequence.request.background
         self._release(sequence, SequenceStatus.FINISHED)
         sequence.num_pending = 0  # what is on the way is dropped
         sequence.finish_reason = reason

@@ -184,6 +184,10 @@ class SchedulerMachine(RuleBasedStateMachine):
     def restore_lands(self) -> None:
         self._land_restore()
 
+    @rule(held=st.booleans())
+    def hold_background(self, held: bool) -> None:
+        self.scheduler.hold_background = held
+
     @precondition(lambda self: self.live)
     @rule(pick=st.integers(0, 99))
     def abort(self, pick: int) -> None:
@@ -206,6 +210,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             return  # the machine was stopped before it began
         # The first of all is admitted when those running now and those that may still overtake it have ended, if not
         # before; the first running advances in every step. Then the same again for the next.
+        self.scheduler.hold_background = False
         turns = self.config.max_num_seqs + self.max_overtaken + 1
         bound = len(self.live) * turns * self.config.max_model_len + 2
         for _ in range(bound):
@@ -288,6 +293,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             map(len, (running, waiting, ending))
         )
         assert scheduler.has_work is bool(self.live)
+        assert scheduler.num_online == sum(not sequence.request.background for sequence in self.live.values())
         assert len({sequence.row for sequence in running}) == len(running)
         for sequence in running:
             assert sequence.row in range(self.config.max_num_seqs)
@@ -403,11 +409,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             # Who has no chunk waits for the host, or for those before it, which take the whole budget.
             assert {s for s in stalled if not s.request.background} <= idle
             assert idle <= stalled or sum(chunk.length for chunk in online) == self.config.token_budget
-            assert plan.chunks or stalled or len(self.live) == len(ending)
+            assert plan.chunks or stalled or not self._has_work()
             self.seen["stalled"] += bool(stalled)
         else:
             assert not idle
-            assert bool(plan.chunks) is (len(self.live) > len(ending))
+            assert bool(plan.chunks) is self._has_work()
         still = [sequence for sequence in waited if sequence not in run and not self._waits_for_another(sequence)]
         self._check_overtaking(still, admitted)
         if plan.num_tokens < self.config.token_budget and not preempted:
@@ -466,6 +472,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         """It has what is left, in its bounds, and makes no step wide that would be narrow."""
         online = [chunk for chunk in plan.chunks if not chunk.sequence.request.background]
         background = [chunk for chunk in plan.chunks if chunk.sequence.request.background]
+        assert not (background and self.scheduler.hold_background)
         if not online or not background:
             return
         self.seen["both classes"] += 1
@@ -475,9 +482,15 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.seen["narrow with background"] += 1
             assert plan.decodes_only
 
+    def _has_work(self) -> bool:
+        """Whether any sequence wants a step, and is not held."""
+        held = self.scheduler.hold_background
+        wanting = [s for s in self.live.values() if s.status is not SequenceStatus.ENDING]
+        return any(not (held and s.request.background) for s in wanting)
+
     def _background_is_bounded(self, plan: StepPlan) -> bool:
         online = any(not chunk.sequence.request.background for chunk in plan.chunks)
-        return online and (self.narrow or self.config.background_tokens is not None)
+        return self.scheduler.hold_background or (online and (self.narrow or self.config.background_tokens is not None))
 
     def _waits_for_another(self, sequence: Sequence) -> bool:
         """What it wants from the host is coming for one that runs, begins with the same, and that it waits for once."""
