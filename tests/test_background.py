@@ -27,7 +27,10 @@ def requests(**params: object) -> list[Request]:
 
 
 def test_levels_do_not_show_in_tokens() -> None:
-    plain = run(make_engine(config=engine_config(num_blocks=32)), [replace(one, priority=0, background=False) for one in requests()])
+    plain = run(
+        make_engine(config=engine_config(num_blocks=32)),
+        [replace(one, priority=0, background=False) for one in requests()],
+    )
     engine = engine_with(None)
     later = iter(requests()[4:])
 

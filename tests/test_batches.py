@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from io import BytesIO
 from itertools import islice
 from pathlib import Path
 from time import monotonic, sleep
@@ -12,7 +13,9 @@ import pytest
 from openai.types import Batch, FileDeleted, FileObject
 from starlette.testclient import TestClient
 
+from jaxgen.config import ConfigError
 from jaxgen.request import Request
+from server.batches.store import Store
 from server.config import ServerConfig
 from tests.fakes import MODEL, FakeEngine
 from tests.server_app import client_of, error_of, fake_engine
@@ -328,6 +331,26 @@ def test_what_a_key_made_is_its_own(tmp_path: Path) -> None:
             assert client.get(path, headers=other).json()["data"] == []
             assert client.get(path, params={"after": "x"}, headers=other).status_code == 400
             assert len(client.get(path, headers=mine).json()["data"]) >= 1
+
+
+def test_a_line_has_one_result_and_the_first_stays(tmp_path: Path) -> None:
+    store = Store(tmp_path, ServerConfig())
+    file_id = store.add_file("", "batch", "in", BytesIO(jsonl(line("a"), line("b"))))["id"]
+    batch_id = store.add_batch("", file_id, PATH, None)["id"]
+    store.add_results(batch_id, [(0, True, "first")])
+    store.add_results(batch_id, [(0, False, "again"), (1, False, "other")])
+    assert store.batch("", batch_id)["request_counts"] == {"total": 0, "completed": 1, "failed": 1}
+    assert [store.copy_results(batch_id, name, ok=name == "ok", after=-1) for name in ("ok", "no")] == [0, 1]
+    assert [store.path(name).read_text() for name in ("ok", "no")] == ["first\n", "other\n"]
+    with pytest.raises(ConfigError, match="in use by another server"):
+        Store(tmp_path, ServerConfig())
+    store.close()
+
+
+def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=f"--batch-dir {tmp_path}/file"):
+        Store(tmp_path / "file", ServerConfig())
 
 
 def test_without_a_directory_the_routes_say_so() -> None:
