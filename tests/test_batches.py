@@ -14,7 +14,8 @@ from openai.types import Batch, FileDeleted, FileObject
 from starlette.testclient import TestClient
 
 from jaxgen.config import ConfigError
-from jaxgen.request import Request
+from jaxgen.request import EngineDeadError, Request
+from server.app import create_app
 from server.batches.store import Store
 from server.config import ServerConfig
 from tests.fakes import MODEL, FakeEngine
@@ -213,6 +214,35 @@ def test_the_next_process_goes_on_where_one_ended(tmp_path: Path) -> None:
         assert [item["custom_id"] for item in lines_of(client, ended.output_file_id)] == [f"l{i}" for i in range(7)]
     assert len(engine.requests) == 3
     assert not (tmp_path / "files" / "file-left").exists()
+
+
+def test_a_server_that_drains_takes_no_further_lines(engine: FakeEngine, config: ServerConfig) -> None:
+    app = create_app(engine, config)
+    with TestClient(app) as client:
+        app.state.lifecycle.draining = True
+        batch = start(client, upload(client, jsonl(line("a"))))
+        wait(client, batch.id, "in_progress")
+        sleep(0.05)
+        assert engine.requests == []
+        app.state.lifecycle.draining = False
+        assert wait(client, batch.id).status == "completed"
+
+
+def test_an_engine_that_dies_leaves_lines_to_the_next(config: ServerConfig) -> None:
+    async def dies(request: Request, index: int) -> None:
+        if request.params.seed == 9:
+            raise EngineDeadError("gone")
+
+    dead = fake_engine(pace=dies)
+    with client_of(dead, config) as client:
+        batch = start(client, upload(client, jsonl(line("a"), line("b", seed=9), line("c", seed=9))))
+        while len(dead.requests) < 3 or dead.open:
+            sleep(0.01)
+        assert client.get(f"/v1/batches/{batch.id}").json()["status"] == "in_progress"
+    with client_of(fake_engine(), config) as client:
+        ended = wait(client, batch.id)
+        assert [item["custom_id"] for item in lines_of(client, ended.output_file_id)] == ["a", "b", "c"]
+        assert ended.error_file_id is None
 
 
 def test_files(client: TestClient) -> None:
