@@ -7,6 +7,7 @@ from server.chat_schema import ChatRequest
 from server.config import ServerConfig
 from server.errors import ApiError, bad_request
 from server.schema import CompletionRequest, SamplingFields, StreamOptions
+from server.structured import resolve_grammar
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -174,6 +175,7 @@ def _sampling(
             ignore_eos=bool(body.ignore_eos),
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
+            grammar=resolve_grammar(body),
         )
     except ValueError as error:
         raise _out_of_range(error) from error
