@@ -15,6 +15,7 @@ from server.logprobs import Logprobs, prompt_logprobs_json
 from server.params import CompletionParams
 from server.prompts import Prompt
 from server.sse import DONE, sse_event
+from server.tools import ToolUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +49,16 @@ class Answer(ABC):
         *,
         prefix: str,
         logprobs: Callable[[], Logprobs],
+        tools: ToolUse | None = None,
     ) -> None:
-        """``prefix``: of its id. ``logprobs``: makes the list of a choice's."""
+        """``prefix``: of its id. ``logprobs``: makes the list of a choice's. ``tools``: that it may call."""
         self._id = f"{prefix}-{uuid4().hex}"
         self._created = int(time())
         self._model = engine.model.name
         self._prompts = prompts
         self._params = params
         self._tokenizer = engine.tokenizer
+        self._tools = tools
         self._told: set[int] = set()
         self.choices = [
             self._choice(engine, prompt, i, j, logprobs())
@@ -121,7 +124,9 @@ class Answer(ABC):
         # Counted within its prompt, so that an answer does not depend on what else is in the request.
         seed = None if sampling.seed is None else choice_seed(sampling.seed, j)
         request = Request(f"{self._id}-{i}-{j}", prompt.tokens, replace(sampling, seed=seed), self._params.cache_salt)
-        return Choice(i * self._params.best_of + j, prompt, request, engine.tokenizer, self._params, logprobs)
+        return Choice(
+            i * self._params.best_of + j, prompt, request, engine.tokenizer, self._params, logprobs, self._tools
+        )
 
     def _chunks(self, choice: Choice) -> Iterator[bytes]:
         for piece in self._pieces(choice):

@@ -27,6 +27,7 @@ from server.prompts import PromptReader
 from server.queue import Queue
 from server.request_id import RequestIdMiddleware
 from server.tokens import TokensEndpoint
+from server.tools import Tools
 
 
 def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> Starlette:
@@ -42,7 +43,9 @@ def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> S
     keys = ApiKeys(config.api_keys, config.api_key_file)
     prompts = PromptReader(engine, config)
     conversations = Conversations(engine, prompts)
-    services = Services(engine, config, lifecycle, Queue(engine, config), metrics, prompts, conversations)
+    services = Services(
+        engine, config, lifecycle, Queue(engine, config), metrics, prompts, conversations, Tools(engine, config)
+    )
     tokens = TokensEndpoint(services)
     description = Description(engine.model, config, version("jaxgen"))
     app = Starlette(

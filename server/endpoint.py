@@ -23,6 +23,7 @@ from server.prompts import PromptReader
 from server.queue import Queue
 from server.schema import SamplingFields
 from server.sse import send_events, until_disconnect
+from server.tools import Tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class Services:
     metrics: Metrics
     prompts: PromptReader
     conversations: Conversations
+    tools: Tools
 
 
 class GeneratingEndpoint[Fields: SamplingFields](ABC):

@@ -15,7 +15,7 @@ from server.schema import Body, CompletionRequest
 from server.tokens import DetokenizeRequest, TokenizeRequest
 
 REFERENCE = "#/components/schemas/{model}"
-SECRET = ("api_keys", "api_key_file")
+NO_LIMITS = ("api_keys", "api_key_file", "tool_call_parser")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def openapi_document(version: str, *, keys: bool) -> dict[str, Any]:
 
 def capabilities_document(model: ModelInfo, config: ServerConfig) -> dict[str, Any]:
     """Routes with the fields of their bodies, and what is bounded, by whom."""
-    limits = {item.name: getattr(config, item.name) for item in fields(config) if item.name not in SECRET}
+    limits = {item.name: getattr(config, item.name) for item in fields(config) if item.name not in NO_LIMITS}
     return {
         "model": model.name,
         "conversations": model.chat is not None,
