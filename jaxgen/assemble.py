@@ -20,6 +20,7 @@ from jaxgen.determinism import Scenario, Verifier
 from jaxgen.device import device_info
 from jaxgen.device_info import DeviceInfo, choose_dtype
 from jaxgen.engine import Engine
+from jaxgen.grammar import Grammars
 from jaxgen.kernels import Kernels, choose, native_dtypes, reference
 from jaxgen.memory_plan import DEFAULT_BLOCK_SIZE, cache_bytes, resolve
 from jaxgen.models import PackedParams, abstract_params
@@ -200,7 +201,7 @@ def open_engine(
         note=TINY_NOTE if model is None and parts.directory != DEMO else "",
         chat=read_chat_format(parts.directory, chat_template),
     )
-    return AsyncEngine(info, tokenizer, build)
+    return AsyncEngine(info, tokenizer, build, Grammars(tokenizer, parts.model.vocab_size, eos_token_ids))
 
 
 def tune(
