@@ -7,8 +7,7 @@ from jaxgen.request import EngineClient
 from server.answer import Answer
 from server.chat_schema import ChatRequest
 from server.choice import Choice, Piece
-from server.endpoint import GeneratingEndpoint
-from server.errors import bad_request
+from server.endpoint import GeneratingEndpoint, Services
 from server.logprobs import ChatLogprobs
 from server.params import CompletionParams, most_tokens, resolve_chat_params
 from server.prompts import Prompt
@@ -25,18 +24,21 @@ class ChatEndpoint(GeneratingEndpoint[ChatRequest]):
         return body
 
     async def _answer(self, body: ChatRequest) -> Answer:
-        params = resolve_chat_params(body, self._engine.model, self._services.config)
-        tools = self._services.tools.use(
-            [tool.function for tool in body.tools or ()],
-            _tool_choice(body),
-            parallel=body.parallel_tool_calls is not False,
-        )
-        if tools is not None and tools.grammar is not None:
-            raise bad_request("tool_choice: this server cannot demand a call.", "tool_choice")
-        shown = () if tools is None else tools.for_template()
-        prompt = await self._services.conversations.read(body, most_tokens(body) or 1, shown)
-        room = self._engine.model.max_model_len - len(prompt.tokens)
-        return ChatCompletion(self._engine, prompt, params.within(room), tools)
+        return ChatCompletion(self._engine, *await resolve_chat(body, self._services))
+
+
+async def resolve_chat(body: ChatRequest, services: Services) -> tuple[Prompt, CompletionParams, ToolUse | None]:
+    """What the model reads, how it answers, and what it may call meanwhile. Raises ApiError."""
+    params = resolve_chat_params(body, services.engine.model, services.config)
+    functions = [tool.function for tool in body.tools or ()]
+    parallel = body.parallel_tool_calls is not False
+    tools = services.tools.use(functions, _tool_choice(body), parallel=parallel)
+    if tools is not None and tools.grammar is not None:
+        params = params.with_grammar(tools.grammar)
+    shown = () if tools is None else tools.for_template()
+    prompt = await services.conversations.read(body, most_tokens(body) or 1, shown)
+    room = services.engine.model.max_model_len - len(prompt.tokens)
+    return prompt, params.within(room), tools
 
 
 class ChatCompletion(Answer):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxgen.request import EngineClient
+from jaxgen.request import EngineClient, Grammar
 from server.config import ServerConfig
 from server.errors import bad_request
 from server.tool_calls.formats import FORMATS, ToolFormat, recognised
@@ -25,14 +25,14 @@ class ToolChoice:
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """Of one request. ``shown``: special tokens that its text must have. ``grammar``: what its text must be, in
-    llguidance's Lark dialect; None: anything."""
+    """Of one request. ``shown``: special tokens that its text must have. ``grammar``: what its text must be; None:
+    anything."""
 
     kind: ToolFormat
     functions: tuple[FunctionDefinition, ...]
     most: int | None
     shown: frozenset[int]
-    grammar: str | None
+    grammar: Grammar | None
 
     def parser(self) -> ToolParser:
         """Of one message."""
@@ -54,9 +54,7 @@ class Tools:
         self.format = name
         self._tokenizer = engine.tokenizer
 
-    def use(
-        self, functions: Sequence[FunctionDefinition], choice: ToolChoice, *, parallel: bool, field: str = "tools"
-    ) -> ToolUse | None:
+    def use(self, functions: Sequence[FunctionDefinition], choice: ToolChoice, *, parallel: bool) -> ToolUse | None:
         """None: there are none to use. Raises ApiError 400 that names ``tools`` or ``tool_choice``."""
         _check(functions, choice)
         if not functions or choice.mode == "none":
@@ -65,7 +63,7 @@ class Tools:
             raise bad_request(
                 "tools: this model's chat template shows no format of tool calls that this server reads; name one "
                 f"with --tool-call-parser ({', '.join(FORMATS)}) if it writes that.",
-                field,
+                "tools",
             )
         kind, token_of = FORMATS[self.format], self._tokenizer.added_token
         named = [function for function in functions if choice.name in (None, function.name)]
@@ -73,7 +71,7 @@ class Tools:
         grammar = None
         if choice.mode == "required":
             schemas = [(function.name, function.parameters or NO_PARAMETERS) for function in named]
-            grammar = call_grammar(kind, schemas, several=several, token_of=token_of)
+            grammar = Grammar(call_grammar(kind, schemas, several=several, token_of=token_of), "tools")
         shown = frozenset(token for marker in kind.markers if (token := token_of(marker)) is not None)
         return ToolUse(kind, tuple(functions), None if several else 1, shown, grammar)
 

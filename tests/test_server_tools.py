@@ -8,6 +8,7 @@ import openai
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from llguidance import LLMatcher, LLTokenizer
 
 from jaxgen.request import ChatFormat, ModelInfo
 from server.app import create_app
@@ -137,6 +138,39 @@ def test_each_choice_has_calls_of_its_own() -> None:
     calls = [choice["message"]["tool_calls"][0] for choice in answer["choices"]]
     assert calls[0]["id"] != calls[1]["id"]
     assert calls[0]["function"] == calls[1]["function"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "allowed", "several"),
+    [
+        ("required", ["f", "get_weather"], True),
+        ({"type": "function", "function": {"name": "f"}}, ["f"], False),
+    ],
+)
+def test_a_call_is_demanded_by_a_grammar(choice: Any, allowed: list[str], several: bool) -> None:
+    engine = tool_engine("hermes", written("hermes", [PARIS]))
+    tool_choice = {"tool_choice": choice}
+    (answer,) = ask(engine, **tool_choice)["choices"]
+    grammar = engine.requests[0].params.grammar
+    assert grammar is not None
+    assert grammar.source == "tools"
+    checker = LLTokenizer(engine.tokenizer.to_json() or "", eos_token=1)
+    for calls, expected in (
+        ([("f", "{}")], True),
+        ([PARIS], "get_weather" in allowed),
+        ([("f", "{}"), ("f", "{}")], several),
+    ):
+        matcher = LLMatcher(checker, grammar.text)
+        tokens = engine.tokenizer.encode(written("hermes", calls))
+        assert (matcher.consume_tokens(tokens) and matcher.is_accepting()) == expected
+    assert answer["finish_reason"] == "tool_calls"
+    assert error_of(ask(engine, 400, ignore_eos=True, **tool_choice))["param"] == "ignore_eos"
+
+
+def test_nothing_is_demanded_under_auto() -> None:
+    engine = tool_engine("hermes", "Hello")
+    ask(engine, tool_choice="auto", messages=[HI])
+    assert engine.requests[0].params.grammar is None
 
 
 def test_tools_are_shown_to_the_model_unless_there_is_nothing_to_choose() -> None:
