@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jaxgen.request import EngineClient
-from server.answer import Answer
+from server.answer import Answer, ChoicesAnswer
 from server.chat_schema import ChatRequest
 from server.choice import Choice, Piece
 from server.endpoint import GeneratingEndpoint, Services
@@ -41,7 +41,7 @@ async def resolve_chat(body: ChatRequest, services: Services) -> tuple[Prompt, C
     return prompt, params.within(room), tools
 
 
-class ChatCompletion(Answer):
+class ChatCompletion(ChoicesAnswer):
     """OpenAI's chat.completion."""
 
     _chunk_object = "chat.completion.chunk"

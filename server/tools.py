@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxgen.request import EngineClient, Grammar
+from jaxgen.request import EngineClient, Grammar, ModelInfo
 from server.config import ServerConfig
 from server.errors import bad_request
 from server.tool_calls.formats import FORMATS, ToolFormat, recognised
@@ -43,15 +43,18 @@ class ToolUse:
         return [for_template(function) for function in self.functions]
 
 
+def tool_format(model: ModelInfo, config: ServerConfig) -> str | None:
+    """The name of the format in which the model writes calls; None if it is not known."""
+    if config.tool_call_parser != "auto":
+        return config.tool_call_parser
+    return None if model.chat is None else recognised(model.chat.template)
+
+
 class Tools:
     """Knows the format in which the model writes calls, if any."""
 
     def __init__(self, engine: EngineClient, config: ServerConfig) -> None:
-        chat = engine.model.chat
-        name: str | None = config.tool_call_parser
-        if name == "auto":
-            name = None if chat is None else recognised(chat.template)
-        self.format = name
+        self._format = tool_format(engine.model, config)
         self._tokenizer = engine.tokenizer
 
     def use(self, functions: Sequence[FunctionDefinition], choice: ToolChoice, *, parallel: bool) -> ToolUse | None:
@@ -59,13 +62,13 @@ class Tools:
         _check(functions, choice)
         if not functions or choice.mode == "none":
             return None
-        if self.format is None:
+        if self._format is None:
             raise bad_request(
                 "tools: this model's chat template shows no format of tool calls that this server reads; name one "
                 f"with --tool-call-parser ({', '.join(FORMATS)}) if it writes that.",
                 "tools",
             )
-        kind, token_of = FORMATS[self.format], self._tokenizer.added_token
+        kind, token_of = FORMATS[self._format], self._tokenizer.added_token
         named = [function for function in functions if choice.name in (None, function.name)]
         several = parallel and choice.name is None
         grammar = None
