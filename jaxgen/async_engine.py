@@ -6,7 +6,6 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from jaxgen.config import ConfigError
@@ -28,7 +27,6 @@ logger = logging.getLogger(__name__)
 
 COMPILE_SECONDS = 10
 """Longest wait for a grammar; llguidance's own limits end its work within seconds of that."""
-COMPILE_THREADS = 2
 
 _Item = TokenEvent | Exception
 
@@ -67,7 +65,6 @@ class AsyncEngine:
         """``grammars``: None: requests that have one are refused."""
         self._model = model
         self._grammars = grammars
-        self._compiling = ThreadPoolExecutor(COMPILE_THREADS, thread_name_prefix="jaxgen-grammar")
         self._tokenizer = tokenizer
         self._build = build
         self._inbox: deque[_Submit | _Abort] = deque()
@@ -135,12 +132,11 @@ class AsyncEngine:
                 self._send(_Abort(request.request_id, stream))
 
     async def _start_grammar(self, params: SamplingParams) -> GrammarState | None:
-        """Compiled in a thread of its own: neither the event loop nor the engine waits for it."""
+        """Neither the event loop nor the engine waits for it."""
         if params.grammar is None or self._grammars is None:
             return None
-        work = asyncio.get_running_loop().run_in_executor(self._compiling, self._grammars.start, params)
         try:
-            return await asyncio.wait_for(work, COMPILE_SECONDS)
+            return await asyncio.wait_for(asyncio.wrap_future(self._grammars.start(params)), COMPILE_SECONDS)
         except TimeoutError as error:
             source = params.grammar.source
             raise RequestRefusedError(f"{source}: it takes over {COMPILE_SECONDS} s to compile", source) from error

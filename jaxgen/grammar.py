@@ -4,9 +4,11 @@ llguidance does the parsing: a grammar and the tokens so far give the set of tok
 """
 
 import logging
+import threading
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, lru_cache
-from threading import Lock
+from threading import Barrier, Lock
 
 import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
@@ -30,7 +32,14 @@ LIMITS = LLParserLimits(
 )
 """What one grammar may cost: tens of milliseconds for a step's mask, about 100 MB of lexer states at the very worst."""
 
+MAX_LENGTH = 2**17
+"""Longest grammar, characters."""
+
 _MESSAGE_LENGTH = 300
+_THREADS = 2
+_STACK_BYTES = 2**28
+"""llguidance recurses as deep as rules refer to rules, which MAX_LENGTH bounds; the usual 8 MiB end at 2,000 rules, and
+the process with them."""
 
 
 @cache
@@ -73,7 +82,8 @@ def advance(taken: Sequence[tuple[GrammarState, int]]) -> None:
     followed = _executor().consume_token_par([(state.matcher, token) for state, token in taken])
     going_on = [state for (state, _), ok in zip(taken, followed, strict=True) if ok]
     masks = np.zeros((len(going_on), len(taken[0][0].mask)), np.int32)
-    fill_next_token_bitmask_par(_executor(), [(state.matcher, i) for i, state in enumerate(going_on)], masks)
+    if going_on:
+        fill_next_token_bitmask_par(_executor(), [(state.matcher, i) for i, state in enumerate(going_on)], masks)
     for state, mask in zip(going_on, masks, strict=True):
         state.take(mask)
     for state, _ in taken:
@@ -82,7 +92,7 @@ def advance(taken: Sequence[tuple[GrammarState, int]]) -> None:
 
 
 class Grammars:
-    """Compiles grammars for one tokenizer and follows them. ``start`` may be called from several threads at once."""
+    """Compiles grammars for one tokenizer, in threads of its own, and keeps the last ones."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: frozenset[int]) -> None:
         """``vocab_size``: the model's, which may be padded beyond the tokenizer's."""
@@ -91,13 +101,20 @@ class Grammars:
         self._eos_token_ids = eos_token_ids
         self._ll_tokenizer: LLTokenizer | None = None
         self._making = Lock()
+        self._threads: ThreadPoolExecutor | None = None
         self._compiled = lru_cache(MAX_KEPT)(self._compile)
 
-    def start(self, params: SamplingParams) -> GrammarState:
-        """The state before the first token of a request that has a grammar; compiles it unless one such is kept.
+    def start(self, params: SamplingParams) -> "Future[GrammarState]":
+        """The state before the first token of a request that has a grammar.
 
-        Raises RequestRefusedError, naming the grammar's source, for one that is wrong or costs too much.
+        Its result raises RequestRefusedError, naming the grammar's source, for one that is wrong or costs too much.
         """
+        with self._making:
+            if self._threads is None:
+                self._threads = _deep_threads()
+        return self._threads.submit(self._start, params)
+
+    def _start(self, params: SamplingParams) -> GrammarState:
         grammar = params.grammar
         assert grammar is not None, "asked for requests that have one"
         try:
@@ -109,6 +126,8 @@ class Grammars:
 
     def _compile(self, text: str) -> tuple[LLMatcher, np.ndarray]:
         """A matcher at its start and its first mask. Raises ValueError that says what is wrong."""
+        if len(text) > MAX_LENGTH:
+            raise ValueError(f"it is {len(text)} characters as a grammar, the limit is {MAX_LENGTH}")
         matcher = LLMatcher(self._tokens(), text, log_level=0, limits=LIMITS)
         masks = np.zeros((1, -(-self._vocab_size // 32)), np.int32)
         if not matcher.is_error():
@@ -132,6 +151,20 @@ class Grammars:
         except Exception as error:  # whatever llguidance finds in a tokenizer that it does not know
             logger.warning("structured outputs are not available with this tokenizer: %s", error)
             raise ValueError("structured outputs are not available with this model's tokenizer") from error
+
+
+def _deep_threads() -> ThreadPoolExecutor:
+    """Started here, while the size of a stack is set, which is the process's."""
+    pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="jaxgen-grammar")
+    all_there = Barrier(_THREADS + 1)
+    before = threading.stack_size(_STACK_BYTES)
+    try:
+        for _ in range(_THREADS):
+            pool.submit(all_there.wait)
+        all_there.wait()
+    finally:
+        threading.stack_size(before)
+    return pool
 
 
 def _first_line(message: str) -> str:

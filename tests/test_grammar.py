@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from jaxgen.grammar import Grammars, GrammarState, advance
+from jaxgen.grammar import MAX_LENGTH, Grammars, GrammarState, advance
 from jaxgen.request import Grammar, RequestRefusedError, SamplingParams
 from jaxgen.tokenizer import Tokenizer
 from tests import tiny_tokenizers
@@ -26,7 +26,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 
 def start(tokenizer: Tokenizer, text: str, **params: object) -> GrammarState:
     sampling = SamplingParams(grammar=Grammar(text, "here"), **params)  # type: ignore[arg-type]
-    return Grammars(tokenizer, PADDED, frozenset({EOS})).start(sampling)
+    return Grammars(tokenizer, PADDED, frozenset({EOS})).start(sampling).result()
 
 
 def allowed(state: GrammarState) -> set[int]:
@@ -90,7 +90,7 @@ def test_requests_with_one_grammar_do_not_share_their_place() -> None:
     tokenizer = Tokenizer(tiny_tokenizers.byte_level())
     grammars = Grammars(tokenizer, PADDED, frozenset({EOS}))
     params = SamplingParams(grammar=Grammar("start: /ab/"))
-    first, second = grammars.start(params), grammars.start(params)
+    first, second = grammars.start(params).result(), grammars.start(params).result()
     a = tokenizer.encode("a")[0]
     advance([(first, a)])
     assert a not in allowed(first)
@@ -114,7 +114,8 @@ def test_a_token_that_is_not_allowed_is_an_error_of_that_request_only() -> None:
         ("start: /(a/", "regex"),
         ('start: %json {"type": "objectx"}', "objectx"),
         ("", "."),
-        ("start: %json " + json.dumps({"enum": [f"{i:09}" for i in range(300_000)]}), "limit|too|large"),
+        ("start: %json " + json.dumps({"enum": [f"{i:09}" for i in range(20_000)]}), "limit"),
+        ('start: %json {"$ref": "file:///etc/hostname"}', "does not fetch"),
     ],
 )
 def test_a_grammar_that_cannot_be_used_is_refused_by_its_source(text: str, message: str) -> None:
@@ -124,11 +125,19 @@ def test_a_grammar_that_cannot_be_used_is_refused_by_its_source(text: str, messa
     assert len(str(refused.value)) < 400
 
 
+@pytest.mark.parametrize("rule", ["r{}: r{} r{}", 'r{}: "a" r{} | "b" r{}'])
+def test_rules_nested_as_deep_as_a_grammar_may_be_long_end_no_process(rule: str) -> None:
+    depth = MAX_LENGTH // len(rule.format(9999, 9999, 9999) + "\n")
+    rules = [rule.format(i, i + 1, i + 1) for i in range(depth)]
+    text = "\n".join(["start: r0", *rules, f'r{depth}: "x"'])
+    assert allowed(start(Tokenizer(tiny_tokenizers.byte_level()), text))
+
+
 def test_a_tokenizer_that_cannot_be_followed_is_said_to_be_it() -> None:
     with pytest.raises(RequestRefusedError, match="tokenizer"):
         Grammars(Tokenizer(tiny_tokenizers.word_level()), 6, frozenset()).start(
             SamplingParams(grammar=Grammar("start: /a/"))
-        )
+        ).result()
 
 
 def test_ignoring_the_end_is_refused_with_a_grammar() -> None:

@@ -39,7 +39,7 @@ def make_engine(**limits: int) -> Engine:
 
 def run(engine: Engine, requests: list[Request]) -> dict[str, list[TokenEvent]]:
     for one in requests:
-        engine.add(one, grammars().start(one.params) if one.params.grammar else None)
+        engine.add(one, grammars().start(one.params).result() if one.params.grammar else None)
     events: dict[str, list[TokenEvent]] = {one.request_id: [] for one in requests}
     while engine.has_work:
         for event in engine.step():
@@ -97,7 +97,7 @@ def test_one_that_ends_at_max_tokens_has_the_beginning_of_a_text() -> None:
 def test_the_others_go_on_in_every_step() -> None:
     engine = make_engine()
     for one in (constrained("date", DATE, 0), free("free", 0), constrained("choice", CHOICE, 1)):
-        engine.add(one, grammars().start(one.params) if one.params.grammar else None)
+        engine.add(one, grammars().start(one.params).result() if one.params.grammar else None)
     per_step = [[event.request_id for event in engine.step()] for _ in range(9)]
     assert all("free" in told for told in per_step[2:])
     assert ["date" in told for told in per_step[2:]] == [False, True] * 3 + [False]
@@ -136,10 +136,10 @@ def test_one_whose_grammar_fails_ends_with_an_error_and_the_others_go_on(monkeyp
 
     monkeypatch.setattr("jaxgen.engine.advance", failing)
     bad, good = constrained("bad", DATE, 0), constrained("good", DATE, 1)
-    engine, broken = make_engine(), grammars().start(bad.params)
+    engine, broken = make_engine(), grammars().start(bad.params).result()
     engine.add(bad, broken)
     events = []
-    engine.add(good, grammars().start(good.params))
+    engine.add(good, grammars().start(good.params).result())
     while engine.has_work:
         events += engine.step()
     ends = {event.request_id: event for event in events if event.finish_reason is not None}
