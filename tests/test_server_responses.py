@@ -7,7 +7,7 @@ from typing import Any
 
 import openai
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
@@ -100,6 +100,7 @@ def _apply(event: dict[str, Any], item: dict[str, Any]) -> None:
 
 
 @settings(max_examples=15, deadline=None)
+@example(kind="hermes", text=None, most=None)
 @given(kind=st.sampled_from(KINDS), text=TEXTS | st.none(), most=st.sampled_from([None, 25]))
 def test_events_build_up_the_whole_response(kind: str, text: str | None, most: int | None) -> None:
     """``text`` None: content, and then calls."""

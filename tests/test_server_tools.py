@@ -6,7 +6,7 @@ from typing import Any
 
 import openai
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
@@ -67,6 +67,7 @@ def joined(chunks: list[Any]) -> tuple[dict[str, Any], str | None]:
 
 
 @settings(max_examples=50, deadline=None)
+@example(kind="hermes", special=True, text=None, several=True, most=10_000, logprobs=True)
 @given(
     kind=st.sampled_from(KINDS),
     special=st.booleans(),
