@@ -21,8 +21,9 @@ from server.lifecycle import Lifecycle
 from server.metrics import Metrics
 from server.prompts import PromptReader
 from server.queue import Queue
-from server.schema import SamplingFields
+from server.schema import CallerFields
 from server.sse import send_events, until_disconnect
+from server.tools import Tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,10 @@ class Services:
     metrics: Metrics
     prompts: PromptReader
     conversations: Conversations
+    tools: Tools
 
 
-class GeneratingEndpoint[Fields: SamplingFields](ABC):
+class GeneratingEndpoint[Fields: CallerFields](ABC):
     """An ASGI app rather than a function of a request: it must see the caller leave while it works."""
 
     def __init__(self, services: Services) -> None:
@@ -80,7 +82,7 @@ class GeneratingEndpoint[Fields: SamplingFields](ABC):
             await until_disconnect(receive, answer())
 
 
-def _of_caller[Fields: SamplingFields](body: Fields, caller: str) -> Fields:
+def _of_caller[Fields: CallerFields](body: Fields, caller: str) -> Fields:
     """With a cache salt of the caller's own: none learns from its answers' speed what others have sent."""
     if not caller or body.cache_salt == "":  # an empty salt is refused later
         return body

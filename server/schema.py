@@ -78,11 +78,18 @@ class StructuredOutputs(Body):
     whitespace_pattern: str | None = None
 
 
-class SamplingFields(Body):
-    """What text and chat completions have in common: OpenAI's fields, then those that others add. ``user`` only names
-    the caller's end user."""
+class CallerFields(Body):
+    """What every request for generated text has. ``user`` only names the caller's end user."""
 
     model: str | None = None
+    stream: bool | None = None
+    user: str | None = None
+    cache_salt: str | None = None
+
+
+class SamplingFields(CallerFields):
+    """What text and chat completions have in common: OpenAI's fields, then those that others add."""
+
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     max_tokens: int | None = None
@@ -90,13 +97,10 @@ class SamplingFields(Body):
     presence_penalty: float | None = None
     seed: int | None = None
     stop: Stop | None = None
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: float | None = None
     top_p: float | None = None
-    user: str | None = None
 
-    cache_salt: str | None = None
     ignore_eos: bool | None = None
     min_p: float | None = None
     min_tokens: int | None = None
