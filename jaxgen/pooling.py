@@ -52,7 +52,12 @@ class Pool:
 
 
 def unit_vector(embedding: Sequence[float], dimensions: int | None = None) -> npt.NDArray[np.float32]:
-    """The first ``dimensions`` (None: all) numbers of an embedding, scaled to length 1; zeros stay zeros."""
+    """The first ``dimensions`` (None: all) numbers of an embedding, scaled to length 1; zeros stay zeros.
+
+    Raises ValueError where they are not finite.
+    """
     kept = embedding[:dimensions]
     length = math.sqrt(math.sumprod(kept, kept))
+    if not math.isfinite(length):
+        raise ValueError("the model's hidden states are not finite, so that its embedding has no direction")
     return (np.array(kept) / (length or 1.0)).astype(np.float32)

@@ -33,6 +33,11 @@ class Pooling(StrEnum):
     CLS = "cls"
 
 
+PoolingChoice = Literal["auto", "mean", "last", "cls"]
+"""auto: as the model says."""
+POOLING_CHOICES: tuple[PoolingChoice, ...] = ("auto", "mean", "last", "cls")
+
+
 def _require(ok: bool, message: str) -> None:
     if not ok:
         raise ValueError(message)

@@ -96,7 +96,9 @@ class Answer(ABC):
         """What was asked for of the tokens generated."""
         return {"token_ids": piece.token_ids} if self._params.return_token_ids else {}
 
-    async def events(self, generation: Generation, first: Iterable[Choice]) -> AsyncGenerator[list[bytes], None]:
+    async def events(
+        self, generation: Generation[Choice], first: Iterable[Choice]
+    ) -> AsyncGenerator[list[bytes], None]:
         """Server-sent events, in the groups to write together. An error ends them without [DONE]."""
         news = first
         try:
