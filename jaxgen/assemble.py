@@ -20,6 +20,7 @@ from jaxgen.determinism import Scenario, Verifier
 from jaxgen.device import device_info
 from jaxgen.device_info import DeviceInfo, choose_dtype
 from jaxgen.engine import Engine
+from jaxgen.grammar import Grammars
 from jaxgen.kernels import Kernels, choose, native_dtypes, reference
 from jaxgen.memory_plan import DEFAULT_BLOCK_SIZE, cache_bytes, resolve
 from jaxgen.models import PackedParams, abstract_params
@@ -203,7 +204,7 @@ def open_engine(
         chat=read_chat_format(parts.directory, chat_template),
         embedding=EmbeddingFormat(parts.model.output_size, read_pooling(parts.directory, pooling)),
     )
-    return AsyncEngine(info, tokenizer, build)
+    return AsyncEngine(info, tokenizer, build, Grammars(tokenizer, parts.model.vocab_size, eos_token_ids))
 
 
 def tune(

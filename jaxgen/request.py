@@ -43,6 +43,17 @@ def _require(ok: bool, message: str) -> None:
         raise ValueError(message)
 
 
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What the text of an answer must be, in the grammar language of llguidance (its Lark dialect or its JSON).
+
+    ``source``: what it was made from, which errors name.
+    """
+
+    text: str
+    source: str = "grammar"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How tokens are chosen. Raises ValueError that names the field when a value is out of range.
@@ -51,6 +62,8 @@ class SamplingParams:
     frequency penalties (output only), logit_bias, temperature, min_p, top_k, top_p (over what top_k kept,
     renormalised). temperature 0 is greedy. ``logprobs`` are those of the raw model, before all of this.
     ``top_k`` 0 means off. ``stop`` strings are acted on by whoever turns tokens into text, not by the engine.
+    Tokens that the ``grammar`` does not allow are never chosen; where it allows nothing but the end, ``min_tokens``
+    yields to it.
     """
 
     max_tokens: int = 16
@@ -69,6 +82,7 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         _require(self.max_tokens >= 0, f"max_tokens must be 0 or more, not {self.max_tokens}")
@@ -101,6 +115,10 @@ class SamplingParams:
             f"seed must fit in 64 bits, not {self.seed}",
         )
         _require(all(self.stop), "stop must not contain an empty string")
+        _require(
+            self.grammar is None or not self.ignore_eos,
+            "ignore_eos cannot go with a grammar, which ends where the end-of-sequence token is all that it allows",
+        )
         for name in ("logprobs", "prompt_logprobs"):
             count: int | None = getattr(self, name)
             _require(
@@ -183,7 +201,11 @@ class TokenEvent:
 
 
 class RequestRefusedError(ValueError):
-    """The engine can never run this request; the message names the field and the limit."""
+    """The engine can never run this request; the message names the field and the limit, ``param`` the field again."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class EngineDeadError(RuntimeError):
