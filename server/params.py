@@ -102,8 +102,6 @@ def most_tokens(body: ChatRequest) -> int | None:
 def _params(
     body: SamplingFields, sampling: SamplingParams, *, n: int, best_of: int, echo: bool, logprobs: int | None
 ) -> CompletionParams:
-    if body.cache_salt == "":
-        raise bad_request("cache_salt must not be empty.", "cache_salt")
     options = body.stream_options or StreamOptions()
     if body.stream_options is not None and not body.stream:
         raise bad_request("stream_options needs stream to be true.", "stream_options")
