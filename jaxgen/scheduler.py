@@ -50,7 +50,8 @@ class Scheduler:
 
     If anything runs or waits, and is not held, the plan is not empty. Every online sequence that runs is in every plan:
     decodes leave the budget a token (max_num_seqs <= token_budget), and one online prompt at most is partly computed,
-    since none is admitted after one that the budget cuts.
+    since none is admitted after one that the budget cuts. Only a sequence under a grammar sits out while its last token
+    is in flight, since what may follow depends on it; a plan is empty where all that may be computed do so.
 
     With a ``tier``, blocks found in host memory come from there while the steps go on. A sequence that waits for them
     has no chunk, so a plan may be empty, several prompts may be partly computed, and the first takes the budget first.
@@ -141,7 +142,7 @@ class Scheduler:
         self.num_online += not sequence.request.background
 
     def schedule(self) -> StepPlan:
-        """Plans the next step and counts it as computed; empty only when nothing runs or waits. May preempt.
+        """Plans the next step and counts it as computed; empty when there is nothing that can be computed. May preempt.
 
         Raises RuntimeError when two plans are in flight.
         """
@@ -245,7 +246,8 @@ class Scheduler:
             return  # most steps
         if waiting[0].request.background is not background:
             return
-        budget -= sum([s.num_uncomputed for s in running if s.request.background is background])
+        now = [s for s in running if s.request.background is background and not s.waits_for_token]
+        budget -= sum([s.num_uncomputed for s in now])
         rows = blocks = 0  # as if the prefix cache had nothing for them
         for sequence in tuple(waiting[:ADMISSION_WINDOW]):
             if budget <= 0 or sequence.request.background is not background:
@@ -283,6 +285,8 @@ class Scheduler:
         for sequence in tuple(self._running):
             if sequence.request.background is not background or sequence.row is None:
                 continue  # without a row: preempted just now
+            if sequence.waits_for_token:
+                continue
             if sequence.num_uncomputed > 1 or sequence.restore is not None:
                 partly_computed.append(sequence)
             elif budget > 0 and self._has_slot(sequence):
@@ -296,11 +300,12 @@ class Scheduler:
     def _allowance(self, online: list[Chunk]) -> tuple[int, int]:
         """Tokens of the background in a plan with these chunks, in all and of one sequence."""
         budget = left = self._config.token_budget - sum([chunk.length for chunk in online])
-        if not online:
+        if not self._running or self._running[0].request.background:
             return budget, budget
         if self._config.background_tokens is not None:
             left = min(budget, self._config.background_tokens)
-        return left, 1 if self._narrow and max([chunk.length for chunk in online]) == 1 else left
+        wide = max([chunk.length for chunk in online], default=1) > 1
+        return left, 1 if self._narrow and not wide else left
 
     def _has_slot(self, sequence: Sequence) -> bool:
         """For its next token, for which it may get one more block. False: it was itself the last and is preempted."""

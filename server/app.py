@@ -19,6 +19,7 @@ from server.chat import ChatEndpoint
 from server.chat_template import Conversations
 from server.completions import CompletionsEndpoint
 from server.config import DEFAULT_CONFIG, ServerConfig
+from server.embeddings import EmbeddingsEndpoint
 from server.endpoint import Services, model_not_found
 from server.errors import ApiError, api_error, client_left, http_exception, unexpected_error
 from server.lifecycle import Lifecycle
@@ -27,7 +28,9 @@ from server.openapi import Description
 from server.prompts import PromptReader
 from server.queue import Queue
 from server.request_id import RequestIdMiddleware
+from server.responses import ResponsesEndpoint
 from server.tokens import TokensEndpoint
+from server.tools import Tools
 
 
 def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> Starlette:
@@ -44,7 +47,9 @@ def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> S
     keys = ApiKeys(config.api_keys, config.api_key_file)
     prompts = PromptReader(engine, config)
     conversations = Conversations(engine, prompts)
-    services = Services(engine, config, lifecycle, Queue(engine, config), metrics, prompts, conversations)
+    services = Services(
+        engine, config, lifecycle, Queue(engine, config), metrics, prompts, conversations, Tools(engine, config)
+    )
     tokens = TokensEndpoint(services)
     batches = Batches(services)
     description = Description(engine.model, config, version("jaxgen"))
@@ -52,6 +57,8 @@ def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> S
         routes=[
             Route("/v1/completions", CompletionsEndpoint(services), methods=["POST"]),
             Route("/v1/chat/completions", ChatEndpoint(services), methods=["POST"]),
+            Route("/v1/responses", ResponsesEndpoint(services), methods=["POST"]),
+            Route("/v1/embeddings", EmbeddingsEndpoint(services), methods=["POST"]),
             Route("/tokenize", tokens.tokenize, methods=["POST"]),
             Route("/detokenize", tokens.detokenize, methods=["POST"]),
             *batches.routes,

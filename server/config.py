@@ -4,9 +4,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from jaxgen.config import ConfigError
+from server.tool_calls.formats import FORMATS
 
-_FREE = ("api_keys", "api_key_file", "batch_dir", "inline_encode_chars", "max_logit_bias")
-"""Fields that may be 0, or are no numbers."""
+TOOL_CALL_PARSERS = ("auto", *FORMATS)
+MAY_BE_ZERO = ("inline_encode_chars", "max_logit_bias")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,8 @@ class ServerConfig:
     """Longest request body, bytes."""
     max_prompts: int = 128
     """Most prompts of one request."""
+    max_inputs: int = 2048
+    """Most inputs of one request for embeddings; OpenAI's own limit."""
     max_n: int = 128
     """Largest n and best_of."""
     max_choices: int = 256
@@ -32,7 +35,7 @@ class ServerConfig:
     max_logit_bias: int = 300
     """Most logit_bias entries of one request."""
     max_queued_requests: int = 1024
-    """Completions that may wait for their first token; further requests get 429, unless nothing waits."""
+    """Completions and inputs that may wait for their first token; further requests get 429, unless nothing waits."""
     max_queued_tokens: int = 2**22
     """Tokens that the prompts of these may have together."""
     batch_dir: Path | None = None
@@ -49,6 +52,8 @@ class ServerConfig:
     """Most lines of a batch."""
     max_batch_lines_in_flight: int = 32
     """Lines of all batches that are worked on at once."""
+    tool_call_parser: str = "auto"
+    """Format in which the model writes calls of tools; auto: as its chat template shows."""
     stall_limit_s: float = 60.0
     """Seconds that work may wait with no step finished before /health says so."""
     retry_after_s: int = 5
@@ -63,8 +68,10 @@ class ServerConfig:
             raise ConfigError("api_keys must not contain an empty key")
         for item in fields(self):
             value = getattr(self, item.name)
-            if item.name not in _FREE and value <= 0:
+            if isinstance(value, int | float) and item.name not in MAY_BE_ZERO and value <= 0:
                 raise ConfigError(f"{item.name} must be more than 0, not {value}")
+        if self.tool_call_parser not in TOOL_CALL_PARSERS:
+            raise ConfigError(f"tool_call_parser must be one of {', '.join(TOOL_CALL_PARSERS)}")
 
 
 DEFAULT_CONFIG = ServerConfig()

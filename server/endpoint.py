@@ -1,4 +1,4 @@
-"""What every endpoint that generates does around its own fields."""
+"""What every endpoint that the engine works for does around its own fields."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -21,8 +21,9 @@ from server.lifecycle import Lifecycle
 from server.metrics import Metrics
 from server.prompts import PromptReader
 from server.queue import Queue
-from server.schema import SamplingFields
+from server.schema import CallerFields, ComputingFields
 from server.sse import send_events, until_disconnect
+from server.tools import Tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,10 @@ class Services:
     metrics: Metrics
     prompts: PromptReader
     conversations: Conversations
+    tools: Tools
 
 
-class GeneratingEndpoint[Fields: SamplingFields](ABC):
+class ComputingEndpoint[Fields: ComputingFields](ABC):
     """An ASGI app rather than a function of a request: it must see the caller leave while it works."""
 
     def __init__(self, services: Services) -> None:
@@ -50,8 +52,12 @@ class GeneratingEndpoint[Fields: SamplingFields](ABC):
         """The typed request. Raises ApiError 400 that names the field."""
 
     @abstractmethod
-    async def _answer(self, body: Fields) -> Answer:
-        """What is to be computed for it. Raises ApiError."""
+    async def _whole(self, body: Fields, arrival: float) -> dict[str, Any]:
+        """The answer as one object. ``arrival``: when the request came, a ``perf_counter`` reading. Raises ApiError."""
+
+    @abstractmethod
+    async def _respond(self, body: Fields, arrival: float, scope: Scope, receive: Receive, send: Send) -> None:
+        """Compute and send the answer; cancelled when the caller leaves. Raises ApiError before anything is sent."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         arrival, services = perf_counter(), self._services
@@ -61,32 +67,11 @@ class GeneratingEndpoint[Fields: SamplingFields](ABC):
             except ClientDisconnect:
                 return
             body = self._read(data, scope.get(CALLER, ""))
-
-            async def answer() -> None:
-                made = await self._answer(body)
-                async with Generation(
-                    self._engine, made.choices, services.queue, services.metrics, arrival
-                ) as generation:
-                    if body.stream:
-                        # Until its first token an answer can still be an error with a status of its own.
-                        first = await generation.next_news()
-                        await send_events(send, made.events(generation, first))
-                        return
-                    await generation.finish()
-                await JSONResponse(made.whole())(scope, receive, send)
-
-            await until_disconnect(receive, answer())
+            await until_disconnect(receive, self._respond(body, arrival, scope, receive, send))
 
     async def answer_whole(self, data: dict[str, Any], caller: str) -> dict[str, Any]:
         """The answer to a body that came by another way than a request. Raises ApiError."""
-        arrival, services = perf_counter(), self._services
-        body = self._read(data, caller)
-        if body.stream:
-            raise bad_request("stream: lines of batches are answered whole.", "stream")
-        made = await self._answer(body)
-        async with Generation(self._engine, made.choices, services.queue, services.metrics, arrival) as generation:
-            await generation.finish()
-        return made.whole()
+        return await self._whole(self._read(data, caller), perf_counter())
 
     def _read(self, data: dict[str, Any], caller: str) -> Fields:
         body = self._parse(data)
@@ -94,9 +79,40 @@ class GeneratingEndpoint[Fields: SamplingFields](ABC):
         return _of_caller(body, caller)
 
 
-def _of_caller[Fields: SamplingFields](body: Fields, caller: str) -> Fields:
-    """With a cache salt of the caller's own: none learns from its answers' speed what others have sent."""
-    if not caller or body.cache_salt == "":  # an empty salt is refused later
+class GeneratingEndpoint[Fields: CallerFields](ComputingEndpoint[Fields]):
+    """Answers with text, whole or as events."""
+
+    @abstractmethod
+    async def _answer(self, body: Fields) -> Answer:
+        """What is to be computed for it. Raises ApiError."""
+
+    async def _respond(self, body: Fields, arrival: float, scope: Scope, receive: Receive, send: Send) -> None:
+        if not body.stream:
+            await JSONResponse(await self._whole(body, arrival))(scope, receive, send)
+            return
+        made, services = await self._answer(body), self._services
+        async with Generation(self._engine, made.choices, services.queue, services.metrics, arrival) as generation:
+            # Until its first token an answer can still be an error with a status of its own.
+            first = await generation.next_news()
+            await send_events(send, made.events(generation, first))
+
+    async def _whole(self, body: Fields, arrival: float) -> dict[str, Any]:
+        if body.stream:
+            raise bad_request("stream: lines of batches are answered whole.", "stream")
+        made, services = await self._answer(body), self._services
+        async with Generation(self._engine, made.choices, services.queue, services.metrics, arrival) as generation:
+            await generation.finish()
+        return made.whole()
+
+
+def _of_caller[Fields: ComputingFields](body: Fields, caller: str) -> Fields:
+    """With a cache salt of the caller's own: none learns from its answers' speed what others have sent.
+
+    Raises ApiError 400 for an empty one.
+    """
+    if body.cache_salt == "":
+        raise bad_request("cache_salt must not be empty.", "cache_salt")
+    if not caller:
         return body
     return body.model_copy(update={"cache_salt": f"{caller}/{body.cache_salt or ''}"})
 

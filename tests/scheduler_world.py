@@ -47,6 +47,8 @@ class Arrival:
     prompt_logprobs: int | None
     priority: int
     background: bool
+    constrained: bool = False
+    """It may be computed only when its last token has arrived, as under a grammar."""
 
     def request(self, name: str, longest: int) -> Request:
         prompt = max(1, longest * self.prompt // 8)
@@ -59,7 +61,7 @@ class Arrival:
             prompt_logprobs=self.prompt_logprobs,
         )
         tokens = tuple(next_token([self.seed, i]) for i in range(prompt))
-        return Request(name, tokens, params, self.salt, self.priority, self.background)
+        return Request(name, tokens, params, self.salt, priority=self.priority, background=self.background)
 
 
 # Short prompts with much to say are the likeliest, for these fill the pool while they run; a few are refused.
@@ -75,6 +77,7 @@ ARRIVALS = st.builds(
     prompt_logprobs=st.sampled_from([None, None, None, 0]),
     priority=st.sampled_from([0, 0, 0, -1, 1]),
     background=st.sampled_from([False, False, True]),
+    constrained=st.sampled_from([False, False, True]),
 )
 
 

@@ -15,13 +15,17 @@ from server.batches.runner import BatchRunner, LineEndpoint
 from server.batches.store import Store
 from server.chat import ChatEndpoint
 from server.completions import CompletionsEndpoint
+from server.embeddings import EmbeddingsEndpoint
 from server.endpoint import Services
 from server.metrics import Metrics
 from server.queue import Queue
+from server.responses import ResponsesEndpoint
 
 ENDPOINTS: dict[str, Callable[[Services], LineEndpoint]] = {
     "/v1/completions": CompletionsEndpoint,
     "/v1/chat/completions": ChatEndpoint,
+    "/v1/responses": ResponsesEndpoint,
+    "/v1/embeddings": EmbeddingsEndpoint,
 }
 """What lines of batches may ask."""
 
