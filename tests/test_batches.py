@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
@@ -20,6 +21,7 @@ from server.batches.store import Store
 from server.config import ServerConfig
 from tests.fakes import MODEL, FakeEngine
 from tests.server_app import client_of, error_of, fake_engine
+from tests.test_server_chat import CHAT
 
 PATH = "/v1/completions"
 ENDED = ("completed", "failed", "cancelled", "expired")
@@ -99,6 +101,24 @@ def test_every_line_is_answered_as_it_would_be_online(client: TestClient, engine
         assert (result["error"], result["response"]["status_code"]) == (None, 200)
         assert result["response"]["body"]["choices"] == online["choices"]
     assert not engine.requests[-1].background
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "fields", "said"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}, "choices"),
+        ("/v1/responses", {"input": "Hi", "max_output_tokens": 3}, "usage"),
+        ("/v1/embeddings", {"input": ["Hi", "Ho"]}, "data"),
+    ],
+)
+def test_every_endpoint_answers_lines(config: ServerConfig, endpoint: str, fields: dict[str, Any], said: str) -> None:
+    model = replace(fake_engine().model, chat=CHAT)
+    item = {"custom_id": "a", "method": "POST", "url": endpoint, "body": {"model": MODEL, **fields}}
+    with client_of(fake_engine(model=model), config) as client:
+        batch, done, failed = run(client, jsonl(item), endpoint=endpoint)
+        online = client.post(endpoint, json=item["body"]).json()
+    assert (batch.status, failed) == ("completed", [])
+    assert done[0]["response"]["body"][said] == online[said]
 
 
 def test_a_bad_request_is_an_error_of_its_line(client: TestClient) -> None:

@@ -188,6 +188,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def restore_lands(self) -> None:
         self._land_restore()
 
+    @precondition(lambda self: any(sequence.request.background for sequence in self.live.values()))
     @rule(held=st.booleans())
     def hold_background(self, held: bool) -> None:
         self.scheduler.hold_background = held
@@ -623,7 +624,12 @@ class OffloadMachine(SchedulerMachine):
 
     def _adapt(self, arrival: Arrival) -> Arrival:
         return replace(
-            arrival, prompt=min(arrival.prompt + 3, 7), seed=arrival.seed % 2, prompt_logprobs=None, salt=None
+            arrival,
+            prompt=min(arrival.prompt + 3, 7),
+            seed=arrival.seed % 2,
+            prompt_logprobs=None,
+            salt=None,
+            background=arrival.background and arrival.stops,
         )
 
 
