@@ -75,7 +75,7 @@ def test_the_thread_goes_on_with_what_was_held(monkeypatch: pytest.MonkeyPatch) 
     async def collect(one: Request) -> list[TokenEvent]:
         return [event async for event in engine.generate(one)]
 
-    async def main() -> list[list[TokenEvent]]:
+    async def main() -> tuple[list[TokenEvent], list[TokenEvent]]:
         return await asyncio.gather(collect(requests()[3]), collect(requests()[1]))
 
     try:
