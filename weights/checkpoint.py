@@ -37,6 +37,7 @@ def save(
     """
     for name in (CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES):
         if member(source, name).exists():
+            (directory / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source / name, directory / name)
     with _orbax():
         ocp.save((directory / PARAMS).resolve(), dict(params))
