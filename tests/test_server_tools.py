@@ -243,6 +243,10 @@ def call_of(**fields: Any) -> list[dict[str, Any]]:
         ({"messages": [{"role": "user", "content": None}]}, "messages.0.content"),
         ({"messages": [HI, {"role": "assistant", "tool_calls": []}]}, "messages.1.content"),
         ({"messages": call_of(function={"name": "f", "arguments": "{"})}, "messages.1.tool_calls.0.function.arguments"),
+        (
+            {"messages": call_of(function={"name": "f", "arguments": '{"a": NaN}'})},
+            "messages.1.tool_calls.0.function.arguments",
+        ),
         ({"messages": call_of(function={"name": "f", "arguments": "3"})}, "messages.1.tool_calls.0.function.arguments"),
         ({"messages": call_of(type="custom")}, "messages.1.tool_calls.0.type"),
         ({"messages": [{**HI, "tool_calls": call_of()[1]["tool_calls"]}]}, "messages.0.tool_calls"),
