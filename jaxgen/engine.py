@@ -90,7 +90,7 @@ class Engine:
             seed=self._seeds.getrandbits(63) if seed is None else seed,
             grammar=grammar,
         )
-        if request.params.max_tokens == 0 and request.params.prompt_logprobs is None:
+        if request.params.max_tokens == 0 and not request.wants_every_token:
             self._answered.append(TokenEvent(request.request_id, finish_reason=FinishReason.LENGTH))
             return
         self._scheduler.add(sequence)

@@ -56,7 +56,10 @@ class RowPrograms:
 
 @dataclass(frozen=True)
 class CompiledStep:
-    """The one step, what loads a row's state before it, and what XLA says of the step's memory, in bytes."""
+    """The one step, what loads a row's state before it, and what XLA says of the step's memory, in bytes.
+
+    ``temporary_bytes``: beside parameters, cache and rows, while the output of the step before has not been read.
+    """
 
     run: CompiledProgram
     narrow: CompiledProgram | None
@@ -77,7 +80,7 @@ def compile_step(model: ModelConfig, config: EngineConfig, kernels: Kernels = RE
         narrow,
         compile_rows(model, config),
         kernels,
-        memory.temp_size_in_bytes,
+        memory.temp_size_in_bytes + 2 * (memory.output_size_in_bytes - memory.alias_size_in_bytes),
         memory.alias_size_in_bytes,
     )
 

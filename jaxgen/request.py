@@ -25,6 +25,19 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
+class Pooling(StrEnum):
+    """What of a prompt's final hidden states is its embedding: their mean, that of its last token, or of its first."""
+
+    MEAN = "mean"
+    LAST = "last"
+    CLS = "cls"
+
+
+PoolingChoice = Literal["auto", "mean", "last", "cls"]
+"""auto: as the model says."""
+POOLING_CHOICES: tuple[PoolingChoice, ...] = ("auto", "mean", "last", "cls")
+
+
 def _require(ok: bool, message: str) -> None:
     if not ok:
         raise ValueError(message)
@@ -32,7 +45,8 @@ def _require(ok: bool, message: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What the text of an answer must be, in the grammar language of llguidance (its Lark dialect or its JSON).
+    """What the text of an answer must be: llguidance's dialect of Lark, with a rule ``start``, or GBNF, which is
+    llama.cpp's notation.
 
     ``source``: what it was made from, which errors name.
     """
@@ -127,7 +141,9 @@ def choice_seed(seed: int, choice: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One prompt to be continued. ``request_id`` is unique among the requests that live.
+    """One prompt to be continued, or pooled. ``request_id`` is unique among the requests that live.
+
+    With ``pooling`` it generates nothing (max_tokens 0), and its last event has the prompt's embedding.
 
     Requests share cached prefixes only within one ``cache_salt``; those without one share among themselves. A cached
     prefix shows in the time to the first token, so tenants who must not learn each other's prompts get salts.
@@ -137,10 +153,20 @@ class Request:
     prompt: tuple[int, ...]
     params: SamplingParams
     cache_salt: str | None = None
+    pooling: Pooling | None = None
 
     def __post_init__(self) -> None:
         _require(len(self.prompt) > 0, "prompt must have at least one token")
         _require(self.cache_salt != "", "cache_salt must not be empty")
+        _require(
+            self.pooling is None or self.params.max_tokens == 0,
+            f"max_tokens must be 0 with pooling, which generates nothing, not {self.params.max_tokens}",
+        )
+
+    @property
+    def wants_every_token(self) -> bool:
+        """Whether it asks for something of each token of its prompt, so that none may come from a cache."""
+        return self.pooling is not None or self.params.prompt_logprobs is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +195,8 @@ class TokenEvent:
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     finish_reason: FinishReason | None = None
     error: str | None = None
+    embedding: tuple[float, ...] | None = None
+    """The prompt's pooled final hidden states, not normalised; on the last event of a request with ``pooling``."""
     cached_tokens: int | None = None
     """Prompt tokens that the prefix cache already had; on the first event that comes from a step."""
 
@@ -201,10 +229,19 @@ class ChatFormat:
 
 
 @dataclass(frozen=True, slots=True)
+class EmbeddingFormat:
+    """What the embeddings of a model are: ``size`` numbers, pooled in the way that it was made for."""
+
+    size: int
+    pooling: Pooling
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
     """What a face must know of the model to check a request; ``note``: what its users should be told of it.
 
-    ``chat`` None: it was not made for conversations, or does not say how they are written.
+    ``chat`` None: it was not made for conversations, or does not say how they are written. ``embedding`` None: it gives
+    none.
     """
 
     name: str
@@ -212,6 +249,7 @@ class ModelInfo:
     vocab_size: int
     note: str = ""
     chat: ChatFormat | None = None
+    embedding: EmbeddingFormat | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,9 @@ class StepOutput:
     """Of ``tokens``; zeros unless the batch wants them."""
     prompt_logprobs: Logprobs
     """Of ``batch.prompt_targets``, one entry per token; zeros where there is no target."""
+    hidden: Float[Leaf, "T D"]
+    """Final hidden states of the batch's tokens, which the host reads only where it pools them; nothing to read in
+    those of padding."""
 
 
 Step = Callable[[PackedParams, KVCache, RowState, Int[Array, "W"]], tuple[KVCache, RowState, StepOutput]]
@@ -96,7 +99,7 @@ def choose_tokens(
         lambda: _prompt_logprobs(model, hidden, batch.prompt_targets, vocab_size, tile=min(R, T)),
         lambda: Logprobs.zeros(T, vocab_size),
     )
-    return rows, StepOutput(tokens, logprobs, prompt_logprobs)
+    return rows, StepOutput(tokens, logprobs, prompt_logprobs, hidden)
 
 
 def count_tokens(rows: RowState, row_layout: Layout, batch: StepBatch) -> RowState:

@@ -82,7 +82,9 @@ class Answer(ABC):
     def _ended(self) -> list[bytes]:
         """The last events otherwise."""
 
-    async def events(self, generation: Generation, first: Iterable[Choice]) -> AsyncGenerator[list[bytes], None]:
+    async def events(
+        self, generation: Generation[Choice], first: Iterable[Choice]
+    ) -> AsyncGenerator[list[bytes], None]:
         """Server-sent events, in the groups to write together."""
         news = first
         try:

@@ -18,6 +18,7 @@ from server.chat import ChatEndpoint
 from server.chat_template import Conversations
 from server.completions import CompletionsEndpoint
 from server.config import DEFAULT_CONFIG, ServerConfig
+from server.embeddings import EmbeddingsEndpoint
 from server.endpoint import Services, model_not_found
 from server.errors import ApiError, api_error, client_left, http_exception, unexpected_error
 from server.lifecycle import Lifecycle
@@ -54,6 +55,7 @@ def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> S
             Route("/v1/completions", CompletionsEndpoint(services), methods=["POST"]),
             Route("/v1/chat/completions", ChatEndpoint(services), methods=["POST"]),
             Route("/v1/responses", ResponsesEndpoint(services), methods=["POST"]),
+            Route("/v1/embeddings", EmbeddingsEndpoint(services), methods=["POST"]),
             Route("/tokenize", tokens.tokenize, methods=["POST"]),
             Route("/detokenize", tokens.detokenize, methods=["POST"]),
             Route("/v1/models", models.list),

@@ -52,12 +52,6 @@ class Message(Body):
         return len(self.text) + sum(len(call.function.arguments) for call in self.tool_calls or ())
 
 
-class ResponseFormat(Body):
-    """Only text, which is how every answer comes."""
-
-    type: str
-
-
 class Conversation(Body):
     """Messages, and what else the template is told; after OpenAI's ``messages`` the fields of vLLM, then OpenAI's
     ``tools``."""
@@ -77,7 +71,6 @@ class ChatRequest(SamplingFields, Conversation):
     metadata: dict[str, str] | None = None
     modalities: list[str] | None = None
     parallel_tool_calls: bool | None = None
-    response_format: ResponseFormat | None = None
     service_tier: str | None = None
     store: bool | None = None
     tool_choice: ToolChoice | None = None
@@ -87,7 +80,6 @@ class ChatRequest(SamplingFields, Conversation):
         """Raises ApiError 400 for a value that asks for something this server does not do."""
         asked = {
             "modalities": self.modalities not in (None, ["text"]),
-            "response_format": self.response_format is not None and self.response_format.type != "text",
             "service_tier": self.service_tier not in (None, "auto", "default"),
             "store": self.store is True,
         }

@@ -87,7 +87,7 @@ class Choice:
     def feed(self, event: TokenEvent) -> None:
         """Raises ApiError when the event says that the engine gave the request up."""
         if event.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
-            raise _given_up(event)
+            raise given_up(event)
         if not self._begun:
             self._begun = True
             self.cached_tokens = event.cached_tokens or 0
@@ -148,7 +148,8 @@ class Choice:
                 self._logprobs.append(self._tokenizer, token, echoed, offset)
 
 
-def _given_up(event: TokenEvent) -> ApiError:
+def given_up(event: TokenEvent) -> ApiError:
+    """What a caller is told of a request that ended by ABORT or ERROR."""
     if event.finish_reason is FinishReason.ABORT:
         return ApiError(503, "The server ended this request early.", code="aborted")
     reason = (event.error or "no reason given").splitlines()[0]

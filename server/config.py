@@ -22,6 +22,8 @@ class ServerConfig:
     """Longest request body, bytes."""
     max_prompts: int = 128
     """Most prompts of one request."""
+    max_inputs: int = 2048
+    """Most inputs of one request for embeddings; OpenAI's own limit."""
     max_n: int = 128
     """Largest n and best_of."""
     max_choices: int = 256
@@ -33,7 +35,7 @@ class ServerConfig:
     max_logit_bias: int = 300
     """Most logit_bias entries of one request."""
     max_queued_requests: int = 1024
-    """Completions that may wait for their first token; further requests get 429, unless nothing waits."""
+    """Completions and inputs that may wait for their first token; further requests get 429, unless nothing waits."""
     max_queued_tokens: int = 2**22
     """Tokens that the prompts of these may have together."""
     tool_call_parser: str = "auto"

@@ -1,6 +1,6 @@
 """What the server can do, for machines: /openapi.json and /capabilities, made from the models that check bodies."""
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from pydantic.json_schema import models_json_schema
@@ -11,6 +11,7 @@ from jaxgen.request import MAX_LOGPROBS, ModelInfo
 from server.auth import OPEN_PATHS
 from server.chat_schema import ChatRequest
 from server.config import ServerConfig
+from server.embeddings import EmbeddingRequest
 from server.responses_schema import ResponsesRequest
 from server.schema import Body, CompletionRequest
 from server.tokens import DetokenizeRequest, TokenizeRequest
@@ -37,6 +38,7 @@ ROUTES = (
     Described("POST", "/v1/completions", "Continue prompts.", CompletionRequest, _GENERATING),
     Described("POST", "/v1/chat/completions", "Answer a conversation.", ChatRequest, _GENERATING),
     Described("POST", "/v1/responses", "Answer a conversation, as items.", ResponsesRequest, _GENERATING),
+    Described("POST", "/v1/embeddings", "Vectors of texts.", EmbeddingRequest, _GENERATING),
     Described("POST", "/tokenize", "Tokens of a text or a conversation.", TokenizeRequest, _BODY_ERRORS),
     Described("POST", "/detokenize", "The text of tokens.", DetokenizeRequest, _BODY_ERRORS),
     Described("GET", "/v1/models", "The model that is served."),
@@ -93,6 +95,7 @@ def capabilities_document(model: ModelInfo, config: ServerConfig) -> dict[str, A
         "model": model.name,
         "conversations": model.chat is not None,
         "tool_call_parser": tool_format(model, config),
+        "embeddings": None if model.embedding is None else asdict(model.embedding),
         "routes": {
             f"{route.method} {route.path}": [] if route.body is None else sorted(route.body.model_fields)
             for route in ROUTES

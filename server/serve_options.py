@@ -8,11 +8,13 @@ import configargparse
 
 from jaxgen.config import DTYPES, KERNEL_CHOICES, KV_RESIDENCIES, OFFLOAD_POLICIES, EngineOptions
 from jaxgen.offload.host_dtype import HOST_DTYPES
+from jaxgen.request import POOLING_CHOICES
 from server.config import DEFAULT_CONFIG, TOOL_CALL_PARSERS, ServerConfig
 
 LIMITS = {
     "max_body_bytes": "longest body",
     "max_prompts": "most prompts",
+    "max_inputs": "most inputs of one request for embeddings",
     "max_n": "largest n and best_of",
     "max_choices": "most completions, prompts x best_of",
     "max_stop_length": "longest stop string, characters",
@@ -29,7 +31,7 @@ def make_parser(command: str = "serve") -> configargparse.ArgumentParser:
     parser = configargparse.ArgumentParser(
         prog=f"jaxgen {command}",
         config_file_parser_class=configargparse.YAMLConfigFileParser,
-        description="Serve a model at /v1/completions and /v1/chat/completions.",
+        description="Serve a model at /v1/completions, /v1/chat/completions and /v1/embeddings.",
         auto_env_var_prefix="JAXGEN_",
         formatter_class=configargparse.ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,
@@ -50,6 +52,13 @@ def make_parser(command: str = "serve") -> configargparse.ArgumentParser:
         choices=TOOL_CALL_PARSERS,
         default="auto",
         help="how the model writes calls of tools; auto: as its chat template shows",
+    )
+    model.add_argument(
+        "--pooling",
+        choices=POOLING_CHOICES,
+        default="auto",
+        help="which hidden states embed a text: their mean, the last, or the first (cls); auto: as the model's "
+        "modules.json says, else the mean",
     )
     engine = parser.add_argument_group("engine")
     engine.add_argument(
