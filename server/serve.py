@@ -119,7 +119,16 @@ async def _wait_for_death(engine: "AsyncEngine") -> None:
         await asyncio.sleep(POLL_SECONDS)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def serve_app(engine: "AsyncEngine", app: Starlette, listener: socket.socket, shutdown_timeout: float) -> int:
+    """Serve ``app`` in front of ``engine``, which was started and is stopped here. Returns the process's exit code."""
+    try:
+        return asyncio.run(_run(engine, app, listener, shutdown_timeout))
+    finally:
+        engine.stop()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket at that address. Raises ConfigError."""
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
@@ -132,14 +141,11 @@ def main(argv: Sequence[str]) -> int:
     set_up_logging("%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         config = server_config(args)
-        listener = _listen(args.host, args.port)
+        listener = listen(args.host, args.port)
         engine = _open_engine(args)
         app = create_app(engine, config)
     except ConfigError as error:
         print(f"jaxgen serve: {error}", file=sys.stderr)
         return 2
     engine.start()
-    try:
-        return asyncio.run(_run(engine, app, listener, args.shutdown_timeout))
-    finally:
-        engine.stop()
+    return serve_app(engine, app, listener, args.shutdown_timeout)
