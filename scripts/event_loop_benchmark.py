@@ -11,11 +11,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterator
 
 import psutil
 
@@ -67,7 +66,9 @@ class Client(asyncio.Protocol):
 
 async def stream(port: int, clients: int, tokens: int) -> int:
     """Returns how many chunks came to all clients."""
-    body = json.dumps({"model": "m", "prompt": "def", "max_tokens": tokens, "stream": True, "ignore_eos": True}).encode()
+    body = json.dumps(
+        {"model": "m", "prompt": "def", "max_tokens": tokens, "stream": True, "ignore_eos": True}
+    ).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
     loop = asyncio.get_running_loop()
     made = [
@@ -141,7 +142,9 @@ def main() -> None:
             print(best(all_rounds).row(name), flush=True)
 
 
-def rounds(servers: dict[str, tuple[psutil.Process, int]], found: dict[str, list[Round]], args: argparse.Namespace) -> None:
+def rounds(
+    servers: dict[str, tuple[psutil.Process, int]], found: dict[str, list[Round]], args: argparse.Namespace
+) -> None:
     for process, port in servers.values():
         measure(process, port, args.clients, 16)
     for _ in range(args.rounds):

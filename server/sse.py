@@ -1,20 +1,25 @@
 """Server-sent events, and work that ends when its caller leaves."""
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Coroutine, Iterable
 from contextlib import aclosing
 from typing import Any
 
+import pydantic_core
 from starlette.types import Receive, Send
 
 DONE = b"data: [DONE]\n\n"
-_encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+
+
+def encode(data: Any) -> bytes:
+    """As JSON, in ASCII: some clients take U+0085 or U+2028 for line ends, or cut characters in two. Numbers must be
+    finite, which is for those to see to who make them."""
+    return pydantic_core.to_json(data, ensure_ascii=True)
 
 
 def sse_event(data: Any) -> bytes:
-    """One event. The JSON is ASCII: some clients take U+0085 or U+2028 for line ends, or cut characters in two."""
-    return b"data: " + _encode(data).encode("ascii") + b"\n\n"
+    """One event."""
+    return b"data: " + encode(data) + b"\n\n"
 
 
 async def send_events(send: Send, writes: AsyncGenerator[Iterable[bytes], None]) -> None:

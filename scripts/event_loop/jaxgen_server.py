@@ -10,7 +10,6 @@ from typing import Any, cast
 from text import MODEL, tokens
 
 from jaxgen.async_engine import AsyncEngine
-from jaxgen.engine import Engine
 from jaxgen.request import EngineStats, FinishReason, ModelInfo, Request, TokenEvent
 from jaxgen.tokenizer import Tokenizer
 from server.app import create_app
