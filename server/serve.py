@@ -54,20 +54,26 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _run(engine: "AsyncEngine", app: Starlette, listener: socket.socket, shutdown_timeout: float) -> int:
+async def _run(
+    engine: "AsyncEngine",
+    config: uvicorn.Config,
+    lifecycle: Lifecycle,
+    listener: socket.socket,
+    shutdown_timeout: float,
+) -> int:
     """Serve until SIGTERM or SIGINT (0), or until the engine dies (1; 2 if it never was ready).
 
     The first signal drains: /ready says no, new requests get 503, running ones may finish within the timeout. A second
     one ends at once.
     """
-    server = _Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
+    server = _Server(config)
     signals: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signals.put_nowait, number)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     announcing = asyncio.create_task(_announce(engine, listener))
-    draining = asyncio.create_task(_drain(signals, app.state.lifecycle, shutdown_timeout))
+    draining = asyncio.create_task(_drain(signals, lifecycle, shutdown_timeout))
     died = asyncio.create_task(_wait_for_death(engine))
     done, _ = await asyncio.wait({serving, draining, died}, return_when=asyncio.FIRST_COMPLETED)
     if died in done:
@@ -120,7 +126,18 @@ async def _wait_for_death(engine: "AsyncEngine") -> None:
         await asyncio.sleep(POLL_SECONDS)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def serve_app(engine: "AsyncEngine", app: Starlette, listener: socket.socket, shutdown_timeout: float) -> int:
+    """Serve ``app`` in front of ``engine``, which was started and is stopped here. Returns the process's exit code."""
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
+    run = _run(engine, config, app.state.lifecycle, listener, shutdown_timeout)
+    try:
+        return asyncio.run(run, loop_factory=config.get_loop_factory())
+    finally:
+        engine.stop()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket at that address. Raises ConfigError."""
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
@@ -133,14 +150,11 @@ def main(argv: Sequence[str]) -> int:
     set_up_logging("%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         config = server_config(args)
-        listener = _listen(args.host, args.port)
+        listener = listen(args.host, args.port)
         engine = _open_engine(args)
         app = create_app(engine, config)
     except ConfigError as error:
         print(f"jaxgen serve: {error}", file=sys.stderr)
         return 2
     engine.start()
-    try:
-        return asyncio.run(_run(engine, app, listener, args.shutdown_timeout))
-    finally:
-        engine.stop()
+    return serve_app(engine, app, listener, args.shutdown_timeout)
