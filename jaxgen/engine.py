@@ -13,7 +13,7 @@ from jaxgen.config import EngineConfig, ModelConfig
 from jaxgen.models import PackedParams
 from jaxgen.narrow import compare
 from jaxgen.offload.build import build_offload
-from jaxgen.request import EngineStats, FinishReason, Request, RequestRefusedError, TokenEvent
+from jaxgen.request import DeviceLostError, EngineStats, FinishReason, Request, RequestRefusedError, TokenEvent
 from jaxgen.row_state import MAX_MASKED_TOKENS
 from jaxgen.scheduler import Scheduler
 from jaxgen.sequence import Sequence
@@ -106,12 +106,14 @@ class Engine:
 
         So the device goes on while the host reads, and the events of a request's first step come from the second call;
         from the first where a step is done when it has been dispatched, because its context is streamed.
-        A step that raises ends the requests it may concern, all that run, with ERROR.
+        A step that raises ends the requests it may concern, all that run, with ERROR. Raises DeviceLostError if the
+        device does not run any more.
         """
         started = time.perf_counter()
         events, self._answered = self._answered, []
         before, self._in_flight = self._in_flight, None
         waited = 0.0
+        plan = StepPlan(())
         try:
             plan = self._plan()
             if plan.chunks:
@@ -129,7 +131,8 @@ class Engine:
                 waited += time.perf_counter() - waiting
                 events += self._read(before)
         except Exception as error:  # whatever a device raises: the engine must go on
-            logger.exception("a step failed")
+            dispatched_before = "none" if before is None else before.plan.describe()
+            logger.exception("a step failed: %s; under way: %s", plan.describe(), dispatched_before)
             events += self._fail(error)
         self._counters.host_seconds += time.perf_counter() - started - waited
         return events
@@ -176,7 +179,7 @@ class Engine:
 
     def _warm_up(self) -> None:
         """Run each program once, and find out whether the narrow one may be used."""
-        self._device.run(StepPlan((), ()))
+        self._device.run(StepPlan(()))
         self._device.wait()
         if self.config.narrow_width is not None:
             verdict = compare(self._device, self.model, self.config)
@@ -206,13 +209,29 @@ class Engine:
         """The failed step owned cache and rows; nothing in them can be trusted, or even be alive."""
         self._in_flight = None
         failed = self._scheduler.fail()
-        self._device.reset()
+        self._recover(error)
         if self.offload is not None:
             self.offload.mover.fail()
         for sequence in failed:
             self._events.forget(sequence.request_id)
         message = f"the step that computed this request failed: {type(error).__name__}"
         return [TokenEvent(s.request_id, finish_reason=FinishReason.ERROR, error=message) for s in failed]
+
+    def _recover(self, failure: Exception) -> None:
+        """Reset the device and prove that it still runs.
+
+        An error that CUDA keeps for the life of a process (a fault of an address, of memory or of the bus) arrives as
+        the same INTERNAL error as one of a single step, so a step without work tells them apart, not the message.
+        """
+        try:
+            self._device.reset()
+            self._device.run(StepPlan(()))
+            self._device.wait()
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+            raise DeviceLostError(
+                f"after {type(failure).__name__} in a step the device runs no other: {what}"
+            ) from error
 
     def _check(self, request: Request) -> None:
         params, vocab = request.params, self.model.vocab_size

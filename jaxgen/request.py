@@ -163,6 +163,10 @@ class EngineDeadError(RuntimeError):
     """The engine has stopped and takes no more requests."""
 
 
+class DeviceLostError(RuntimeError):
+    """After a step that failed the device runs no other: only another process can have it back."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChatFormat:
     """How conversations become text: a Jinja template, and the special tokens that it may name (bos_token, ...)."""
