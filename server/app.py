@@ -19,13 +19,21 @@ from server.chat_template import Conversations
 from server.completions import CompletionsEndpoint
 from server.config import DEFAULT_CONFIG, ServerConfig
 from server.endpoint import Services, model_not_found
-from server.errors import ApiError, api_error, client_left, http_exception, unexpected_error
+from server.errors import (
+    ApiError,
+    UnexpectedErrorMiddleware,
+    api_error,
+    client_left,
+    http_exception,
+    unexpected_error,
+)
 from server.lifecycle import Lifecycle
 from server.metrics import Metrics
 from server.openapi import Description
 from server.prompts import PromptReader
 from server.queue import Queue
 from server.request_id import RequestIdMiddleware
+from server.timeouts import BodyTimeoutMiddleware
 from server.tokens import TokensEndpoint
 
 
@@ -39,7 +47,6 @@ def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> S
     metrics = Metrics(engine)
     probes = _Probes(lifecycle)
     models = _Models(engine)
-    keys = ApiKeys(config.api_keys, config.api_key_file)
     prompts = PromptReader(engine, config)
     conversations = Conversations(engine, prompts)
     services = Services(engine, config, lifecycle, Queue(engine, config), metrics, prompts, conversations)
@@ -60,7 +67,7 @@ def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> S
             Route("/ready", probes.ready),
             Route("/metrics", _metrics_route(metrics)),
         ],
-        middleware=[Middleware(RequestIdMiddleware), Middleware(ApiKeyMiddleware, keys=keys)],
+        middleware=_middleware(config),
         exception_handlers={
             ApiError: api_error,
             RequestRefusedError: api_error,
@@ -74,6 +81,18 @@ def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> S
     app.router.redirect_slashes = False
     app.state.lifecycle = lifecycle
     return app
+
+
+def _middleware(config: ServerConfig) -> list[Middleware]:
+    """The outermost first: a preflight request has no key, and every refusal an id and the headers that let a page read
+    it."""
+    return [
+        Middleware(RequestIdMiddleware),
+        *([] if config.cors is None else [config.cors.middleware()]),
+        Middleware(ApiKeyMiddleware, keys=ApiKeys(config.api_keys, config.api_key_file)),
+        Middleware(BodyTimeoutMiddleware, seconds=config.body_timeout_s),
+        Middleware(UnexpectedErrorMiddleware),
+    ]
 
 
 async def _version(_: Request) -> Response:

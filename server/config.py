@@ -1,9 +1,13 @@
 """The server's limits and keys: a frozen dataclass, complete at birth."""
 
 from dataclasses import dataclass, field, fields
+from math import inf
 from pathlib import Path
 
 from jaxgen.config import ConfigError
+from server.cors import Cors
+
+MAY_BE_ZERO = ("inline_encode_chars", "max_logit_bias")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,12 @@ class ServerConfig:
     """Completions that may wait for their first token; further requests get 429, unless nothing waits."""
     max_queued_tokens: int = 2**22
     """Tokens that the prompts of these may have together."""
+    cors: Cors | None = None
+    """Which web pages of other origins may call; None: none."""
+    body_timeout_s: float = 30.0
+    """Seconds that a body may take to arrive, beside those for its length."""
+    request_timeout_s: float | None = None
+    """Seconds from its arrival after which a completion is given up; None: never."""
     stall_limit_s: float = 60.0
     """Seconds that work may wait with no step finished before /health says so."""
     retry_after_s: int = 5
@@ -46,7 +56,7 @@ class ServerConfig:
             raise ConfigError("api_keys must not contain an empty key")
         for item in fields(self):
             value = getattr(self, item.name)
-            if item.name not in ("api_keys", "api_key_file", "inline_encode_chars", "max_logit_bias") and value <= 0:
+            if isinstance(value, int | float) and item.name not in MAY_BE_ZERO and not 0 < value < inf:
                 raise ConfigError(f"{item.name} must be more than 0, not {value}")
 
 

@@ -23,6 +23,7 @@ from server.prompts import PromptReader
 from server.queue import Queue
 from server.schema import SamplingFields
 from server.sse import send_events, until_disconnect
+from server.timeouts import Deadline
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,11 @@ class GeneratingEndpoint[Fields: SamplingFields](ABC):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         arrival, services = perf_counter(), self._services
+        deadline = Deadline(services.config.request_timeout_s)
         with services.lifecycle.request():
             try:
-                data = await read_json_object(scope, receive, services.config.max_body_bytes)
+                async with deadline.bound():
+                    data = await read_json_object(scope, receive, services.config.max_body_bytes)
             except ClientDisconnect:
                 return
             body = self._parse(data)
@@ -65,9 +68,10 @@ class GeneratingEndpoint[Fields: SamplingFields](ABC):
             body = _of_caller(body, scope.get(CALLER, ""))
 
             async def answer() -> None:
-                made = await self._answer(body)
+                async with deadline.bound():
+                    made = await self._answer(body)
                 async with Generation(
-                    self._engine, made.choices, services.queue, services.metrics, arrival
+                    self._engine, made.choices, services.queue, services.metrics, arrival, deadline
                 ) as generation:
                     if body.stream:
                         # Until its first token an answer can still be an error with a status of its own.

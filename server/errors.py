@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jaxgen.request import EngineDeadError, RequestRefusedError
 
@@ -77,3 +78,25 @@ async def client_left(_: Request, __: Exception) -> Response:
 async def unexpected_error(_: Request, __: Exception) -> Response:
     """For the outermost handler, after which Starlette raises the error again for the HTTP server to log."""
     return ApiError(500, INTERNAL_MESSAGE).response()
+
+
+class UnexpectedErrorMiddleware:
+    """Answers 500 to what the routes raise, inside all other middleware: so the answer has what they add to it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def watched(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception as error:
+            if begun or scope["type"] != "http":
+                raise  # the HTTP server breaks the connection off
+            await as_api_error(error).response()(scope, receive, send)

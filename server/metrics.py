@@ -47,7 +47,7 @@ class Metrics:
             self._finished.labels(model, reason)
 
     def count_finished(self, reason: str) -> None:
-        """``reason``: stop, length, abort (the caller left) or error."""
+        """``reason``: stop, length, abort (the caller left, or its time was up) or error."""
         self._finished.labels(self._model, reason).inc()
 
 

@@ -15,7 +15,7 @@ from server.schema import Body, CompletionRequest
 from server.tokens import DetokenizeRequest, TokenizeRequest
 
 REFERENCE = "#/components/schemas/{model}"
-SECRET = ("api_keys", "api_key_file")
+NO_LIMIT = ("api_keys", "api_key_file", "cors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Described:
     errors: tuple[int, ...] = ()
 
 
-_BODY_ERRORS = (400, 404, 413, 415)
-_GENERATING = (*_BODY_ERRORS, 429, 500, 503)
+_BODY_ERRORS = (400, 404, 408, 413, 415)
+_GENERATING = (*_BODY_ERRORS, 429, 500, 503, 504)
 ROUTES = (
     Described("POST", "/v1/completions", "Continue prompts.", CompletionRequest, _GENERATING),
     Described("POST", "/v1/chat/completions", "Answer a conversation.", ChatRequest, _GENERATING),
@@ -85,7 +85,7 @@ def openapi_document(version: str, *, keys: bool) -> dict[str, Any]:
 
 def capabilities_document(model: ModelInfo, config: ServerConfig) -> dict[str, Any]:
     """Routes with the fields of their bodies, and what is bounded, by whom."""
-    limits = {item.name: getattr(config, item.name) for item in fields(config) if item.name not in SECRET}
+    limits = {item.name: getattr(config, item.name) for item in fields(config) if item.name not in NO_LIMIT}
     return {
         "model": model.name,
         "conversations": model.chat is not None,

@@ -20,6 +20,7 @@ from server.app import create_app
 from server.lifecycle import Lifecycle
 from server.log import set_up_logging
 from server.serve_options import engine_options, make_parser, server_config
+from server.tls import tls_options
 
 if TYPE_CHECKING:
     from jaxgen.async_engine import AsyncEngine
@@ -53,19 +54,21 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _run(engine: "AsyncEngine", app: Starlette, listener: socket.socket, shutdown_timeout: float) -> int:
+async def _run(
+    engine: "AsyncEngine", app: Starlette, listener: socket.socket, tls: dict[str, Any], shutdown_timeout: float
+) -> int:
     """Serve until SIGTERM or SIGINT (0), or until the engine dies (1; 2 if it never was ready).
 
     The first signal drains: /ready says no, new requests get 503, running ones may finish within the timeout. A second
     one ends at once.
     """
-    server = _Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
+    server = _Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, **tls))
     signals: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signals.put_nowait, number)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    announcing = asyncio.create_task(_announce(engine, listener))
+    announcing = asyncio.create_task(_announce(engine, listener, "https" if tls else "http"))
     draining = asyncio.create_task(_drain(signals, app.state.lifecycle, shutdown_timeout))
     died = asyncio.create_task(_wait_for_death(engine))
     done, _ = await asyncio.wait({serving, draining, died}, return_when=asyncio.FIRST_COMPLETED)
@@ -81,15 +84,15 @@ async def _run(engine: "AsyncEngine", app: Starlette, listener: socket.socket, s
     return 1 if was_ready else 2
 
 
-async def _announce(engine: "AsyncEngine", listener: socket.socket) -> None:
+async def _announce(engine: "AsyncEngine", listener: socket.socket, scheme: str) -> None:
     while engine.status().state != "ready":
         await asyncio.sleep(POLL_SECONDS)
     host, port, *_ = listener.getsockname()
-    print(_ready_line(engine.model, f"[{host}]" if ":" in host else host, port), flush=True)
+    base = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    print(_ready_line(engine.model, base), flush=True)
 
 
-def _ready_line(model: ModelInfo, host: str, port: int) -> str:
-    base = f"http://{host}:{port}"
+def _ready_line(model: ModelInfo, base: str) -> str:
     body = json.dumps({"model": model.name, "prompt": "def main():", "max_tokens": 32})
     what = f"{model.name} ({model.note})" if model.note else model.name
     return (
@@ -132,6 +135,7 @@ def main(argv: Sequence[str]) -> int:
     set_up_logging("%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         config = server_config(args)
+        tls = tls_options(args.ssl_certfile, args.ssl_keyfile, args.ssl_ca_certs)
         listener = _listen(args.host, args.port)
         engine = _open_engine(args)
         app = create_app(engine, config)
@@ -140,6 +144,6 @@ def main(argv: Sequence[str]) -> int:
         return 2
     engine.start()
     try:
-        return asyncio.run(_run(engine, app, listener, args.shutdown_timeout))
+        return asyncio.run(_run(engine, app, listener, tls, args.shutdown_timeout))
     finally:
         engine.stop()

@@ -9,6 +9,7 @@ import configargparse
 from jaxgen.config import DTYPES, KERNEL_CHOICES, KV_RESIDENCIES, OFFLOAD_POLICIES, EngineOptions
 from jaxgen.offload.host_dtype import HOST_DTYPES
 from server.config import DEFAULT_CONFIG, ServerConfig
+from server.cors import cors_of
 
 LIMITS = {
     "max_body_bytes": "longest body",
@@ -22,6 +23,12 @@ LIMITS = {
     "max_queued_tokens": "most tokens in their prompts; beyond, 429",
 }
 """Fields of ServerConfig that have a flag of their own."""
+
+TIMES = {
+    "body_timeout": "seconds a body may take to arrive, beside one for every 16 KiB; beyond, 408",
+    "request_timeout": "seconds a completion may take from its arrival; beyond, 504 (default: as long as it takes)",
+}
+"""Others, in seconds, whose fields end in _s."""
 
 
 def make_parser(command: str = "serve") -> configargparse.ArgumentParser:
@@ -131,8 +138,28 @@ def make_parser(command: str = "serve") -> configargparse.ArgumentParser:
     limits = parser.add_argument_group("limits")
     for name, what in LIMITS.items():
         limits.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(DEFAULT_CONFIG, name), help=what)
+    for name, what in TIMES.items():
+        default = getattr(DEFAULT_CONFIG, f"{name}_s")
+        limits.add_argument(f"--{name.replace('_', '-')}", type=float, default=default, help=what)
     server.add_argument("--shutdown-timeout", type=float, default=30.0, help="seconds running requests get at SIGTERM")
+    _add_browsers_and_tls(parser)
     return parser
+
+
+def _add_browsers_and_tls(parser: configargparse.ArgumentParser) -> None:
+    tls = parser.add_argument_group("tls")
+    tls.add_argument("--ssl-certfile", type=Path, help="PEM certificate, and its chain: serve https")
+    tls.add_argument("--ssl-keyfile", type=Path, help="its PEM key (default: in --ssl-certfile)")
+    tls.add_argument("--ssl-ca-certs", type=Path, help="callers must show a certificate that one of these signed")
+    cors = parser.add_argument_group("cors")
+    cors.add_argument(
+        "--allowed-origins",
+        action="append",
+        help="origin whose pages may call from a browser, scheme://host:port, or *; may be repeated (default: none)",
+    )
+    cors.add_argument("--allowed-methods", action="append", help="method that they may use (default: *)")
+    cors.add_argument("--allowed-headers", action="append", help="header that they may send (default: *)")
+    cors.add_argument("--allow-credentials", action="store_true", help="let them send cookies and certificates")
 
 
 def engine_options(args: Any) -> EngineOptions:
@@ -144,4 +171,7 @@ def engine_options(args: Any) -> EngineOptions:
 def server_config(args: Any) -> ServerConfig:
     """What they ask of the server. Raises ConfigError."""
     limits = {name: getattr(args, name) for name in LIMITS}
-    return ServerConfig(api_keys=tuple(args.api_key or ()), api_key_file=args.api_key_file, **limits)
+    times = {f"{name}_s": getattr(args, name) for name in TIMES}
+    return ServerConfig(
+        api_keys=tuple(args.api_key or ()), api_key_file=args.api_key_file, cors=cors_of(args), **limits, **times
+    )
