@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxgen.compilation import num_compilations
 from jaxgen.config import EngineConfig, ModelConfig
+from jaxgen.latency import LatencyMeter
 from jaxgen.models import PackedParams
 from jaxgen.narrow import compare
 from jaxgen.offload.build import build_offload
@@ -59,7 +60,8 @@ class Engine:
         self.config = config
         self._eos_token_ids = eos_token_ids
         self._device = make_device(model, config, params, compiled or compile_for(model, config))
-        self._events = EventMaker()
+        self._latencies = LatencyMeter()
+        self._events = EventMaker(self._latencies)
         self._seeds = random.Random(config.seed)
         self._arrivals = count()
         self._answered: list[TokenEvent] = []
@@ -90,6 +92,7 @@ class Engine:
             self._answered.append(TokenEvent(request.request_id, finish_reason=FinishReason.LENGTH))
             return
         self._scheduler.add(sequence)
+        self._latencies.arrive(request.request_id, time.perf_counter())
 
     def abort(self, request_id: str) -> bool:
         """Drop a request and free what it holds; False if there is none. It gets no further event."""
@@ -165,6 +168,7 @@ class Engine:
         self.offload.mover.start(plan)
         if not plan.chunks:
             self._device.load(plan)
+            self._latencies.admit(plan, time.perf_counter())
         return plan
 
     def _wait_for_copies(self) -> float:
@@ -200,10 +204,10 @@ class Engine:
         tokens = np.asarray(step.output.tokens)
         self._events.read(step.plan, step.output)
         now = time.perf_counter()
-        self._count(step, now - max(step.dispatched, self._last_read))
+        self._count(step, max(step.dispatched, self._last_read), now)
         self._last_read = now
         sampled = [int(tokens[i]) for i, chunk in enumerate(step.plan.chunks) if chunk.samples]
-        return [self._events.make(outcome) for outcome in self._scheduler.complete(step.plan, sampled)]
+        return [self._events.make(outcome, now) for outcome in self._scheduler.complete(step.plan, sampled)]
 
     def _fail(self, error: Exception) -> list[TokenEvent]:
         """The failed step owned cache and rows; nothing in them can be trusted, or even be alive."""
@@ -249,21 +253,23 @@ class Engine:
         if len(params.logit_bias) > limit:
             raise RequestRefusedError(f"logit_bias has {len(params.logit_bias)} entries, the limit is {limit}")
 
-    def _count(self, step: _InFlight, seconds: float) -> None:
-        """``seconds``: what the step took, from its start or the end of the one before it."""
-        counters, plan = self._counters, step.plan
+    def _count(self, step: _InFlight, began: float, ended: float) -> None:
+        """``began``: when the step was dispatched, or the one before it was read, if that was later."""
+        counters, plan, seconds = self._counters, step.plan, ended - began
         narrow = self._device.uses_narrow(plan)
-        width = self.config.narrow_width if narrow else None
+        width = (self.config.narrow_width if narrow else None) or self.config.scheduler.token_budget
         counters.steps += 1
         counters.narrow_steps += narrow
         counters.step_seconds += seconds
         counters.generation_tokens += plan.num_samples
-        counters.padded_tokens += (width or self.config.scheduler.token_budget) - plan.num_tokens
+        counters.padded_tokens += width - plan.num_tokens
+        self._latencies.count(plan, began, width)
         if self.offload is not None and not narrow:
             self.offload.meter.observe_step(seconds, plan.num_positions, step.projected)
         for chunk in plan.chunks:
             if chunk.start < chunk.sequence.num_prompt:
                 counters.prompt_tokens += min(chunk.end, chunk.sequence.num_prompt) - chunk.start
+                self._latencies.count_prompt_chunk(chunk.sequence.request_id)
 
 
 @dataclass

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from jaxgen.latency import LatencyMeter
 from jaxgen.request import TokenEvent, TokenLogprobs
 from jaxgen.sequence import Chunk
 from jaxgen.step import Logprobs, StepOutput
@@ -31,6 +32,7 @@ class _HostLogprobs:
 class EventMaker:
     """Collects a prompt's log-probabilities over its chunks and hands them out with the request's first event."""
 
+    latencies: LatencyMeter
     _prompt: dict[str, list[TokenLogprobs | None]] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
     _logprobs: _HostLogprobs | None = None
@@ -48,8 +50,8 @@ class EventMaker:
             for chunk, start in wanting:
                 self._collect(chunk, start, found)
 
-    def make(self, outcome: Outcome) -> TokenEvent:
-        """The event of one outcome of the plan read last."""
+    def make(self, outcome: Outcome, now: float) -> TokenEvent:
+        """The event of one outcome of the plan read last; ``now``: when it was read, by the clock of the steps."""
         sequence = outcome.sequence
         params, request_id = sequence.params, sequence.request_id
         logprobs = None
@@ -58,6 +60,9 @@ class EventMaker:
         first = request_id not in self._told
         self._told.add(request_id)
         prompt = self._prompt.pop(request_id, None)
+        latency = None
+        if first or outcome.finish_reason is not None or sequence.request.latency:
+            latency = self.latencies.read(sequence, now)
         if outcome.finish_reason is not None:
             self.forget(request_id)
         return TokenEvent(
@@ -67,12 +72,14 @@ class EventMaker:
             None if prompt is None else tuple(prompt),
             outcome.finish_reason,
             cached_tokens=sequence.num_cached if first else None,
+            latency=latency,
         )
 
     def forget(self, request_id: str) -> None:
         """The request has ended."""
         self._prompt.pop(request_id, None)
         self._told.discard(request_id)
+        self.latencies.forget(request_id)
 
     def _wants_prompt(self, chunk: Chunk) -> bool:
         sequence = chunk.sequence

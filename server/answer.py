@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from time import time
 from typing import Any
 from uuid import uuid4
@@ -57,6 +57,7 @@ class Answer(ABC):
         self._params = params
         self._tokenizer = engine.tokenizer
         self._told: set[int] = set()
+        self._error: str | None = None
         self.choices = [
             self._choice(engine, prompt, i, j, logprobs())
             for i, prompt in enumerate(prompts)
@@ -96,6 +97,13 @@ class Answer(ABC):
         """What was asked for of the tokens generated."""
         return {"token_ids": piece.token_ids} if self._params.return_token_ids else {}
 
+    def _end_extras(self, choice: Choice) -> dict[str, Any]:
+        """What was asked for of the choice as a whole, where its finish_reason is."""
+        if not self._params.return_latency:
+            return {}
+        latency = None if choice.latency is None else asdict(choice.latency) | {"cached_tokens": choice.cached_tokens}
+        return {"latency": latency}
+
     async def events(self, generation: Generation, first: Iterable[Choice]) -> AsyncGenerator[list[bytes], None]:
         """Server-sent events, in the groups to write together. An error ends them without [DONE]."""
         news = first
@@ -105,7 +113,9 @@ class Answer(ABC):
                 news = await generation.next_news()
         except Exception as error:
             # The status line has gone out, so the error becomes an event.
-            yield [sse_event(as_api_error(error).body())]
+            told = as_api_error(error)
+            self._error = told.code or told.kind
+            yield [sse_event(told.body())]
             return
         if self._params.include_usage:
             head = self._head(self._chunk_object)
@@ -120,17 +130,40 @@ class Answer(ABC):
         sampling = self._params.sampling
         # Counted within its prompt, so that an answer does not depend on what else is in the request.
         seed = None if sampling.seed is None else choice_seed(sampling.seed, j)
-        request = Request(f"{self._id}-{i}-{j}", prompt.tokens, replace(sampling, seed=seed), self._params.cache_salt)
+        request = Request(
+            f"{self._id}-{i}-{j}",
+            prompt.tokens,
+            replace(sampling, seed=seed),
+            self._params.cache_salt,
+            self._params.return_latency,
+        )
         return Choice(i * self._params.best_of + j, prompt, request, engine.tokenizer, self._params, logprobs)
 
     def _chunks(self, choice: Choice) -> Iterator[bytes]:
         for piece in self._pieces(choice):
-            chunk = {**self._head(self._chunk_object), "choices": [piece], **self._chunk_extras()}
+            end = {} if piece["finish_reason"] is None else self._end_extras(choice)
+            chunk = {**self._head(self._chunk_object), "choices": [piece | end], **self._chunk_extras()}
             if self._params.continuous_usage:
                 chunk["usage"] = Usage(len(choice.prompt.tokens), choice.num_tokens, choice.cached_tokens).as_json()
             elif self._params.include_usage:
                 chunk["usage"] = None
             yield sse_event(chunk)
+
+    def summary(self) -> dict[str, Any]:
+        """What the log says of it; nothing of any text."""
+        usage = self._usage()
+        return {
+            "model": self._model,
+            "prompt_tokens": usage.prompt_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "choices": len(self.choices),
+            "finish_reasons": sorted({choice.finish_reason or "none" for choice in self.choices}),
+        } | ({} if self._error is None else {"error": self._error})
+
+    def prompt_texts(self) -> list[str]:
+        """Of each prompt, what its tokens say."""
+        return [self._tokenizer.decode(prompt.tokens) for prompt in self._prompts]
 
     def _usage(self) -> Usage:
         return Usage(

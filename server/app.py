@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from jaxgen.request import EngineClient, EngineDeadError, RequestRefusedError
+from server.access_log import AccessLogMiddleware
 from server.auth import ApiKeyMiddleware, ApiKeys
 from server.chat import ChatEndpoint
 from server.chat_template import Conversations
@@ -88,6 +89,7 @@ def _middleware(config: ServerConfig) -> list[Middleware]:
     it."""
     return [
         Middleware(RequestIdMiddleware),
+        Middleware(AccessLogMiddleware, with_prompts=config.log_prompts),
         *([] if config.cors is None else [config.cors.middleware()]),
         Middleware(ApiKeyMiddleware, keys=ApiKeys(config.api_keys, config.api_key_file)),
         Middleware(BodyTimeoutMiddleware, seconds=config.body_timeout_s),

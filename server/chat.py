@@ -42,7 +42,7 @@ class ChatCompletion(Answer):
             piece = choice.take()
             message = {"role": "assistant", "content": piece.text, "refusal": None}
             made = _choice_json(choice.index, "message", message, piece.logprobs, piece.finish_reason)
-            choices.append(made | self._token_extras(piece))
+            choices.append(made | self._token_extras(piece) | self._end_extras(choice))
         usage = self._usage().as_json()
         return {**self._head("chat.completion"), "choices": choices, "usage": usage, **self._chunk_extras()}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from jaxgen.config import ConfigError
 from server.cors import Cors
 
-MAY_BE_ZERO = ("inline_encode_chars", "max_logit_bias")
+MAY_BE_ZERO = ("inline_encode_chars", "max_logit_bias", "log_prompts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +36,8 @@ class ServerConfig:
     """Completions that may wait for their first token; further requests get 429, unless nothing waits."""
     max_queued_tokens: int = 2**22
     """Tokens that the prompts of these may have together."""
+    log_prompts: bool = False
+    """Whether the log's line of a request has the text of its prompts."""
     cors: Cors | None = None
     """Which web pages of other origins may call; None: none."""
     body_timeout_s: float = 30.0

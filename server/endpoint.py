@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 from starlette.requests import ClientDisconnect
@@ -21,6 +20,7 @@ from server.lifecycle import Lifecycle
 from server.metrics import Metrics
 from server.prompts import PromptReader
 from server.queue import Queue
+from server.record import record_of
 from server.schema import SamplingFields
 from server.sse import send_events, until_disconnect
 from server.timeouts import Deadline
@@ -55,7 +55,7 @@ class GeneratingEndpoint[Fields: SamplingFields](ABC):
         """What is to be computed for it. Raises ApiError."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        arrival, services = perf_counter(), self._services
+        record, services = record_of(scope), self._services
         deadline = Deadline(services.config.request_timeout_s)
         with services.lifecycle.request():
             try:
@@ -69,10 +69,11 @@ class GeneratingEndpoint[Fields: SamplingFields](ABC):
 
             async def answer() -> None:
                 async with deadline.bound():
-                    made = await self._answer(body)
+                    made = record.answer = await self._answer(body)
                 async with Generation(
-                    self._engine, made.choices, services.queue, services.metrics, arrival, deadline
+                    self._engine, made.choices, services.queue, services.metrics, record.arrival, deadline
                 ) as generation:
+                    record.generation = generation
                     if body.stream:
                         # Until its first token an answer can still be an error with a status of its own.
                         first = await generation.next_news()

@@ -9,8 +9,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jaxgen.request import EngineDeadError, RequestRefusedError
+from server.log import frames
+from server.record import record_of
 
 logger = logging.getLogger(__name__)
+
+with_prompts = logging.getLogger(f"{__name__}.with_prompts")
+"""What unexpected errors say, which may be a piece of a prompt; off unless ``--log-prompts``."""
+with_prompts.setLevel(logging.CRITICAL)
 
 INTERNAL_MESSAGE = "The server had an error while processing your request."
 
@@ -34,9 +40,12 @@ class ApiError(Exception):
         self.code = code
         self.headers = headers
 
+    @property
+    def kind(self) -> str:
+        return "invalid_request_error" if self.status < 500 else "server_error"
+
     def body(self) -> dict[str, dict[str, str | None]]:
-        kind = "invalid_request_error" if self.status < 500 else "server_error"
-        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
 
     def response(self) -> JSONResponse:
         return JSONResponse(self.body(), status_code=self.status, headers=self.headers)
@@ -55,7 +64,9 @@ def as_api_error(error: Exception) -> ApiError:
             return bad_request(str(error))
         case EngineDeadError():
             return ApiError(503, f"The engine is not running: {error}", code="engine_dead")
-    logger.error("unexpected error while answering a request", exc_info=error)
+    logger.error("unexpected %s while answering a request\n%s", type(error).__name__, frames(error))
+    if with_prompts.isEnabledFor(logging.ERROR):
+        with_prompts.error("what it says", exc_info=error)
     return ApiError(500, INTERNAL_MESSAGE)
 
 
@@ -66,8 +77,14 @@ async def http_exception(_: Request, error: Exception) -> Response:
     return ApiError(error.status_code, messages.get(error.status_code, error.detail), headers=error.headers).response()
 
 
-async def api_error(_: Request, error: Exception) -> Response:
-    return as_api_error(error).response()
+async def api_error(request: Request, error: Exception) -> Response:
+    return _recorded(request.scope, error).response()
+
+
+def _recorded(scope: Scope, error: Exception) -> ApiError:
+    told = as_api_error(error)
+    record_of(scope).error = told.code or told.kind
+    return told
 
 
 async def client_left(_: Request, __: Exception) -> Response:
@@ -97,6 +114,8 @@ class UnexpectedErrorMiddleware:
         try:
             await self._app(scope, receive, watched)
         except Exception as error:
-            if begun or scope["type"] != "http":
-                raise  # the HTTP server breaks the connection off
-            await as_api_error(error).response()(scope, receive, send)
+            if scope["type"] != "http":
+                raise
+            told = _recorded(scope, error)
+            if not begun:  # else the HTTP server breaks off the connection of an answer without an end
+                await told.response()(scope, receive, send)

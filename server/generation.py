@@ -40,6 +40,8 @@ class Generation:
         self._deadline = deadline
         self._alarm: asyncio.TimerHandle | None = None
         self._late: ApiError | None = None
+        self.first_token: float | None = None
+        """When the first token of any choice came, a ``perf_counter`` reading."""
         self._news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -95,6 +97,7 @@ class Generation:
                 async for event in events:
                     self._queue.leave(choice)
                     timer.observe(event)
+                    self.first_token = self.first_token or timer.first
                     choice.feed(event)
                     self._news.set()
                     if choice.finish_reason is not None:

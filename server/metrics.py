@@ -57,6 +57,8 @@ class RequestTimer:
     def __init__(self, metrics: Metrics, arrival: float) -> None:
         self._metrics = metrics
         self._arrival = arrival
+        self.first: float | None = None
+        """When its first token came."""
         self._last: float | None = None
 
     def observe(self, event: TokenEvent) -> None:
@@ -64,6 +66,7 @@ class RequestTimer:
             return
         now = perf_counter()
         if self._last is None:
+            self.first = now
             self._metrics.first_token.observe(now - self._arrival)
         else:
             self._metrics.inter_token.observe(now - self._last)

@@ -15,7 +15,7 @@ from server.schema import Body, CompletionRequest
 from server.tokens import DetokenizeRequest, TokenizeRequest
 
 REFERENCE = "#/components/schemas/{model}"
-NO_LIMIT = ("api_keys", "api_key_file", "cors")
+NO_LIMIT = ("api_keys", "api_key_file", "cors", "log_prompts")
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,7 @@ class SamplingFields(Body):
     min_tokens: int | None = None
     prompt_logprobs: int | None = None
     repetition_penalty: float | None = None
+    return_latency: bool | None = None
     return_token_ids: bool | None = None
     stop_token_ids: list[int] | None = None
     top_k: int | None = None

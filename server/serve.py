@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import shlex
 import signal
@@ -17,6 +18,7 @@ from starlette.applications import Starlette
 from jaxgen.config import ConfigError
 from jaxgen.request import ModelInfo
 from server.app import create_app
+from server.errors import with_prompts
 from server.lifecycle import Lifecycle
 from server.log import set_up_logging
 from server.serve_options import engine_options, make_parser, server_config
@@ -24,6 +26,8 @@ from server.tls import tls_options
 
 if TYPE_CHECKING:
     from jaxgen.async_engine import AsyncEngine
+
+logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
 
@@ -42,7 +46,7 @@ def _open_engine(args: Any) -> "AsyncEngine":
         chat_template=args.chat_template,
         cache_dir=args.cache_dir,
         compilation_cache=args.compilation_cache,
-        progress=True,
+        progress=args.log_format == "plain",
     )
 
 
@@ -62,7 +66,12 @@ async def _run(
     The first signal drains: /ready says no, new requests get 503, running ones may finish within the timeout. A second
     one ends at once.
     """
-    server = _Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, **tls))
+    quiet: dict[str, Any] = {
+        "log_level": "warning",
+        "access_log": False,
+        "log_config": None,
+    }  # our own lines, in our format
+    server = _Server(uvicorn.Config(app, timeout_graceful_shutdown=1, **quiet, **tls))
     signals: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -104,7 +113,7 @@ def _ready_line(model: ModelInfo, base: str) -> str:
 async def _drain(signals: "asyncio.Queue[int]", lifecycle: Lifecycle, timeout: float) -> None:
     await signals.get()
     lifecycle.draining = True
-    print("jaxgen: finishing the requests under way (signal again to stop at once)", file=sys.stderr, flush=True)
+    logger.info("finishing the requests under way (signal again to stop at once)")
     idle = asyncio.create_task(_wait_idle(lifecycle))
     again = asyncio.create_task(signals.get())
     await asyncio.wait({idle, again}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -132,7 +141,9 @@ def _listen(host: str, port: int) -> socket.socket:
 def main(argv: Sequence[str]) -> int:
     """``jaxgen serve``; 0 after a clean stop, 1 when the engine died, 2 when it could not start."""
     args = make_parser().parse_args(argv)
-    set_up_logging("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up_logging("%(asctime)s %(levelname)s %(name)s: %(message)s", level=args.log_level, form=args.log_format)
+    if args.log_prompts:
+        with_prompts.setLevel(logging.NOTSET)
     try:
         config = server_config(args)
         tls = tls_options(args.ssl_certfile, args.ssl_keyfile, args.ssl_ca_certs)

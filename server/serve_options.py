@@ -10,6 +10,7 @@ from jaxgen.config import DTYPES, KERNEL_CHOICES, KV_RESIDENCIES, OFFLOAD_POLICI
 from jaxgen.offload.host_dtype import HOST_DTYPES
 from server.config import DEFAULT_CONFIG, ServerConfig
 from server.cors import cors_of
+from server.log import FORMATS, LEVELS
 
 LIMITS = {
     "max_body_bytes": "longest body",
@@ -135,6 +136,10 @@ def make_parser(command: str = "serve") -> configargparse.ArgumentParser:
     server.add_argument(
         "--api-key-file", type=Path, help="further keys, one a line; read again when it changes, without a restart"
     )
+    log = parser.add_argument_group("log")
+    log.add_argument("--log-format", choices=FORMATS, default="plain", help="of lines on standard error")
+    log.add_argument("--log-level", choices=LEVELS, default="info", help="debug: probes too; warning: no requests")
+    log.add_argument("--log-prompts", action="store_true", help="the text of prompts too, in a request's line")
     limits = parser.add_argument_group("limits")
     for name, what in LIMITS.items():
         limits.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(DEFAULT_CONFIG, name), help=what)
@@ -173,5 +178,10 @@ def server_config(args: Any) -> ServerConfig:
     limits = {name: getattr(args, name) for name in LIMITS}
     times = {f"{name}_s": getattr(args, name) for name in TIMES}
     return ServerConfig(
-        api_keys=tuple(args.api_key or ()), api_key_file=args.api_key_file, cors=cors_of(args), **limits, **times
+        api_keys=tuple(args.api_key or ()),
+        api_key_file=args.api_key_file,
+        log_prompts=args.log_prompts,
+        cors=cors_of(args),
+        **limits,
+        **times,
     )
