@@ -66,11 +66,12 @@ async def _run(
     The first signal drains: /ready says no, new requests get 503, running ones may finish within the timeout. A second
     one ends at once.
     """
+    # Its warnings come in our format, and requests in our lines.
     quiet: dict[str, Any] = {
         "log_level": "warning",
         "access_log": False,
         "log_config": None,
-    }  # our own lines, in our format
+    }
     server = _Server(uvicorn.Config(app, timeout_graceful_shutdown=1, **quiet, **tls))
     signals: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
