@@ -149,6 +149,11 @@ class Answer(ABC):
                 chunk["usage"] = None
             yield sse_event(chunk)
 
+    @property
+    def failed(self) -> bool:
+        """Whether an error ended its events."""
+        return self._error is not None
+
     def summary(self) -> dict[str, Any]:
         """What the log says of it; nothing of any text."""
         usage = self._usage()

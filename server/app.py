@@ -38,11 +38,13 @@ from server.timeouts import BodyTimeoutMiddleware
 from server.tokens import TokensEndpoint
 
 
-def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> Starlette:
+def create_app(
+    engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG, *, tracing: Middleware | None = None
+) -> Starlette:
     """The OpenAI-compatible face of ``engine``: an ASGI app of its own, or mounted inside another.
 
     It starts and stops nothing: the engine belongs to the caller, and no lifespan event is needed.
-    ``app.state.lifecycle`` is how the caller drains it.
+    ``app.state.lifecycle`` is how the caller drains it. ``tracing``: middleware that sees each request and its record.
     """
     lifecycle = Lifecycle(engine, config)
     metrics = Metrics(engine)
@@ -68,7 +70,7 @@ def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> S
             Route("/ready", probes.ready),
             Route("/metrics", _metrics_route(metrics)),
         ],
-        middleware=_middleware(config),
+        middleware=_middleware(config, tracing),
         exception_handlers={
             ApiError: api_error,
             RequestRefusedError: api_error,
@@ -84,12 +86,13 @@ def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> S
     return app
 
 
-def _middleware(config: ServerConfig) -> list[Middleware]:
+def _middleware(config: ServerConfig, tracing: Middleware | None) -> list[Middleware]:
     """The outermost first: a preflight request has no key, and every refusal an id and the headers that let a page read
     it."""
     return [
         Middleware(RequestIdMiddleware),
         Middleware(AccessLogMiddleware, with_prompts=config.log_prompts),
+        *([] if tracing is None else [tracing]),
         *([] if config.cors is None else [config.cors.middleware()]),
         Middleware(ApiKeyMiddleware, keys=ApiKeys(config.api_keys, config.api_key_file)),
         Middleware(BodyTimeoutMiddleware, seconds=config.body_timeout_s),

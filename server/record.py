@@ -35,6 +35,11 @@ class RequestRecord:
     answer: "Answer | None" = None
     generation: "Generation | None" = None
 
+    @property
+    def failed(self) -> bool:
+        """Whether the fault was the server's."""
+        return (self.status or 0) >= 500 or (self.answer is not None and self.answer.failed)
+
     def fields(self, *, with_prompts: bool = False) -> dict[str, Any]:
         """By name, in the order of interest; times in seconds."""
         found: dict[str, Any] = {

@@ -9,11 +9,13 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 
 from jaxgen.config import ConfigError
 from jaxgen.request import ModelInfo
@@ -132,6 +134,27 @@ async def _wait_for_death(engine: "AsyncEngine") -> None:
         await asyncio.sleep(POLL_SECONDS)
 
 
+@contextlib.contextmanager
+def _tracing(endpoint: str | None) -> Iterator[Middleware | None]:
+    """Raises ConfigError. What has not been sent is sent at the end."""
+    if endpoint is None:
+        yield None
+        return
+    if not endpoint.startswith(("http://", "https://")):
+        raise ConfigError(f"--otlp-traces-endpoint {endpoint!r} must be a URL, as http://HOST:4318/v1/traces")
+    try:
+        from server.tracing import TraceMiddleware, open_provider
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("opentelemetry"):
+            raise
+        raise ConfigError("--otlp-traces-endpoint needs OpenTelemetry: pip install 'jaxgen[otel]'") from error
+    provider = open_provider(endpoint, version("jaxgen"))
+    try:
+        yield Middleware(TraceMiddleware, provider=provider)
+    finally:
+        provider.shutdown()
+
+
 def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -145,12 +168,18 @@ def main(argv: Sequence[str]) -> int:
     set_up_logging("%(asctime)s %(levelname)s %(name)s: %(message)s", level=args.log_level, form=args.log_format)
     if args.log_prompts:
         with_prompts.setLevel(logging.NOTSET)
+    with contextlib.ExitStack() as until_end:
+        return _serve(args, until_end)
+
+
+def _serve(args: Any, until_end: contextlib.ExitStack) -> int:
     try:
         config = server_config(args)
         tls = tls_options(args.ssl_certfile, args.ssl_keyfile, args.ssl_ca_certs)
+        tracing = until_end.enter_context(_tracing(args.otlp_traces_endpoint))
         listener = _listen(args.host, args.port)
         engine = _open_engine(args)
-        app = create_app(engine, config)
+        app = create_app(engine, config, tracing=tracing)
     except ConfigError as error:
         print(f"jaxgen serve: {error}", file=sys.stderr)
         return 2

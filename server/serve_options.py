@@ -140,6 +140,11 @@ def make_parser(command: str = "serve") -> configargparse.ArgumentParser:
     log.add_argument("--log-format", choices=FORMATS, default="plain", help="of lines on standard error")
     log.add_argument("--log-level", choices=LEVELS, default="info", help="debug: probes too; warning: no requests")
     log.add_argument("--log-prompts", action="store_true", help="the text of prompts too, in a request's line")
+    log.add_argument(
+        "--otlp-traces-endpoint",
+        help="URL of an OpenTelemetry collector, http://HOST:4318/v1/traces: a span for each request goes there (needs "
+        "jaxgen[otel])",
+    )
     limits = parser.add_argument_group("limits")
     for name, what in LIMITS.items():
         limits.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(DEFAULT_CONFIG, name), help=what)
