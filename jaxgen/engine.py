@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxgen.compilation import num_compilations
 from jaxgen.config import EngineConfig, ModelConfig
+from jaxgen.grammar import GrammarState, advance
 from jaxgen.latency import LatencyMeter
 from jaxgen.models import PackedParams
 from jaxgen.narrow import compare
@@ -21,7 +22,7 @@ from jaxgen.sequence import Sequence
 from jaxgen.step import StepOutput
 from jaxgen.step_device import Compiled, compile_for, make_device, start_device
 from jaxgen.step_events import EventMaker
-from jaxgen.step_plan import StepPlan
+from jaxgen.step_plan import Outcome, StepPlan
 
 logger = logging.getLogger(__name__)
 
@@ -75,20 +76,23 @@ class Engine:
         self._scheduler = Scheduler(config.scheduler, config.cache, tier=tier)
         self._compilations_at_ready = num_compilations()
 
-    def add(self, request: Request) -> None:
-        """Accept a request; its events come from ``step``.
+    def add(self, request: Request, grammar: GrammarState | None = None) -> None:
+        """Accept a request; its events come from ``step``. ``grammar``: the beginning of its grammar, if it has one.
 
         Raises RequestRefusedError, naming field and limit, for one that can never run.
         """
         self._check(request)
+        if grammar is None and request.params.grammar is not None:
+            raise RequestRefusedError("grammar: this engine was not given a tokenizer to follow it with")
         seed = request.params.seed
         sequence = Sequence(
             request,
             eos_token_ids=self._eos_token_ids,
             arrival=next(self._arrivals),
             seed=self._seeds.getrandbits(63) if seed is None else seed,
+            grammar=grammar,
         )
-        if request.params.max_tokens == 0 and request.params.prompt_logprobs is None:
+        if request.params.max_tokens == 0 and not request.wants_every_token:
             self._answered.append(TokenEvent(request.request_id, finish_reason=FinishReason.LENGTH))
             return
         self._scheduler.add(sequence)
@@ -207,7 +211,24 @@ class Engine:
         self._count(step, max(step.dispatched, self._last_read), now)
         self._last_read = now
         sampled = [int(tokens[i]) for i, chunk in enumerate(step.plan.chunks) if chunk.samples]
-        return [self._events.make(outcome, now) for outcome in self._scheduler.complete(step.plan, sampled)]
+        outcomes = self._scheduler.complete(step.plan, sampled)
+        return [self._events.make(outcome, now) for outcome in outcomes] + self._follow_grammars(outcomes)
+
+    def _follow_grammars(self, outcomes: list[Outcome]) -> list[TokenEvent]:
+        """Brings grammars up to the tokens that have come. Returns the ends of requests for which that failed."""
+        taken = [
+            (outcome.sequence.grammar, outcome.token)
+            for outcome in outcomes
+            if outcome.sequence.grammar is not None and outcome.token is not None and outcome.finish_reason is None
+        ]
+        advance(taken)
+        events = []
+        for sequence in [outcome.sequence for outcome in outcomes]:
+            if sequence.grammar is not None and sequence.grammar.error is not None:
+                self.abort(sequence.request_id)
+                message = f"its grammar could not be followed any further: {sequence.grammar.error}"
+                events.append(TokenEvent(sequence.request_id, finish_reason=FinishReason.ERROR, error=message))
+        return events
 
     def _fail(self, error: Exception) -> list[TokenEvent]:
         """The failed step owned cache and rows; nothing in them can be trusted, or even be alive."""

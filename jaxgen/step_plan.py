@@ -42,6 +42,11 @@ class StepPlan:
         """How many tokens are before each of its tokens, summed."""
         return sum([chunk.length * (chunk.start + chunk.end - 1) // 2 for chunk in self.chunks])
 
+    @property
+    def constrained(self) -> list[Sequence]:
+        """The sequences that sample under a grammar."""
+        return [chunk.sequence for chunk in self.chunks if chunk.samples and chunk.sequence.grammar is not None]
+
     @cached_property
     def num_samples(self) -> int:
         return sum([chunk.samples for chunk in self.chunks])

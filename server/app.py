@@ -19,6 +19,7 @@ from server.chat import ChatEndpoint
 from server.chat_template import Conversations
 from server.completions import CompletionsEndpoint
 from server.config import DEFAULT_CONFIG, ServerConfig
+from server.embeddings import EmbeddingsEndpoint
 from server.endpoint import Services, model_not_found
 from server.errors import (
     ApiError,
@@ -34,8 +35,10 @@ from server.openapi import Description
 from server.prompts import PromptReader
 from server.queue import Queue
 from server.request_id import RequestIdMiddleware
+from server.responses import ResponsesEndpoint
 from server.timeouts import BodyTimeoutMiddleware
 from server.tokens import TokensEndpoint
+from server.tools import Tools
 
 
 def create_app(
@@ -52,13 +55,17 @@ def create_app(
     models = _Models(engine)
     prompts = PromptReader(engine, config)
     conversations = Conversations(engine, prompts)
-    services = Services(engine, config, lifecycle, Queue(engine, config), metrics, prompts, conversations)
+    services = Services(
+        engine, config, lifecycle, Queue(engine, config), metrics, prompts, conversations, Tools(engine, config)
+    )
     tokens = TokensEndpoint(services)
     description = Description(engine.model, config, version("jaxgen"))
     app = Starlette(
         routes=[
             Route("/v1/completions", CompletionsEndpoint(services), methods=["POST"]),
             Route("/v1/chat/completions", ChatEndpoint(services), methods=["POST"]),
+            Route("/v1/responses", ResponsesEndpoint(services), methods=["POST"]),
+            Route("/v1/embeddings", EmbeddingsEndpoint(services), methods=["POST"]),
             Route("/tokenize", tokens.tokenize, methods=["POST"]),
             Route("/detokenize", tokens.detokenize, methods=["POST"]),
             Route("/v1/models", models.list),

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from jaxgen.config import ConfigError
 from server.cors import Cors
+from server.tool_calls.formats import FORMATS
 
+TOOL_CALL_PARSERS = ("auto", *FORMATS)
 MAY_BE_ZERO = ("inline_encode_chars", "max_logit_bias", "log_prompts")
 
 
@@ -22,6 +24,8 @@ class ServerConfig:
     """Longest request body, bytes."""
     max_prompts: int = 128
     """Most prompts of one request."""
+    max_inputs: int = 2048
+    """Most inputs of one request for embeddings; OpenAI's own limit."""
     max_n: int = 128
     """Largest n and best_of."""
     max_choices: int = 256
@@ -33,9 +37,11 @@ class ServerConfig:
     max_logit_bias: int = 300
     """Most logit_bias entries of one request."""
     max_queued_requests: int = 1024
-    """Completions that may wait for their first token; further requests get 429, unless nothing waits."""
+    """Completions and inputs that may wait for their first token; further requests get 429, unless nothing waits."""
     max_queued_tokens: int = 2**22
     """Tokens that the prompts of these may have together."""
+    tool_call_parser: str = "auto"
+    """Format in which the model writes calls of tools; auto: as its chat template shows."""
     log_prompts: bool = False
     """Whether the log's line of a request has the text of its prompts."""
     cors: Cors | None = None
@@ -60,6 +66,8 @@ class ServerConfig:
             value = getattr(self, item.name)
             if isinstance(value, int | float) and item.name not in MAY_BE_ZERO and not 0 < value < inf:
                 raise ConfigError(f"{item.name} must be more than 0, not {value}")
+        if self.tool_call_parser not in TOOL_CALL_PARSERS:
+            raise ConfigError(f"tool_call_parser must be one of {', '.join(TOOL_CALL_PARSERS)}")
 
 
 DEFAULT_CONFIG = ServerConfig()

@@ -61,7 +61,7 @@ def as_api_error(error: Exception) -> ApiError:
         case ApiError():
             return error
         case RequestRefusedError():
-            return bad_request(str(error))
+            return bad_request(str(error), error.param)
         case EngineDeadError():
             return ApiError(503, f"The engine is not running: {error}", code="engine_dead")
     logger.error("unexpected %s while answering a request\n%s", type(error).__name__, frames(error))

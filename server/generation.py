@@ -1,20 +1,35 @@
-"""Several completions at once: one task per choice draws its tokens from the engine."""
+"""Several completions, or embeddings, at once: one task per choice draws its events from the engine."""
 
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
-from jaxgen.request import EngineClient
-from server.choice import Choice
+from jaxgen.request import EngineClient, TokenEvent
 from server.errors import ApiError
 from server.metrics import Metrics, RequestTimer
-from server.queue import Queue
+from server.queue import Queue, Queued
 from server.timeouts import Deadline
 
 
-class Generation:
+class Drawing(Queued, Protocol):
+    """What is made of the events of one request."""
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Set: it needs no more of them."""
+        ...
+
+    @property
+    def has_news(self) -> bool: ...
+
+    def feed(self, event: TokenEvent) -> None:
+        """Raises ApiError when the event says that the engine gave the request up."""
+        ...
+
+
+class Generation[Choice: Drawing]:
     """An async context in which the engine works on ``choices``; leaving it aborts what is unfinished.
 
     Tokens are drawn as soon as they are there and kept in their choice as text, so that stop strings act at once and a

@@ -1,6 +1,6 @@
 """What the server can do, for machines: /openapi.json and /capabilities, made from the models that check bodies."""
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from pydantic.json_schema import models_json_schema
@@ -11,11 +11,14 @@ from jaxgen.request import MAX_LOGPROBS, ModelInfo
 from server.auth import OPEN_PATHS
 from server.chat_schema import ChatRequest
 from server.config import ServerConfig
+from server.embeddings import EmbeddingRequest
+from server.responses_schema import ResponsesRequest
 from server.schema import Body, CompletionRequest
 from server.tokens import DetokenizeRequest, TokenizeRequest
+from server.tools import tool_format
 
 REFERENCE = "#/components/schemas/{model}"
-NO_LIMIT = ("api_keys", "api_key_file", "cors", "log_prompts")
+NO_LIMITS = ("api_keys", "api_key_file", "tool_call_parser", "cors", "log_prompts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ _GENERATING = (*_BODY_ERRORS, 429, 500, 503, 504)
 ROUTES = (
     Described("POST", "/v1/completions", "Continue prompts.", CompletionRequest, _GENERATING),
     Described("POST", "/v1/chat/completions", "Answer a conversation.", ChatRequest, _GENERATING),
+    Described("POST", "/v1/responses", "Answer a conversation, as items.", ResponsesRequest, _GENERATING),
+    Described("POST", "/v1/embeddings", "Vectors of texts.", EmbeddingRequest, _GENERATING),
     Described("POST", "/tokenize", "Tokens of a text or a conversation.", TokenizeRequest, _BODY_ERRORS),
     Described("POST", "/detokenize", "The text of tokens.", DetokenizeRequest, _BODY_ERRORS),
     Described("GET", "/v1/models", "The model that is served."),
@@ -85,10 +90,12 @@ def openapi_document(version: str, *, keys: bool) -> dict[str, Any]:
 
 def capabilities_document(model: ModelInfo, config: ServerConfig) -> dict[str, Any]:
     """Routes with the fields of their bodies, and what is bounded, by whom."""
-    limits = {item.name: getattr(config, item.name) for item in fields(config) if item.name not in NO_LIMIT}
+    limits = {item.name: getattr(config, item.name) for item in fields(config) if item.name not in NO_LIMITS}
     return {
         "model": model.name,
         "conversations": model.chat is not None,
+        "tool_call_parser": tool_format(model, config),
+        "embeddings": None if model.embedding is None else asdict(model.embedding),
         "routes": {
             f"{route.method} {route.path}": [] if route.body is None else sorted(route.body.model_fields)
             for route in ROUTES

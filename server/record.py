@@ -8,6 +8,7 @@ from starlette.types import Scope
 
 if TYPE_CHECKING:
     from server.answer import Answer
+    from server.choice import Choice
     from server.generation import Generation
 
 RECORD = "jaxgen.record"
@@ -33,7 +34,7 @@ class RequestRecord:
     """The code, or else the type, of the error that the caller was told."""
     caller: str = ""
     answer: "Answer | None" = None
-    generation: "Generation | None" = None
+    generation: "Generation[Choice] | None" = None
 
     @property
     def failed(self) -> bool:

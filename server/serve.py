@@ -46,6 +46,7 @@ def _open_engine(args: Any) -> "AsyncEngine":
         kernels=args.kernels,
         options=engine_options(args),
         chat_template=args.chat_template,
+        pooling=args.pooling,
         cache_dir=args.cache_dir,
         compilation_cache=args.compilation_cache,
         progress=args.log_format == "plain",

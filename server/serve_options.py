@@ -8,13 +8,15 @@ import configargparse
 
 from jaxgen.config import DTYPES, KERNEL_CHOICES, KV_RESIDENCIES, OFFLOAD_POLICIES, EngineOptions
 from jaxgen.offload.host_dtype import HOST_DTYPES
-from server.config import DEFAULT_CONFIG, ServerConfig
+from jaxgen.request import POOLING_CHOICES
+from server.config import DEFAULT_CONFIG, TOOL_CALL_PARSERS, ServerConfig
 from server.cors import cors_of
 from server.log import FORMATS, LEVELS
 
 LIMITS = {
     "max_body_bytes": "longest body",
     "max_prompts": "most prompts",
+    "max_inputs": "most inputs of one request for embeddings",
     "max_n": "largest n and best_of",
     "max_choices": "most completions, prompts x best_of",
     "max_stop_length": "longest stop string, characters",
@@ -37,7 +39,7 @@ def make_parser(command: str = "serve") -> configargparse.ArgumentParser:
     parser = configargparse.ArgumentParser(
         prog=f"jaxgen {command}",
         config_file_parser_class=configargparse.YAMLConfigFileParser,
-        description="Serve a model at /v1/completions and /v1/chat/completions.",
+        description="Serve a model at /v1/completions, /v1/chat/completions and /v1/embeddings.",
         auto_env_var_prefix="JAXGEN_",
         formatter_class=configargparse.ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,
@@ -53,6 +55,19 @@ def make_parser(command: str = "serve") -> configargparse.ArgumentParser:
         help="auto: the checkpoint's own, or float32 where the device computes that faster",
     )
     model.add_argument("--chat-template", type=Path, help="file with a Jinja template (default: the model's own)")
+    model.add_argument(
+        "--tool-call-parser",
+        choices=TOOL_CALL_PARSERS,
+        default="auto",
+        help="how the model writes calls of tools; auto: as its chat template shows",
+    )
+    model.add_argument(
+        "--pooling",
+        choices=POOLING_CHOICES,
+        default="auto",
+        help="which hidden states embed a text: their mean, the last, or the first (cls); auto: as the model's "
+        "modules.json says, else the mean",
+    )
     engine = parser.add_argument_group("engine")
     engine.add_argument(
         "--kernels",
@@ -187,6 +202,7 @@ def server_config(args: Any) -> ServerConfig:
         api_key_file=args.api_key_file,
         log_prompts=args.log_prompts,
         cors=cors_of(args),
+        tool_call_parser=args.tool_call_parser,
         **limits,
         **times,
     )

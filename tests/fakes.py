@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from jaxgen.request import (
+    EmbeddingFormat,
     EngineStats,
     EngineStatus,
     FinishReason,
     Latency,
     ModelInfo,
+    Pooling,
     Request,
     SamplingParams,
     TokenEvent,
@@ -59,6 +61,11 @@ def fake_logprobs(token: int, count: int) -> TokenLogprobs:
     return TokenLogprobs(token, -(token % 7 + 1) / 8, top)
 
 
+def fake_embedding(prompt: Sequence[int]) -> tuple[float, ...]:
+    """Its length, sum, first token and, below zero, its last."""
+    return (float(len(prompt)), float(sum(prompt)), float(prompt[0]), -float(prompt[-1]))
+
+
 @dataclass
 class FakeEngine:
     """An EngineClient. ``reply`` gives a request's tokens, then only EOS come; ``pace`` is awaited before each event,
@@ -73,7 +80,11 @@ class FakeEngine:
     eos: int = 1
     cached: int = 0
     """Prompt tokens that it says were cached."""
-    model: ModelInfo = field(default_factory=lambda: ModelInfo(MODEL, max_model_len=128, vocab_size=400))
+    model: ModelInfo = field(
+        default_factory=lambda: ModelInfo(
+            MODEL, max_model_len=128, vocab_size=400, embedding=EmbeddingFormat(4, Pooling.LAST)
+        )
+    )
     state: EngineStatus = field(default_factory=lambda: EngineStatus("ready"))
     numbers: EngineStats = field(default_factory=EngineStats)
     requests: list[Request] = field(default_factory=list)
@@ -111,7 +122,8 @@ def _events(request: Request, reply: Iterable[int], eos: int) -> Iterable[TokenE
     params, name = request.params, request.request_id
     prompt = _prompt_logprobs(request)
     if params.max_tokens == 0:
-        yield TokenEvent(name, prompt_logprobs=prompt, finish_reason=FinishReason.LENGTH)
+        embedding = None if request.pooling is None else fake_embedding(request.prompt)
+        yield TokenEvent(name, prompt_logprobs=prompt, finish_reason=FinishReason.LENGTH, embedding=embedding)
         return
     tokens = list(islice(reply, params.max_tokens))
     tokens += [eos] * (params.max_tokens - len(tokens))

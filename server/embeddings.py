@@ -1,0 +1,98 @@
+"""POST /v1/embeddings: texts as vectors of length 1."""
+
+from base64 import b64encode
+from typing import Any, Literal
+from uuid import uuid4
+
+import numpy as np
+import pydantic_core
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from jaxgen.pooling import unit_vector
+from jaxgen.request import EmbeddingFormat, FinishReason, Request, SamplingParams, TokenEvent
+from server.choice import given_up
+from server.endpoint import ComputingEndpoint
+from server.errors import bad_request
+from server.generation import Generation
+from server.record import record_of
+from server.schema import ComputingFields, Prompt, parse_body
+from server.timeouts import Deadline
+
+NOTHING = SamplingParams(max_tokens=0)
+
+
+class EmbeddingRequest(ComputingFields):
+    """The body of /v1/embeddings: OpenAI's fields, and ``cache_salt``."""
+
+    input: Prompt | None = None
+    dimensions: int | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+
+
+class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
+    def _parse(self, data: dict[str, Any]) -> EmbeddingRequest:
+        return parse_body(EmbeddingRequest, data, self._services.config)
+
+    async def _respond(
+        self, body: EmbeddingRequest, deadline: Deadline, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        pooling, services = self._format(body).pooling, self._services
+        async with deadline.bound():
+            prompts = await services.prompts.read_all(body.input, "input")
+        name = f"embd-{uuid4().hex}"
+        vectors = [
+            _Vector(Request(f"{name}-{i}", prompt.tokens, NOTHING, body.cache_salt, pooling), body)
+            for i, prompt in enumerate(prompts)
+        ]
+        arrival = record_of(scope).arrival
+        async with Generation(self._engine, vectors, services.queue, services.metrics, arrival, deadline) as generation:
+            await generation.finish()
+        num_tokens = sum(len(prompt.tokens) for prompt in prompts)
+        answer = {
+            "object": "list",
+            "data": [{"object": "embedding", "index": i, "embedding": one.shown} for i, one in enumerate(vectors)],
+            "model": self._engine.model.name,
+            "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+        }
+        await Response(pydantic_core.to_json(answer), media_type="application/json")(scope, receive, send)
+
+    def _format(self, body: EmbeddingRequest) -> EmbeddingFormat:
+        """The model's. Raises ApiError 400 where it cannot give what is asked for."""
+        found = self._engine.model.embedding
+        if found is None:
+            raise bad_request("This model gives no embeddings.", "model")
+        if body.dimensions is not None and not 1 <= body.dimensions <= found.size:
+            raise bad_request(
+                f"dimensions must be between 1 and {found.size}, as this model has, not {body.dimensions}.",
+                "dimensions",
+            )
+        return found
+
+
+class _Vector:
+    """An embedding on its way. ``shown``: as the answer has it, numbers or base64 of little-endian float32.
+
+    It is made when the event comes, so that many of one request do not hold the event loop up at the end.
+    """
+
+    def __init__(self, request: Request, body: EmbeddingRequest) -> None:
+        self.request = request
+        self.finish_reason: str | None = None
+        self.shown: list[float] | str = []
+        self._dimensions = body.dimensions
+        self._base64 = body.encoding_format == "base64"
+
+    @property
+    def has_news(self) -> bool:
+        return self.finish_reason is not None
+
+    def feed(self, event: TokenEvent) -> None:
+        """Raises ApiError when the event says that the engine gave the request up."""
+        if event.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
+            raise given_up(event)
+        if event.embedding is None or event.finish_reason is None:
+            raise RuntimeError(f"the engine sent no embedding for {self.request.request_id}")
+        vector = unit_vector(event.embedding, self._dimensions).astype(np.dtype("<f4"))
+        self.shown = b64encode(vector.tobytes()).decode("ascii") if self._base64 else vector.tolist()
+        self.finish_reason = event.finish_reason.value
