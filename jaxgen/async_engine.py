@@ -174,8 +174,8 @@ class AsyncEngine:
             while self._receive(engine):
                 events = engine.step()
                 # Known before the events are: who has an answer sees figures that count it.
-                self._stats = engine.stats()
-                self._busy_since = time.monotonic() if engine.has_work else None
+                before, self._stats = self._stats, engine.stats()
+                self._note_progress(moved=bool(events) or self._stats.steps > before.steps)
                 self._post(events)
             self._die("the engine has stopped")
         except BaseException as error:
@@ -202,10 +202,16 @@ class AsyncEngine:
             elif self._streams.get(message.request_id) is message.stream:
                 engine.abort(message.request_id)
                 del self._streams[message.request_id]
-        if self._busy_since is None and engine.has_work:
-            self._busy_since = time.monotonic()
         self._stats = engine.stats()
+        self._note_progress(moved=False)
         return True
+
+    def _note_progress(self, *, moved: bool) -> None:
+        """Since when requests wait for a step to finish; a wait for copies is no progress, however often it is left."""
+        if not self._stats.num_running + self._stats.num_waiting:
+            self._busy_since = None
+        elif moved or self._busy_since is None:
+            self._busy_since = time.monotonic()
 
     def _accept(self, engine: Engine, message: _Submit) -> None:
         request_id = message.request.request_id

@@ -1,7 +1,7 @@
 """vLLM's API server in front of an engine core that computes nothing: every PERIOD seconds each request gets a token.
 
-vllm_server.py PORT PERIOD. Everything of vLLM's API process runs but the socket to its core: its AsyncLLM gets the core's
-outputs as objects, in its own event loop, where it would read and decode them from ZeroMQ.
+vllm_server.py PORT PERIOD. Everything of vLLM's API process runs but the socket to its core: its AsyncLLM gets the
+core's outputs as objects, in its own event loop, where it would read and decode them from ZeroMQ.
 
 An environment with vLLM's Python files suffices; docs/event-loop.md says how to make one.
 """
