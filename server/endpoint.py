@@ -2,12 +2,13 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
+from uuid import uuid4
 
+import pydantic_core
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from jaxgen.request import EngineClient
 from server.answer import Answer
@@ -21,8 +22,10 @@ from server.lifecycle import Lifecycle
 from server.metrics import Metrics
 from server.prompts import PromptReader
 from server.queue import Queue
+from server.record import RECORD, RequestRecord, record_of
 from server.schema import CallerFields, ComputingFields
 from server.sse import send_events, until_disconnect
+from server.timeouts import Deadline
 from server.tools import Tools
 
 
@@ -52,26 +55,39 @@ class ComputingEndpoint[Fields: ComputingFields](ABC):
         """The typed request. Raises ApiError 400 that names the field."""
 
     @abstractmethod
-    async def _whole(self, body: Fields, arrival: float) -> dict[str, Any]:
-        """The answer as one object. ``arrival``: when the request came, a ``perf_counter`` reading. Raises ApiError."""
-
-    @abstractmethod
-    async def _respond(self, body: Fields, arrival: float, scope: Scope, receive: Receive, send: Send) -> None:
-        """Compute and send the answer; cancelled when the caller leaves. Raises ApiError before anything is sent."""
+    async def _respond(self, body: Fields, deadline: Deadline, scope: Scope, receive: Receive, send: Send) -> None:
+        """Compute and send the answer; cancelled when the caller leaves. Given up at the deadline. Raises ApiError
+        before anything is sent."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        arrival, services = perf_counter(), self._services
+        services = self._services
+        deadline = Deadline(services.config.request_timeout_s)
         with services.lifecycle.request():
             try:
-                data = await read_json_object(scope, receive, services.config.max_body_bytes)
+                async with deadline.bound():
+                    data = await read_json_object(scope, receive, services.config.max_body_bytes)
             except ClientDisconnect:
                 return
             body = self._read(data, scope.get(CALLER, ""))
-            await until_disconnect(receive, self._respond(body, arrival, scope, receive, send))
+            await until_disconnect(receive, self._respond(body, deadline, scope, receive, send))
 
     async def answer_whole(self, data: dict[str, Any], caller: str) -> dict[str, Any]:
         """The answer to a body that came by another way than a request. Raises ApiError."""
-        return await self._whole(self._read(data, caller), perf_counter())
+        body = self._read(data, caller)
+        if isinstance(body, CallerFields) and body.stream:
+            raise bad_request("stream: this body is answered whole.", "stream")
+        parts: list[bytes] = []
+
+        async def send(message: Message) -> None:
+            parts.append(message.get("body", b""))
+
+        async def receive() -> Message:
+            raise RuntimeError("the body has been read")
+
+        scope = {"type": "http", RECORD: RequestRecord(f"req-{uuid4().hex}", "POST", "")}
+        await self._respond(body, Deadline(None), scope, receive, send)
+        answer: dict[str, Any] = pydantic_core.from_json(b"".join(parts))
+        return answer
 
     def _read(self, data: dict[str, Any], caller: str) -> Fields:
         body = self._parse(data)
@@ -86,23 +102,21 @@ class GeneratingEndpoint[Fields: CallerFields](ComputingEndpoint[Fields]):
     async def _answer(self, body: Fields) -> Answer:
         """What is to be computed for it. Raises ApiError."""
 
-    async def _respond(self, body: Fields, arrival: float, scope: Scope, receive: Receive, send: Send) -> None:
-        if not body.stream:
-            await JSONResponse(await self._whole(body, arrival))(scope, receive, send)
-            return
-        made, services = await self._answer(body), self._services
-        async with Generation(self._engine, made.choices, services.queue, services.metrics, arrival) as generation:
-            # Until its first token an answer can still be an error with a status of its own.
-            first = await generation.next_news()
-            await send_events(send, made.events(generation, first))
-
-    async def _whole(self, body: Fields, arrival: float) -> dict[str, Any]:
-        if body.stream:
-            raise bad_request("stream: lines of batches are answered whole.", "stream")
-        made, services = await self._answer(body), self._services
-        async with Generation(self._engine, made.choices, services.queue, services.metrics, arrival) as generation:
+    async def _respond(self, body: Fields, deadline: Deadline, scope: Scope, receive: Receive, send: Send) -> None:
+        record, services = record_of(scope), self._services
+        async with deadline.bound():
+            made = record.answer = await self._answer(body)
+        async with Generation(
+            self._engine, made.choices, services.queue, services.metrics, record.arrival, deadline
+        ) as generation:
+            record.generation = generation
+            if body.stream:
+                # Until its first token an answer can still be an error with a status of its own.
+                first = await generation.next_news()
+                await send_events(send, made.events(generation, first))
+                return
             await generation.finish()
-        return made.whole()
+        await JSONResponse(made.whole())(scope, receive, send)
 
 
 def _of_caller[Fields: ComputingFields](body: Fields, caller: str) -> Fields:

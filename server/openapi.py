@@ -21,7 +21,7 @@ from server.tokens import DetokenizeRequest, TokenizeRequest
 from server.tools import tool_format
 
 REFERENCE = "#/components/schemas/{model}"
-NO_LIMITS = ("api_keys", "api_key_file", "batch_dir", "tool_call_parser")
+NO_LIMITS = ("api_keys", "api_key_file", "batch_dir", "tool_call_parser", "cors", "log_prompts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class Described:
     """How the body comes."""
 
 
-_BODY_ERRORS = (400, 404, 413, 415)
-_GENERATING = (*_BODY_ERRORS, 429, 500, 503)
+_BODY_ERRORS = (400, 404, 408, 413, 415)
+_GENERATING = (*_BODY_ERRORS, 429, 500, 503, 504)
 ROUTES = (
     Described("POST", "/v1/completions", "Continue prompts.", CompletionRequest, _GENERATING),
     Described("POST", "/v1/chat/completions", "Answer a conversation.", ChatRequest, _GENERATING),
@@ -46,7 +46,7 @@ ROUTES = (
     Described("POST", "/v1/embeddings", "Vectors of texts.", EmbeddingRequest, _GENERATING),
     Described("POST", "/tokenize", "Tokens of a text or a conversation.", TokenizeRequest, _BODY_ERRORS),
     Described("POST", "/detokenize", "The text of tokens.", DetokenizeRequest, _BODY_ERRORS),
-    Described("POST", "/v1/files", "Keep a file.", FileForm, (400, 403, 404, 413), "multipart/form-data"),
+    Described("POST", "/v1/files", "Keep a file.", FileForm, (400, 403, 404, 408, 413), "multipart/form-data"),
     Described("GET", "/v1/files", "The caller's files.", errors=(400, 404)),
     Described("GET", "/v1/files/{file_id}", "What a file is.", errors=(404,)),
     Described("DELETE", "/v1/files/{file_id}", "Delete a file.", errors=(404, 409)),

@@ -29,6 +29,7 @@ class CompletionParams:
     """Alternatives to show of each token of the prompt; None: do not show them."""
     return_token_ids: bool = False
     priority: int = 0
+    return_latency: bool = False
 
     def within(self, room: int) -> "CompletionParams":
         """With at most ``room`` tokens to generate. Raises ApiError 400 where more are asked for at least."""
@@ -119,6 +120,7 @@ def _params(
         prompt_logprobs=_prompt_logprobs(body),
         return_token_ids=bool(body.return_token_ids),
         priority=_priority(body),
+        return_latency=bool(body.return_latency),
     )
 
 
