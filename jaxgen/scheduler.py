@@ -391,15 +391,18 @@ class Scheduler:
         return admitted
 
     def _must_wait(self, sequence: Sequence, skipped: list[Sequence]) -> bool:
-        """It, and all behind it: it was preempted just now, or one of an earlier level does not fit."""
+        """It, and all behind it: it was preempted just now, or a token of it is still in flight, or one of an earlier
+        level does not fit."""
         preempted = self._preempted
+        if sequence.num_pending:
+            return True
         if preempted is not None and sequence.urgency >= preempted.urgency:
             return True
         return bool(skipped) and skipped[0].level < sequence.level
 
     def _take_blocks(self, sequence: Sequence, spare: int) -> bool:
         """Gives a waiting sequence the blocks of all its tokens, if ``spare`` stay free: found ones first, then new."""
-        assert sequence.num_pending == 0, "what was in flight when it was preempted is completed before the next plan"
+        assert sequence.num_pending == 0, "a sequence waits until what was in flight when it was preempted is completed"
         found = self._prefixes.look_up(sequence)
         new = self._blocks_for(len(sequence.tokens)) - len(found)
         unowned = sum([self.pool.num_owners(block) == 0 for block in found])

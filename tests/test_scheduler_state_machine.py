@@ -424,7 +424,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.seen["stalled"] += bool(stalled)
         else:
             assert not idle
-        assert plan.chunks or stalled or deferred or not self._has_work()
+        pending = any(sequence.num_pending for sequence in waited)  # preempted by a plan without chunks
+        assert plan.chunks or stalled or deferred or pending or not self._has_work()
         still = [sequence for sequence in waited if sequence not in run and not self._waits_for_another(sequence)]
         self._check_overtaking(still, admitted)
         if plan.num_tokens < self.config.token_budget and not preempted:
@@ -529,7 +530,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             restore = chunk.sequence.restore
             ends = {restore.start} if restore is not None else {start for start, _ in self.landed[chunk.sequence]}
             assert chunk.samples or chunk.end == chunk.sequence.num_tokens or chunk.end in ends
-        if not still or (still[0].request.background and (bounded or not self._waiting()[0].request.background)):
+        if (
+            not still
+            or still[0].num_pending
+            or (still[0].request.background and (bounded or not self._waiting()[0].request.background))
+        ):
             return
         if not plan.admitted:  # else what those found in the prefix cache left budget that nobody counted on
             assert all(_level(sequence) <= _level(still[0]) for sequence in run)
