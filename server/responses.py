@@ -15,7 +15,7 @@ from server.params import CompletionParams
 from server.prompts import Prompt
 from server.responses_input import FORMAT, as_chat, renamed
 from server.responses_output import Event, Output
-from server.responses_schema import ResponsesRequest, TextFormat
+from server.responses_schema import ResponsesRequest
 from server.schema import parse_body
 from server.sse import sse_event
 from server.tools import ToolUse
@@ -116,7 +116,7 @@ class ResponseAnswer(Answer):
             "service_tier": "default",
             "store": False,
             "temperature": self._params.sampling.temperature,
-            "text": {"format": _json(body.text.format if body.text and body.text.format else TextFormat(type="text"))},
+            "text": {"format": _json(body.text.format) if body.text and body.text.format else {"type": "text"}},
             "tool_choice": "auto" if body.tool_choice is None else _json(body.tool_choice),
             "tools": [_json(tool) for tool in body.tools or ()],
             "top_p": self._params.sampling.top_p,
