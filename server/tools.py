@@ -111,6 +111,10 @@ def _with_calls(answer: Grammar | None, calls: str) -> Grammar:
 
 
 def for_template(function: FunctionDefinition) -> dict[str, Any]:
-    """As chat templates read it: always with parameters."""
-    known = function.model_dump(exclude={"strict"}, exclude_none=True)
-    return {"type": "function", "function": {**known, "parameters": function.parameters or NO_PARAMETERS}}
+    """As chat templates read it: always with description and parameters, which some add to a text unasked."""
+    shown = {
+        "name": function.name,
+        "description": function.description or "",
+        "parameters": function.parameters or NO_PARAMETERS,
+    }
+    return {"type": "function", "function": shown}

@@ -205,7 +205,7 @@ def test_tools_are_shown_to_the_model_unless_there_is_nothing_to_choose() -> Non
     ask(engine)
     shown = json.dumps(WEATHER)
     assert shown in prompt_of(engine)
-    assert '{"name": "f", "parameters": {"type": "object", "properties": {}}}' in prompt_of(engine)
+    assert '{"name": "f", "description": "", "parameters": {"type": "object", "properties": {}}}' in prompt_of(engine)
     nothing: list[dict[str, Any]] = [{"tool_choice": "none"}, {"tools": []}, {"tools": None}]
     for fields in nothing:
         (choice,) = ask(engine, **fields)["choices"]

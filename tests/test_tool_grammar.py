@@ -82,6 +82,15 @@ def test_calls_that_the_schemas_do_not_allow_are_not(kind: str, name: str, argum
     assert not accepts(kind, "text" + written(kind, [F]))
 
 
+@pytest.mark.parametrize("special", [None, True])
+def test_a_space_after_a_marker_may_be_left_out(special: bool | None) -> None:
+    text = written("mistral", [F])
+    assert text.startswith("[TOOL_CALLS] [{")
+    assert accepts("mistral", text, special)
+    assert accepts("mistral", text.replace("] [", "][", 1), special)
+    assert not accepts("mistral", text.replace("] [", "]  [", 1), special)
+
+
 def test_one_or_the_other() -> None:
     answer = json_grammar({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
     token_of = with_markers(True)[0].added_token

@@ -52,6 +52,8 @@ def _terminals(piece: str, markers: Sequence[str], token_of: Callable[[str], int
         token = token_of(part) if part in markers else None
         if token is not None:
             found.append(f"<[{token}]>")
+        elif part.startswith(" ") and found:
+            found += ['" "?', json.dumps(part[1:])]
         elif part:
             found.append(json.dumps(part))
     return " ".join(found)
