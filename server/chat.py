@@ -32,7 +32,8 @@ async def resolve_chat(body: ChatRequest, services: Services) -> tuple[Prompt, C
     params = resolve_chat_params(body, services.engine.model, services.config)
     functions = [tool.function for tool in body.tools or ()]
     parallel = body.parallel_tool_calls is not False
-    tools = services.tools.use(functions, _tool_choice(body), parallel=parallel)
+    answer = params.sampling.grammar
+    tools = services.tools.use(functions, _tool_choice(body), parallel=parallel, answer=answer)
     if tools is not None and tools.grammar is not None:
         params = params.with_grammar(tools.grammar)
     shown = () if tools is None else tools.for_template()

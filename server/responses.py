@@ -1,6 +1,7 @@
 """POST /v1/responses: OpenAI's newer shape of the same conversations. Nothing is kept between requests."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from time import time
 from typing import Any
 
@@ -12,7 +13,7 @@ from server.errors import ApiError
 from server.logprobs import ChatLogprobs
 from server.params import CompletionParams
 from server.prompts import Prompt
-from server.responses_input import as_chat, renamed
+from server.responses_input import FORMAT, as_chat, renamed
 from server.responses_output import Event, Output
 from server.responses_schema import ResponsesRequest
 from server.schema import parse_body
@@ -27,11 +28,14 @@ class ResponsesEndpoint(GeneratingEndpoint[ResponsesRequest]):
         return body
 
     async def _answer(self, body: ResponsesRequest) -> Answer:
-        chat = as_chat(body)
         try:
-            return ResponseAnswer(body, self._services, *await resolve_chat(chat, self._services))
+            prompt, params, tools = await resolve_chat(as_chat(body), self._services)
         except ApiError as error:
             raise renamed(error) from error
+        grammar = params.sampling.grammar
+        if grammar is not None and grammar.source == "response_format":
+            params = params.with_grammar(replace(grammar, source=FORMAT))  # as errors should name it
+        return ResponseAnswer(body, self._services, prompt, params, tools)
 
 
 class ResponseAnswer(Answer):
@@ -112,7 +116,7 @@ class ResponseAnswer(Answer):
             "service_tier": "default",
             "store": False,
             "temperature": self._params.sampling.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": _json(body.text.format) if body.text and body.text.format else {"type": "text"}},
             "tool_choice": "auto" if body.tool_choice is None else _json(body.tool_choice),
             "tools": [_json(tool) for tool in body.tools or ()],
             "top_p": self._params.sampling.top_p,
@@ -133,4 +137,4 @@ class ResponseAnswer(Answer):
 
 
 def _json(value: Any) -> Any:
-    return value if isinstance(value, str) else value.model_dump()
+    return value if isinstance(value, str) else value.model_dump(by_alias=True, exclude_none=True)

@@ -15,6 +15,7 @@ from server.responses_schema import (
     NamedFunction,
     ResponsesRequest,
 )
+from server.schema import JsonSchema, ResponseFormat
 from server.tool_schema import (
     CalledFunction,
     FunctionChoice,
@@ -25,7 +26,13 @@ from server.tool_schema import (
     ToolMode,
 )
 
-_NAMES = {"max_completion_tokens": "max_output_tokens", "max_tokens": "max_output_tokens", "messages": "input"}
+FORMAT = "text.format"
+_NAMES = {
+    "max_completion_tokens": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "messages": "input",
+    "response_format": FORMAT,
+}
 
 
 def as_chat(body: ResponsesRequest) -> ChatRequest:
@@ -45,6 +52,7 @@ def as_chat(body: ResponsesRequest) -> ChatRequest:
             for tool in body.tools or ()
         ],
         tool_choice=_tool_choice(body),
+        response_format=_response_format(body),
         parallel_tool_calls=body.parallel_tool_calls,
         max_completion_tokens=body.max_output_tokens,
         temperature=body.temperature,
@@ -61,11 +69,20 @@ def _tool_choice(body: ResponsesRequest) -> ToolMode | NamedToolChoice | None:
     return choice
 
 
+def _response_format(body: ResponsesRequest) -> ResponseFormat | None:
+    asked = None if body.text is None else body.text.format
+    if asked is None:
+        return None
+    schema = asked.model_dump(by_alias=True, exclude={"type"}, exclude_none=True)
+    return ResponseFormat(type=asked.type, json_schema=JsonSchema(**schema) if schema else None)
+
+
 def renamed(error: ApiError) -> ApiError:
     """An error of that request, in the words of this one."""
     name = (error.param or "").partition(".")[0]
     message = error.message.replace(error.param, "input") if error.param and name == "messages" else error.message
     message = re.sub(r"\bmax_(completion_)?tokens\b", "max_output_tokens", message)
+    message = re.sub(r"\bresponse_format\b", FORMAT, message)
     return ApiError(error.status, message, param=_NAMES.get(name, error.param), code=error.code, headers=error.headers)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Tag
 
 from server.errors import bad_request
-from server.schema import Body, CallerFields
+from server.schema import Body, CallerFields, JsonSchema
 from server.tool_schema import FunctionChoice, FunctionDefinition, ToolMode, choice_tag
 
 _KEPT = ("previous_response_id", "conversation", "store", "background", "prompt")
@@ -104,10 +104,10 @@ ResponseToolChoice = Annotated[
 ]
 
 
-class TextFormat(Body):
-    """Only text."""
+class TextFormat(JsonSchema):
+    """As ``response_format`` of a chat, but flat."""
 
-    type: str
+    type: Literal["text", "json_object", "json_schema"]
 
 
 class TextConfig(Body):
@@ -175,7 +175,6 @@ class ResponsesRequest(CallerFields):
             "reasoning": self.reasoning is not None and self.reasoning not in (Reasoning(), Reasoning(effort="none")),
             "service_tier": self.service_tier not in (None, "auto", "default"),
             "stream_options": options.include_obfuscation is True,
-            "text.format": text.format is not None and text.format.type != "text",
             "text.verbosity": text.verbosity is not None,
             "top_logprobs": self.top_logprobs not in (None, 0),
             "truncation": self.truncation not in (None, "disabled"),

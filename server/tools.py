@@ -8,7 +8,7 @@ from jaxgen.request import EngineClient, Grammar, ModelInfo
 from server.config import ServerConfig
 from server.errors import bad_request
 from server.tool_calls.formats import FORMATS, ToolFormat, recognised
-from server.tool_calls.grammar import call_grammar
+from server.tool_calls.grammar import call_grammar, either
 from server.tool_calls.parser import ToolParser
 from server.tool_schema import FunctionDefinition, ToolMode
 
@@ -57,8 +57,16 @@ class Tools:
         self._format = tool_format(engine.model, config)
         self._tokenizer = engine.tokenizer
 
-    def use(self, functions: Sequence[FunctionDefinition], choice: ToolChoice, *, parallel: bool) -> ToolUse | None:
-        """None: there are none to use. Raises ApiError 400 that names ``tools`` or ``tool_choice``."""
+    def use(
+        self,
+        functions: Sequence[FunctionDefinition],
+        choice: ToolChoice,
+        *,
+        parallel: bool,
+        answer: Grammar | None = None,
+    ) -> ToolUse | None:
+        """``answer``: what its text must be where there is no call. None: there are no tools to use. Raises ApiError
+        400 that names ``tools``, ``tool_choice`` or where the ``answer`` is from."""
         _check(functions, choice)
         if not functions or choice.mode == "none":
             return None
@@ -69,12 +77,13 @@ class Tools:
                 "tools",
             )
         kind, token_of = FORMATS[self._format], self._tokenizer.added_token
-        named = [function for function in functions if choice.name in (None, function.name)]
         several = parallel and choice.name is None
         grammar = None
-        if choice.mode == "required":
+        if choice.mode == "required" or answer is not None:
+            named = [function for function in functions if choice.name in (None, function.name)]
             schemas = [(function.name, function.parameters or NO_PARAMETERS) for function in named]
-            grammar = Grammar(call_grammar(kind, schemas, several=several, token_of=token_of), "tools")
+            calls = call_grammar(kind, schemas, several=several, token_of=token_of)
+            grammar = _with_calls(None if choice.mode == "required" else answer, calls)
         shown = frozenset(token for marker in kind.markers if (token := token_of(marker)) is not None)
         return ToolUse(kind, tuple(functions), None if several else 1, shown, grammar)
 
@@ -92,7 +101,20 @@ def _check(functions: Sequence[FunctionDefinition], choice: ToolChoice) -> None:
         raise bad_request(f"tool_choice: {choice.name!r} is none of the tools.", "tool_choice")
 
 
+def _with_calls(answer: Grammar | None, calls: str) -> Grammar:
+    """What the ``answer`` says, or calls; None: calls alone."""
+    if answer is None:
+        return Grammar(calls, "tools")
+    if answer.source != "response_format":
+        raise bad_request(f"{answer.source} cannot go with tools; response_format can.", answer.source)
+    return Grammar(either(answer.text, calls), answer.source)
+
+
 def for_template(function: FunctionDefinition) -> dict[str, Any]:
-    """As chat templates read it: always with parameters."""
-    known = function.model_dump(exclude={"strict"}, exclude_none=True)
-    return {"type": "function", "function": {**known, "parameters": function.parameters or NO_PARAMETERS}}
+    """As chat templates read it: always with description and parameters, which some add to a text unasked."""
+    shown = {
+        "name": function.name,
+        "description": function.description or "",
+        "parameters": function.parameters or NO_PARAMETERS,
+    }
+    return {"type": "function", "function": shown}

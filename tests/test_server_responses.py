@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from jaxgen.request import Request, SamplingParams
 from server.app import create_app
+from server.structured import json_grammar
 from tests.fakes import MODEL, FakeEngine
 from tests.live_server import serve
 from tests.server_app import client_of, error_of, fake_engine
@@ -147,6 +148,22 @@ def test_a_response_says_what_was_asked() -> None:
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
 
 
+def test_a_format_of_the_text_reaches_the_engine() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    engine = tool_engine("hermes", "{}")
+    named: dict[str, Any] = {"type": "json_schema", "name": "p", "schema": schema, "strict": True}
+    cases: list[tuple[dict[str, Any], Any]] = [(named, schema), ({"type": "json_object"}, {"type": "object"})]
+    for asked, meant in cases:
+        response = ask(engine, text={"format": asked})
+        grammar = engine.requests[-1].params.grammar
+        assert grammar is not None
+        assert (grammar.text, grammar.source) == (json_grammar(meant), "text.format")
+        assert response["text"] == {"format": asked}
+        Response.model_validate(response)
+    ask(engine, text={"format": {"type": "text"}})
+    assert engine.requests[-1].params.grammar is None
+
+
 def test_an_answer_cut_off_is_incomplete() -> None:
     response = ask(tool_engine("hermes", "Hello"), max_output_tokens=2)
     assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
@@ -216,7 +233,9 @@ def test_tool_choice_reaches_the_engine(choice: Any, demanded: bool) -> None:
         ({"reasoning": {"effort": "high"}}, "reasoning"),
         ({"service_tier": "flex"}, "service_tier"),
         ({"stream_options": {"include_obfuscation": True}}, "stream_options"),
-        ({"text": {"format": {"type": "json_object"}}}, "text.format"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+        ({"text": {"format": {"type": "json_schema", "name": "p"}}}, "text.format"),
+        ({"text": {"format": {"type": "json_object", "schema": {}}}}, "text.format"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"truncation": "auto"}, "truncation"),

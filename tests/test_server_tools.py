@@ -13,6 +13,7 @@ from llguidance import LLMatcher, LLTokenizer
 from jaxgen.request import ChatFormat, ModelInfo
 from server.app import create_app
 from server.config import ServerConfig
+from server.tool_calls.grammar import either
 from tests.fakes import MODEL, FakeEngine
 from tests.live_server import serve
 from tests.server_app import client_of, error_of, fake_engine, stream_chunks
@@ -182,12 +183,29 @@ def test_nothing_is_demanded_under_auto() -> None:
     assert engine.requests[0].params.grammar is None
 
 
+def test_an_answer_of_a_format_may_be_a_call() -> None:
+    engine = tool_engine("hermes", "{}")
+    of_format = {"response_format": {"type": "json_object"}}
+    cases: list[dict[str, Any]] = [{**of_format, "tools": None}, of_format, {**of_format, "tool_choice": "required"}]
+    grammars = []
+    for fields in cases:
+        ask(engine, **fields)
+        grammar = engine.requests[-1].params.grammar
+        assert grammar is not None
+        grammars.append(grammar)
+    answer, both, calls = grammars
+    assert (both.text, both.source) == (either(answer.text, calls.text), "response_format")
+    assert calls.source == "tools"
+    error = error_of(ask(engine, 400, structured_outputs={"choice": ["a"]}))
+    assert error["param"] == "structured_outputs"
+
+
 def test_tools_are_shown_to_the_model_unless_there_is_nothing_to_choose() -> None:
     engine = tool_engine("hermes", written("hermes", [PARIS]))
     ask(engine)
     shown = json.dumps(WEATHER)
     assert shown in prompt_of(engine)
-    assert '{"name": "f", "parameters": {"type": "object", "properties": {}}}' in prompt_of(engine)
+    assert '{"name": "f", "description": "", "parameters": {"type": "object", "properties": {}}}' in prompt_of(engine)
     nothing: list[dict[str, Any]] = [{"tool_choice": "none"}, {"tools": []}, {"tools": None}]
     for fields in nothing:
         (choice,) = ask(engine, **fields)["choices"]

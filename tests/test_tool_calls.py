@@ -38,7 +38,7 @@ def parse(kind: str, *pieces: str, most: int | None = None) -> tuple[Delta, ...]
     deltas = [delta for piece in pieces for delta in parser.push(piece)]
     deltas += parser.finish()
     assert parser.called <= any(isinstance(delta, CallStart) for delta in deltas)
-    return merged(delta._replace(call_id="") if isinstance(delta, CallStart) else delta for delta in deltas)
+    return merged([delta._replace(call_id="") if isinstance(delta, CallStart) else delta for delta in deltas])
 
 
 def message(kind: str, text: str, most: int | None = None) -> tuple[str, list[tuple[str, str]]]:

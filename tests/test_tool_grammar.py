@@ -9,8 +9,9 @@ from llguidance import LLMatcher, LLTokenizer
 from tokenizers import AddedToken
 
 from jaxgen.tokenizer import Tokenizer
+from server.structured import json_grammar
 from server.tool_calls.formats import FORMATS
-from server.tool_calls.grammar import call_grammar
+from server.tool_calls.grammar import call_grammar, either
 from tests import tiny_tokenizers
 from tests.test_tool_calls import message, written
 
@@ -36,9 +37,13 @@ def with_markers(special: bool | None) -> tuple[Tokenizer, LLTokenizer]:
 
 
 def accepts(kind: str, text: str, special: bool | None = None, **options: Any) -> bool:
-    tokenizer, checker = with_markers(special)
+    tokenizer, _ = with_markers(special)
     options = {"several": True, "token_of": tokenizer.added_token, **options}
-    grammar = call_grammar(FORMATS[kind], options.pop("tools", TOOLS), **options)
+    return allows(call_grammar(FORMATS[kind], options.pop("tools", TOOLS), **options), text, special)
+
+
+def allows(grammar: str, text: str, special: bool | None) -> bool:
+    tokenizer, checker = with_markers(special)
     matcher = LLMatcher(checker, LLMatcher.grammar_from_lark(grammar), log_level=0)
     assert not matcher.get_error()
     tokens = tokenizer.encode(text, special=False)
@@ -75,6 +80,25 @@ def test_calls_as_the_model_writes_them_are_allowed_and_read(kind: str, special:
 def test_calls_that_the_schemas_do_not_allow_are_not(kind: str, name: str, arguments: str) -> None:
     assert not accepts(kind, written(kind, [(name, arguments)]))
     assert not accepts(kind, "text" + written(kind, [F]))
+
+
+@pytest.mark.parametrize("special", [None, True])
+def test_a_space_after_a_marker_may_be_left_out(special: bool | None) -> None:
+    text = written("mistral", [F])
+    assert text.startswith("[TOOL_CALLS] [{")
+    assert accepts("mistral", text, special)
+    assert accepts("mistral", text.replace("] [", "][", 1), special)
+    assert not accepts("mistral", text.replace("] [", "]  [", 1), special)
+
+
+def test_one_or_the_other() -> None:
+    answer = json_grammar({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
+    token_of = with_markers(True)[0].added_token
+    both = either(answer, call_grammar(FORMATS["hermes"], TOOLS, several=True, token_of=token_of))
+    assert allows(both, '{"a":1}', True)
+    assert allows(both, written("hermes", [PARIS, F]), True)
+    assert not allows(both, "{}", True)
+    assert not allows(both, '{"a":1}' + written("hermes", [F]), True)
 
 
 def test_any_object_is_allowed_where_nothing_is_said() -> None:

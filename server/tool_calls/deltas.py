@@ -1,6 +1,6 @@
 """What a model's text says, piece by piece: content, and calls of tools. Host only."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 
@@ -23,8 +23,10 @@ type Delta = str | CallStart | Arguments
 """A str is content."""
 
 
-def merged(deltas: Iterable[Delta]) -> tuple[Delta, ...]:
+def merged(deltas: Sequence[Delta]) -> tuple[Delta, ...]:
     """The same with neighbours joined that are both content, or arguments of one call."""
+    if len(deltas) < 2:  # at nearly every token of a stream
+        return tuple(deltas)
     found: list[Delta] = []
     run: list[str] = []
     kind: int | None = None  # of the run: -1 for content, else the call's position
@@ -51,7 +53,7 @@ def merged(deltas: Iterable[Delta]) -> tuple[Delta, ...]:
 
 def content_of(deltas: Iterable[Delta]) -> str:
     """The content among them."""
-    return "".join(delta for delta in deltas if isinstance(delta, str))
+    return "".join([delta for delta in deltas if isinstance(delta, str)])
 
 
 def calls_of(deltas: Iterable[Delta]) -> list[dict[str, Any]]:

@@ -35,7 +35,7 @@ class ToolFormat:
     ``sign``: a regular expression that finds something in the chat templates of such models and no others. ``markers``:
     what may be a token of its own, perhaps a special one. Where calls are demanded, they are written between
     ``opening`` and ``closing``, each as ``before``, in which ``{name}`` stands for the tool's, the arguments, and
-    ``after``.
+    ``after``; a space after a marker may be left out, as some tokenizers of a family have it and some have not.
     """
 
     read: Callable[[CallReader], Reading[None]]
@@ -152,7 +152,7 @@ MISTRAL = ToolFormat(
     read=_read_mistral,
     sign=r"\[TOOL_CALLS\]",
     markers=(TOOL_CALLS,),
-    opening=TOOL_CALLS + "[",
+    opening=TOOL_CALLS + " [",
     before='{"name": "{name}", "arguments": ',
     after="}",
     separator=", ",

@@ -40,6 +40,11 @@ def call_grammar(
     return "\n".join(rules) + "\n"
 
 
+def either(first: str, second: str) -> str:
+    """The grammar of what one of two allows."""
+    return f"start: first | second\nfirst: %lark {{\n{first}\n}}\nsecond: %lark {{\n{second}\n}}\n"
+
+
 def _terminals(piece: str, markers: Sequence[str], token_of: Callable[[str], int | None]) -> str:
     """``piece`` as a sequence of strings and tokens."""
     found = []
@@ -47,6 +52,8 @@ def _terminals(piece: str, markers: Sequence[str], token_of: Callable[[str], int
         token = token_of(part) if part in markers else None
         if token is not None:
             found.append(f"<[{token}]>")
+        elif part.startswith(" ") and found:
+            found += ['" "?', json.dumps(part[1:])]
         elif part:
             found.append(json.dumps(part))
     return " ".join(found)
