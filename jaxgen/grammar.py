@@ -12,6 +12,7 @@ from threading import Barrier, Lock
 
 import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
+from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 from llguidance.numpy import fill_next_token_bitmask, fill_next_token_bitmask_par
 
 from jaxgen.request import RequestRefusedError, SamplingParams
@@ -128,7 +129,11 @@ class Grammars:
         """A matcher at its start and its first mask. Raises ValueError that says what is wrong."""
         if len(text) > MAX_LENGTH:
             raise ValueError(f"it is {len(text)} characters as a grammar, the limit is {MAX_LENGTH}")
-        matcher = LLMatcher(self._tokens(), text, log_level=0, limits=LIMITS)
+        try:
+            lark = any_to_lark(text)
+        except (GbnfToLarkError, RecursionError) as error:
+            raise ValueError(_first_line(str(error))) from error
+        matcher = LLMatcher(self._tokens(), lark, log_level=0, limits=LIMITS)
         masks = np.zeros((1, -(-self._vocab_size // 32)), np.int32)
         if not matcher.is_error():
             fill_next_token_bitmask(matcher, masks)

@@ -45,7 +45,8 @@ def _require(ok: bool, message: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What the text of an answer must be, in the grammar language of llguidance (its Lark dialect or its JSON).
+    """What the text of an answer must be: llguidance's dialect of Lark, with a rule ``start``, or GBNF, which is
+    llama.cpp's notation.
 
     ``source``: what it was made from, which errors name.
     """

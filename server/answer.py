@@ -9,12 +9,13 @@ from uuid import uuid4
 
 from jaxgen.request import EngineClient, Request, choice_seed
 from server.choice import Choice, Piece
-from server.errors import as_api_error
+from server.errors import ApiError, as_api_error
 from server.generation import Generation
 from server.logprobs import Logprobs, prompt_logprobs_json
 from server.params import CompletionParams
 from server.prompts import Prompt
 from server.sse import DONE, sse_event
+from server.tools import ToolUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Usage:
 
 
 class Answer(ABC):
-    """The choices of one request, and OpenAI's objects for them."""
+    """The choices of one request, and objects or events that tell of them."""
 
     def __init__(
         self,
@@ -48,14 +49,16 @@ class Answer(ABC):
         *,
         prefix: str,
         logprobs: Callable[[], Logprobs],
+        tools: ToolUse | None = None,
     ) -> None:
-        """``prefix``: of its id. ``logprobs``: makes the list of a choice's."""
+        """``prefix``: of its id. ``logprobs``: makes the list of a choice's. ``tools``: that it may call."""
         self._id = f"{prefix}-{uuid4().hex}"
         self._created = int(time())
         self._model = engine.model.name
         self._prompts = prompts
         self._params = params
         self._tokenizer = engine.tokenizer
+        self._tools = tools
         self._told: set[int] = set()
         self.choices = [
             self._choice(engine, prompt, i, j, logprobs())
@@ -66,6 +69,54 @@ class Answer(ABC):
     @abstractmethod
     def whole(self) -> dict[str, Any]:
         """The answer in one object, when all choices have ended."""
+
+    @abstractmethod
+    def _news(self, choice: Choice) -> Iterator[bytes]:
+        """Events of what the choice has to say now."""
+
+    @abstractmethod
+    def _failed(self, error: ApiError) -> list[bytes]:
+        """The last events where one comes between."""
+
+    @abstractmethod
+    def _ended(self) -> list[bytes]:
+        """The last events otherwise."""
+
+    async def events(
+        self, generation: Generation[Choice], first: Iterable[Choice]
+    ) -> AsyncGenerator[list[bytes], None]:
+        """Server-sent events, in the groups to write together."""
+        news = first
+        try:
+            while events := [event for choice in news for event in self._news(choice)]:
+                yield events
+                news = await generation.next_news()
+        except Exception as error:
+            # The status line has gone out, so the error becomes an event.
+            yield self._failed(as_api_error(error))
+            return
+        if last := self._ended():
+            yield last
+
+    def _choice(self, engine: EngineClient, prompt: Prompt, i: int, j: int, logprobs: Logprobs) -> Choice:
+        sampling = self._params.sampling
+        # Counted within its prompt, so that an answer does not depend on what else is in the request.
+        seed = None if sampling.seed is None else choice_seed(sampling.seed, j)
+        request = Request(f"{self._id}-{i}-{j}", prompt.tokens, replace(sampling, seed=seed), self._params.cache_salt)
+        return Choice(
+            i * self._params.best_of + j, prompt, request, engine.tokenizer, self._params, logprobs, self._tools
+        )
+
+    def _usage(self) -> Usage:
+        return Usage(
+            sum(len(prompt.tokens) for prompt in self._prompts),
+            sum(choice.num_tokens for choice in self.choices),
+            sum(choice.cached_tokens for choice in self.choices[:: self._params.best_of]),
+        )
+
+
+class ChoicesAnswer(Answer):
+    """An object with ``choices``, or events that are such objects, each with one."""
 
     @abstractmethod
     def _pieces(self, choice: Choice) -> Iterator[dict[str, Any]]:
@@ -96,36 +147,20 @@ class Answer(ABC):
         """What was asked for of the tokens generated."""
         return {"token_ids": piece.token_ids} if self._params.return_token_ids else {}
 
-    async def events(
-        self, generation: Generation[Choice], first: Iterable[Choice]
-    ) -> AsyncGenerator[list[bytes], None]:
-        """Server-sent events, in the groups to write together. An error ends them without [DONE]."""
-        news = first
-        try:
-            while events := [event for choice in news for event in self._chunks(choice)]:
-                yield events
-                news = await generation.next_news()
-        except Exception as error:
-            # The status line has gone out, so the error becomes an event.
-            yield [sse_event(as_api_error(error).body())]
-            return
-        if self._params.include_usage:
-            head = self._head(self._chunk_object)
-            yield [sse_event({**head, "choices": [], "usage": self._usage().as_json()}), DONE]
-        else:
-            yield [DONE]
+    def _failed(self, error: ApiError) -> list[bytes]:
+        """Without [DONE]."""
+        return [sse_event(error.body())]
+
+    def _ended(self) -> list[bytes]:
+        if not self._params.include_usage:
+            return [DONE]
+        head = self._head(self._chunk_object)
+        return [sse_event({**head, "choices": [], "usage": self._usage().as_json()}), DONE]
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
 
-    def _choice(self, engine: EngineClient, prompt: Prompt, i: int, j: int, logprobs: Logprobs) -> Choice:
-        sampling = self._params.sampling
-        # Counted within its prompt, so that an answer does not depend on what else is in the request.
-        seed = None if sampling.seed is None else choice_seed(sampling.seed, j)
-        request = Request(f"{self._id}-{i}-{j}", prompt.tokens, replace(sampling, seed=seed), self._params.cache_salt)
-        return Choice(i * self._params.best_of + j, prompt, request, engine.tokenizer, self._params, logprobs)
-
-    def _chunks(self, choice: Choice) -> Iterator[bytes]:
+    def _news(self, choice: Choice) -> Iterator[bytes]:
         for piece in self._pieces(choice):
             chunk = {**self._head(self._chunk_object), "choices": [piece], **self._chunk_extras()}
             if self._params.continuous_usage:
@@ -133,10 +168,3 @@ class Answer(ABC):
             elif self._params.include_usage:
                 chunk["usage"] = None
             yield sse_event(chunk)
-
-    def _usage(self) -> Usage:
-        return Usage(
-            sum(len(prompt.tokens) for prompt in self._prompts),
-            sum(choice.num_tokens for choice in self.choices),
-            sum(choice.cached_tokens for choice in self.choices[:: self._params.best_of]),
-        )

@@ -27,7 +27,9 @@ from server.openapi import Description
 from server.prompts import PromptReader
 from server.queue import Queue
 from server.request_id import RequestIdMiddleware
+from server.responses import ResponsesEndpoint
 from server.tokens import TokensEndpoint
+from server.tools import Tools
 
 
 def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> Starlette:
@@ -43,13 +45,16 @@ def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> S
     keys = ApiKeys(config.api_keys, config.api_key_file)
     prompts = PromptReader(engine, config)
     conversations = Conversations(engine, prompts)
-    services = Services(engine, config, lifecycle, Queue(engine, config), metrics, prompts, conversations)
+    services = Services(
+        engine, config, lifecycle, Queue(engine, config), metrics, prompts, conversations, Tools(engine, config)
+    )
     tokens = TokensEndpoint(services)
     description = Description(engine.model, config, version("jaxgen"))
     app = Starlette(
         routes=[
             Route("/v1/completions", CompletionsEndpoint(services), methods=["POST"]),
             Route("/v1/chat/completions", ChatEndpoint(services), methods=["POST"]),
+            Route("/v1/responses", ResponsesEndpoint(services), methods=["POST"]),
             Route("/v1/embeddings", EmbeddingsEndpoint(services), methods=["POST"]),
             Route("/tokenize", tokens.tokenize, methods=["POST"]),
             Route("/detokenize", tokens.detokenize, methods=["POST"]),

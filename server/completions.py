@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxgen.request import EngineClient
-from server.answer import Answer
+from server.answer import Answer, ChoicesAnswer
 from server.choice import Choice
 from server.endpoint import GeneratingEndpoint
 from server.logprobs import LogprobList
@@ -22,7 +22,7 @@ class CompletionsEndpoint(GeneratingEndpoint[CompletionRequest]):
         return Completion(self._engine, await self._services.prompts.read(body, params), params)
 
 
-class Completion(Answer):
+class Completion(ChoicesAnswer):
     """OpenAI's text_completion."""
 
     _chunk_object = "text_completion"

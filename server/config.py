@@ -4,6 +4,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from jaxgen.config import ConfigError
+from server.tool_calls.formats import FORMATS
+
+TOOL_CALL_PARSERS = ("auto", *FORMATS)
+MAY_BE_ZERO = ("inline_encode_chars", "max_logit_bias")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,8 @@ class ServerConfig:
     """Completions and inputs that may wait for their first token; further requests get 429, unless nothing waits."""
     max_queued_tokens: int = 2**22
     """Tokens that the prompts of these may have together."""
+    tool_call_parser: str = "auto"
+    """Format in which the model writes calls of tools; auto: as its chat template shows."""
     stall_limit_s: float = 60.0
     """Seconds that work may wait with no step finished before /health says so."""
     retry_after_s: int = 5
@@ -48,8 +54,10 @@ class ServerConfig:
             raise ConfigError("api_keys must not contain an empty key")
         for item in fields(self):
             value = getattr(self, item.name)
-            if item.name not in ("api_keys", "api_key_file", "inline_encode_chars", "max_logit_bias") and value <= 0:
+            if isinstance(value, int | float) and item.name not in MAY_BE_ZERO and value <= 0:
                 raise ConfigError(f"{item.name} must be more than 0, not {value}")
+        if self.tool_call_parser not in TOOL_CALL_PARSERS:
+            raise ConfigError(f"tool_call_parser must be one of {', '.join(TOOL_CALL_PARSERS)}")
 
 
 DEFAULT_CONFIG = ServerConfig()

@@ -21,8 +21,9 @@ from server.lifecycle import Lifecycle
 from server.metrics import Metrics
 from server.prompts import PromptReader
 from server.queue import Queue
-from server.schema import ComputingFields, SamplingFields
+from server.schema import CallerFields, ComputingFields
 from server.sse import send_events, until_disconnect
+from server.tools import Tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class Services:
     metrics: Metrics
     prompts: PromptReader
     conversations: Conversations
+    tools: Tools
 
 
 class ComputingEndpoint[Fields: ComputingFields](ABC):
@@ -67,7 +69,7 @@ class ComputingEndpoint[Fields: ComputingFields](ABC):
             await until_disconnect(receive, self._respond(body, arrival, scope, receive, send))
 
 
-class GeneratingEndpoint[Fields: SamplingFields](ComputingEndpoint[Fields]):
+class GeneratingEndpoint[Fields: CallerFields](ComputingEndpoint[Fields]):
     """Answers with text, whole or as events."""
 
     @abstractmethod

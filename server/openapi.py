@@ -12,11 +12,13 @@ from server.auth import OPEN_PATHS
 from server.chat_schema import ChatRequest
 from server.config import ServerConfig
 from server.embeddings import EmbeddingRequest
+from server.responses_schema import ResponsesRequest
 from server.schema import Body, CompletionRequest
 from server.tokens import DetokenizeRequest, TokenizeRequest
+from server.tools import tool_format
 
 REFERENCE = "#/components/schemas/{model}"
-SECRET = ("api_keys", "api_key_file")
+NO_LIMITS = ("api_keys", "api_key_file", "tool_call_parser")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ _GENERATING = (*_BODY_ERRORS, 429, 500, 503)
 ROUTES = (
     Described("POST", "/v1/completions", "Continue prompts.", CompletionRequest, _GENERATING),
     Described("POST", "/v1/chat/completions", "Answer a conversation.", ChatRequest, _GENERATING),
+    Described("POST", "/v1/responses", "Answer a conversation, as items.", ResponsesRequest, _GENERATING),
     Described("POST", "/v1/embeddings", "Vectors of texts.", EmbeddingRequest, _GENERATING),
     Described("POST", "/tokenize", "Tokens of a text or a conversation.", TokenizeRequest, _BODY_ERRORS),
     Described("POST", "/detokenize", "The text of tokens.", DetokenizeRequest, _BODY_ERRORS),
@@ -87,10 +90,11 @@ def openapi_document(version: str, *, keys: bool) -> dict[str, Any]:
 
 def capabilities_document(model: ModelInfo, config: ServerConfig) -> dict[str, Any]:
     """Routes with the fields of their bodies, and what is bounded, by whom."""
-    limits = {item.name: getattr(config, item.name) for item in fields(config) if item.name not in SECRET}
+    limits = {item.name: getattr(config, item.name) for item in fields(config) if item.name not in NO_LIMITS}
     return {
         "model": model.name,
         "conversations": model.chat is not None,
+        "tool_call_parser": tool_format(model, config),
         "embeddings": None if model.embedding is None else asdict(model.embedding),
         "routes": {
             f"{route.method} {route.path}": [] if route.body is None else sorted(route.body.model_fields)

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from jaxgen.request import MAX_LOGPROBS, ModelInfo, SamplingParams
+from jaxgen.request import MAX_LOGPROBS, Grammar, ModelInfo, SamplingParams
 from server.chat_schema import ChatRequest
 from server.config import ServerConfig
 from server.errors import ApiError, bad_request
 from server.schema import CompletionRequest, SamplingFields, StreamOptions
+from server.structured import resolve_grammar
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -36,6 +37,13 @@ class CompletionParams:
             )
         most = min(self.sampling.max_tokens, room)
         return replace(self, sampling=replace(self.sampling, max_tokens=most))
+
+    def with_grammar(self, grammar: Grammar) -> "CompletionParams":
+        """With a text that the ``grammar`` allows. Raises ApiError 400 where that cannot go with another field."""
+        try:
+            return replace(self, sampling=replace(self.sampling, grammar=grammar))
+        except ValueError as error:
+            raise _out_of_range(error) from error
 
 
 def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConfig) -> CompletionParams:
@@ -172,6 +180,7 @@ def _sampling(
             ignore_eos=bool(body.ignore_eos),
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
+            grammar=resolve_grammar(body),
         )
     except ValueError as error:
         raise _out_of_range(error) from error

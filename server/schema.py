@@ -4,7 +4,7 @@ Every field may be null, which means absent. Types are strict: true is no intege
 is a number.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 
@@ -51,6 +51,34 @@ class StreamOptions(Body):
     continuous_usage_stats: bool | None = None
 
 
+class JsonSchema(Body):
+    """``strict`` may be anything: an answer always keeps to the schema. Nor does a name or description change it."""
+
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    """OpenAI's way to say what the text of an answer must be."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(Body):
+    """vLLM's way: one of json, json_object, regex, choice and grammar; what is about white space goes with json."""
+
+    schema_: Any = Field(None, alias="json")
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    disable_any_whitespace: bool | None = None
+    whitespace_pattern: str | None = None
+
+
 class ComputingFields(Body):
     """What all have that the engine works for. ``user`` only names the caller's end user."""
 
@@ -59,7 +87,13 @@ class ComputingFields(Body):
     cache_salt: str | None = None
 
 
-class SamplingFields(ComputingFields):
+class CallerFields(ComputingFields):
+    """What every request for generated text has."""
+
+    stream: bool | None = None
+
+
+class SamplingFields(CallerFields):
     """What text and chat completions have in common: OpenAI's fields, then those that others add."""
 
     frequency_penalty: float | None = None
@@ -69,7 +103,6 @@ class SamplingFields(ComputingFields):
     presence_penalty: float | None = None
     seed: int | None = None
     stop: Stop | None = None
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -79,8 +112,10 @@ class SamplingFields(ComputingFields):
     min_tokens: int | None = None
     prompt_logprobs: int | None = None
     repetition_penalty: float | None = None
+    response_format: ResponseFormat | None = None
     return_token_ids: bool | None = None
     stop_token_ids: list[int] | None = None
+    structured_outputs: StructuredOutputs | None = None
     top_k: int | None = None
 
 

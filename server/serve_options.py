@@ -9,7 +9,7 @@ import configargparse
 from jaxgen.config import DTYPES, KERNEL_CHOICES, KV_RESIDENCIES, OFFLOAD_POLICIES, EngineOptions
 from jaxgen.offload.host_dtype import HOST_DTYPES
 from jaxgen.request import POOLING_CHOICES
-from server.config import DEFAULT_CONFIG, ServerConfig
+from server.config import DEFAULT_CONFIG, TOOL_CALL_PARSERS, ServerConfig
 
 LIMITS = {
     "max_body_bytes": "longest body",
@@ -47,6 +47,12 @@ def make_parser(command: str = "serve") -> configargparse.ArgumentParser:
         help="auto: the checkpoint's own, or float32 where the device computes that faster",
     )
     model.add_argument("--chat-template", type=Path, help="file with a Jinja template (default: the model's own)")
+    model.add_argument(
+        "--tool-call-parser",
+        choices=TOOL_CALL_PARSERS,
+        default="auto",
+        help="how the model writes calls of tools; auto: as its chat template shows",
+    )
     model.add_argument(
         "--pooling",
         choices=POOLING_CHOICES,
@@ -153,4 +159,9 @@ def engine_options(args: Any) -> EngineOptions:
 def server_config(args: Any) -> ServerConfig:
     """What they ask of the server. Raises ConfigError."""
     limits = {name: getattr(args, name) for name in LIMITS}
-    return ServerConfig(api_keys=tuple(args.api_key or ()), api_key_file=args.api_key_file, **limits)
+    return ServerConfig(
+        api_keys=tuple(args.api_key or ()),
+        api_key_file=args.api_key_file,
+        tool_call_parser=args.tool_call_parser,
+        **limits,
+    )

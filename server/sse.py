@@ -12,9 +12,11 @@ DONE = b"data: [DONE]\n\n"
 _encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
-def sse_event(data: Any) -> bytes:
-    """One event. The JSON is ASCII: some clients take U+0085 or U+2028 for line ends, or cut characters in two."""
-    return b"data: " + _encode(data).encode("ascii") + b"\n\n"
+def sse_event(data: Any, *, name: str = "") -> bytes:
+    """One event, perhaps with a ``name``. The JSON is ASCII: some clients take U+0085 or U+2028 for line ends, or cut
+    characters in two."""
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {_encode(data)}\n\n".encode("ascii")
 
 
 async def send_events(send: Send, writes: AsyncGenerator[Iterable[bytes], None]) -> None:

@@ -162,7 +162,7 @@ def test_a_stream_joins_to_the_whole_answer(fields: dict[str, Any]) -> None:
         ({"messages": [user("Hi"), {"role": "system", "content": "late"}]}, "messages"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
         ({"modalities": ["audio"]}, "modalities"),
         ({"store": True}, "store"),
         ({"prompt": "Hi"}, "prompt"),
