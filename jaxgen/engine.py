@@ -11,10 +11,11 @@ import numpy as np
 from jaxgen.compilation import num_compilations
 from jaxgen.config import EngineConfig, ModelConfig
 from jaxgen.grammar import GrammarState, advance
+from jaxgen.latency import LatencyMeter
 from jaxgen.models import PackedParams
 from jaxgen.narrow import compare
 from jaxgen.offload.build import build_offload
-from jaxgen.request import EngineStats, FinishReason, Request, RequestRefusedError, TokenEvent
+from jaxgen.request import DeviceLostError, EngineStats, FinishReason, Request, RequestRefusedError, TokenEvent
 from jaxgen.row_state import MAX_MASKED_TOKENS
 from jaxgen.scheduler import Scheduler
 from jaxgen.sequence import Sequence
@@ -60,7 +61,8 @@ class Engine:
         self.config = config
         self._eos_token_ids = eos_token_ids
         self._device = make_device(model, config, params, compiled or compile_for(model, config))
-        self._events = EventMaker()
+        self._latencies = LatencyMeter()
+        self._events = EventMaker(self._latencies)
         self._seeds = random.Random(config.seed)
         self._arrivals = count()
         self._answered: list[TokenEvent] = []
@@ -94,6 +96,7 @@ class Engine:
             self._answered.append(TokenEvent(request.request_id, finish_reason=FinishReason.LENGTH))
             return
         self._scheduler.add(sequence)
+        self._latencies.arrive(request.request_id, time.perf_counter())
 
     def abort(self, request_id: str) -> bool:
         """Drop a request and free what it holds; False if there is none. It gets no further event."""
@@ -110,12 +113,14 @@ class Engine:
 
         So the device goes on while the host reads, and the events of a request's first step come from the second call;
         from the first where a step is done when it has been dispatched, because its context is streamed.
-        A step that raises ends the requests it may concern, all that run, with ERROR.
+        A step that raises ends the requests it may concern, all that run, with ERROR. Raises DeviceLostError if the
+        device does not run any more.
         """
         started = time.perf_counter()
         events, self._answered = self._answered, []
         before, self._in_flight = self._in_flight, None
         waited = 0.0
+        plan = StepPlan(())
         try:
             plan = self._plan()
             if plan.chunks:
@@ -133,7 +138,8 @@ class Engine:
                 waited += time.perf_counter() - waiting
                 events += self._read(before)
         except Exception as error:  # whatever a device raises: the engine must go on
-            logger.exception("a step failed")
+            dispatched_before = "none" if before is None else before.plan.describe()
+            logger.exception("a step failed: %s; under way: %s", plan.describe(), dispatched_before)
             events += self._fail(error)
         self._counters.host_seconds += time.perf_counter() - started - waited
         return events
@@ -166,6 +172,7 @@ class Engine:
         self.offload.mover.start(plan)
         if not plan.chunks:
             self._device.load(plan)
+            self._latencies.admit(plan, time.perf_counter())
         return plan
 
     def _wait_for_copies(self) -> float:
@@ -180,7 +187,7 @@ class Engine:
 
     def _warm_up(self) -> None:
         """Run each program once, and find out whether the narrow one may be used."""
-        self._device.run(StepPlan((), ()))
+        self._device.run(StepPlan(()))
         self._device.wait()
         if self.config.narrow_width is not None:
             verdict = compare(self._device, self.model, self.config)
@@ -201,11 +208,11 @@ class Engine:
         tokens = np.asarray(step.output.tokens)
         self._events.read(step.plan, step.output)
         now = time.perf_counter()
-        self._count(step, now - max(step.dispatched, self._last_read))
+        self._count(step, max(step.dispatched, self._last_read), now)
         self._last_read = now
         sampled = [int(tokens[i]) for i, chunk in enumerate(step.plan.chunks) if chunk.samples]
         outcomes = self._scheduler.complete(step.plan, sampled)
-        return [self._events.make(outcome) for outcome in outcomes] + self._follow_grammars(outcomes)
+        return [self._events.make(outcome, now) for outcome in outcomes] + self._follow_grammars(outcomes)
 
     def _follow_grammars(self, outcomes: list[Outcome]) -> list[TokenEvent]:
         """Brings grammars up to the tokens that have come. Returns the ends of requests for which that failed."""
@@ -227,13 +234,29 @@ class Engine:
         """The failed step owned cache and rows; nothing in them can be trusted, or even be alive."""
         self._in_flight = None
         failed = self._scheduler.fail()
-        self._device.reset()
+        self._recover(error)
         if self.offload is not None:
             self.offload.mover.fail()
         for sequence in failed:
             self._events.forget(sequence.request_id)
         message = f"the step that computed this request failed: {type(error).__name__}"
         return [TokenEvent(s.request_id, finish_reason=FinishReason.ERROR, error=message) for s in failed]
+
+    def _recover(self, failure: Exception) -> None:
+        """Reset the device and prove that it still runs.
+
+        An error that CUDA keeps for the life of a process (a fault of an address, of memory or of the bus) arrives as
+        the same INTERNAL error as one of a single step, so a step without work tells them apart, not the message.
+        """
+        try:
+            self._device.reset()
+            self._device.run(StepPlan(()))
+            self._device.wait()
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+            raise DeviceLostError(
+                f"after {type(failure).__name__} in a step the device runs no other: {what}"
+            ) from error
 
     def _check(self, request: Request) -> None:
         params, vocab = request.params, self.model.vocab_size
@@ -251,21 +274,23 @@ class Engine:
         if len(params.logit_bias) > limit:
             raise RequestRefusedError(f"logit_bias has {len(params.logit_bias)} entries, the limit is {limit}")
 
-    def _count(self, step: _InFlight, seconds: float) -> None:
-        """``seconds``: what the step took, from its start or the end of the one before it."""
-        counters, plan = self._counters, step.plan
+    def _count(self, step: _InFlight, began: float, ended: float) -> None:
+        """``began``: when the step was dispatched, or the one before it was read, if that was later."""
+        counters, plan, seconds = self._counters, step.plan, ended - began
         narrow = self._device.uses_narrow(plan)
-        width = self.config.narrow_width if narrow else None
+        width = (self.config.narrow_width if narrow else None) or self.config.scheduler.token_budget
         counters.steps += 1
         counters.narrow_steps += narrow
         counters.step_seconds += seconds
         counters.generation_tokens += plan.num_samples
-        counters.padded_tokens += (width or self.config.scheduler.token_budget) - plan.num_tokens
+        counters.padded_tokens += width - plan.num_tokens
+        self._latencies.count(plan, began, width)
         if self.offload is not None and not narrow:
             self.offload.meter.observe_step(seconds, plan.num_positions, step.projected)
         for chunk in plan.chunks:
             if chunk.start < chunk.sequence.num_prompt:
                 counters.prompt_tokens += min(chunk.end, chunk.sequence.num_prompt) - chunk.start
+                self._latencies.count_prompt_chunk(chunk.sequence.request_id)
 
 
 @dataclass

@@ -154,6 +154,8 @@ class Request:
     params: SamplingParams
     cache_salt: str | None = None
     pooling: Pooling | None = None
+    latency: bool = False
+    """Whether each of its events is to say where its time went."""
 
     def __post_init__(self) -> None:
         _require(len(self.prompt) > 0, "prompt must have at least one token")
@@ -179,6 +181,25 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """Where a request's time went, seconds by the engine's clock, up to an event of it."""
+
+    queue_seconds: float
+    """From its arrival to the start of its first step, or of copies from the host's memory for it."""
+    prompt_seconds: float
+    """From there to its first token."""
+    decode_seconds: float
+    """From there to this event."""
+    prompt_chunks: int
+    """Pieces in which its prompt was computed; those computed again after a preemption count again."""
+    steps: int
+    """From its first to this event's."""
+    padding_share: float
+    """Of the tokens of these steps, 0 to 1."""
+    preemptions: int
+
+
 @dataclass(slots=True)  # not frozen: that makes its birth, once for every token, three times as long
 class TokenEvent:
     """One thing that happened to a request. Never changed once made.
@@ -199,6 +220,9 @@ class TokenEvent:
     """The prompt's pooled final hidden states, not normalised; on the last event of a request with ``pooling``."""
     cached_tokens: int | None = None
     """Prompt tokens that the prefix cache already had; on the first event that comes from a step."""
+    latency: Latency | None = field(default=None, compare=False)
+    """On the first and the last event that come from steps; on all if the request asked for it. Not compared: events of
+    two runs are equal if they say the same of the request."""
 
 
 class RequestRefusedError(ValueError):
@@ -213,12 +237,23 @@ class EngineDeadError(RuntimeError):
     """The engine has stopped and takes no more requests."""
 
 
+class DeviceLostError(RuntimeError):
+    """After a step that failed the device runs no other: only another process can have it back."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChatFormat:
-    """How conversations become text: a Jinja template, and the special tokens that it may name (bos_token, ...)."""
+    """How conversations become text: a Jinja template, and the special tokens that it may name (bos_token, ...).
+
+    ``tool_template``: the one for conversations with tools, where that is another.
+    """
 
     template: str
     special_tokens: dict[str, str]
+    tool_template: str | None = None
+
+    def template_for(self, *, tools: bool) -> str:
+        return self.tool_template or self.template if tools else self.template
 
 
 @dataclass(frozen=True, slots=True)

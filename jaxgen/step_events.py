@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from jaxgen.latency import LatencyMeter
 from jaxgen.pooling import Pool
 from jaxgen.request import TokenEvent, TokenLogprobs
 from jaxgen.sequence import Chunk
@@ -32,6 +33,7 @@ class _HostLogprobs:
 class EventMaker:
     """Collects what is asked of a prompt's tokens over its chunks and hands it out with the request's first event."""
 
+    latencies: LatencyMeter
     _prompt: dict[str, list[TokenLogprobs | None]] = field(default_factory=dict)
     _pools: dict[str, Pool] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
@@ -56,8 +58,8 @@ class EventMaker:
             for chunk, start in pooled:
                 self._pool(chunk, hidden[start : start + chunk.length])
 
-    def make(self, outcome: Outcome) -> TokenEvent:
-        """The event of one outcome of the plan read last."""
+    def make(self, outcome: Outcome, now: float) -> TokenEvent:
+        """The event of one outcome of the plan read last; ``now``: when it was read, by the clock of the steps."""
         sequence = outcome.sequence
         params, request_id = sequence.params, sequence.request_id
         logprobs = None
@@ -66,6 +68,9 @@ class EventMaker:
         first = request_id not in self._told
         self._told.add(request_id)
         prompt, pool = self._prompt.pop(request_id, None), self._pools.pop(request_id, None)
+        latency = None
+        if first or outcome.finish_reason is not None or sequence.request.latency:
+            latency = self.latencies.read(sequence, now)
         if outcome.finish_reason is not None:
             self.forget(request_id)
         return TokenEvent(
@@ -76,6 +81,7 @@ class EventMaker:
             outcome.finish_reason,
             embedding=None if pool is None else pool.result(),
             cached_tokens=sequence.num_cached if first else None,
+            latency=latency,
         )
 
     def forget(self, request_id: str) -> None:
@@ -83,6 +89,7 @@ class EventMaker:
         self._prompt.pop(request_id, None)
         self._pools.pop(request_id, None)
         self._told.discard(request_id)
+        self.latencies.forget(request_id)
 
     def _wants_prompt(self, chunk: Chunk) -> bool:
         sequence = chunk.sequence

@@ -2,7 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from time import time
 from typing import Any
 from uuid import uuid4
@@ -14,7 +15,7 @@ from server.generation import Generation
 from server.logprobs import Logprobs, prompt_logprobs_json
 from server.params import CompletionParams
 from server.prompts import Prompt
-from server.sse import DONE, sse_event
+from server.sse import DONE, encode, sse_event
 from server.tools import ToolUse
 
 
@@ -60,6 +61,7 @@ class Answer(ABC):
         self._tokenizer = engine.tokenizer
         self._tools = tools
         self._told: set[int] = set()
+        self._error: str | None = None
         self.choices = [
             self._choice(engine, prompt, i, j, logprobs())
             for i, prompt in enumerate(prompts)
@@ -93,7 +95,9 @@ class Answer(ABC):
                 news = await generation.next_news()
         except Exception as error:
             # The status line has gone out, so the error becomes an event.
-            yield self._failed(as_api_error(error))
+            told = as_api_error(error)
+            self._error = told.code or told.kind
+            yield self._failed(told)
             return
         if last := self._ended():
             yield last
@@ -102,10 +106,37 @@ class Answer(ABC):
         sampling = self._params.sampling
         # Counted within its prompt, so that an answer does not depend on what else is in the request.
         seed = None if sampling.seed is None else choice_seed(sampling.seed, j)
-        request = Request(f"{self._id}-{i}-{j}", prompt.tokens, replace(sampling, seed=seed), self._params.cache_salt)
+        request = Request(
+            f"{self._id}-{i}-{j}",
+            prompt.tokens,
+            replace(sampling, seed=seed),
+            self._params.cache_salt,
+            latency=self._params.return_latency,
+        )
         return Choice(
             i * self._params.best_of + j, prompt, request, engine.tokenizer, self._params, logprobs, self._tools
         )
+
+    @property
+    def failed(self) -> bool:
+        """Whether an error ended its events."""
+        return self._error is not None
+
+    def summary(self) -> dict[str, Any]:
+        """What the log says of it; nothing of any text."""
+        usage = self._usage()
+        return {
+            "model": self._model,
+            "prompt_tokens": usage.prompt_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "choices": len(self.choices),
+            "finish_reasons": sorted({choice.finish_reason or "none" for choice in self.choices}),
+        } | ({} if self._error is None else {"error": self._error})
+
+    def prompt_texts(self) -> list[str]:
+        """Of each prompt, what its tokens say."""
+        return [self._tokenizer.decode(prompt.tokens) for prompt in self._prompts]
 
     def _usage(self) -> Usage:
         return Usage(
@@ -147,6 +178,13 @@ class ChoicesAnswer(Answer):
         """What was asked for of the tokens generated."""
         return {"token_ids": piece.token_ids} if self._params.return_token_ids else {}
 
+    def _end_extras(self, choice: Choice) -> dict[str, Any]:
+        """What was asked for of the choice as a whole, where its finish_reason is."""
+        if not self._params.return_latency:
+            return {}
+        latency = None if choice.latency is None else asdict(choice.latency) | {"cached_tokens": choice.cached_tokens}
+        return {"latency": latency}
+
     def _failed(self, error: ApiError) -> list[bytes]:
         """Without [DONE]."""
         return [sse_event(error.body())]
@@ -162,9 +200,15 @@ class ChoicesAnswer(Answer):
 
     def _news(self, choice: Choice) -> Iterator[bytes]:
         for piece in self._pieces(choice):
-            chunk = {**self._head(self._chunk_object), "choices": [piece], **self._chunk_extras()}
+            end = {} if piece["finish_reason"] is None else self._end_extras(choice)
+            chunk = {"choices": [piece | end], **self._chunk_extras()}
             if self._params.continuous_usage:
                 chunk["usage"] = Usage(len(choice.prompt.tokens), choice.num_tokens, choice.cached_tokens).as_json()
             elif self._params.include_usage:
                 chunk["usage"] = None
-            yield sse_event(chunk)
+            # What all chunks begin with is encoded once: one object, cut after its last field.
+            yield self._event_head + encode(chunk)[1:] + b"\n\n"
+
+    @cached_property
+    def _event_head(self) -> bytes:
+        return b"data: " + encode(self._head(self._chunk_object))[:-1] + b","

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxgen.request import FinishReason, Request, TokenEvent, TokenLogprobs
+from jaxgen.request import FinishReason, Latency, Request, TokenEvent, TokenLogprobs
 from jaxgen.tokenizer import Tokenizer
 from server.errors import ApiError
 from server.logprobs import Logprobs
@@ -51,6 +51,8 @@ class Choice:
         """With as many alternatives as were asked for, if any were."""
         self.cached_tokens = 0
         self.finish_reason: str | None = None
+        self.latency: Latency | None = None
+        """Where its time went; None: no step was for it."""
         self._tokenizer = tokenizer
         self._echo = params.echo
         self._show_logprobs = params.logprobs is not None
@@ -94,6 +96,8 @@ class Choice:
             self.prompt_logprobs = event.prompt_logprobs or ()
             if self._echo:
                 self._echo_prompt(event)
+        if event.latency is not None:
+            self.latency = event.latency
         if event.token is not None:
             self._add_token(event)
         if self._stream.stopped or (self._parser is not None and self._parser.done):
@@ -115,7 +119,7 @@ class Choice:
     def _finish(self, reason: str) -> None:
         if self._parser is not None:
             self._deltas += self._parser.finish()
-            if self._parser.has_calls and reason == "stop":
+            if self._parser.called and reason == "stop":
                 reason = "tool_calls"
         self.finish_reason = reason
 

@@ -33,7 +33,7 @@ class Completion(ChoicesAnswer):
     def whole(self) -> dict[str, Any]:
         """The answer in one object; of best_of candidates the n with the highest mean log-probability."""
         chosen = [choice for i in range(len(self._prompts)) for choice in self._best(i)]
-        choices = [self._choice_json(index, choice) for index, choice in enumerate(chosen)]
+        choices = [self._choice_json(index, choice) | self._end_extras(choice) for index, choice in enumerate(chosen)]
         return {**self._head(self._chunk_object), "choices": choices, "usage": self._usage().as_json()}
 
     def _best(self, i: int) -> Sequence[Choice]:

@@ -15,7 +15,9 @@ from server.choice import given_up
 from server.endpoint import ComputingEndpoint
 from server.errors import bad_request
 from server.generation import Generation
+from server.record import record_of
 from server.schema import ComputingFields, Prompt, parse_body
+from server.timeouts import Deadline
 
 NOTHING = SamplingParams(max_tokens=0)
 
@@ -33,16 +35,18 @@ class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
         return parse_body(EmbeddingRequest, data, self._services.config)
 
     async def _respond(
-        self, body: EmbeddingRequest, arrival: float, scope: Scope, receive: Receive, send: Send
+        self, body: EmbeddingRequest, deadline: Deadline, scope: Scope, receive: Receive, send: Send
     ) -> None:
         pooling, services = self._format(body).pooling, self._services
-        prompts = await services.prompts.read_all(body.input, "input")
+        async with deadline.bound():
+            prompts = await services.prompts.read_all(body.input, "input")
         name = f"embd-{uuid4().hex}"
         vectors = [
             _Vector(i, Request(f"{name}-{i}", prompt.tokens, NOTHING, body.cache_salt, pooling), body)
             for i, prompt in enumerate(prompts)
         ]
-        async with Generation(self._engine, vectors, services.queue, services.metrics, arrival) as generation:
+        arrival = record_of(scope).arrival
+        async with Generation(self._engine, vectors, services.queue, services.metrics, arrival, deadline) as generation:
             await generation.finish()
         num_tokens = sum(len(prompt.tokens) for prompt in prompts)
         usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 from starlette.requests import ClientDisconnect
@@ -21,8 +20,10 @@ from server.lifecycle import Lifecycle
 from server.metrics import Metrics
 from server.prompts import PromptReader
 from server.queue import Queue
+from server.record import record_of
 from server.schema import CallerFields, ComputingFields
 from server.sse import send_events, until_disconnect
+from server.timeouts import Deadline
 from server.tools import Tools
 
 
@@ -52,21 +53,23 @@ class ComputingEndpoint[Fields: ComputingFields](ABC):
         """The typed request. Raises ApiError 400 that names the field."""
 
     @abstractmethod
-    async def _respond(self, body: Fields, arrival: float, scope: Scope, receive: Receive, send: Send) -> None:
-        """Compute and send the answer; cancelled when the caller leaves. ``arrival``: when the request came, a
-        ``perf_counter`` reading. Raises ApiError before anything is sent."""
+    async def _respond(self, body: Fields, deadline: Deadline, scope: Scope, receive: Receive, send: Send) -> None:
+        """Compute and send the answer; cancelled when the caller leaves. Given up at the deadline. Raises ApiError
+        before anything is sent."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        arrival, services = perf_counter(), self._services
+        services = self._services
+        deadline = Deadline(services.config.request_timeout_s)
         with services.lifecycle.request():
             try:
-                data = await read_json_object(scope, receive, services.config.max_body_bytes)
+                async with deadline.bound():
+                    data = await read_json_object(scope, receive, services.config.max_body_bytes)
             except ClientDisconnect:
                 return
             body = self._parse(data)
             check_model(body.model, self._engine)
             body = _of_caller(body, scope.get(CALLER, ""))
-            await until_disconnect(receive, self._respond(body, arrival, scope, receive, send))
+            await until_disconnect(receive, self._respond(body, deadline, scope, receive, send))
 
 
 class GeneratingEndpoint[Fields: CallerFields](ComputingEndpoint[Fields]):
@@ -76,9 +79,14 @@ class GeneratingEndpoint[Fields: CallerFields](ComputingEndpoint[Fields]):
     async def _answer(self, body: Fields) -> Answer:
         """What is to be computed for it. Raises ApiError."""
 
-    async def _respond(self, body: Fields, arrival: float, scope: Scope, receive: Receive, send: Send) -> None:
-        made, services = await self._answer(body), self._services
-        async with Generation(self._engine, made.choices, services.queue, services.metrics, arrival) as generation:
+    async def _respond(self, body: Fields, deadline: Deadline, scope: Scope, receive: Receive, send: Send) -> None:
+        record, services = record_of(scope), self._services
+        async with deadline.bound():
+            made = record.answer = await self._answer(body)
+        async with Generation(
+            self._engine, made.choices, services.queue, services.metrics, record.arrival, deadline
+        ) as generation:
+            record.generation = generation
             if body.stream:
                 # Until its first token an answer can still be an error with a status of its own.
                 first = await generation.next_news()

@@ -18,7 +18,7 @@ from server.tokens import DetokenizeRequest, TokenizeRequest
 from server.tools import tool_format
 
 REFERENCE = "#/components/schemas/{model}"
-NO_LIMITS = ("api_keys", "api_key_file", "tool_call_parser")
+NO_LIMITS = ("api_keys", "api_key_file", "tool_call_parser", "cors", "log_prompts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Described:
     errors: tuple[int, ...] = ()
 
 
-_BODY_ERRORS = (400, 404, 413, 415)
-_GENERATING = (*_BODY_ERRORS, 429, 500, 503)
+_BODY_ERRORS = (400, 404, 408, 413, 415)
+_GENERATING = (*_BODY_ERRORS, 429, 500, 503, 504)
 ROUTES = (
     Described("POST", "/v1/completions", "Continue prompts.", CompletionRequest, _GENERATING),
     Described("POST", "/v1/chat/completions", "Answer a conversation.", ChatRequest, _GENERATING),

@@ -28,6 +28,7 @@ class CompletionParams:
     prompt_logprobs: int | None = None
     """Alternatives to show of each token of the prompt; None: do not show them."""
     return_token_ids: bool = False
+    return_latency: bool = False
 
     def within(self, room: int) -> "CompletionParams":
         """With at most ``room`` tokens to generate. Raises ApiError 400 where more are asked for at least."""
@@ -117,6 +118,7 @@ def _params(
         cache_salt=body.cache_salt,
         prompt_logprobs=_prompt_logprobs(body),
         return_token_ids=bool(body.return_token_ids),
+        return_latency=bool(body.return_latency),
     )
 
 

@@ -113,6 +113,7 @@ class SamplingFields(CallerFields):
     prompt_logprobs: int | None = None
     repetition_penalty: float | None = None
     response_format: ResponseFormat | None = None
+    return_latency: bool | None = None
     return_token_ids: bool | None = None
     stop_token_ids: list[int] | None = None
     structured_outputs: StructuredOutputs | None = None

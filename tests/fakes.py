@@ -11,6 +11,7 @@ from jaxgen.request import (
     EngineStats,
     EngineStatus,
     FinishReason,
+    Latency,
     ModelInfo,
     Pooling,
     Request,
@@ -39,6 +40,19 @@ def counts_up(request: Request) -> Iterable[int]:
     """(last prompt token + seed + 1) and so on, within the ids 2 to 257: the bytes of a byte-level tokenizer."""
     start = request.prompt[-1] + (request.params.seed or 0)
     return ((start + i) % 256 + 2 for i in range(10**9))
+
+
+def fake_latency(index: int) -> Latency:
+    """What the engine says of a request's time with its event ``index``."""
+    return Latency(
+        queue_seconds=0.25,
+        prompt_seconds=0.5,
+        decode_seconds=index / 8,
+        prompt_chunks=2,
+        steps=index + 2,
+        padding_share=0.75,
+        preemptions=1,
+    )
 
 
 def fake_logprobs(token: int, count: int) -> TokenLogprobs:
@@ -93,7 +107,8 @@ class FakeEngine:
             for index, event in enumerate(_events(request, self.reply(request), self.eos)):
                 await self.pace(request, index)
                 ended = event.finish_reason is not None
-                yield replace(event, cached_tokens=None if index else self.cached)
+                latency = fake_latency(index) if ended or index == 0 or request.latency else None
+                yield replace(event, cached_tokens=None if index else self.cached, latency=latency)
         finally:
             self.open.discard(request.request_id)
             if not ended:

@@ -133,8 +133,8 @@ def test_texts_become_vectors_that_an_openai_client_gets_too(llm: LLM) -> None:
     with serve(create_app(llm.engine)) as url:
         client = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
         texts = [prompt for prompt in prompts if isinstance(prompt, str)]
-        asked: tuple[dict[str, Any], ...] = ({}, {"encoding_format": "float"})
-        for given in asked:
+        formats: list[dict[str, Any]] = [{}, {"encoding_format": "float"}]
+        for given in formats:
             answer = client.embeddings.create(model=llm.engine.model.name, input=texts, **given)
             assert [one.index for one in answer.data] == [0, 1, 2]
             vectors = np.array([one.embedding for one in answer.data], np.float32)

@@ -99,6 +99,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("min_tokens", 17, "between 0 and max_tokens (16)"),
     ("min_tokens", -1, "between 0 and max_tokens"),
     ("prompt_logprobs", 21, "between 0 and 20"),
+    ("return_latency", "yes", "valid boolean"),
     ("return_token_ids", 1, "valid boolean"),
     ("temperature", -0.1, "between 0 and 2"),
     ("temperature", 2.5, "between 0 and 2"),
@@ -203,6 +204,7 @@ def test_every_field_has_a_test_of_its_refusal_and_one_of_its_use() -> None:
         "suffix",
         "user",
         "cache_salt",
+        "return_latency",
         "return_token_ids",
     }
     assert {row[0] for row in REACHES_THE_ENGINE} | used_elsewhere == set(FIELDS)
