@@ -12,7 +12,7 @@ from threading import Barrier, Lock
 
 import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
-from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+from llguidance.gbnf_to_lark import any_to_lark
 from llguidance.numpy import fill_next_token_bitmask, fill_next_token_bitmask_par
 
 from jaxgen.request import RequestRefusedError, SamplingParams
@@ -131,7 +131,7 @@ class Grammars:
             raise ValueError(f"it is {len(text)} characters as a grammar, the limit is {MAX_LENGTH}")
         try:
             lark = any_to_lark(text)
-        except (GbnfToLarkError, RecursionError) as error:
+        except Exception as error:  # the reader of GBNF raises a bare Exception for some faults
             raise ValueError(_first_line(str(error))) from error
         matcher = LLMatcher(self._tokens(), lark, log_level=0, limits=LIMITS)
         masks = np.zeros((1, -(-self._vocab_size // 32)), np.int32)

@@ -243,10 +243,17 @@ class DeviceLostError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class ChatFormat:
-    """How conversations become text: a Jinja template, and the special tokens that it may name (bos_token, ...)."""
+    """How conversations become text: a Jinja template, and the special tokens that it may name (bos_token, ...).
+
+    ``tool_template``: the one for conversations with tools, where that is another.
+    """
 
     template: str
     special_tokens: dict[str, str]
+    tool_template: str | None = None
+
+    def template_for(self, *, tools: bool) -> str:
+        return self.tool_template or self.template if tools else self.template
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ PARTS = (
     Part("imports", (str(BIN / "lint-imports"),)),
     Part("tests", (*PYTEST, "-m", "not full")),
     Part("aot", ("sh", str(Path(__file__).parent / "check_aot.sh")), full_only=True),
+    Part("clients", ("sh", str(Path(__file__).parent / "check_clients.sh"), sys.executable), full_only=True),
     Part("long tests", (*PYTEST, "-m", "full", "--timeout", "2400"), full_only=True),
 )
 

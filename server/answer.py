@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from time import time
 from typing import Any
 from uuid import uuid4
@@ -14,7 +15,7 @@ from server.generation import Generation
 from server.logprobs import Logprobs, prompt_logprobs_json
 from server.params import CompletionParams
 from server.prompts import Prompt
-from server.sse import DONE, sse_event
+from server.sse import DONE, encode, sse_event
 from server.tools import ToolUse
 
 
@@ -200,9 +201,14 @@ class ChoicesAnswer(Answer):
     def _news(self, choice: Choice) -> Iterator[bytes]:
         for piece in self._pieces(choice):
             end = {} if piece["finish_reason"] is None else self._end_extras(choice)
-            chunk = {**self._head(self._chunk_object), "choices": [piece | end], **self._chunk_extras()}
+            chunk = {"choices": [piece | end], **self._chunk_extras()}
             if self._params.continuous_usage:
                 chunk["usage"] = Usage(len(choice.prompt.tokens), choice.num_tokens, choice.cached_tokens).as_json()
             elif self._params.include_usage:
                 chunk["usage"] = None
-            yield sse_event(chunk)
+            # What all chunks begin with is encoded once: one object, cut after its last field.
+            yield self._event_head + encode(chunk)[1:] + b"\n\n"
+
+    @cached_property
+    def _event_head(self) -> bytes:
+        return b"data: " + encode(self._head(self._chunk_object))[:-1] + b","

@@ -1,8 +1,9 @@
 """Messages of a conversation as chat templates read them."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
+
+import pydantic_core
 
 from server.chat_schema import Message
 from server.errors import bad_request
@@ -49,14 +50,15 @@ def _message(message: Message, field: str, called: dict[str, str], objects: bool
 def _call(call: ToolCall, field: str, objects: bool) -> dict[str, Any]:
     arguments: Any = call.function.arguments
     if objects:
-        arguments = _parsed(arguments, field)
+        arguments = parse_arguments(arguments, field)
     return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
 
 
-def _parsed(arguments: str, field: str) -> dict[str, Any]:
+def parse_arguments(arguments: str, field: str) -> dict[str, Any]:
+    """What the JSON text of a call's arguments says. Raises ApiError 400 that names the ``field`` they are in."""
     try:
-        found = json.loads(arguments)
-    except (ValueError, RecursionError) as error:
+        found = pydantic_core.from_json(arguments, allow_inf_nan=False)
+    except ValueError as error:
         raise bad_request(f"{field}: not valid JSON: {error}.", field) from error
     if not isinstance(found, dict):
         raise bad_request(f"{field}: must be the JSON text of an object.", field)

@@ -94,7 +94,8 @@ class ChatTemplate:
         from transformers.utils.chat_template_utils import render_jinja_template
 
         fields: dict[str, Any] = {**self._chat.special_tokens, **options}
-        rendered: Any = render_jinja_template([messages], chat_template=self._chat.template, **fields)
+        template = self._chat.template_for(tools="tools" in options)
+        rendered: Any = render_jinja_template([messages], chat_template=template, **fields)
         return str(rendered[0][0])  # beside the texts it returns spans of them
 
 

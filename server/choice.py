@@ -119,7 +119,7 @@ class Choice:
     def _finish(self, reason: str) -> None:
         if self._parser is not None:
             self._deltas += self._parser.finish()
-            if self._parser.has_calls and reason == "stop":
+            if self._parser.called and reason == "stop":
                 reason = "tool_calls"
         self.finish_reason = reason
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from uuid import uuid4
 
 import numpy as np
-import pydantic_core
+from pydantic_core import to_json
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -42,20 +42,17 @@ class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
             prompts = await services.prompts.read_all(body.input, "input")
         name = f"embd-{uuid4().hex}"
         vectors = [
-            _Vector(Request(f"{name}-{i}", prompt.tokens, NOTHING, body.cache_salt, pooling), body)
+            _Vector(i, Request(f"{name}-{i}", prompt.tokens, NOTHING, body.cache_salt, pooling), body)
             for i, prompt in enumerate(prompts)
         ]
         arrival = record_of(scope).arrival
         async with Generation(self._engine, vectors, services.queue, services.metrics, arrival, deadline) as generation:
             await generation.finish()
         num_tokens = sum(len(prompt.tokens) for prompt in prompts)
-        answer = {
-            "object": "list",
-            "data": [{"object": "embedding", "index": i, "embedding": one.shown} for i, one in enumerate(vectors)],
-            "model": self._engine.model.name,
-            "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
-        }
-        await Response(pydantic_core.to_json(answer), media_type="application/json")(scope, receive, send)
+        usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
+        head = to_json({"object": "list", "model": self._engine.model.name, "usage": usage})
+        content = head[:-1] + b',"data":[' + b",".join(one.entry for one in vectors) + b"]}"
+        await Response(content, media_type="application/json")(scope, receive, send)
 
     def _format(self, body: EmbeddingRequest) -> EmbeddingFormat:
         """The model's. Raises ApiError 400 where it cannot give what is asked for."""
@@ -71,15 +68,16 @@ class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
 
 
 class _Vector:
-    """An embedding on its way. ``shown``: as the answer has it, numbers or base64 of little-endian float32.
+    """An embedding on its way. ``entry``: its JSON in the answer.
 
-    It is made when the event comes, so that many of one request do not hold the event loop up at the end.
+    It is written when the event comes: thousands at once would hold up the event loop.
     """
 
-    def __init__(self, request: Request, body: EmbeddingRequest) -> None:
+    def __init__(self, index: int, request: Request, body: EmbeddingRequest) -> None:
+        self._index = index
         self.request = request
         self.finish_reason: str | None = None
-        self.shown: list[float] | str = []
+        self.entry = b""
         self._dimensions = body.dimensions
         self._base64 = body.encoding_format == "base64"
 
@@ -94,5 +92,6 @@ class _Vector:
         if event.embedding is None or event.finish_reason is None:
             raise RuntimeError(f"the engine sent no embedding for {self.request.request_id}")
         vector = unit_vector(event.embedding, self._dimensions).astype(np.dtype("<f4"))
-        self.shown = b64encode(vector.tobytes()).decode("ascii") if self._base64 else vector.tolist()
+        shown = b64encode(vector.tobytes()).decode("ascii") if self._base64 else vector.tolist()
+        self.entry = to_json({"object": "embedding", "index": self._index, "embedding": shown})
         self.finish_reason = event.finish_reason.value

@@ -11,6 +11,13 @@ LOWEST = -9999.0
 """Stands for minus infinity, which JSON does not have."""
 
 
+def shown(logprob: float) -> float:
+    """As JSON can have it. Raises ValueError for NaN."""
+    if logprob != logprob:
+        raise ValueError("a log-probability is NaN")
+    return max(logprob, LOWEST)
+
+
 class Logprobs(Protocol):
     """Of the tokens of a choice, in order; ``offset`` is where a token's text begins in the choice's."""
 
@@ -49,10 +56,10 @@ class LogprobList:
             self.token_logprobs.append(None)
             self.top_logprobs.append(None)
             return
-        own = max(logprobs.logprob, LOWEST)
+        own = shown(logprobs.logprob)
         top: dict[str, float] = {}
         for other, value in (*logprobs.top, (token, own)):
-            top.setdefault(tokenizer.token_text(other), max(value, LOWEST))
+            top.setdefault(tokenizer.token_text(other), shown(value))
         self.token_logprobs.append(own)
         self.top_logprobs.append(top)
 
@@ -101,7 +108,7 @@ def _entry(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
     exact = tokenizer.text_bytes(token)
     return {
         "token": tokenizer.token_text(token),
-        "logprob": max(logprob, LOWEST),
+        "logprob": shown(logprob),
         "bytes": list(exact) if exact else None,
     }
 
@@ -119,15 +126,15 @@ def prompt_logprobs_json(
             found.append(None)
             continue
         ranks = {token: rank for rank, (token, _) in enumerate(one.top, 1)}
-        shown = {one.token: one.logprob} | dict(one.top[:count])
+        listed = {one.token: one.logprob} | dict(one.top[:count])
         found.append(
             {
                 str(token): {
-                    "logprob": max(value, LOWEST),
+                    "logprob": shown(value),
                     "rank": ranks.get(token),
                     "decoded_token": tokenizer.token_text(token),
                 }
-                for token, value in shown.items()
+                for token, value in listed.items()
             }
         )
     return found

@@ -7,11 +7,12 @@ Time in the queue and for the prompt is what the engine says of it.
 from collections.abc import Iterator
 from time import perf_counter
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from jaxgen.request import EngineClient, OffloadStats, TokenEvent
+from server.histogram import Histogram
 
 _TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 10.0)
 _REQUEST_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0)
@@ -28,8 +29,9 @@ class Metrics:
         model = engine.model.name
 
         def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            made = Histogram(f"jaxgen_{name}", text, _LABEL, buckets=buckets, registry=self.registry)
-            return made.labels(model)
+            made = Histogram(f"jaxgen_{name}", text, {_LABEL[0]: model}, buckets)
+            self.registry.register(made)
+            return made
 
         self.first_token = histogram(
             "time_to_first_token_seconds", "From a request's arrival to its first token.", _REQUEST_BUCKETS

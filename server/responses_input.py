@@ -1,10 +1,9 @@
 """A request for a response as the conversation that it is."""
 
-import json
 import re
 from collections.abc import Sequence
-from typing import Any
 
+from server.chat_messages import parse_arguments
 from server.chat_schema import ChatRequest, Message
 from server.errors import ApiError, bad_request
 from server.responses_schema import (
@@ -79,7 +78,7 @@ def _messages(items: Sequence[Item]) -> list[Message]:
             case MessageItem():
                 messages.append(Message(role=item.role, content=_text(item.content)))
             case FunctionCallItem():
-                _check_arguments(item, f"input.{i}.arguments")
+                parse_arguments(item.arguments, f"input.{i}.arguments")
                 called.add(item.call_id)
                 previous = messages.pop() if messages and messages[-1].role == "assistant" else None
                 messages.append(_with_call(previous, item))
@@ -100,12 +99,3 @@ def _with_call(message: Message | None, item: FunctionCallItem) -> Message:
 
 def _text(content: ItemContent) -> str:
     return content if isinstance(content, str) else "".join(part.text for part in content)
-
-
-def _check_arguments(item: FunctionCallItem, field: str) -> None:
-    try:
-        found: Any = json.loads(item.arguments)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise bad_request(f"{field}: must be the JSON text of an object.", field)

@@ -62,27 +62,25 @@ class _Server(uvicorn.Server):
 
 
 async def _run(
-    engine: "AsyncEngine", app: Starlette, listener: socket.socket, tls: dict[str, Any], shutdown_timeout: float
+    engine: "AsyncEngine",
+    config: uvicorn.Config,
+    lifecycle: Lifecycle,
+    listener: socket.socket,
+    shutdown_timeout: float,
 ) -> int:
     """Serve until SIGTERM or SIGINT (0), or until the engine dies (1; 2 if it never was ready).
 
     The first signal drains: /ready says no, new requests get 503, running ones may finish within the timeout. A second
     one ends at once.
     """
-    # Its warnings come in our format, and requests in our lines.
-    quiet: dict[str, Any] = {
-        "log_level": "warning",
-        "access_log": False,
-        "log_config": None,
-    }
-    server = _Server(uvicorn.Config(app, timeout_graceful_shutdown=1, **quiet, **tls))
+    server = _Server(config)
     signals: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signals.put_nowait, number)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    announcing = asyncio.create_task(_announce(engine, listener, "https" if tls else "http"))
-    draining = asyncio.create_task(_drain(signals, app.state.lifecycle, shutdown_timeout))
+    announcing = asyncio.create_task(_announce(engine, listener, "https" if config.is_ssl else "http"))
+    draining = asyncio.create_task(_drain(signals, lifecycle, shutdown_timeout))
     died = asyncio.create_task(_wait_for_death(engine))
     done, _ = await asyncio.wait({serving, draining, died}, return_when=asyncio.FIRST_COMPLETED)
     if died in done:
@@ -135,6 +133,27 @@ async def _wait_for_death(engine: "AsyncEngine") -> None:
         await asyncio.sleep(POLL_SECONDS)
 
 
+def serve_app(
+    engine: "AsyncEngine",
+    app: Starlette,
+    listener: socket.socket,
+    shutdown_timeout: float,
+    tls: dict[str, Any] | None = None,
+) -> int:
+    """Serve ``app`` in front of ``engine``, which was started and is stopped here. Returns the process's exit code.
+
+    ``tls``: uvicorn's settings for it.
+    """
+    # Its warnings come in our format, and requests in our lines.
+    quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "log_config": None}
+    config = uvicorn.Config(app, timeout_graceful_shutdown=1, **quiet, **(tls or {}))
+    run = _run(engine, config, app.state.lifecycle, listener, shutdown_timeout)
+    try:
+        return asyncio.run(run, loop_factory=config.get_loop_factory())
+    finally:
+        engine.stop()
+
+
 @contextlib.contextmanager
 def _tracing(endpoint: str | None) -> Iterator[Middleware | None]:
     """Raises ConfigError. What has not been sent is sent at the end."""
@@ -156,7 +175,8 @@ def _tracing(endpoint: str | None) -> Iterator[Middleware | None]:
         provider.shutdown()
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """A socket at that address. Raises ConfigError."""
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
@@ -178,14 +198,11 @@ def _serve(args: Any, until_end: contextlib.ExitStack) -> int:
         config = server_config(args)
         tls = tls_options(args.ssl_certfile, args.ssl_keyfile, args.ssl_ca_certs)
         tracing = until_end.enter_context(_tracing(args.otlp_traces_endpoint))
-        listener = _listen(args.host, args.port)
+        listener = listen(args.host, args.port)
         engine = _open_engine(args)
         app = create_app(engine, config, tracing=tracing)
     except ConfigError as error:
         print(f"jaxgen serve: {error}", file=sys.stderr)
         return 2
     engine.start()
-    try:
-        return asyncio.run(_run(engine, app, listener, tls, args.shutdown_timeout))
-    finally:
-        engine.stop()
+    return serve_app(engine, app, listener, args.shutdown_timeout, tls)

@@ -1,22 +1,26 @@
 """Server-sent events, and work that ends when its caller leaves."""
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Coroutine, Iterable
 from contextlib import aclosing
 from typing import Any
 
+import pydantic_core
 from starlette.types import Receive, Send
 
 DONE = b"data: [DONE]\n\n"
-_encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+
+
+def encode(data: Any) -> bytes:
+    """As JSON, in ASCII: some clients take U+0085 or U+2028 for line ends, or cut characters in two. Numbers must be
+    finite, which is for those to see to who make them."""
+    return pydantic_core.to_json(data, ensure_ascii=True)
 
 
 def sse_event(data: Any, *, name: str = "") -> bytes:
-    """One event, perhaps with a ``name``. The JSON is ASCII: some clients take U+0085 or U+2028 for line ends, or cut
-    characters in two."""
-    head = f"event: {name}\n" if name else ""
-    return f"{head}data: {_encode(data)}\n\n".encode("ascii")
+    """One event, perhaps with a ``name``."""
+    head = f"event: {name}\n".encode("ascii") if name else b""
+    return head + b"data: " + encode(data) + b"\n\n"
 
 
 async def send_events(send: Send, writes: AsyncGenerator[Iterable[bytes], None]) -> None:

@@ -47,7 +47,7 @@ def tool_format(model: ModelInfo, config: ServerConfig) -> str | None:
     """The name of the format in which the model writes calls; None if it is not known."""
     if config.tool_call_parser != "auto":
         return config.tool_call_parser
-    return None if model.chat is None else recognised(model.chat.template)
+    return None if model.chat is None else recognised(model.chat.template_for(tools=True))
 
 
 class Tools:

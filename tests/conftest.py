@@ -13,8 +13,8 @@ from jaxtyping import install_import_hook
 
 import tests.typechecker  # noqa: F401  (the hook finds it as an attribute of ``tests``)
 
-collect_ignore = ["aot"]
-"""They need an environment of their own: scripts/check_aot.sh."""
+collect_ignore = ["aot", "clients"]
+"""They need environments of their own: scripts/check_aot.sh, scripts/check_clients.sh."""
 
 # Files that never touch an array are left out: the hook would only slow down the scheduler's state machine.
 WITH_ARRAYS = """attention device engine kernels kv_cache layer_pool layerwise layout limbs models narrow

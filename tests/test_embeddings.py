@@ -172,7 +172,7 @@ def test_who_pools_generates_nothing() -> None:
 
 def test_nothing_is_kept_of_those_that_do_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Aborted half-way, or failed: the next of the same name begins anew."""
-    engine = make_engine(config=engine_config(token_budget=8))
+    engine = make_engine()
     wanted = embed("e", PROMPTS[6])
     alone = each_alone(engine, [wanted])
     engine.add(wanted)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import shutil
 from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -18,11 +19,11 @@ from jaxgen.config import ConfigError
 from jaxgen.device import device_info
 from jaxgen.device_info import DeviceInfo
 from jaxgen.llm import Prompt
-from jaxgen.request import FinishReason, RequestRefusedError
+from jaxgen.request import EmbeddingFormat, FinishReason, Pooling, RequestRefusedError
 from server.app import create_app
 from tests.live_server import serve
 from weights.convert import convert
-from weights.load import load_params
+from weights.load import load_model_config, load_params
 from weights.tiny import make_tiny_checkpoint
 
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True)
@@ -132,12 +133,22 @@ def test_texts_become_vectors_that_an_openai_client_gets_too(llm: LLM) -> None:
     with serve(create_app(llm.engine)) as url:
         client = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
         texts = [prompt for prompt in prompts if isinstance(prompt, str)]
-        asked: tuple[dict[str, Any], ...] = ({}, {"encoding_format": "float"})
-        for given in asked:
+        formats: list[dict[str, Any]] = [{}, {"encoding_format": "float"}]
+        for given in formats:
             answer = client.embeddings.create(model=llm.engine.model.name, input=texts, **given)
             assert [one.index for one in answer.data] == [0, 1, 2]
             vectors = np.array([one.embedding for one in answer.data], np.float32)
             assert vectors.tobytes() == found[[0, 1, 3]].tobytes()
+
+
+def test_the_way_of_pooling_is_the_models_unless_chosen(directory: Path, tmp_path: Path) -> None:
+    size = load_model_config(directory).output_size
+    for choice, pooling in (("auto", Pooling.MEAN), ("last", Pooling.LAST)):
+        assert open_engine(str(directory), pooling=choice).model.embedding == EmbeddingFormat(size, pooling)  # type: ignore[arg-type]
+    other = shutil.copytree(directory, tmp_path / "other")
+    (other / "modules.json").write_text("[]")
+    with pytest.raises(ConfigError, match="--pooling"):
+        open_engine(str(other))
 
 
 def test_an_embedding_has_as_many_numbers_as_wanted(llm: LLM) -> None:

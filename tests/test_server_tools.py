@@ -18,6 +18,7 @@ from tests.live_server import serve
 from tests.server_app import client_of, error_of, fake_engine, stream_chunks
 from tests.test_tool_calls import KINDS, TEXTS, written
 from tests.tool_engines import prompt_of, tool_engine
+from tests.tool_templates import HERMES
 
 PATH = "/v1/chat/completions"
 F = {"type": "function", "function": {"name": "f"}}
@@ -122,6 +123,13 @@ def test_an_answer_cut_off_in_a_call_says_so() -> None:
     arguments = choice["message"]["tool_calls"][0]["function"]["arguments"]
     assert arguments
     assert PARIS[1].startswith(arguments)
+
+
+@pytest.mark.parametrize(("stop", "reason"), [("Par", "stop"), ("</tool", "tool_calls")])
+def test_an_answer_stopped_in_a_call_has_not_called(stop: str, reason: str) -> None:
+    (choice,) = ask(tool_engine("hermes", written("hermes", [PARIS])), stop=stop)["choices"]
+    assert choice["message"]["tool_calls"]
+    assert choice["finish_reason"] == reason
 
 
 def test_without_parallel_calls_an_answer_ends_after_the_first() -> None:
@@ -235,6 +243,10 @@ def call_of(**fields: Any) -> list[dict[str, Any]]:
         ({"messages": [{"role": "user", "content": None}]}, "messages.0.content"),
         ({"messages": [HI, {"role": "assistant", "tool_calls": []}]}, "messages.1.content"),
         ({"messages": call_of(function={"name": "f", "arguments": "{"})}, "messages.1.tool_calls.0.function.arguments"),
+        (
+            {"messages": call_of(function={"name": "f", "arguments": '{"a": NaN}'})},
+            "messages.1.tool_calls.0.function.arguments",
+        ),
         ({"messages": call_of(function={"name": "f", "arguments": "3"})}, "messages.1.tool_calls.0.function.arguments"),
         ({"messages": call_of(type="custom")}, "messages.1.tool_calls.0.type"),
         ({"messages": [{**HI, "tool_calls": call_of()[1]["tool_calls"]}]}, "messages.0.tool_calls"),
@@ -254,6 +266,15 @@ def test_the_templates_own_refusal_is_told() -> None:
     engine = tool_engine("mistral", "Hello")
     history = [*call_of(id="long-enough"), {"role": "tool", "content": "x", "tool_call_id": "long-enough"}]
     assert "ids have 9 characters" in ask(engine, 400, messages=history)["error"]["message"]
+
+
+def test_a_template_of_its_own_shows_tools() -> None:
+    plain = ChatFormat("{{ messages[0].content }}", {}, tool_template=HERMES)
+    engine = tool_engine("hermes", "", model=ModelInfo(MODEL, max_model_len=20_000, vocab_size=400, chat=plain))
+    ask(engine)
+    assert "# Tools" in prompt_of(engine)
+    ask(engine, tools=None)
+    assert prompt_of(engine) == "Hi"
 
 
 def model_with(template: str) -> ModelInfo:

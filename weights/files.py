@@ -19,6 +19,7 @@ TOKENIZER_FILES = (
     "tokenizer.model",
     "chat_template.jinja",
     "chat_template.json",
+    "additional_chat_templates/tool_use.jinja",
 )
 MODULES = "modules.json"
 POOLING_FILES = (MODULES, "1_Pooling/config.json")

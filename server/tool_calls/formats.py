@@ -122,7 +122,6 @@ def _read_named(reader: CallReader) -> Reading[None]:
         yield from reader.literal(ARGS[1:])
     yield from reader.spaces()
     yield from reader.arguments(reader.name(name))
-    reader.end_call()
 
 
 def _read_word(reader: CallReader) -> Reading[str]:

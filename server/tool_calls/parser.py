@@ -24,8 +24,9 @@ class ToolParser:
         """The message is over: nothing more is read."""
 
     @property
-    def has_calls(self) -> bool:
-        return self._reader.num_calls > 0
+    def called(self) -> bool:
+        """Whether there are calls so far, and all complete."""
+        return 0 < self._reader.num_calls == self._reader.num_ended
 
     def push(self, text: str) -> tuple[Delta, ...]:
         """What became certain with this text."""

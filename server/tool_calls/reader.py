@@ -28,7 +28,7 @@ class CallReader:
         self.char = ""
         self.num_calls = 0
         self.num_ended = 0
-        """Calls whose end was read."""
+        """Calls whose arguments are complete."""
         self._names = names
         self._new_id = new_id
         self._held: list[str] = []
@@ -127,7 +127,7 @@ class CallReader:
         if arguments is None:
             self._begin(name, "{}")
         yield from self.read()
-        self.end_call()
+        self.drop()
 
     def arguments(self, name: str | None) -> Reading[str]:
         """A JSON object by its braces and strings, not checked any further, and returned as text. With a ``name`` the
@@ -153,18 +153,16 @@ class CallReader:
             yield from self.read()
             if name is not None:
                 self.drop()
+        if name is not None:
+            self.num_ended += 1
         return "".join(text)
-
-    def end_call(self) -> None:
-        """What is held ends a call."""
-        self.drop()
-        self.num_ended += 1
 
     def _begin(self, name: str, arguments: str) -> None:
         self.drop()
         self._deltas.append(CallStart(self.num_calls, self._new_id(), name))
         if arguments:
             self._deltas.append(Arguments(self.num_calls, arguments))
+            self.num_ended += 1
         self.num_calls += 1
         self._after_call = True
 

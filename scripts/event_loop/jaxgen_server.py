@@ -1,0 +1,66 @@
+"""jaxgen's server in front of an engine that computes nothing: every PERIOD seconds each request gets a token.
+
+jaxgen_server.py PORT PERIOD. Everything runs but the engine's steps; they wait in the engine's own thread.
+"""
+
+import sys
+import time
+from typing import Any, cast
+
+from text import MODEL, tokens
+
+from jaxgen.async_engine import AsyncEngine
+from jaxgen.request import EngineStats, FinishReason, ModelInfo, Request, TokenEvent
+from jaxgen.tokenizer import Tokenizer
+from server.app import create_app
+from server.serve import listen, serve_app
+
+LONGEST = 2048
+
+
+class FakeEngine:
+    """What AsyncEngine asks of an Engine."""
+
+    def __init__(self, period: float) -> None:
+        self._period = period
+        self._tokens = tokens(LONGEST)
+        self._running: dict[str, list[int]] = {}
+        self._due = 0.0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._running)
+
+    def add(self, request: Request) -> None:
+        self._running[request.request_id] = [0, request.params.max_tokens]
+
+    def abort(self, request_id: str) -> None:
+        self._running.pop(request_id, None)
+
+    def stats(self) -> EngineStats:
+        return EngineStats()
+
+    def step(self) -> list[TokenEvent]:
+        self._due = max(self._due + self._period, time.monotonic())
+        time.sleep(max(0.0, self._due - time.monotonic()))
+        events = []
+        for name, state in list(self._running.items()):
+            token = self._tokens[state[0]]
+            state[0] += 1
+            ended = state[0] == state[1]
+            events.append(TokenEvent(name, token, finish_reason=FinishReason.LENGTH if ended else None))
+            if ended:
+                del self._running[name]
+        return events
+
+
+def main() -> int:
+    port, period = int(sys.argv[1]), float(sys.argv[2])
+    build: Any = lambda: FakeEngine(period)  # noqa: E731
+    engine = AsyncEngine(ModelInfo("m", LONGEST, 2048), Tokenizer.from_directory(MODEL), cast("Any", build))
+    engine.start()
+    return serve_app(engine, create_app(engine), listen("127.0.0.1", port), shutdown_timeout=1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""A live ``jaxgen serve`` of the embedded model, and the commands of clients.
+
+These modules run in environments that have no jaxgen: scripts/check_clients.sh. They are Python 3.11.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+TOKENIZER = ROOT / "weights" / "demo"
+MODEL = "jaxgen-default"
+
+Server = Callable[..., str]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--server-python", required=True, type=Path, help="the interpreter that has jaxgen")
+
+
+@contextmanager
+def _served(python: Path, *flags: str) -> Iterator[str]:
+    """The server's base URL, without /v1."""
+    command = [str(python.absolute()), "-m", "server.cli", "serve", "--port", "0", *flags]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()  # the test's own timeout bounds the wait
+        found = re.search(r"(http://[\d.:]+)/v1", line)
+        assert found, f"the server did not start: {line!r}"
+        yield found[1]
+        process.terminate()
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="session")
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Of a server with the defaults of the command, and a chat template, which the embedded model has none of."""
+    template = Path(__file__).parent / "plain.jinja"
+    with _served(request.config.getoption("--server-python"), "--chat-template", str(template)) as found:
+        yield found
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """Starts servers with other flags, which end with the test."""
+    from contextlib import ExitStack
+
+    with ExitStack() as stack:
+        yield lambda *flags: stack.enter_context(_served(request.config.getoption("--server-python"), *flags))
+
+
+def post(url: str, body: dict[str, Any]) -> Any:
+    """What the server answers, without any client's help."""
+    request = Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def run(command: str, *arguments: str, cwd: Path) -> str:
+    """The output of a command of this environment, which must succeed."""
+    path = Path(sys.executable).parent / command
+    done = subprocess.run(
+        [str(path), *arguments], cwd=cwd, env={**os.environ, "NO_COLOR": "1"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    return done.stdout + done.stderr
