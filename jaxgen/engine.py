@@ -302,6 +302,7 @@ class Engine:
         counters.narrow_steps += narrow
         counters.step_seconds += seconds
         counters.generation_tokens += plan.num_samples
+        counters.step_tokens += width
         counters.padded_tokens += width - plan.num_tokens
         self._latencies.count(plan, began, width)
         if self.offload is not None and not narrow:
@@ -322,5 +323,6 @@ class _Counters:
     host_seconds: float = 0.0
     prompt_tokens: int = 0
     generation_tokens: int = 0
+    step_tokens: int = 0
     padded_tokens: int = 0
     stalled_seconds: float = 0.0

@@ -366,6 +366,8 @@ class EngineStats:
     """Time that the engine's thread worked, not waiting for the device."""
     prompt_tokens: int = 0
     generation_tokens: int = 0
+    step_tokens: int = 0
+    """Tokens that steps computed, padding included, and below: those that were padding."""
     padded_tokens: int = 0
     stalled_seconds: float = 0.0
     """With requests, but nothing to compute before a copy from the host's memory ended."""

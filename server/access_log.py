@@ -1,10 +1,11 @@
-"""A line in the log for each request, when it has ended."""
+"""A line in the log for each request, when it has ended, and a count of answers."""
 
 import logging
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.log import FIELDS
+from server.metrics import Metrics
 from server.record import record_of
 
 logger = logging.getLogger(__name__)
@@ -19,8 +20,9 @@ CALLER_LEFT = 499
 class AccessLogMiddleware:
     """``with_prompts``: the line has the text of the prompts too."""
 
-    def __init__(self, app: ASGIApp, *, with_prompts: bool) -> None:
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, with_prompts: bool) -> None:
         self._app = app
+        self._metrics = metrics
         self._with_prompts = with_prompts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -38,6 +40,7 @@ class AccessLogMiddleware:
             await self._app(scope, receive, watched)
         finally:
             record.status = record.status or CALLER_LEFT
+            self._metrics.count_response(record.status)
             level = logging.DEBUG if record.path in PROBES else logging.INFO
             if logger.isEnabledFor(level):
                 logger.log(level, "request", extra={FIELDS: record.fields(with_prompts=self._with_prompts)})

@@ -82,7 +82,7 @@ def create_app(
             Route("/ready", probes.ready),
             Route("/metrics", _metrics_route(metrics)),
         ],
-        middleware=_middleware(config, tracing),
+        middleware=_middleware(config, metrics, tracing),
         exception_handlers={
             ApiError: api_error,
             RequestRefusedError: api_error,
@@ -99,12 +99,12 @@ def create_app(
     return app
 
 
-def _middleware(config: ServerConfig, tracing: Middleware | None) -> list[Middleware]:
+def _middleware(config: ServerConfig, metrics: Metrics, tracing: Middleware | None) -> list[Middleware]:
     """The outermost first: a preflight request has no key, and every refusal an id and the headers that let a page read
     it."""
     return [
         Middleware(RequestIdMiddleware),
-        Middleware(AccessLogMiddleware, with_prompts=config.log_prompts),
+        Middleware(AccessLogMiddleware, metrics=metrics, with_prompts=config.log_prompts),
         *([] if tracing is None else [tracing]),
         *([] if config.cors is None else [config.cors.middleware()]),
         Middleware(ApiKeyMiddleware, keys=ApiKeys(config.api_keys, config.api_key_file)),

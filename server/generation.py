@@ -105,7 +105,7 @@ class Generation[Choice: Drawing]:
             task.cancel()
 
     async def _run(self, choice: Choice) -> None:
-        timer = RequestTimer(self._metrics, self._arrival)
+        timer = RequestTimer(self._metrics, self._arrival, len(choice.request.prompt))
         reason = "error"
         try:
             async with aclosing(self._engine.generate(choice.request)) as events:

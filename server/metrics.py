@@ -1,7 +1,7 @@
 """Prometheus metrics under the names that vLLM's dashboards know, with the prefix ``jaxgen_``.
 
 Counters and gauges are read from the engine when they are asked for; latencies are measured here, where events arrive.
-``request_queue_time_seconds`` is not among them: a face is not told when a request was first scheduled.
+Time in the queue and for the prompt is what the engine says of it.
 """
 
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ from server.histogram import Histogram
 
 _TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 10.0)
 _REQUEST_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0)
+_LENGTH_BUCKETS = (1, 8, 32, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 _LABEL = ["model_name"]
 
 
@@ -41,6 +42,22 @@ class Metrics:
         self.request = histogram(
             "e2e_request_latency_seconds", "From a request's arrival to its last token.", _REQUEST_BUCKETS
         )
+        self.queue_time = histogram(
+            "request_queue_time_seconds", "From a request's arrival to its first step.", _REQUEST_BUCKETS
+        )
+        self.prompt_time = histogram(
+            "request_prefill_time_seconds", "From its first step to its first token.", _REQUEST_BUCKETS
+        )
+        self.decode_time = histogram(
+            "request_decode_time_seconds", "From its first token to its last.", _REQUEST_BUCKETS
+        )
+        self.prompt_length = histogram("request_prompt_tokens", "Tokens of a request's prompt.", _LENGTH_BUCKETS)
+        self.answer_length = histogram(
+            "request_generation_tokens", "Tokens generated for a request that ended.", _LENGTH_BUCKETS
+        )
+        self._responses = Counter(
+            "jaxgen_http_responses", "Answers, probes too, by HTTP status.", [*_LABEL, "status"], registry=self.registry
+        )
         self._finished = Counter(
             "jaxgen_request_success", "Requests ended.", [*_LABEL, "finished_reason"], registry=self.registry
         )
@@ -52,11 +69,16 @@ class Metrics:
         """``reason``: stop, length, abort (the caller left, or its time was up) or error."""
         self._finished.labels(self._model, reason).inc()
 
+    def count_response(self, status: int) -> None:
+        self._responses.labels(self._model, str(status)).inc()
+
 
 class RequestTimer:
-    """Latencies of one engine request that arrived at ``arrival``, a ``perf_counter`` reading."""
+    """Latencies and lengths of one engine request that arrived at ``arrival``, a ``perf_counter`` reading."""
 
-    def __init__(self, metrics: Metrics, arrival: float) -> None:
+    def __init__(self, metrics: Metrics, arrival: float, num_prompt: int) -> None:
+        self._num_prompt = num_prompt
+        self._num_generated = 0
         self._metrics = metrics
         self._arrival = arrival
         self.first: float | None = None
@@ -64,8 +86,14 @@ class RequestTimer:
         self._last: float | None = None
 
     def observe(self, event: TokenEvent) -> None:
+        if event.cached_tokens is not None:
+            self._metrics.prompt_length.observe(self._num_prompt)
+            if event.latency is not None:
+                self._metrics.queue_time.observe(event.latency.queue_seconds)
+                self._metrics.prompt_time.observe(event.latency.prompt_seconds)
         if event.token is None:
             return
+        self._num_generated += 1
         now = perf_counter()
         if self._last is None:
             self.first = now
@@ -78,6 +106,9 @@ class RequestTimer:
         self._metrics.count_finished(reason)
         if reason in ("stop", "length"):
             self._metrics.request.observe(perf_counter() - self._arrival)
+            self._metrics.answer_length.observe(self._num_generated)
+            if self.first is not None and self._last is not None:
+                self._metrics.decode_time.observe(self._last - self.first)
 
 
 class _EngineCollector(Collector):
@@ -99,6 +130,7 @@ class _EngineCollector(Collector):
         counters = {
             "prompt_tokens": ("Prompt tokens computed.", stats.prompt_tokens),
             "generation_tokens": ("Tokens generated.", stats.generation_tokens),
+            "step_tokens": ("Tokens of steps, padding included.", stats.step_tokens),
             "padded_tokens": ("Tokens of steps that were padding.", stats.padded_tokens),
             "steps": ("Steps run.", stats.steps),
             "step_seconds": ("Time spent in steps, seconds.", stats.step_seconds),
@@ -124,6 +156,11 @@ class _EngineCollector(Collector):
             gauge = GaugeMetricFamily(f"jaxgen_{name}", text, labels=_LABEL)
             gauge.add_metric(model, value)
             yield gauge
+        states = {"used": used, "cached": stats.blocks_cached, "free": stats.blocks_free - stats.blocks_cached}
+        blocks = GaugeMetricFamily("jaxgen_kv_cache_blocks_by_state", "Blocks by state.", labels=[*_LABEL, "state"])
+        for state, count in states.items():
+            blocks.add_metric([*model, state], count)
+        yield blocks
         for name, (text, value) in counters.items():
             counter = CounterMetricFamily(f"jaxgen_{name}", text, labels=_LABEL)
             counter.add_metric(model, value)

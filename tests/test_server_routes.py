@@ -21,7 +21,7 @@ from server.app import create_app
 from server.config import ServerConfig
 from tests.fakes import MODEL, says
 from tests.live_server import serve
-from tests.server_app import body, byte_by_byte, client_of, error_of, fake_engine
+from tests.server_app import TOKENIZER, body, byte_by_byte, client_of, error_of, fake_engine
 
 KEYS = ServerConfig(api_keys=("first-key", "clé-2"))
 
@@ -256,13 +256,13 @@ def test_configuration_refuses_nonsense_by_name() -> None:
 
 
 def samples(text: str) -> dict[tuple[str, str], float]:
-    """By name and finished_reason or kernels; every sample must carry the model's name."""
+    """By name and what else labels it; every sample must carry the model's name."""
     found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             assert sample.labels["model_name"] == MODEL
-            label = sample.labels.get("finished_reason") or sample.labels.get("kernels", "")
-            found[sample.name, label] = sample.value
+            labels = [value for name, value in sample.labels.items() if name not in ("model_name", "le")]
+            found[sample.name, "".join(labels)] = sample.value
     return found
 
 
@@ -273,6 +273,7 @@ def test_metrics() -> None:
         num_waiting=2,
         blocks_total=8,
         blocks_free=6,
+        blocks_cached=5,
         steps=11,
         narrow_steps=5,
         step_seconds=1.5,
@@ -281,6 +282,7 @@ def test_metrics() -> None:
         prefix_hits=64,
         prompt_tokens=100,
         generation_tokens=50,
+        step_tokens=170,
         padded_tokens=7,
         preemptions=4,
         compilations_after_ready=0,
@@ -303,6 +305,7 @@ def test_metrics() -> None:
         "kv_cache_blocks": 8,
         "prompt_tokens_total": 100,
         "generation_tokens_total": 50,
+        "step_tokens_total": 170,
         "padded_tokens_total": 7,
         "steps_total": 11,
         "narrow_steps_total": 5,
@@ -315,7 +318,16 @@ def test_metrics() -> None:
         "time_to_first_token_seconds_count": 4,
         "inter_token_latency_seconds_count": 2 + 2 * 8 + 3,
         "e2e_request_latency_seconds_count": 4,
+        "request_queue_time_seconds_count": 4,
+        "request_queue_time_seconds_sum": 4 * 0.25,
+        "request_prefill_time_seconds_sum": 4 * 0.5,
+        "request_decode_time_seconds_count": 4,
+        "request_prompt_tokens_sum": 4 * len(TOKENIZER.encode("Say")),
+        "request_generation_tokens_sum": 3 + 2 * 9 + 4,
     }
+    states = {state: value for (name, state), value in found.items() if name == "jaxgen_kv_cache_blocks_by_state"}
+    assert states == {"used": 2, "cached": 5, "free": 1}
+    assert found["jaxgen_http_responses_total", "200"] == 3
     assert {name: found[f"jaxgen_{name}", ""] for name in expected} == expected
     finished = {reason: value for (name, reason), value in found.items() if name == "jaxgen_request_success_total"}
     assert finished == {"stop": 2, "length": 2, "abort": 0, "error": 0}
