@@ -1,0 +1,135 @@
+"""The objects that callers are answered with, for /openapi.json. Answers are not made from these models: a test that
+calls every route holds them against what is answered."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+Logprob = float
+PromptLogprobs = list[dict[str, Any] | None]
+
+
+class Object(BaseModel):
+    """An object that describes itself."""
+
+
+class Version(BaseModel):
+    version: str
+
+
+class Status(BaseModel):
+    """Of a probe that succeeds."""
+
+    status: Literal["ok"]
+
+
+class Model(BaseModel):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int
+
+
+class Models(BaseModel):
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Tokens(BaseModel):
+    """``token_strs`` only where it was asked for."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] = Field(default=[])
+
+
+class Text(BaseModel):
+    prompt: str
+
+
+class PromptTokensDetails(BaseModel):
+    cached_tokens: int
+
+
+class Usage(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class CompletionLogprobs(BaseModel):
+    """Null is what a prompt's first token has."""
+
+    tokens: list[str]
+    token_logprobs: list[Logprob | None]
+    top_logprobs: list[dict[str, Logprob] | None]
+    text_offset: list[int]
+
+
+class TokenExtras(BaseModel):
+    """Only where they were asked for."""
+
+    token_ids: list[int] = Field(default=[])
+
+
+class PromptExtras(BaseModel):
+    """Only where they were asked for."""
+
+    prompt_token_ids: list[int] = Field(default=[])
+    prompt_logprobs: PromptLogprobs = Field(default=[])
+
+
+class CompletionChoice(TokenExtras, PromptExtras):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: Literal["stop", "length"]
+
+
+class Completion(BaseModel):
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+
+
+class ChatToken(BaseModel):
+    token: str
+    logprob: Logprob
+    bytes: list[int] | None
+
+
+class ChatTokenWithOthers(ChatToken):
+    top_logprobs: list[ChatToken]
+
+
+class ChatLogprobs(BaseModel):
+    content: list[ChatTokenWithOthers]
+    refusal: None
+
+
+class ChatMessage(BaseModel):
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+
+
+class ChatChoice(TokenExtras):
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: Literal["stop", "length"]
+
+
+class ChatCompletion(PromptExtras):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
