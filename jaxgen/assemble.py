@@ -20,11 +20,12 @@ from jaxgen.determinism import Scenario, Verifier
 from jaxgen.device import device_info
 from jaxgen.device_info import DeviceInfo, choose_dtype
 from jaxgen.engine import Engine
+from jaxgen.grammar import Grammars
 from jaxgen.kernels import Kernels, choose, native_dtypes, reference
 from jaxgen.memory_plan import DEFAULT_BLOCK_SIZE, cache_bytes, resolve
 from jaxgen.models import PackedParams, abstract_params
 from jaxgen.models.packing import placing
-from jaxgen.request import ModelInfo
+from jaxgen.request import EmbeddingFormat, ModelInfo, PoolingChoice
 from jaxgen.step_device import Compiled, compile_for
 from jaxgen.token_budget import TUNE_CONTEXT, TUNE_ROUNDS
 from jaxgen.tokenizer_cache import load_tokenizer
@@ -34,6 +35,7 @@ from jaxgen.wanted import DeviceMemory
 from weights.chat_template import read_chat_format
 from weights.hf_config import read_eos_token_ids
 from weights.load import DEMO, default_model, load_model_config, load_params, resolve_model
+from weights.pooling import read_pooling
 
 logger = logging.getLogger(__name__)
 
@@ -172,6 +174,7 @@ def open_engine(
     kernels: KernelChoice = "auto",
     options: EngineOptions | None = None,
     chat_template: Path | None = None,
+    pooling: PoolingChoice = "auto",
     cache_dir: Path | str | None = None,
     compilation_cache: bool = True,
     progress: bool = False,
@@ -179,9 +182,9 @@ def open_engine(
     """An engine for a model directory or hub id (None: the embedded default), not started yet.
 
     Reads configuration and tokenizer and plans memory here; loads and compiles in the engine's thread after ``start``.
-    ``chat_template``: a file; None: the model's own. ``cache_dir`` (None: the user's) keeps compiled programs, unless
-    ``compilation_cache`` is off, and more for the next start. Raises ConfigError naming what is wrong with a flag or a
-    file.
+    ``chat_template``: a file; None: the model's own. ``pooling``: of embeddings. ``cache_dir`` (None: the user's) keeps
+    compiled programs, unless ``compilation_cache`` is off, and more for the next start. Raises ConfigError naming what
+    is wrong with a flag or a file.
     """
     parts = find_parts(model, dtype=dtype, kernels=kernels, cache_dir=cache_dir)
     tokenizer = load_tokenizer(parts.directory, parts.caches.tokenizers)
@@ -199,8 +202,9 @@ def open_engine(
         parts.model.vocab_size,
         note=TINY_NOTE if model is None and parts.directory != DEMO else "",
         chat=read_chat_format(parts.directory, chat_template),
+        embedding=EmbeddingFormat(parts.model.output_size, read_pooling(parts.directory, pooling)),
     )
-    return AsyncEngine(info, tokenizer, build)
+    return AsyncEngine(info, tokenizer, build, Grammars(tokenizer, parts.model.vocab_size, eos_token_ids))
 
 
 def tune(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from jaxgen.config import ConfigError
 from jaxgen.engine import Engine
+from jaxgen.grammar import Grammars, GrammarState
 from jaxgen.request import (
     EngineDeadError,
     EngineStats,
@@ -17,11 +18,15 @@ from jaxgen.request import (
     ModelInfo,
     Request,
     RequestRefusedError,
+    SamplingParams,
     TokenEvent,
 )
 from jaxgen.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
+
+COMPILE_SECONDS = 10
+"""Longest wait for a grammar; llguidance's own limits end its work within seconds of that."""
 
 _Item = TokenEvent | Exception
 
@@ -53,6 +58,7 @@ class _Stream:
 class _Submit:
     request: Request
     stream: _Stream
+    grammar: GrammarState | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +74,12 @@ class AsyncEngine:
     is ``starting``. If it raises, or the thread ends by an error, the status is ``dead`` and says why.
     """
 
-    def __init__(self, model: ModelInfo, tokenizer: Tokenizer, build: Callable[[], Engine]):
+    def __init__(
+        self, model: ModelInfo, tokenizer: Tokenizer, build: Callable[[], Engine], grammars: Grammars | None = None
+    ):
+        """``grammars``: None: requests that have one are refused."""
         self._model = model
+        self._grammars = grammars
         self._tokenizer = tokenizer
         self._build = build
         self._inbox: deque[_Submit | _Abort] = deque()
@@ -121,8 +131,9 @@ class AsyncEngine:
 
     async def generate(self, request: Request) -> AsyncGenerator[TokenEvent, None]:
         """See EngineClient. Events are queued without bound: a slow reader holds its own tokens, at most max_tokens."""
+        grammar = await self._start_grammar(request.params)
         stream = _Stream(asyncio.get_running_loop())
-        self._send(_Submit(request, stream))
+        self._send(_Submit(request, stream, grammar))
         ended = False
         try:
             while not ended:
@@ -134,6 +145,16 @@ class AsyncEngine:
         finally:
             if not ended:
                 self._send(_Abort(request.request_id, stream))
+
+    async def _start_grammar(self, params: SamplingParams) -> GrammarState | None:
+        """Neither the event loop nor the engine waits for it."""
+        if params.grammar is None or self._grammars is None:
+            return None
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(self._grammars.start(params)), COMPILE_SECONDS)
+        except TimeoutError as error:
+            source = params.grammar.source
+            raise RequestRefusedError(f"{source}: it takes over {COMPILE_SECONDS} s to compile", source) from error
 
     def _send(self, message: _Submit | _Abort) -> None:
         with self._wake:
@@ -153,8 +174,8 @@ class AsyncEngine:
             while self._receive(engine):
                 events = engine.step()
                 # Known before the events are: who has an answer sees figures that count it.
-                self._stats = engine.stats()
-                self._busy_since = time.monotonic() if engine.has_work else None
+                before, self._stats = self._stats, engine.stats()
+                self._note_progress(moved=bool(events) or self._stats.steps > before.steps)
                 self._post(events)
             self._die("the engine has stopped")
         except BaseException as error:
@@ -181,17 +202,23 @@ class AsyncEngine:
             elif self._streams.get(message.request_id) is message.stream:
                 engine.abort(message.request_id)
                 del self._streams[message.request_id]
-        if self._busy_since is None and engine.has_work:
-            self._busy_since = time.monotonic()
         self._stats = engine.stats()
+        self._note_progress(moved=False)
         return True
+
+    def _note_progress(self, *, moved: bool) -> None:
+        """Since when requests wait for a step to finish; a wait for copies is no progress, however often it is left."""
+        if not self._stats.num_running + self._stats.num_waiting:
+            self._busy_since = None
+        elif moved or self._busy_since is None:
+            self._busy_since = time.monotonic()
 
     def _accept(self, engine: Engine, message: _Submit) -> None:
         request_id = message.request.request_id
         try:
             if request_id in self._streams:
                 raise RequestRefusedError(f"request_id {request_id!r} is in use")
-            engine.add(message.request)
+            engine.add(message.request, message.grammar)
         except Exception as error:  # whatever is wrong with one request is that request's answer
             _deliver(message.stream.loop, [(message.stream, error)])
             return

@@ -60,6 +60,11 @@ class ModelConfig:
                 f"num_key_value_heads ({self.num_kv_heads})"
             )
 
+    @property
+    def output_size(self) -> int:
+        """Numbers in a token's final hidden state."""
+        return self.hidden_size
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaConfig(ModelConfig):
@@ -85,6 +90,11 @@ class OPTConfig(ModelConfig):
     norm_affine: bool = True
     bias: bool = True
     tie_embeddings: bool = True
+
+    @property
+    def output_size(self) -> int:
+        """What the logits are made of has the width of the embedding."""
+        return self.embed_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Whether a request's tokens and log-probabilities are the same to the bit however the engine came to compute them.
+"""Whether a request's tokens, log-probabilities and embedding are the same to the bit however they were computed.
 
 Random requests are first computed one by one with nothing else in the engine and nothing cached: that is the reference.
 Then the same requests come back in other circumstances, and every event is compared by its bits.
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxgen.engine import Engine
-from jaxgen.request import MAX_LOGPROBS, FinishReason, Request, SamplingParams, TokenEvent, TokenLogprobs
+from jaxgen.request import MAX_LOGPROBS, FinishReason, Pooling, Request, SamplingParams, TokenEvent, TokenLogprobs
 
 ANSWER_TOKENS = 24
 """Tokens of a short answer; long ones have two blocks more."""
@@ -21,7 +21,7 @@ _SHARED_PREFIXES = 3
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """The first event of a request that differs from the reference."""
+    """The first event of a request, or number of an embedding, that differs from the reference."""
 
     request_id: str
     index: int
@@ -74,7 +74,8 @@ class Verifier:
         self._progress("each alone: the reference")
         for request in self._requests:
             self._reference[request.request_id] = self._alone(request, self._new_salt())
-        scenarios = [self.again, self.cached, self.together, self.among_strangers, self.continued, self.as_prompt]
+        scenarios = [self.again, self.cached, self.together, self.among_strangers]
+        scenarios += [self.continued, self.as_prompt, self.embedded]
         if self._engine.stats().offload is not None:
             scenarios.append(self.restored)
         return [scenario() for scenario in scenarios]
@@ -150,6 +151,22 @@ class Verifier:
             scenario.compare(request.request_id, expected, [_logprobs_text(found) for found in scored])
         return scenario
 
+    def embedded(self) -> Scenario:
+        """The mean of each prompt's hidden states: computed alone, and then among all requests."""
+        scenario = self._begin("embedded, all at once")
+        nothing = SamplingParams(max_tokens=0)
+        wanted = [
+            Request(f"embed-{one.request_id}", one.prompt, nothing, pooling=Pooling.MEAN) for one in self._requests
+        ]
+        alone = [self._run([(0, one)])[one.request_id] for one in wanted]
+        todo = [*wanted, *self._requests]
+        self._random.shuffle(todo)
+        found = self._run([(0, one) for one in todo])
+        for one, reference in zip(wanted, alone, strict=True):
+            scenario.compare(one.request_id, _numbers(reference), _numbers(found[one.request_id]))
+        scenario.happened["prompts cut in chunks"] = self._num_cut()
+        return scenario
+
     def restored(self) -> Scenario:
         """Each alone, twice, the others between: meanwhile its prompt has gone to the host's memory, where it is in
         any case if the cache is streamed."""
@@ -183,8 +200,11 @@ class Verifier:
         found = self._run(arrivals, aborts)
         for request in self._requests:
             self._compare(scenario, request, found[request.request_id])
+        scenario.happened["prompts cut in chunks"] = self._num_cut()
+
+    def _num_cut(self) -> int:
         budget = self._engine.config.scheduler.token_budget
-        scenario.happened["prompts cut in chunks"] = sum(len(one.prompt) > budget for one in self._requests)
+        return sum(len(one.prompt) > budget for one in self._requests)
 
     def _alone(self, request: Request, salt: str) -> list[TokenEvent]:
         return self._run([(0, replace(request, cache_salt=salt))])[request.request_id]
@@ -253,6 +273,11 @@ def _tokens(events: Sequence[TokenEvent]) -> list[int]:
 def _texts(events: Sequence[TokenEvent]) -> list[str]:
     """Each event written so that equal texts mean equal bits."""
     return [f"{event.token} {_logprobs_text(event.logprobs)} {event.finish_reason}" for event in events]
+
+
+def _numbers(events: Sequence[TokenEvent]) -> list[str]:
+    """The embedding, written so that equal texts mean equal bits."""
+    return [number.hex() for event in events for number in event.embedding or ()]
 
 
 def _logprobs_text(logprobs: TokenLogprobs | None) -> str:

@@ -10,17 +10,19 @@ import numpy as np
 
 from jaxgen.compilation import num_compilations
 from jaxgen.config import EngineConfig, ModelConfig
+from jaxgen.grammar import GrammarState, advance
+from jaxgen.latency import LatencyMeter
 from jaxgen.models import PackedParams
 from jaxgen.narrow import compare
 from jaxgen.offload.build import build_offload
-from jaxgen.request import EngineStats, FinishReason, Request, RequestRefusedError, TokenEvent
+from jaxgen.request import DeviceLostError, EngineStats, FinishReason, Request, RequestRefusedError, TokenEvent
 from jaxgen.row_state import MAX_MASKED_TOKENS
 from jaxgen.scheduler import Scheduler
 from jaxgen.sequence import Sequence
 from jaxgen.step import StepOutput
 from jaxgen.step_device import Compiled, compile_for, make_device, start_device
 from jaxgen.step_events import EventMaker
-from jaxgen.step_plan import StepPlan
+from jaxgen.step_plan import Outcome, StepPlan
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +61,8 @@ class Engine:
         self.config = config
         self._eos_token_ids = eos_token_ids
         self._device = make_device(model, config, params, compiled or compile_for(model, config))
-        self._events = EventMaker()
+        self._latencies = LatencyMeter()
+        self._events = EventMaker(self._latencies)
         self._seeds = random.Random(config.seed)
         self._arrivals = count()
         self._answered: list[TokenEvent] = []
@@ -73,23 +76,27 @@ class Engine:
         self._scheduler = Scheduler(config.scheduler, config.cache, tier=tier)
         self._compilations_at_ready = num_compilations()
 
-    def add(self, request: Request) -> None:
-        """Accept a request; its events come from ``step``.
+    def add(self, request: Request, grammar: GrammarState | None = None) -> None:
+        """Accept a request; its events come from ``step``. ``grammar``: the beginning of its grammar, if it has one.
 
         Raises RequestRefusedError, naming field and limit, for one that can never run.
         """
         self._check(request)
+        if grammar is None and request.params.grammar is not None:
+            raise RequestRefusedError("grammar: this engine was not given a tokenizer to follow it with")
         seed = request.params.seed
         sequence = Sequence(
             request,
             eos_token_ids=self._eos_token_ids,
             arrival=next(self._arrivals),
             seed=self._seeds.getrandbits(63) if seed is None else seed,
+            grammar=grammar,
         )
-        if request.params.max_tokens == 0 and request.params.prompt_logprobs is None:
+        if request.params.max_tokens == 0 and not request.wants_every_token:
             self._answered.append(TokenEvent(request.request_id, finish_reason=FinishReason.LENGTH))
             return
         self._scheduler.add(sequence)
+        self._latencies.arrive(request.request_id, time.perf_counter())
 
     def abort(self, request_id: str) -> bool:
         """Drop a request and free what it holds; False if there is none. It gets no further event."""
@@ -106,12 +113,14 @@ class Engine:
 
         So the device goes on while the host reads, and the events of a request's first step come from the second call;
         from the first where a step is done when it has been dispatched, because its context is streamed.
-        A step that raises ends the requests it may concern, all that run, with ERROR.
+        A step that raises ends the requests it may concern, all that run, with ERROR. Raises DeviceLostError if the
+        device does not run any more.
         """
         started = time.perf_counter()
         events, self._answered = self._answered, []
         before, self._in_flight = self._in_flight, None
         waited = 0.0
+        plan = StepPlan(())
         try:
             plan = self._plan()
             if plan.chunks:
@@ -129,7 +138,8 @@ class Engine:
                 waited += time.perf_counter() - waiting
                 events += self._read(before)
         except Exception as error:  # whatever a device raises: the engine must go on
-            logger.exception("a step failed")
+            dispatched_before = "none" if before is None else before.plan.describe()
+            logger.exception("a step failed: %s; under way: %s", plan.describe(), dispatched_before)
             events += self._fail(error)
         self._counters.host_seconds += time.perf_counter() - started - waited
         return events
@@ -162,6 +172,7 @@ class Engine:
         self.offload.mover.start(plan)
         if not plan.chunks:
             self._device.load(plan)
+            self._latencies.admit(plan, time.perf_counter())
         return plan
 
     def _wait_for_copies(self) -> float:
@@ -176,7 +187,7 @@ class Engine:
 
     def _warm_up(self) -> None:
         """Run each program once, and find out whether the narrow one may be used."""
-        self._device.run(StepPlan((), ()))
+        self._device.run(StepPlan(()))
         self._device.wait()
         if self.config.narrow_width is not None:
             verdict = compare(self._device, self.model, self.config)
@@ -197,22 +208,55 @@ class Engine:
         tokens = np.asarray(step.output.tokens)
         self._events.read(step.plan, step.output)
         now = time.perf_counter()
-        self._count(step, now - max(step.dispatched, self._last_read))
+        self._count(step, max(step.dispatched, self._last_read), now)
         self._last_read = now
         sampled = [int(tokens[i]) for i, chunk in enumerate(step.plan.chunks) if chunk.samples]
-        return [self._events.make(outcome) for outcome in self._scheduler.complete(step.plan, sampled)]
+        outcomes = self._scheduler.complete(step.plan, sampled)
+        return [self._events.make(outcome, now) for outcome in outcomes] + self._follow_grammars(outcomes)
+
+    def _follow_grammars(self, outcomes: list[Outcome]) -> list[TokenEvent]:
+        """Brings grammars up to the tokens that have come. Returns the ends of requests for which that failed."""
+        taken = [
+            (outcome.sequence.grammar, outcome.token)
+            for outcome in outcomes
+            if outcome.sequence.grammar is not None and outcome.token is not None and outcome.finish_reason is None
+        ]
+        advance(taken)
+        events = []
+        for sequence in [outcome.sequence for outcome in outcomes]:
+            if sequence.grammar is not None and sequence.grammar.error is not None:
+                self.abort(sequence.request_id)
+                message = f"its grammar could not be followed any further: {sequence.grammar.error}"
+                events.append(TokenEvent(sequence.request_id, finish_reason=FinishReason.ERROR, error=message))
+        return events
 
     def _fail(self, error: Exception) -> list[TokenEvent]:
         """The failed step owned cache and rows; nothing in them can be trusted, or even be alive."""
         self._in_flight = None
         failed = self._scheduler.fail()
-        self._device.reset()
+        self._recover(error)
         if self.offload is not None:
             self.offload.mover.fail()
         for sequence in failed:
             self._events.forget(sequence.request_id)
         message = f"the step that computed this request failed: {type(error).__name__}"
         return [TokenEvent(s.request_id, finish_reason=FinishReason.ERROR, error=message) for s in failed]
+
+    def _recover(self, failure: Exception) -> None:
+        """Reset the device and prove that it still runs.
+
+        An error that CUDA keeps for the life of a process (a fault of an address, of memory or of the bus) arrives as
+        the same INTERNAL error as one of a single step, so a step without work tells them apart, not the message.
+        """
+        try:
+            self._device.reset()
+            self._device.run(StepPlan(()))
+            self._device.wait()
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+            raise DeviceLostError(
+                f"after {type(failure).__name__} in a step the device runs no other: {what}"
+            ) from error
 
     def _check(self, request: Request) -> None:
         params, vocab = request.params, self.model.vocab_size
@@ -230,21 +274,23 @@ class Engine:
         if len(params.logit_bias) > limit:
             raise RequestRefusedError(f"logit_bias has {len(params.logit_bias)} entries, the limit is {limit}")
 
-    def _count(self, step: _InFlight, seconds: float) -> None:
-        """``seconds``: what the step took, from its start or the end of the one before it."""
-        counters, plan = self._counters, step.plan
+    def _count(self, step: _InFlight, began: float, ended: float) -> None:
+        """``began``: when the step was dispatched, or the one before it was read, if that was later."""
+        counters, plan, seconds = self._counters, step.plan, ended - began
         narrow = self._device.uses_narrow(plan)
-        width = self.config.narrow_width if narrow else None
+        width = (self.config.narrow_width if narrow else None) or self.config.scheduler.token_budget
         counters.steps += 1
         counters.narrow_steps += narrow
         counters.step_seconds += seconds
         counters.generation_tokens += plan.num_samples
-        counters.padded_tokens += (width or self.config.scheduler.token_budget) - plan.num_tokens
+        counters.padded_tokens += width - plan.num_tokens
+        self._latencies.count(plan, began, width)
         if self.offload is not None and not narrow:
             self.offload.meter.observe_step(seconds, plan.num_positions, step.projected)
         for chunk in plan.chunks:
             if chunk.start < chunk.sequence.num_prompt:
                 counters.prompt_tokens += min(chunk.end, chunk.sequence.num_prompt) - chunk.start
+                self._latencies.count_prompt_chunk(chunk.sequence.request_id)
 
 
 @dataclass

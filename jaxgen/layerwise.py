@@ -54,7 +54,7 @@ class LayerPrograms:
     group: int
     kernels: Kernels
     temporary_bytes: int
-    """Of the program that takes most, beside its arguments and what it returns."""
+    """Of the program that takes most, beside its arguments."""
 
 
 def take_apart(
@@ -116,7 +116,8 @@ def compile_layers(
         projecting = lowered.compile()
     programs = [gather, scatter, *([projecting] if keep_inputs else [])]
     programs += [program for of_width in widths.values() for program in vars(of_width).values()]
-    temporary_bytes = max(program.memory_analysis().temp_size_in_bytes for program in programs)
+    found = [program.memory_analysis() for program in programs]
+    temporary_bytes = max(m.temp_size_in_bytes + m.output_size_in_bytes - m.alias_size_in_bytes for m in found)
     return LayerPrograms(widths, gather, scatter, projecting, make_pool, group, kernels, temporary_bytes)
 
 

@@ -1,7 +1,7 @@
 """LLM: the engine inside a program."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -9,9 +9,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from jaxgen.assemble import open_engine
 from jaxgen.config import DType, EngineOptions, KernelChoice
-from jaxgen.request import FinishReason, Request, SamplingParams, TokenEvent
+from jaxgen.pooling import unit_vector
+from jaxgen.request import FinishReason, Pooling, PoolingChoice, Request, SamplingParams, TokenEvent
 
 Prompt = str | Sequence[int]
 
@@ -41,6 +45,7 @@ class LLM:
         *,
         dtype: DType | Literal["auto"] = "auto",
         kernels: KernelChoice = "auto",
+        pooling: PoolingChoice = "auto",
         cache_dir: Path | str | None = None,
         compilation_cache: bool = True,
         progress: bool = False,
@@ -52,6 +57,7 @@ class LLM:
             dtype=dtype,
             kernels=kernels,
             options=EngineOptions(**options),
+            pooling=pooling,
             cache_dir=cache_dir,
             compilation_cache=compilation_cache,
             progress=progress,
@@ -77,15 +83,21 @@ class LLM:
         step fails; the other requests of the call are then aborted.
         """
 
-        async def complete_all() -> list[Completion]:
-            try:
-                async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(self._complete(prompt, params)) for prompt in prompts]
-            except ExceptionGroup as errors:
-                raise errors.exceptions[0] from None  # the one that ended the others
-            return [task.result() for task in tasks]
+        return _run_to_end(_all(self._complete(prompt, params) for prompt in prompts))
 
-        return _run_to_end(complete_all())
+    def embed(self, prompts: Sequence[Prompt], *, dimensions: int | None = None) -> npt.NDArray[np.float32]:
+        """Vectors of length 1 [len(prompts), dimensions], pooled as the model says; None: all numbers it has.
+
+        A prompt is a string or token ids. Raises ValueError for more dimensions than there are, and what ``generate``
+        raises.
+        """
+        found = self.engine.model.embedding
+        assert found is not None, "all models that can be loaded have one"
+        dimensions = found.size if dimensions is None else dimensions
+        if not 1 <= dimensions <= found.size:
+            raise ValueError(f"dimensions must be between 1 and {found.size}, not {dimensions}")
+        vectors = _run_to_end(_all(self._embed(prompt, dimensions, found.pooling) for prompt in prompts))
+        return np.array(vectors, np.float32).reshape(len(vectors), dimensions)
 
     async def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncGenerator[str, None]:
         """Pieces of the answer's text as they come. Leaving the iteration early aborts the request."""
@@ -93,6 +105,17 @@ class LLM:
             async for text, _ in pieces:
                 if text:
                     yield text
+
+    async def _embed(self, prompt: Prompt, dimensions: int, pooling: Pooling) -> npt.NDArray[np.float32]:
+        request = Request(f"llm-{next(self._ids)}", self._tokens(prompt), SamplingParams(max_tokens=0), pooling=pooling)
+        async with aclosing(self.engine.generate(request)) as events:
+            event = await anext(events)  # the only one
+        if event.embedding is None:
+            raise RuntimeError(event.error)
+        return unit_vector(event.embedding, dimensions)
+
+    def _tokens(self, prompt: Prompt) -> tuple[int, ...]:
+        return tuple(self.engine.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
 
     async def _complete(self, prompt: Prompt, params: SamplingParams | None) -> Completion:
         texts: list[str] = []
@@ -112,7 +135,7 @@ class LLM:
         """Each event with the text that became certain by it, up to a stop string."""
         params = params or SamplingParams()
         tokenizer = self.engine.tokenizer
-        ids = tuple(tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+        ids = self._tokens(prompt)
         text = tokenizer.text_stream(prompt=ids, stop=params.stop, min_tokens=params.min_tokens)
         async with aclosing(self.engine.generate(Request(f"llm-{next(self._ids)}", ids, params))) as events:
             async for event in events:
@@ -126,6 +149,16 @@ class LLM:
                 yield piece, event
                 if text.stopped:
                     return
+
+
+async def _all[T](works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Their results; if one fails the others are cancelled, and its error is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None  # the one that ended the others
+    return [task.result() for task in tasks]
 
 
 def _run_to_end[T](work: Coroutine[Any, Any, T]) -> T:

@@ -101,8 +101,8 @@ def _timed(device: StepDevice, plan: StepPlan, *, narrow: bool) -> tuple[StepOut
 
 
 def _same_bits(one: StepOutput, other: StepOutput, num_rows: int) -> bool:
-    """Whether tokens and log-probabilities of the first rows agree to the bit."""
-    found, expected = (jax.tree.leaves((output.tokens, output.logprobs)) for output in (one, other))
+    """Whether tokens, log-probabilities and hidden states of the first rows, a token each, agree to the bit."""
+    found, expected = (jax.tree.leaves((output.tokens, output.logprobs, output.hidden)) for output in (one, other))
     return all(
         np.asarray(a)[:num_rows].tobytes() == np.asarray(b)[:num_rows].tobytes()
         for a, b in zip(found, expected, strict=True)

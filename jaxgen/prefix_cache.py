@@ -42,8 +42,8 @@ class PrefixCache:
         self._tokens = Struct(f"<{block_size}i")
 
     def may_look_up(self, sequence: Sequence) -> bool:
-        """Whether what is cached is of use to it: log-probabilities of its prompt need every token computed."""
-        return self.enabled and sequence.params.prompt_logprobs is None
+        """Whether what is cached is of use to it."""
+        return self.enabled and not sequence.request.wants_every_token
 
     def look_up(self, sequence: Sequence) -> list[int]:
         """The longest chain of blocks that hold the K and V of its first tokens.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import batched
 from typing import Any
 
 import jax
@@ -12,7 +13,18 @@ from jaxgen.kernels import REFERENCE, Kernels
 from jaxgen.kv_cache import KVCache, init_cache
 from jaxgen.models import graph_of
 from jaxgen.models.packing import abstract_packed_params
-from jaxgen.row_state import RowLoader, RowState, has_penalties, init_rows, load_penalties, load_row, row_layout
+from jaxgen.row_state import (
+    MASKS_AT_ONCE,
+    RowLoader,
+    RowState,
+    has_penalties,
+    init_rows,
+    load_allowed,
+    load_penalties,
+    load_row,
+    mask_words,
+    row_layout,
+)
 from jaxgen.step import Step, StepOutput, make_step
 from jaxgen.step_batch import batch_layout
 from jaxgen.step_plan import StepPlan
@@ -29,19 +41,25 @@ class RowPrograms:
 
     load_row: Callable[..., RowState]
     load_penalties: Callable[..., RowState]
+    load_allowed: Callable[..., RowState]
 
     def load(self, rows: RowState, plan: StepPlan, loader: RowLoader) -> RowState:
-        """The rows with those that the plan admits."""
+        """The rows with those that the plan admits, and with what those may sample that are under a grammar."""
         for sequence in plan.admitted:
             rows = self.load_row(rows, loader.words(sequence))
             if has_penalties(sequence.params):
                 rows = self.load_penalties(rows, *loader.penalties(sequence))
+        for sequences in batched(plan.constrained, MASKS_AT_ONCE):
+            rows = self.load_allowed(rows, *loader.allowed(sequences))
         return rows
 
 
 @dataclass(frozen=True)
 class CompiledStep:
-    """The one step, what loads a row's state before it, and what XLA says of the step's memory, in bytes."""
+    """The one step, what loads a row's state before it, and what XLA says of the step's memory, in bytes.
+
+    ``temporary_bytes``: beside parameters, cache and rows, while the output of the step before has not been read.
+    """
 
     run: CompiledProgram
     narrow: CompiledProgram | None
@@ -62,7 +80,7 @@ def compile_step(model: ModelConfig, config: EngineConfig, kernels: Kernels = RE
         narrow,
         compile_rows(model, config),
         kernels,
-        memory.temp_size_in_bytes,
+        memory.temp_size_in_bytes + 2 * (memory.output_size_in_bytes - memory.alias_size_in_bytes),
         memory.alias_size_in_bytes,
     )
 
@@ -74,9 +92,12 @@ def compile_rows(model: ModelConfig, config: EngineConfig) -> RowPrograms:
     seen = jax.ShapeDtypeStruct((model.vocab_size,), jnp.bool_)
     counts = jax.ShapeDtypeStruct((model.vocab_size,), jnp.int32)
     index = jax.ShapeDtypeStruct((), jnp.int32)
+    indices = jax.ShapeDtypeStruct((MASKS_AT_ONCE,), jnp.int32)
+    allowed = jax.ShapeDtypeStruct((MASKS_AT_ONCE, mask_words(model.vocab_size)), jnp.int32)
     return RowPrograms(
         jax.jit(load_row, donate_argnums=0).lower(rows, row).compile(),
         jax.jit(load_penalties, donate_argnums=0).lower(rows, index, counts, seen).compile(),
+        jax.jit(load_allowed, donate_argnums=0).lower(rows, indices, allowed).compile(),
     )
 
 

@@ -25,9 +25,34 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
+class Pooling(StrEnum):
+    """What of a prompt's final hidden states is its embedding: their mean, that of its last token, or of its first."""
+
+    MEAN = "mean"
+    LAST = "last"
+    CLS = "cls"
+
+
+PoolingChoice = Literal["auto", "mean", "last", "cls"]
+"""auto: as the model says."""
+POOLING_CHOICES: tuple[PoolingChoice, ...] = ("auto", "mean", "last", "cls")
+
+
 def _require(ok: bool, message: str) -> None:
     if not ok:
         raise ValueError(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What the text of an answer must be: llguidance's dialect of Lark, with a rule ``start``, or GBNF, which is
+    llama.cpp's notation.
+
+    ``source``: what it was made from, which errors name.
+    """
+
+    text: str
+    source: str = "grammar"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +63,8 @@ class SamplingParams:
     frequency penalties (output only), logit_bias, temperature, min_p, top_k, top_p (over what top_k kept,
     renormalised). temperature 0 is greedy. ``logprobs`` are those of the raw model, before all of this.
     ``top_k`` 0 means off. ``stop`` strings are acted on by whoever turns tokens into text, not by the engine.
+    Tokens that the ``grammar`` does not allow are never chosen; where it allows nothing but the end, ``min_tokens``
+    yields to it.
     """
 
     max_tokens: int = 16
@@ -56,6 +83,7 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         _require(self.max_tokens >= 0, f"max_tokens must be 0 or more, not {self.max_tokens}")
@@ -88,6 +116,10 @@ class SamplingParams:
             f"seed must fit in 64 bits, not {self.seed}",
         )
         _require(all(self.stop), "stop must not contain an empty string")
+        _require(
+            self.grammar is None or not self.ignore_eos,
+            "ignore_eos cannot go with a grammar, which ends where the end-of-sequence token is all that it allows",
+        )
         for name in ("logprobs", "prompt_logprobs"):
             count: int | None = getattr(self, name)
             _require(
@@ -109,7 +141,9 @@ def choice_seed(seed: int, choice: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One prompt to be continued. ``request_id`` is unique among the requests that live.
+    """One prompt to be continued, or pooled. ``request_id`` is unique among the requests that live.
+
+    With ``pooling`` it generates nothing (max_tokens 0), and its last event has the prompt's embedding.
 
     Requests share cached prefixes only within one ``cache_salt``; those without one share among themselves. A cached
     prefix shows in the time to the first token, so tenants who must not learn each other's prompts get salts.
@@ -119,10 +153,22 @@ class Request:
     prompt: tuple[int, ...]
     params: SamplingParams
     cache_salt: str | None = None
+    pooling: Pooling | None = None
+    latency: bool = False
+    """Whether each of its events is to say where its time went."""
 
     def __post_init__(self) -> None:
         _require(len(self.prompt) > 0, "prompt must have at least one token")
         _require(self.cache_salt != "", "cache_salt must not be empty")
+        _require(
+            self.pooling is None or self.params.max_tokens == 0,
+            f"max_tokens must be 0 with pooling, which generates nothing, not {self.params.max_tokens}",
+        )
+
+    @property
+    def wants_every_token(self) -> bool:
+        """Whether it asks for something of each token of its prompt, so that none may come from a cache."""
+        return self.pooling is not None or self.params.prompt_logprobs is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +179,25 @@ class TokenLogprobs:
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """Where a request's time went, seconds by the engine's clock, up to an event of it."""
+
+    queue_seconds: float
+    """From its arrival to the start of its first step, or of copies from the host's memory for it."""
+    prompt_seconds: float
+    """From there to its first token."""
+    decode_seconds: float
+    """From there to this event."""
+    prompt_chunks: int
+    """Pieces in which its prompt was computed; those computed again after a preemption count again."""
+    steps: int
+    """From its first to this event's."""
+    padding_share: float
+    """Of the tokens of these steps, 0 to 1."""
+    preemptions: int
 
 
 @dataclass(slots=True)  # not frozen: that makes its birth, once for every token, three times as long
@@ -151,31 +216,60 @@ class TokenEvent:
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     finish_reason: FinishReason | None = None
     error: str | None = None
+    embedding: tuple[float, ...] | None = None
+    """The prompt's pooled final hidden states, not normalised; on the last event of a request with ``pooling``."""
     cached_tokens: int | None = None
     """Prompt tokens that the prefix cache already had; on the first event that comes from a step."""
+    latency: Latency | None = field(default=None, compare=False)
+    """On the first and the last event that come from steps; on all if the request asked for it. Not compared: events of
+    two runs are equal if they say the same of the request."""
 
 
 class RequestRefusedError(ValueError):
-    """The engine can never run this request; the message names the field and the limit."""
+    """The engine can never run this request; the message names the field and the limit, ``param`` the field again."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class EngineDeadError(RuntimeError):
     """The engine has stopped and takes no more requests."""
 
 
+class DeviceLostError(RuntimeError):
+    """After a step that failed the device runs no other: only another process can have it back."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChatFormat:
-    """How conversations become text: a Jinja template, and the special tokens that it may name (bos_token, ...)."""
+    """How conversations become text: a Jinja template, and the special tokens that it may name (bos_token, ...).
+
+    ``tool_template``: the one for conversations with tools, where that is another.
+    """
 
     template: str
     special_tokens: dict[str, str]
+    tool_template: str | None = None
+
+    def template_for(self, *, tools: bool) -> str:
+        return self.tool_template or self.template if tools else self.template
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingFormat:
+    """What the embeddings of a model are: ``size`` numbers, pooled in the way that it was made for."""
+
+    size: int
+    pooling: Pooling
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """What a face must know of the model to check a request; ``note``: what its users should be told of it.
 
-    ``chat`` None: it was not made for conversations, or does not say how they are written.
+    ``chat`` None: it was not made for conversations, or does not say how they are written. ``embedding`` None: it gives
+    none.
     """
 
     name: str
@@ -183,6 +277,7 @@ class ModelInfo:
     vocab_size: int
     note: str = ""
     chat: ChatFormat | None = None
+    embedding: EmbeddingFormat | None = None
 
 
 @dataclass(frozen=True, slots=True)

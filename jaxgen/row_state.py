@@ -3,6 +3,7 @@
 The scheduler gives each running sequence a row; a step names the rows that its chunks belong to.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import jax
@@ -21,6 +22,9 @@ from jaxgen.sequence import Sequence
 MAX_MASKED_TOKENS = 128
 """Room for the EOS and stop tokens of one row, which are masked while it is below min_tokens."""
 
+MASKS_AT_ONCE = 8
+"""Rows whose allowed tokens are loaded by one call."""
+
 _WORD = 0xFFFFFFFF
 
 
@@ -35,6 +39,8 @@ class RowState:
     params: Int32[Leaf, "S1 P"]
     """Each row's RowParams, in the words of ``row_layout``."""
     penalties: PenaltyState
+    allowed: Int32[Leaf, "S V32"]
+    """Tokens that the next of a constrained row may be: a bit for each, those of 32 tokens in a word, lowest first."""
 
 
 def row_layout(config: EngineConfig) -> Layout:
@@ -54,7 +60,13 @@ def init_rows(config: EngineConfig, vocab_size: int) -> RowState:
         jnp.zeros(S, jnp.int32),
         jnp.tile(_neutral(row_layout(config), vocab_size), (S + 1, 1)),
         init_penalties(S, vocab_size),
+        jnp.zeros((S, mask_words(vocab_size)), jnp.int32),
     )
+
+
+def mask_words(vocab_size: int) -> int:
+    """Words that hold a bit for each token."""
+    return -(-vocab_size // 32)
 
 
 def load_row(state: RowState, words: Int32[Array, "W"]) -> RowState:
@@ -73,6 +85,11 @@ def load_penalties(
     return replace(state, penalties=penalties)
 
 
+def load_allowed(state: RowState, rows: Int32[Array, "8"], allowed: Int32[Array, "8 V32"]) -> RowState:
+    """The state with what some rows may sample next; S stands for no row. Meant to be jitted with the state donated."""
+    return replace(state, allowed=state.allowed.at[rows].set(allowed, mode="drop"))
+
+
 class RowLoader:
     """Packs what the device must know of a sequence that was just admitted."""
 
@@ -80,6 +97,7 @@ class RowLoader:
         self._layout = row_layout(config)
         self._neutral = _neutral(self._layout, vocab_size)
         self._num_blocks = blocks_per_sequence(config)
+        self._num_rows = config.scheduler.max_num_seqs
         self._vocab_size = vocab_size
         self.num_words = 1 + self._num_blocks + self._layout.size
 
@@ -101,6 +119,16 @@ class RowLoader:
         seen[prompt] = True
         return np.array(sequence.row, np.int32), counts, seen
 
+    def allowed(self, sequences: Iterable[Sequence]) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and masks, as ``load_allowed`` takes them, of MASKS_AT_ONCE sequences under grammars at most."""
+        rows = np.full(MASKS_AT_ONCE, self._num_rows, np.int32)
+        masks = np.zeros((MASKS_AT_ONCE, mask_words(self._vocab_size)), np.int32)
+        for index, sequence in enumerate(sequences):
+            assert sequence.row is not None, "held by every running sequence"
+            assert sequence.grammar is not None, "asked of those that have one"
+            rows[index], masks[index] = sequence.row, sequence.grammar.mask
+        return rows, masks
+
     def _fill(self, row: dict[str, np.ndarray], sequence: Sequence) -> None:
         params = sequence.params
         row["temperature"][()] = params.temperature
@@ -114,7 +142,8 @@ class RowLoader:
         row["seed"][:] = (sequence.seed >> 32) & _WORD, sequence.seed & _WORD
         row["bias_tokens"][: len(params.logit_bias)] = list(params.logit_bias)
         row["bias_values"][: len(params.logit_bias)] = list(params.logit_bias.values())
-        if params.min_tokens:
+        row["constrained"][()] = sequence.grammar is not None
+        if params.min_tokens and sequence.grammar is None:  # a grammar's state sees to it
             masked = (frozenset() if params.ignore_eos else sequence.eos_token_ids) | set(params.stop_token_ids)
             row["masked_tokens"][: len(masked)] = sorted(masked)
             row["masked_until"][()] = sequence.num_prompt + params.min_tokens

@@ -69,6 +69,8 @@ class RowParams:
     masked_until: Int32[Leaf, "R"]
     counted_from: Int32[Leaf, "R"]
     """Tokens from this position on are counted for penalties when they are computed; earlier ones were loaded."""
+    constrained: Int32[Leaf, "R"]
+    """1: only tokens that a grammar allows; see ``keep_allowed``."""
 
     @classmethod
     def fields(cls, max_bias: int, max_masked: int) -> dict[str, Field]:
@@ -76,7 +78,7 @@ class RowParams:
         shapes = {"seed": (2,), "masked_tokens": (max_masked,)} | dict.fromkeys(
             ("bias_tokens", "bias_values"), (max_bias,)
         )
-        integers = {"top_k", "bias_tokens", "masked_tokens", "masked_until", "counted_from"}
+        integers = {"top_k", "bias_tokens", "masked_tokens", "masked_until", "counted_from", "constrained"}
         types = dict.fromkeys(integers, np.int32) | {"seed": np.uint32}
         return {name: (shapes.get(name, ()), types.get(name, np.float32)) for name in cls.__dataclass_fields__}
 
@@ -113,6 +115,22 @@ def sample(
 
     tokens: Array = jax.lax.cond(jnp.any(sampled), draw, lambda: greedy)
     return tokens
+
+
+def keep_allowed(
+    logits: Float[Array, "R V"], allowed: Int32[Array, "S V32"], rows: Int32[Array, "R"], constrained: Int32[Leaf, "R"]
+) -> Float[Array, "R V"]:
+    """Logits with -inf for tokens that are not in ``allowed``, bit i of word w being token 32 * w + i, in constrained
+    rows. ``rows`` are those of ``allowed`` that belong to the sequences."""
+
+    def keep() -> Array:
+        words = allowed.at[rows].get(mode="fill", fill_value=0)
+        bits = (words[:, :, None] >> jnp.arange(32)) & 1
+        may = bits.reshape(len(rows), -1)[:, : logits.shape[1]] == 1
+        return jnp.where(may | (constrained == 0)[:, None], logits, -jnp.inf)
+
+    kept: Array = jax.lax.cond(jnp.any(constrained != 0), keep, lambda: logits)
+    return kept
 
 
 def token_logprobs(

@@ -41,7 +41,8 @@ class Scheduler:
 
     If anything runs or waits, the plan is not empty. Every running sequence is in every plan: decodes leave the budget
     a token (max_num_seqs <= token_budget), and one prompt at most is partly computed, since none is admitted after one
-    that the budget cuts.
+    that the budget cuts. Only a sequence under a grammar sits out while its last token is in flight, since what may
+    follow depends on it; a plan is empty where all that run do so.
 
     With a ``tier``, blocks found in host memory come from there while the steps go on. A sequence that waits for them
     has no chunk, so a plan may be empty, several prompts may be partly computed, and the oldest takes the budget first.
@@ -124,7 +125,7 @@ class Scheduler:
         self._waiting.append(sequence)
 
     def schedule(self) -> StepPlan:
-        """Plans the next step and counts it as computed; empty only when nothing runs or waits. May preempt.
+        """Plans the next step and counts it as computed; empty when there is nothing that can be computed. May preempt.
 
         Raises RuntimeError when two plans are in flight.
         """
@@ -233,6 +234,8 @@ class Scheduler:
         for sequence in tuple(self._running):
             if sequence.row is None:
                 break  # preempted, and so is every younger one
+            if sequence.waits_for_token:
+                continue
             if sequence.num_uncomputed > 1 or sequence.restore is not None:
                 partly_computed.append(sequence)
             elif sequence.num_computed < len(sequence.block_table) * self._block_size or self._grow(sequence):

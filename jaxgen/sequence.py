@@ -4,6 +4,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from jaxgen.grammar import GrammarState
 from jaxgen.request import FinishReason, Request, SamplingParams
 
 
@@ -21,7 +22,8 @@ class Sequence:
     """One request on its way. Made WAITING; from ``Scheduler.add`` on only the scheduler changes it.
 
     ``eos_token_ids`` are the model's end-of-sequence tokens. ``arrival`` is the order of coming: smaller is older.
-    ``seed`` is the seed in effect, the request's own or one drawn for it.
+    ``seed`` is the seed in effect, the request's own or one drawn for it. ``grammar`` is where it stands in its
+    request's grammar; whoever reads its tokens keeps it up with them.
     """
 
     request: Request
@@ -29,6 +31,7 @@ class Sequence:
     eos_token_ids: frozenset[int]
     arrival: int
     seed: int
+    grammar: GrammarState | None = field(default=None, repr=False)
     status: SequenceStatus = field(init=False, default=SequenceStatus.WAITING)
     tokens: list[int] = field(init=False, repr=False)
     """The prompt and what was generated and has arrived; it only grows."""
@@ -99,6 +102,11 @@ class Sequence:
     def waits_for_host(self) -> bool:
         """Nothing of it can be computed before its blocks have come from the host."""
         return self.restore is not None and self.num_computed == self.restore.start
+
+    @property
+    def waits_for_token(self) -> bool:
+        """Its last token has not arrived, and what may follow depends on it."""
+        return self.grammar is not None and self.num_pending > 0
 
     @property
     def is_decode(self) -> bool:

@@ -15,7 +15,7 @@ from jaxgen.models import Graph, Model, PackedParams, bind
 from jaxgen.penalties import count_output
 from jaxgen.request import MAX_LOGPROBS
 from jaxgen.row_state import RowState
-from jaxgen.sampling import RowParams, sample, token_logprobs
+from jaxgen.sampling import RowParams, keep_allowed, sample, token_logprobs
 from jaxgen.step_batch import StepBatch, unpack
 
 
@@ -49,6 +49,9 @@ class StepOutput:
     """Of ``tokens``; zeros unless the batch wants them."""
     prompt_logprobs: Logprobs
     """Of ``batch.prompt_targets``, one entry per token; zeros where there is no target."""
+    hidden: Float[Leaf, "T D"]
+    """Final hidden states of the batch's tokens, which the host reads only where it pools them; nothing to read in
+    those of padding."""
 
 
 Step = Callable[[PackedParams, KVCache, RowState, Int[Array, "W"]], tuple[KVCache, RowState, StepOutput]]
@@ -82,7 +85,8 @@ def choose_tokens(
     last = jnp.maximum(batch.query_starts[1:] - 1, 0)
     logits = model.logits(hidden[last], batch.num_rows)
     chosen = RowParams(**row_layout.split(rows.params[batch.rows]))
-    tokens = sample(logits, chosen, rows.penalties, batch.rows, batch.context_lens)
+    possible = keep_allowed(logits, rows.allowed, batch.rows, chosen.constrained)
+    tokens = sample(possible, chosen, rows.penalties, batch.rows, batch.context_lens)
     rows = replace(rows, last_tokens=rows.last_tokens.at[batch.rows].set(tokens, mode="drop"))
     R, T = len(last), len(batch.tokens)
     logprobs = lax.cond(
@@ -95,7 +99,7 @@ def choose_tokens(
         lambda: _prompt_logprobs(model, hidden, batch.prompt_targets, vocab_size, tile=min(R, T)),
         lambda: Logprobs.zeros(T, vocab_size),
     )
-    return rows, StepOutput(tokens, logprobs, prompt_logprobs)
+    return rows, StepOutput(tokens, logprobs, prompt_logprobs, hidden)
 
 
 def count_tokens(rows: RowState, row_layout: Layout, batch: StepBatch) -> RowState:

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from jaxgen.latency import LatencyMeter
+from jaxgen.pooling import Pool
 from jaxgen.request import TokenEvent, TokenLogprobs
 from jaxgen.sequence import Chunk
 from jaxgen.step import Logprobs, StepOutput
@@ -29,9 +31,11 @@ class _HostLogprobs:
 
 @dataclass
 class EventMaker:
-    """Collects a prompt's log-probabilities over its chunks and hands them out with the request's first event."""
+    """Collects what is asked of a prompt's tokens over its chunks and hands it out with the request's first event."""
 
+    latencies: LatencyMeter
     _prompt: dict[str, list[TokenLogprobs | None]] = field(default_factory=dict)
+    _pools: dict[str, Pool] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
     _logprobs: _HostLogprobs | None = None
 
@@ -43,13 +47,19 @@ class EventMaker:
         wanting = [
             (chunk, int(start)) for chunk, start in zip(plan.chunks, starts, strict=False) if self._wants_prompt(chunk)
         ]
-        if wanting:
+        scored = [one for one in wanting if one[0].sequence.params.prompt_logprobs is not None]
+        if scored:
             found = _HostLogprobs.fetch(output.prompt_logprobs)
-            for chunk, start in wanting:
+            for chunk, start in scored:
                 self._collect(chunk, start, found)
+        pooled = [one for one in wanting if one[0].sequence.request.pooling is not None]
+        if pooled:
+            hidden = np.asarray(output.hidden)
+            for chunk, start in pooled:
+                self._pool(chunk, hidden[start : start + chunk.length])
 
-    def make(self, outcome: Outcome) -> TokenEvent:
-        """The event of one outcome of the plan read last."""
+    def make(self, outcome: Outcome, now: float) -> TokenEvent:
+        """The event of one outcome of the plan read last; ``now``: when it was read, by the clock of the steps."""
         sequence = outcome.sequence
         params, request_id = sequence.params, sequence.request_id
         logprobs = None
@@ -57,7 +67,10 @@ class EventMaker:
             logprobs = self._logprobs.entry(outcome.index, outcome.token, params.logprobs)
         first = request_id not in self._told
         self._told.add(request_id)
-        prompt = self._prompt.pop(request_id, None)
+        prompt, pool = self._prompt.pop(request_id, None), self._pools.pop(request_id, None)
+        latency = None
+        if first or outcome.finish_reason is not None or sequence.request.latency:
+            latency = self.latencies.read(sequence, now)
         if outcome.finish_reason is not None:
             self.forget(request_id)
         return TokenEvent(
@@ -66,22 +79,32 @@ class EventMaker:
             logprobs,
             None if prompt is None else tuple(prompt),
             outcome.finish_reason,
+            embedding=None if pool is None else pool.result(),
             cached_tokens=sequence.num_cached if first else None,
+            latency=latency,
         )
 
     def forget(self, request_id: str) -> None:
         """The request has ended."""
         self._prompt.pop(request_id, None)
+        self._pools.pop(request_id, None)
         self._told.discard(request_id)
+        self.latencies.forget(request_id)
 
     def _wants_prompt(self, chunk: Chunk) -> bool:
         sequence = chunk.sequence
         return (
-            sequence.params.prompt_logprobs is not None
+            sequence.request.wants_every_token
             and sequence.finish_reason is None
             and chunk.start < sequence.num_prompt
             and sequence.request_id not in self._told
         )
+
+    def _pool(self, chunk: Chunk, hidden: np.ndarray) -> None:
+        request = chunk.sequence.request
+        if chunk.start == 0 and request.pooling is not None:  # anew after a preemption, as below
+            self._pools[request.request_id] = Pool(request.pooling)
+        self._pools[request.request_id].add(hidden)
 
     def _collect(self, chunk: Chunk, at: int, found: _HostLogprobs) -> None:
         sequence = chunk.sequence

@@ -7,6 +7,12 @@ from jaxgen.offload.tier import Save
 from jaxgen.request import FinishReason
 from jaxgen.sequence import Chunk, Restore, Sequence
 
+MOST_DESCRIBED = 16
+"""Chunks that a description of a plan names."""
+
+MOST_OF_AN_ID = 80
+"""Characters of a request's id there."""
+
 
 @dataclass(frozen=True)
 class StepPlan:
@@ -36,9 +42,25 @@ class StepPlan:
         """How many tokens are before each of its tokens, summed."""
         return sum([chunk.length * (chunk.start + chunk.end - 1) // 2 for chunk in self.chunks])
 
+    @property
+    def constrained(self) -> list[Sequence]:
+        """The sequences that sample under a grammar."""
+        return [chunk.sequence for chunk in self.chunks if chunk.samples and chunk.sequence.grammar is not None]
+
     @cached_property
     def num_samples(self) -> int:
         return sum([chunk.samples for chunk in self.chunks])
+
+    def describe(self) -> str:
+        """For logs, of bounded length: which request computes which of its tokens; nothing of what they say."""
+        named = [
+            f"{chunk.sequence.request_id[:MOST_OF_AN_ID]} "
+            f"{'prompt' if chunk.start < chunk.sequence.num_prompt else 'decode'} {chunk.start}+{chunk.length}"
+            for chunk in self.chunks[:MOST_DESCRIBED]
+        ]
+        if len(self.chunks) > MOST_DESCRIBED:
+            named.append(f"{len(self.chunks) - MOST_DESCRIBED} more")
+        return f"{len(self.chunks)} chunks of {self.num_tokens} tokens ({', '.join(named)})"
 
 
 @dataclass(slots=True)

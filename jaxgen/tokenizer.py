@@ -8,7 +8,7 @@ import codecs
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,9 @@ class Tokenizer:
         if unknown := kinds - _LOCAL_DECODERS:
             names, supported = ", ".join(sorted(unknown)), ", ".join(sorted(_LOCAL_DECODERS))
             raise ConfigError(f"the tokenizer's decoder has {names}; supported: {supported}")
-        self._special = {i for i, token in backend.get_added_tokens_decoder().items() if token.special}
+        added = backend.get_added_tokens_decoder()
+        self._added = {token.content: i for i, token in added.items()}
+        self._special = {i for i, token in added.items() if token.special}
         self._byte_level = "ByteLevel" in kinds
         self._byte_fallback = "ByteFallback" in kinds
         self._anchor = None if self._byte_level else self._find_anchor()
@@ -92,9 +94,20 @@ class Tokenizer:
         detokenizer = Detokenizer(self)
         return "".join(map(detokenizer.push, tokens)) + detokenizer.flush()
 
-    def text_stream(self, *, prompt: Sequence[int] = (), stop: Sequence[str] = (), min_tokens: int = 0) -> "TextStream":
+    def text_stream(
+        self,
+        *,
+        prompt: Sequence[int] = (),
+        stop: Sequence[str] = (),
+        min_tokens: int = 0,
+        shown: Container[int] = (),
+    ) -> "TextStream":
         """The text of a completion of ``prompt``, token by token; see TextStream."""
-        return TextStream(self, prompt=prompt, stop=stop, min_tokens=min_tokens)
+        return TextStream(self, prompt=prompt, stop=stop, min_tokens=min_tokens, shown=shown)
+
+    def added_token(self, name: str) -> int | None:
+        """The id of the token, special or not, that was added beside the vocabulary under this name, if one was."""
+        return self._added.get(name)
 
     def is_special(self, token: int) -> bool:
         """Whether the token is left out of texts."""
@@ -152,17 +165,24 @@ class Detokenizer:
     """Tokens in one by one, text out as soon as it is certain. What comes out joins to ``Tokenizer.decode`` of all.
 
     A completion's text continues its prompt: ``prompt`` decides whether a leading space is dropped, and bytes of a
-    character that the prompt left unfinished come out with the completion.
+    character that the prompt left unfinished come out with the completion. Special tokens that are ``shown`` come out
+    as their names.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = (), shown: Container[int] = ()) -> None:
         self._tokenizer = tokenizer
+        self._shown = shown
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._at_start = True
         for token in _tail(tokenizer, prompt):
-            self.push(token)
+            self._push_text(token)
 
     def push(self, token: int) -> str:
+        if token in self._shown and self._tokenizer.is_special(token):
+            return self._utf8.decode(self._tokenizer.token_text(token).encode())
+        return self._push_text(token)
+
+    def _push_text(self, token: int) -> str:
         piece = self._tokenizer.text_bytes(token, first=self._at_start)
         if self._at_start:
             # A token that is nothing but the dropped space is the first token all the same.
@@ -232,9 +252,15 @@ class TextStream:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, *, prompt: Sequence[int] = (), stop: Sequence[str] = (), min_tokens: int = 0
+        self,
+        tokenizer: Tokenizer,
+        *,
+        prompt: Sequence[int] = (),
+        stop: Sequence[str] = (),
+        min_tokens: int = 0,
+        shown: Container[int] = (),
     ) -> None:
-        self._detokenizer = Detokenizer(tokenizer, prompt)
+        self._detokenizer = Detokenizer(tokenizer, prompt, shown)
         self._stop = StopStrings(stop)
         self._unsearched = min_tokens if stop else 0
         self.offset = 0

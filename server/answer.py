@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from time import time
 from typing import Any
@@ -10,12 +10,13 @@ from uuid import uuid4
 
 from jaxgen.request import EngineClient, Request, choice_seed
 from server.choice import Choice, Piece
-from server.errors import as_api_error
+from server.errors import ApiError, as_api_error
 from server.generation import Generation
 from server.logprobs import Logprobs, prompt_logprobs_json
 from server.params import CompletionParams
 from server.prompts import Prompt
 from server.sse import DONE, encode, sse_event
+from server.tools import ToolUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Usage:
 
 
 class Answer(ABC):
-    """The choices of one request, and OpenAI's objects for them."""
+    """The choices of one request, and objects or events that tell of them."""
 
     def __init__(
         self,
@@ -49,15 +50,18 @@ class Answer(ABC):
         *,
         prefix: str,
         logprobs: Callable[[], Logprobs],
+        tools: ToolUse | None = None,
     ) -> None:
-        """``prefix``: of its id. ``logprobs``: makes the list of a choice's."""
+        """``prefix``: of its id. ``logprobs``: makes the list of a choice's. ``tools``: that it may call."""
         self._id = f"{prefix}-{uuid4().hex}"
         self._created = int(time())
         self._model = engine.model.name
         self._prompts = prompts
         self._params = params
         self._tokenizer = engine.tokenizer
+        self._tools = tools
         self._told: set[int] = set()
+        self._error: str | None = None
         self.choices = [
             self._choice(engine, prompt, i, j, logprobs())
             for i, prompt in enumerate(prompts)
@@ -67,6 +71,83 @@ class Answer(ABC):
     @abstractmethod
     def whole(self) -> dict[str, Any]:
         """The answer in one object, when all choices have ended."""
+
+    @abstractmethod
+    def _news(self, choice: Choice) -> Iterator[bytes]:
+        """Events of what the choice has to say now."""
+
+    @abstractmethod
+    def _failed(self, error: ApiError) -> list[bytes]:
+        """The last events where one comes between."""
+
+    @abstractmethod
+    def _ended(self) -> list[bytes]:
+        """The last events otherwise."""
+
+    async def events(
+        self, generation: Generation[Choice], first: Iterable[Choice]
+    ) -> AsyncGenerator[list[bytes], None]:
+        """Server-sent events, in the groups to write together."""
+        news = first
+        try:
+            while events := [event for choice in news for event in self._news(choice)]:
+                yield events
+                news = await generation.next_news()
+        except Exception as error:
+            # The status line has gone out, so the error becomes an event.
+            told = as_api_error(error)
+            self._error = told.code or told.kind
+            yield self._failed(told)
+            return
+        if last := self._ended():
+            yield last
+
+    def _choice(self, engine: EngineClient, prompt: Prompt, i: int, j: int, logprobs: Logprobs) -> Choice:
+        sampling = self._params.sampling
+        # Counted within its prompt, so that an answer does not depend on what else is in the request.
+        seed = None if sampling.seed is None else choice_seed(sampling.seed, j)
+        request = Request(
+            f"{self._id}-{i}-{j}",
+            prompt.tokens,
+            replace(sampling, seed=seed),
+            self._params.cache_salt,
+            latency=self._params.return_latency,
+        )
+        return Choice(
+            i * self._params.best_of + j, prompt, request, engine.tokenizer, self._params, logprobs, self._tools
+        )
+
+    @property
+    def failed(self) -> bool:
+        """Whether an error ended its events."""
+        return self._error is not None
+
+    def summary(self) -> dict[str, Any]:
+        """What the log says of it; nothing of any text."""
+        usage = self._usage()
+        return {
+            "model": self._model,
+            "prompt_tokens": usage.prompt_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "choices": len(self.choices),
+            "finish_reasons": sorted({choice.finish_reason or "none" for choice in self.choices}),
+        } | ({} if self._error is None else {"error": self._error})
+
+    def prompt_texts(self) -> list[str]:
+        """Of each prompt, what its tokens say."""
+        return [self._tokenizer.decode(prompt.tokens) for prompt in self._prompts]
+
+    def _usage(self) -> Usage:
+        return Usage(
+            sum(len(prompt.tokens) for prompt in self._prompts),
+            sum(choice.num_tokens for choice in self.choices),
+            sum(choice.cached_tokens for choice in self.choices[:: self._params.best_of]),
+        )
+
+
+class ChoicesAnswer(Answer):
+    """An object with ``choices``, or events that are such objects, each with one."""
 
     @abstractmethod
     def _pieces(self, choice: Choice) -> Iterator[dict[str, Any]]:
@@ -97,36 +178,30 @@ class Answer(ABC):
         """What was asked for of the tokens generated."""
         return {"token_ids": piece.token_ids} if self._params.return_token_ids else {}
 
-    async def events(self, generation: Generation, first: Iterable[Choice]) -> AsyncGenerator[list[bytes], None]:
-        """Server-sent events, in the groups to write together. An error ends them without [DONE]."""
-        news = first
-        try:
-            while events := [event for choice in news for event in self._chunks(choice)]:
-                yield events
-                news = await generation.next_news()
-        except Exception as error:
-            # The status line has gone out, so the error becomes an event.
-            yield [sse_event(as_api_error(error).body())]
-            return
-        if self._params.include_usage:
-            head = self._head(self._chunk_object)
-            yield [sse_event({**head, "choices": [], "usage": self._usage().as_json()}), DONE]
-        else:
-            yield [DONE]
+    def _end_extras(self, choice: Choice) -> dict[str, Any]:
+        """What was asked for of the choice as a whole, where its finish_reason is."""
+        if not self._params.return_latency:
+            return {}
+        latency = None if choice.latency is None else asdict(choice.latency) | {"cached_tokens": choice.cached_tokens}
+        return {"latency": latency}
+
+    def _failed(self, error: ApiError) -> list[bytes]:
+        """Without [DONE]."""
+        return [sse_event(error.body())]
+
+    def _ended(self) -> list[bytes]:
+        if not self._params.include_usage:
+            return [DONE]
+        head = self._head(self._chunk_object)
+        return [sse_event({**head, "choices": [], "usage": self._usage().as_json()}), DONE]
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
 
-    def _choice(self, engine: EngineClient, prompt: Prompt, i: int, j: int, logprobs: Logprobs) -> Choice:
-        sampling = self._params.sampling
-        # Counted within its prompt, so that an answer does not depend on what else is in the request.
-        seed = None if sampling.seed is None else choice_seed(sampling.seed, j)
-        request = Request(f"{self._id}-{i}-{j}", prompt.tokens, replace(sampling, seed=seed), self._params.cache_salt)
-        return Choice(i * self._params.best_of + j, prompt, request, engine.tokenizer, self._params, logprobs)
-
-    def _chunks(self, choice: Choice) -> Iterator[bytes]:
+    def _news(self, choice: Choice) -> Iterator[bytes]:
         for piece in self._pieces(choice):
-            chunk = {"choices": [piece], **self._chunk_extras()}
+            end = {} if piece["finish_reason"] is None else self._end_extras(choice)
+            chunk = {"choices": [piece | end], **self._chunk_extras()}
             if self._params.continuous_usage:
                 chunk["usage"] = Usage(len(choice.prompt.tokens), choice.num_tokens, choice.cached_tokens).as_json()
             elif self._params.include_usage:
@@ -137,10 +212,3 @@ class Answer(ABC):
     @cached_property
     def _event_head(self) -> bytes:
         return b"data: " + encode(self._head(self._chunk_object))[:-1] + b","
-
-    def _usage(self) -> Usage:
-        return Usage(
-            sum(len(prompt.tokens) for prompt in self._prompts),
-            sum(choice.num_tokens for choice in self.choices),
-            sum(choice.cached_tokens for choice in self.choices[:: self._params.best_of]),
-        )

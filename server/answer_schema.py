@@ -69,10 +69,11 @@ class CompletionLogprobs(BaseModel):
     text_offset: list[int]
 
 
-class TokenExtras(BaseModel):
+class ChoiceExtras(BaseModel):
     """Only where they were asked for."""
 
     token_ids: list[int] = Field(default=[])
+    latency: dict[str, float] | None = None
 
 
 class PromptExtras(BaseModel):
@@ -82,7 +83,7 @@ class PromptExtras(BaseModel):
     prompt_logprobs: PromptLogprobs = Field(default=[])
 
 
-class CompletionChoice(TokenExtras, PromptExtras):
+class CompletionChoice(ChoiceExtras, PromptExtras):
     index: int
     text: str
     logprobs: CompletionLogprobs | None
@@ -113,17 +114,33 @@ class ChatLogprobs(BaseModel):
     refusal: None
 
 
+class CalledFunction(BaseModel):
+    """``arguments``: JSON, as text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(BaseModel):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class ChatMessage(BaseModel):
+    """``content`` null, and ``tool_calls``, only where tools are called."""
+
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None
+    tool_calls: list[ToolCall] = Field(default=[])
 
 
-class ChatChoice(TokenExtras):
+class ChatChoice(ChoiceExtras):
     index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None
-    finish_reason: Literal["stop", "length"]
+    finish_reason: Literal["stop", "length", "tool_calls"]
 
 
 class ChatCompletion(PromptExtras):
@@ -133,3 +150,37 @@ class ChatCompletion(PromptExtras):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+
+
+class Response(BaseModel):
+    """Of /v1/responses; with more fields, which repeat the request's."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    status: Literal["completed", "incomplete"]
+    error: None
+    model: str
+    output: list[dict[str, Any]]
+    usage: dict[str, Any]
+
+
+class Embedding(BaseModel):
+    """``embedding``: numbers, or the base64 of their 32-bit floats."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(BaseModel):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embeddings(BaseModel):
+    object: Literal["list"]
+    model: str
+    data: list[Embedding]
+    usage: EmbeddingUsage

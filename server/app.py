@@ -13,42 +13,59 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from jaxgen.request import EngineClient, EngineDeadError, RequestRefusedError
+from server.access_log import AccessLogMiddleware
 from server.auth import ApiKeyMiddleware, ApiKeys
 from server.chat import ChatEndpoint
 from server.chat_template import Conversations
 from server.completions import CompletionsEndpoint
 from server.config import DEFAULT_CONFIG, ServerConfig
+from server.embeddings import EmbeddingsEndpoint
 from server.endpoint import Services, model_not_found
-from server.errors import ApiError, api_error, client_left, http_exception, unexpected_error
+from server.errors import (
+    ApiError,
+    UnexpectedErrorMiddleware,
+    api_error,
+    client_left,
+    http_exception,
+    unexpected_error,
+)
 from server.lifecycle import Lifecycle
 from server.metrics import Metrics
 from server.openapi import Description
 from server.prompts import PromptReader
 from server.queue import Queue
 from server.request_id import RequestIdMiddleware
+from server.responses import ResponsesEndpoint
+from server.timeouts import BodyTimeoutMiddleware
 from server.tokens import TokensEndpoint
+from server.tools import Tools
 
 
-def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> Starlette:
+def create_app(
+    engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG, *, tracing: Middleware | None = None
+) -> Starlette:
     """The OpenAI-compatible face of ``engine``: an ASGI app of its own, or mounted inside another.
 
     It starts and stops nothing: the engine belongs to the caller, and no lifespan event is needed.
-    ``app.state.lifecycle`` is how the caller drains it.
+    ``app.state.lifecycle`` is how the caller drains it. ``tracing``: middleware that sees each request and its record.
     """
     lifecycle = Lifecycle(engine, config)
     metrics = Metrics(engine)
     probes = _Probes(lifecycle)
     models = _Models(engine)
-    keys = ApiKeys(config.api_keys, config.api_key_file)
     prompts = PromptReader(engine, config)
     conversations = Conversations(engine, prompts)
-    services = Services(engine, config, lifecycle, Queue(engine, config), metrics, prompts, conversations)
+    services = Services(
+        engine, config, lifecycle, Queue(engine, config), metrics, prompts, conversations, Tools(engine, config)
+    )
     tokens = TokensEndpoint(services)
     description = Description(engine.model, config, version("jaxgen"))
     app = Starlette(
         routes=[
             Route("/v1/completions", CompletionsEndpoint(services), methods=["POST"]),
             Route("/v1/chat/completions", ChatEndpoint(services), methods=["POST"]),
+            Route("/v1/responses", ResponsesEndpoint(services), methods=["POST"]),
+            Route("/v1/embeddings", EmbeddingsEndpoint(services), methods=["POST"]),
             Route("/tokenize", tokens.tokenize, methods=["POST"]),
             Route("/detokenize", tokens.detokenize, methods=["POST"]),
             Route("/v1/models", models.list),
@@ -60,7 +77,7 @@ def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> S
             Route("/ready", probes.ready),
             Route("/metrics", _metrics_route(metrics)),
         ],
-        middleware=[Middleware(RequestIdMiddleware), Middleware(ApiKeyMiddleware, keys=keys)],
+        middleware=_middleware(config, tracing),
         exception_handlers={
             ApiError: api_error,
             RequestRefusedError: api_error,
@@ -74,6 +91,20 @@ def create_app(engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG) -> S
     app.router.redirect_slashes = False
     app.state.lifecycle = lifecycle
     return app
+
+
+def _middleware(config: ServerConfig, tracing: Middleware | None) -> list[Middleware]:
+    """The outermost first: a preflight request has no key, and every refusal an id and the headers that let a page read
+    it."""
+    return [
+        Middleware(RequestIdMiddleware),
+        Middleware(AccessLogMiddleware, with_prompts=config.log_prompts),
+        *([] if tracing is None else [tracing]),
+        *([] if config.cors is None else [config.cors.middleware()]),
+        Middleware(ApiKeyMiddleware, keys=ApiKeys(config.api_keys, config.api_key_file)),
+        Middleware(BodyTimeoutMiddleware, seconds=config.body_timeout_s),
+        Middleware(UnexpectedErrorMiddleware),
+    ]
 
 
 async def _version(_: Request) -> Response:

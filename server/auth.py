@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jaxgen.config import ConfigError
 from server.errors import ApiError
+from server.record import record_of
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +88,7 @@ class ApiKeyMiddleware:
         if isinstance(found, ApiError):
             await found.response()(scope, receive, send)
         else:
+            record_of(scope).caller = found
             await self._app({**scope, CALLER: found}, receive, send)
 
     def _check(self, authorization: str) -> str | ApiError:

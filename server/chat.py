@@ -4,14 +4,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from jaxgen.request import EngineClient
-from server.answer import Answer
+from server.answer import Answer, ChoicesAnswer
 from server.chat_schema import ChatRequest
-from server.choice import Choice
-from server.endpoint import GeneratingEndpoint
+from server.choice import Choice, Piece
+from server.endpoint import GeneratingEndpoint, Services
 from server.logprobs import ChatLogprobs
 from server.params import CompletionParams, most_tokens, resolve_chat_params
 from server.prompts import Prompt
 from server.schema import parse_body
+from server.tool_calls.deltas import CallStart, Delta, calls_of
+from server.tool_schema import NamedToolChoice
+from server.tools import ToolChoice, ToolUse
 
 
 class ChatEndpoint(GeneratingEndpoint[ChatRequest]):
@@ -21,28 +24,45 @@ class ChatEndpoint(GeneratingEndpoint[ChatRequest]):
         return body
 
     async def _answer(self, body: ChatRequest) -> Answer:
-        params = resolve_chat_params(body, self._engine.model, self._services.config)
-        prompt = await self._services.conversations.read(body, most_tokens(body) or 1)
-        room = self._engine.model.max_model_len - len(prompt.tokens)
-        return ChatCompletion(self._engine, prompt, params.within(room))
+        return ChatCompletion(self._engine, *await resolve_chat(body, self._services))
 
 
-class ChatCompletion(Answer):
+async def resolve_chat(body: ChatRequest, services: Services) -> tuple[Prompt, CompletionParams, ToolUse | None]:
+    """What the model reads, how it answers, and what it may call meanwhile. Raises ApiError."""
+    params = resolve_chat_params(body, services.engine.model, services.config)
+    functions = [tool.function for tool in body.tools or ()]
+    parallel = body.parallel_tool_calls is not False
+    tools = services.tools.use(functions, _tool_choice(body), parallel=parallel)
+    if tools is not None and tools.grammar is not None:
+        params = params.with_grammar(tools.grammar)
+    shown = () if tools is None else tools.for_template()
+    prompt = await services.conversations.read(body, most_tokens(body) or 1, shown)
+    room = services.engine.model.max_model_len - len(prompt.tokens)
+    return prompt, params.within(room), tools
+
+
+class ChatCompletion(ChoicesAnswer):
     """OpenAI's chat.completion."""
 
     _chunk_object = "chat.completion.chunk"
 
-    def __init__(self, engine: EngineClient, prompt: Prompt, params: CompletionParams) -> None:
-        super().__init__(engine, [prompt], params, prefix="chatcmpl", logprobs=ChatLogprobs)
+    def __init__(
+        self, engine: EngineClient, prompt: Prompt, params: CompletionParams, tools: ToolUse | None = None
+    ) -> None:
+        super().__init__(engine, [prompt], params, prefix="chatcmpl", logprobs=ChatLogprobs, tools=tools)
         self._begun: set[int] = set()
+        self._spoken: set[int] = set()
+        """Choices that had content or calls."""
 
     def whole(self) -> dict[str, Any]:
         choices = []
         for choice in self.choices:
             piece = choice.take()
-            message = {"role": "assistant", "content": piece.text, "refusal": None}
+            message: dict[str, Any] = {"role": "assistant", "content": piece.text, "refusal": None}
+            if calls := calls_of(piece.deltas):
+                message |= {"content": piece.text or None, "tool_calls": calls}
             made = _choice_json(choice.index, "message", message, piece.logprobs, piece.finish_reason)
-            choices.append(made | self._token_extras(piece))
+            choices.append(made | self._token_extras(piece) | self._end_extras(choice))
         usage = self._usage().as_json()
         return {**self._head("chat.completion"), "choices": choices, "usage": usage, **self._chunk_extras()}
 
@@ -50,16 +70,44 @@ class ChatCompletion(Answer):
         return self._prompt_extras(self.choices[0])  # all have one prompt
 
     def _pieces(self, choice: Choice) -> Iterator[dict[str, Any]]:
-        """The role first, then text, then the reason of the end with nothing else, as OpenAI's own server has it."""
+        """The role first, then text and calls, then the reason of the end with nothing else, as OpenAI's own server has
+        it. Content is null as long as it may be null in the end: in a message that only calls."""
         index, piece = choice.index, choice.take()
         if index not in self._begun:
             self._begun.add(index)
-            yield _choice_json(index, "delta", {"role": "assistant", "content": ""}, None, None)
-        extras = self._token_extras(piece)
-        if piece.text or any(extras.values()) or (piece.logprobs is not None and piece.logprobs["content"]):
-            yield _choice_json(index, "delta", {"content": piece.text}, piece.logprobs, None) | extras
+            yield _choice_json(index, "delta", {"role": "assistant", "content": self._first_content(piece)}, None, None)
+        extras, logprobs = self._token_extras(piece), piece.logprobs
+        deltas = [_delta_json(delta) for delta in piece.deltas]
+        if not deltas and (any(extras.values()) or (logprobs is not None and logprobs["content"])):
+            deltas = [{}]
+        for delta in deltas:
+            yield _choice_json(index, "delta", delta, logprobs, None) | extras
+            extras, logprobs = {}, None
+        if piece.deltas:
+            self._spoken.add(index)
         if piece.finish_reason is not None:
-            yield _choice_json(index, "delta", {}, None, piece.finish_reason)
+            rest = {} if index in self._spoken or self._tools is None else {"content": ""}
+            yield _choice_json(index, "delta", rest, None, piece.finish_reason)
+
+    def _first_content(self, piece: Piece) -> str | None:
+        return "" if self._tools is None or (piece.deltas and isinstance(piece.deltas[0], str)) else None
+
+
+def _tool_choice(body: ChatRequest) -> ToolChoice:
+    choice = body.tool_choice
+    if isinstance(choice, NamedToolChoice):
+        return ToolChoice("required", choice.function.name)
+    return ToolChoice(choice or "auto")
+
+
+def _delta_json(delta: Delta) -> dict[str, Any]:
+    if isinstance(delta, str):
+        return {"content": delta}
+    if isinstance(delta, CallStart):
+        call = {"id": delta.call_id, "type": "function", "function": {"name": delta.name, "arguments": ""}}
+    else:
+        call = {"function": {"arguments": delta.text}}
+    return {"tool_calls": [{"index": delta.position, **call}]}
 
 
 def _choice_json(

@@ -2,10 +2,11 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Tag
+from pydantic import Discriminator, Field, Tag
 
 from server.errors import bad_request
 from server.schema import Body, SamplingFields
+from server.tool_schema import FunctionTool, ToolCall, ToolChoice
 
 
 class TextPart(Body):
@@ -22,37 +23,44 @@ Content = Annotated[
 
 
 class Message(Body):
-    """One message of the conversation. ``name`` is given to the template, which may show it."""
+    """One message of the conversation. ``name`` is given to the template, which may show it.
 
-    role: Literal["developer", "system", "user", "assistant"]
-    content: Content
+    The last fields are in answers of OpenAI's and ours; they come back with them, and say nothing.
+    """
+
+    role: Literal["developer", "system", "user", "assistant", "tool"]
+    content: Content | None = None
     name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    audio: None = None
+    function_call: None = None
+    refusal: None = None
+
+    @property
+    def text(self) -> str:
+        """Its content, which parts join to."""
+        if self.content is None or isinstance(self.content, str):
+            return self.content or ""
+        return "".join(part.text for part in self.content)
 
     @property
     def length(self) -> int:
-        """Characters of its content."""
-        return len(self.content) if isinstance(self.content, str) else sum(len(part.text) for part in self.content)
-
-    def for_template(self) -> dict[str, Any]:
-        """As chat templates read it: a text, which parts join to."""
-        content = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-        message = {"role": self.role, "content": content}
-        return message if self.name is None else {**message, "name": self.name}
-
-
-class ResponseFormat(Body):
-    """Only text, which is how every answer comes."""
-
-    type: str
+        """Characters of its content and its calls."""
+        return len(self.text) + sum(len(call.function.arguments) for call in self.tool_calls or ())
 
 
 class Conversation(Body):
-    """Messages, and what else the template is told; after OpenAI's ``messages`` the fields of vLLM."""
+    """Messages, and what else the template is told; after OpenAI's ``messages`` the fields of vLLM, then OpenAI's
+    ``tools``."""
 
     messages: list[Message] | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     continue_final_message: bool | None = None
+    tools: list[FunctionTool] | None = None
 
 
 class ChatRequest(SamplingFields, Conversation):
@@ -63,25 +71,18 @@ class ChatRequest(SamplingFields, Conversation):
     metadata: dict[str, str] | None = None
     modalities: list[str] | None = None
     parallel_tool_calls: bool | None = None
-    response_format: ResponseFormat | None = None
     service_tier: str | None = None
     store: bool | None = None
-    tool_choice: Any = None
-    tools: list[Any] | None = None
+    tool_choice: ToolChoice | None = None
     top_logprobs: int | None = None
 
     def refuse_what_is_missing(self) -> None:
         """Raises ApiError 400 for a value that asks for something this server does not do."""
         asked = {
             "modalities": self.modalities not in (None, ["text"]),
-            "response_format": self.response_format is not None and self.response_format.type != "text",
             "service_tier": self.service_tier not in (None, "auto", "default"),
             "store": self.store is True,
-            "tool_choice": self.tool_choice not in (None, "none", "auto"),
-            "tools": bool(self.tools),
         }
         for name, found in asked.items():
             if found:
-                raise bad_request(
-                    f"{name}: this server answers in plain text, without tools, and stores nothing.", name
-                )
+                raise bad_request(f"{name}: this server answers in plain text and stores nothing.", name)

@@ -1,15 +1,27 @@
 """Conversations to text, by the model's own Jinja template in a sandbox."""
 
+import json
 import logging
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from jaxgen.request import ChatFormat, EngineClient
-from server.chat_schema import Conversation, Message
+from server.chat_messages import for_template
+from server.chat_schema import Conversation
 from server.errors import bad_request
 from server.prompts import Prompt, PromptReader
 
 logger = logging.getLogger(__name__)
+
+_HI = {"role": "user", "content": "Hi"}
+_PROBE = "jaxgen_probe"
+_PROBE_TOOL = {
+    "type": "function",
+    "function": {"name": _PROBE, "description": "", "parameters": {"type": "object", "properties": {}}},
+}
+
+type ForTemplate = Sequence[dict[str, Any]]
 
 
 class ChatTemplate:
@@ -21,11 +33,35 @@ class ChatTemplate:
     def warm_up(self) -> None:
         """Import what renders, which takes about a second, and compile the template; the log says what is wrong."""
         try:
-            self._render([{"role": "user", "content": "Hi"}], {})
+            self._render([_HI], {})
         except Exception as error:  # a template may raise anything
             logger.warning("the chat template does not render a first message of a user: %s", _reason(error))
 
-    def render(self, body: Conversation, messages: Sequence[Message]) -> str:
+    @cached_property
+    def takes_tools(self) -> bool:
+        """Whether it shows the tools that it is given."""
+        try:
+            return _PROBE in self._render([_HI], {"tools": [_PROBE_TOOL]})
+        except Exception as error:  # a template may raise anything
+            logger.warning("the chat template does not render tools: %s", _reason(error))
+            return False
+
+    @cached_property
+    def _takes_objects(self) -> bool:
+        """Whether it writes arguments of calls as JSON itself, rather than take a text; most do."""
+        as_object = self._renders_call({_PROBE: 1})
+        if as_object is None:
+            return self._renders_call(json.dumps({_PROBE: 1})) is None
+        return repr(_PROBE) not in as_object  # else they come out as Python, not as JSON
+
+    def _renders_call(self, arguments: Any) -> str | None:
+        call = {"id": "call00000", "type": "function", "function": {"name": _PROBE, "arguments": arguments}}
+        try:
+            return self._render([_HI, {"role": "assistant", "content": "", "tool_calls": [call]}], {})
+        except Exception:  # a template may raise anything; whoever sends calls is told what
+            return None
+
+    def render(self, body: Conversation, tools: ForTemplate = ()) -> str:
         """The text of the messages, special tokens included. Raises ApiError 400 where the template cannot."""
         if body.continue_final_message and body.add_generation_prompt:
             raise bad_request(
@@ -41,8 +77,15 @@ class ChatTemplate:
                 f"chat_template_kwargs: {min(reserved)!r} is the server's to set.", "chat_template_kwargs"
             )
         options |= {"add_generation_prompt": begins, "continue_final_message": going_on}
+        if tools:
+            if not self.takes_tools:
+                raise bad_request("tools: this model's chat template does not show tools to the model.", "tools")
+            options["tools"] = list(tools)
+        given = body.messages or ()
+        objects = any(message.tool_calls for message in given) and self._takes_objects
+        messages = for_template(given, objects=objects)
         try:
-            return self._render([message.for_template() for message in messages], options)
+            return self._render(messages, options)
         except Exception as error:  # a template may raise anything, on purpose or not
             raise bad_request(f"The chat template refuses these messages: {_reason(error)}.", "messages") from error
 
@@ -51,7 +94,8 @@ class ChatTemplate:
         from transformers.utils.chat_template_utils import render_jinja_template
 
         fields: dict[str, Any] = {**self._chat.special_tokens, **options}
-        rendered: Any = render_jinja_template([messages], chat_template=self._chat.template, **fields)
+        template = self._chat.template_for(tools="tools" in options)
+        rendered: Any = render_jinja_template([messages], chat_template=template, **fields)
         return str(rendered[0][0])  # beside the texts it returns spans of them
 
 
@@ -65,8 +109,9 @@ class Conversations:
         if self._template is not None:
             prompts.run_aside(self._template.warm_up)
 
-    async def read(self, body: Conversation, max_tokens: int) -> Prompt:
-        """Raises ApiError 400: no template, no messages, refused by the template, or too long with ``max_tokens``."""
+    async def read(self, body: Conversation, max_tokens: int, tools: ForTemplate = ()) -> Prompt:
+        """``tools``: those to show. Raises ApiError 400: no template, no messages, refused by the template, or too long
+        with ``max_tokens``."""
         template, messages = self._template, body.messages
         if template is None:
             raise bad_request(
@@ -76,9 +121,9 @@ class Conversations:
             )
         if not messages:
             raise bad_request("messages must have one message at least.", "messages")
-        length = sum(message.length for message in messages)
+        length = sum(message.length for message in messages) + len(json.dumps(tools))
         return await self._prompts.read_text(
-            lambda: template.render(body, messages), length, special=False, field="messages", max_tokens=max_tokens
+            lambda: template.render(body, tools), length, special=False, field="messages", max_tokens=max_tokens
         )
 
 

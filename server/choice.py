@@ -3,22 +3,28 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxgen.request import FinishReason, Request, TokenEvent, TokenLogprobs
+from jaxgen.request import FinishReason, Latency, Request, TokenEvent, TokenLogprobs
 from jaxgen.tokenizer import Tokenizer
 from server.errors import ApiError
 from server.logprobs import Logprobs
 from server.params import CompletionParams
 from server.prompts import Prompt
+from server.tool_calls.deltas import Delta, content_of, merged
+from server.tools import ToolUse
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What a choice has to say since it was last asked."""
+    """What a choice has to say since it was last asked. ``deltas``: its text, and the calls of tools found in it."""
 
-    text: str
+    deltas: tuple[Delta, ...]
     logprobs: dict[str, Any] | None
     finish_reason: str | None
     token_ids: tuple[int, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return content_of(self.deltas)
 
 
 class Choice:
@@ -35,6 +41,7 @@ class Choice:
         tokenizer: Tokenizer,
         params: CompletionParams,
         logprobs: Logprobs,
+        tools: ToolUse | None = None,
     ):
         self.index = index
         self.prompt = prompt
@@ -44,15 +51,23 @@ class Choice:
         """With as many alternatives as were asked for, if any were."""
         self.cached_tokens = 0
         self.finish_reason: str | None = None
+        self.latency: Latency | None = None
+        """Where its time went; None: no step was for it."""
         self._tokenizer = tokenizer
         self._echo = params.echo
         self._show_logprobs = params.logprobs is not None
         self._num_echoed = params.logprobs or 0
         sampling = params.sampling
-        self._stream = tokenizer.text_stream(prompt=prompt.tokens, stop=sampling.stop, min_tokens=sampling.min_tokens)
+        self._stream = tokenizer.text_stream(
+            prompt=prompt.tokens,
+            stop=sampling.stop,
+            min_tokens=sampling.min_tokens,
+            shown=() if tools is None else tools.shown,
+        )
+        self._parser = None if tools is None else tools.parser()
         self._begun = False
         self._told_finish = False
-        self._text: list[str] = []
+        self._deltas: list[Delta] = []
         self._token_ids: list[int] = []
         self._length = 0
         self._prompt_length = 0
@@ -69,35 +84,44 @@ class Choice:
         """Whether ``take`` would return something new."""
         if self.finish_reason is not None:
             return not self._told_finish
-        return bool(self._text) or self._logprobs.begins_within(self._length)
+        return bool(self._deltas) or self._logprobs.begins_within(self._length)
 
     def feed(self, event: TokenEvent) -> None:
         """Raises ApiError when the event says that the engine gave the request up."""
         if event.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
-            raise _given_up(event)
+            raise given_up(event)
         if not self._begun:
             self._begun = True
             self.cached_tokens = event.cached_tokens or 0
             self.prompt_logprobs = event.prompt_logprobs or ()
             if self._echo:
                 self._echo_prompt(event)
+        if event.latency is not None:
+            self.latency = event.latency
         if event.token is not None:
             self._add_token(event)
-        if self._stream.stopped:
-            self.finish_reason = "stop"
+        if self._stream.stopped or (self._parser is not None and self._parser.done):
+            self._finish("stop")
         elif event.finish_reason is not None:
             self._add_text(self._stream.flush())
-            self.finish_reason = "stop" if self._stream.stopped else event.finish_reason.value
+            self._finish("stop" if self._stream.stopped else event.finish_reason.value)
 
     def take(self) -> Piece:
-        text = "".join(self._text)
-        self._text.clear()
+        deltas = merged(self._deltas)
+        self._deltas.clear()
         ended = self.finish_reason is not None
         self._told_finish = ended
         logprobs = self._logprobs.take(self._length, ended=ended) if self._show_logprobs else None
         token_ids = tuple(self._token_ids)
         self._token_ids.clear()
-        return Piece(text, logprobs, self.finish_reason, token_ids)
+        return Piece(deltas, logprobs, self.finish_reason, token_ids)
+
+    def _finish(self, reason: str) -> None:
+        if self._parser is not None:
+            self._deltas += self._parser.finish()
+            if self._parser.called and reason == "stop":
+                reason = "tool_calls"
+        self.finish_reason = reason
 
     def _add_token(self, event: TokenEvent) -> None:
         assert event.token is not None
@@ -114,7 +138,7 @@ class Choice:
 
     def _add_text(self, text: str) -> None:
         if text:
-            self._text.append(text)
+            self._deltas += [text] if self._parser is None else self._parser.push(text)
             self._length += len(text)
 
     def _echo_prompt(self, event: TokenEvent) -> None:
@@ -128,7 +152,8 @@ class Choice:
                 self._logprobs.append(self._tokenizer, token, echoed, offset)
 
 
-def _given_up(event: TokenEvent) -> ApiError:
+def given_up(event: TokenEvent) -> ApiError:
+    """What a caller is told of a request that ended by ABORT or ERROR."""
     if event.finish_reason is FinishReason.ABORT:
         return ApiError(503, "The server ended this request early.", code="aborted")
     reason = (event.error or "no reason given").splitlines()[0]

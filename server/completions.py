@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxgen.request import EngineClient
-from server.answer import Answer
+from server.answer import Answer, ChoicesAnswer
 from server.choice import Choice
 from server.endpoint import GeneratingEndpoint
 from server.logprobs import LogprobList
@@ -22,7 +22,7 @@ class CompletionsEndpoint(GeneratingEndpoint[CompletionRequest]):
         return Completion(self._engine, await self._services.prompts.read(body, params), params)
 
 
-class Completion(Answer):
+class Completion(ChoicesAnswer):
     """OpenAI's text_completion."""
 
     _chunk_object = "text_completion"
@@ -33,7 +33,7 @@ class Completion(Answer):
     def whole(self) -> dict[str, Any]:
         """The answer in one object; of best_of candidates the n with the highest mean log-probability."""
         chosen = [choice for i in range(len(self._prompts)) for choice in self._best(i)]
-        choices = [self._choice_json(index, choice) for index, choice in enumerate(chosen)]
+        choices = [self._choice_json(index, choice) | self._end_extras(choice) for index, choice in enumerate(chosen)]
         return {**self._head(self._chunk_object), "choices": choices, "usage": self._usage().as_json()}
 
     def _best(self, i: int) -> Sequence[Choice]:

@@ -1,9 +1,15 @@
 """The server's limits and keys: a frozen dataclass, complete at birth."""
 
 from dataclasses import dataclass, field, fields
+from math import inf
 from pathlib import Path
 
 from jaxgen.config import ConfigError
+from server.cors import Cors
+from server.tool_calls.formats import FORMATS
+
+TOOL_CALL_PARSERS = ("auto", *FORMATS)
+MAY_BE_ZERO = ("inline_encode_chars", "max_logit_bias", "log_prompts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +24,8 @@ class ServerConfig:
     """Longest request body, bytes."""
     max_prompts: int = 128
     """Most prompts of one request."""
+    max_inputs: int = 2048
+    """Most inputs of one request for embeddings; OpenAI's own limit."""
     max_n: int = 128
     """Largest n and best_of."""
     max_choices: int = 256
@@ -29,9 +37,19 @@ class ServerConfig:
     max_logit_bias: int = 300
     """Most logit_bias entries of one request."""
     max_queued_requests: int = 1024
-    """Completions that may wait for their first token; further requests get 429, unless nothing waits."""
+    """Completions and inputs that may wait for their first token; further requests get 429, unless nothing waits."""
     max_queued_tokens: int = 2**22
     """Tokens that the prompts of these may have together."""
+    tool_call_parser: str = "auto"
+    """Format in which the model writes calls of tools; auto: as its chat template shows."""
+    log_prompts: bool = False
+    """Whether the log's line of a request has the text of its prompts."""
+    cors: Cors | None = None
+    """Which web pages of other origins may call; None: none."""
+    body_timeout_s: float = 30.0
+    """Seconds that a body may take to arrive, beside those for its length."""
+    request_timeout_s: float | None = None
+    """Seconds from its arrival after which a completion is given up; None: never."""
     stall_limit_s: float = 60.0
     """Seconds that work may wait with no step finished before /health says so."""
     retry_after_s: int = 5
@@ -46,8 +64,10 @@ class ServerConfig:
             raise ConfigError("api_keys must not contain an empty key")
         for item in fields(self):
             value = getattr(self, item.name)
-            if item.name not in ("api_keys", "api_key_file", "inline_encode_chars", "max_logit_bias") and value <= 0:
+            if isinstance(value, int | float) and item.name not in MAY_BE_ZERO and not 0 < value < inf:
                 raise ConfigError(f"{item.name} must be more than 0, not {value}")
+        if self.tool_call_parser not in TOOL_CALL_PARSERS:
+            raise ConfigError(f"tool_call_parser must be one of {', '.join(TOOL_CALL_PARSERS)}")
 
 
 DEFAULT_CONFIG = ServerConfig()

@@ -1,8 +1,7 @@
-"""What every endpoint that generates does around its own fields."""
+"""What every endpoint that the engine works for does around its own fields."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 from starlette.requests import ClientDisconnect
@@ -21,8 +20,11 @@ from server.lifecycle import Lifecycle
 from server.metrics import Metrics
 from server.prompts import PromptReader
 from server.queue import Queue
-from server.schema import SamplingFields
+from server.record import record_of
+from server.schema import CallerFields, ComputingFields
 from server.sse import send_events, until_disconnect
+from server.timeouts import Deadline
+from server.tools import Tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +38,10 @@ class Services:
     metrics: Metrics
     prompts: PromptReader
     conversations: Conversations
+    tools: Tools
 
 
-class GeneratingEndpoint[Fields: SamplingFields](ABC):
+class ComputingEndpoint[Fields: ComputingFields](ABC):
     """An ASGI app rather than a function of a request: it must see the caller leave while it works."""
 
     def __init__(self, services: Services) -> None:
@@ -50,39 +53,57 @@ class GeneratingEndpoint[Fields: SamplingFields](ABC):
         """The typed request. Raises ApiError 400 that names the field."""
 
     @abstractmethod
-    async def _answer(self, body: Fields) -> Answer:
-        """What is to be computed for it. Raises ApiError."""
+    async def _respond(self, body: Fields, deadline: Deadline, scope: Scope, receive: Receive, send: Send) -> None:
+        """Compute and send the answer; cancelled when the caller leaves. Given up at the deadline. Raises ApiError
+        before anything is sent."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        arrival, services = perf_counter(), self._services
+        services = self._services
+        deadline = Deadline(services.config.request_timeout_s)
         with services.lifecycle.request():
             try:
-                data = await read_json_object(scope, receive, services.config.max_body_bytes)
+                async with deadline.bound():
+                    data = await read_json_object(scope, receive, services.config.max_body_bytes)
             except ClientDisconnect:
                 return
             body = self._parse(data)
             check_model(body.model, self._engine)
             body = _of_caller(body, scope.get(CALLER, ""))
-
-            async def answer() -> None:
-                made = await self._answer(body)
-                async with Generation(
-                    self._engine, made.choices, services.queue, services.metrics, arrival
-                ) as generation:
-                    if body.stream:
-                        # Until its first token an answer can still be an error with a status of its own.
-                        first = await generation.next_news()
-                        await send_events(send, made.events(generation, first))
-                        return
-                    await generation.finish()
-                await JSONResponse(made.whole())(scope, receive, send)
-
-            await until_disconnect(receive, answer())
+            await until_disconnect(receive, self._respond(body, deadline, scope, receive, send))
 
 
-def _of_caller[Fields: SamplingFields](body: Fields, caller: str) -> Fields:
-    """With a cache salt of the caller's own: none learns from its answers' speed what others have sent."""
-    if not caller or body.cache_salt == "":  # an empty salt is refused later
+class GeneratingEndpoint[Fields: CallerFields](ComputingEndpoint[Fields]):
+    """Answers with text, whole or as events."""
+
+    @abstractmethod
+    async def _answer(self, body: Fields) -> Answer:
+        """What is to be computed for it. Raises ApiError."""
+
+    async def _respond(self, body: Fields, deadline: Deadline, scope: Scope, receive: Receive, send: Send) -> None:
+        record, services = record_of(scope), self._services
+        async with deadline.bound():
+            made = record.answer = await self._answer(body)
+        async with Generation(
+            self._engine, made.choices, services.queue, services.metrics, record.arrival, deadline
+        ) as generation:
+            record.generation = generation
+            if body.stream:
+                # Until its first token an answer can still be an error with a status of its own.
+                first = await generation.next_news()
+                await send_events(send, made.events(generation, first))
+                return
+            await generation.finish()
+        await JSONResponse(made.whole())(scope, receive, send)
+
+
+def _of_caller[Fields: ComputingFields](body: Fields, caller: str) -> Fields:
+    """With a cache salt of the caller's own: none learns from its answers' speed what others have sent.
+
+    Raises ApiError 400 for an empty one.
+    """
+    if body.cache_salt == "":
+        raise bad_request("cache_salt must not be empty.", "cache_salt")
+    if not caller:
         return body
     return body.model_copy(update={"cache_salt": f"{caller}/{body.cache_salt or ''}"})
 

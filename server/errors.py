@@ -6,10 +6,17 @@ from collections.abc import Mapping
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jaxgen.request import EngineDeadError, RequestRefusedError
+from server.log import frames
+from server.record import record_of
 
 logger = logging.getLogger(__name__)
+
+with_prompts = logging.getLogger(f"{__name__}.with_prompts")
+"""What unexpected errors say, which may be a piece of a prompt; off unless ``--log-prompts``."""
+with_prompts.setLevel(logging.CRITICAL)
 
 INTERNAL_MESSAGE = "The server had an error while processing your request."
 
@@ -33,9 +40,12 @@ class ApiError(Exception):
         self.code = code
         self.headers = headers
 
+    @property
+    def kind(self) -> str:
+        return "invalid_request_error" if self.status < 500 else "server_error"
+
     def body(self) -> dict[str, dict[str, str | None]]:
-        kind = "invalid_request_error" if self.status < 500 else "server_error"
-        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
 
     def response(self) -> JSONResponse:
         return JSONResponse(self.body(), status_code=self.status, headers=self.headers)
@@ -51,10 +61,12 @@ def as_api_error(error: Exception) -> ApiError:
         case ApiError():
             return error
         case RequestRefusedError():
-            return bad_request(str(error))
+            return bad_request(str(error), error.param)
         case EngineDeadError():
             return ApiError(503, f"The engine is not running: {error}", code="engine_dead")
-    logger.error("unexpected error while answering a request", exc_info=error)
+    logger.error("unexpected %s while answering a request\n%s", type(error).__name__, frames(error))
+    if with_prompts.isEnabledFor(logging.ERROR):
+        with_prompts.error("what it says", exc_info=error)
     return ApiError(500, INTERNAL_MESSAGE)
 
 
@@ -65,8 +77,14 @@ async def http_exception(_: Request, error: Exception) -> Response:
     return ApiError(error.status_code, messages.get(error.status_code, error.detail), headers=error.headers).response()
 
 
-async def api_error(_: Request, error: Exception) -> Response:
-    return as_api_error(error).response()
+async def api_error(request: Request, error: Exception) -> Response:
+    return _recorded(request.scope, error).response()
+
+
+def _recorded(scope: Scope, error: Exception) -> ApiError:
+    told = as_api_error(error)
+    record_of(scope).error = told.code or told.kind
+    return told
 
 
 async def client_left(_: Request, __: Exception) -> Response:
@@ -77,3 +95,27 @@ async def client_left(_: Request, __: Exception) -> Response:
 async def unexpected_error(_: Request, __: Exception) -> Response:
     """For the outermost handler, after which Starlette raises the error again for the HTTP server to log."""
     return ApiError(500, INTERNAL_MESSAGE).response()
+
+
+class UnexpectedErrorMiddleware:
+    """Answers 500 to what the routes raise, inside all other middleware: so the answer has what they add to it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def watched(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception as error:
+            if scope["type"] != "http":
+                raise
+            told = _recorded(scope, error)
+            if not begun:  # else the HTTP server breaks off the connection of an answer without an end
+                await told.response()(scope, receive, send)

@@ -1,18 +1,35 @@
-"""Several completions at once: one task per choice draws its tokens from the engine."""
+"""Several completions, or embeddings, at once: one task per choice draws its events from the engine."""
 
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
-from jaxgen.request import EngineClient
-from server.choice import Choice
+from jaxgen.request import EngineClient, TokenEvent
+from server.errors import ApiError
 from server.metrics import Metrics, RequestTimer
-from server.queue import Queue
+from server.queue import Queue, Queued
+from server.timeouts import Deadline
 
 
-class Generation:
+class Drawing(Queued, Protocol):
+    """What is made of the events of one request."""
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Set: it needs no more of them."""
+        ...
+
+    @property
+    def has_news(self) -> bool: ...
+
+    def feed(self, event: TokenEvent) -> None:
+        """Raises ApiError when the event says that the engine gave the request up."""
+        ...
+
+
+class Generation[Choice: Drawing]:
     """An async context in which the engine works on ``choices``; leaving it aborts what is unfinished.
 
     Tokens are drawn as soon as they are there and kept in their choice as text, so that stop strings act at once and a
@@ -20,14 +37,26 @@ class Generation:
     """
 
     def __init__(
-        self, engine: EngineClient, choices: Sequence[Choice], queue: Queue, metrics: Metrics, arrival: float
+        self,
+        engine: EngineClient,
+        choices: Sequence[Choice],
+        queue: Queue,
+        metrics: Metrics,
+        arrival: float,
+        deadline: Deadline,
     ) -> None:
-        """``arrival``: when the caller's request came, a ``perf_counter`` reading."""
+        """``arrival``: when the caller's request came, a ``perf_counter`` reading. ``deadline``: when it is given up,
+        whether or not anybody reads what there is."""
         self._engine = engine
         self._choices = choices
         self._queue = queue
         self._metrics = metrics
         self._arrival = arrival
+        self._deadline = deadline
+        self._alarm: asyncio.TimerHandle | None = None
+        self._late: ApiError | None = None
+        self.first_token: float | None = None
+        """When the first token of any choice came, a ``perf_counter`` reading."""
         self._news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -37,11 +66,15 @@ class Generation:
         self._tasks = [asyncio.create_task(self._run(choice)) for choice in self._choices]
         for task in self._tasks:
             task.add_done_callback(lambda _: self._news.set())
+        if self._deadline.at is not None:
+            self._alarm = asyncio.get_running_loop().call_at(self._deadline.at, self._give_up)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
         for task in self._tasks:
             task.cancel()
         # Their own errors were raised by next_news, or came after the one that was.
@@ -50,7 +83,7 @@ class Generation:
     async def next_news(self) -> list[Choice]:
         """Waits until some choices have something to take, and returns them; none when all have ended and been taken.
 
-        Raises the first error of any choice.
+        Raises the first error of any choice, and ApiError 504 at the deadline.
         """
         while True:
             self._news.clear()
@@ -63,8 +96,13 @@ class Generation:
             await self._news.wait()
 
     async def finish(self) -> None:
-        """Waits until every choice has ended. Raises the first error of any."""
+        """Waits until every choice has ended. Raises as ``next_news``."""
         await asyncio.gather(*self._tasks)
+
+    def _give_up(self) -> None:
+        self._late = self._deadline.error()
+        for task in self._tasks:
+            task.cancel()
 
     async def _run(self, choice: Choice) -> None:
         timer = RequestTimer(self._metrics, self._arrival)
@@ -74,6 +112,7 @@ class Generation:
                 async for event in events:
                     self._queue.leave(choice)
                     timer.observe(event)
+                    self.first_token = self.first_token or timer.first
                     choice.feed(event)
                     self._news.set()
                     if choice.finish_reason is not None:
@@ -82,6 +121,8 @@ class Generation:
             raise RuntimeError(f"the engine ended {choice.request.request_id} without a finish event")
         except asyncio.CancelledError:
             reason = "abort"
+            if self._late is not None:
+                raise self._late from None
             raise
         finally:
             self._queue.leave(choice)

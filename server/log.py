@@ -1,12 +1,57 @@
-"""Logging of the commands: what our own packages say from INFO on, of others warnings only."""
+"""Logging of the commands: plain lines or JSON, what our own packages say from a level on, of others warnings only."""
 
+import json
 import logging
+import traceback
+from typing import Any
 
-OURS = ("jaxgen", "pallas_kernels", "weights")
+from pythonjsonlogger.json import JsonFormatter
+
+OURS = ("jaxgen", "pallas_kernels", "server", "weights")
+LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("plain", "json")
+FIELDS = "fields"
+"""Attribute of a record: a dict that goes into JSON as it is, and after a plain message as name=value."""
 
 
-def set_up_logging(line: str = "%(levelname)s %(name)s: %(message)s") -> None:
-    """To standard error, each record as ``line``."""
-    logging.basicConfig(level=logging.WARNING, format=line)
+def set_up_logging(
+    line: str = "%(levelname)s %(name)s: %(message)s", *, level: str = "info", form: str = "plain"
+) -> None:
+    """To standard error; ``line`` is for plain records. JSON ones have timestamp, level, logger and message."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Plain(line) if form == "plain" else _Json())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     for name in OURS:
-        logging.getLogger(name).setLevel(logging.INFO)
+        logging.getLogger(name).setLevel(level.upper())
+
+
+def frames(error: BaseException) -> str:
+    """Where an error was raised, without what it says: that may be a piece of a prompt."""
+    return "".join(traceback.format_tb(error.__traceback__))
+
+
+class _Plain(logging.Formatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's name)
+        said = super().formatMessage(record)
+        fields: dict[str, Any] = getattr(record, FIELDS, {})
+        return " ".join([said, *(f"{name}={_word(value)}" for name, value in fields.items())])
+
+
+def _word(value: Any) -> str:
+    """As it is if that is one plain word, else as JSON: no caller can begin a line of its own."""
+    text = str(value)
+    plain = text.isascii() and text.isprintable() and not set(text) & set(' "=')
+    return text if plain and isinstance(value, str | int | float) else json.dumps(value)
+
+
+class _Json(JsonFormatter):
+    def __init__(self) -> None:
+        super().__init__(
+            "%(levelname)s %(name)s %(message)s",
+            rename_fields={"levelname": "level", "name": "logger"},
+            timestamp=True,
+        )
+
+    def add_fields(self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]) -> None:
+        super().add_fields(log_data, record, message_dict)
+        log_data |= log_data.pop(FIELDS, {})

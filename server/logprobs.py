@@ -126,7 +126,7 @@ def prompt_logprobs_json(
             found.append(None)
             continue
         ranks = {token: rank for rank, (token, _) in enumerate(one.top, 1)}
-        shown = {one.token: one.logprob} | dict(one.top[:count])
+        listed = {one.token: one.logprob} | dict(one.top[:count])
         found.append(
             {
                 str(token): {
@@ -134,7 +134,7 @@ def prompt_logprobs_json(
                     "rank": ranks.get(token),
                     "decoded_token": tokenizer.token_text(token),
                 }
-                for token, value in shown.items()
+                for token, value in listed.items()
             }
         )
     return found

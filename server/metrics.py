@@ -49,7 +49,7 @@ class Metrics:
             self._finished.labels(model, reason)
 
     def count_finished(self, reason: str) -> None:
-        """``reason``: stop, length, abort (the caller left) or error."""
+        """``reason``: stop, length, abort (the caller left, or its time was up) or error."""
         self._finished.labels(self._model, reason).inc()
 
 
@@ -59,6 +59,8 @@ class RequestTimer:
     def __init__(self, metrics: Metrics, arrival: float) -> None:
         self._metrics = metrics
         self._arrival = arrival
+        self.first: float | None = None
+        """When its first token came."""
         self._last: float | None = None
 
     def observe(self, event: TokenEvent) -> None:
@@ -66,6 +68,7 @@ class RequestTimer:
             return
         now = perf_counter()
         if self._last is None:
+            self.first = now
             self._metrics.first_token.observe(now - self._arrival)
         else:
             self._metrics.inter_token.observe(now - self._last)

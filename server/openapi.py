@@ -1,6 +1,6 @@
 """What the server can do, for machines: /openapi.json and /capabilities, made from the models that check bodies."""
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from pydantic import BaseModel
@@ -13,11 +13,14 @@ from server import answer_schema as shapes
 from server.auth import OPEN_PATHS
 from server.chat_schema import ChatRequest
 from server.config import ServerConfig
+from server.embeddings import EmbeddingRequest
+from server.responses_schema import ResponsesRequest
 from server.schema import Body, CompletionRequest
 from server.tokens import DetokenizeRequest, TokenizeRequest
+from server.tools import tool_format
 
 REFERENCE = "#/components/schemas/{model}"
-SECRET = ("api_keys", "api_key_file")
+NO_LIMITS = ("api_keys", "api_key_file", "tool_call_parser", "cors", "log_prompts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +37,20 @@ class Described:
     streams: bool = False
 
 
-_BODY_ERRORS = (400, 404, 413, 415)
-_GENERATING = (*_BODY_ERRORS, 429, 500, 503)
-_COMPLETE = Described(
-    "POST", "/v1/completions", "Continue prompts.", shapes.Completion, CompletionRequest, _GENERATING, streams=True
-)
-_CHAT = Described(
-    "POST",
-    "/v1/chat/completions",
-    "Answer a conversation.",
-    shapes.ChatCompletion,
-    ChatRequest,
-    _GENERATING,
-    streams=True,
-)
+_BODY_ERRORS = (400, 404, 408, 413, 415)
+_GENERATING = (*_BODY_ERRORS, 429, 500, 503, 504)
+
+
+def _generating(path: str, summary: str, answer: type[BaseModel], body: type[Body]) -> Described:
+    return Described("POST", path, summary, answer, body, _GENERATING, streams="stream" in body.model_fields)
+
+
 _TOKENIZE = "Tokens of a text or a conversation."
 ROUTES = (
-    _COMPLETE,
-    _CHAT,
+    _generating("/v1/completions", "Continue prompts.", shapes.Completion, CompletionRequest),
+    _generating("/v1/chat/completions", "Answer a conversation.", shapes.ChatCompletion, ChatRequest),
+    _generating("/v1/responses", "Answer a conversation, as items.", shapes.Response, ResponsesRequest),
+    _generating("/v1/embeddings", "Vectors of texts.", shapes.Embeddings, EmbeddingRequest),
     Described("POST", "/tokenize", _TOKENIZE, shapes.Tokens, TokenizeRequest, _BODY_ERRORS),
     Described("POST", "/detokenize", "The text of tokens.", shapes.Text, DetokenizeRequest, _BODY_ERRORS),
     Described("GET", "/v1/models", "The model that is served.", shapes.Models),
@@ -103,10 +102,12 @@ def openapi_document(version: str, *, keys: bool) -> dict[str, Any]:
 
 def capabilities_document(model: ModelInfo, config: ServerConfig) -> dict[str, Any]:
     """Routes with the fields of their bodies, and what is bounded, by whom."""
-    limits = {item.name: getattr(config, item.name) for item in fields(config) if item.name not in SECRET}
+    limits = {item.name: getattr(config, item.name) for item in fields(config) if item.name not in NO_LIMITS}
     return {
         "model": model.name,
         "conversations": model.chat is not None,
+        "tool_call_parser": tool_format(model, config),
+        "embeddings": None if model.embedding is None else asdict(model.embedding),
         "routes": {
             f"{route.method} {route.path}": [] if route.body is None else sorted(route.body.model_fields)
             for route in ROUTES

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from jaxgen.request import MAX_LOGPROBS, ModelInfo, SamplingParams
+from jaxgen.request import MAX_LOGPROBS, Grammar, ModelInfo, SamplingParams
 from server.chat_schema import ChatRequest
 from server.config import ServerConfig
 from server.errors import ApiError, bad_request
 from server.schema import CompletionRequest, SamplingFields, StreamOptions
+from server.structured import resolve_grammar
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -27,6 +28,7 @@ class CompletionParams:
     prompt_logprobs: int | None = None
     """Alternatives to show of each token of the prompt; None: do not show them."""
     return_token_ids: bool = False
+    return_latency: bool = False
 
     def within(self, room: int) -> "CompletionParams":
         """With at most ``room`` tokens to generate. Raises ApiError 400 where more are asked for at least."""
@@ -36,6 +38,13 @@ class CompletionParams:
             )
         most = min(self.sampling.max_tokens, room)
         return replace(self, sampling=replace(self.sampling, max_tokens=most))
+
+    def with_grammar(self, grammar: Grammar) -> "CompletionParams":
+        """With a text that the ``grammar`` allows. Raises ApiError 400 where that cannot go with another field."""
+        try:
+            return replace(self, sampling=replace(self.sampling, grammar=grammar))
+        except ValueError as error:
+            raise _out_of_range(error) from error
 
 
 def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConfig) -> CompletionParams:
@@ -94,8 +103,6 @@ def most_tokens(body: ChatRequest) -> int | None:
 def _params(
     body: SamplingFields, sampling: SamplingParams, *, n: int, best_of: int, echo: bool, logprobs: int | None
 ) -> CompletionParams:
-    if body.cache_salt == "":
-        raise bad_request("cache_salt must not be empty.", "cache_salt")
     options = body.stream_options or StreamOptions()
     if body.stream_options is not None and not body.stream:
         raise bad_request("stream_options needs stream to be true.", "stream_options")
@@ -111,6 +118,7 @@ def _params(
         cache_salt=body.cache_salt,
         prompt_logprobs=_prompt_logprobs(body),
         return_token_ids=bool(body.return_token_ids),
+        return_latency=bool(body.return_latency),
     )
 
 
@@ -174,6 +182,7 @@ def _sampling(
             ignore_eos=bool(body.ignore_eos),
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
+            grammar=resolve_grammar(body),
         )
     except ValueError as error:
         raise _out_of_range(error) from error

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from jaxgen.request import EngineClient, ModelInfo
 from jaxgen.tokenizer import Tokenizer
@@ -11,6 +12,7 @@ from server.config import ServerConfig
 from server.errors import bad_request
 from server.params import CompletionParams
 from server.schema import PROMPT_MESSAGE, CompletionRequest
+from server.schema import Prompt as PromptField
 
 _Source = str | list[int]
 
@@ -37,19 +39,18 @@ class PromptReader:
     async def read(self, body: CompletionRequest, params: CompletionParams) -> list[Prompt]:
         """Raises ApiError 400 for a prompt that is missing, empty, out of the vocabulary or too long, and for more
         choices than may be computed at once."""
-        sources = _sources(body)
+        sources = _sources(body.prompt, "prompt")
         choices = len(sources) * params.best_of
         if choices > self._config.max_choices:
             raise bad_request(
                 f"prompts times best_of (or n) is {choices}; this server computes {self._config.max_choices} at once.",
                 "best_of" if params.best_of > params.n else "n",
             )
-        work = (self._engine.tokenizer, self._engine.model, params)
-        if sum(map(len, sources)) <= self._config.inline_encode_chars:
-            return [_read_prompt(source, *work) for source in sources]
-        loop = asyncio.get_running_loop()
-        # One after another: a request holds one thread at a time, and none once its caller has left.
-        return [await loop.run_in_executor(self._threads, _read_prompt, source, *work) for source in sources]
+        return await self._read(sources, "prompt", params.sampling.max_tokens, echo=params.echo)
+
+    async def read_all(self, value: PromptField | None, field: str) -> list[Prompt]:
+        """Those of a field that are to be read and not continued. Raises ApiError 400 as ``read`` does."""
+        return await self._read(_sources(value, field), field, max_tokens=0, echo=False)
 
     async def read_text(
         self, write: Callable[[], str], length: int, *, special: bool, field: str, max_tokens: int
@@ -74,27 +75,37 @@ class PromptReader:
             return read()
         return await asyncio.get_running_loop().run_in_executor(self._threads, read)
 
+    async def _read(self, sources: Sequence[_Source], field: str, max_tokens: int, *, echo: bool) -> list[Prompt]:
+        tokenizer, model = self._engine.tokenizer, self._engine.model
+        read = partial(_read_prompt, tokenizer=tokenizer, model=model, field=field, max_tokens=max_tokens, echo=echo)
+        if sum(map(len, sources)) <= self._config.inline_encode_chars:
+            return [read(source) for source in sources]
+        loop = asyncio.get_running_loop()
+        # One after another: a request holds one thread at a time, and none once its caller has left.
+        return [await loop.run_in_executor(self._threads, read, source) for source in sources]
+
     def run_aside(self, work: Callable[[], None]) -> None:
         """In one of the threads, some time."""
         self._threads.submit(work)
 
 
-def _sources(body: CompletionRequest) -> list[_Source]:
-    prompt = body.prompt
+def _sources(prompt: PromptField | None, field: str) -> list[_Source]:
     if prompt is None:
-        raise bad_request(f"prompt is missing: {PROMPT_MESSAGE}.", "prompt")
+        raise bad_request(f"{field} is missing: {PROMPT_MESSAGE.format(field)}.", field)
     if isinstance(prompt, str):
         return [prompt]
     tokens = [item for item in prompt if isinstance(item, int)]
     return [tokens] if tokens else [item for item in prompt if not isinstance(item, int)]
 
 
-def _read_prompt(source: _Source, tokenizer: Tokenizer, model: ModelInfo, params: CompletionParams) -> Prompt:
+def _read_prompt(
+    source: _Source, *, tokenizer: Tokenizer, model: ModelInfo, field: str, max_tokens: int, echo: bool
+) -> Prompt:
     if not source:
-        raise bad_request("prompt must not be empty; to start from nothing, send the id of the BOS token.", "prompt")
+        raise bad_request(f"{field} must not be empty; to start from nothing, send the id of the BOS token.", field)
     tokens = tokenizer.encode(source) if isinstance(source, str) else source
-    _check(tokens, params.sampling.max_tokens, model)
-    if not params.echo:
+    _check(tokens, max_tokens, model, field)
+    if not echo:
         return Prompt(tuple(tokens))
     text, offsets = _echo(tokenizer, tokens)
     if isinstance(source, str):
@@ -103,7 +114,7 @@ def _read_prompt(source: _Source, tokenizer: Tokenizer, model: ModelInfo, params
     return Prompt(tuple(tokens), text, tuple(offsets))
 
 
-def _check(tokens: Sequence[int], max_tokens: int, model: ModelInfo, field: str = "prompt") -> None:
+def _check(tokens: Sequence[int], max_tokens: int, model: ModelInfo, field: str) -> None:
     if not tokens:
         raise bad_request(f"{field}: there are no tokens in it.", field)
     for token in (min(tokens), max(tokens)):

@@ -2,13 +2,20 @@
 
 from collections.abc import Sequence
 from math import ceil
+from typing import Protocol
 
-from jaxgen.request import EngineClient
-from server.choice import Choice
+from jaxgen.request import EngineClient, Request
 from server.config import ServerConfig
 from server.errors import ApiError
 
 LONGEST_RETRY_S = 600
+
+
+class Queued(Protocol):
+    """What waits: a choice, or a text to embed."""
+
+    @property
+    def request(self) -> Request: ...
 
 
 class Queue:
@@ -23,10 +30,10 @@ class Queue:
     def num_tokens(self) -> int:
         return sum(self._waiting.values())
 
-    def enter(self, choices: Sequence[Choice]) -> None:
+    def enter(self, choices: Sequence[Queued]) -> None:
         """Raises ApiError 429 where they are too many beside those that wait. An empty queue takes any request."""
         config, waiting, tokens = self._config, len(self._waiting), self.num_tokens
-        added = sum(len(choice.prompt.tokens) for choice in choices)
+        added = sum(len(choice.request.prompt) for choice in choices)
         over = waiting + len(choices) > config.max_queued_requests or tokens + added > config.max_queued_tokens
         if waiting and over:
             raise ApiError(
@@ -35,9 +42,9 @@ class Queue:
                 code="queue_full",
                 headers={"Retry-After": str(self._retry_after(tokens))},
             )
-        self._waiting |= {choice.request.request_id: len(choice.prompt.tokens) for choice in choices}
+        self._waiting |= {choice.request.request_id: len(choice.request.prompt) for choice in choices}
 
-    def leave(self, choice: Choice) -> None:
+    def leave(self, choice: Queued) -> None:
         """It has a token, or has ended; once more does nothing."""
         self._waiting.pop(choice.request.request_id, None)
 

@@ -1,10 +1,12 @@
-"""``x-request-id``: the caller's, or one made here, in every answer."""
+"""``x-request-id``: the caller's, or one made here, in every answer and in the request's record."""
 
 import re
 from uuid import uuid4
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.record import RECORD, RequestRecord
 
 HEADER = "x-request-id"
 _ACCEPTED = re.compile(r"[\x21-\x7e]{1,128}")
@@ -28,4 +30,5 @@ class RequestIdMiddleware:
                 MutableHeaders(scope=message)[HEADER] = name
             await send(message)
 
-        await self._app(scope, receive, named)
+        record = RequestRecord(name, scope["method"], scope["path"])
+        await self._app({**scope, RECORD: record}, receive, named)

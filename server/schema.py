@@ -1,17 +1,18 @@
-"""The bodies of requests for completions: their fields and types. What is not here is refused by name.
+"""The bodies of requests to compute: their fields and types. What is not here is refused by name.
 
 Every field may be null, which means absent. Types are strict: true is no integer and "1" is no number, but an integer
 is a number.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 
 from server.config import ServerConfig
 from server.errors import ApiError, bad_request
 
-PROMPT_MESSAGE = "prompt must be a string, a list of strings, a list of token ids, or a list of lists of token ids"
+PROMPT_MESSAGE = "{} must be a string, a list of strings, a list of token ids, or a list of lists of token ids"
+"""Of a field that is a Prompt."""
 
 _TokenIds = Annotated[list[int], Field(fail_fast=True)]
 
@@ -50,11 +51,51 @@ class StreamOptions(Body):
     continuous_usage_stats: bool | None = None
 
 
-class SamplingFields(Body):
-    """What text and chat completions have in common: OpenAI's fields, then those that others add. ``user`` only names
-    the caller's end user."""
+class JsonSchema(Body):
+    """``strict`` may be anything: an answer always keeps to the schema. Nor does a name or description change it."""
+
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    """OpenAI's way to say what the text of an answer must be."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(Body):
+    """vLLM's way: one of json, json_object, regex, choice and grammar; what is about white space goes with json."""
+
+    schema_: Any = Field(None, alias="json")
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    disable_any_whitespace: bool | None = None
+    whitespace_pattern: str | None = None
+
+
+class ComputingFields(Body):
+    """What all have that the engine works for. ``user`` only names the caller's end user."""
 
     model: str | None = None
+    user: str | None = None
+    cache_salt: str | None = None
+
+
+class CallerFields(ComputingFields):
+    """What every request for generated text has."""
+
+    stream: bool | None = None
+
+
+class SamplingFields(CallerFields):
+    """What text and chat completions have in common: OpenAI's fields, then those that others add."""
+
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     max_tokens: int | None = None
@@ -62,20 +103,20 @@ class SamplingFields(Body):
     presence_penalty: float | None = None
     seed: int | None = None
     stop: Stop | None = None
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: float | None = None
     top_p: float | None = None
-    user: str | None = None
 
-    cache_salt: str | None = None
     ignore_eos: bool | None = None
     min_p: float | None = None
     min_tokens: int | None = None
     prompt_logprobs: int | None = None
     repetition_penalty: float | None = None
+    response_format: ResponseFormat | None = None
+    return_latency: bool | None = None
     return_token_ids: bool | None = None
     stop_token_ids: list[int] | None = None
+    structured_outputs: StructuredOutputs | None = None
     top_k: int | None = None
 
 
@@ -103,9 +144,10 @@ def parse_body[Fields: Body](kind: type[Fields], data: dict[str, Any], config: S
 
 
 def _check_sizes(data: dict[str, Any], config: ServerConfig) -> None:
-    prompt = data.get("prompt")
-    if isinstance(prompt, list) and _prompt_kind(prompt) != ":tokens" and len(prompt) > config.max_prompts:
-        raise bad_request(f"prompt has {len(prompt)} entries; this server takes {config.max_prompts}.", "prompt")
+    for name, limit in (("prompt", config.max_prompts), ("input", config.max_inputs)):
+        value = data.get(name)
+        if isinstance(value, list) and _prompt_kind(value) != ":tokens" and len(value) > limit:
+            raise bad_request(f"{name} has {len(value)} entries; this server takes {limit}.", name)
     limits = {
         "stop": config.max_stop_strings,
         "stop_token_ids": config.max_stop_token_ids,
@@ -120,9 +162,9 @@ def _check_sizes(data: dict[str, Any], config: ServerConfig) -> None:
 def _first_fault(error: ValidationError) -> ApiError:
     fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
     path = [str(step)[:100] for step in fault["loc"] if not str(step).startswith(":")]  # tags of unions are no fields
-    if path == ["prompt"]:
-        return bad_request(f"{PROMPT_MESSAGE}.", "prompt")
     param = ".".join(path)
+    if param in ("prompt", "input"):
+        return bad_request(f"{PROMPT_MESSAGE.format(param)}.", param)
     if fault["type"] == "extra_forbidden":
         return bad_request(f"Unknown field {param!r}.", param)
     return bad_request(f"{param}: {fault['msg']}.", param)

@@ -3,26 +3,33 @@
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import shlex
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 
 from jaxgen.config import ConfigError
 from jaxgen.request import ModelInfo
 from server.app import create_app
+from server.errors import with_prompts
 from server.lifecycle import Lifecycle
 from server.log import set_up_logging
 from server.serve_options import engine_options, make_parser, server_config
+from server.tls import tls_options
 
 if TYPE_CHECKING:
     from jaxgen.async_engine import AsyncEngine
+
+logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
 
@@ -39,9 +46,10 @@ def _open_engine(args: Any) -> "AsyncEngine":
         kernels=args.kernels,
         options=engine_options(args),
         chat_template=args.chat_template,
+        pooling=args.pooling,
         cache_dir=args.cache_dir,
         compilation_cache=args.compilation_cache,
-        progress=True,
+        progress=args.log_format == "plain",
     )
 
 
@@ -71,7 +79,7 @@ async def _run(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signals.put_nowait, number)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    announcing = asyncio.create_task(_announce(engine, listener))
+    announcing = asyncio.create_task(_announce(engine, listener, "https" if config.is_ssl else "http"))
     draining = asyncio.create_task(_drain(signals, lifecycle, shutdown_timeout))
     died = asyncio.create_task(_wait_for_death(engine))
     done, _ = await asyncio.wait({serving, draining, died}, return_when=asyncio.FIRST_COMPLETED)
@@ -87,15 +95,15 @@ async def _run(
     return 1 if was_ready else 2
 
 
-async def _announce(engine: "AsyncEngine", listener: socket.socket) -> None:
+async def _announce(engine: "AsyncEngine", listener: socket.socket, scheme: str) -> None:
     while engine.status().state != "ready":
         await asyncio.sleep(POLL_SECONDS)
     host, port, *_ = listener.getsockname()
-    print(_ready_line(engine.model, f"[{host}]" if ":" in host else host, port), flush=True)
+    base = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    print(_ready_line(engine.model, base), flush=True)
 
 
-def _ready_line(model: ModelInfo, host: str, port: int) -> str:
-    base = f"http://{host}:{port}"
+def _ready_line(model: ModelInfo, base: str) -> str:
     body = json.dumps({"model": model.name, "prompt": "def main():", "max_tokens": 32})
     what = f"{model.name} ({model.note})" if model.note else model.name
     return (
@@ -107,7 +115,7 @@ def _ready_line(model: ModelInfo, host: str, port: int) -> str:
 async def _drain(signals: "asyncio.Queue[int]", lifecycle: Lifecycle, timeout: float) -> None:
     await signals.get()
     lifecycle.draining = True
-    print("jaxgen: finishing the requests under way (signal again to stop at once)", file=sys.stderr, flush=True)
+    logger.info("finishing the requests under way (signal again to stop at once)")
     idle = asyncio.create_task(_wait_idle(lifecycle))
     again = asyncio.create_task(signals.get())
     await asyncio.wait({idle, again}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -125,14 +133,46 @@ async def _wait_for_death(engine: "AsyncEngine") -> None:
         await asyncio.sleep(POLL_SECONDS)
 
 
-def serve_app(engine: "AsyncEngine", app: Starlette, listener: socket.socket, shutdown_timeout: float) -> int:
-    """Serve ``app`` in front of ``engine``, which was started and is stopped here. Returns the process's exit code."""
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
+def serve_app(
+    engine: "AsyncEngine",
+    app: Starlette,
+    listener: socket.socket,
+    shutdown_timeout: float,
+    tls: dict[str, Any] | None = None,
+) -> int:
+    """Serve ``app`` in front of ``engine``, which was started and is stopped here. Returns the process's exit code.
+
+    ``tls``: uvicorn's settings for it.
+    """
+    # Its warnings come in our format, and requests in our lines.
+    quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "log_config": None}
+    config = uvicorn.Config(app, timeout_graceful_shutdown=1, **quiet, **(tls or {}))
     run = _run(engine, config, app.state.lifecycle, listener, shutdown_timeout)
     try:
         return asyncio.run(run, loop_factory=config.get_loop_factory())
     finally:
         engine.stop()
+
+
+@contextlib.contextmanager
+def _tracing(endpoint: str | None) -> Iterator[Middleware | None]:
+    """Raises ConfigError. What has not been sent is sent at the end."""
+    if endpoint is None:
+        yield None
+        return
+    if not endpoint.startswith(("http://", "https://")):
+        raise ConfigError(f"--otlp-traces-endpoint {endpoint!r} must be a URL, as http://HOST:4318/v1/traces")
+    try:
+        from server.tracing import TraceMiddleware, open_provider
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("opentelemetry"):
+            raise
+        raise ConfigError("--otlp-traces-endpoint needs OpenTelemetry: pip install 'jaxgen[otel]'") from error
+    provider = open_provider(endpoint, version("jaxgen"))
+    try:
+        yield Middleware(TraceMiddleware, provider=provider)
+    finally:
+        provider.shutdown()
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -146,14 +186,23 @@ def listen(host: str, port: int) -> socket.socket:
 def main(argv: Sequence[str]) -> int:
     """``jaxgen serve``; 0 after a clean stop, 1 when the engine died, 2 when it could not start."""
     args = make_parser().parse_args(argv)
-    set_up_logging("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up_logging("%(asctime)s %(levelname)s %(name)s: %(message)s", level=args.log_level, form=args.log_format)
+    if args.log_prompts:
+        with_prompts.setLevel(logging.NOTSET)
+    with contextlib.ExitStack() as until_end:
+        return _serve(args, until_end)
+
+
+def _serve(args: Any, until_end: contextlib.ExitStack) -> int:
     try:
         config = server_config(args)
+        tls = tls_options(args.ssl_certfile, args.ssl_keyfile, args.ssl_ca_certs)
+        tracing = until_end.enter_context(_tracing(args.otlp_traces_endpoint))
         listener = listen(args.host, args.port)
         engine = _open_engine(args)
-        app = create_app(engine, config)
+        app = create_app(engine, config, tracing=tracing)
     except ConfigError as error:
         print(f"jaxgen serve: {error}", file=sys.stderr)
         return 2
     engine.start()
-    return serve_app(engine, app, listener, args.shutdown_timeout)
+    return serve_app(engine, app, listener, args.shutdown_timeout, tls)

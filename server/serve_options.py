@@ -8,11 +8,15 @@ import configargparse
 
 from jaxgen.config import DTYPES, KERNEL_CHOICES, KV_RESIDENCIES, OFFLOAD_POLICIES, EngineOptions
 from jaxgen.offload.host_dtype import HOST_DTYPES
-from server.config import DEFAULT_CONFIG, ServerConfig
+from jaxgen.request import POOLING_CHOICES
+from server.config import DEFAULT_CONFIG, TOOL_CALL_PARSERS, ServerConfig
+from server.cors import cors_of
+from server.log import FORMATS, LEVELS
 
 LIMITS = {
     "max_body_bytes": "longest body",
     "max_prompts": "most prompts",
+    "max_inputs": "most inputs of one request for embeddings",
     "max_n": "largest n and best_of",
     "max_choices": "most completions, prompts x best_of",
     "max_stop_length": "longest stop string, characters",
@@ -23,13 +27,19 @@ LIMITS = {
 }
 """Fields of ServerConfig that have a flag of their own."""
 
+TIMES = {
+    "body_timeout": "seconds a body may take to arrive, beside one for every 16 KiB; beyond, 408",
+    "request_timeout": "seconds a completion may take from its arrival; beyond, 504 (default: as long as it takes)",
+}
+"""Others, in seconds, whose fields end in _s."""
+
 
 def make_parser(command: str = "serve") -> configargparse.ArgumentParser:
     """Every flag can also be set as an environment variable JAXGEN_<FLAG>, and in a file of ``--config``."""
     parser = configargparse.ArgumentParser(
         prog=f"jaxgen {command}",
         config_file_parser_class=configargparse.YAMLConfigFileParser,
-        description="Serve a model at /v1/completions and /v1/chat/completions.",
+        description="Serve a model at /v1/completions, /v1/chat/completions and /v1/embeddings.",
         auto_env_var_prefix="JAXGEN_",
         formatter_class=configargparse.ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,
@@ -45,6 +55,19 @@ def make_parser(command: str = "serve") -> configargparse.ArgumentParser:
         help="auto: the checkpoint's own, or float32 where the device computes that faster",
     )
     model.add_argument("--chat-template", type=Path, help="file with a Jinja template (default: the model's own)")
+    model.add_argument(
+        "--tool-call-parser",
+        choices=TOOL_CALL_PARSERS,
+        default="auto",
+        help="how the model writes calls of tools; auto: as its chat template shows",
+    )
+    model.add_argument(
+        "--pooling",
+        choices=POOLING_CHOICES,
+        default="auto",
+        help="which hidden states embed a text: their mean, the last, or the first (cls); auto: as the model's "
+        "modules.json says, else the mean",
+    )
     engine = parser.add_argument_group("engine")
     engine.add_argument(
         "--kernels",
@@ -128,11 +151,40 @@ def make_parser(command: str = "serve") -> configargparse.ArgumentParser:
     server.add_argument(
         "--api-key-file", type=Path, help="further keys, one a line; read again when it changes, without a restart"
     )
+    log = parser.add_argument_group("log")
+    log.add_argument("--log-format", choices=FORMATS, default="plain", help="of lines on standard error")
+    log.add_argument("--log-level", choices=LEVELS, default="info", help="debug: probes too; warning: no requests")
+    log.add_argument("--log-prompts", action="store_true", help="the text of prompts too, in a request's line")
+    log.add_argument(
+        "--otlp-traces-endpoint",
+        help="URL of an OpenTelemetry collector, http://HOST:4318/v1/traces: a span for each request goes there (needs "
+        "jaxgen[otel])",
+    )
     limits = parser.add_argument_group("limits")
     for name, what in LIMITS.items():
         limits.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(DEFAULT_CONFIG, name), help=what)
+    for name, what in TIMES.items():
+        default = getattr(DEFAULT_CONFIG, f"{name}_s")
+        limits.add_argument(f"--{name.replace('_', '-')}", type=float, default=default, help=what)
     server.add_argument("--shutdown-timeout", type=float, default=30.0, help="seconds running requests get at SIGTERM")
+    _add_browsers_and_tls(parser)
     return parser
+
+
+def _add_browsers_and_tls(parser: configargparse.ArgumentParser) -> None:
+    tls = parser.add_argument_group("tls")
+    tls.add_argument("--ssl-certfile", type=Path, help="PEM certificate, and its chain: serve https")
+    tls.add_argument("--ssl-keyfile", type=Path, help="its PEM key (default: in --ssl-certfile)")
+    tls.add_argument("--ssl-ca-certs", type=Path, help="callers must show a certificate that one of these signed")
+    cors = parser.add_argument_group("cors")
+    cors.add_argument(
+        "--allowed-origins",
+        action="append",
+        help="origin whose pages may call from a browser, scheme://host:port, or *; may be repeated (default: none)",
+    )
+    cors.add_argument("--allowed-methods", action="append", help="method that they may use (default: *)")
+    cors.add_argument("--allowed-headers", action="append", help="header that they may send (default: *)")
+    cors.add_argument("--allow-credentials", action="store_true", help="let them send cookies and certificates")
 
 
 def engine_options(args: Any) -> EngineOptions:
@@ -144,4 +196,13 @@ def engine_options(args: Any) -> EngineOptions:
 def server_config(args: Any) -> ServerConfig:
     """What they ask of the server. Raises ConfigError."""
     limits = {name: getattr(args, name) for name in LIMITS}
-    return ServerConfig(api_keys=tuple(args.api_key or ()), api_key_file=args.api_key_file, **limits)
+    times = {f"{name}_s": getattr(args, name) for name in TIMES}
+    return ServerConfig(
+        api_keys=tuple(args.api_key or ()),
+        api_key_file=args.api_key_file,
+        log_prompts=args.log_prompts,
+        cors=cors_of(args),
+        tool_call_parser=args.tool_call_parser,
+        **limits,
+        **times,
+    )

@@ -42,4 +42,6 @@ def resolved(parser: configargparse.ArgumentParser, args: Any) -> dict[str, Any]
 def _plain(name: str, value: Any) -> Any:
     if name == "api-key":
         return ["***"] * len(value)
+    if isinstance(value, list):
+        return [str(item) for item in value]
     return value if isinstance(value, bool | int | float) else str(value)

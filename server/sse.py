@@ -17,9 +17,10 @@ def encode(data: Any) -> bytes:
     return pydantic_core.to_json(data, ensure_ascii=True)
 
 
-def sse_event(data: Any) -> bytes:
-    """One event."""
-    return b"data: " + encode(data) + b"\n\n"
+def sse_event(data: Any, *, name: str = "") -> bytes:
+    """One event, perhaps with a ``name``."""
+    head = f"event: {name}\n".encode("ascii") if name else b""
+    return head + b"data: " + encode(data) + b"\n\n"
 
 
 async def send_events(send: Send, writes: AsyncGenerator[Iterable[bytes], None]) -> None:

@@ -11,6 +11,7 @@ from server.endpoint import Services, check_model
 from server.errors import bad_request
 from server.prompts import Prompt
 from server.schema import Body, parse_body
+from server.tools import for_template
 
 
 class TokenizeRequest(Conversation):
@@ -61,7 +62,8 @@ class TokensEndpoint:
         if (text is None) == (body.messages is None):
             raise bad_request("send one of prompt and messages.", "prompt")
         if text is None:
-            return await self._services.conversations.read(body, max_tokens=0)
+            tools = [for_template(tool.function) for tool in body.tools or ()]
+            return await self._services.conversations.read(body, max_tokens=0, tools=tools)
         special = body.add_special_tokens is not False
         return await self._services.prompts.read_text(
             lambda: text, len(text), special=special, field="prompt", max_tokens=0

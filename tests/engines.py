@@ -19,7 +19,7 @@ from jaxgen.engine import Engine
 from jaxgen.kernels import REFERENCE, Kernels
 from jaxgen.models import Params, init_params
 from jaxgen.programs import CompiledStep, compile_step
-from jaxgen.request import Request, SamplingParams, TokenEvent
+from jaxgen.request import FinishReason, Pooling, Request, SamplingParams, TokenEvent
 
 EOS = 2
 LLAMA = LlamaConfig(
@@ -71,6 +71,10 @@ def request(name: str, prompt: Iterable[int], **params: object) -> Request:
     return Request(name, tuple(prompt), SamplingParams(**params))  # type: ignore[arg-type]
 
 
+def embed(name: str, prompt: Iterable[int], pooling: Pooling = Pooling.MEAN) -> Request:
+    return replace(request(name, prompt, max_tokens=0), pooling=pooling)
+
+
 def run(
     engine: Engine, requests: Iterable[Request], each_step: Callable[[int], None] = lambda step: None
 ) -> dict[str, list[TokenEvent]]:
@@ -90,6 +94,17 @@ def run(
 
 def tokens(events: list[TokenEvent]) -> list[int]:
     return [event.token for event in events if event.token is not None]
+
+
+def embeddings(events: dict[str, list[TokenEvent]]) -> dict[str, tuple[float, ...]]:
+    """Of the requests that have one, each of which must have nothing else."""
+    found = {}
+    for name, of_one in events.items():
+        if of_one[-1].embedding is not None:
+            (event,) = of_one
+            assert (event.token, event.finish_reason, event.cached_tokens) == (None, FinishReason.LENGTH, 0)
+            found[name] = of_one[-1].embedding
+    return found
 
 
 def greedy(request: Request) -> Request:

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from jaxgen.request import (
+    EmbeddingFormat,
     EngineStats,
     EngineStatus,
     FinishReason,
+    Latency,
     ModelInfo,
+    Pooling,
     Request,
     SamplingParams,
     TokenEvent,
@@ -39,10 +42,28 @@ def counts_up(request: Request) -> Iterable[int]:
     return ((start + i) % 256 + 2 for i in range(10**9))
 
 
+def fake_latency(index: int) -> Latency:
+    """What the engine says of a request's time with its event ``index``."""
+    return Latency(
+        queue_seconds=0.25,
+        prompt_seconds=0.5,
+        decode_seconds=index / 8,
+        prompt_chunks=2,
+        steps=index + 2,
+        padding_share=0.75,
+        preemptions=1,
+    )
+
+
 def fake_logprobs(token: int, count: int) -> TokenLogprobs:
     """-(token mod 7 + 1) / 8 for the token itself; its alternatives are the ids after it, -1/8, -2/8, ..."""
     top = tuple((token + 1 + i, -(i + 1) / 8) for i in range(count))
     return TokenLogprobs(token, -(token % 7 + 1) / 8, top)
+
+
+def fake_embedding(prompt: Sequence[int]) -> tuple[float, ...]:
+    """Its length, sum, first token and, below zero, its last."""
+    return (float(len(prompt)), float(sum(prompt)), float(prompt[0]), -float(prompt[-1]))
 
 
 @dataclass
@@ -59,7 +80,11 @@ class FakeEngine:
     eos: int = 1
     cached: int = 0
     """Prompt tokens that it says were cached."""
-    model: ModelInfo = field(default_factory=lambda: ModelInfo(MODEL, max_model_len=128, vocab_size=400))
+    model: ModelInfo = field(
+        default_factory=lambda: ModelInfo(
+            MODEL, max_model_len=128, vocab_size=400, embedding=EmbeddingFormat(4, Pooling.LAST)
+        )
+    )
     state: EngineStatus = field(default_factory=lambda: EngineStatus("ready"))
     numbers: EngineStats = field(default_factory=EngineStats)
     requests: list[Request] = field(default_factory=list)
@@ -82,7 +107,8 @@ class FakeEngine:
             for index, event in enumerate(_events(request, self.reply(request), self.eos)):
                 await self.pace(request, index)
                 ended = event.finish_reason is not None
-                yield replace(event, cached_tokens=None if index else self.cached)
+                latency = fake_latency(index) if ended or index == 0 or request.latency else None
+                yield replace(event, cached_tokens=None if index else self.cached, latency=latency)
         finally:
             self.open.discard(request.request_id)
             if not ended:
@@ -96,7 +122,8 @@ def _events(request: Request, reply: Iterable[int], eos: int) -> Iterable[TokenE
     params, name = request.params, request.request_id
     prompt = _prompt_logprobs(request)
     if params.max_tokens == 0:
-        yield TokenEvent(name, prompt_logprobs=prompt, finish_reason=FinishReason.LENGTH)
+        embedding = None if request.pooling is None else fake_embedding(request.prompt)
+        yield TokenEvent(name, prompt_logprobs=prompt, finish_reason=FinishReason.LENGTH, embedding=embedding)
         return
     tokens = list(islice(reply, params.max_tokens))
     tokens += [eos] * (params.max_tokens - len(tokens))

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic, sleep
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -12,9 +13,11 @@ START_SECONDS = 30.0
 
 
 @contextmanager
-def serve(app: ASGIApp) -> Iterator[str]:
-    """The base URL, without a slash at its end."""
-    config = uvicorn.Config(app, port=0, ws="none", lifespan="off", log_level="error", timeout_graceful_shutdown=1)
+def serve(app: ASGIApp, **options: Any) -> Iterator[str]:
+    """The base URL, without a slash at its end. ``options``: further ones of uvicorn."""
+    config = uvicorn.Config(
+        app, port=0, ws="none", lifespan="off", log_level="error", timeout_graceful_shutdown=1, **options
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, name="live-server")
     thread.start()
@@ -25,7 +28,7 @@ def serve(app: ASGIApp) -> Iterator[str]:
             assert monotonic() < deadline, "the server did not start in time"
             sleep(0.005)
         port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"http://127.0.0.1:{port}"
+        yield f"{'https' if config.is_ssl else 'http'}://127.0.0.1:{port}"
     finally:
         server.should_exit = True
         thread.join(START_SECONDS)

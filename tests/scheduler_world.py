@@ -45,6 +45,8 @@ class Arrival:
     stops: bool
     salt: str | None
     prompt_logprobs: int | None
+    constrained: bool = False
+    """It may be computed only when its last token has arrived, as under a grammar."""
 
     def request(self, name: str, longest: int) -> Request:
         prompt = max(1, longest * self.prompt // 8)
@@ -71,6 +73,7 @@ ARRIVALS = st.builds(
     stops=st.booleans(),
     salt=st.sampled_from([None, None, None, "a"]),
     prompt_logprobs=st.sampled_from([None, None, None, 0]),
+    constrained=st.sampled_from([False, False, True]),
 )
 
 

@@ -90,15 +90,22 @@ def stream_chunks(text: str) -> list[Any]:
 Send = Callable[[Message], Awaitable[None]]
 
 
-async def call(app: Starlette, fields: dict[str, Any], send: Send, *, leave: asyncio.Event | None = None) -> None:
+async def call(
+    app: Starlette,
+    fields: dict[str, Any],
+    send: Send,
+    *,
+    leave: asyncio.Event | None = None,
+    path: str = "/v1/completions",
+) -> None:
     """One request at the ASGI level; ``leave`` set: the caller is gone."""
     scope = {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
         "http_version": "1.1",
         "method": "POST",
-        "path": "/v1/completions",
-        "raw_path": b"/v1/completions",
+        "path": path,
+        "raw_path": path.encode(),
         "root_path": "",
         "query_string": b"",
         "headers": [],

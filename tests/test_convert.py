@@ -58,6 +58,16 @@ def test_configuration_and_tokenizer_come_along(converted: Path) -> None:
         assert (converted / name).read_bytes() == (source / name).read_bytes()
 
 
+def test_templates_in_a_folder_come_along(converted: Path) -> None:
+    name = "additional_chat_templates/tool_use.jinja"
+    source = converted.with_name("source")
+    (source / name).parent.mkdir()
+    (source / name).write_text("tools")
+    again = run(source, converted.with_name("again"))
+    assert (again / name).read_text() == "tools"
+    assert name in read_manifest(again).files
+
+
 def test_manifest_lists_every_file(converted: Path) -> None:
     files = {path.relative_to(converted).as_posix(): path for path in converted.rglob("*") if path.is_file()}
     del files["jaxgen.json"]

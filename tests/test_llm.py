@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import shutil
 from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,11 +19,11 @@ from jaxgen.config import ConfigError
 from jaxgen.device import device_info
 from jaxgen.device_info import DeviceInfo
 from jaxgen.llm import Prompt
-from jaxgen.request import FinishReason, RequestRefusedError
+from jaxgen.request import EmbeddingFormat, FinishReason, Pooling, RequestRefusedError
 from server.app import create_app
 from tests.live_server import serve
 from weights.convert import convert
-from weights.load import load_params
+from weights.load import load_model_config, load_params
 from weights.tiny import make_tiny_checkpoint
 
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True)
@@ -119,6 +121,46 @@ def test_the_engine_of_an_llm_is_served_as_an_app(llm: LLM) -> None:
             extra_body={"ignore_eos": True},
         )
     assert answer.choices[0].text == llm.generate(["def main():"], GREEDY)[0].text
+
+
+def test_texts_become_vectors_that_an_openai_client_gets_too(llm: LLM) -> None:
+    """The client asks for base64 unless told otherwise."""
+    prompts: list[Prompt] = ["def main():", "import os", [5, 6, 7, 8], "x" * 60]
+    found = llm.embed(prompts)
+    assert (found.shape, found.dtype) == ((4, llm.engine.model.embedding.size), np.float32)  # type: ignore[union-attr]
+    assert np.linalg.norm(found, axis=1) == pytest.approx(1, abs=1e-6)
+    assert [llm.embed([prompt]).tobytes() for prompt in prompts] == [row.tobytes() for row in found]
+    with serve(create_app(llm.engine)) as url:
+        client = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+        texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+        formats: list[dict[str, Any]] = [{}, {"encoding_format": "float"}]
+        for given in formats:
+            answer = client.embeddings.create(model=llm.engine.model.name, input=texts, **given)
+            assert [one.index for one in answer.data] == [0, 1, 2]
+            vectors = np.array([one.embedding for one in answer.data], np.float32)
+            assert vectors.tobytes() == found[[0, 1, 3]].tobytes()
+
+
+def test_the_way_of_pooling_is_the_models_unless_chosen(directory: Path, tmp_path: Path) -> None:
+    size = load_model_config(directory).output_size
+    for choice, pooling in (("auto", Pooling.MEAN), ("last", Pooling.LAST)):
+        assert open_engine(str(directory), pooling=choice).model.embedding == EmbeddingFormat(size, pooling)  # type: ignore[arg-type]
+    other = shutil.copytree(directory, tmp_path / "other")
+    (other / "modules.json").write_text("[]")
+    with pytest.raises(ConfigError, match="--pooling"):
+        open_engine(str(other))
+
+
+def test_an_embedding_has_as_many_numbers_as_wanted(llm: LLM) -> None:
+    whole, part = llm.embed(["import os"]), llm.embed(["import os"], dimensions=3)
+    assert part.shape == (1, 3)
+    assert part == pytest.approx(whole[:, :3] / np.linalg.norm(whole[:, :3]), abs=1e-6)
+    assert llm.embed([], dimensions=3).shape == (0, 3)
+    for bad in (0, whole.shape[1] + 1):
+        with pytest.raises(ValueError, match="dimensions must be between 1 and"):
+            llm.embed(["import os"], dimensions=bad)
+    with pytest.raises(RequestRefusedError, match="prompt"):
+        llm.embed(["a", [1] * 600])
 
 
 def test_the_package_exports_what_the_docs_show() -> None:

@@ -11,7 +11,7 @@ from jaxgen.device import Device
 from jaxgen.engine import Engine
 from jaxgen.narrow import compare
 from jaxgen.programs import CompiledStep
-from tests.engines import LLAMA, compiled_step, engine_config, make_engine, params_of, request, run
+from tests.engines import LLAMA, compiled_step, embed, embeddings, engine_config, make_engine, params_of, request, run
 
 CONFIG = replace(engine_config(token_budget=32, max_num_seqs=8), narrow_width=8)
 PROMPTS = [np.random.default_rng(n).integers(3, LLAMA.vocab_size, size=n).tolist() for n in (1, 7, 20, 33, 50)]
@@ -56,15 +56,32 @@ def test_decodes_run_by_the_narrow_program_and_answers_stay(monkeypatch: pytest.
     assert events == run(make_engine(config=replace(CONFIG, narrow_width=None)), todo)
 
 
-def test_a_program_of_other_bits_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_of_a_token_are_embedded_by_the_narrow_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And so is the last token that a prompt has left."""
+    monkeypatch.setattr(narrow, "CLEARLY_FASTER", np.inf)
+    compiled, runs = count_runs(compiled_step(LLAMA, CONFIG))
+    engine, wide = engine_of(compiled), make_engine(config=replace(CONFIG, narrow_width=None))
+    runs.update(run=0, narrow=0)
+    for one in (embed("short", PROMPTS[0]), embed("left over", PROMPTS[3])):
+        assert embeddings(run(engine, [one])) == embeddings(run(wide, [one]))
+    assert runs == {"run": 1, "narrow": 2}
+
+
+def _next(values: Any) -> Any:
+    return np.nextafter(np.asarray(values), np.float32(1))
+
+
+@pytest.mark.parametrize("wrong", ["logprobs", "hidden"])
+def test_a_program_of_other_bits_is_not_used(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
     monkeypatch.setattr(narrow, "CLEARLY_FASTER", np.inf)
     compiled, runs = count_runs(compiled_step(LLAMA, CONFIG))
     honest: Any = compiled.narrow
 
     def off_by_a_bit(*args: Any) -> Any:
         cache, rows, output = honest(*args)
-        chosen = np.nextafter(np.asarray(output.logprobs.chosen), np.float32(1))
-        return cache, rows, replace(output, logprobs=replace(output.logprobs, chosen=chosen))
+        if wrong == "hidden":
+            return cache, rows, replace(output, hidden=_next(output.hidden))
+        return cache, rows, replace(output, logprobs=replace(output.logprobs, chosen=_next(output.logprobs.chosen)))
 
     engine = engine_of(replace(compiled, narrow=off_by_a_bit))
     runs.update(run=0, narrow=0)

@@ -162,7 +162,7 @@ def test_a_stream_joins_to_the_whole_answer(fields: dict[str, Any]) -> None:
         ({"messages": [user("Hi"), {"role": "system", "content": "late"}]}, "messages"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
         ({"modalities": ["audio"]}, "modalities"),
         ({"store": True}, "store"),
         ({"prompt": "Hi"}, "prompt"),
@@ -236,11 +236,14 @@ def test_where_a_template_is_found(tmp_path: Path) -> None:
     config = tmp_path / "tokenizer_config.json"
     config.write_text(json.dumps({"eos_token": "</s>", "bos_token": {"content": "<s>"}, "pad_token": None}))
     assert read_chat_format(tmp_path) is None
-    named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]
+    named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "yes"}, 3, {"name": "x"}]
     config.write_text(json.dumps({"chat_template": named, "bos_token": {"content": "<s>"}}))
-    assert read_chat_format(tmp_path) == ChatFormat("yes", {"bos_token": "<s>"})
+    assert read_chat_format(tmp_path) == ChatFormat("yes", {"bos_token": "<s>"}, "tools")
     (tmp_path / "chat_template.jinja").write_text("beside")
-    assert read_chat_format(tmp_path) == ChatFormat("beside", {"bos_token": "<s>"})
+    assert read_chat_format(tmp_path) == ChatFormat("beside", {"bos_token": "<s>"}, "tools")
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("with tools")
+    assert read_chat_format(tmp_path) == ChatFormat("beside", {"bos_token": "<s>"}, "with tools")
     other = tmp_path / "mine"
     other.write_text("mine")
     assert read_chat_format(tmp_path, other) == ChatFormat("mine", {"bos_token": "<s>"})

@@ -11,6 +11,7 @@ from server.choice import Choice, Piece
 from server.logprobs import ChatLogprobs, LogprobList
 from server.params import CompletionParams
 from server.prompts import Prompt
+from server.tool_calls.deltas import merged
 from tests.fakes import fake_logprobs
 from tests.server_app import TOKENIZER, byte_by_byte
 
@@ -42,7 +43,9 @@ def join(pieces: list[Piece]) -> Piece:
         for name, values in piece.logprobs.items():
             logprobs.setdefault(name, []).extend(values)
     token_ids = tuple(token for piece in pieces for token in piece.token_ids)
-    return Piece("".join(piece.text for piece in pieces), logprobs, pieces[-1].finish_reason, token_ids)
+    return Piece(
+        merged(delta for piece in pieces for delta in piece.deltas), logprobs, pieces[-1].finish_reason, token_ids
+    )
 
 
 @settings(deadline=None)

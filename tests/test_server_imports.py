@@ -29,7 +29,7 @@ sys.exit("jax was imported after all")
 
 HOST_MODULES = (
     *("request", "config", "tokenizer", "sequence", "block_pool", "prefix_cache", "scheduler", "step_plan"),
-    *("memory_plan", "cache_dirs", "device_info", "token_budget", "tokenizer_cache", "tuning_store"),
+    *("pooling", "memory_plan", "cache_dirs", "device_info", "token_budget", "tokenizer_cache", "tuning_store"),
     *(f"offload.{name}" for name in ("host_dtype", "host_store", "planner", "rates", "staging", "streaming", "tier")),
 )
 COMPOSITION_ROOTS = ("cli", "serve", "tune", "verify")

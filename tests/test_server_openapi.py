@@ -12,6 +12,7 @@ from server.openapi import ROUTES
 from server.schema import CompletionRequest
 from tests.fakes import MODEL
 from tests.server_app import client_of, fake_engine
+from tests.tool_templates import HERMES
 
 
 def document(path: str, config: ServerConfig | None = None, **fields: Any) -> dict[str, Any]:
@@ -67,10 +68,13 @@ def test_keys_are_asked_for_and_not_shown() -> None:
     assert "api_keys" not in document("/capabilities", config)["limits"]
 
 
-@pytest.mark.parametrize("chat", [None, ChatFormat("x", {})])
-def test_capabilities(chat: ChatFormat | None) -> None:
+@pytest.mark.parametrize(
+    ("chat", "parser"), [(None, None), (ChatFormat("x", {}), None), (ChatFormat(HERMES, {}), "hermes")]
+)
+def test_capabilities(chat: ChatFormat | None, parser: str | None) -> None:
     found = document("/capabilities", ServerConfig(max_n=3), model=ModelInfo(MODEL, 128, 400, chat=chat))
     assert (found["model"], found["conversations"]) == (MODEL, chat is not None)
+    assert found["tool_call_parser"] == parser
     assert (found["limits"]["max_n"], found["limits"]["max_model_len"], found["limits"]["max_logprobs"]) == (3, 128, 20)
     assert found["routes"]["POST /v1/completions"] == sorted(CompletionRequest.model_fields)
     assert found["routes"]["GET /health"] == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from jaxgen.request import choice_seed
+from jaxgen.request import Grammar, choice_seed
 from server.app import create_app
 from server.config import ServerConfig
 from server.schema import CompletionRequest, StreamOptions
@@ -41,6 +41,14 @@ REACHES_THE_ENGINE: list[tuple[str, Any, str, Any]] = [
     ("ignore_eos", True, "ignore_eos", True),
     ("logprobs", 0, "logprobs", 0),
     ("logprobs", 20, "logprobs", 20),
+    ("response_format", {"type": "text"}, "grammar", None),
+    (
+        "response_format",
+        {"type": "json_object"},
+        "grammar",
+        Grammar('start: %json {"type": "object", "x-guidance": {"whitespace_flexible": false}}', "response_format"),
+    ),
+    ("structured_outputs", {"regex": "a/b"}, "grammar", Grammar(r"start: /a\/b/", "structured_outputs")),
 ]
 
 DEFAULTS = {
@@ -60,6 +68,7 @@ DEFAULTS = {
     "ignore_eos": False,
     "logprobs": None,
     "prompt_logprobs": None,
+    "grammar": None,
 }
 
 # Field, bad value, a part of the message. The field itself must be the error's param.
@@ -90,6 +99,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("min_tokens", 17, "between 0 and max_tokens (16)"),
     ("min_tokens", -1, "between 0 and max_tokens"),
     ("prompt_logprobs", 21, "between 0 and 20"),
+    ("return_latency", "yes", "valid boolean"),
     ("return_token_ids", 1, "valid boolean"),
     ("temperature", -0.1, "between 0 and 2"),
     ("temperature", 2.5, "between 0 and 2"),
@@ -139,6 +149,22 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("ignore_eos", 0, "valid boolean"),
     ("suffix", "", "not supported"),
     ("suffix", "end", "not supported"),
+    ("response_format", "json", "valid dictionary"),
+    ("response_format", {"type": "xml"}, "'text', 'json_object' or 'json_schema'"),
+    ("response_format", {"type": "json_schema"}, "needs json_schema with a schema"),
+    ("response_format", {"type": "json_schema", "json_schema": {"name": "a"}}, "needs json_schema with a schema"),
+    ("response_format", {"type": "text", "json_schema": {"schema": {}}}, 'goes with type "json_schema"'),
+    ("response_format", {"type": "json_schema", "json_schema": {"schema": 5}}, "valid dictionary"),
+    ("response_format", {"type": "json_object", "json_schema": {"what": 5}}, "Unknown field"),
+    ("structured_outputs", {}, "this has none"),
+    ("structured_outputs", {"json_object": False}, "this has none"),
+    ("structured_outputs", {"regex": "a", "choice": ["b"]}, "this has regex and choice"),
+    ("structured_outputs", {"choice": []}, "no entry"),
+    ("structured_outputs", {"choice": [5]}, "valid string"),
+    ("structured_outputs", {"json": "{"}, "no JSON"),
+    ("structured_outputs", {"json": 5}, "must be a JSON schema"),
+    ("structured_outputs", {"regex": "a", "whitespace_pattern": " "}, "white space is a matter of json"),
+    ("structured_outputs", {"lark": "a"}, "Unknown field"),
     ("user", 5, "valid string"),
     ("cache_salt", 5, "valid string"),
     ("cache_salt", "", "must not be empty"),
@@ -178,6 +204,7 @@ def test_every_field_has_a_test_of_its_refusal_and_one_of_its_use() -> None:
         "suffix",
         "user",
         "cache_salt",
+        "return_latency",
         "return_token_ids",
     }
     assert {row[0] for row in REACHES_THE_ENGINE} | used_elsewhere == set(FIELDS)

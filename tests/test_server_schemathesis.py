@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 
-from jaxgen.request import ChatFormat, ModelInfo
+from jaxgen.request import ChatFormat
 from server.app import create_app
 from server.openapi import ROUTES
 from tests.fakes import MODEL
@@ -16,10 +17,8 @@ from tests.server_app import fake_engine
 
 Case = schemathesis.Case[Any]
 TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
-schema = schemathesis.openapi.from_asgi(
-    "/openapi.json",
-    create_app(fake_engine(model=ModelInfo(MODEL, 128, 400, chat=ChatFormat(TEMPLATE, {})))),
-)
+ENGINE = fake_engine(model=replace(fake_engine().model, chat=ChatFormat(TEMPLATE, {})))
+schema = schemathesis.openapi.from_asgi("/openapi.json", create_app(ENGINE))
 SETTINGS: Any = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 # What fits the schema may still be refused: ranges depend on the model and on the server's limits.
 EXCLUDED: Any = [schemathesis.checks.CHECKS.get_one("positive_data_acceptance")]
@@ -30,6 +29,8 @@ IN_RANGE: dict[str, Callable[[Any], Any]] = {
     "best_of": lambda value: None,
     "cache_salt": lambda value: value or None,
     "chat_template_kwargs": lambda value: {},
+    "dimensions": lambda value: 1 + value % 4,
+    "encoding_format": lambda value: "base64",
     "frequency_penalty": lambda value: value % 2,
     "logit_bias": lambda value: {"3": 1},
     "logprobs": lambda value: value if isinstance(value, bool) else value % 6,
@@ -64,6 +65,8 @@ IN_RANGE: dict[str, Callable[[Any], Any]] = {
 NEEDED: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "Say"},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
+    "/v1/responses": {"input": "Hi"},
+    "/v1/embeddings": {"input": "Hi"},
     "/tokenize": {"prompt": "Say", "messages": None},
     "/detokenize": {"tokens": [3, 4]},
 }

@@ -15,7 +15,7 @@ from jaxgen.offload.layer_store import LayerStore
 from jaxgen.offload.streamed_device import StreamedDevice
 from jaxgen.request import FinishReason, OffloadStats, Request, TokenEvent
 from jaxgen.step_device import Compiled, compile_for
-from tests.engines import LLAMA, engine_config, make_engine, params_of, request, run
+from tests.engines import LLAMA, embed, embeddings, engine_config, make_engine, params_of, request, run
 from tests.native import native as library
 from tests.test_layers_apart import OPT
 
@@ -145,6 +145,15 @@ def test_only_what_the_window_shows_is_streamed() -> None:
     engine = engine_of()
     run(engine, wanted)
     assert 0 < windowed < stats(engine).restored_tokens
+
+
+def test_embeddings_have_the_same_bits() -> None:
+    """Beside completions, whose contexts are streamed."""
+    wanted = [embed(f"e{i}", prompt) for i, prompt in enumerate(PROMPTS)]
+    device = make_engine(MHA, replace(CONFIG, cache=replace(CONFIG.cache, num_blocks=64)))
+    alone = [embeddings(run(device, [one])) for one in wanted]
+    found = embeddings(run(engine_of(), [*requests("abc"), *wanted]))
+    assert [{name: vector} for name, vector in sorted(found.items())] == alone
 
 
 def test_an_abort_leaves_nothing() -> None:

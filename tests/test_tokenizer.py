@@ -217,6 +217,16 @@ def test_offset_counts_the_characters_before_the_next_token() -> None:
     assert offsets == before
 
 
+@each_kind
+def test_shown_special_tokens_come_out_as_their_names(kind: str) -> None:
+    special, other = (token_id(kind, name) for name in (tiny_tokenizers.BOS, tiny_tokenizers.EOS))
+    assert TOKENIZERS[kind].added_token(tiny_tokenizers.BOS) == special
+    assert TOKENIZERS[kind].added_token("<none>") is None
+    stream = TOKENIZERS[kind].text_stream(prompt=[special], shown={special}, stop=["s>"])
+    assert [stream.push(token) for token in (other, special)] == ["", "<"]
+    assert stream.stopped
+
+
 def test_token_text_names_what_is_no_text() -> None:
     tokenizer = TOKENIZERS["byte_level"]
     assert tokenizer.token_text(token_id("byte_level", "</s>")) == "</s>"

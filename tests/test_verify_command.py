@@ -38,7 +38,7 @@ def _reference_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "scenarios"), [((), 6), (("--kv-residency", "host", "--kv-offloading-size", "0.01"), 7)]
+    ("more", "scenarios"), [((), 7), (("--kv-residency", "host", "--kv-offloading-size", "0.01"), 8)]
 )
 def test_all_bits_agree(
     directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], scenarios: int

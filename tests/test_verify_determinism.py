@@ -43,7 +43,7 @@ def test_a_request_keeps_its_bits_in_every_circumstance(dtype: DType, kernels: s
     for scenario in scenarios.values():
         assert scenario.mismatches == [], scenario.name
         assert scenario.covered, scenario
-    assert len(scenarios) == 6
+    assert len(scenarios) == 7
     assert min(scenario.compared for scenario in scenarios.values()) >= 12
 
 
@@ -53,7 +53,7 @@ def test_host_memory_keeps_the_bits_too() -> None:
     assert restored.mismatches == []
     assert restored.happened["restored tokens"] > 100
     assert all(scenario.passed for scenario in scenarios.values())
-    assert len(scenarios) == 7
+    assert len(scenarios) == 8
 
 
 def test_one_bit_of_one_log_probability_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,6 +74,20 @@ def test_one_bit_of_one_log_probability_is_found(monkeypatch: pytest.MonkeyPatch
     mismatch = scenarios["all at once"].mismatches[0]
     assert 0 <= mismatch.index < ANSWER_TOKENS
     assert mismatch.expected != mismatch.found
+
+
+def test_one_bit_of_one_hidden_state_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Device.run
+
+    def off_by_a_bit(self: Device, plan: StepPlan, **options: Any) -> StepOutput:
+        output = honest(self, plan, **options)
+        if len(plan.chunks) < 3:
+            return output
+        return replace(output, hidden=output.hidden.at[:, 7].set(jnp.nextafter(output.hidden[:, 7], jnp.float32(1))))
+
+    monkeypatch.setattr(Device, "run", off_by_a_bit)
+    embedded = verify()["embedded, all at once"]
+    assert embedded.mismatches[0].index == 7
 
 
 def test_what_did_not_happen_does_not_pass() -> None:

@@ -137,6 +137,7 @@ class Hub(BaseHTTPRequestHandler):
 @pytest.fixture
 def hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
     golden = {path.name: path.read_bytes() for path in (GOLDENS / "llama").iterdir() if path.suffix != ".npz"}
+    golden |= {"modules.json": b"[]", "1_Pooling/config.json": b"{}"}
     others = ("pytorch_model.bin", "model.py", "original/weights.safetensors", "consolidated.safetensors", "README.md")
     Hub.files = golden | dict.fromkeys(others, b"never to be fetched")
     Hub.asked = []
@@ -169,8 +170,9 @@ def test_only_data_is_fetched(hub: type[Hub], cache: Path) -> None:
     assert result.returncode == 0, result.stderr
     directory = Path(result.stdout.strip())
     wanted = {path.name for path in (GOLDENS / "llama").iterdir() if path.suffix != ".npz"}
-    assert {path.name for path in directory.iterdir()} == wanted
-    assert {path.rpartition("/")[2] for path in hub.asked if "/resolve/" in path} == wanted
+    wanted |= {"modules.json", "1_Pooling/config.json"}
+    assert {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()} == wanted
+    assert {path.partition(f"/{'1' * 40}/")[2] for path in hub.asked if "/resolve/" in path} == wanted
     assert load_params(directory, load_model_config(directory), progress=False)
 
 

@@ -8,27 +8,35 @@ from jaxgen.config import ConfigError
 from jaxgen.request import ChatFormat
 
 TEMPLATE_FILE = "chat_template.jinja"
+TOOL_TEMPLATE_FILE = "additional_chat_templates/tool_use.jinja"
+DEFAULT, WITH_TOOLS = "default", "tool_use"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 _TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
 def read_chat_format(directory: Path, template: Path | None = None) -> ChatFormat | None:
     """How the model is spoken to: ``template``, else chat_template.jinja, else what tokenizer_config.json has; None if
-    there is none of them. Raises ConfigError that names a file that cannot be read."""
+    there is none of them. The latter two may have one more for conversations with tools. Raises ConfigError that names
+    a file that cannot be read."""
     config = _read_config(directory / TOKENIZER_CONFIG)
     tokens = {name: _text_of(config[name]) for name in _TOKENS if config.get(name) is not None}
     if template is not None:
         return ChatFormat(_read_text(template), tokens)
-    beside = directory / TEMPLATE_FILE
-    text = _read_text(beside) if beside.is_file() else _in_config(config.get("chat_template"))
-    return None if text is None else ChatFormat(text, tokens)
+    found = _in_config(config.get("chat_template")) | _in_files(directory)
+    text = found.get(DEFAULT)
+    return None if text is None else ChatFormat(text, tokens, found.get(WITH_TOOLS))
 
 
-def _in_config(found: Any) -> str | None:
-    """A text, or a list of named ones, of which the default serves."""
-    if isinstance(found, list):
-        found = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}.get("default")
-    return found if isinstance(found, str) else None
+def _in_config(found: Any) -> dict[str, str]:
+    """Templates by name: of a list of named ones, or the default alone."""
+    named = found if isinstance(found, list) else [{"name": DEFAULT, "template": found}]
+    pairs = [(one.get("name"), one.get("template")) for one in named if isinstance(one, dict)]
+    return {name: text for name, text in pairs if isinstance(name, str) and isinstance(text, str)}
+
+
+def _in_files(directory: Path) -> dict[str, str]:
+    files = {DEFAULT: directory / TEMPLATE_FILE, WITH_TOOLS: directory / TOOL_TEMPLATE_FILE}
+    return {name: _read_text(file) for name, file in files.items() if file.is_file()}
 
 
 def _text_of(token: Any) -> str:

@@ -18,7 +18,7 @@ from orbax.checkpoint import v1 as ocp
 from tqdm import tqdm
 
 from jaxgen.config import ConfigError, ModelConfig
-from weights.files import CONFIG, GENERATION_CONFIG, TOKENIZER_FILES, member
+from weights.files import CARRIED_FILES, CONFIG, member
 from weights.hf_checkpoint import NUMPY_DTYPES
 from weights.manifest import MANIFEST, read_manifest, verify, write_manifest
 from weights.names import Array, family_name, parameters
@@ -31,12 +31,13 @@ _DATA_FILE_BYTES = 2**30
 def save(
     directory: Path, params: Mapping[str, jax.Array], config: ModelConfig, source: Path, *, progress: bool = True
 ) -> None:
-    """Write ``params``, and the configuration and tokenizer files of ``source``, into the empty ``directory``.
+    """Write ``params``, and the files of ``source`` that say what the model is, into the empty ``directory``.
 
     The manifest comes last: without it the directory does not count as converted.
     """
-    for name in (CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES):
+    for name in CARRIED_FILES:
         if member(source, name).exists():
+            (directory / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source / name, directory / name)
     with _orbax():
         ocp.save((directory / PARAMS).resolve(), dict(params))

@@ -19,7 +19,13 @@ TOKENIZER_FILES = (
     "tokenizer.model",
     "chat_template.jinja",
     "chat_template.json",
+    "additional_chat_templates/tool_use.jinja",
 )
+MODULES = "modules.json"
+POOLING_FILES = (MODULES, "1_Pooling/config.json")
+"""As sentence-transformers writes them."""
+CARRIED_FILES = (CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES, *POOLING_FILES)
+"""What a model is beside its weights, as far as the directory has it."""
 
 
 def member(directory: Path, name: str) -> Path:
@@ -44,13 +50,25 @@ def member(directory: Path, name: str) -> Path:
 
 def read_json(directory: Path, name: str) -> dict[str, Any]:
     """The JSON object in a file of the directory; ConfigError when it is missing or is none."""
+    data = _read(directory, name)
+    if not isinstance(data, dict):
+        raise ConfigError(f"{directory / name} must hold a JSON object, not {type(data).__name__}")
+    return data
+
+
+def read_json_list(directory: Path, name: str) -> list[Any]:
+    """The JSON array in a file of the directory; ConfigError when it is missing or is none."""
+    data = _read(directory, name)
+    if not isinstance(data, list):
+        raise ConfigError(f"{directory / name} must hold a JSON array, not {type(data).__name__}")
+    return data
+
+
+def _read(directory: Path, name: str) -> Any:
     path = member(directory, name)
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path} must hold a JSON object, not {type(data).__name__}")
-    return data

@@ -13,7 +13,7 @@ import jax
 
 from jaxgen.config import ConfigError, DType, ModelConfig
 from weights import hf_checkpoint
-from weights.files import CONFIG, GENERATION_CONFIG, TOKENIZER_FILES, member
+from weights.files import CARRIED_FILES, CONFIG, member
 from weights.hf_config import read_model_config
 from weights.manifest import is_converted, read_manifest
 from weights.placing import Place, on_device
@@ -22,8 +22,8 @@ from weights.tiny import make_tiny_checkpoint
 DEMO = Path(__file__).parent / "demo"
 
 _WANTED = ["*.json", "*.safetensors", "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model"]
-_UNWANTED = ["*/*", "consolidated*"]
-"""Subfolders and Mistral's own format repeat the weights."""
+_UNWANTED = ["[!1]*/*", "consolidated*"]
+"""Subfolders but 1_Pooling, and Mistral's own format, repeat the weights."""
 
 
 def resolve_model(model: str) -> Path:
@@ -37,7 +37,7 @@ def resolve_model(model: str) -> Path:
         raise ConfigError(f"--model {model} is a file; name the directory it is in")
     if not directory.is_dir():
         directory = _fetch(model)
-    for name in (CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES):
+    for name in CARRIED_FILES:
         member(directory, name)
     if not (directory / CONFIG).is_file():
         raise ConfigError(f"{directory} is no model directory: it has no {CONFIG}")

@@ -1,0 +1,97 @@
+"""POST /v1/embeddings: texts as vectors of length 1."""
+
+from base64 import b64encode
+from typing import Any, Literal
+from uuid import uuid4
+
+import numpy as np
+from pydantic_core import to_json
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from jaxgen.pooling import unit_vector
+from jaxgen.request import EmbeddingFormat, FinishReason, Request, SamplingParams, TokenEvent
+from server.choice import given_up
+from server.endpoint import ComputingEndpoint
+from server.errors import bad_request
+from server.generation import Generation
+from server.record import record_of
+from server.schema import ComputingFields, Prompt, parse_body
+from server.timeouts import Deadline
+
+NOTHING = SamplingParams(max_tokens=0)
+
+
+class EmbeddingRequest(ComputingFields):
+    """The body of /v1/embeddings: OpenAI's fields, and ``cache_salt``."""
+
+    input: Prompt | None = None
+    dimensions: int | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+
+
+class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
+    def _parse(self, data: dict[str, Any]) -> EmbeddingRequest:
+        return parse_body(EmbeddingRequest, data, self._services.config)
+
+    async def _respond(
+        self, body: EmbeddingRequest, deadline: Deadline, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        pooling, services = self._format(body).pooling, self._services
+        async with deadline.bound():
+            prompts = await services.prompts.read_all(body.input, "input")
+        name = f"embd-{uuid4().hex}"
+        vectors = [
+            _Vector(i, Request(f"{name}-{i}", prompt.tokens, NOTHING, body.cache_salt, pooling), body)
+            for i, prompt in enumerate(prompts)
+        ]
+        arrival = record_of(scope).arrival
+        async with Generation(self._engine, vectors, services.queue, services.metrics, arrival, deadline) as generation:
+            await generation.finish()
+        num_tokens = sum(len(prompt.tokens) for prompt in prompts)
+        usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
+        head = to_json({"object": "list", "model": self._engine.model.name, "usage": usage})
+        content = head[:-1] + b',"data":[' + b",".join(one.entry for one in vectors) + b"]}"
+        await Response(content, media_type="application/json")(scope, receive, send)
+
+    def _format(self, body: EmbeddingRequest) -> EmbeddingFormat:
+        """The model's. Raises ApiError 400 where it cannot give what is asked for."""
+        found = self._engine.model.embedding
+        if found is None:
+            raise bad_request("This model gives no embeddings.", "model")
+        if body.dimensions is not None and not 1 <= body.dimensions <= found.size:
+            raise bad_request(
+                f"dimensions must be between 1 and {found.size}, as this model has, not {body.dimensions}.",
+                "dimensions",
+            )
+        return found
+
+
+class _Vector:
+    """An embedding on its way. ``entry``: its JSON in the answer.
+
+    It is written when the event comes: thousands at once would hold up the event loop.
+    """
+
+    def __init__(self, index: int, request: Request, body: EmbeddingRequest) -> None:
+        self._index = index
+        self.request = request
+        self.finish_reason: str | None = None
+        self.entry = b""
+        self._dimensions = body.dimensions
+        self._base64 = body.encoding_format == "base64"
+
+    @property
+    def has_news(self) -> bool:
+        return self.finish_reason is not None
+
+    def feed(self, event: TokenEvent) -> None:
+        """Raises ApiError when the event says that the engine gave the request up."""
+        if event.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
+            raise given_up(event)
+        if event.embedding is None or event.finish_reason is None:
+            raise RuntimeError(f"the engine sent no embedding for {self.request.request_id}")
+        vector = unit_vector(event.embedding, self._dimensions).astype(np.dtype("<f4"))
+        shown = b64encode(vector.tobytes()).decode("ascii") if self._base64 else vector.tolist()
+        self.entry = to_json({"object": "embedding", "index": self._index, "embedding": shown})
+        self.finish_reason = event.finish_reason.value

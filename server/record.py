@@ -1,0 +1,67 @@
+"""What is known of a request when it ends, for its line in the log and its trace. No prompt text unless asked."""
+
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from starlette.types import Scope
+
+if TYPE_CHECKING:
+    from server.answer import Answer
+    from server.choice import Choice
+    from server.generation import Generation
+
+RECORD = "jaxgen.record"
+"""In a request's scope: its RequestRecord."""
+
+CALLER_DIGITS = 12
+"""Of the caller's name, which is a hash of its key: enough to tell callers apart."""
+
+MOST_OF_A_PROMPT = 4096
+"""Characters of each prompt, where prompts are asked for."""
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """Filled in by whoever knows; ``fields`` leaves out what nobody knew."""
+
+    request_id: str
+    method: str
+    path: str
+    arrival: float = field(default_factory=perf_counter)
+    status: int | None = None
+    error: str | None = None
+    """The code, or else the type, of the error that the caller was told."""
+    caller: str = ""
+    answer: "Answer | None" = None
+    generation: "Generation[Choice] | None" = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the fault was the server's."""
+        return (self.status or 0) >= 500 or (self.answer is not None and self.answer.failed)
+
+    def fields(self, *, with_prompts: bool = False) -> dict[str, Any]:
+        """By name, in the order of interest; times in seconds."""
+        found: dict[str, Any] = {
+            "method": self.method,
+            "path": self.path[:200],
+            "status": self.status,
+            "request_id": self.request_id,
+            "seconds": round(perf_counter() - self.arrival, 6),
+            "caller": self.caller[:CALLER_DIGITS] or None,
+            "error": self.error,
+        }
+        if self.answer is not None:
+            found |= self.answer.summary()
+            if with_prompts:
+                found["prompts"] = [text[:MOST_OF_A_PROMPT] for text in self.answer.prompt_texts()]
+        if self.generation is not None and self.generation.first_token is not None:
+            found["ttft_seconds"] = round(self.generation.first_token - self.arrival, 6)
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def record_of(scope: Scope) -> RequestRecord:
+    """That of the request, which RequestIdMiddleware has made."""
+    record: RequestRecord = scope[RECORD]
+    return record

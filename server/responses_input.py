@@ -1,0 +1,101 @@
+"""A request for a response as the conversation that it is."""
+
+import re
+from collections.abc import Sequence
+
+from server.chat_messages import parse_arguments
+from server.chat_schema import ChatRequest, Message
+from server.errors import ApiError, bad_request
+from server.responses_schema import (
+    FunctionCallItem,
+    FunctionCallOutputItem,
+    Item,
+    ItemContent,
+    MessageItem,
+    NamedFunction,
+    ResponsesRequest,
+)
+from server.tool_schema import (
+    CalledFunction,
+    FunctionChoice,
+    FunctionDefinition,
+    FunctionTool,
+    NamedToolChoice,
+    ToolCall,
+    ToolMode,
+)
+
+_NAMES = {"max_completion_tokens": "max_output_tokens", "max_tokens": "max_output_tokens", "messages": "input"}
+
+
+def as_chat(body: ResponsesRequest) -> ChatRequest:
+    """The same request to /v1/chat/completions. Raises ApiError 400 for input that makes no sense."""
+    if not body.input:
+        raise bad_request("input is missing: send a text or a list of items.", "input")
+    messages = [] if body.instructions is None else [Message(role="system", content=body.instructions)]
+    if isinstance(body.input, str):
+        messages.append(Message(role="user", content=body.input))
+    else:
+        messages += _messages(body.input)
+    return ChatRequest(
+        model=body.model,
+        messages=messages,
+        tools=[
+            FunctionTool(type="function", function=FunctionDefinition(**tool.model_dump(exclude={"type"})))
+            for tool in body.tools or ()
+        ],
+        tool_choice=_tool_choice(body),
+        parallel_tool_calls=body.parallel_tool_calls,
+        max_completion_tokens=body.max_output_tokens,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        stream=body.stream,
+        cache_salt=body.cache_salt,
+    )
+
+
+def _tool_choice(body: ResponsesRequest) -> ToolMode | NamedToolChoice | None:
+    choice = body.tool_choice
+    if isinstance(choice, NamedFunction):
+        return NamedToolChoice(type="function", function=FunctionChoice(name=choice.name))
+    return choice
+
+
+def renamed(error: ApiError) -> ApiError:
+    """An error of that request, in the words of this one."""
+    name = (error.param or "").partition(".")[0]
+    message = error.message.replace(error.param, "input") if error.param and name == "messages" else error.message
+    message = re.sub(r"\bmax_(completion_)?tokens\b", "max_output_tokens", message)
+    return ApiError(error.status, message, param=_NAMES.get(name, error.param), code=error.code, headers=error.headers)
+
+
+def _messages(items: Sequence[Item]) -> list[Message]:
+    """Calls belong to the message of the assistant before them, or to one without content."""
+    messages: list[Message] = []
+    called: set[str] = set()
+    for i, item in enumerate(items):
+        match item:
+            case MessageItem():
+                messages.append(Message(role=item.role, content=_text(item.content)))
+            case FunctionCallItem():
+                parse_arguments(item.arguments, f"input.{i}.arguments")
+                called.add(item.call_id)
+                previous = messages.pop() if messages and messages[-1].role == "assistant" else None
+                messages.append(_with_call(previous, item))
+            case FunctionCallOutputItem():
+                if item.call_id not in called:
+                    raise bad_request(f"input.{i}.call_id: no call before it has this id.", f"input.{i}.call_id")
+                messages.append(Message(role="tool", content=_text(item.output), tool_call_id=item.call_id))
+    return messages
+
+
+def _with_call(message: Message | None, item: FunctionCallItem) -> Message:
+    function = CalledFunction(name=item.name, arguments=item.arguments)
+    call = ToolCall(id=item.call_id, type="function", function=function)
+    if message is None:
+        return Message(role="assistant", tool_calls=[call])
+    return message.model_copy(update={"tool_calls": [*(message.tool_calls or ()), call]})
+
+
+def _text(content: ItemContent) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content)

@@ -1,0 +1,72 @@
+"""Bounds on time: of a body that arrives, and of a request as a whole."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.errors import ApiError
+
+MIN_BODY_RATE = 16 * 1024
+"""Bytes for which a body gets a further second, so that a long one may take longer than a short one."""
+
+
+class BodyTimeoutMiddleware:
+    """Answers 408 to a body that takes longer than ``seconds``, and a second per MIN_BODY_RATE bytes of it."""
+
+    def __init__(self, app: ASGIApp, seconds: float) -> None:
+        self._app = app
+        self._seconds = seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        deadline: float | None = asyncio.get_running_loop().time() + self._seconds
+
+        async def timed() -> Message:
+            nonlocal deadline
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError as error:
+                raise _slow_body() from error
+            if not message.get("more_body", False):
+                deadline = None  # what comes later is the caller leaving
+            elif deadline is not None:
+                deadline += len(message.get("body", b"")) / MIN_BODY_RATE
+            return message
+
+        await self._app(scope, timed, send)
+
+
+def _slow_body() -> ApiError:
+    # What is left of the body must not be taken for the next request.
+    headers = {"Connection": "close"}
+    return ApiError(408, "The request's body took too long to arrive.", code="body_timeout", headers=headers)
+
+
+class Deadline:
+    """The time at which a request that has just arrived is given up; ``seconds`` None: never."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds = seconds
+        self.at = None if seconds is None else asyncio.get_running_loop().time() + seconds
+        """By the event loop's clock."""
+
+    def error(self) -> ApiError:
+        """What the caller is told. OpenAI's clients heed the header: to try again would take as long again."""
+        message = f"The request was given up: it took more than {self.seconds:g} s (--request-timeout)."
+        return ApiError(504, message, code="request_timeout", headers={"x-should-retry": "false"})
+
+    @asynccontextmanager
+    async def bound(self) -> AsyncIterator[None]:
+        """Ends what is inside at the deadline. Raises ``error()`` then."""
+        try:
+            async with asyncio.timeout_at(self.at) as timeout:
+                yield
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            raise self.error() from None

@@ -1,0 +1,177 @@
+"""The formats in which models write calls of tools: how each is read, recognised and demanded.
+
+A format's ``read`` is a grammar written as a program: it reads a whole message, and a call that is not one is content.
+"""
+
+import re
+import secrets
+import string
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from server.tool_calls.reader import CallReader, NotACallError, Reading
+
+TOOL_CALL, END_TOOL_CALL = "<tool_call>", "</tool_call>"
+PYTHON_TAG = "<|python_tag|>"
+TOOL_CALLS, CALL_ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
+
+_ALPHANUMERIC = string.ascii_letters + string.digits
+_NAME = frozenset(_ALPHANUMERIC + "_-")
+
+
+def _call_id() -> str:
+    return f"call_{secrets.token_hex(12)}"
+
+
+def _short_call_id() -> str:
+    """Mistral's templates take no other."""
+    return "".join(secrets.choice(_ALPHANUMERIC) for _ in range(9))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolFormat:
+    """How a family of models writes calls.
+
+    ``sign``: a regular expression that finds something in the chat templates of such models and no others. ``markers``:
+    what may be a token of its own, perhaps a special one. Where calls are demanded, they are written between
+    ``opening`` and ``closing``, each as ``before``, in which ``{name}`` stands for the tool's, the arguments, and
+    ``after``.
+    """
+
+    read: Callable[[CallReader], Reading[None]]
+    sign: str
+    markers: tuple[str, ...]
+    opening: str = ""
+    before: str
+    after: str
+    separator: str
+    closing: str = ""
+    new_id: Callable[[], str] = _call_id
+
+
+def _read_hermes(reader: CallReader) -> Reading[None]:
+    """``<tool_call>{"name": "f", "arguments": {}}</tool_call>``, any number of times between content."""
+    while (yield from reader.content(TOOL_CALL)):
+        try:
+            yield from reader.spaces()
+            yield from reader.call_object()
+            yield from reader.spaces()
+            reader.drop()
+            yield from reader.literal(END_TOOL_CALL)
+            reader.drop()
+        except NotACallError:
+            reader.give_up()
+
+
+def _read_llama3(reader: CallReader) -> Reading[None]:
+    """``{"name": "f", "parameters": {}}`` where the message begins with it, or after ``<|python_tag|>`` anywhere; more
+    after ``;`` or white space."""
+    yield from reader.spaces()
+    if reader.char == "{":
+        yield from _read_objects(reader)
+    while (yield from reader.content(PYTHON_TAG)):
+        yield from _read_objects(reader)
+
+
+def _read_objects(reader: CallReader) -> Reading[None]:
+    try:
+        while True:
+            yield from reader.spaces()
+            yield from reader.call_object()
+            yield from reader.spaces()
+            if reader.char == ";":
+                yield from reader.read()
+            elif reader.char != "{":
+                return
+    except NotACallError:
+        reader.give_up()
+
+
+def _read_mistral(reader: CallReader) -> Reading[None]:
+    """``[TOOL_CALLS]`` and then a list, ``[{"name": "f", "arguments": {}}]``, or, since version 11 of Mistral's
+    tokenizer, ``f[ARGS]{}``."""
+    while (yield from reader.content(TOOL_CALLS)):
+        try:
+            yield from reader.spaces()
+            yield from _read_list(reader) if reader.char == "[" else _read_named(reader)
+        except NotACallError:
+            reader.give_up()
+
+
+def _read_list(reader: CallReader) -> Reading[None]:
+    yield from reader.literal("[")
+    while True:
+        yield from reader.spaces()
+        yield from reader.call_object()
+        yield from reader.spaces()
+        if reader.char != ",":
+            break
+        yield from reader.read()
+    yield from reader.literal("]")
+    reader.drop()
+
+
+def _read_named(reader: CallReader) -> Reading[None]:
+    name = yield from _read_word(reader)
+    if reader.char == "[":
+        yield from reader.literal("[")
+        if reader.char == CALL_ID[1]:
+            yield from reader.literal(CALL_ID[1:])
+            yield from _read_word(reader)
+            yield from reader.literal("[")
+        yield from reader.literal(ARGS[1:])
+    yield from reader.spaces()
+    yield from reader.arguments(reader.name(name))
+
+
+def _read_word(reader: CallReader) -> Reading[str]:
+    word = []
+    while reader.char in _NAME:
+        word.append(reader.char)
+        yield from reader.read()
+    return "".join(word)
+
+
+HERMES = ToolFormat(
+    read=_read_hermes,
+    sign=r'<tool_call>.*"arguments\\?"',
+    markers=(TOOL_CALL, END_TOOL_CALL),
+    before=TOOL_CALL + '\n{"name": "{name}", "arguments": ',
+    after="}\n" + END_TOOL_CALL,
+    separator="\n",
+)
+LLAMA3_JSON = ToolFormat(
+    read=_read_llama3,
+    sign=r'"name": function name, "parameters": ',
+    markers=(PYTHON_TAG,),
+    before='{"name": "{name}", "parameters": ',
+    after="}",
+    separator="; ",
+)
+MISTRAL = ToolFormat(
+    read=_read_mistral,
+    sign=r"\[TOOL_CALLS\]",
+    markers=(TOOL_CALLS,),
+    opening=TOOL_CALLS + "[",
+    before='{"name": "{name}", "arguments": ',
+    after="}",
+    separator=", ",
+    closing="]",
+    new_id=_short_call_id,
+)
+MISTRAL_V11 = ToolFormat(
+    read=_read_mistral,
+    sign=r"\[TOOL_CALLS\].*\[ARGS\]",
+    markers=(TOOL_CALLS, CALL_ID, ARGS),
+    before=TOOL_CALLS + "{name}" + ARGS,
+    after="",
+    separator="",
+    new_id=_short_call_id,
+)
+
+FORMATS = {"hermes": HERMES, "llama3_json": LLAMA3_JSON, "mistral_v11": MISTRAL_V11, "mistral": MISTRAL}
+
+
+def recognised(template: str) -> str | None:
+    """The name of the format that a chat template of models with one shows; None where it shows none of these."""
+    return next((name for name, one in FORMATS.items() if re.search(one.sign, template, re.DOTALL)), None)

@@ -1,0 +1,98 @@
+"""How the tools of a request are used: who may be called, how calls are recognised, and when they are demanded."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxgen.request import EngineClient, Grammar, ModelInfo
+from server.config import ServerConfig
+from server.errors import bad_request
+from server.tool_calls.formats import FORMATS, ToolFormat, recognised
+from server.tool_calls.grammar import call_grammar
+from server.tool_calls.parser import ToolParser
+from server.tool_schema import FunctionDefinition, ToolMode
+
+NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """``name``: of the one function that must be called, with mode ``required``."""
+
+    mode: ToolMode
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """Of one request. ``shown``: special tokens that its text must have. ``grammar``: what its text must be; None:
+    anything."""
+
+    kind: ToolFormat
+    functions: tuple[FunctionDefinition, ...]
+    most: int | None
+    shown: frozenset[int]
+    grammar: Grammar | None
+
+    def parser(self) -> ToolParser:
+        """Of one message."""
+        return ToolParser(self.kind, frozenset(function.name for function in self.functions), self.most)
+
+    def for_template(self) -> list[dict[str, Any]]:
+        """As chat templates read them: JSON schemas of functions, all with parameters."""
+        return [for_template(function) for function in self.functions]
+
+
+def tool_format(model: ModelInfo, config: ServerConfig) -> str | None:
+    """The name of the format in which the model writes calls; None if it is not known."""
+    if config.tool_call_parser != "auto":
+        return config.tool_call_parser
+    return None if model.chat is None else recognised(model.chat.template_for(tools=True))
+
+
+class Tools:
+    """Knows the format in which the model writes calls, if any."""
+
+    def __init__(self, engine: EngineClient, config: ServerConfig) -> None:
+        self._format = tool_format(engine.model, config)
+        self._tokenizer = engine.tokenizer
+
+    def use(self, functions: Sequence[FunctionDefinition], choice: ToolChoice, *, parallel: bool) -> ToolUse | None:
+        """None: there are none to use. Raises ApiError 400 that names ``tools`` or ``tool_choice``."""
+        _check(functions, choice)
+        if not functions or choice.mode == "none":
+            return None
+        if self._format is None:
+            raise bad_request(
+                "tools: this model's chat template shows no format of tool calls that this server reads; name one "
+                f"with --tool-call-parser ({', '.join(FORMATS)}) if it writes that.",
+                "tools",
+            )
+        kind, token_of = FORMATS[self._format], self._tokenizer.added_token
+        named = [function for function in functions if choice.name in (None, function.name)]
+        several = parallel and choice.name is None
+        grammar = None
+        if choice.mode == "required":
+            schemas = [(function.name, function.parameters or NO_PARAMETERS) for function in named]
+            grammar = Grammar(call_grammar(kind, schemas, several=several, token_of=token_of), "tools")
+        shown = frozenset(token for marker in kind.markers if (token := token_of(marker)) is not None)
+        return ToolUse(kind, tuple(functions), None if several else 1, shown, grammar)
+
+
+def _check(functions: Sequence[FunctionDefinition], choice: ToolChoice) -> None:
+    names = [function.name for function in functions]
+    for i, function in enumerate(functions):
+        if function.name in names[:i]:
+            raise bad_request(f"tools: {function.name!r} is there twice.", "tools")
+        if (function.parameters or NO_PARAMETERS).get("type", "object") != "object":
+            raise bad_request(f"tools: parameters of {function.name!r} must be the JSON schema of an object.", "tools")
+    if choice.mode == "required" and not functions:
+        raise bad_request("tool_choice: a call is demanded, but tools names nothing to call.", "tool_choice")
+    if choice.name is not None and choice.name not in names:
+        raise bad_request(f"tool_choice: {choice.name!r} is none of the tools.", "tool_choice")
+
+
+def for_template(function: FunctionDefinition) -> dict[str, Any]:
+    """As chat templates read it: always with parameters."""
+    known = function.model_dump(exclude={"strict"}, exclude_none=True)
+    return {"type": "function", "function": {**known, "parameters": function.parameters or NO_PARAMETERS}}

@@ -1,0 +1,101 @@
+"""CORS: off unless origins are named; then pages can ask, and read every answer, refusals too."""
+
+from dataclasses import replace
+
+import pytest
+from starlette.testclient import TestClient
+
+from jaxgen.config import ConfigError
+from server.cli import main
+from server.config import DEFAULT_CONFIG
+from server.cors import Cors, cors_of
+from server.serve_options import make_parser
+from tests.server_app import body, client_of, error_of, fake_engine
+
+HERE, ELSEWHERE = "https://here.example", "https://elsewhere.example"
+CONFIG = replace(DEFAULT_CONFIG, api_keys=("secret",), cors=Cors(origins=(HERE,)))
+KEY = {"authorization": "Bearer secret"}
+
+
+def preflight(client: TestClient, origin: str, *, method: str = "POST", headers: str = "authorization") -> int:
+    asked = {"origin": origin, "access-control-request-method": method, "access-control-request-headers": headers}
+    answer = client.options("/v1/completions", headers=asked)
+    assert (answer.headers.get("access-control-allow-origin") == origin) == (origin == HERE)
+    return answer.status_code
+
+
+def test_it_is_off_by_default() -> None:
+    with client_of(fake_engine()) as client:
+        answer = client.post("/v1/completions", json=body(), headers={"origin": HERE})
+        assert answer.status_code == 200
+        assert not [name for name in answer.headers if name.startswith("access-control")]
+        assert client.options("/v1/completions", headers={"origin": HERE}).status_code == 405
+
+
+def test_a_preflight_request_needs_no_key() -> None:
+    with client_of(fake_engine(), CONFIG) as client:
+        assert preflight(client, HERE, headers="authorization,content-type,x-stainless-os") == 200
+        assert preflight(client, ELSEWHERE) == 400
+
+
+def test_methods_and_headers_can_be_narrowed() -> None:
+    cors = Cors(origins=(HERE,), methods=("POST",), headers=("authorization",))
+    with client_of(fake_engine(), replace(CONFIG, cors=cors)) as client:
+        assert preflight(client, HERE) == 200
+        assert preflight(client, HERE, method="DELETE") == 400
+        assert preflight(client, HERE, headers="x-other") == 400
+
+
+def test_every_answer_can_be_read_by_the_page() -> None:
+    engine = fake_engine()
+    asked = {"origin": HERE}
+    with client_of(engine, CONFIG) as client:
+        answers = [
+            client.post("/v1/completions", json=body(), headers=asked | KEY),
+            client.post("/v1/completions", json=body(), headers=asked),
+            client.post("/v1/completions", json=body(n=0), headers=asked | KEY),
+            client.get("/nowhere", headers=asked | KEY),
+        ]
+        engine.model = None  # type: ignore[assignment]
+        answers.append(client.post("/v1/completions", json=body(), headers=asked | KEY))
+    assert [answer.status_code for answer in answers] == [200, 401, 400, 404, 500]
+    for answer in answers:
+        assert answer.headers["access-control-allow-origin"] == HERE
+        assert "x-request-id" in answer.headers["access-control-expose-headers"]
+        assert answer.headers["x-request-id"]
+    error_of(answers[-1].json())
+
+
+def test_another_origin_is_not_named_in_the_answer() -> None:
+    with client_of(fake_engine(), CONFIG) as client:
+        answer = client.post("/v1/completions", json=body(), headers={"origin": ELSEWHERE} | KEY)
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_flags() -> None:
+    def of(*flags: str) -> Cors | None:
+        return cors_of(make_parser().parse_args(list(flags)))
+
+    assert of() is None
+    assert of("--allowed-origins", "*") == Cors(origins=("*",))
+    named = of("--allowed-origins", HERE, "--allowed-origins", "http://localhost:3000", "--allow-credentials")
+    assert named == Cors(origins=(HERE, "http://localhost:3000"), credentials=True)
+    for flags, said in (
+        (("--allowed-methods", "GET"), "--allowed-methods needs --allowed-origins"),
+        (("--allowed-headers", "x-a"), "--allowed-headers needs --allowed-origins"),
+        (("--allow-credentials",), "--allow-credentials needs --allowed-origins"),
+        (("--allowed-origins", "*", "--allow-credentials"), "needs origins by name"),
+        (("--allowed-origins", '["*"]'), "is no origin"),
+        (("--allowed-origins", "here.example"), "is no origin"),
+        (("--allowed-origins", f"{HERE}/path"), "is no origin"),
+        (("--allowed-origins", "*", "--allowed-origins", HERE), "'*' is no origin"),
+        (("--allowed-origins", HERE, "--allowed-methods", "GET,POST"), "--allowed-methods 'GET,POST'"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            of(*flags)
+        assert said in str(refused.value), flags
+
+
+def test_config_prints_origins_as_a_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--allowed-origins", HERE]) == 0
+    assert f"allowed-origins:\n- {HERE}\n" in capsys.readouterr().out

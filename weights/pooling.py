@@ -1,0 +1,56 @@
+"""How a model's embeddings are pooled, as sentence-transformers writes it beside a model. Host only, no jax."""
+
+from pathlib import Path
+
+from jaxgen.config import ConfigError
+from jaxgen.request import Pooling, PoolingChoice
+from weights.files import MODULES, member, read_json, read_json_list
+
+_WAYS = {
+    "mean": Pooling.MEAN,
+    "mean_tokens": Pooling.MEAN,
+    "lasttoken": Pooling.LAST,
+    "cls": Pooling.CLS,
+    "cls_token": Pooling.CLS,
+}
+"""By the value of pooling_mode, or the end of the name of a pooling_mode_* that is true."""
+_MODE = "pooling_mode_"
+_HONOURED = ("Transformer", "Pooling", "Normalize")
+"""Modules of which nothing is left out: vectors have length 1 in any case."""
+_REMEDY = "choose mean, last or cls with --pooling"
+
+
+def read_pooling(directory: Path, choice: PoolingChoice = "auto") -> Pooling:
+    """``choice``, or for "auto" what modules.json and the file that it leads to say; the mean without it, as there.
+
+    Raises ConfigError for what cannot be done, naming the file and the flag that chooses otherwise.
+    """
+    if choice != "auto":
+        return Pooling(choice)
+    if not member(directory, MODULES).is_file():
+        return Pooling.MEAN
+    file = _config_file(directory)
+    config = read_json(directory, file)
+    ways = [name.removeprefix(_MODE) for name, on in config.items() if name.startswith(_MODE) and on]
+    if isinstance(config.get("pooling_mode"), str):
+        ways = [config["pooling_mode"]]
+    if len(ways) != 1 or ways[0] not in _WAYS:
+        raise ConfigError(f"{directory / file}: cannot pool by {' and '.join(ways) or 'nothing'}; {_REMEDY}")
+    return _WAYS[ways[0]]
+
+
+def _config_file(directory: Path) -> str:
+    """That of the module that pools."""
+    path, found = directory / MODULES, None
+    for module in read_json_list(directory, MODULES):
+        kind, where = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
+        if not isinstance(kind, str) or not isinstance(where, str):
+            raise ConfigError(f"{path}: each module must be an object with a type and a path; {_REMEDY}")
+        name = kind.rpartition(".")[2]
+        if name not in _HONOURED:
+            raise ConfigError(f"{path}: embeddings cannot pass through {name}; to leave it out, {_REMEDY}")
+        if name == "Pooling":
+            found = f"{where}/config.json"
+    if found is None:
+        raise ConfigError(f"{path} names no module that pools; {_REMEDY}")
+    return found
