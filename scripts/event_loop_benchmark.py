@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-SERVERS = {name: Path(__file__).parent / "event_loop" / f"{name}_server.py" for name in ("jaxgen", "vllm")}
+ROOT = Path(__file__).parent.parent
 START_SECONDS = 180
 
 
@@ -94,9 +94,8 @@ def running(name: str, python: str, period: float) -> Iterator[tuple[psutil.Proc
     """A server at a free port."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    process = subprocess.Popen(
-        [python, str(SERVERS[name]), str(port), str(period)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    command = [python, "-m", f"scripts.event_loop.{name}_server", str(port), str(period)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + START_SECONDS
         while True:
@@ -105,7 +104,7 @@ def running(name: str, python: str, period: float) -> Iterator[tuple[psutil.Proc
                 break
             except OSError as error:
                 if process.poll() is not None or time.monotonic() > deadline:
-                    raise SystemExit(f"{name} did not start: run {SERVERS[name]} by hand to see why") from error
+                    raise SystemExit(f"{name} did not start; to see why: {' '.join(command)}") from error
                 time.sleep(0.2)
         yield psutil.Process(process.pid), port
     finally:

@@ -11,7 +11,7 @@ LOWEST = -9999.0
 """Stands for minus infinity, which JSON does not have."""
 
 
-def shown(logprob: float) -> float:
+def clamped(logprob: float) -> float:
     """As JSON can have it. Raises ValueError for NaN."""
     if logprob != logprob:
         raise ValueError("a log-probability is NaN")
@@ -56,10 +56,10 @@ class LogprobList:
             self.token_logprobs.append(None)
             self.top_logprobs.append(None)
             return
-        own = shown(logprobs.logprob)
+        own = clamped(logprobs.logprob)
         top: dict[str, float] = {}
         for other, value in (*logprobs.top, (token, own)):
-            top.setdefault(tokenizer.token_text(other), shown(value))
+            top.setdefault(tokenizer.token_text(other), clamped(value))
         self.token_logprobs.append(own)
         self.top_logprobs.append(top)
 
@@ -108,7 +108,7 @@ def _entry(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
     exact = tokenizer.text_bytes(token)
     return {
         "token": tokenizer.token_text(token),
-        "logprob": shown(logprob),
+        "logprob": clamped(logprob),
         "bytes": list(exact) if exact else None,
     }
 
@@ -130,7 +130,7 @@ def prompt_logprobs_json(
         found.append(
             {
                 str(token): {
-                    "logprob": shown(value),
+                    "logprob": clamped(value),
                     "rank": ranks.get(token),
                     "decoded_token": tokenizer.token_text(token),
                 }

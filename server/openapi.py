@@ -4,11 +4,13 @@ import re
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from jaxgen.request import MAX_LOGPROBS, ModelInfo
+from server import answer_schema as shapes
 from server.auth import OPEN_PATHS
 from server.batches.endpoint import BatchRequest
 from server.batches.files import FileForm
@@ -26,43 +28,57 @@ NO_LIMITS = ("api_keys", "api_key_file", "batch_dir", "tool_call_parser", "cors"
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A route. ``body``: what it takes; None: nothing. ``errors``: statuses other than 200, in OpenAI's error shape."""
+    """A route. ``answer``: its object; None: it is no JSON. ``body``: what it takes; None: nothing. ``errors``:
+    statuses other than 200, in OpenAI's error shape. ``streams``: the answer may also be server-sent events."""
 
     method: str
     path: str
     summary: str
+    answer: type[BaseModel] | None
     body: type[Body] | None = None
     errors: tuple[int, ...] = ()
     media: str = "application/json"
     """How the body comes."""
+    streams: bool = False
 
 
 _BODY_ERRORS = (400, 404, 408, 413, 415)
 _GENERATING = (*_BODY_ERRORS, 429, 500, 503, 504)
+
+
+def _generating(path: str, summary: str, answer: type[BaseModel], body: type[Body]) -> Described:
+    return Described("POST", path, summary, answer, body, _GENERATING, streams="stream" in body.model_fields)
+
+
+_TOKENIZE = "Tokens of a text or a conversation."
 ROUTES = (
-    Described("POST", "/v1/completions", "Continue prompts.", CompletionRequest, _GENERATING),
-    Described("POST", "/v1/chat/completions", "Answer a conversation.", ChatRequest, _GENERATING),
-    Described("POST", "/v1/responses", "Answer a conversation, as items.", ResponsesRequest, _GENERATING),
-    Described("POST", "/v1/embeddings", "Vectors of texts.", EmbeddingRequest, _GENERATING),
-    Described("POST", "/tokenize", "Tokens of a text or a conversation.", TokenizeRequest, _BODY_ERRORS),
-    Described("POST", "/detokenize", "The text of tokens.", DetokenizeRequest, _BODY_ERRORS),
-    Described("POST", "/v1/files", "Keep a file.", FileForm, (400, 403, 404, 408, 413), "multipart/form-data"),
-    Described("GET", "/v1/files", "The caller's files.", errors=(400, 404)),
-    Described("GET", "/v1/files/{file_id}", "What a file is.", errors=(404,)),
-    Described("DELETE", "/v1/files/{file_id}", "Delete a file.", errors=(404, 409)),
-    Described("GET", "/v1/files/{file_id}/content", "What is in a file.", errors=(404,)),
-    Described("POST", "/v1/batches", "Answer the requests of a file.", BatchRequest, (*_BODY_ERRORS, 403)),
-    Described("GET", "/v1/batches", "The caller's batches.", errors=(400, 404)),
-    Described("GET", "/v1/batches/{batch_id}", "How far a batch is.", errors=(404,)),
-    Described("POST", "/v1/batches/{batch_id}/cancel", "Stop a batch.", errors=(404, 409)),
-    Described("GET", "/v1/models", "The model that is served."),
-    Described("GET", "/v1/models/{model}", "The model of this name.", errors=(404,)),
-    Described("GET", "/version", "The version of jaxgen."),
-    Described("GET", "/capabilities", "Routes, fields and limits."),
-    Described("GET", "/openapi.json", "This document."),
-    Described("GET", "/health", "Whether the process may be left running.", errors=(503,)),
-    Described("GET", "/ready", "Whether it takes requests.", errors=(503,)),
-    Described("GET", "/metrics", "Prometheus metrics."),
+    _generating("/v1/completions", "Continue prompts.", shapes.Completion, CompletionRequest),
+    _generating("/v1/chat/completions", "Answer a conversation.", shapes.ChatCompletion, ChatRequest),
+    _generating("/v1/responses", "Answer a conversation, as items.", shapes.Response, ResponsesRequest),
+    _generating("/v1/embeddings", "Vectors of texts.", shapes.Embeddings, EmbeddingRequest),
+    Described("POST", "/tokenize", _TOKENIZE, shapes.Tokens, TokenizeRequest, _BODY_ERRORS),
+    Described("POST", "/detokenize", "The text of tokens.", shapes.Text, DetokenizeRequest, _BODY_ERRORS),
+    Described(
+        "POST", "/v1/files", "Keep a file.", shapes.File, FileForm, (400, 403, 404, 408, 413), "multipart/form-data"
+    ),
+    Described("GET", "/v1/files", "The caller's files.", shapes.Files, errors=(400, 404)),
+    Described("GET", "/v1/files/{file_id}", "What a file is.", shapes.File, errors=(404,)),
+    Described("DELETE", "/v1/files/{file_id}", "Delete a file.", shapes.DeletedFile, errors=(404, 409)),
+    Described("GET", "/v1/files/{file_id}/content", "What is in a file.", None, errors=(404,)),
+    Described(
+        "POST", "/v1/batches", "Answer the requests of a file.", shapes.Batch, BatchRequest, (*_BODY_ERRORS, 403)
+    ),
+    Described("GET", "/v1/batches", "The caller's batches.", shapes.Batches, errors=(400, 404)),
+    Described("GET", "/v1/batches/{batch_id}", "How far a batch is.", shapes.Batch, errors=(404,)),
+    Described("POST", "/v1/batches/{batch_id}/cancel", "Stop a batch.", shapes.Batch, errors=(404, 409)),
+    Described("GET", "/v1/models", "The model that is served.", shapes.Models),
+    Described("GET", "/v1/models/{model}", "The model of this name.", shapes.Model, errors=(404,)),
+    Described("GET", "/version", "The version of jaxgen.", shapes.Version),
+    Described("GET", "/capabilities", "Routes, fields and limits.", shapes.Object),
+    Described("GET", "/openapi.json", "This document.", shapes.Object),
+    Described("GET", "/health", "Whether the process may be left running.", shapes.Status, errors=(503,)),
+    Described("GET", "/ready", "Whether it takes requests.", shapes.Status, errors=(503,)),
+    Described("GET", "/metrics", "Prometheus metrics.", None),
 )
 
 
@@ -82,14 +98,14 @@ class Description:
 
 def openapi_document(version: str, *, keys: bool) -> dict[str, Any]:
     """OpenAPI 3.1. ``keys``: whether callers need one."""
-    bodies = [route.body for route in ROUTES if route.body is not None]
-    references, definitions = models_json_schema([(body, "validation") for body in bodies], ref_template=REFERENCE)
+    shown = [model for route in ROUTES for model in (route.body, route.answer) if model is not None]
+    references, definitions = models_json_schema([(model, "validation") for model in shown], ref_template=REFERENCE)
     schemas = {**definitions.get("$defs", {}), "Error": _ERROR}
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
-        body = None if route.body is None else references[route.body, "validation"]
+        body, answer = (model and references[model, "validation"] for model in (route.body, route.answer))
         errors = (*route.errors, 401) if keys and route.path not in OPEN_PATHS else route.errors
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, body, errors)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, body, answer, errors)
     document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "jaxgen", "version": version},
@@ -118,12 +134,15 @@ def capabilities_document(model: ModelInfo, config: ServerConfig) -> dict[str, A
     }
 
 
-def _operation(route: Described, body: Any, errors: tuple[int, ...]) -> dict[str, Any]:
+def _operation(route: Described, body: Any, answer: Any, errors: tuple[int, ...]) -> dict[str, Any]:
     error = {"application/json": {"schema": {"$ref": REFERENCE.format(model="Error")}}}
+    content = {"application/json": {"schema": answer}} if answer else {}
+    if route.streams:
+        content["text/event-stream"] = {}  # OpenAPI 3.1 has no schema for events
     found: dict[str, Any] = {
         "summary": route.summary,
         "responses": {
-            "200": {"description": "The answer."},
+            "200": {"description": "The answer.", **({"content": content} if content else {})},
             **{str(status): {"description": "Refused, or failed.", "content": error} for status in errors},
         },
     }

@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxgen.request import FinishReason, Request, SamplingParams, TokenEvent
+from jaxgen.request import FinishReason, Request, SamplingParams, TokenEvent, TokenLogprobs
 from server.choice import Choice, Piece
-from server.logprobs import LogprobList
+from server.logprobs import ChatLogprobs, LogprobList
 from server.params import CompletionParams
 from server.prompts import Prompt
 from server.tool_calls.deltas import merged
@@ -94,3 +95,11 @@ def test_a_token_whose_text_is_held_waits_for_its_place() -> None:
     second = choice.take()
     assert second.logprobs is not None
     assert (second.text, second.logprobs["tokens"], second.logprobs["text_offset"]) == ("aab", ["a", "b"], [1, 2])
+
+
+def test_a_log_probability_that_is_no_number_is_an_error() -> None:
+    """JSON has no NaN, and null would say that there is none."""
+    with pytest.raises(ValueError, match="NaN"):
+        LogprobList().append(TOKENIZER, 5, TokenLogprobs(5, float("nan"), ()), 0)
+    with pytest.raises(ValueError, match="NaN"):
+        ChatLogprobs().append(TOKENIZER, 5, TokenLogprobs(5, -1.0, ((6, float("nan")),)), 0)

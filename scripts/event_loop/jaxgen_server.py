@@ -1,17 +1,17 @@
 """jaxgen's server in front of an engine that computes nothing: every PERIOD seconds each request gets a token.
 
-jaxgen_server.py PORT PERIOD. Everything runs but the engine's steps; they wait in the engine's own thread.
+``-m scripts.event_loop.jaxgen_server PORT PERIOD``. Everything runs but the engine's steps; they wait in the
+engine's own thread.
 """
 
 import sys
 import time
 from typing import Any, cast
 
-from text import MODEL, tokens
-
 from jaxgen.async_engine import AsyncEngine
 from jaxgen.request import EngineStats, FinishReason, ModelInfo, Request, TokenEvent
 from jaxgen.tokenizer import Tokenizer
+from scripts.event_loop.text import MODEL, tokens
 from server.app import create_app
 from server.serve import listen, serve_app
 

@@ -1,7 +1,7 @@
 """vLLM's API server in front of an engine core that computes nothing: every PERIOD seconds each request gets a token.
 
-vllm_server.py PORT PERIOD. Everything of vLLM's API process runs but the socket to its core: its AsyncLLM gets the
-core's outputs as objects, in its own event loop, where it would read and decode them from ZeroMQ.
+``-m scripts.event_loop.vllm_server PORT PERIOD``. Everything of vLLM's API process runs but the socket to its core: its
+AsyncLLM gets the core's outputs as objects, in its own event loop, where it would read and decode them from ZeroMQ.
 
 An environment with vLLM's Python files suffices; docs/event-loop.md says how to make one.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 os.environ |= {"VLLM_TARGET_DEVICE": "cpu", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
 
-from text import MODEL, tokens
+from scripts.event_loop.text import MODEL, tokens
 
 LONGEST = 2048
 

@@ -1,11 +1,13 @@
 """What an app needs for files and batches: routes, and a lifespan in which batches run."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
 
 from server.batches.background import BackgroundEngine
@@ -48,15 +50,12 @@ class Batches:
     def routes(self) -> list[Route]:
         files, batches = self._files, self._batches
         return [
-            Route("/v1/files", files.create, methods=["POST"]),
-            Route("/v1/files", files.list),
-            Route("/v1/files/{file_id}", files.get),
-            Route("/v1/files/{file_id}", files.delete, methods=["DELETE"]),
-            Route("/v1/files/{file_id}/content", files.content),
-            Route("/v1/batches", batches.create, methods=["POST"]),
-            Route("/v1/batches", batches.list),
-            Route("/v1/batches/{batch_id}", batches.get),
-            Route("/v1/batches/{batch_id}/cancel", batches.cancel, methods=["POST"]),
+            _route("/v1/files", GET=files.list, POST=files.create),
+            _route("/v1/files/{file_id}", GET=files.get, DELETE=files.delete),
+            _route("/v1/files/{file_id}/content", GET=files.content),
+            _route("/v1/batches", GET=batches.list, POST=batches.create),
+            _route("/v1/batches/{batch_id}", GET=batches.get),
+            _route("/v1/batches/{batch_id}/cancel", POST=batches.cancel),
         ]
 
     @asynccontextmanager
@@ -72,6 +71,15 @@ class Batches:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             await asyncio.to_thread(self._store.close)
+
+
+def _route(path: str, **handlers: Callable[[Request], Awaitable[Response]]) -> Route:
+    """One route for all methods of a path, so that its 405 names them all."""
+
+    async def handle(request: Request) -> Response:
+        return await handlers["GET" if request.method == "HEAD" else request.method](request)
+
+    return Route(path, handle, methods=list(handlers))
 
 
 def line_endpoints(services: Services) -> dict[str, LineEndpoint]:

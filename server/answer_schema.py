@@ -1,0 +1,238 @@
+"""The objects that callers are answered with, for /openapi.json. Answers are not made from these models: a test that
+calls every route holds them against what is answered."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+Logprob = float
+PromptLogprobs = list[dict[str, Any] | None]
+
+
+class Object(BaseModel):
+    """An object that describes itself."""
+
+
+class Version(BaseModel):
+    version: str
+
+
+class Status(BaseModel):
+    """Of a probe that succeeds."""
+
+    status: Literal["ok"]
+
+
+class Model(BaseModel):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int
+
+
+class Models(BaseModel):
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Tokens(BaseModel):
+    """``token_strs`` only where it was asked for."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] = Field(default=[])
+
+
+class Text(BaseModel):
+    prompt: str
+
+
+class PromptTokensDetails(BaseModel):
+    cached_tokens: int
+
+
+class Usage(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class CompletionLogprobs(BaseModel):
+    """Null is what a prompt's first token has."""
+
+    tokens: list[str]
+    token_logprobs: list[Logprob | None]
+    top_logprobs: list[dict[str, Logprob] | None]
+    text_offset: list[int]
+
+
+class ChoiceExtras(BaseModel):
+    """Only where they were asked for."""
+
+    token_ids: list[int] = Field(default=[])
+    latency: dict[str, float] | None = None
+
+
+class PromptExtras(BaseModel):
+    """Only where they were asked for."""
+
+    prompt_token_ids: list[int] = Field(default=[])
+    prompt_logprobs: PromptLogprobs = Field(default=[])
+
+
+class CompletionChoice(ChoiceExtras, PromptExtras):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: Literal["stop", "length"]
+
+
+class Completion(BaseModel):
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+
+
+class ChatToken(BaseModel):
+    token: str
+    logprob: Logprob
+    bytes: list[int] | None
+
+
+class ChatTokenWithOthers(ChatToken):
+    top_logprobs: list[ChatToken]
+
+
+class ChatLogprobs(BaseModel):
+    content: list[ChatTokenWithOthers]
+    refusal: None
+
+
+class CalledFunction(BaseModel):
+    """``arguments``: JSON, as text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(BaseModel):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class ChatMessage(BaseModel):
+    """``content`` null, and ``tool_calls``, only where tools are called."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    tool_calls: list[ToolCall] = Field(default=[])
+
+
+class ChatChoice(ChoiceExtras):
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: Literal["stop", "length", "tool_calls"]
+
+
+class ChatCompletion(PromptExtras):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class Response(BaseModel):
+    """Of /v1/responses; with more fields, which repeat the request's."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    status: Literal["completed", "incomplete"]
+    error: None
+    model: str
+    output: list[dict[str, Any]]
+    usage: dict[str, Any]
+
+
+class Embedding(BaseModel):
+    """``embedding``: numbers, or the base64 of their 32-bit floats."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(BaseModel):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embeddings(BaseModel):
+    object: Literal["list"]
+    model: str
+    data: list[Embedding]
+    usage: EmbeddingUsage
+
+
+class File(BaseModel):
+    id: str
+    object: Literal["file"]
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: str
+    status: Literal["processed"]
+
+
+class DeletedFile(BaseModel):
+    id: str
+    object: Literal["file"]
+    deleted: Literal[True]
+
+
+class Batch(BaseModel):
+    """With further times, each null until it has come."""
+
+    id: str
+    object: Literal["batch"]
+    endpoint: str
+    input_file_id: str
+    output_file_id: str | None
+    error_file_id: str | None
+    completion_window: Literal["24h"]
+    status: Literal[
+        "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
+    ]
+    errors: dict[str, Any] | None
+    metadata: dict[str, str] | None
+    created_at: int
+    request_counts: dict[str, int]
+
+
+class Page(BaseModel):
+    """Of a list; ``after`` the ``last_id`` comes the next."""
+
+    object: Literal["list"]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class Files(Page):
+    data: list[File]
+
+
+class Batches(Page):
+    data: list[Batch]
