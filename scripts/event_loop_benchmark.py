@@ -47,12 +47,17 @@ class Client(asyncio.Protocol):
         self.events = 0
         self._request = request
         self._tail = b""
+        self._begun = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
+        if not self._begun and not data.startswith(b"HTTP/1.1 200"):
+            self.done.set_exception(ConnectionError(data.decode(errors="replace")))
+            return
+        self._begun = True
         data = self._tail + data
         self.events += data.count(b"data: {")
         self._tail = data[-6:]  # too short for an event counted twice

@@ -31,7 +31,8 @@ class FakeEngine:
     def has_work(self) -> bool:
         return bool(self._running)
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Request, grammar: object) -> None:
+        assert grammar is None
         self._running[request.request_id] = [0, request.params.max_tokens]
 
     def abort(self, request_id: str) -> None:
