@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 from openai.types import Batch, FileDeleted, FileObject
+from pydantic import BaseModel
 from starlette.testclient import TestClient
 
 from jaxgen.config import ConfigError
 from jaxgen.request import EngineDeadError, Request
+from server import answer_schema as shapes
 from server.app import create_app
 from server.batches.store import Store
 from server.config import ServerConfig
@@ -408,3 +410,16 @@ def test_without_a_directory_the_routes_say_so() -> None:
         for path in ("/v1/files", "/v1/batches", "/v1/files/file-1", "/v1/batches/batch_1"):
             answer = client.get(path)
             assert (answer.status_code, error_of(answer.json())["code"]) == (404, "batches_disabled")
+
+
+def test_answers_are_as_the_openapi_document_describes_them(client: TestClient) -> None:
+    batch, _, _ = run(client, jsonl(line("a"), line("b", prompt="")), metadata={"a": "b"})
+    described: dict[str, type[BaseModel]] = {
+        "/v1/files": shapes.Files,
+        f"/v1/files/{batch.input_file_id}": shapes.File,
+        "/v1/batches": shapes.Batches,
+        f"/v1/batches/{batch.id}": shapes.Batch,
+    }
+    for path, shape in described.items():
+        shape.model_validate(client.get(path).json(), strict=True)
+    shapes.DeletedFile.model_validate(client.delete(f"/v1/files/{batch.input_file_id}").json(), strict=True)

@@ -78,9 +78,11 @@ def check(case: Case) -> None:
     if good and isinstance(case.body, dict):
         given = {name: value for name, value in case.body.items() if value is not None}
         fitted = {name: IN_RANGE[name](value) if name in IN_RANGE else value for name, value in given.items()}
-        needed = NEEDED[case.path]
+        needed = NEEDED.get(case.path, {})
         one_of_two = needed if case.path == "/tokenize" else {}
-        case.body = {**needed, **fitted, **one_of_two, "model": MODEL}
+        case.body = {**needed, **fitted, **one_of_two}
+        if needed:
+            case.body["model"] = MODEL
     elif case.path == "/v1/models/{model}" and good:
         case.path_parameters["model"] = MODEL
     answer = case.call_and_validate(excluded_checks=EXCLUDED)
@@ -94,8 +96,10 @@ def test_answers_are_as_described(case: Case) -> None:
 
 
 def test_every_route_was_answered_well() -> None:
-    """Of the requests made above; the document itself is what they are made from."""
-    described = {route.path for route in ROUTES} - {"/openapi.json"}
+    """Of the requests made above; the document itself is what they are made from, and files and batches are not kept
+    here: tests/test_batches.py holds their answers to their descriptions."""
+    described = {route.path for route in ROUTES if not route.path.startswith(("/v1/files", "/v1/batches"))}
+    described -= {"/openapi.json"}
     assert {path for path, status in answered if status == 200} == described
 
 
