@@ -151,7 +151,7 @@ class ChoicesAnswer(Answer):
     """An object with ``choices``, or events that are such objects, each with one."""
 
     @abstractmethod
-    def _pieces(self, choice: Choice) -> Iterator[dict[str, Any]]:
+    def _pieces(self, choice: Choice) -> Iterable[dict[str, Any]]:
         """What the choice has to say now, each an entry of an event's ``choices``."""
 
     @property
