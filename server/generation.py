@@ -59,8 +59,6 @@ class Generation[Choice: Drawing]:
         self._waiting: asyncio.Future[None] | None = None
         """What ``next_news`` waits for. It alone does, and at nearly every token: an asyncio.Event, made for several,
         takes longer."""
-        self._stirred = True
-        """Whether something happened since ``next_news`` looked."""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -68,7 +66,7 @@ class Generation[Choice: Drawing]:
         self._queue.enter(self._choices)
         self._tasks = [asyncio.create_task(self._run(choice)) for choice in self._choices]
         for task in self._tasks:
-            task.add_done_callback(lambda _: self._stir())
+            task.add_done_callback(lambda _: self._wake())
         if self._deadline.at is not None:
             self._alarm = asyncio.get_running_loop().call_at(self._deadline.at, self._give_up)
         return self
@@ -89,26 +87,23 @@ class Generation[Choice: Drawing]:
         Raises the first error of any choice, and ApiError 504 at the deadline.
         """
         while True:
-            if not self._stirred:
-                self._waiting = asyncio.get_running_loop().create_future()
-                await self._waiting
             under_way = False
             for task in self._tasks:
                 if task.done():
                     task.result()
                 else:
                     under_way = True
-            self._stirred = not under_way
             ready = [choice for choice in self._choices if choice.has_news]
             if ready or not under_way:
                 return ready
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
 
     async def finish(self) -> None:
         """Waits until every choice has ended. Raises as ``next_news``."""
         await asyncio.gather(*self._tasks)
 
-    def _stir(self) -> None:
-        self._stirred = True
+    def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
@@ -127,7 +122,7 @@ class Generation[Choice: Drawing]:
             if self.first_token is None:
                 self.first_token = timer.first
             choice.feed(event)
-            self._stir()
+            self._wake()
             return choice.finish_reason is None
 
         reason = "error"
