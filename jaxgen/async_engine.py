@@ -14,7 +14,6 @@ from jaxgen.engine import Engine
 from jaxgen.grammar import Grammars, GrammarState
 from jaxgen.request import (
     EngineDeadError,
-    EngineStats,
     EngineStatus,
     ModelInfo,
     Request,
@@ -22,6 +21,7 @@ from jaxgen.request import (
     SamplingParams,
     TokenEvent,
 )
+from jaxgen.stats import EngineStats
 from jaxgen.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)

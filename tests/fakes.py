@@ -9,7 +9,6 @@ from itertools import islice
 
 from jaxgen.request import (
     EmbeddingFormat,
-    EngineStats,
     EngineStatus,
     FinishReason,
     Latency,
@@ -20,6 +19,7 @@ from jaxgen.request import (
     TokenEvent,
     TokenLogprobs,
 )
+from jaxgen.stats import EngineStats
 from jaxgen.tokenizer import Tokenizer
 
 MODEL = "fake/model-1"
