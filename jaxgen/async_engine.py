@@ -36,7 +36,7 @@ _Item = TokenEvent | Exception
 class _Stream:
     """Where the events of one request go: to ``put``, in the event loop that asked.
 
-    Called for every token: a task that waits for a queue takes several times as long.
+    Called for every token, hence no task that waits for a queue.
     """
 
     loop: asyncio.AbstractEventLoop

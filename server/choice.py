@@ -13,7 +13,7 @@ from server.tool_calls.deltas import Delta, content_of, merged
 from server.tools import ToolUse
 
 
-class Piece(NamedTuple):  # once for every token: a frozen dataclass takes several times as long to make
+class Piece(NamedTuple):  # once for every token: a frozen dataclass takes twice as long to make
     """What a choice has to say since it was last asked. ``deltas``: its text, and the calls of tools found in it."""
 
     deltas: tuple[Delta, ...]
