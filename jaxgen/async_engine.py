@@ -1,12 +1,13 @@
-"""The engine's thread and one asyncio queue per request; implements EngineClient."""
+"""The engine's thread, and the hand-over of its events to event loops; implements EngineClient."""
 
 import asyncio
 import logging
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from jaxgen.config import ConfigError
 from jaxgen.engine import Engine
@@ -31,27 +32,22 @@ COMPILE_SECONDS = 10
 _Item = TokenEvent | Exception
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Stream:
-    """Where the events of one request go: a queue of the event loop that asked.
+    """Where the events of one request go: to ``put``, in the event loop that asked.
 
-    One reader, and every token passes through here: an asyncio.Queue, made for many readers, takes thrice the time.
+    Called for every token, hence no task that waits for a queue.
     """
 
     loop: asyncio.AbstractEventLoop
-    items: deque[_Item] = field(default_factory=deque)
-    filled: asyncio.Event = field(default_factory=asyncio.Event)
+    put: Callable[[_Item], None]
+    over: bool = False
+    """Whether the engine has nothing more for it."""
 
-    def put(self, item: _Item) -> None:
+    def deliver(self, item: _Item) -> None:
         """In the loop's own thread."""
-        self.items.append(item)
-        self.filled.set()
-
-    async def get(self) -> _Item:
-        while not self.items:
-            self.filled.clear()
-            await self.filled.wait()
-        return self.items.popleft()
+        self.over = isinstance(item, Exception) or item.finish_reason is not None
+        self.put(item)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,21 +125,49 @@ class AsyncEngine:
     def stats(self) -> EngineStats:
         return self._stats
 
-    async def generate(self, request: Request) -> AsyncGenerator[TokenEvent, None]:
-        """See EngineClient. Events are queued without bound: a slow reader holds its own tokens, at most max_tokens."""
-        grammar = await self._start_grammar(request.params)
-        stream = _Stream(asyncio.get_running_loop())
-        self._send(_Submit(request, stream, grammar))
-        ended = False
-        try:
-            while not ended:
-                item = await stream.get()
-                ended = isinstance(item, Exception) or item.finish_reason is not None
+    async def follow(self, request: Request, take: Callable[[TokenEvent], bool]) -> None:
+        """See EngineClient."""
+        ended = asyncio.get_running_loop().create_future()
+
+        def put(item: _Item) -> None:
+            if ended.done():
+                return
+            try:
                 if isinstance(item, Exception):
                     raise item
+                if not take(item) or item.finish_reason is not None:
+                    ended.set_result(None)
+            except Exception as error:
+                ended.set_exception(error)
+
+        async with self._under_way(request, put):
+            await ended
+
+    async def generate(self, request: Request) -> AsyncGenerator[TokenEvent, None]:
+        """As ``follow``, for whoever would rather draw: closing the iterator early aborts the request.
+
+        Events are queued without bound: a slow reader holds its own tokens, at most max_tokens.
+        """
+        items: asyncio.Queue[_Item] = asyncio.Queue()
+        async with self._under_way(request, items.put_nowait):
+            ended = False
+            while not ended:
+                item = await items.get()
+                if isinstance(item, Exception):
+                    raise item
+                ended = item.finish_reason is not None
                 yield item
+
+    @asynccontextmanager
+    async def _under_way(self, request: Request, put: Callable[[_Item], None]) -> AsyncIterator[None]:
+        """The engine works on the request, which is aborted if it is not over when the context is left."""
+        grammar = await self._start_grammar(request.params)
+        stream = _Stream(asyncio.get_running_loop(), put)
+        self._send(_Submit(request, stream, grammar))
+        try:
+            yield
         finally:
-            if not ended:
+            if not stream.over:
                 self._send(_Abort(request.request_id, stream))
 
     async def _start_grammar(self, params: SamplingParams) -> GrammarState | None:
@@ -258,11 +282,11 @@ class AsyncEngine:
 
 
 def _deliver(loop: asyncio.AbstractEventLoop, items: list[tuple[_Stream, _Item]]) -> bool:
-    """Put items in their queues, in the loop's own thread. False if the loop is closed."""
+    """Hand items over in the loop's own thread. False if the loop is closed."""
 
     def put() -> None:
         for stream, item in items:
-            stream.put(item)
+            stream.deliver(item)
 
     try:
         loop.call_soon_threadsafe(put)

@@ -1,6 +1,6 @@
 """What a caller asks and what it is told: the vocabulary between the engine and its faces. Host only, no jax."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
@@ -314,11 +314,13 @@ class EngineClient(Protocol):
     @property
     def tokenizer(self) -> "Tokenizer": ...
 
-    def generate(self, request: Request) -> AsyncGenerator[TokenEvent, None]:
-        """Events of the request, the last one with a finish_reason. Closing the iterator early aborts the request.
+    async def follow(self, request: Request, take: Callable[[TokenEvent], bool]) -> None:
+        """Runs the request until its event with a finish_reason, which is its last.
 
-        Raises RequestRefusedError for a request that can never run and EngineDeadError when the engine is dead, both
-        on the first ``__anext__``.
+        ``take`` gets each event as it comes, in the thread of the event loop, and says whether more are wanted. After
+        the first no, an error of ``take``'s or a cancellation it gets no more, and the request is aborted.
+        Raises what ``take`` raises, RequestRefusedError for a request that can never run, and EngineDeadError when the
+        engine is dead.
         """
         ...
 

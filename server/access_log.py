@@ -2,7 +2,7 @@
 
 import logging
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.log import FIELDS
 from server.metrics import Metrics
@@ -30,14 +30,8 @@ class AccessLogMiddleware:
             await self._app(scope, receive, send)
             return
         record = record_of(scope)
-
-        async def watched(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                record.status = message["status"]
-            await send(message)
-
         try:
-            await self._app(scope, receive, watched)
+            await self._app(scope, receive, send)
         finally:
             record.status = record.status or CALLER_LEFT
             self._metrics.count_response(record.status)

@@ -151,7 +151,7 @@ class ChoicesAnswer(Answer):
     """An object with ``choices``, or events that are such objects, each with one."""
 
     @abstractmethod
-    def _pieces(self, choice: Choice) -> Iterator[dict[str, Any]]:
+    def _pieces(self, choice: Choice) -> Iterable[dict[str, Any]]:
         """What the choice has to say now, each an entry of an event's ``choices``."""
 
     @property
@@ -201,8 +201,9 @@ class ChoicesAnswer(Answer):
 
     def _news(self, choice: Choice) -> Iterator[bytes]:
         for piece in self._pieces(choice):
-            end = {} if piece["finish_reason"] is None else self._end_extras(choice)
-            chunk = {"choices": [piece | end], **self._chunk_extras()}
+            if piece["finish_reason"] is not None:
+                piece.update(self._end_extras(choice))
+            chunk = {"choices": [piece], **self._chunk_extras()}
             if self._params.continuous_usage:
                 chunk["usage"] = Usage(len(choice.prompt.tokens), choice.num_tokens, choice.cached_tokens).as_json()
             elif self._params.include_usage:

@@ -1,6 +1,6 @@
 """POST /v1/completions."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jaxgen.request import EngineClient
@@ -43,8 +43,8 @@ class Completion(ChoicesAnswer):
             return candidates
         return sorted(candidates, key=lambda choice: -choice.mean_logprob)[:n]
 
-    def _pieces(self, choice: Choice) -> Iterator[dict[str, Any]]:
-        yield self._choice_json(choice.index, choice)
+    def _pieces(self, choice: Choice) -> Iterable[dict[str, Any]]:
+        return (self._choice_json(choice.index, choice),)
 
     def _choice_json(self, index: int, choice: Choice) -> dict[str, Any]:
         piece = choice.take()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jaxgen.request import EngineDeadError, RequestRefusedError
 from server.log import frames
@@ -104,18 +104,12 @@ class UnexpectedErrorMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun = False
-
-        async def watched(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
         try:
-            await self._app(scope, receive, watched)
+            await self._app(scope, receive, send)
         except Exception as error:
             if scope["type"] != "http":
                 raise
             told = _recorded(scope, error)
-            if not begun:  # else the HTTP server breaks off the connection of an answer without an end
+            # After that the HTTP server breaks off the connection of an answer without an end.
+            if record_of(scope).status is None:
                 await told.response()(scope, receive, send)

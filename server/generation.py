@@ -1,8 +1,7 @@
-"""Several completions, or embeddings, at once: one task per choice draws its events from the engine."""
+"""Several completions, or embeddings, at once: one task per choice follows it to its end."""
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import aclosing
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -32,7 +31,7 @@ class Drawing(Queued, Protocol):
 class Generation[Choice: Drawing]:
     """An async context in which the engine works on ``choices``; leaving it aborts what is unfinished.
 
-    Tokens are drawn as soon as they are there and kept in their choice as text, so that stop strings act at once and a
+    Tokens are taken as soon as they are there and kept in their choice as text, so that stop strings act at once and a
     slow reader delays nobody. What is kept for a slow reader is at most the text of its choices' max_tokens.
     """
 
@@ -57,7 +56,9 @@ class Generation[Choice: Drawing]:
         self._late: ApiError | None = None
         self.first_token: float | None = None
         """When the first token of any choice came, a ``perf_counter`` reading."""
-        self._news = asyncio.Event()
+        self._waiting: asyncio.Future[None] | None = None
+        """What ``next_news`` waits for. It alone does, and at nearly every token: an asyncio.Event, made for several,
+        takes longer."""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -65,7 +66,7 @@ class Generation[Choice: Drawing]:
         self._queue.enter(self._choices)
         self._tasks = [asyncio.create_task(self._run(choice)) for choice in self._choices]
         for task in self._tasks:
-            task.add_done_callback(lambda _: self._news.set())
+            task.add_done_callback(lambda _: self._wake())
         if self._deadline.at is not None:
             self._alarm = asyncio.get_running_loop().call_at(self._deadline.at, self._give_up)
         return self
@@ -86,18 +87,25 @@ class Generation[Choice: Drawing]:
         Raises the first error of any choice, and ApiError 504 at the deadline.
         """
         while True:
-            self._news.clear()
+            under_way = False
             for task in self._tasks:
                 if task.done():
                     task.result()
+                else:
+                    under_way = True
             ready = [choice for choice in self._choices if choice.has_news]
-            if ready or all(task.done() for task in self._tasks):
+            if ready or not under_way:
                 return ready
-            await self._news.wait()
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
 
     async def finish(self) -> None:
         """Waits until every choice has ended. Raises as ``next_news``."""
         await asyncio.gather(*self._tasks)
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
     def _give_up(self) -> None:
         self._late = self._deadline.error()
@@ -106,19 +114,23 @@ class Generation[Choice: Drawing]:
 
     async def _run(self, choice: Choice) -> None:
         timer = RequestTimer(self._metrics, self._arrival, len(choice.request.prompt))
+
+        def take(event: TokenEvent) -> bool:
+            if timer.first is None:
+                self._queue.leave(choice)
+            timer.observe(event)
+            if self.first_token is None:
+                self.first_token = timer.first
+            choice.feed(event)
+            self._wake()
+            return choice.finish_reason is None
+
         reason = "error"
         try:
-            async with aclosing(self._engine.generate(choice.request)) as events:
-                async for event in events:
-                    self._queue.leave(choice)
-                    timer.observe(event)
-                    self.first_token = self.first_token or timer.first
-                    choice.feed(event)
-                    self._news.set()
-                    if choice.finish_reason is not None:
-                        reason = choice.finish_reason
-                        return
-            raise RuntimeError(f"the engine ended {choice.request.request_id} without a finish event")
+            await self._engine.follow(choice.request, take)
+            if choice.finish_reason is None:
+                raise RuntimeError(f"the engine ended {choice.request.request_id} without a finish event")
+            reason = choice.finish_reason
         except asyncio.CancelledError:
             reason = "abort"
             if self._late is not None:

@@ -24,11 +24,12 @@ class RequestIdMiddleware:
             return
         given = Headers(scope=scope).get(HEADER, "")
         name = given if _ACCEPTED.fullmatch(given) else f"req-{uuid4().hex}"
+        record = RequestRecord(name, scope["method"], scope["path"])
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
+                record.status = message["status"]
                 MutableHeaders(scope=message)[HEADER] = name
             await send(message)
 
-        record = RequestRecord(name, scope["method"], scope["path"])
         await self._app({**scope, RECORD: record}, receive, named)

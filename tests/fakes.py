@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -97,6 +98,12 @@ class FakeEngine:
 
     def stats(self) -> EngineStats:
         return self.numbers
+
+    async def follow(self, request: Request, take: Callable[[TokenEvent], bool]) -> None:
+        async with aclosing(self.generate(request)) as events:
+            async for event in events:
+                if not take(event):
+                    return
 
     async def generate(self, request: Request) -> AsyncGenerator[TokenEvent, None]:
         self.requests.append(request)

@@ -88,6 +88,37 @@ def test_leaving_early_frees_the_request(engine: AsyncEngine) -> None:
     assert engine.stats().generation_tokens < 200
 
 
+@pytest.mark.parametrize("end", ["no more", "error", "cancelled"])
+def test_one_that_wants_no_more_ends_alone(engine: AsyncEngine, end: str) -> None:
+    """It gets no further event and frees what it held; what came in the same steps reaches the other."""
+    got: dict[str, list[TokenEvent]] = {"short": [], "whole": []}
+    tasks: dict[str, asyncio.Task[None]] = {}
+
+    def take(event: TokenEvent) -> bool:
+        got[event.request_id].append(event)
+        if event.request_id == "whole" or len(got["short"]) < 3:
+            return True
+        if end == "error":
+            raise LookupError("of the taker's own")
+        if end == "cancelled":
+            tasks["short"].cancel()
+            return True
+        return False
+
+    async def main() -> list[BaseException | None]:
+        for name, count in (("short", 200), ("whole", 40)):
+            tasks[name] = asyncio.create_task(engine.follow(greedy(name, max_tokens=count), take))
+        results = await asyncio.gather(*tasks.values(), return_exceptions=True)
+        await until(lambda: engine.stats().blocks_free == engine.stats().blocks_total)
+        return results
+
+    short, whole = asyncio.run(main())
+    assert type(short) is {"no more": type(None), "error": LookupError, "cancelled": asyncio.CancelledError}[end]
+    assert whole is None
+    assert (len(got["short"]), len(got["whole"])) == (3, 40)
+    assert engine.stats().generation_tokens < 200
+
+
 def test_a_closed_loop_does_not_leave_work_behind(engine: AsyncEngine) -> None:
     """An event loop that vanished without closing its streams: nobody is left to read."""
     loop = asyncio.new_event_loop()

@@ -22,6 +22,8 @@ LONGEST = 2048
 class FakeEngine:
     """What AsyncEngine asks of an Engine."""
 
+    held_for = 0.0
+
     def __init__(self, period: float) -> None:
         self._period = period
         self._tokens = tokens(LONGEST)

@@ -1,6 +1,6 @@
 """An engine as batches see it."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import Callable
 from dataclasses import replace
 
 from jaxgen.request import EngineClient, EngineStatus, ModelInfo, Request, TokenEvent
@@ -22,8 +22,8 @@ class BackgroundEngine:
     def tokenizer(self) -> Tokenizer:
         return self._engine.tokenizer
 
-    def generate(self, request: Request) -> AsyncGenerator[TokenEvent, None]:
-        return self._engine.generate(replace(request, background=True))
+    async def follow(self, request: Request, take: Callable[[TokenEvent], bool]) -> None:
+        await self._engine.follow(replace(request, background=True), take)
 
     def status(self) -> EngineStatus:
         return self._engine.status()
