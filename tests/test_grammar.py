@@ -111,6 +111,7 @@ def test_a_token_that_is_not_allowed_is_an_error_of_that_request_only() -> None:
     ("text", "message"),
     [
         ("start: foo", "foo"),
+        ("start: /((a{100}){100}){100}/", "too many expressions"),
         ("start: /(a/", "regex"),
         ('start: %json {"type": "objectx"}', "objectx"),
         ("", "."),
