@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from tests.tool_templates import HERMES
@@ -77,10 +77,17 @@ def said(objects: Iterable[Any]) -> str:
     return json.dumps(told, sort_keys=True)
 
 
-def _wrong() -> Iterator[Ask]:
-    text: dict[str, Any] = {"model": MODEL, "prompt": "a"}
-    chat: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "a"}]}
-    for fields in (
+_BAD_GRAMMARS: list[dict[str, Any]] = [
+    {"regex": "("},
+    {"regex": "a", "choice": ["a"]},
+    {"choice": []},
+    {"grammar": "start: missing"},
+    {"grammar": "root ::= ("},
+    {"json": {"type": "nothing"}},
+    {"json": "{"},
+]
+_WRONG: dict[str, list[dict[str, Any]]] = {
+    "/v1/completions": [
         {"prompt": [99999]},
         {"prompt": "a" * 5000},
         {"n": 0},
@@ -93,20 +100,9 @@ def _wrong() -> Iterator[Ask]:
         {"priority": 10**30},
         {"cache_salt": ""},
         {"response_format": {"type": "xml"}},
-    ):
-        yield "/v1/completions", text | fields
-    for asked in (
-        {"regex": "("},
-        {"regex": "a", "choice": ["a"]},
-        {"choice": []},
-        {"grammar": "start: missing"},
-        {"grammar": "root ::= ("},
-        {"json": {"type": "nothing"}},
-        {"json": "{"},
-    ):
-        yield "/v1/completions", text | {"structured_outputs": asked}
-        yield "/v1/chat/completions", chat | {"structured_outputs": asked}
-    for fields in (
+        *({"structured_outputs": asked} for asked in _BAD_GRAMMARS),
+    ],
+    "/v1/chat/completions": [
         {"messages": []},
         {"messages": [{"role": "nobody", "content": "a"}]},
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
@@ -115,21 +111,31 @@ def _wrong() -> Iterator[Ask]:
         {"tools": [_TOOL], "tool_choice": {"type": "function", "function": {"name": "other"}}},
         {"tool_choice": "required"},
         {"chat_template_kwargs": {"messages": []}},
-    ):
-        yield "/v1/chat/completions", chat | fields
-    for fields in ({}, {"input": [{"type": "reference"}]}, {"input": "a", "previous_response_id": "resp_1"}):
-        yield "/v1/responses", {"model": MODEL} | fields
-    for fields in ({}, {"input": ""}, {"input": "a", "dimensions": 0}, {"input": "a", "encoding_format": "hex"}):
-        yield "/v1/embeddings", {"model": MODEL} | fields
-    for fields in ({}, {"prompt": "a", "messages": []}, {"prompt": 5}):
-        yield "/tokenize", {"model": MODEL} | fields
+        *({"structured_outputs": asked} for asked in _BAD_GRAMMARS),
+    ],
+    "/v1/responses": [{"input": []}, {"input": [{"type": "reference"}]}, {"previous_response_id": "resp_1"}],
+    "/v1/embeddings": [{"input": ""}, {"dimensions": 0}, {"encoding_format": "hex"}],
+    "/tokenize": [{"messages": []}, {"prompt": 5}],
+}
+"""By path, each put over a body that is right."""
+_RIGHT: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": "a"},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}]},
+    "/v1/responses": {"input": "a"},
+    "/v1/embeddings": {"input": "a"},
+    "/tokenize": {"prompt": "a"},
+}
 
 
 def malformed(count: int) -> list[tuple[str, bytes]]:
     """Bodies that must each get a 4xx: no JSON, no objects, cut off, or with a field that is wrong."""
     chance = random.Random(count)
-    wrong = [(path, json.dumps(body).encode()) for path, body in _wrong()]
-    wrong += [(path, raw) for path, _ in STREAMED for raw in (b"", b"[]", b"[" * 10_000, b'"\xff"', b'{"model": NaN}')]
+    wrong = [
+        (path, json.dumps({"model": MODEL} | _RIGHT[path] | fields).encode())
+        for path in _RIGHT
+        for fields in _WRONG[path]
+    ]
+    wrong += [(path, raw) for path in _RIGHT for raw in (b"", b"[]", b"[" * 10_000, b'"\xff"', b'{"model": NaN}')]
     valid = [(path, json.dumps(body).encode()) for path, body in STREAMED + WHOLE]
     cut = [(path, raw[: chance.randrange(len(raw))]) for path, raw in chance.choices(valid, k=count)]
     return [chance.choice((chance.choice(wrong), broken)) for broken in cut]
