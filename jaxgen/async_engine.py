@@ -13,7 +13,6 @@ from jaxgen.engine import Engine
 from jaxgen.grammar import Grammars, GrammarState
 from jaxgen.request import (
     EngineDeadError,
-    EngineStats,
     EngineStatus,
     ModelInfo,
     Request,
@@ -21,6 +20,7 @@ from jaxgen.request import (
     SamplingParams,
     TokenEvent,
 )
+from jaxgen.stats import EngineStats
 from jaxgen.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)

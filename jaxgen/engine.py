@@ -15,10 +15,11 @@ from jaxgen.latency import LatencyMeter
 from jaxgen.models import PackedParams
 from jaxgen.narrow import compare
 from jaxgen.offload.build import build_offload
-from jaxgen.request import DeviceLostError, EngineStats, FinishReason, Request, RequestRefusedError, TokenEvent
+from jaxgen.request import DeviceLostError, FinishReason, Request, RequestRefusedError, TokenEvent
 from jaxgen.row_state import MAX_MASKED_TOKENS
 from jaxgen.scheduler import Scheduler
 from jaxgen.sequence import Sequence
+from jaxgen.stats import EngineStats
 from jaxgen.step import StepOutput
 from jaxgen.step_device import Compiled, compile_for, make_device, start_device
 from jaxgen.step_events import EventMaker

@@ -1,6 +1,7 @@
 """Grammars that say what a request's text must be, followed token by token. Host only, no jax.
 
-llguidance does the parsing: a grammar and the tokens so far give the set of tokens that may come next.
+llguidance does the parsing: a grammar and the tokens so far give the set of tokens that may come next. It is imported
+when there is a grammar: machines that only measure steps and kernels need not have it.
 """
 
 import logging
@@ -9,30 +10,21 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, lru_cache
 from threading import Barrier, Lock
+from typing import TYPE_CHECKING
 
 import numpy as np
-from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
-from llguidance.gbnf_to_lark import any_to_lark
-from llguidance.numpy import fill_next_token_bitmask, fill_next_token_bitmask_par
 
 from jaxgen.request import RequestRefusedError, SamplingParams
-from jaxgen.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
+
+    from jaxgen.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
 MAX_KEPT = 32
 """Compiled grammars kept for the next request that has the same."""
-
-LIMITS = LLParserLimits(
-    initial_lexer_fuel=200_000,
-    step_lexer_fuel=200_000,
-    step_max_items=50_000,
-    max_lexer_states=50_000,
-    max_grammar_size=500_000,
-    verbose_errors=False,
-)
-"""What one grammar may cost: tens of milliseconds for a step's mask, about 40 MB when it is compiled and 100 MB of
-lexer states at the very worst. A JSON schema of 200 fields needs less than a quarter of the initial fuel."""
 
 MAX_LENGTH = 2**17
 """Longest grammar, characters."""
@@ -45,14 +37,16 @@ the process with them."""
 
 
 @cache
-def _executor() -> LLExecutor:
+def _executor() -> "LLExecutor":
+    from llguidance import LLExecutor
+
     return LLExecutor()
 
 
 class GrammarState:
     """How far one request has come in its grammar."""
 
-    def __init__(self, matcher: LLMatcher, first_mask: np.ndarray, ending: frozenset[int], min_tokens: int) -> None:
+    def __init__(self, matcher: "LLMatcher", first_mask: np.ndarray, ending: frozenset[int], min_tokens: int) -> None:
         """``ending``: tokens not allowed among the first ``min_tokens``, unless nothing else is."""
         self.matcher = matcher
         self.error: str | None = None
@@ -81,6 +75,8 @@ def advance(taken: Sequence[tuple[GrammarState, int]]) -> None:
     """Takes a token in each of several states, in parallel. Those that cannot go on say so in ``error``."""
     if not taken:
         return
+    from llguidance.numpy import fill_next_token_bitmask_par
+
     followed = _executor().consume_token_par([(state.matcher, token) for state, token in taken])
     going_on = [state for (state, _), ok in zip(taken, followed, strict=True) if ok]
     masks = np.zeros((len(going_on), len(taken[0][0].mask)), np.int32)
@@ -96,7 +92,7 @@ def advance(taken: Sequence[tuple[GrammarState, int]]) -> None:
 class Grammars:
     """Compiles grammars for one tokenizer, in threads of its own, and keeps the last ones."""
 
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: frozenset[int]) -> None:
+    def __init__(self, tokenizer: "Tokenizer", vocab_size: int, eos_token_ids: frozenset[int]) -> None:
         """``vocab_size``: the model's, which may be padded beyond the tokenizer's."""
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
@@ -126,15 +122,19 @@ class Grammars:
         ending = self._eos_token_ids | frozenset(params.stop_token_ids)
         return GrammarState(matcher.deep_copy(), first_mask, ending, params.min_tokens)
 
-    def _compile(self, text: str) -> tuple[LLMatcher, np.ndarray]:
+    def _compile(self, text: str) -> "tuple[LLMatcher, np.ndarray]":
         """A matcher at its start and its first mask. Raises ValueError that says what is wrong."""
+        from llguidance import LLMatcher
+        from llguidance.gbnf_to_lark import any_to_lark
+        from llguidance.numpy import fill_next_token_bitmask
+
         if len(text) > MAX_LENGTH:
             raise ValueError(f"it is {len(text)} characters as a grammar, the limit is {MAX_LENGTH}")
         try:
             lark = any_to_lark(text)
         except Exception as error:  # the reader of GBNF raises a bare Exception for some faults
             raise ValueError(_first_line(str(error))) from error
-        matcher = LLMatcher(self._tokens(), lark, log_level=0, limits=LIMITS)
+        matcher = LLMatcher(self._tokens(), lark, log_level=0, limits=_limits())
         masks = np.zeros((1, -(-self._vocab_size // 32)), np.int32)
         if not matcher.is_error():
             fill_next_token_bitmask(matcher, masks)
@@ -144,13 +144,15 @@ class Grammars:
             raise ValueError(_first_line(faults[0]))
         return matcher, masks[0]
 
-    def _tokens(self) -> LLTokenizer:
+    def _tokens(self) -> "LLTokenizer":
         with self._making:  # once: it takes a second for the largest vocabularies
             if self._ll_tokenizer is None:
                 self._ll_tokenizer = self._read_tokenizer()
             return self._ll_tokenizer
 
-    def _read_tokenizer(self) -> LLTokenizer:
+    def _read_tokenizer(self) -> "LLTokenizer":
+        from llguidance import LLTokenizer
+
         text = self._tokenizer.to_json()
         if text is None or not self._eos_token_ids:
             raise ValueError("this model has no end-of-sequence token, or a tokenizer that cannot be followed")
@@ -161,12 +163,27 @@ class Grammars:
             raise ValueError("structured outputs are not available with this model's tokenizer") from error
 
 
-def _with_a_token(matcher: LLMatcher, mask: np.ndarray) -> LLMatcher:
+def _with_a_token(matcher: "LLMatcher", mask: np.ndarray) -> "LLMatcher":
     """A copy after the first token of the ``mask``: some of what costs too much shows only there."""
     copy = matcher.deep_copy()
     for token in np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))[:1]:
         copy.consume_token(int(token))
     return copy
+
+
+def _limits() -> "LLParserLimits":
+    """What one grammar may cost: tens of milliseconds for a step's mask, about 40 MB when it is compiled and 100 MB of
+    lexer states at the very worst. A JSON schema of 200 fields needs less than a quarter of the initial fuel."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(
+        initial_lexer_fuel=200_000,
+        step_lexer_fuel=200_000,
+        step_max_items=50_000,
+        max_lexer_states=50_000,
+        max_grammar_size=500_000,
+        verbose_errors=False,
+    )
 
 
 def _deep_threads() -> ThreadPoolExecutor:

@@ -3,11 +3,9 @@
 from bisect import bisect_left, insort
 from collections import deque
 
-from jaxgen.block_pool import BlockPool
 from jaxgen.config import CacheConfig, SchedulerConfig
-from jaxgen.offload.restorer import Restorer
+from jaxgen.holdings import Holdings
 from jaxgen.offload.tier import OffloadTier
-from jaxgen.prefix_cache import PrefixCache
 from jaxgen.request import FinishReason, RequestRefusedError
 from jaxgen.sequence import Chunk, Restore, Sequence, SequenceStatus
 from jaxgen.step_plan import Outcome, StepPlan
@@ -72,30 +70,26 @@ class Scheduler:
         narrow: bool = False,
     ) -> None:
         """``narrow``: steps of which no chunk is longer than a token are cheaper than others."""
-        self.pool = BlockPool(cache.num_blocks, tier)
+        self._holdings = Holdings(config, cache, tier)
+        self.pool = self._holdings.pool
         self.hold_background = False
         self.num_online = 0
         """Sequences that live and are not of the background."""
         self.preemptions = 0
-        self.prefix_queries = 0
-        """Tokens of admitted sequences that were looked up in the prefix cache."""
-        self.prefix_hits = 0
-        """Those of them that were found."""
         self._config = config
         self._block_size = cache.block_size
         self._max_overtaken = max_overtaken
-        self._prefixes = PrefixCache(self.pool, cache.block_size, enabled=config.prefix_caching)
+        self._prefixes = self._holdings.prefixes
         self._narrow = narrow
         self._running: list[Sequence] = []  # this and the next: in order
         self._waiting: list[Sequence] = []
         self._live: dict[str, Sequence] = {}
         self._in_flight: deque[StepPlan] = deque()
         self._exhausted: list[Sequence] = []  # those whose last token the last plan samples
-        self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
         self._last_arrival: int | None = None
         self._preempted: Sequence | None = None  # by the plan that is being made, the first of them in the order
         self._tier = tier
-        self._restorer = None if tier is None else Restorer(tier, self._prefixes)
+        self._restorer = self._holdings.restorer
 
     @property
     def num_running(self) -> int:
@@ -108,6 +102,16 @@ class Scheduler:
     @property
     def num_ending(self) -> int:
         return len(self._live) - len(self._running) - len(self._waiting)
+
+    @property
+    def prefix_queries(self) -> int:
+        """Tokens of admitted sequences that were looked up in the prefix cache."""
+        return self._holdings.prefix_queries
+
+    @property
+    def prefix_hits(self) -> int:
+        """Those of them that were found."""
+        return self._holdings.prefix_hits
 
     @property
     def has_work(self) -> bool:
@@ -126,7 +130,7 @@ class Scheduler:
             raise RequestRefusedError(
                 f"{asked} is {prompt + max_tokens} tokens, the limit (--max-model-len) is {self._config.max_model_len}"
             )
-        blocks = self._blocks_for(sequence.max_cached)
+        blocks = self._holdings.blocks_for(sequence.max_cached)
         if blocks > self.pool.num_blocks:
             raise RequestRefusedError(
                 f"{asked} takes {blocks} cache blocks of {self._block_size} tokens, "
@@ -235,7 +239,7 @@ class Scheduler:
         for sequence in self._exhausted:
             if sequence.status is SequenceStatus.RUNNING:
                 _remove(self._running, sequence)
-                self._release(sequence, SequenceStatus.ENDING)
+                self._holdings.release(sequence, SequenceStatus.ENDING)
         self._exhausted.clear()
 
     def _make_room(self, budget: int, *, background: bool) -> None:
@@ -255,25 +259,12 @@ class Scheduler:
             if self._restorer is not None and self._restorer.waits_for_another(sequence):
                 continue
             rows += 1
-            blocks += self._blocks_for(len(sequence.tokens)) + self._may_grow(sequence)
+            blocks += self._holdings.blocks_for(len(sequence.tokens)) + self._holdings.may_grow(sequence)
             budget -= len(sequence.tokens)
-            while running and sequence.level < running[-1].level and not self._have(rows, blocks):
+            while (
+                running and sequence.level < running[-1].level and not self._holdings.would_have(rows, blocks, running)
+            ):
                 self._preempt_last()
-
-    def _have(self, rows: int, blocks: int) -> bool:
-        """Whether so many will be free when those that run have taken what they need for their next token, with a
-        block for each that may grow after that."""
-        due = [s for s in self._running if s.num_computed == len(s.block_table) * self._block_size]
-        ending = sum([s.max_cached <= (len(s.block_table) + 1) * self._block_size for s in due])
-        spare = self._num_growing() + len(due) - ending
-        return rows <= len(self._free_rows) and blocks + spare <= self.pool.num_free
-
-    def _num_growing(self) -> int:
-        return sum([s.max_cached > len(s.block_table) * self._block_size for s in self._running])
-
-    def _may_grow(self, sequence: Sequence) -> bool:
-        """Whether it will want blocks beyond those that it is admitted with."""
-        return self._blocks_for(sequence.max_cached) > self._blocks_for(len(sequence.tokens))
 
     def _plan_class(self, chunks: list[Chunk], *, background: bool) -> list[Sequence]:
         """Adds the chunks of one class to those planned so far; returns the sequences that it admits."""
@@ -309,17 +300,17 @@ class Scheduler:
 
     def _has_slot(self, sequence: Sequence) -> bool:
         """For its next token, for which it may get one more block. False: it was itself the last and is preempted."""
-        if sequence.num_computed < len(sequence.block_table) * self._block_size:
+        if self._holdings.has_slot(sequence):
             return True
         while self.pool.num_free == 0:
             if self._preempt_last() is sequence:
                 return False
-        sequence.block_table += self.pool.allocate(1)
+        self._holdings.grow(sequence)
         return True
 
     def _preempt_last(self) -> Sequence:
         sequence = self._preempted = self._running.pop()
-        self._release(sequence, SequenceStatus.WAITING)
+        self._holdings.release(sequence, SequenceStatus.WAITING)
         insort(self._waiting, sequence, key=_urgency)
         sequence.num_preemptions += 1
         self.preemptions += 1
@@ -360,11 +351,13 @@ class Scheduler:
         and ``longest`` each."""
         admitted: list[Sequence] = []
         skipped: list[Sequence] = []
-        if budget <= 0 or not self._free_rows or not self._waiting:  # most steps: spare them the sum below
+        if budget <= 0 or not self._holdings.has_row or not self._waiting:  # most steps: spare them the sum below
             return admitted
-        growing = self._num_growing()
+        growing = self._holdings.num_growing(self._running)
         position = 0  # behind the sequences passed over, which stay in the queue
-        while budget > 0 and self._free_rows and position < len(self._waiting) and len(skipped) < ADMISSION_WINDOW:
+        while (
+            budget > 0 and self._holdings.has_row and position < len(self._waiting) and len(skipped) < ADMISSION_WINDOW
+        ):
             sequence = self._waiting[position]
             # Everyone takes at least one block that is not shared.
             if self.pool.num_free <= growing or any(older.overtaken >= self._max_overtaken for older in skipped):
@@ -374,15 +367,15 @@ class Scheduler:
             if self._restorer is not None and self._restorer.waits_for_another(sequence):
                 position += 1  # not overtaken: no block would help it
                 continue
-            may_grow = self._may_grow(sequence)
-            if not self._take_blocks(sequence, spare=growing + may_grow):
+            may_grow = self._holdings.may_grow(sequence)
+            spare, free_tokens = growing + may_grow, max(1, self._config.token_budget - len(self._running))
+            if not self._holdings.begin(sequence, spare, free_tokens=free_tokens, num_waiting=len(self._waiting) - 1):
                 skipped.append(sequence)
                 position += 1
                 continue
             for older in skipped:
                 older.overtaken += 1
             del self._waiting[position]
-            sequence.status, sequence.row = SequenceStatus.RUNNING, self._free_rows.pop()
             sequence.overtaken, sequence.awaited = 0, None
             insort(self._running, sequence, key=_urgency)
             growing += may_grow
@@ -400,31 +393,6 @@ class Scheduler:
             return True
         return bool(skipped) and skipped[0].level < sequence.level
 
-    def _take_blocks(self, sequence: Sequence, spare: int) -> bool:
-        """Gives a waiting sequence the blocks of all its tokens, if ``spare`` stay free: found ones first, then new."""
-        assert sequence.num_pending == 0, "a sequence waits until what was in flight when it was preempted is completed"
-        found = self._prefixes.look_up(sequence)
-        new = self._blocks_for(len(sequence.tokens)) - len(found)
-        unowned = sum([self.pool.num_owners(block) == 0 for block in found])
-        if new + unowned + spare > self.pool.num_free:
-            return False
-        self.pool.share(found)
-        sequence.block_table += found + self.pool.allocate(new)
-        sequence.num_computed = len(found) * self._block_size
-        sequence.num_registered = sequence.num_shared = len(found)
-        if sequence.num_preemptions == 0:
-            sequence.num_cached = sequence.num_computed
-        if self._prefixes.may_look_up(sequence):
-            self.prefix_queries += len(sequence.tokens)
-            self.prefix_hits += sequence.num_computed
-        if self._restorer is not None:
-            free_tokens = max(1, self._config.token_budget - len(self._running))
-            self._restorer.begin(sequence, free_tokens=free_tokens, num_waiting=len(self._waiting) - 1)
-        return True
-
-    def _blocks_for(self, num_tokens: int) -> int:
-        return -(-num_tokens // self._block_size)
-
     def _end(self, sequence: Sequence, reason: FinishReason) -> None:
         if sequence.status is SequenceStatus.RUNNING:
             _remove(self._running, sequence)
@@ -432,24 +400,9 @@ class Scheduler:
             _remove(self._waiting, sequence)
         del self._live[sequence.request_id]
         self.num_online -= not sequence.request.background
-        self._release(sequence, SequenceStatus.FINISHED)
+        self._holdings.release(sequence, SequenceStatus.FINISHED)
         sequence.num_pending = 0  # what is on the way is dropped
         sequence.finish_reason = reason
-
-    def _release(self, sequence: Sequence, status: SequenceStatus) -> None:
-        """It gives back what it holds; from here on its status is ``status``."""
-        if sequence.restore is not None:
-            sequence.restore.cancelled, sequence.restore = True, None
-        # What the background leaves is given up before what others left, but not what it only shared.
-        own = sequence.num_shared if sequence.request.background else len(sequence.block_table)
-        self.pool.release(sequence.block_table[own:], evict_first=True)
-        self.pool.release(sequence.block_table[:own])
-        sequence.block_table.clear()
-        sequence.num_computed = sequence.num_registered = 0
-        if sequence.row is not None:
-            self._free_rows.append(sequence.row)
-            sequence.row = None
-        sequence.status = status
 
 
 def _urgency(sequence: Sequence) -> tuple[bool, int, int]:

@@ -10,7 +10,7 @@ from jaxgen.models import PackedParams
 from jaxgen.offload.stream_start import start_streaming
 from jaxgen.offload.streamed_device import CompiledLayers, StreamedDevice
 from jaxgen.programs import CompiledStep, compile_rows, compile_step
-from jaxgen.request import OffloadStats
+from jaxgen.stats import OffloadStats
 from jaxgen.step import StepOutput
 from jaxgen.step_plan import StepPlan
 

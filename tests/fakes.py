@@ -8,7 +8,6 @@ from itertools import islice
 
 from jaxgen.request import (
     EmbeddingFormat,
-    EngineStats,
     EngineStatus,
     FinishReason,
     Latency,
@@ -19,6 +18,7 @@ from jaxgen.request import (
     TokenEvent,
     TokenLogprobs,
 )
+from jaxgen.stats import EngineStats
 from jaxgen.tokenizer import Tokenizer
 
 MODEL = "fake/model-1"

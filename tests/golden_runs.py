@@ -15,10 +15,10 @@ from jaxgen.kernels import REFERENCE, Kernels
 from jaxgen.kv_cache import KVCache, init_cache
 from jaxgen.models import PackedParams, Params, bind, graph_of
 from jaxgen.models.packing import pack_params
-from jaxgen.request import EngineStats
 from jaxgen.row_state import RowLoader, RowState, init_rows, load_row
 from jaxgen.scheduler import Scheduler
 from jaxgen.sequence import Sequence
+from jaxgen.stats import EngineStats
 from jaxgen.step_batch import Packer, unpack
 from tests.engines import request, run, tokens
 from tests.goldens import GOLDENS, Golden

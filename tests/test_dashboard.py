@@ -7,7 +7,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from jaxgen.request import EngineStats, OffloadStats
+from jaxgen.stats import EngineStats, OffloadStats
 from tests.server_app import body, client_of, fake_engine
 
 PAGE = Path(__file__).parent.parent / "docs" / "grafana-dashboard.json"

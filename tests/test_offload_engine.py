@@ -10,7 +10,8 @@ import pytest
 from jaxgen.config import EngineConfig, OffloadConfig, OffloadPolicy
 from jaxgen.engine import Engine
 from jaxgen.offload.tier import OffloadTier, Split
-from jaxgen.request import FinishReason, OffloadStats, Request, TokenEvent
+from jaxgen.request import FinishReason, Request, TokenEvent
+from jaxgen.stats import OffloadStats
 from tests.engines import LLAMA, engine_config, make_engine, request, run
 from tests.failing_copies import fail_first_copy_back
 

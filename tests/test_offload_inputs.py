@@ -21,7 +21,8 @@ from jaxgen.offload.build import context_cost, make_planner
 from jaxgen.offload.projection import project_blocks
 from jaxgen.offload.rates import RateMeter
 from jaxgen.offload.tier import Split
-from jaxgen.request import OffloadStats, Request, TokenEvent
+from jaxgen.request import Request, TokenEvent
+from jaxgen.stats import OffloadStats
 from tests.engines import LLAMA, engine_config, make_engine, request, run, tokens
 from tests.failing_copies import fail_first_copy_back
 from tests.native import native

@@ -9,7 +9,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from jaxgen.request import EngineStats, Request
+from jaxgen.request import Request
+from jaxgen.stats import EngineStats
 from server.app import create_app
 from server.config import ServerConfig
 from tests.fakes import FakeEngine, says

@@ -16,7 +16,8 @@ from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 
 from jaxgen.config import ConfigError
-from jaxgen.request import EngineStats, EngineStatus, ModelInfo, Request
+from jaxgen.request import EngineStatus, ModelInfo, Request
+from jaxgen.stats import EngineStats
 from server.app import create_app
 from server.config import ServerConfig
 from tests.fakes import MODEL, says

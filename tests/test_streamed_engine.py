@@ -13,7 +13,8 @@ from jaxgen.engine import Engine
 from jaxgen.kernels import REFERENCE, Kernels, native
 from jaxgen.offload.layer_store import LayerStore
 from jaxgen.offload.streamed_device import StreamedDevice
-from jaxgen.request import FinishReason, OffloadStats, Request, TokenEvent
+from jaxgen.request import FinishReason, Request, TokenEvent
+from jaxgen.stats import OffloadStats
 from jaxgen.step_device import Compiled, compile_for
 from tests.engines import LLAMA, embed, embeddings, engine_config, make_engine, params_of, request, run
 from tests.native import native as library

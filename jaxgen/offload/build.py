@@ -13,7 +13,7 @@ from jaxgen.offload.projection import Projection
 from jaxgen.offload.rates import RateMeter
 from jaxgen.offload.staging import SAVING_GROUPS, group_size, projected_blocks
 from jaxgen.offload.tier import OffloadTier, Planner, Split
-from jaxgen.request import OffloadStats
+from jaxgen.stats import OffloadStats
 from jaxgen.step_device import StepDevice
 
 logger = logging.getLogger(__name__)

@@ -28,8 +28,8 @@ from jaxgen.offload.links import Links
 from jaxgen.offload.stream_meter import StreamMeter
 from jaxgen.offload.stream_rates import Split, StepSeconds, transfer_all
 from jaxgen.programs import RowPrograms
-from jaxgen.request import OffloadStats
 from jaxgen.row_state import RowLoader, init_rows
+from jaxgen.stats import OffloadStats
 from jaxgen.step import StepOutput
 from jaxgen.step_batch import Packer, StepBatch
 from jaxgen.step_plan import StepPlan

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from jaxgen.offload.host_store import HostBlock, HostStore
-from jaxgen.request import OffloadStats
 from jaxgen.sequence import Restore, Sequence
+from jaxgen.stats import OffloadStats
 
 
 @dataclass(frozen=True, slots=True)

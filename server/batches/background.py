@@ -3,7 +3,8 @@
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 
-from jaxgen.request import EngineClient, EngineStats, EngineStatus, ModelInfo, Request, TokenEvent
+from jaxgen.request import EngineClient, EngineStatus, ModelInfo, Request, TokenEvent
+from jaxgen.stats import EngineStats
 from jaxgen.tokenizer import Tokenizer
 
 
