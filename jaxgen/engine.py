@@ -244,10 +244,15 @@ class Engine:
         advance(taken)
         events = []
         for sequence in [outcome.sequence for outcome in outcomes]:
-            if sequence.grammar is not None and sequence.grammar.error is not None:
+            state, grammar = sequence.grammar, sequence.params.grammar
+            if state is not None and grammar is not None and state.error is not None:
                 self.abort(sequence.request_id)
-                message = f"its grammar could not be followed any further: {sequence.grammar.error}"
-                events.append(TokenEvent(sequence.request_id, finish_reason=FinishReason.ERROR, error=message))
+                message = f"{grammar.source} could not be followed any further: {state.error}"
+                events.append(
+                    TokenEvent(
+                        sequence.request_id, finish_reason=FinishReason.ERROR, error=message, param=grammar.source
+                    )
+                )
         return events
 
     def _fail(self, error: Exception) -> list[TokenEvent]:

@@ -219,7 +219,8 @@ class TokenEvent:
     ``token`` is the generated token; None on an event that only ends the request (abort, error, max_tokens 0).
     With ``finish_reason`` STOP the token is the EOS or stop token that ended it: counted, but not part of the text.
     ``prompt_logprobs`` comes on the request's first event, one entry per prompt token, the first entry None.
-    The event with a ``finish_reason`` is the request's last. ``error`` says what went wrong when it is ERROR.
+    The event with a ``finish_reason`` is the request's last. ``error`` says what went wrong when it is ERROR, ``param``
+    which field of the request's is to blame; None: none is.
     """
 
     request_id: str
@@ -235,6 +236,7 @@ class TokenEvent:
     latency: Latency | None = field(default=None, compare=False)
     """On the first and the last event that come from steps; on all if the request asked for it. Not compared: events of
     two runs are equal if they say the same of the request."""
+    param: str | None = None
 
 
 class RequestRefusedError(ValueError):

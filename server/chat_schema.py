@@ -46,11 +46,6 @@ class Message(Body):
             return self.content or ""
         return "".join(part.text for part in self.content)
 
-    @property
-    def length(self) -> int:
-        """Characters of its content and its calls."""
-        return len(self.text) + sum(len(call.function.arguments) for call in self.tool_calls or ())
-
 
 class Conversation(Body):
     """Messages, and what else the template is told; after OpenAI's ``messages`` the fields of vLLM, then OpenAI's

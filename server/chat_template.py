@@ -11,8 +11,24 @@ from server.chat_messages import for_template
 from server.chat_schema import Conversation
 from server.errors import bad_request
 from server.prompts import Prompt, PromptReader
+from server.render_limit import render_limit
 
 logger = logging.getLogger(__name__)
+
+MAX_SECONDS = 5.0
+"""Longest time that a template may render; 1,000 messages take some 5 ms."""
+
+_NO_ARGUMENTS = {
+    "add_generation_prompt",
+    "chat_template",
+    "continue_final_message",
+    "conversations",
+    "documents",
+    "messages",
+    "return_assistant_tokens_mask",
+    "tools",
+}
+"""What the template, or transformers, is told by the body's own fields or not at all."""
 
 _HI = {"role": "user", "content": "Hi"}
 _PROBE = "jaxgen_probe"
@@ -72,7 +88,7 @@ class ChatTemplate:
         going_on = bool(body.continue_final_message)
         begins = not going_on if body.add_generation_prompt is None else body.add_generation_prompt
         options = dict(body.chat_template_kwargs or {})
-        if reserved := options.keys() & {"messages", "tools", "documents", "chat_template", "conversations"}:
+        if reserved := options.keys() & _NO_ARGUMENTS:
             raise bad_request(
                 f"chat_template_kwargs: {min(reserved)!r} is the server's to set.", "chat_template_kwargs"
             )
@@ -91,12 +107,15 @@ class ChatTemplate:
 
     def _render(self, messages: list[dict[str, Any]], options: dict[str, Any]) -> str:
         # Not at the top: it takes about a second, and only who chats needs it.
-        from transformers.utils.chat_template_utils import render_jinja_template
+        from transformers.utils.chat_template_utils import _compile_jinja_template, render_jinja_template
 
         fields: dict[str, Any] = {**self._chat.special_tokens, **options}
         template = self._chat.template_for(tools="tools" in options)
-        rendered: Any = render_jinja_template([messages], chat_template=template, **fields)
-        return str(rendered[0][0])  # beside the texts it returns spans of them
+        with render_limit(_compile_jinja_template(template), MAX_SECONDS):
+            rendered: Any = render_jinja_template([messages], chat_template=template, **fields)
+        text = str(rendered[0][0])  # beside the texts it returns spans of them
+        text.encode()  # raises for half of a surrogate pair, which no tokenizer takes
+        return text
 
 
 class Conversations:
@@ -121,7 +140,7 @@ class Conversations:
             )
         if not messages:
             raise bad_request("messages must have one message at least.", "messages")
-        length = sum(message.length for message in messages) + len(json.dumps(tools))
+        length = len(body.model_dump_json(include={"messages", "chat_template_kwargs"})) + len(json.dumps(tools))
         return await self._prompts.read_text(
             lambda: template.render(body, tools), length, special=False, field="messages", max_tokens=max_tokens
         )

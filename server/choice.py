@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from jaxgen.request import FinishReason, Latency, Request, TokenEvent, TokenLogprobs
 from jaxgen.tokenizer import Tokenizer
-from server.errors import ApiError
+from server.errors import ApiError, bad_request
 from server.logprobs import Logprobs
 from server.params import CompletionParams
 from server.prompts import Prompt
@@ -156,4 +156,6 @@ def given_up(event: TokenEvent) -> ApiError:
     if event.finish_reason is FinishReason.ABORT:
         return ApiError(503, "The server ended this request early.", code="aborted")
     reason = (event.error or "no reason given").splitlines()[0]
+    if event.param is not None:
+        return bad_request(f"{reason}.", event.param)
     return ApiError(500, f"The engine failed on this request: {reason}")

@@ -58,12 +58,15 @@ class PromptReader:
         """The prompt of the text that ``write`` returns, of about ``length`` characters.
 
         ``special``: the tokenizer adds its special tokens. ``field``: where it came from. Raises ApiError 400 for one
-        that is too long with ``max_tokens``, and what ``write`` raises.
+        that is too long with ``max_tokens``, or longer than any body, and what ``write`` raises.
         """
-        tokenizer, model = self._engine.tokenizer, self._engine.model
+        tokenizer, model, longest = self._engine.tokenizer, self._engine.model, self._config.max_body_bytes
 
         def read() -> Prompt:
-            tokens = tokenizer.encode(write(), special=special)
+            text = write()
+            if len(text) > longest:  # also what a chat template blew up, which would take the tokenizer minutes
+                raise bad_request(f"{field}: {len(text)} characters as text; this server reads {longest}.", field)
+            tokens = tokenizer.encode(text, special=special)
             _check(tokens, max_tokens, model, field)
             return Prompt(tuple(tokens))
 

@@ -141,7 +141,7 @@ def parse_body[Fields: Body](kind: type[Fields], data: dict[str, Any], config: S
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        raise _first_fault(error) from error
+        raise _first_fault(kind, error) from error
 
 
 def _check_sizes(data: dict[str, Any], config: ServerConfig) -> None:
@@ -160,11 +160,11 @@ def _check_sizes(data: dict[str, Any], config: ServerConfig) -> None:
             raise bad_request(f"{name} has {len(value)} entries; this server takes {limit}.", name)
 
 
-def _first_fault(error: ValidationError) -> ApiError:
+def _first_fault(kind: type[Body], error: ValidationError) -> ApiError:
     fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
     path = [str(step)[:100] for step in fault["loc"] if not str(step).startswith(":")]  # tags of unions are no fields
     param = ".".join(path)
-    if param in ("prompt", "input"):
+    if param in kind.model_fields and kind.model_fields[param].annotation == Prompt | None:
         return bad_request(f"{PROMPT_MESSAGE.format(param)}.", param)
     if fault["type"] == "extra_forbidden":
         return bad_request(f"Unknown field {param!r}.", param)

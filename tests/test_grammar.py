@@ -111,6 +111,7 @@ def test_a_token_that_is_not_allowed_is_an_error_of_that_request_only() -> None:
     ("text", "message"),
     [
         ("start: foo", "foo"),
+        ("start: /((a{100}){100}){100}/", "too many expressions"),
         ("start: /(a/", "regex"),
         ('start: %json {"type": "objectx"}', "objectx"),
         ("", "."),
@@ -125,12 +126,18 @@ def test_a_grammar_that_cannot_be_used_is_refused_by_its_source(text: str, messa
     assert len(str(refused.value)) < 400
 
 
-@pytest.mark.parametrize("rule", ["r{}: r{} r{}", 'r{}: "a" r{} | "b" r{}'])
-def test_rules_nested_as_deep_as_a_grammar_may_be_long_end_no_process(rule: str) -> None:
+def nested(rule: str) -> str:
+    """Rules as deep as a grammar may be long."""
     depth = MAX_LENGTH // len(rule.format(9999, 9999, 9999) + "\n")
     rules = [rule.format(i, i + 1, i + 1) for i in range(depth)]
-    text = "\n".join(["start: r0", *rules, f'r{depth}: "x"'])
-    assert allowed(start(Tokenizer(tiny_tokenizers.byte_level()), text))
+    return "\n".join(["start: r0", *rules, f'r{depth}: "x"'])
+
+
+def test_rules_nested_as_deep_as_a_grammar_may_be_long_end_no_process() -> None:
+    tokenizer = Tokenizer(tiny_tokenizers.byte_level())
+    assert allowed(start(tokenizer, nested('r{}: "a" r{} | "b" r{}')))
+    with pytest.raises(RequestRefusedError, match="Too many items"):  # after the first token
+        start(tokenizer, nested("r{}: r{} r{}"))
 
 
 def test_a_tokenizer_that_cannot_be_followed_is_said_to_be_it() -> None:

@@ -145,6 +145,7 @@ def test_one_whose_grammar_fails_ends_with_an_error_and_the_others_go_on(monkeyp
     ends = {event.request_id: event for event in events if event.finish_reason is not None}
     assert ends["bad"].finish_reason is FinishReason.ERROR
     assert "too complex" in (ends["bad"].error or "")
+    assert ends["bad"].param == "grammar"
     assert ends["good"].finish_reason is FinishReason.STOP
     assert engine.stats().blocks_free == engine.stats().blocks_total
 

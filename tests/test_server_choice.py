@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxgen.request import FinishReason, Request, SamplingParams, TokenEvent, TokenLogprobs
-from server.choice import Choice, Piece
+from server.choice import Choice, Piece, given_up
 from server.logprobs import ChatLogprobs, LogprobList
 from server.params import CompletionParams
 from server.prompts import Prompt
@@ -103,3 +103,10 @@ def test_a_log_probability_that_is_no_number_is_an_error() -> None:
         LogprobList().append(TOKENIZER, 5, TokenLogprobs(5, float("nan"), ()), 0)
     with pytest.raises(ValueError, match="NaN"):
         ChatLogprobs().append(TOKENIZER, 5, TokenLogprobs(5, -1.0, ((6, float("nan")),)), 0)
+
+
+def test_what_a_field_is_to_blame_for_is_no_error_of_the_server() -> None:
+    ended = TokenEvent("r", finish_reason=FinishReason.ERROR, error="tools could not be followed", param="tools")
+    told = given_up(ended)
+    assert (told.status, told.message, told.param) == (400, "tools could not be followed.", "tools")
+    assert given_up(TokenEvent("r", finish_reason=FinishReason.ERROR, error="a step failed")).status == 500

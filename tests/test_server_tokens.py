@@ -64,6 +64,10 @@ def test_refusals(path: str, fields: dict[str, Any], param: str) -> None:
     assert error_of(ask(path, status=400, **fields))["param"] == param
 
 
+def test_a_prompt_is_one_text_here() -> None:
+    assert error_of(ask("/tokenize", status=400, prompt=[1, 2]))["message"] == "prompt: Input should be a valid string."
+
+
 def test_bodies_are_checked_as_elsewhere() -> None:
     assert error_of(ask("/tokenize", ServerConfig(max_body_bytes=20), 413, prompt="x" * 50))
     with client_of(fake_engine()) as client:

@@ -1,135 +1,173 @@
-"""Many clients at once on a real engine behind a real server: answers stay those without load, and nothing leaks."""
+"""Many clients at once on the embedded model behind ``jaxgen serve``: answers stay those without load, nothing leaks,
+and SIGTERM lets end what is under way."""
 
 import asyncio
-import random
-import time
-from collections.abc import Iterator
+import json
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 import httpx2
+import psutil
 import pytest
 
-from jaxgen.async_engine import AsyncEngine
-from jaxgen.request import ModelInfo
-from jaxgen.tokenizer import Tokenizer
-from server.app import create_app
-from tests import tiny_tokenizers
-from tests.engines import LLAMA, engine_config, make_engine
-from tests.live_server import serve
+from tests.stress_load import BULKY, MODEL, STREAMED, TEMPLATE, WHOLE, Ask, malformed, said
+from tests.test_serve import served, url_of
 
-CLIENTS = 24
-PROMPTS = [[3 + (7 * i + j * j) % 290 for j in range(1 + 9 * i)] for i in range(8)]
-MALFORMED = [
-    b"",
-    b"{",
-    b"[]",
-    b"[" * 100_000,
-    b'{"model": "m"}',
-    b'{"model": "m", "prompt": [99999]}',
-    b'{"model": "m", "prompt": "a", "n": 0}',
-    b'{"model": "m", "prompt": "a", "max_tokens": 100000}',
-    b'{"model": "m", "prompt": "a", "temperature": "hot"}',
-    b'{"model": "nobody", "prompt": "a"}',
-    b'{"model": "m", "prompt": "a", "what": 1}',
-]
+STREAMS = 200
+MALFORMED = 1000
+"""Of a round; so many streams too, all at once."""
+SENDERS = 8
+"""Who send the malformed bodies, one after another each."""
+GROWTH_BYTES = 8 * 2**20
+"""Of the process over a round, when earlier ones have warmed it up."""
+NO_LIMITS = httpx2.Limits(max_connections=None)
+# Blocks for a part of the rows at full length, so that preemption is part of the load.
+FLAGS = "--max-num-seqs 16 --token-budget 64 --max-model-len 512 --block-size 16 --num-blocks 96 --log-level warning"
+
+type Server = tuple[subprocess.Popen[str], str]
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[AsyncEngine]:
-    # Blocks for about half of the rows at full length, so that preemption is part of the load.
-    config = engine_config(token_budget=32, max_num_seqs=16, max_model_len=128, block_size=8, num_blocks=96)
-    tokenizer = Tokenizer(tiny_tokenizers.byte_level())
-    info = ModelInfo("m", 128, LLAMA.vocab_size)
-    engine = AsyncEngine(info, tokenizer, lambda: make_engine(config=config))
-    engine.start()
-    engine.wait_ready()
-    yield engine
-    engine.stop()
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """The process, and its URL without a slash at the end."""
+    template = tmp_path / "chat_template.jinja"
+    template.write_text(TEMPLATE)
+    flags = ("--served-model-name", MODEL, "--chat-template", str(template), "--shutdown-timeout", "60")
+    with served(*FLAGS.split(), *flags) as (process, line):
+        yield process, url_of(line).removesuffix("/v1")
 
 
-def body(kind: int) -> dict[str, object]:
-    prompt = PROMPTS[kind % len(PROMPTS)]
-    fields: dict[str, object] = {"model": "m", "prompt": prompt, "max_tokens": 40, "ignore_eos": True}
-    fields |= {"temperature": 0.0} if kind % 2 else {"temperature": 1.0, "seed": kind, "top_p": 0.9}
-    if kind % 3 == 0:
-        fields |= {"presence_penalty": 0.5, "logprobs": 2}
-    return fields
+@asynccontextmanager
+async def client_of(url: str, **options: Any) -> AsyncIterator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(
+        base_url=url, timeout=120, transport=httpx2.AsyncHTTPTransport(limits=NO_LIMITS, **options)
+    ) as client:
+        yield client
 
 
-KINDS = range(2 * len(PROMPTS))
-
-
-async def ask(client: httpx2.AsyncClient, kind: int) -> str:
-    answer = await client.post("/v1/completions", json=body(kind))
+async def whole(client: httpx2.AsyncClient, ask: Ask) -> str:
+    path, body = ask
+    answer = await client.post(path, json=body)
     assert answer.status_code == 200, answer.text
-    text: str = answer.json()["choices"][0]["text"]
-    return text
+    return said([answer.json()])
 
 
-async def leave(client: httpx2.AsyncClient, kind: int, after: int) -> None:
-    """Begin to stream and go away in the middle."""
-    async with client.stream("POST", "/v1/completions", json={**body(kind), "stream": True}) as answer:
-        assert answer.status_code == 200
-        lines = 0
-        async for _ in answer.aiter_lines():
-            lines += 1
-            if lines >= after:
-                return
+async def streamed(
+    client: httpx2.AsyncClient,
+    ask: Ask,
+    *,
+    leave_after: int | None = None,
+    pause: float = 0.0,
+    begun: asyncio.Semaphore | None = None,
+) -> str | None:
+    """What the stream says; None: left after so many events. ``pause``: seconds between reads. ``begun``: released when
+    the answer has begun."""
+    path, body = ask
+    objects: list[Any] = []
+    async with client.stream("POST", path, json={**body, "stream": True}) as answer:
+        assert answer.status_code == 200, await answer.aread()
+        if begun is not None:
+            begun.release()
+        async for line in answer.aiter_lines():
+            if line.startswith("data: {"):
+                objects.append(json.loads(line.removeprefix("data: ")))
+            if len(objects) == leave_after:
+                return None
+            await asyncio.sleep(pause)
+    return said(objects)
 
 
-async def misbehave(client: httpx2.AsyncClient, content: bytes) -> None:
-    answer = await client.post("/v1/completions", content=content)
-    assert 400 <= answer.status_code < 500, (content[:40], answer.status_code)
-    assert "error" in answer.json()
+async def misbehave(client: httpx2.AsyncClient, bodies: Sequence[tuple[str, bytes]]) -> None:
+    for path, content in bodies:
+        answer = await client.post(path, content=content)
+        assert 400 <= answer.status_code < 500, (path, content[:200], answer.text)
+        assert answer.json()["error"]["message"]
 
 
-async def one_client(url: str, number: int, expected: dict[int, str], until: float, asked: list[int]) -> None:
-    chance = random.Random(number)
-    async with httpx2.AsyncClient(base_url=url, timeout=120) as client:
-        while time.monotonic() < until:
-            kind = chance.choice(KINDS)
-            what = chance.random()
-            if what < 0.3:
-                await leave(client, kind, chance.randrange(1, 20))
-            elif what < 0.5:
-                await misbehave(client, chance.choice(MALFORMED))
-            else:
-                assert await ask(client, kind) == expected[kind], f"answer {kind} changed under load"
-                asked.append(kind)
+async def one_stream(client: httpx2.AsyncClient, slow: httpx2.AsyncClient, number: int, unloaded: list[str]) -> None:
+    """A third leave midway; one in twenty reads slowly what is more than buffers hold."""
+    ask, expected = STREAMED[number % len(STREAMED)], unloaded[number % len(STREAMED)]
+    if number % 3 == 0:
+        await streamed(client, ask, leave_after=1 + number % 17)
+    elif number % 20 == 1:
+        assert await streamed(slow, BULKY, pause=0.002) == unloaded[-1]
+    else:
+        assert await streamed(client, ask) == expected, f"{ask} is answered otherwise under load"
 
 
-async def settle(engine: AsyncEngine) -> None:
-    for _ in range(1000):
-        stats = engine.stats()
-        if stats.num_running == stats.num_waiting == 0 and stats.blocks_free == stats.blocks_total:
-            return
+async def one_round(url: str, unloaded: list[str]) -> None:
+    bodies = malformed(MALFORMED)
+    buffer = (socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    async with client_of(url) as client, client_of(url, socket_options=[buffer]) as slow, asyncio.TaskGroup() as group:
+        for number in range(STREAMS):
+            group.create_task(one_stream(client, slow, number, unloaded))
+        for sender in range(SENDERS):
+            group.create_task(misbehave(client, bodies[sender::SENDERS]))
+        for ask, expected in zip(WHOLE, unloaded[len(STREAMED) :], strict=False):
+            assert await whole(client, ask) == expected
+
+
+async def numbers(client: httpx2.AsyncClient) -> dict[str, float]:
+    """The samples of /metrics that have no label but the model's, by name."""
+    text = (await client.get("/metrics")).text
+    return {name: float(value) for name, value in re.findall(r'^jaxgen_(\S+?)\{model_name="m"\} (\S+)$', text, re.M)}
+
+
+async def settle(client: httpx2.AsyncClient) -> dict[str, float]:
+    """The metrics once nothing runs, waits or holds a block."""
+    gauges = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+    for _ in range(500):
+        found = await numbers(client)
+        if not any(found[name] for name in gauges):
+            return found
         await asyncio.sleep(0.02)
-    raise AssertionError(f"not idle: {engine.stats()}")
+    raise AssertionError({name: found[name] for name in gauges})
 
 
-async def stress(url: str, engine: AsyncEngine, seconds: float) -> None:
-    async with httpx2.AsyncClient(base_url=url, timeout=120) as client:
-        expected = {kind: await ask(client, kind) for kind in KINDS}
-    asked: list[int] = []
-    until = time.monotonic() + seconds
-    async with asyncio.TaskGroup() as group:
-        for number in range(CLIENTS):
-            group.create_task(one_client(url, number, expected, until, asked))
-    await settle(engine)
-    assert len(asked) > CLIENTS
-    assert engine.stats().preemptions > 0
-    assert engine.stats().compilations_after_ready == 0
-    async with httpx2.AsyncClient(base_url=url, timeout=120) as client:
-        metrics = (await client.get("/metrics")).text
-        assert 'jaxgen_num_requests_running{model_name="m"} 0.0' in metrics
+async def stress(server: Server, rounds: int) -> None:
+    process, url = server
+    memory = psutil.Process(process.pid)
+    async with client_of(url) as client:
+        unloaded = [await whole(client, ask) for ask in (*STREAMED, *WHOLE, BULKY)]
+        for number in range(rounds):
+            before = memory.memory_info().rss
+            await one_round(url, unloaded)
+            found = await settle(client)
+            growth = memory.memory_info().rss - before
+            assert number == 0 or growth < GROWTH_BYTES, f"{growth / 2**20:.1f} MiB more"
+        assert found["num_preemptions_total"] > 0
+        assert found["compilations_after_ready_total"] == 0
         assert (await client.get("/health")).status_code == 200
+        assert [await whole(client, ask) for ask in (*STREAMED, *WHOLE, BULKY)] == unloaded
+        await terminate(process, client, unloaded[-1])
 
 
-def test_stress(engine: AsyncEngine) -> None:
-    with serve(create_app(engine)) as url:
-        asyncio.run(stress(url, engine, seconds=60))
+async def terminate(process: subprocess.Popen[str], client: httpx2.AsyncClient, expected: str) -> None:
+    """SIGTERM in mid-stream: what has begun ends as it would have, also where its reader is slow; then all is over."""
+    begun = asyncio.Semaphore(0)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(streamed(client, BULKY, begun=begun, pause=0.002 * i)) for i in range(6)]
+        for _ in tasks:
+            await begun.acquire()
+        assert (await numbers(client))["num_requests_running"] > 0
+        process.send_signal(signal.SIGTERM)
+    assert [task.result() for task in tasks] == [expected] * len(tasks)
+    _, errors = await asyncio.to_thread(process.communicate, timeout=30)
+    assert process.returncode == 0
+    assert "Traceback" not in errors
+    assert "ERROR" not in errors
+
+
+def test_stress(server: Server) -> None:
+    asyncio.run(stress(server, rounds=2))
 
 
 @pytest.mark.full
-def test_soak(engine: AsyncEngine) -> None:
-    with serve(create_app(engine)) as url:
-        asyncio.run(stress(url, engine, seconds=300))
+def test_soak(server: Server) -> None:
+    asyncio.run(stress(server, rounds=20))

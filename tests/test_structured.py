@@ -132,6 +132,7 @@ def test_a_grammar_that_is_wrong_is_refused_by_its_field(client: OpenAI) -> None
         ("structured_outputs", {"grammar": "start: nothing"}),
         ("structured_outputs", {"grammar": "root ::= ("}),
         ("structured_outputs", {"regex": "("}),
+        ("structured_outputs", {"regex": "((a{100}){100}){100}"}),  # shows with its first token only
         ("response_format", {"type": "json_schema", "json_schema": {"schema": {"type": "integr"}}}),
     ):
         for stream in (False, True):
