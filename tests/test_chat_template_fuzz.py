@@ -81,7 +81,7 @@ def test_fuzz(template: str, messages: list[Any], arguments: dict[str, Any]) -> 
 
 
 @pytest.mark.full
-@settings(max_examples=5000, **SETTINGS)  # type: ignore[arg-type]
+@settings(max_examples=1000, **SETTINGS)  # type: ignore[arg-type]
 @given(template=TEMPLATES, messages=MESSAGES, arguments=ARGUMENTS)
 def test_fuzz_long(template: str, messages: list[Any], arguments: dict[str, Any]) -> None:
     ask(template, messages=messages, chat_template_kwargs=arguments)

@@ -109,7 +109,7 @@ def test_fuzz(path: str, data: st.DataObject, kind: str, text: str) -> None:
 
 @pytest.mark.full
 @each_path
-@settings(max_examples=2000, **SETTINGS)  # type: ignore[arg-type]
+@settings(max_examples=600, **SETTINGS)  # type: ignore[arg-type]
 @given(data=st.data(), kind=st.sampled_from(KINDS), text=TEXTS)
 def test_fuzz_long(path: str, data: st.DataObject, kind: str, text: str) -> None:
     check(path, data.draw(faulty(path)), kind, text)

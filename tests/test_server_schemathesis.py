@@ -109,6 +109,6 @@ def test_every_route_was_answered_well() -> None:
 
 @pytest.mark.full
 @schema.parametrize()
-@settings(max_examples=300, **SETTINGS)
+@settings(max_examples=60, **SETTINGS)
 def test_answers_are_as_described_long(case: Case) -> None:
     check(case)

@@ -170,4 +170,4 @@ def test_stress(server: Server) -> None:
 
 @pytest.mark.full
 def test_soak(server: Server) -> None:
-    asyncio.run(stress(server, rounds=20))
+    asyncio.run(stress(server, rounds=8))
