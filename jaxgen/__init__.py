@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jaxgen.llm import LLM
-    from jaxgen.request import SamplingParams
+    from jaxgen.sampling_params import SamplingParams
 
 __all__ = ["LLM", "SamplingParams"]
 
@@ -19,7 +19,7 @@ def __getattr__(name: str) -> Any:
 
         return LLM
     if name == "SamplingParams":
-        from jaxgen.request import SamplingParams
+        from jaxgen.sampling_params import SamplingParams
 
         return SamplingParams
     raise AttributeError(f"module 'jaxgen' has no attribute {name!r}")

@@ -12,15 +12,8 @@ from dataclasses import dataclass
 from jaxgen.config import ConfigError
 from jaxgen.engine import Engine
 from jaxgen.grammar import Grammars, GrammarState
-from jaxgen.request import (
-    EngineDeadError,
-    EngineStatus,
-    ModelInfo,
-    Request,
-    RequestRefusedError,
-    SamplingParams,
-    TokenEvent,
-)
+from jaxgen.request import EngineDeadError, EngineStatus, ModelInfo, Request, RequestRefusedError, TokenEvent
+from jaxgen.sampling_params import SamplingParams
 from jaxgen.stats import EngineStats
 from jaxgen.tokenizer import Tokenizer
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxgen.engine import Engine
-from jaxgen.request import MAX_LOGPROBS, FinishReason, Pooling, Request, SamplingParams, TokenEvent, TokenLogprobs
+from jaxgen.request import FinishReason, Pooling, Request, TokenEvent, TokenLogprobs
+from jaxgen.sampling_params import MAX_LOGPROBS, SamplingParams
 
 ANSWER_TOKENS = 24
 """Tokens of a short answer; long ones have two blocks more."""

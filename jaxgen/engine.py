@@ -15,12 +15,15 @@ from jaxgen.latency import LatencyMeter
 from jaxgen.models import PackedParams
 from jaxgen.narrow import compare
 from jaxgen.offload.build import build_offload
+from jaxgen.pace import PaceMeter
+from jaxgen.pace_probe import measure_pace
 from jaxgen.request import DeviceLostError, FinishReason, Request, RequestRefusedError, TokenEvent
 from jaxgen.row_state import MAX_MASKED_TOKENS
 from jaxgen.scheduler import Scheduler
 from jaxgen.sequence import Sequence
 from jaxgen.stats import EngineStats
 from jaxgen.step import StepOutput
+from jaxgen.step_cost import StepSample
 from jaxgen.step_device import Compiled, compile_for, make_device, start_device
 from jaxgen.step_events import EventMaker
 from jaxgen.step_plan import Outcome, StepPlan
@@ -74,12 +77,12 @@ class Engine:
         self._quiet_from = 0.0
         self._last_read = 0.0
         self._counters = _Counters()
-        self._warm_up()
+        self._pace = self._warm_up()
         start_device(self._device, model, config)
         self.offload = build_offload(model, config, self._device)
         tier = None if self.offload is None else self.offload.tier
         narrow = self._device.uses_narrow(StepPlan(()))
-        self._scheduler = Scheduler(config.scheduler, config.cache, tier=tier, narrow=narrow)
+        self._scheduler = Scheduler(config.scheduler, config.cache, tier=tier, narrow=narrow, pace=self._pace.pace)
         self._compilations_at_ready = num_compilations()
 
     def add(self, request: Request, grammar: GrammarState | None = None) -> None:
@@ -101,7 +104,7 @@ class Engine:
         if request.params.max_tokens == 0 and not request.wants_every_token:
             self._answered.append(TokenEvent(request.request_id, finish_reason=FinishReason.LENGTH))
             return
-        self._scheduler.add(sequence)
+        self._scheduler.add(sequence, time.monotonic())
         self._latencies.arrive(request.request_id, time.perf_counter())
 
     def abort(self, request_id: str) -> bool:
@@ -161,7 +164,7 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """A snapshot for metrics."""
-        scheduler, counters = self._scheduler, self._counters
+        scheduler, counters, pace = self._scheduler, self._counters, self._pace.pace
         return EngineStats(
             kernels=self._device.kernels.name,
             num_running=scheduler.num_running + scheduler.num_ending,
@@ -173,22 +176,24 @@ class Engine:
             prefix_hits=scheduler.prefix_hits,
             preemptions=scheduler.preemptions,
             compilations_after_ready=num_compilations() - self._compilations_at_ready,
+            longest_step_seconds=self._pace.spread * pace.most_seconds,
+            first_token_seconds_per_1000=pace.prompt_seconds(1000, 500_000, decodes=scheduler.num_running),
             offload=self._device.offload_stats() if self.offload is None else self.offload.stats(),
             **vars(counters),
         )
 
     def _plan(self) -> StepPlan:
         """The next step's plan, after what has come from the host is in the cache; what the plan moves is under way."""
+        now, self._scheduler.pace = time.monotonic(), self._pace.pace
         if self.config.scheduler.background_tokens == 0:
-            now = time.monotonic()
             if self._scheduler.num_online:
                 self._quiet_from = now + QUIET_SECONDS
             self._scheduler.hold_background = now < self._quiet_from
         if self.offload is None:
-            return self._scheduler.schedule()
+            return self._scheduler.schedule(now)
         for restore, whole in self.offload.mover.poll():
             self._scheduler.restored(restore, whole=whole)
-        plan = self._scheduler.schedule()
+        plan = self._scheduler.schedule(now)
         self.offload.mover.start(plan)
         if not plan.chunks:
             self._device.load(plan)
@@ -205,8 +210,8 @@ class Engine:
         self._counters.stalled_seconds += waited
         return waited
 
-    def _warm_up(self) -> None:
-        """Run each program once, and find out whether the narrow one may be used."""
+    def _warm_up(self) -> PaceMeter:
+        """Run each program once, and find out whether the narrow one may be used, and how long steps take."""
         self._device.run(StepPlan(()))
         self._device.wait()
         if self.config.narrow_width is not None:
@@ -221,7 +226,9 @@ class Engine:
                 "agree" if verdict.equal else "differ",
                 "used" if verdict.use_narrow else "not used",
             )
-            self._device.reset()
+        pace = measure_pace(self._device, self.config)
+        self._device.reset()
+        return pace
 
     def _read(self, step: _InFlight) -> list[TokenEvent]:
         """Take over what a step found. Waits for it."""
@@ -311,6 +318,7 @@ class Engine:
         counters.step_tokens += width
         counters.padded_tokens += width - plan.num_tokens
         self._latencies.count(plan, began, width)
+        self._pace.observe(StepSample(plan.num_tokens, plan.num_positions, seconds), narrow=narrow)
         if self.offload is not None and not narrow:
             self.offload.meter.observe_step(seconds, plan.num_positions, step.projected)
         for chunk in plan.chunks:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxgen.request import RequestRefusedError, SamplingParams
+from jaxgen.request import RequestRefusedError
+from jaxgen.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer

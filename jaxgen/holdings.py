@@ -25,7 +25,8 @@ class Holdings:
         """Tokens of admitted sequences that were looked up in the prefix cache."""
         self.prefix_hits = 0
         """Those of them that were found."""
-        self._block_size = cache.block_size
+        self.block_size = cache.block_size
+        self.num_rows = config.max_num_seqs
         self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
 
     @property
@@ -34,11 +35,11 @@ class Holdings:
         return bool(self._free_rows)
 
     def blocks_for(self, num_tokens: int) -> int:
-        return -(-num_tokens // self._block_size)
+        return -(-num_tokens // self.block_size)
 
     def num_growing(self, running: Several[Sequence]) -> int:
         """How many of them may want blocks beyond those that they have."""
-        return sum([s.max_cached > len(s.block_table) * self._block_size for s in running])
+        return sum([s.max_cached > len(s.block_table) * self.block_size for s in running])
 
     def may_grow(self, sequence: Sequence) -> bool:
         """Whether it will want blocks beyond those that it is admitted with."""
@@ -47,8 +48,8 @@ class Holdings:
     def would_have(self, rows: int, blocks: int, running: Several[Sequence]) -> bool:
         """Whether so many will be free when those that run have taken what they need for their next token, with a
         block for each that may grow after that."""
-        due = [s for s in running if s.num_computed == len(s.block_table) * self._block_size]
-        ending = sum([s.max_cached <= (len(s.block_table) + 1) * self._block_size for s in due])
+        due = [s for s in running if s.num_computed == len(s.block_table) * self.block_size]
+        ending = sum([s.max_cached <= (len(s.block_table) + 1) * self.block_size for s in due])
         spare = self.num_growing(running) + len(due) - ending
         return rows <= len(self._free_rows) and blocks + spare <= self.pool.num_free
 
@@ -66,7 +67,7 @@ class Holdings:
             return False
         self.pool.share(found)
         sequence.block_table += found + self.pool.allocate(new)
-        sequence.num_computed = len(found) * self._block_size
+        sequence.num_computed = len(found) * self.block_size
         sequence.num_registered = sequence.num_shared = len(found)
         if sequence.num_preemptions == 0:
             sequence.num_cached = sequence.num_computed
@@ -80,11 +81,19 @@ class Holdings:
 
     def has_slot(self, sequence: Sequence) -> bool:
         """Whether its blocks have a place for its next token."""
-        return sequence.num_computed < len(sequence.block_table) * self._block_size
+        return sequence.num_computed < len(sequence.block_table) * self.block_size
 
     def grow(self, sequence: Sequence) -> None:
         """One more block. Raises what the pool raises when none is free."""
         sequence.block_table += self.pool.allocate(1)
+
+    def skip_restored(self, sequence: Sequence) -> None:
+        """Goes on behind what has come from the host, once what is before it is computed."""
+        restore = sequence.restore
+        if restore is None or not restore.landed or not sequence.waits_for_host:
+            return
+        sequence.num_computed, sequence.restore = restore.end, None
+        self.prefixes.register(sequence)
 
     def release(self, sequence: Sequence, status: SequenceStatus) -> None:
         """It gives back what it holds; from here on its status is ``status``."""

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from jaxgen.assemble import open_engine
 from jaxgen.config import DType, EngineOptions, KernelChoice
 from jaxgen.pooling import unit_vector
-from jaxgen.request import FinishReason, Pooling, PoolingChoice, Request, SamplingParams, TokenEvent
+from jaxgen.request import FinishReason, Pooling, PoolingChoice, Request, TokenEvent
+from jaxgen.sampling_params import SamplingParams
 
 Prompt = str | Sequence[int]
 

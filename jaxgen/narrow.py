@@ -10,7 +10,8 @@ import jax
 import numpy as np
 
 from jaxgen.config import EngineConfig, ModelConfig
-from jaxgen.request import MAX_LOGPROBS, Request, SamplingParams
+from jaxgen.request import Request
+from jaxgen.sampling_params import MAX_LOGPROBS, SamplingParams
 from jaxgen.scheduler import Scheduler
 from jaxgen.sequence import Sequence
 from jaxgen.step import StepOutput

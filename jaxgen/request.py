@@ -1,21 +1,17 @@
 """What a caller asks and what it is told: the vocabulary between the engine and its faces. Host only, no jax."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from hashlib import sha256
-from math import isfinite
+from math import inf
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
+from jaxgen.sampling_params import SamplingParams, require
+from jaxgen.service import DEFAULT_CLASS, ServiceClass
 from jaxgen.stats import EngineStats
 
 if TYPE_CHECKING:
     from jaxgen.tokenizer import Tokenizer
-
-MAX_LOGPROBS = 20
-"""Most alternatives the step computes beside the chosen token."""
-
-MAX_SEED = 2**63 - 1
 
 MAX_PRIORITY = 2**31 - 1
 
@@ -42,107 +38,6 @@ PoolingChoice = Literal["auto", "mean", "last", "cls"]
 POOLING_CHOICES: tuple[PoolingChoice, ...] = ("auto", "mean", "last", "cls")
 
 
-def _require(ok: bool, message: str) -> None:
-    if not ok:
-        raise ValueError(message)
-
-
-@dataclass(frozen=True, slots=True)
-class Grammar:
-    """What the text of an answer must be: llguidance's dialect of Lark, with a rule ``start``, or GBNF, which is
-    llama.cpp's notation.
-
-    ``source``: what it was made from, which errors name.
-    """
-
-    text: str
-    source: str = "grammar"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
-    """How tokens are chosen. Raises ValueError that names the field when a value is out of range.
-
-    The raw logits go through, in this order: repetition_penalty (multiplicative, prompt and output), presence and
-    frequency penalties (output only), logit_bias, temperature, min_p, top_k, top_p (over what top_k kept,
-    renormalised). temperature 0 is greedy. ``logprobs`` are those of the raw model, before all of this.
-    ``top_k`` 0 means off. ``stop`` strings are acted on by whoever turns tokens into text, not by the engine.
-    Tokens that the ``grammar`` does not allow are never chosen; where it allows nothing but the end, ``min_tokens``
-    yields to it.
-    """
-
-    max_tokens: int = 16
-    min_tokens: int = 0
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    grammar: Grammar | None = None
-
-    def __post_init__(self) -> None:
-        _require(self.max_tokens >= 0, f"max_tokens must be 0 or more, not {self.max_tokens}")
-        _require(
-            0 <= self.min_tokens <= self.max_tokens,
-            f"min_tokens must be between 0 and max_tokens ({self.max_tokens}), not {self.min_tokens}",
-        )
-        _require(
-            0.0 <= self.temperature <= 2.0,
-            f"temperature must be between 0 and 2, not {self.temperature}",
-        )
-        _require(0.0 < self.top_p <= 1.0, f"top_p must be in (0, 1], not {self.top_p}")
-        _require(self.top_k >= 0, f"top_k must be 0 (off) or more, not {self.top_k}")
-        _require(0.0 <= self.min_p <= 1.0, f"min_p must be between 0 and 1, not {self.min_p}")
-        for name in ("presence_penalty", "frequency_penalty"):
-            value: float = getattr(self, name)
-            _require(-2.0 <= value <= 2.0, f"{name} must be between -2 and 2, not {value}")
-        _require(
-            0.0 < self.repetition_penalty <= 10.0,
-            f"repetition_penalty must be in (0, 10], not {self.repetition_penalty}",
-        )
-        for token, bias in self.logit_bias.items():
-            _require(token >= 0, f"logit_bias has a negative token id: {token}")
-            _require(
-                isfinite(bias) and -100.0 <= bias <= 100.0,
-                f"logit_bias of token {token} must be between -100 and 100, not {bias}",
-            )
-        _require(
-            self.seed is None or -MAX_SEED - 1 <= self.seed <= MAX_SEED,
-            f"seed must fit in 64 bits, not {self.seed}",
-        )
-        _require(all(self.stop), "stop must not contain an empty string")
-        _require(
-            self.grammar is None or not self.ignore_eos,
-            "ignore_eos cannot go with a grammar, which ends where the end-of-sequence token is all that it allows",
-        )
-        for name in ("logprobs", "prompt_logprobs"):
-            count: int | None = getattr(self, name)
-            _require(
-                count is None or 0 <= count <= MAX_LOGPROBS,
-                f"{name} must be between 0 and {MAX_LOGPROBS}, not {count}",
-            )
-
-
-def choice_seed(seed: int, choice: int) -> int:
-    """The seed of the choice-th completion of a request seeded with ``seed``.
-
-    Choice 0 uses the request's own seed. Choice i > 0 uses the first 8 bytes, big-endian, of SHA-256 over the ASCII
-    text ``"{seed}:{i}"``, shifted right by one bit so that it is a non-negative signed 64-bit number.
-    """
-    if choice == 0:
-        return seed
-    return int.from_bytes(sha256(f"{seed}:{choice}".encode("ascii")).digest()[:8], "big") >> 1
-
-
 @dataclass(frozen=True, slots=True)
 class Request:
     """One prompt to be continued, or pooled. ``request_id`` is unique among the requests that live.
@@ -152,7 +47,9 @@ class Request:
     Requests share cached prefixes only within one ``cache_salt``; those without one share among themselves. A cached
     prefix shows in the time to the first token, so tenants who must not learn each other's prompts get salts.
 
-    Requests of lower ``priority`` are served first. Those in the ``background`` get what all others leave over.
+    ``service`` is the class whose targets are its. Among the requests of a ``tenant`` in one class those of lower
+    ``priority`` are served first. Tenants that all want more than there is get tokens in proportion to their weights.
+    Requests in the ``background`` get what all others leave over.
     """
 
     request_id: str
@@ -162,17 +59,25 @@ class Request:
     pooling: Pooling | None = None
     priority: int = 0
     background: bool = False
+    service: ServiceClass = DEFAULT_CLASS
+    tenant: str = ""
+    tenant_weight: float = 1.0
     latency: bool = False
     """Whether each of its events is to say where its time went."""
 
     def __post_init__(self) -> None:
-        _require(len(self.prompt) > 0, "prompt must have at least one token")
-        _require(
+        require(len(self.prompt) > 0, "prompt must have at least one token")
+        require(
             abs(self.priority) <= MAX_PRIORITY,
             f"priority must be between {-MAX_PRIORITY} and {MAX_PRIORITY}, not {self.priority}",
         )
-        _require(self.cache_salt != "", "cache_salt must not be empty")
-        _require(
+        require(self.cache_salt != "", "cache_salt must not be empty")
+        require(
+            not (self.background and self.service.promises),
+            f"service class {self.service.name!r} promises times, and the background has none",
+        )
+        require(0.0 < self.tenant_weight < inf, f"tenant_weight must be above 0, not {self.tenant_weight}")
+        require(
             self.pooling is None or self.params.max_tokens == 0,
             f"max_tokens must be 0 with pooling, which generates nothing, not {self.params.max_tokens}",
         )
@@ -245,6 +150,14 @@ class RequestRefusedError(ValueError):
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
         self.param = param
+
+
+class WouldBeLateError(RequestRefusedError):
+    """What its class promises cannot be kept for this request; in ``retry_after`` seconds perhaps."""
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message, "service_tier")
+        self.retry_after = retry_after
 
 
 class EngineDeadError(RuntimeError):

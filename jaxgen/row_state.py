@@ -15,8 +15,8 @@ from jaxgen.config import EngineConfig
 from jaxgen.layout import Layout
 from jaxgen.leaf import Leaf
 from jaxgen.penalties import PenaltyState, init_penalties
-from jaxgen.request import SamplingParams
 from jaxgen.sampling import RowParams
+from jaxgen.sampling_params import SamplingParams
 from jaxgen.sequence import Sequence
 
 MAX_MASKED_TOKENS = 128

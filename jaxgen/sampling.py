@@ -34,7 +34,7 @@ from jaxgen import limbs
 from jaxgen.layout import Field
 from jaxgen.leaf import Leaf
 from jaxgen.penalties import PenaltyState
-from jaxgen.request import MAX_LOGPROBS
+from jaxgen.sampling_params import MAX_LOGPROBS
 
 _GROUP = 256
 """The vocabulary is added up in groups, so that a draw looks into one of them only."""

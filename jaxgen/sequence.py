@@ -1,11 +1,13 @@
 """The host's state of one request while it lives, and the piece of it that a step computes. Host only, no jax."""
 
 from dataclasses import KW_ONLY, dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any
 
 from jaxgen.grammar import GrammarState
-from jaxgen.request import FinishReason, Request, SamplingParams
+from jaxgen.request import FinishReason, Request
+from jaxgen.sampling_params import SamplingParams
+from jaxgen.service import ServiceClass
 
 
 class SequenceStatus(StrEnum):
@@ -15,6 +17,14 @@ class SequenceStatus(StrEnum):
     RUNNING = "running"
     ENDING = "ending"
     FINISHED = "finished"
+
+
+class Level(IntEnum):
+    """Who is served first. PROMISED: those whose class has targets, and those who have waited for long."""
+
+    PROMISED = 0
+    BEST_EFFORT = 1
+    BACKGROUND = 2
 
 
 @dataclass(slots=True, eq=False)
@@ -55,10 +65,9 @@ class Sequence:
     """Blocks of ``block_table``, counted from the first, that the prefix cache found when it was admitted."""
     num_registered: int = field(init=False, default=0)
     """Blocks of ``block_table``, counted from the first, whose content the prefix cache was told."""
-    urgency: tuple[bool, int, int] = field(init=False)
-    """Its place in the order in which sequences are served, smaller first: background or not, priority, arrival."""
-    level: tuple[bool, int] = field(init=False)
-    """The same without arrival."""
+    level: Level = field(init=False)
+    place: tuple[float, int] = field(init=False)
+    """Its place within its level: when it is due to begin, seconds by the scheduler's clock, and an arrival."""
     overtaken: int = field(init=False, default=0)
     """How often one behind it in that order was admitted before it since it began to wait."""
     num_preemptions: int = field(init=False, default=0)
@@ -73,8 +82,10 @@ class Sequence:
 
     def __post_init__(self) -> None:
         params = self.params
-        self.level = self.request.background, self.request.priority
-        self.urgency = *self.level, self.arrival
+        self.level = Level.PROMISED if self.service.promises else Level.BEST_EFFORT
+        if self.request.background:
+            self.level = Level.BACKGROUND
+        self.place = 0.0, self.arrival
         self.tokens = list(self.request.prompt)
         self.num_prompt = len(self.tokens)
         self.max_length = self.num_prompt + params.max_tokens
@@ -91,6 +102,23 @@ class Sequence:
     @property
     def params(self) -> SamplingParams:
         return self.request.params
+
+    @property
+    def service(self) -> ServiceClass:
+        return self.request.service
+
+    @property
+    def priority(self) -> int:
+        return self.request.priority
+
+    @property
+    def due(self) -> float:
+        return self.place[0]
+
+    @property
+    def urgency(self) -> tuple[int, float, int]:
+        """Its place in the order in which sequences are served, smaller first."""
+        return self.level, *self.place
 
     @property
     def num_tokens(self) -> int:

@@ -72,6 +72,10 @@ class EngineStats:
     padded_tokens: int = 0
     stalled_seconds: float = 0.0
     """With requests, but nothing to compute before a copy from the host's memory ended."""
+    longest_step_seconds: float = 0.0
+    """What 99 of 100 full steps take at most, as far as is known: the longest time between two tokens of a request."""
+    first_token_seconds_per_1000: float = 0.0
+    """How long 1,000 tokens of a prompt take beside the requests that run now."""
     preemptions: int = 0
     compilations_after_ready: int = 0
     offload: OffloadStats | None = None

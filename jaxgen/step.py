@@ -13,9 +13,9 @@ from jaxgen.layout import Layout
 from jaxgen.leaf import Leaf
 from jaxgen.models import Graph, Model, PackedParams, bind
 from jaxgen.penalties import count_output
-from jaxgen.request import MAX_LOGPROBS
 from jaxgen.row_state import RowState
 from jaxgen.sampling import RowParams, keep_allowed, sample, token_logprobs
+from jaxgen.sampling_params import MAX_LOGPROBS
 from jaxgen.step_batch import StepBatch, unpack
 
 

@@ -1,6 +1,6 @@
 """What the scheduler decides for a step, and what a step brings its sequences. Host only, no jax."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from jaxgen.offload.tier import Save
@@ -27,6 +27,8 @@ class StepPlan:
     """Blocks to copy to the host before the step."""
     restores: tuple[Restore, ...] = ()
     """Of admitted sequences, to begin now."""
+    idle: tuple[Sequence, ...] = field(default=(), compare=False)
+    """Sequences that run, and of which this step computes nothing."""
 
     @cached_property
     def num_tokens(self) -> int:

@@ -1,10 +1,8 @@
-"""Text to tokens, and tokens back to text one at a time. Host only, no jax.
+"""Text to tokens, and the bytes that each token stands for. Host only, no jax.
 
-Tokens become text through a table from token id to bytes, read once per token from the tokenizer's own decoder. A token
-then costs one table look-up, however long the text already is, and a UTF-8 character is never broken.
+Tokens become text through a table from token id to bytes, read once per token from the tokenizer's own decoder.
 """
 
-import codecs
 import json
 import logging
 import re
@@ -15,6 +13,7 @@ from typing import Any
 import tokenizers
 
 from jaxgen.config import ConfigError
+from jaxgen.detokenizer import Detokenizer, TextStream
 
 _LOCAL_DECODERS = {"ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Sequence", "Strip"}
 """Decoders under which every token but the first has one spelling, whatever its neighbours."""
@@ -44,6 +43,7 @@ class Tokenizer:
         self._byte_fallback = "ByteFallback" in kinds
         self._anchor = None if self._byte_level else self._find_anchor()
         self._bytes: dict[int, bytes] = {}
+        self._texts: dict[int, str | None] = {}
         self._first_bytes: dict[int, bytes] = {}
 
     @classmethod
@@ -101,7 +101,7 @@ class Tokenizer:
         stop: Sequence[str] = (),
         min_tokens: int = 0,
         shown: Container[int] = (),
-    ) -> "TextStream":
+    ) -> TextStream:
         """The text of a completion of ``prompt``, token by token; see TextStream."""
         return TextStream(self, prompt=prompt, stop=stop, min_tokens=min_tokens, shown=shown)
 
@@ -124,16 +124,24 @@ class Tokenizer:
             found = known[token] = b"" if token in self._special else self._read_bytes(token, first)
         return found
 
+    def text(self, token: int) -> str | None:
+        """What the token adds to a text of whole characters, other than as its first; None: no whole characters."""
+        if token in self._texts:
+            return self._texts[token]
+        try:
+            found = self.text_bytes(token).decode("utf-8")
+        except UnicodeDecodeError:
+            found = None
+        self._texts[token] = found
+        return found
+
     def token_text(self, token: int) -> str:
         """The token as shown beside its log-probability: its text within a sentence, its name if it is special, and
         ``bytes:\\xe2\\x82`` if its bytes are no whole characters."""
         if token in self._special:
             return self._backend.id_to_token(token) or ""
-        piece = self.text_bytes(token)
-        try:
-            return piece.decode("utf-8")
-        except UnicodeDecodeError:
-            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+        text = self.text(token)
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in self.text_bytes(token)) if text is None else text
 
     def _read_bytes(self, token: int, first: bool) -> bytes:
         name = self._backend.id_to_token(token)
@@ -159,131 +167,6 @@ class Tokenizer:
             if name is not None and not _BYTE_TOKEN.fullmatch(name) and self._decode_exactly([token]):
                 return token
         return None
-
-
-class Detokenizer:
-    """Tokens in one by one, text out as soon as it is certain. What comes out joins to ``Tokenizer.decode`` of all.
-
-    A completion's text continues its prompt: ``prompt`` decides whether a leading space is dropped, and bytes of a
-    character that the prompt left unfinished come out with the completion. Special tokens that are ``shown`` come out
-    as their names.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = (), shown: Container[int] = ()) -> None:
-        self._tokenizer = tokenizer
-        self._shown = shown
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-        self._at_start = True
-        for token in _tail(tokenizer, prompt):
-            self._push_text(token)
-
-    def push(self, token: int) -> str:
-        if token in self._shown and self._tokenizer.is_special(token):
-            return self._utf8.decode(self._tokenizer.token_text(token).encode())
-        return self._push_text(token)
-
-    def _push_text(self, token: int) -> str:
-        piece = self._tokenizer.text_bytes(token, first=self._at_start)
-        if self._at_start:
-            # A token that is nothing but the dropped space is the first token all the same.
-            self._at_start = not self._tokenizer.text_bytes(token)
-        return self._utf8.decode(piece)
-
-    def flush(self) -> str:
-        """U+FFFD if a character is unfinished, else nothing."""
-        return self._utf8.decode(b"", final=True)
-
-
-class StopStrings:
-    """Passes text on up to the first stop string, holding back what may still become one.
-
-    The first match is the one that is complete first, as if text came character by character, so that it does not
-    depend on how the text was cut into pieces; of two complete at once, the longer. One Knuth-Morris-Pratt automaton
-    per stop string (SIAM J. Comput. 6, 1977) makes the work per character constant.
-    """
-
-    def __init__(self, stop: Sequence[str]) -> None:
-        self._stop = stop
-        self._fallback = [_prefix_function(string) for string in stop]
-        self._matched = [0] * len(stop)
-        self._held = ""
-        self.stopped = False
-
-    def push(self, text: str) -> str:
-        """The text now certain; nothing once a stop string has come."""
-        if self.stopped:
-            return ""
-        if not self._stop:
-            return text
-        buffer = self._held + text
-        for end, char in enumerate(text, start=len(self._held) + 1):
-            if length := self._step(char):
-                self.stopped = True
-                self._held = ""
-                return buffer[: end - length]
-        certain = len(buffer) - max(self._matched)
-        self._held = buffer[certain:]
-        return buffer[:certain]
-
-    def flush(self) -> str:
-        """What was still held back: no stop string came of it."""
-        held, self._held = self._held, ""
-        return held
-
-    def _step(self, char: str) -> int:
-        """Moves every automaton by one character; the length of the longest stop string now complete, or 0."""
-        complete = 0
-        for i, string in enumerate(self._stop):
-            matched = self._matched[i]
-            while matched and string[matched] != char:
-                matched = self._fallback[i][matched - 1]
-            matched += string[matched] == char
-            self._matched[i] = matched
-            if matched == len(string):
-                complete = max(complete, matched)
-        return complete
-
-
-class TextStream:
-    """The text of one completion: a Detokenizer, then stop strings. Joins to the text up to the first stop string.
-
-    ``offset`` is where the next token's text begins, in characters of the completion as it would be without stop
-    strings. Text of the first ``min_tokens`` tokens is not searched for stop strings.
-    """
-
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        *,
-        prompt: Sequence[int] = (),
-        stop: Sequence[str] = (),
-        min_tokens: int = 0,
-        shown: Container[int] = (),
-    ) -> None:
-        self._detokenizer = Detokenizer(tokenizer, prompt, shown)
-        self._stop = StopStrings(stop)
-        self._unsearched = min_tokens if stop else 0
-        self.offset = 0
-
-    @property
-    def stopped(self) -> bool:
-        """Whether a stop string came: the text is complete and no more tokens are wanted."""
-        return self._stop.stopped
-
-    def push(self, token: int) -> str:
-        """The text that became certain with this token."""
-        text = self._detokenizer.push(token)
-        self.offset += len(text)
-        if self._unsearched:
-            self._unsearched -= 1
-            return text
-        return self._stop.push(text)
-
-    def flush(self) -> str:
-        """The rest, once no token follows; nothing after a stop string."""
-        if self.stopped:
-            return ""
-        return self._stop.push(self._detokenizer.flush()) + self._stop.flush()
 
 
 def _auto_tokenizer() -> Any:
@@ -328,25 +211,3 @@ def _byte_level_bytes(name: str) -> bytes:
         return bytes(_BYTE_OF_CHAR[char] for char in name)
     except KeyError:  # an added token, written as itself
         return name.encode()
-
-
-def _tail(tokenizer: Tokenizer, prompt: Sequence[int]) -> Sequence[int]:
-    """The last tokens of ``prompt`` that decide how the next one is read: a UTF-8 character has at most 4 bytes, and
-    its first byte is never mistaken for another."""
-    size = 0
-    for i in range(len(prompt) - 1, -1, -1):
-        size += len(tokenizer.text_bytes(prompt[i]))
-        if size >= 4:
-            return prompt[i:]
-    return prompt
-
-
-def _prefix_function(string: str) -> list[int]:
-    """At i, the length of the longest proper prefix of ``string[: i + 1]`` that is also its suffix."""
-    lengths = [0] * len(string)
-    for i in range(1, len(string)):
-        length = lengths[i - 1]
-        while length and string[i] != string[length]:
-            length = lengths[length - 1]
-        lengths[i] = length + (string[i] == string[length])
-    return lengths

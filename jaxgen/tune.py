@@ -16,7 +16,8 @@ from jaxgen.kernels import REFERENCE, Kernels
 from jaxgen.memory_plan import DEFAULT_BLOCK_SIZE, default_max_num_seqs, resolve
 from jaxgen.models import PackedParams
 from jaxgen.programs import compile_step
-from jaxgen.request import Request, SamplingParams
+from jaxgen.request import Request
+from jaxgen.sampling_params import SamplingParams
 from jaxgen.token_budget import TUNE_CONTEXT, TUNE_ROUNDS, knee, past_knee
 from jaxgen.wanted import DeviceMemory
 

@@ -27,7 +27,8 @@ from jaxgen.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxgen.engine import Engine
 from jaxgen.models import init_params
 from jaxgen.programs import compile_step
-from jaxgen.request import Request, SamplingParams
+from jaxgen.request import Request
+from jaxgen.sampling_params import SamplingParams
 from scripts.step_time import SHAPES, kernels_for
 
 PROMPT_TOKENS, ANSWER_TOKENS = 256, 60

@@ -24,7 +24,8 @@ from jaxgen.engine import Engine
 from jaxgen.kernels import REFERENCE, Kernels, choose
 from jaxgen.models import Params, init_params
 from jaxgen.programs import compile_step
-from jaxgen.request import Request, SamplingParams
+from jaxgen.request import Request
+from jaxgen.sampling_params import SamplingParams
 
 SHAPES = {
     "88m": LlamaConfig(

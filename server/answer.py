@@ -1,22 +1,28 @@
 """What a request is answered with: its choices, and the objects that say them, whole or as events."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from time import time
 from typing import Any
 from uuid import uuid4
 
-from jaxgen.request import EngineClient, Request, choice_seed
-from server.choice import Choice, Piece
+from starlette.types import Send
+
+from jaxgen.request import EngineClient, Request
+from jaxgen.sampling_params import choice_seed
+from server.choice import Choice, Piece, latency_json
 from server.errors import ApiError, as_api_error
 from server.generation import Generation
 from server.logprobs import Logprobs, prompt_logprobs_json
 from server.params import CompletionParams
 from server.prompts import Prompt
-from server.sse import DONE, encode, sse_event
+from server.sse import DONE, encode, more_events, sse_event, start_of_events
 from server.tools import ToolUse
+
+_TEXT = uuid4().hex
+"""Stands for a text where an event is encoded to be cut there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,8 @@ class Answer(ABC):
         self._tokenizer = engine.tokenizer
         self._tools = tools
         self._told: set[int] = set()
+        self._around: dict[int, tuple[bytes, bytes]] = {}
+        """By choice: what an event that says nothing but text has before and after it."""
         self._error: str | None = None
         self.choices = [
             self._choice(engine, prompt, i, j, logprobs())
@@ -73,7 +81,7 @@ class Answer(ABC):
         """The answer in one object, when all choices have ended."""
 
     @abstractmethod
-    def _news(self, choice: Choice) -> Iterator[bytes]:
+    def _news(self, choice: Choice) -> Iterable[bytes]:
         """Events of what the choice has to say now."""
 
     @abstractmethod
@@ -84,23 +92,26 @@ class Answer(ABC):
     def _ended(self) -> list[bytes]:
         """The last events otherwise."""
 
-    async def events(
-        self, generation: Generation[Choice], first: Iterable[Choice]
-    ) -> AsyncGenerator[list[bytes], None]:
-        """Server-sent events, in the groups to write together."""
-        news = first
-        try:
-            while events := [event for choice in news for event in self._news(choice)]:
-                yield events
-                news = await generation.next_news()
-        except Exception as error:
-            # The status line has gone out, so the error becomes an event.
-            told = as_api_error(error)
-            self._error = told.code or told.kind
-            yield self._failed(told)
-            return
-        if last := self._ended():
-            yield last
+    async def stream(self, generation: Generation[Choice], send: Send, send_more: Send) -> None:
+        """Answers with server-sent events: what there is together goes out in one write, and nothing is taken while
+        that waits. ``send`` takes the first message, ``send_more`` the others. Raises ApiError before anything is
+        sent."""
+        # Until its first token an answer can still be an error with a status of its own.
+        events = self._events(await generation.next_news())
+        await send(start_of_events())
+        while events:
+            await send_more(more_events(events))
+            try:
+                events = self._events(await generation.next_news())
+            except Exception as error:
+                told = as_api_error(error)
+                self._error = told.code or told.kind
+                await send_more(more_events(self._failed(told), last=True))
+                return
+        await send_more(more_events(self._ended(), last=True))
+
+    def _events(self, news: Iterable[Choice]) -> list[bytes]:
+        return [event for choice in news for event in self._news(choice)]
 
     def _choice(self, engine: EngineClient, prompt: Prompt, i: int, j: int, logprobs: Logprobs) -> Choice:
         sampling = self._params.sampling
@@ -112,6 +123,7 @@ class Answer(ABC):
             replace(sampling, seed=seed),
             self._params.cache_salt,
             priority=self._params.priority,
+            service=self._params.service,
             latency=self._params.return_latency,
         )
         return Choice(
@@ -139,6 +151,10 @@ class Answer(ABC):
         """Of each prompt, what its tokens say."""
         return [self._tokenizer.decode(prompt.tokens) for prompt in self._prompts]
 
+    def _end_extras(self, choice: Choice) -> dict[str, Any]:
+        """What was asked for of the choice as a whole, once it has ended."""
+        return latency_json(choice.latency, choice.cached_tokens) if self._params.return_latency else {}
+
     def _usage(self) -> Usage:
         return Usage(
             sum(len(prompt.tokens) for prompt in self._prompts),
@@ -151,7 +167,7 @@ class ChoicesAnswer(Answer):
     """An object with ``choices``, or events that are such objects, each with one."""
 
     @abstractmethod
-    def _pieces(self, choice: Choice) -> Iterable[dict[str, Any]]:
+    def _pieces(self, choice: Choice, piece: Piece) -> Iterable[dict[str, Any]]:
         """What the choice has to say now, each an entry of an event's ``choices``."""
 
     @property
@@ -179,13 +195,6 @@ class ChoicesAnswer(Answer):
         """What was asked for of the tokens generated."""
         return {"token_ids": piece.token_ids} if self._params.return_token_ids else {}
 
-    def _end_extras(self, choice: Choice) -> dict[str, Any]:
-        """What was asked for of the choice as a whole, where its finish_reason is."""
-        if not self._params.return_latency:
-            return {}
-        latency = None if choice.latency is None else asdict(choice.latency) | {"cached_tokens": choice.cached_tokens}
-        return {"latency": latency}
-
     def _failed(self, error: ApiError) -> list[bytes]:
         """Without [DONE]."""
         return [sse_event(error.body())]
@@ -199,11 +208,25 @@ class ChoicesAnswer(Answer):
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
 
-    def _news(self, choice: Choice) -> Iterator[bytes]:
-        for piece in self._pieces(choice):
-            if piece["finish_reason"] is not None:
-                piece.update(self._end_extras(choice))
-            chunk = {"choices": [piece], **self._chunk_extras()}
+    def _news(self, choice: Choice) -> Iterable[bytes]:
+        piece = choice.take()
+        text = piece.only_text
+        around = self._around.get(choice.index)
+        if text is not None and around is not None:
+            return (around[0] + encode(text) + around[1],)
+        events = list(self._encoded(choice, piece))
+        if text is not None and not (self._params.return_token_ids or self._params.continuous_usage):
+            # From here on only the text changes: events like this one, of most tokens, are encoded around it.
+            (event,) = self._encoded(choice, piece._replace(deltas=(_TEXT,)))
+            before, after = event.split(encode(_TEXT))
+            self._around[choice.index] = before, after
+        return events
+
+    def _encoded(self, choice: Choice, piece: Piece) -> Iterator[bytes]:
+        for entry in self._pieces(choice, piece):
+            if entry["finish_reason"] is not None:
+                entry.update(self._end_extras(choice))
+            chunk = {"choices": [entry], **self._chunk_extras()}
             if self._params.continuous_usage:
                 chunk["usage"] = Usage(len(choice.prompt.tokens), choice.num_tokens, choice.cached_tokens).as_json()
             elif self._params.include_usage:

@@ -69,11 +69,16 @@ class CompletionLogprobs(BaseModel):
     text_offset: list[int]
 
 
-class ChoiceExtras(BaseModel):
+class Latency(BaseModel):
+    """Only where it was asked for. Seconds, and what they were spent on."""
+
+    latency: dict[str, float] | None = None
+
+
+class ChoiceExtras(Latency):
     """Only where they were asked for."""
 
     token_ids: list[int] = Field(default=[])
-    latency: dict[str, float] | None = None
 
 
 class PromptExtras(BaseModel):
@@ -150,9 +155,11 @@ class ChatCompletion(PromptExtras):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    service_tier: str = Field(default="default")
+    """Only where the request named one."""
 
 
-class Response(BaseModel):
+class Response(Latency):
     """Of /v1/responses; with more fields, which repeat the request's."""
 
     id: str
@@ -166,7 +173,7 @@ class Response(BaseModel):
     usage: dict[str, Any]
 
 
-class Embedding(BaseModel):
+class Embedding(Latency):
     """``embedding``: numbers, or the base64 of their 32-bit floats."""
 
     object: Literal["embedding"]

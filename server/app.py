@@ -53,7 +53,7 @@ def create_app(
     or a file that cannot be used.
     """
     lifecycle = Lifecycle(engine, config)
-    metrics = Metrics(engine)
+    metrics = Metrics(engine, [one for one in config.service_classes if one.promises])
     probes = _Probes(lifecycle)
     models = _Models(engine)
     prompts = PromptReader(engine, config)

@@ -4,6 +4,7 @@ import hmac
 import logging
 from collections.abc import Sequence
 from hashlib import sha256
+from math import inf
 from pathlib import Path
 
 from starlette.datastructures import Headers
@@ -23,7 +24,8 @@ CALLER = "jaxgen.caller"
 class ApiKeys:
     """The keys that callers may present: those given, and those of a file, which is read again when it changes.
 
-    The file has a key a line; empty lines and those that begin with # are left out. Raises ConfigError if it cannot be
+    The file has a key a line, and behind it may say ``weight=2``: where callers want more than there is, this one gets
+    twice the tokens of others. Empty lines and those that begin with # are left out. Raises ConfigError if it cannot be
     read, or there is no key in it; later the keys known last stay while it cannot be read.
     """
 
@@ -31,6 +33,7 @@ class ApiKeys:
         self._given = [_digest(key.encode()) for key in keys]
         self._file = file
         self._in_file: list[bytes] = []
+        self._weights: dict[str, float] = {}
         self._version: tuple[int, ...] = ()
         if file is not None:
             try:
@@ -56,19 +59,25 @@ class ApiKeys:
             return None
         return digest.hex() if self._file is not None or len(known) > 1 else ""
 
+    def weight(self, caller: str) -> float:
+        """Of a caller, by the name that ``caller`` gave it."""
+        return self._weights.get(caller, 1.0)
+
     def _refresh(self) -> None:
         if self._file is not None:
             try:
                 self._read(self._file)
-            except OSError as error:
+            except (OSError, ConfigError) as error:
                 logger.warning("the keys of %s stay as they were: %s", self._file, error)
 
     def _read(self, file: Path) -> None:
         found = file.stat()
         version = (found.st_mtime_ns, found.st_size, found.st_ino)
         if version != self._version:
-            lines = [line.strip() for line in file.read_bytes().splitlines()]
-            self._in_file = [_digest(line) for line in lines if line and not line.startswith(b"#")]
+            lines = [line.split() for line in file.read_bytes().splitlines()]
+            keys = {_digest(key): _weight(rest, file) for key, *rest in filter(None, lines) if not key.startswith(b"#")}
+            self._in_file = list(keys)
+            self._weights = {digest.hex(): weight for digest, weight in keys.items()}
             self._version = version
 
 
@@ -88,7 +97,8 @@ class ApiKeyMiddleware:
         if isinstance(found, ApiError):
             await found.response()(scope, receive, send)
         else:
-            record_of(scope).caller = found
+            record = record_of(scope)
+            record.caller, record.weight = found, self._keys.weight(found)
             await self._app({**scope, CALLER: found}, receive, send)
 
     def _check(self, authorization: str) -> str | ApiError:
@@ -101,6 +111,20 @@ class ApiKeyMiddleware:
         if caller is None:
             return ApiError(401, "Incorrect API key provided.", code="invalid_api_key", headers=headers)
         return caller
+
+
+def _weight(words: list[bytes], file: Path) -> float:
+    """What a line says behind its key. Raises ConfigError."""
+    if not words:
+        return 1.0
+    name, _, value = words[0].partition(b"=")
+    try:
+        weight = float(value)
+    except ValueError:
+        weight = 0.0
+    if name != b"weight" or len(words) > 1 or not 0.0 < weight < inf:
+        raise ConfigError(f"--api-key-file {file}: behind a key may be weight=NUMBER, above 0, and nothing else")
+    return weight
 
 
 def _digest(key: bytes) -> bytes:

@@ -68,12 +68,13 @@ class ChatCompletion(ChoicesAnswer):
         return {**self._head("chat.completion"), "choices": choices, "usage": usage, **self._chunk_extras()}
 
     def _chunk_extras(self) -> dict[str, Any]:
-        return self._prompt_extras(self.choices[0])  # all have one prompt
+        tier = {"service_tier": self._params.service.name} if self._params.names_service else {}
+        return self._prompt_extras(self.choices[0]) | tier  # all choices have one prompt
 
-    def _pieces(self, choice: Choice) -> Iterator[dict[str, Any]]:
+    def _pieces(self, choice: Choice, piece: Piece) -> Iterator[dict[str, Any]]:
         """The role first, then text and calls, then the reason of the end with nothing else, as OpenAI's own server has
         it. Content is null as long as it may be null in the end: in a message that only calls."""
-        index, piece = choice.index, choice.take()
+        index = choice.index
         if index not in self._begun:
             self._begun.add(index)
             yield _choice_json(index, "delta", {"role": "assistant", "content": self._first_content(piece)}, None, None)

@@ -66,7 +66,6 @@ class ChatRequest(SamplingFields, Conversation):
     metadata: dict[str, str] | None = None
     modalities: list[str] | None = None
     parallel_tool_calls: bool | None = None
-    service_tier: str | None = None
     store: bool | None = None
     tool_choice: ToolChoice | None = None
     top_logprobs: int | None = None
@@ -75,7 +74,6 @@ class ChatRequest(SamplingFields, Conversation):
         """Raises ApiError 400 for a value that asks for something this server does not do."""
         asked = {
             "modalities": self.modalities not in (None, ["text"]),
-            "service_tier": self.service_tier not in (None, "auto", "default"),
             "store": self.store is True,
         }
         for name, found in asked.items():

@@ -1,6 +1,6 @@
 """One completion as it grows: token events in; text, log-probabilities and a finish reason out, in pieces or whole."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from jaxgen.request import FinishReason, Latency, Request, TokenEvent, TokenLogprobs
@@ -24,6 +24,14 @@ class Piece(NamedTuple):  # once for every token: a frozen dataclass takes twice
     @property
     def text(self) -> str:
         return content_of(self.deltas)
+
+    @property
+    def only_text(self) -> str | None:
+        """Its text, where that and its tokens are all that it says; else None."""
+        if self.finish_reason is not None or self.logprobs is not None or len(self.deltas) != 1:
+            return None
+        (delta,) = self.deltas
+        return delta if isinstance(delta, str) else None
 
 
 class Choice:
@@ -149,6 +157,11 @@ class Choice:
             for token, logprobs, offset in zip(prompt.tokens, known, prompt.offsets, strict=True):
                 echoed = None if logprobs is None else replace(logprobs, top=logprobs.top[: self._num_echoed])
                 self._logprobs.append(self._tokenizer, token, echoed, offset)
+
+
+def latency_json(latency: Latency | None, cached_tokens: int) -> dict[str, Any]:
+    """Where the time of a request went, as a field beside what came of it; null where no step was for it."""
+    return {"latency": None if latency is None else asdict(latency) | {"cached_tokens": cached_tokens}}
 
 
 def given_up(event: TokenEvent) -> ApiError:

@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxgen.request import EngineClient
 from server.answer import Answer, ChoicesAnswer
-from server.choice import Choice
+from server.choice import Choice, Piece
 from server.endpoint import GeneratingEndpoint
 from server.logprobs import LogprobList
 from server.params import CompletionParams, resolve_params
@@ -33,7 +33,10 @@ class Completion(ChoicesAnswer):
     def whole(self) -> dict[str, Any]:
         """The answer in one object; of best_of candidates the n with the highest mean log-probability."""
         chosen = [choice for i in range(len(self._prompts)) for choice in self._best(i)]
-        choices = [self._choice_json(index, choice) | self._end_extras(choice) for index, choice in enumerate(chosen)]
+        choices = [
+            self._choice_json(index, choice, choice.take()) | self._end_extras(choice)
+            for index, choice in enumerate(chosen)
+        ]
         return {**self._head(self._chunk_object), "choices": choices, "usage": self._usage().as_json()}
 
     def _best(self, i: int) -> Sequence[Choice]:
@@ -43,11 +46,10 @@ class Completion(ChoicesAnswer):
             return candidates
         return sorted(candidates, key=lambda choice: -choice.mean_logprob)[:n]
 
-    def _pieces(self, choice: Choice) -> Iterable[dict[str, Any]]:
-        return (self._choice_json(choice.index, choice),)
+    def _pieces(self, choice: Choice, piece: Piece) -> Iterable[dict[str, Any]]:
+        return (self._choice_json(choice.index, choice, piece),)
 
-    def _choice_json(self, index: int, choice: Choice) -> dict[str, Any]:
-        piece = choice.take()
+    def _choice_json(self, index: int, choice: Choice, piece: Piece) -> dict[str, Any]:
         return {
             "index": index,
             "text": piece.text,

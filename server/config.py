@@ -5,6 +5,7 @@ from math import inf
 from pathlib import Path
 
 from jaxgen.config import ConfigError
+from jaxgen.service import ServiceClass
 from server.cors import Cors
 from server.tool_calls.formats import FORMATS
 
@@ -20,6 +21,8 @@ class ServerConfig:
     """Keys that callers may present; empty, and no file: everyone may call."""
     api_key_file: Path | None = field(default=None, repr=False)
     """Has further keys, one a line, and may change while the server runs."""
+    service_classes: tuple[ServiceClass, ...] = ()
+    """What service_tier may name, beside the default, whose targets may be here too."""
     max_body_bytes: int = 4 * 2**20
     """Longest request body, bytes."""
     max_prompts: int = 128

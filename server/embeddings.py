@@ -1,6 +1,7 @@
 """POST /v1/embeddings: texts as vectors of length 1."""
 
 from base64 import b64encode
+from collections.abc import Sequence
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -10,22 +11,25 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from jaxgen.pooling import unit_vector
-from jaxgen.request import EmbeddingFormat, FinishReason, Request, SamplingParams, TokenEvent
-from server.choice import given_up
+from jaxgen.request import EmbeddingFormat, EngineClient, FinishReason, Pooling, Request, TokenEvent
+from jaxgen.sampling_params import SamplingParams
+from server.choice import given_up, latency_json
 from server.endpoint import ComputingEndpoint
 from server.errors import bad_request
 from server.generation import Generation
+from server.prompts import Prompt
 from server.record import record_of
-from server.schema import ComputingFields, Prompt, parse_body
+from server.schema import ComputingFields, parse_body
+from server.schema import Prompt as PromptField
 from server.timeouts import Deadline
 
 NOTHING = SamplingParams(max_tokens=0)
 
 
 class EmbeddingRequest(ComputingFields):
-    """The body of /v1/embeddings: OpenAI's fields, and ``cache_salt``."""
+    """The body of /v1/embeddings: OpenAI's fields, ``cache_salt`` and ``return_latency``."""
 
-    input: Prompt | None = None
+    input: PromptField | None = None
     dimensions: int | None = None
     encoding_format: Literal["float", "base64"] | None = None
 
@@ -40,19 +44,13 @@ class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
         pooling, services = self._format(body).pooling, self._services
         async with deadline.bound():
             prompts = await services.prompts.read_all(body.input, "input")
-        name = f"embd-{uuid4().hex}"
-        vectors = [
-            _Vector(i, Request(f"{name}-{i}", prompt.tokens, NOTHING, body.cache_salt, pooling), body)
-            for i, prompt in enumerate(prompts)
-        ]
-        arrival = record_of(scope).arrival
-        async with Generation(self._engine, vectors, services.queue, services.metrics, arrival, deadline) as generation:
+        record = record_of(scope)
+        made = record.answer = _Embeddings(self._engine, prompts, pooling, body)
+        async with Generation(
+            self._engine, made.vectors, services.queue, services.metrics, record, deadline
+        ) as generation:
             await generation.finish()
-        num_tokens = sum(len(prompt.tokens) for prompt in prompts)
-        usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
-        head = to_json({"object": "list", "model": self._engine.model.name, "usage": usage})
-        content = head[:-1] + b',"data":[' + b",".join(one.entry for one in vectors) + b"]}"
-        await Response(content, media_type="application/json")(scope, receive, send)
+        await Response(made.whole(), media_type="application/json")(scope, receive, send)
 
     def _format(self, body: EmbeddingRequest) -> EmbeddingFormat:
         """The model's. Raises ApiError 400 where it cannot give what is asked for."""
@@ -65,6 +63,45 @@ class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
                 "dimensions",
             )
         return found
+
+
+class _Embeddings:
+    """The vectors of one request, and the object that says them."""
+
+    failed = False
+    """It is answered whole: an error has a status of its own."""
+
+    def __init__(self, engine: EngineClient, prompts: Sequence[Prompt], pooling: Pooling, body: EmbeddingRequest):
+        self._engine = engine
+        self._prompts = prompts
+        name = f"embd-{uuid4().hex}"
+        asked = bool(body.return_latency)
+        self.vectors = [
+            _Vector(i, Request(f"{name}-{i}", prompt.tokens, NOTHING, body.cache_salt, pooling, latency=asked), body)
+            for i, prompt in enumerate(prompts)
+        ]
+
+    def whole(self) -> bytes:
+        """The answer as JSON, when all vectors are there."""
+        num_tokens = self._num_tokens()
+        usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
+        head = to_json({"object": "list", "model": self._engine.model.name, "usage": usage})
+        return head[:-1] + b',"data":[' + b",".join(one.entry for one in self.vectors) + b"]}"
+
+    def summary(self) -> dict[str, Any]:
+        """What the log says of it; nothing of any text."""
+        return {
+            "model": self._engine.model.name,
+            "prompt_tokens": self._num_tokens(),
+            "embeddings": len(self.vectors),
+        }
+
+    def prompt_texts(self) -> list[str]:
+        """Of each prompt, what its tokens say."""
+        return [self._engine.tokenizer.decode(prompt.tokens) for prompt in self._prompts]
+
+    def _num_tokens(self) -> int:
+        return sum(len(prompt.tokens) for prompt in self._prompts)
 
 
 class _Vector:
@@ -93,5 +130,6 @@ class _Vector:
             raise RuntimeError(f"the engine sent no embedding for {self.request.request_id}")
         vector = unit_vector(event.embedding, self._dimensions).astype(np.dtype("<f4"))
         shown = b64encode(vector.tobytes()).decode("ascii") if self._base64 else vector.tolist()
-        self.entry = to_json({"object": "embedding", "index": self._index, "embedding": shown})
+        extras = latency_json(event.latency, event.cached_tokens or 0) if self.request.latency else {}
+        self.entry = to_json({"object": "embedding", "index": self._index, "embedding": shown, **extras})
         self.finish_reason = event.finish_reason.value

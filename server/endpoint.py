@@ -24,7 +24,7 @@ from server.prompts import PromptReader
 from server.queue import Queue
 from server.record import RECORD, RequestRecord, record_of
 from server.schema import CallerFields, ComputingFields
-from server.sse import send_events, until_disconnect
+from server.sse import until_disconnect
 from server.timeouts import Deadline
 from server.tools import Tools
 
@@ -84,7 +84,8 @@ class ComputingEndpoint[Fields: ComputingFields](ABC):
         async def receive() -> Message:
             raise RuntimeError("the body has been read")
 
-        scope = {"type": "http", RECORD: RequestRecord(f"req-{uuid4().hex}", "POST", "")}
+        record = RequestRecord(f"req-{uuid4().hex}", "POST", "", caller=caller)
+        scope = {"type": "http", RECORD: record}
         await self._respond(body, Deadline(None), scope, receive, send)
         answer: dict[str, Any] = pydantic_core.from_json(b"".join(parts))
         return answer
@@ -107,13 +108,11 @@ class GeneratingEndpoint[Fields: CallerFields](ComputingEndpoint[Fields]):
         async with deadline.bound():
             made = record.answer = await self._answer(body)
         async with Generation(
-            self._engine, made.choices, services.queue, services.metrics, record.arrival, deadline
+            self._engine, made.choices, services.queue, services.metrics, record, deadline
         ) as generation:
             record.generation = generation
             if body.stream:
-                # Until its first token an answer can still be an error with a status of its own.
-                first = await generation.next_news()
-                await send_events(send, made.events(generation, first))
+                await made.stream(generation, send, record.send_more or send)
                 return
             await generation.finish()
         await JSONResponse(made.whole())(scope, receive, send)

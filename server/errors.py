@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Mapping
+from math import ceil
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from jaxgen.request import EngineDeadError, RequestRefusedError
+from jaxgen.request import EngineDeadError, RequestRefusedError, WouldBeLateError
 from server.log import frames
 from server.record import record_of
 
@@ -60,6 +61,9 @@ def as_api_error(error: Exception) -> ApiError:
     match error:
         case ApiError():
             return error
+        case WouldBeLateError():
+            headers = {"Retry-After": str(max(1, ceil(error.retry_after)))}
+            return ApiError(429, f"{error}.", param=error.param, code="would_be_late", headers=headers)
         case RequestRefusedError():
             return bad_request(str(error), error.param)
         case EngineDeadError():

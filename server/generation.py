@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Protocol, Self
 
-from jaxgen.request import EngineClient, TokenEvent
+from jaxgen.request import EngineClient, TokenEvent, WouldBeLateError
 from server.errors import ApiError
 from server.metrics import Metrics, RequestTimer
 from server.queue import Queue, Queued
+from server.record import RequestRecord
 from server.timeouts import Deadline
 
 
@@ -41,16 +44,16 @@ class Generation[Choice: Drawing]:
         choices: Sequence[Choice],
         queue: Queue,
         metrics: Metrics,
-        arrival: float,
+        record: RequestRecord,
         deadline: Deadline,
     ) -> None:
-        """``arrival``: when the caller's request came, a ``perf_counter`` reading. ``deadline``: when it is given up,
-        whether or not anybody reads what there is."""
+        """``record``: of the caller's request. ``deadline``: when it is given up, whether or not anybody reads what
+        there is."""
         self._engine = engine
         self._choices = choices
         self._queue = queue
         self._metrics = metrics
-        self._arrival = arrival
+        self._record = record
         self._deadline = deadline
         self._alarm: asyncio.TimerHandle | None = None
         self._late: ApiError | None = None
@@ -112,25 +115,29 @@ class Generation[Choice: Drawing]:
         for task in self._tasks:
             task.cancel()
 
+    def _take(self, choice: Choice, timer: RequestTimer, event: TokenEvent) -> bool:
+        if timer.first is None:
+            self._queue.leave(choice)
+        timer.observe(event)
+        if self.first_token is None:
+            self.first_token = timer.first
+        choice.feed(event)
+        self._wake()
+        return choice.finish_reason is None
+
     async def _run(self, choice: Choice) -> None:
-        timer = RequestTimer(self._metrics, self._arrival, len(choice.request.prompt))
-
-        def take(event: TokenEvent) -> bool:
-            if timer.first is None:
-                self._queue.leave(choice)
-            timer.observe(event)
-            if self.first_token is None:
-                self.first_token = timer.first
-            choice.feed(event)
-            self._wake()
-            return choice.finish_reason is None
-
+        record = self._record
+        request = replace(choice.request, tenant=record.caller, tenant_weight=record.weight)
+        timer = RequestTimer(self._metrics, record.arrival, len(request.prompt), request.service)
         reason = "error"
         try:
-            await self._engine.follow(choice.request, take)
+            await self._engine.follow(request, partial(self._take, choice, timer))
             if choice.finish_reason is None:
                 raise RuntimeError(f"the engine ended {choice.request.request_id} without a finish event")
             reason = choice.finish_reason
+        except WouldBeLateError:
+            reason = "refused"
+            raise
         except asyncio.CancelledError:
             reason = "abort"
             if self._late is not None:

@@ -21,10 +21,11 @@ class LoadError(Exception):
 @dataclass(slots=True)
 class Trace:
     """One request while it runs. ``start``: a ``perf_counter`` reading; ``prompt_tokens``: the number meant, until the
-    server says what it counted."""
+    server says what it counted; ``max_tokens``: those asked for."""
 
     start: float
     prompt_tokens: int
+    max_tokens: int | None = None
     arrivals: list[tuple[float, int]] = field(default_factory=list)
     num_tokens: int = 0
     counted_by: TokenCount = "chunks"
@@ -66,6 +67,7 @@ class Trace:
             end=perf_counter(),
             prompt_tokens=self.prompt_tokens,
             output_tokens=self.num_tokens,
+            max_tokens=self.max_tokens,
             arrivals=tuple(self.arrivals),
             counted_by=self.counted_by,
         )

@@ -25,7 +25,7 @@ class RequestRecord:
 
     ``start`` and ``end`` are readings of one clock, seconds; ``arrivals`` the reads that brought tokens, as (time,
     number of tokens), in order of time. ``output_tokens`` is what the server says or, where it does not, the number of
-    chunks.
+    chunks. ``max_tokens``: those asked for, where that is known.
     """
 
     outcome: Outcome
@@ -34,6 +34,7 @@ class RequestRecord:
     end: float
     prompt_tokens: int
     output_tokens: int
+    max_tokens: int | None = None
     arrivals: tuple[tuple[float, int], ...]
     counted_by: TokenCount = "continuous usage"
 

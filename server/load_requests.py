@@ -24,25 +24,27 @@ _WORDS = _TEXT.split()
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
-    """A body ready to send, and the prompt tokens it is meant to have."""
+    """A body ready to send, the prompt tokens it is meant to have, and the tokens that it asks for (None: unknown)."""
 
     body: bytes
     prompt_tokens: int
+    max_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """Normal lengths with a standard deviation of 30 % of the mean, rounded and clipped to 1..max. Tokens."""
+    """Normal lengths with a standard deviation of ``std_share`` of the mean, rounded and clipped to 1..max. Tokens."""
 
     prompt_mean: float
     prompt_max: int
     output_mean: float
     output_max: int
+    std_share: float = STD_SHARE
 
     def draw(self, rng: np.random.Generator, num: int) -> list[tuple[int, int]]:
         """(prompt, output) for each request; more requests from an equal generator begin with the same ones."""
         mean = np.array([self.prompt_mean, self.output_mean])
-        drawn = mean * (1.0 + STD_SHARE * rng.standard_normal((num, 2)))
+        drawn = mean * (1.0 + self.std_share * rng.standard_normal((num, 2)))
         clipped = np.clip(np.rint(drawn), 1, [self.prompt_max, self.output_max])
         return [(int(prompt), int(output)) for prompt, output in clipped]
 
@@ -111,7 +113,7 @@ class Planner:
     def _plan(self, number: int, prompt_length: int, max_tokens: int) -> PlannedRequest:
         prompt = self._prompts.make(number, prompt_length)
         body = json.dumps({**self._fields, "prompt": prompt, "max_tokens": max_tokens}).encode()
-        return PlannedRequest(body, self._shared_prefix + prompt_length)
+        return PlannedRequest(body, self._shared_prefix + prompt_length, max_tokens)
 
 
 def stagger(seed: int, clients: int, seconds: float) -> list[float]:

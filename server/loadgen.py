@@ -26,7 +26,8 @@ class Load:
 
     async def send(self, request: PlannedRequest, arrival: float | None = None) -> None:
         """One request to its end. ``arrival``, a ``perf_counter`` reading: when it was due (default: now)."""
-        trace = Trace(perf_counter() if arrival is None else arrival, request.prompt_tokens)
+        start = perf_counter() if arrival is None else arrival
+        trace = Trace(start, request.prompt_tokens, request.max_tokens)
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
                 await self._client.stream(request.body, trace)

@@ -4,7 +4,7 @@ Counters and gauges are read from the engine when they are asked for; latencies 
 Time in the queue and for the prompt is what the engine says of it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from time import perf_counter
 
 from prometheus_client import CollectorRegistry, Counter
@@ -12,19 +12,23 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from jaxgen.request import EngineClient, TokenEvent
+from jaxgen.service import DEFAULT_CLASS, ServiceClass
 from jaxgen.stats import OffloadStats
 from server.histogram import Histogram
 
 _TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 10.0)
 _REQUEST_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0)
 _LENGTH_BUCKETS = (1, 8, 32, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+AVERAGED_TOKENS = 16
+"""Span of the exponentially weighted average of times between tokens that a target is held against."""
 _LABEL = ["model_name"]
 
 
 class Metrics:
     """One app's metrics, in a registry of their own."""
 
-    def __init__(self, engine: EngineClient) -> None:
+    def __init__(self, engine: EngineClient, classes: Iterable[ServiceClass] = ()) -> None:
+        """``classes``: those that requests may name."""
         self.registry = CollectorRegistry()
         self.registry.register(_EngineCollector(engine))
         model = engine.model.name
@@ -62,13 +66,27 @@ class Metrics:
         self._finished = Counter(
             "jaxgen_request_success", "Requests ended.", [*_LABEL, "finished_reason"], registry=self.registry
         )
+        self._kept = Counter(
+            "jaxgen_service_class_requests",
+            "Requests of classes with targets, by what came of them.",
+            [*_LABEL, "service_class", "outcome"],
+            registry=self.registry,
+        )
         self._model = model
-        for reason in ("stop", "length", "abort", "error"):
+        for reason in ("stop", "length", "abort", "error", "refused"):
             self._finished.labels(model, reason)
+        for service in classes:
+            for outcome in ("kept", "late_first_token", "late_token", "refused"):
+                self._kept.labels(model, service.name, outcome)
 
     def count_finished(self, reason: str) -> None:
-        """``reason``: stop, length, abort (the caller left, or its time was up) or error."""
+        """``reason``: stop, length, abort (the caller left, or its time was up), error or refused (it would have been
+        late)."""
         self._finished.labels(self._model, reason).inc()
+
+    def count_kept(self, service: ServiceClass, outcome: str) -> None:
+        """``outcome``: kept, late_first_token, late_token (which were in time at first) or refused."""
+        self._kept.labels(self._model, service.name, outcome).inc()
 
     def count_response(self, status: int) -> None:
         self._responses.labels(self._model, str(status)).inc()
@@ -77,7 +95,14 @@ class Metrics:
 class RequestTimer:
     """Latencies and lengths of one engine request that arrived at ``arrival``, a ``perf_counter`` reading."""
 
-    def __init__(self, metrics: Metrics, arrival: float, num_prompt: int) -> None:
+    def __init__(
+        self, metrics: Metrics, arrival: float, num_prompt: int, service: ServiceClass = DEFAULT_CLASS
+    ) -> None:
+        self._service = service
+        self._target = service.first_token_target(num_prompt)
+        self._between = service.inter_token_seconds
+        self._mean_between: float | None = None
+        self._outcome = "kept"
         self._num_prompt = num_prompt
         self._num_generated = 0
         self._metrics = metrics
@@ -99,12 +124,25 @@ class RequestTimer:
         if self._last is None:
             self.first = now
             self._metrics.first_token.observe(now - self._arrival)
+            if self._target is not None and now - self._arrival > self._target:
+                self._outcome = "late_first_token"
         else:
             self._metrics.inter_token.observe(now - self._last)
+            if self._between is not None:
+                self._observe_between(now - self._last, self._between)
         self._last = now
+
+    def _observe_between(self, seconds: float, target: float) -> None:
+        """FastGen's rule: an average of the last tokens' times must be within the target at every token."""
+        mean = self._mean_between
+        self._mean_between = seconds if mean is None else mean + 2 / (AVERAGED_TOKENS + 1) * (seconds - mean)
+        if self._mean_between > target and self._outcome == "kept":
+            self._outcome = "late_token"
 
     def finish(self, reason: str) -> None:
         self._metrics.count_finished(reason)
+        if self._service.promises and reason in ("stop", "length", "refused"):
+            self._metrics.count_kept(self._service, "refused" if reason == "refused" else self._outcome)
         if reason in ("stop", "length"):
             self._metrics.request.observe(perf_counter() - self._arrival)
             self._metrics.answer_length.observe(self._num_generated)
@@ -125,6 +163,14 @@ class _EngineCollector(Collector):
             "num_requests_running": ("Requests that are computed.", stats.num_running),
             "num_requests_waiting": ("Requests that wait for their first step.", stats.num_waiting),
             "kv_cache_usage_perc": ("Share of KV cache blocks in use, 0 to 1.", used / max(stats.blocks_total, 1)),
+            "longest_step_seconds": (
+                "What 99 of 100 full steps take at most, and so the time between two tokens.",
+                stats.longest_step_seconds,
+            ),
+            "first_token_seconds_per_1000_prompt_tokens": (
+                "What 1,000 tokens of a prompt would take beside what runs.",
+                stats.first_token_seconds_per_1000,
+            ),
             "kv_cache_blocks": ("Blocks in the KV cache.", stats.blocks_total),
             "kv_cache_blocks_cached": ("Blocks that nobody uses, kept for prefixes to come.", stats.blocks_cached),
         }

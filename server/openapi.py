@@ -9,7 +9,8 @@ from pydantic.json_schema import models_json_schema
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from jaxgen.request import MAX_LOGPROBS, ModelInfo
+from jaxgen.request import ModelInfo
+from jaxgen.sampling_params import MAX_LOGPROBS
 from server import answer_schema as shapes
 from server.auth import OPEN_PATHS
 from server.batches.endpoint import BatchRequest
@@ -23,7 +24,7 @@ from server.tokens import DetokenizeRequest, TokenizeRequest
 from server.tools import tool_format
 
 REFERENCE = "#/components/schemas/{model}"
-NO_LIMITS = ("api_keys", "api_key_file", "batch_dir", "tool_call_parser", "cors", "log_prompts")
+NO_LIMITS = ("api_keys", "api_key_file", "batch_dir", "tool_call_parser", "cors", "log_prompts", "service_classes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,7 @@ def capabilities_document(model: ModelInfo, config: ServerConfig) -> dict[str, A
         "model": model.name,
         "conversations": model.chat is not None,
         "tool_call_parser": tool_format(model, config),
+        "service_classes": [asdict(one) for one in config.service_classes],
         "embeddings": None if model.embedding is None else asdict(model.embedding),
         "routes": {
             f"{route.method} {route.path}": [] if route.body is None else sorted(route.body.model_fields)

@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass, replace
 
-from jaxgen.request import MAX_LOGPROBS, MAX_PRIORITY, Grammar, ModelInfo, SamplingParams
+from jaxgen.request import MAX_PRIORITY, ModelInfo
+from jaxgen.sampling_params import MAX_LOGPROBS, Grammar, SamplingParams
+from jaxgen.service import DEFAULT_CLASS, ServiceClass
 from server.chat_schema import ChatRequest
 from server.config import ServerConfig
 from server.errors import ApiError, bad_request
 from server.schema import CompletionRequest, SamplingFields, StreamOptions
+from server.service import service_class
 from server.structured import resolve_grammar
 
 DEFAULT_MAX_TOKENS = 16
@@ -29,6 +32,9 @@ class CompletionParams:
     """Alternatives to show of each token of the prompt; None: do not show them."""
     return_token_ids: bool = False
     priority: int = 0
+    service: ServiceClass = DEFAULT_CLASS
+    names_service: bool = False
+    """Whether the request named it."""
     return_latency: bool = False
 
     def within(self, room: int) -> "CompletionParams":
@@ -67,7 +73,7 @@ def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConf
         logprobs=0 if best_of > n and body.logprobs is None else body.logprobs,
         prompt_logprobs=_most(echoed, _prompt_logprobs(body)),
     )
-    return _params(body, sampling, n=n, best_of=best_of, echo=bool(body.echo), logprobs=body.logprobs)
+    return _params(body, sampling, config, n=n, best_of=best_of, echo=bool(body.echo), logprobs=body.logprobs)
 
 
 def resolve_chat_params(body: ChatRequest, model: ModelInfo, config: ServerConfig) -> CompletionParams:
@@ -87,7 +93,7 @@ def resolve_chat_params(body: ChatRequest, model: ModelInfo, config: ServerConfi
     sampling = _sampling(
         body, model, config, max_tokens=most, logprobs=logprobs, prompt_logprobs=_prompt_logprobs(body)
     )
-    return _params(body, sampling, n=n, best_of=n, echo=False, logprobs=logprobs)
+    return _params(body, sampling, config, n=n, best_of=n, echo=False, logprobs=logprobs)
 
 
 def most_tokens(body: ChatRequest) -> int | None:
@@ -102,7 +108,14 @@ def most_tokens(body: ChatRequest) -> int | None:
 
 
 def _params(
-    body: SamplingFields, sampling: SamplingParams, *, n: int, best_of: int, echo: bool, logprobs: int | None
+    body: SamplingFields,
+    sampling: SamplingParams,
+    config: ServerConfig,
+    *,
+    n: int,
+    best_of: int,
+    echo: bool,
+    logprobs: int | None,
 ) -> CompletionParams:
     options = body.stream_options or StreamOptions()
     if body.stream_options is not None and not body.stream:
@@ -120,6 +133,8 @@ def _params(
         prompt_logprobs=_prompt_logprobs(body),
         return_token_ids=bool(body.return_token_ids),
         priority=_priority(body),
+        service=service_class(body.service_tier, config.service_classes),
+        names_service=body.service_tier is not None,
         return_latency=bool(body.return_latency),
     )
 

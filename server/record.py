@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from starlette.types import Scope
+from starlette.types import Scope, Send
 
 if TYPE_CHECKING:
-    from server.answer import Answer
     from server.choice import Choice
     from server.generation import Generation
 
@@ -19,6 +18,23 @@ CALLER_DIGITS = 12
 
 MOST_OF_A_PROMPT = 4096
 """Characters of each prompt, where prompts are asked for."""
+
+
+class Answered(Protocol):
+    """What the engine was asked for, and what came of it."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether an error ended it after the status had gone out."""
+        ...
+
+    def summary(self) -> dict[str, Any]:
+        """Without any text."""
+        ...
+
+    def prompt_texts(self) -> list[str]:
+        """Of each prompt, what its tokens say."""
+        ...
 
 
 @dataclass(slots=True)
@@ -33,7 +49,11 @@ class RequestRecord:
     error: str | None = None
     """The code, or else the type, of the error that the caller was told."""
     caller: str = ""
-    answer: "Answer | None" = None
+    weight: float = 1.0
+    """Of the caller, where several want more than there is."""
+    send_more: Send | None = None
+    """For the messages after an answer's first, which is the only one that middleware changes."""
+    answer: Answered | None = None
     generation: "Generation[Choice] | None" = None
 
     @property

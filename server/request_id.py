@@ -24,7 +24,7 @@ class RequestIdMiddleware:
             return
         given = Headers(scope=scope).get(HEADER, "")
         name = given if _ACCEPTED.fullmatch(given) else f"req-{uuid4().hex}"
-        record = RequestRecord(name, scope["method"], scope["path"])
+        record = RequestRecord(name, scope["method"], scope["path"], send_more=send)
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":

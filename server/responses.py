@@ -113,7 +113,7 @@ class ResponseAnswer(Answer):
             "prompt_cache_key": body.prompt_cache_key,
             "reasoning": {"effort": None, "summary": None},
             "safety_identifier": body.safety_identifier,
-            "service_tier": "default",
+            "service_tier": self._params.service.name,
             "store": False,
             "temperature": self._params.sampling.temperature,
             "text": {"format": _json(body.text.format) if body.text and body.text.format else {"type": "text"}},
@@ -122,6 +122,7 @@ class ResponseAnswer(Answer):
             "top_p": self._params.sampling.top_p,
             "truncation": "disabled",
             "user": body.user,
+            **(self._end_extras(self.choices[0]) if ended else {}),
         }
 
     def _response_usage(self) -> dict[str, Any]:

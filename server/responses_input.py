@@ -59,6 +59,8 @@ def as_chat(body: ResponsesRequest) -> ChatRequest:
         top_p=body.top_p,
         stream=body.stream,
         cache_salt=body.cache_salt,
+        service_tier=body.service_tier,
+        return_latency=body.return_latency,
     )
 
 

@@ -30,35 +30,36 @@ ItemContent = Annotated[
 ]
 
 
-class MessageItem(Body):
+class KnownItem(Body):
+    """Of a kind that this server knows; it may have come out with an id and a status."""
+
+    id: str | None = None
+    status: Status | None = None
+
+
+class MessageItem(KnownItem):
     """A message, of the caller's or of an earlier answer."""
 
     type: Literal["message"] = "message"
     role: Literal["developer", "system", "user", "assistant"]
     content: ItemContent
-    id: str | None = None
-    status: Status | None = None
 
 
-class FunctionCallItem(Body):
+class FunctionCallItem(KnownItem):
     """A call in an earlier answer. ``arguments``: JSON text of an object."""
 
     type: Literal["function_call"]
     call_id: str
     name: str
     arguments: str
-    id: str | None = None
-    status: Status | None = None
 
 
-class FunctionCallOutputItem(Body):
+class FunctionCallOutputItem(KnownItem):
     """What came of a call."""
 
     type: Literal["function_call_output"]
     call_id: str
     output: ItemContent
-    id: str | None = None
-    status: Status | None = None
 
 
 class OtherItem(Body):
@@ -173,7 +174,6 @@ class ResponsesRequest(CallerFields):
             "max_tool_calls": self.max_tool_calls is not None,
             "prompt": self.prompt is not None,
             "reasoning": self.reasoning is not None and self.reasoning not in (Reasoning(), Reasoning(effort="none")),
-            "service_tier": self.service_tier not in (None, "auto", "default"),
             "stream_options": options.include_obfuscation is True,
             "text.verbosity": text.verbosity is not None,
             "top_logprobs": self.top_logprobs not in (None, 0),

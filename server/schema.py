@@ -85,6 +85,7 @@ class ComputingFields(Body):
     model: str | None = None
     user: str | None = None
     cache_salt: str | None = None
+    return_latency: bool | None = None
 
 
 class CallerFields(ComputingFields):
@@ -114,8 +115,8 @@ class SamplingFields(CallerFields):
     prompt_logprobs: int | None = None
     repetition_penalty: float | None = None
     response_format: ResponseFormat | None = None
-    return_latency: bool | None = None
     return_token_ids: bool | None = None
+    service_tier: str | None = None
     stop_token_ids: list[int] | None = None
     structured_outputs: StructuredOutputs | None = None
     top_k: int | None = None

@@ -19,6 +19,7 @@ from starlette.middleware import Middleware
 
 from jaxgen.config import ConfigError
 from jaxgen.request import ModelInfo
+from jaxgen.stats import EngineStats
 from server.app import create_app
 from server.errors import with_prompts
 from server.lifecycle import Lifecycle
@@ -101,6 +102,7 @@ async def _announce(engine: "AsyncEngine", listener: socket.socket, scheme: str)
     host, port, *_ = listener.getsockname()
     base = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     print(_ready_line(engine.model, base), flush=True)
+    print(_pace_line(engine.stats()), flush=True)
 
 
 def _ready_line(model: ModelInfo, base: str) -> str:
@@ -109,6 +111,14 @@ def _ready_line(model: ModelInfo, base: str) -> str:
     return (
         f"jaxgen serves {what} at {base}/v1. Try: "
         f"curl {base}/v1/completions -H 'Content-Type: application/json' -d {shlex.quote(body)}"
+    )
+
+
+def _pace_line(stats: EngineStats) -> str:
+    return (
+        f"99 of 100 steps take {1000 * stats.longest_step_seconds:.3g} ms at most, as does the time between tokens; "
+        f"the first comes after {stats.first_token_seconds_per_1000:.3g} s for 1,000 tokens of a prompt. /metrics has "
+        "both for the load of the moment."
     )
 
 

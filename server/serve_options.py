@@ -12,6 +12,7 @@ from jaxgen.request import POOLING_CHOICES
 from server.config import DEFAULT_CONFIG, TOOL_CALL_PARSERS, ServerConfig
 from server.cors import cors_of
 from server.log import FORMATS, LEVELS
+from server.service import parse_classes
 
 LIMITS = {
     "max_body_bytes": "longest body",
@@ -164,6 +165,13 @@ def make_parser(command: str = "serve") -> configargparse.ArgumentParser:
         "--api-key-file", type=Path, help="further keys, one a line; read again when it changes, without a restart"
     )
     server.add_argument(
+        "--service-class",
+        action="append",
+        metavar="'NAME ttft=S prompt-rate=T inter-token=S late=serve'",
+        help="class that service_tier may name, and its targets: seconds to the first token, one more for every T "
+        "tokens of the prompt, and between tokens; what would be late is refused (429), or served; may be repeated",
+    )
+    server.add_argument(
         "--batch-dir", type=Path, help="keeps files and batches (default: none, and their routes answer 404)"
     )
     log = parser.add_argument_group("log")
@@ -218,6 +226,7 @@ def server_config(args: Any) -> ServerConfig:
         batch_dir=args.batch_dir,
         log_prompts=args.log_prompts,
         cors=cors_of(args),
+        service_classes=parse_classes(args.service_class or ()),
         tool_call_parser=args.tool_call_parser,
         **limits,
         **times,

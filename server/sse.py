@@ -1,12 +1,11 @@
 """Server-sent events, and work that ends when its caller leaves."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Iterable
-from contextlib import aclosing
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 import pydantic_core
-from starlette.types import Receive, Send
+from starlette.types import Message, Receive
 
 DONE = b"data: [DONE]\n\n"
 
@@ -23,17 +22,15 @@ def sse_event(data: Any, *, name: str = "") -> bytes:
     return head + b"data: " + encode(data) + b"\n\n"
 
 
-async def send_events(send: Send, writes: AsyncGenerator[Iterable[bytes], None]) -> None:
-    """The response: everything that ``writes`` yields together goes out in one write.
-
-    ``send`` waits while the caller's connection is full, and nothing is drawn from ``writes`` meanwhile.
-    """
+def start_of_events() -> Message:
+    """The first message of a response that is made of events."""
     headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    async with aclosing(writes):
-        async for events in writes:
-            await send({"type": "http.response.body", "body": b"".join(events), "more_body": True})
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
+    return {"type": "http.response.start", "status": 200, "headers": headers}
+
+
+def more_events(events: Iterable[bytes], *, last: bool = False) -> Message:
+    """Its next, which goes out in one write; ``send`` waits while the caller's connection is full."""
+    return {"type": "http.response.body", "body": b"".join(events), "more_body": not last}
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:

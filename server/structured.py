@@ -5,7 +5,7 @@ from typing import Any
 
 from llguidance import regex_to_lark
 
-from jaxgen.request import Grammar
+from jaxgen.sampling_params import Grammar
 from server.errors import bad_request
 from server.schema import ResponseFormat, SamplingFields, StructuredOutputs
 

@@ -16,7 +16,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from server.access_log import PROBES
 from server.record import RequestRecord, record_of
 
-OPERATIONS = {"/v1/completions": "text_completion", "/v1/chat/completions": "chat"}
+OPERATIONS = {
+    "/v1/completions": "text_completion",
+    "/v1/chat/completions": "chat",
+    "/v1/responses": "chat",
+    "/v1/embeddings": "embeddings",
+}
 """By path: the ``gen_ai.operation.name`` of the semantic conventions for generative AI."""
 
 ATTRIBUTES = {

@@ -20,8 +20,13 @@ collect_ignore = ["aot", "clients"]
 WITH_ARRAYS = """attention device engine kernels kv_cache layer_pool layerwise layout limbs models narrow
     offload.calibration offload.codec offload.columns offload.layer_stream offload.layer_weights offload.link
     offload.links offload.mover offload.projection offload.stream_start offload.streamed_device packed_weight penalties
-    programs row_state sampling separate_weights step step_batch step_device step_events tune"""
+    pace_probe programs row_state sampling separate_weights step step_batch step_device step_events tune"""
 install_import_hook(["pallas_kernels", *(f"jaxgen.{name}" for name in WITH_ARRAYS.split())], "tests.typechecker.check")
+
+# What these helpers assert is shown with its values, as in a test.
+pytest.register_assert_rewrite(
+    *(f"tests.scheduler_{name}" for name in ("book", "caller", "invariants", "oracle", "world"))
+)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -19,7 +19,8 @@ from jaxgen.engine import Engine
 from jaxgen.kernels import REFERENCE, Kernels
 from jaxgen.models import Params, init_params
 from jaxgen.programs import CompiledStep, compile_step
-from jaxgen.request import FinishReason, Pooling, Request, SamplingParams, TokenEvent
+from jaxgen.request import FinishReason, Pooling, Request, TokenEvent
+from jaxgen.sampling_params import SamplingParams
 
 EOS = 2
 LLAMA = LlamaConfig(

@@ -15,10 +15,10 @@ from jaxgen.request import (
     ModelInfo,
     Pooling,
     Request,
-    SamplingParams,
     TokenEvent,
     TokenLogprobs,
 )
+from jaxgen.sampling_params import SamplingParams
 from jaxgen.stats import EngineStats
 from jaxgen.tokenizer import Tokenizer
 

@@ -6,10 +6,12 @@ from zlib import crc32
 
 from hypothesis import strategies as st
 
-from jaxgen.offload.host_store import HostBlock
-from jaxgen.offload.tier import OffloadTier, Save
-from jaxgen.request import FinishReason, Request, SamplingParams
+from jaxgen.offload.host_store import HostBlock, HostStore
+from jaxgen.offload.tier import OffloadTier, Save, Split
+from jaxgen.request import FinishReason, Request
+from jaxgen.sampling_params import SamplingParams
 from jaxgen.sequence import Chunk, Restore, Sequence
+from jaxgen.service import DEFAULT_CLASS, ServiceClass
 from jaxgen.step_plan import StepPlan
 
 EOS = 0
@@ -49,6 +51,8 @@ class Arrival:
     background: bool
     constrained: bool = False
     """It may be computed only when its last token has arrived, as under a grammar."""
+    service: ServiceClass = DEFAULT_CLASS
+    tenant: str = ""
 
     def request(self, name: str, longest: int) -> Request:
         prompt = max(1, longest * self.prompt // 8)
@@ -61,7 +65,17 @@ class Arrival:
             prompt_logprobs=self.prompt_logprobs,
         )
         tokens = tuple(next_token([self.seed, i]) for i in range(prompt))
-        return Request(name, tokens, params, self.salt, priority=self.priority, background=self.background)
+        return Request(
+            name,
+            tokens,
+            params,
+            self.salt,
+            priority=self.priority,
+            background=self.background,
+            service=self.service,
+            tenant=self.tenant,
+            tenant_weight=1.0 + len(self.tenant),
+        )
 
 
 # Short prompts with much to say are the likeliest, for these fill the pool while they run; a few are refused.
@@ -155,6 +169,18 @@ class Device:
 
     def _slot(self, table: list[int], position: int) -> int:
         return table[position // self._block_size] * self._block_size + position % self._block_size
+
+
+def small_tier(num_blocks: int, block_size: int, most_saving: int, recomputed: int, projected: int) -> OffloadTier:
+    """Over a host store of ``num_blocks``; of each stretch as many blocks are computed again and projected as said."""
+
+    def planner(blocks: int, start: int, free_tokens: int, num_waiting: int, inputs_known: bool) -> Split:
+        assert (start % block_size, free_tokens > 0, num_waiting >= 0) == (0, True, True)
+        computed = min(recomputed, blocks)
+        return Split(computed, 0.0, min(projected, blocks - computed) if inputs_known else 0)
+
+    store: HostStore[HostBlock] = HostStore(num_blocks)
+    return OffloadTier(store, block_size=block_size, most_saving=most_saving, planner=planner)
 
 
 class Host:

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from server.config import ServerConfig
+from tests.batch_client import line, run
 from tests.fakes import MODEL
 from tests.server_app import client_of, fake_engine
-from tests.test_batches import line, run
 from tests.test_server_fuzz import JSON, SCALARS, bodies
 
 ODD: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(

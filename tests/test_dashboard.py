@@ -7,7 +7,9 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from jaxgen.service import ServiceClass
 from jaxgen.stats import EngineStats, OffloadStats
+from server.config import ServerConfig
 from tests.server_app import body, client_of, fake_engine
 
 PAGE = Path(__file__).parent.parent / "docs" / "grafana-dashboard.json"
@@ -31,7 +33,8 @@ LEFT_OUT = {
 
 def offered() -> set[str]:
     """The names that a server with everything on has samples of."""
-    with client_of(fake_engine(numbers=EngineStats(offload=OffloadStats()))) as client:
+    config = ServerConfig(service_classes=(ServiceClass(name="priority", first_token_seconds=1.0),))
+    with client_of(fake_engine(numbers=EngineStats(offload=OffloadStats())), config) as client:
         client.post("/v1/completions", json=body())
         text = client.get("/metrics").text
     names = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
@@ -80,4 +83,6 @@ def test_panels_do_not_overlap() -> None:
 def test_legends_name_labels_that_exist() -> None:
     for target in targets():
         for label in re.findall(r"{{(\w+)}}", target["legendFormat"]):
-            assert f"by ({label})" in target["expr"]
+            by = re.search(r"by \(([\w, ]+)\)", target["expr"])
+            assert by is not None
+            assert label in by[1].split(", ")

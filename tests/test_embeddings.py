@@ -11,7 +11,8 @@ import pytest
 from jaxgen.config import EngineConfig
 from jaxgen.engine import Engine
 from jaxgen.kernels import REFERENCE, native
-from jaxgen.request import FinishReason, Pooling, Request, SamplingParams
+from jaxgen.request import FinishReason, Pooling, Request
+from jaxgen.sampling_params import SamplingParams
 from jaxgen.step import StepOutput
 from jaxgen.step_device import compile_for
 from jaxgen.step_plan import StepPlan

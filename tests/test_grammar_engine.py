@@ -10,8 +10,9 @@ import pytest
 
 from jaxgen.engine import Engine
 from jaxgen.grammar import Grammars, GrammarState, advance
-from jaxgen.request import FinishReason, Grammar, Request, RequestRefusedError, TokenEvent
+from jaxgen.request import FinishReason, Request, RequestRefusedError, TokenEvent
 from jaxgen.sampling import keep_allowed
+from jaxgen.sampling_params import Grammar
 from jaxgen.tokenizer import Tokenizer
 from tests import tiny_tokenizers
 from tests.engines import LLAMA, compiled_step, engine_config, params_of, request, tokens

@@ -6,13 +6,16 @@ from typing import Any
 import pytest
 
 from jaxgen.latency import LatencyMeter
-from jaxgen.request import Latency
+from jaxgen.request import Latency, Pooling
 from jaxgen.sequence import Chunk, Sequence
 from jaxgen.step_plan import StepPlan
 from tests.engines import engine_config, make_engine, request, run
 from tests.fakes import fake_latency, says
 from tests.server_app import body, byte_by_byte, client_of, complete, fake_engine, stream_chunks
 from tests.test_server_chat import chat, chat_engine, user
+from tests.test_server_embeddings import embed
+from tests.test_server_responses import ask
+from tests.tool_engines import tool_engine
 
 
 def sequence(name: str, length: int) -> Sequence:
@@ -113,3 +116,32 @@ def test_streams_have_it_where_a_choice_ends() -> None:
     assert choices[-1]["finish_reason"] == "length"
     chunks = chat(chat_engine(), user("Hi"), return_latency=True, stream=True, max_tokens=2)
     assert [chunk["choices"][0].get("latency") for chunk in chunks] == [None] * (len(chunks) - 1) + [shown(1)]
+
+
+def test_a_response_has_it_when_it_has_ended() -> None:
+    fields: dict[str, Any] = {"return_latency": True, "max_output_tokens": 3}
+    assert ask(tool_engine("hermes", "Hello", cached=2), **fields)["latency"] == shown(2, cached=2)
+    assert "latency" not in ask(tool_engine("hermes", "Hello"))
+    engine = tool_engine("hermes", "Hello")
+    events = ask(engine, stream=True, **fields)
+    assert [event["response"].get("latency") for event in events if "response" in event] == [None, None, shown(2)]
+    assert engine.requests[0].latency
+
+
+def test_each_embedding_has_it_if_asked() -> None:
+    for form in ("float", "base64"):
+        answer = embed(fake_engine(), input=["a", "b"], return_latency=True, encoding_format=form)
+        assert [one["latency"] for one in answer["data"]] == [shown(0)] * 2
+    assert all("latency" not in one for one in embed(fake_engine(), input=["a", "b"])["data"])
+
+
+def test_an_embedding_of_a_real_engine_knows_its_steps() -> None:
+    """A prompt in several pieces: no time passes after its hidden states are there."""
+    engine = make_engine()
+    asks = replace(request("asks", range(3, 43), max_tokens=0), pooling=Pooling.MEAN, latency=True)
+    ((event,),) = run(engine, [asks]).values()
+    assert event.embedding is not None
+    assert event.latency is not None
+    assert event.latency.prompt_seconds > 0
+    assert event.latency.decode_seconds == 0
+    assert event.latency.prompt_chunks == event.latency.steps > 1

@@ -56,6 +56,20 @@ def test_blocks_at_the_front_of_their_sequences_come_first_and_shared_ones_once(
     assert {one.block for one in step.streamed} == {1, 2, 3, 4, 5}
 
 
+def test_an_open_block_whose_sequence_is_passed_over_stays() -> None:
+    blocks = store(2)
+    blocks.begin([chunk([1], 0, 2)])
+    idle: list[Any] = [
+        SimpleNamespace(block_table=[1], num_computed=2),
+        SimpleNamespace(block_table=[5, 6], num_computed=B),
+    ]
+    assert not blocks.has_room([chunk([2], 0, 2), chunk([3], 0, 2)], idle)
+    assert blocks.has_room([chunk([2], 0, 2)], idle)
+    step = blocks.begin([chunk([2], 0, 2)], idle)
+    assert open_blocks(step.places) == {1: 10, 2: 11}
+    assert open_blocks(blocks.begin([chunk([1], 2, 3)]).places) == {1: 10}
+
+
 def test_an_open_block_whose_sequence_is_gone_makes_room() -> None:
     blocks = store(1)
     blocks.begin([chunk([3], 0, 2)])

@@ -4,7 +4,8 @@ import pytest
 
 from jaxgen.offload.host_store import HostBlock, HostStore
 from jaxgen.offload.tier import OffloadTier, Save, Split
-from jaxgen.request import Request, SamplingParams
+from jaxgen.request import Request
+from jaxgen.sampling_params import SamplingParams
 from jaxgen.sequence import Sequence
 
 BLOCK = 4

@@ -6,7 +6,8 @@ import pytest
 
 from jaxgen.config import CacheConfig, SchedulerConfig
 from jaxgen.prefix_cache import root_key
-from jaxgen.request import FinishReason, Request, SamplingParams
+from jaxgen.request import FinishReason, Request
+from jaxgen.sampling_params import SamplingParams
 from jaxgen.scheduler import Scheduler
 from jaxgen.sequence import Sequence
 from jaxgen.step_plan import StepPlan

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from jaxgen import LLM, SamplingParams
-from jaxgen.request import choice_seed
+from jaxgen.sampling_params import choice_seed
 from server.app import create_app
 from tests.live_server import serve
 from weights.tiny import make_tiny_checkpoint

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxgen.request import FinishReason, Request, SamplingParams, TokenEvent, TokenLogprobs
+from jaxgen.request import FinishReason, Request, TokenEvent, TokenLogprobs
+from jaxgen.sampling_params import SamplingParams
 from server.choice import Choice, Piece, given_up
 from server.logprobs import ChatLogprobs, LogprobList
 from server.params import CompletionParams

@@ -151,6 +151,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("encoding_format", 5, "'float' or 'base64'"),
     ("user", 5, "valid string"),
     ("cache_salt", "", "must not be empty"),
+    ("return_latency", 1, "valid boolean"),
     ("prompt", "a", "Unknown field 'prompt'"),
 ]
 
@@ -165,9 +166,9 @@ def test_a_bad_value_is_refused_by_name(engine: FakeEngine, field: str, value: A
     assert engine.requests == []
 
 
-def test_every_field_has_a_test_of_its_refusal_and_is_openais_but_for_the_salt() -> None:
+def test_every_field_has_a_test_of_its_refusal_and_is_openais_but_for_two() -> None:
     assert {row[0] for row in REFUSED} == set(FIELDS) | {"prompt"}
-    assert set(EmbeddingCreateParams.__annotations__) == set(FIELDS) - {"cache_salt"}
+    assert set(EmbeddingCreateParams.__annotations__) == set(FIELDS) - {"cache_salt", "return_latency"}
 
 
 @pytest.mark.parametrize("field", FIELDS)

@@ -28,7 +28,8 @@ sys.exit("jax was imported after all")
 """
 
 HOST_MODULES = (
-    *("request", "config", "tokenizer", "sequence", "block_pool", "prefix_cache", "scheduler", "step_plan"),
+    *("request", "sampling_params", "config", "tokenizer", "detokenizer", "stop_strings"),
+    *("sequence", "block_pool", "prefix_cache", "scheduler", "step_plan"),
     *("pooling", "memory_plan", "cache_dirs", "device_info", "token_budget", "tokenizer_cache", "tuning_store"),
     *(f"offload.{name}" for name in ("host_dtype", "host_store", "planner", "rates", "staging", "streaming", "tier")),
 )

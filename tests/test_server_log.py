@@ -60,6 +60,26 @@ def test_a_completion_has_one_line(log: pytest.LogCaptureFixture) -> None:
     }
 
 
+def test_embeddings_have_theirs(log: pytest.LogCaptureFixture) -> None:
+    inputs = {"model": "fake/model-1", "input": ["Say", SECRET]}
+    with client_of(fake_engine()) as client:
+        client.post("/v1/embeddings", json=inputs, headers={"x-request-id": "mine"})
+    with client_of(fake_engine(), ServerConfig(log_prompts=True)) as client:
+        client.post("/v1/embeddings", json=inputs)
+    line, with_prompts = lines(log)
+    assert line.pop("seconds") > 0
+    assert line == {
+        "method": "POST",
+        "path": "/v1/embeddings",
+        "status": 200,
+        "request_id": "mine",
+        "model": "fake/model-1",
+        "prompt_tokens": sum(len(TOKENIZER.encode(text)) for text in ("Say", SECRET)),
+        "embeddings": 2,
+    }
+    assert with_prompts["prompts"] == ["Say", SECRET]
+
+
 def test_failures_have_their_line_too(log: pytest.LogCaptureFixture) -> None:
     with client_of(failing("x"), replace(DEFAULT_CONFIG, max_n=1)) as client:
         client.post("/v1/completions", json=body(n=2))
@@ -116,6 +136,7 @@ SPILLS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", {"model": "fake/model-1", "messages": [{"role": "user", "content": SECRET}]}),
     ("/v1/chat/completions", {"model": "fake/model-1", "messages": [{"role": SECRET, "content": SECRET}]}),
     ("/v1/chat/completions", {"model": "fake/model-1", "messages": SECRET}),
+    ("/v1/embeddings", {"model": "fake/model-1", "input": SECRET}),
     ("/tokenize", {"model": "fake/model-1", "prompt": SECRET}),
 ]
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from jaxgen.request import Request, SamplingParams
+from jaxgen.request import Request
+from jaxgen.sampling_params import SamplingParams
 from server.app import create_app
 from server.structured import json_grammar
 from tests.fakes import MODEL, FakeEngine
@@ -248,6 +249,7 @@ def test_tool_choice_reaches_the_engine(choice: Any, demanded: bool) -> None:
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "file_search"}}, "tool_choice.type"),
         ({"cache_salt": ""}, "cache_salt"),
+        ({"return_latency": "yes"}, "return_latency"),
         ({"instructions": 5}, "instructions"),
         ({"metadata": {"a": 1}}, "metadata.a"),
         ({"parallel_tool_calls": 1}, "parallel_tool_calls"),

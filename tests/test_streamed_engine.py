@@ -148,6 +148,20 @@ def test_only_what_the_window_shows_is_streamed() -> None:
     assert 0 < windowed < stats(engine).restored_tokens
 
 
+def test_a_prompt_that_is_passed_over_goes_on_where_it_was() -> None:
+    """In the middle of a block, which stays open while another's prompt takes the whole step."""
+    (long, urgent), engine = requests("cd"), engine_of()
+    expected = run(make_engine(model=MHA, config=CONFIG), [long, urgent])
+    engine.add(long)
+    engine.step()
+    engine.add(replace(urgent, priority=-1))
+    events: dict[str, list[TokenEvent]] = {long.request_id: [], urgent.request_id: []}
+    while engine.has_work:
+        for event in engine.step():
+            events[event.request_id].append(event)
+    assert events == expected
+
+
 def test_embeddings_have_the_same_bits() -> None:
     """Beside completions, whose contexts are streamed."""
     wanted = [embed(f"e{i}", prompt) for i, prompt in enumerate(PROMPTS)]

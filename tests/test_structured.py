@@ -11,7 +11,7 @@ import pytest
 from openai import BadRequestError, OpenAI
 
 from jaxgen.llm import LLM
-from jaxgen.request import Grammar, SamplingParams
+from jaxgen.sampling_params import Grammar, SamplingParams
 from server.app import create_app
 from tests.fakes import MODEL
 from tests.live_server import serve

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from tokenizers import decoders
 
 from jaxgen.config import ConfigError
-from jaxgen.tokenizer import StopStrings, TextStream, Tokenizer
+from jaxgen.detokenizer import TextStream
+from jaxgen.stop_strings import StopStrings
+from jaxgen.tokenizer import Tokenizer
 from tests import tiny_tokenizers
 
 KINDS: dict[str, Callable[[], tokenizers.Tokenizer]] = {

@@ -72,6 +72,17 @@ def test_a_completion_is_a_span() -> None:
     assert "secret" not in span.to_json()
 
 
+def test_embeddings_are_a_span_too() -> None:
+    with traced(fake_engine()) as (client, exporter):
+        client.post("/v1/embeddings", json={"model": "fake/model-1", "input": SECRET})
+    span, attributes = only(exporter)
+    assert span.name == "embeddings fake/model-1"
+    assert attributes["gen_ai.operation.name"] == "embeddings"
+    assert attributes["gen_ai.usage.input_tokens"] == len(TOKENIZER.encode(SECRET))
+    assert "gen_ai.usage.output_tokens" not in attributes
+    assert "secret" not in span.to_json()
+
+
 def test_the_parent_is_the_callers_span() -> None:
     trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
     with traced(fake_engine()) as (client, exporter):

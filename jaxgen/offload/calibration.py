@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from jaxgen.config import EngineConfig
 from jaxgen.offload.stream_rates import Split, StepSeconds, transfer_all
 from jaxgen.offload.streamed_device import StreamedDevice, Streaming
-from jaxgen.request import Request, SamplingParams
+from jaxgen.request import Request
+from jaxgen.sampling_params import SamplingParams
 from jaxgen.sequence import Chunk, Sequence
 from jaxgen.step_plan import StepPlan
 

@@ -4,7 +4,7 @@ layer. Host only, no jax."""
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from jaxgen.sequence import Chunk
+from jaxgen.sequence import Chunk, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class SavedBlock:
 class LayerStore[Piece]:
     """N blocks, by id. Full ones have their content in host memory, one Piece for all layers; the others are open.
 
-    A block opens when a chunk writes its first token and closes when its content has reached the host, or when a step
-    does not write to it before it is full: then its sequence no longer runs.
+    A block opens when a chunk writes its first token and closes when its content has reached the host, or, before it is
+    full, when a step finds that its sequence no longer runs.
     """
 
     def __init__(self, num_blocks: int, num_open: int, block_size: int, *, window: int | None = None) -> None:
@@ -70,17 +70,19 @@ class LayerStore[Piece]:
         """The content of a block that no step wrote."""
         self._pieces[block] = piece
 
-    def has_room(self, chunks: Iterable[Chunk]) -> bool:
-        """Whether there are places for all blocks that the chunks open, without those that are being saved."""
+    def has_room(self, chunks: Iterable[Chunk], idle: Iterable[Sequence] = ()) -> bool:
+        """Whether there are places for all blocks that the chunks open, without those that are being saved and those
+        of ``idle`` sequences, which run and have no chunk."""
         written = {chunk.sequence.block_table[i] for chunk in chunks for i in self._written(chunk)}
-        freed = sum(block not in written for block in self._open)
+        kept = written | self._begun(idle)
+        freed = sum(block not in kept for block in self._open)
         return len(self._free) + freed >= sum(b not in self._open and b not in self._saving for b in written)
 
-    def begin(self, chunks: Iterable[Chunk]) -> StepBlocks:
+    def begin(self, chunks: Iterable[Chunk], idle: Iterable[Sequence] = ()) -> StepBlocks:
         """Opens what the chunks of a step write to. RuntimeError if there is no room, or a block is nowhere."""
         chunks = tuple(chunks)
-        written = {chunk.sequence.block_table[i] for chunk in chunks for i in self._written(chunk)}
-        for block in [block for block in self._open if block not in written]:
+        kept = {chunk.sequence.block_table[i] for chunk in chunks for i in self._written(chunk)} | self._begun(idle)
+        for block in [block for block in self._open if block not in kept]:
             self._free.append(self._open.pop(block))
         streamed: dict[int, int] = {}
         filled = []
@@ -117,6 +119,11 @@ class LayerStore[Piece]:
     def _first_read(self, chunk: Chunk) -> int:
         """The first block of its sequence that a chunk attends to."""
         return 0 if self._window is None else max(0, chunk.start - self._window + 1) // self.block_size
+
+    def _begun(self, idle: Iterable[Sequence]) -> set[int]:
+        """The blocks of these that are written in part."""
+        size = self.block_size
+        return {s.block_table[s.num_computed // size] for s in idle if s.num_computed % size}
 
     def _written(self, chunk: Chunk) -> range:
         return range(chunk.start // self.block_size, (chunk.end - 1) // self.block_size + 1)

@@ -11,7 +11,8 @@ from jaxgen.offload.planner import ContextCost
 from jaxgen.offload.stream_meter import StreamMeter
 from jaxgen.offload.stream_rates import StreamRates, transfer_all
 from jaxgen.offload.streamed_device import StreamedDevice, Streaming
-from jaxgen.request import Request, SamplingParams
+from jaxgen.request import Request
+from jaxgen.sampling_params import SamplingParams
 from jaxgen.sequence import Chunk, Sequence
 from jaxgen.step_plan import StepPlan
 

@@ -188,10 +188,10 @@ class StreamedDevice:
         """Load the rows that the plan admits, open the blocks that it writes to, and embed its tokens."""
         self.load(plan)
         self.stream.take_over_saved(wait=False)
-        while not self._store.has_room(plan.chunks):
+        while not self._store.has_room(plan.chunks, plan.idle):
             if not self.stream.take_over_saved(wait=True):
                 break
-        blocks, size = self._store.begin(plan.chunks), self._store.block_size
+        blocks, size = self._store.begin(plan.chunks, plan.idle), self._store.block_size
         split = self.streaming.split_of(plan)(len(blocks.streamed) * size) // size
         width = self._token_budget
         if self._narrow_width is not None and (plan.decodes_only if narrow is None else narrow):

@@ -9,7 +9,8 @@ from typing import Any
 from jaxgen.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxgen.engine import Engine
 from jaxgen.programs import compile_step
-from jaxgen.request import Request, SamplingParams
+from jaxgen.request import Request
+from jaxgen.sampling_params import SamplingParams
 from scripts.device_check.kernels import BLOCK_SIZE, kernels_for
 from scripts.device_check.part import Part, Shared
 from scripts.device_check.report import Measurement

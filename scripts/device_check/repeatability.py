@@ -14,7 +14,8 @@ from jaxgen.engine import Engine
 from jaxgen.kernels import Kernels
 from jaxgen.models import Params, init_params
 from jaxgen.programs import CompiledStep, compile_step
-from jaxgen.request import Request, SamplingParams, TokenEvent
+from jaxgen.request import Request, TokenEvent
+from jaxgen.sampling_params import SamplingParams
 from scripts.device_check.kernels import BLOCK_SIZE, kernels_for
 from scripts.device_check.part import Part, Shared
 from scripts.device_check.report import Measurement

@@ -12,7 +12,8 @@ from jaxgen.device import device_info
 from jaxgen.engine import Engine
 from jaxgen.memory_plan import resolve
 from jaxgen.programs import compile_step
-from jaxgen.request import Request, SamplingParams
+from jaxgen.request import Request
+from jaxgen.sampling_params import SamplingParams
 from jaxgen.token_budget import default_budget
 from jaxgen.wanted import DeviceMemory
 from scripts.device_check.comparison import compared

@@ -21,7 +21,8 @@ from jaxgen.device import Device
 from jaxgen.kv_cache import KVCache, cache_shape
 from jaxgen.models import PackedParams, abstract_params
 from jaxgen.programs import CompiledStep
-from jaxgen.request import Request, SamplingParams
+from jaxgen.request import Request
+from jaxgen.sampling_params import SamplingParams
 from jaxgen.sequence import Chunk, Sequence
 from jaxgen.step_plan import StepPlan
 from jaxgen.token_budget import Ceilings, knee, roofline_budget

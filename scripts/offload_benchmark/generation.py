@@ -9,7 +9,8 @@ import numpy as np
 from jaxgen import sequence
 from jaxgen.offload.links import Links
 from jaxgen.offload.stream_rates import Split
-from jaxgen.request import Request, SamplingParams
+from jaxgen.request import Request
+from jaxgen.sampling_params import SamplingParams
 from jaxgen.scheduler import Scheduler
 from jaxgen.step import StepOutput
 from jaxgen.step_plan import StepPlan

@@ -19,7 +19,8 @@ from jaxgen.offload.build import Offload, context_cost, group_sizes, make_planne
 from jaxgen.offload.planner import Rates, TokenSeconds
 from jaxgen.offload.tier import Planner, Split
 from jaxgen.programs import compile_step
-from jaxgen.request import Request, SamplingParams
+from jaxgen.request import Request
+from jaxgen.sampling_params import SamplingParams
 
 BLOCK_SIZE = 64
 SPEEDS = (1.0, 2.0, 4.0)

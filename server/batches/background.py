@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from jaxgen.request import EngineClient, EngineStatus, ModelInfo, Request, TokenEvent
+from jaxgen.request import EngineClient, EngineStatus, ModelInfo, Request, RequestRefusedError, TokenEvent
+from jaxgen.service import DEFAULT_CLASS
 from jaxgen.stats import EngineStats
 from jaxgen.tokenizer import Tokenizer
 
@@ -23,7 +24,12 @@ class BackgroundEngine:
         return self._engine.tokenizer
 
     async def follow(self, request: Request, take: Callable[[TokenEvent], bool]) -> None:
-        await self._engine.follow(replace(request, background=True), take)
+        if request.service.promises and request.service.name != DEFAULT_CLASS.name:
+            raise RequestRefusedError(
+                f"service_tier {request.service.name!r} promises times, and batches get what others leave over",
+                "service_tier",
+            )
+        await self._engine.follow(replace(request, background=True, service=DEFAULT_CLASS), take)
 
     def status(self) -> EngineStatus:
         return self._engine.status()

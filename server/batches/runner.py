@@ -11,7 +11,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from jaxgen.request import EngineDeadError
 from server.batches.lines import Line, Validator, answered, not_answered, parse_line
-from server.batches.store import Store, new_id
+from server.batches.store import Store
+from server.batches.tables import new_id
 from server.config import ServerConfig
 from server.errors import as_api_error
 from server.lifecycle import Lifecycle

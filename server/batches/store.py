@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import time
 from typing import IO, Any
-from uuid import uuid4
 
 import filelock
 
 from jaxgen.config import ConfigError
+from server.batches.tables import batch_json, connect, file_json, list_page, new_id
 from server.config import ServerConfig
 from server.errors import ApiError
 
@@ -25,19 +25,6 @@ WINDOW_S = 24 * 60 * 60
 PAGE_LINES = 64
 PAGE_BYTES = 2**20
 """Of lines that are read together; one longer line is read alone."""
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS files (
-    number INTEGER PRIMARY KEY, id TEXT UNIQUE, owner TEXT, purpose TEXT, filename TEXT, bytes INTEGER, created INTEGER
-);
-CREATE TABLE IF NOT EXISTS batches (
-    number INTEGER PRIMARY KEY, id TEXT UNIQUE, owner TEXT, status TEXT, input TEXT, fields TEXT,
-    total INTEGER DEFAULT 0, completed INTEGER DEFAULT 0, failed INTEGER DEFAULT 0
-);
-CREATE TABLE IF NOT EXISTS results (
-    batch TEXT, line INTEGER, ok INTEGER, text TEXT, PRIMARY KEY (batch, line)
-) WITHOUT ROWID;
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +53,7 @@ class Store:
             self._files.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = filelock.FileLock(directory / "lock", thread_local=False)
             self._lock.acquire(timeout=0)
-            self._db = sqlite3.connect(directory / "batches.sqlite", check_same_thread=False)
-            self._db.row_factory = sqlite3.Row
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=NORMAL")
-            self._db.executescript(_SCHEMA)
+            self._db = connect(directory / "batches.sqlite")
             self._sweep()
         except filelock.Timeout as error:
             raise ConfigError(f"--batch-dir {directory} is in use by another server") from error
@@ -121,13 +104,22 @@ class Store:
         row = self._db.execute("SELECT * FROM files WHERE id = ? AND owner = ?", (file_id, owner)).fetchone()
         if row is None:
             raise ApiError(404, f"No such file: {file_id[:100]!r}.", param="file_id", code="file_not_found")
-        return _file_json(row)
+        return file_json(row)
 
     def files(
         self, owner: str, *, purpose: str | None, after: str | None, limit: int, newest_first: bool
     ) -> dict[str, Any]:
-        where, values = ("AND purpose = ?", [purpose]) if purpose is not None else ("", [])
-        return self._list("files", owner, where, values, after, limit, newest_first, _file_json)
+        return list_page(
+            self._db,
+            "files",
+            owner,
+            file_json,
+            where="" if purpose is None else "AND purpose = ?",
+            values=() if purpose is None else (purpose,),
+            after=after,
+            limit=limit,
+            newest_first=newest_first,
+        )
 
     def delete_file(self, owner: str, file_id: str) -> None:
         """Raises ApiError: 404, or 409 while a batch needs it."""
@@ -174,14 +166,14 @@ class Store:
         row = self._db.execute("SELECT * FROM batches WHERE id = ?", (batch_id,)).fetchone()
         if row is None or owner not in (None, row["owner"]):
             raise ApiError(404, f"No such batch: {batch_id[:100]!r}.", param="batch_id", code="batch_not_found")
-        return _batch_json(row)
+        return batch_json(row)
 
     def owner_of(self, batch_id: str) -> str:
         return str(self._db.execute("SELECT owner FROM batches WHERE id = ?", (batch_id,)).fetchone()["owner"])
 
     def batches(self, owner: str, *, after: str | None, limit: int) -> dict[str, Any]:
         """The newest first."""
-        return self._list("batches", owner, "", [], after, limit, True, _batch_json)
+        return list_page(self._db, "batches", owner, batch_json, after=after, limit=limit, newest_first=True)
 
     def active_batches(self) -> list[str]:
         """Ids, the oldest first."""
@@ -276,30 +268,6 @@ class Store:
             (file_id, owner, purpose, filename, size, int(self._clock())),
         )
 
-    def _list(
-        self,
-        table: str,
-        owner: str,
-        where: str,
-        values: list[Any],
-        after: str | None,
-        limit: int,
-        newest_first: bool,
-        as_json: Callable[[sqlite3.Row], dict[str, Any]],
-    ) -> dict[str, Any]:
-        if after is not None:
-            row = self._db.execute(f"SELECT number FROM {table} WHERE id = ? AND owner = ?", (after, owner)).fetchone()
-            if row is None:
-                raise ApiError(400, f"after: no such id: {after[:100]!r}.", param="after")
-            where += f" AND number {'<' if newest_first else '>'} ?"
-            values = [*values, row["number"]]
-        order = "DESC" if newest_first else "ASC"
-        query = f"SELECT * FROM {table} WHERE owner = ? {where} ORDER BY number {order} LIMIT ?"
-        rows = self._db.execute(query, (owner, *values, limit + 1)).fetchall()
-        data = [as_json(row) for row in rows[:limit]]
-        ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
-        return {"object": "list", "data": data, **ends, "has_more": len(rows) > limit}
-
     def _sweep(self) -> None:
         """Files that nobody knows are of uploads and results that were cut off."""
         known = {row["id"] for row in self._db.execute("SELECT id FROM files")}
@@ -307,50 +275,3 @@ class Store:
             if path.name not in known:
                 with suppress(OSError):
                     path.unlink()
-
-
-def new_id(kind: str) -> str:
-    return f"{kind}-{uuid4().hex}" if kind == "file" else f"{kind}_{uuid4().hex}"
-
-
-def _file_json(row: sqlite3.Row) -> dict[str, Any]:
-    return {
-        "id": row["id"],
-        "object": "file",
-        "bytes": row["bytes"],
-        "created_at": row["created"],
-        "filename": row["filename"],
-        "purpose": row["purpose"],
-        "status": "processed",
-    }
-
-
-_BATCH_FIELDS = (
-    "endpoint",
-    "metadata",
-    "errors",
-    "output_file_id",
-    "error_file_id",
-    "created_at",
-    "in_progress_at",
-    "expires_at",
-    "finalizing_at",
-    "completed_at",
-    "failed_at",
-    "expired_at",
-    "cancelling_at",
-    "cancelled_at",
-)
-
-
-def _batch_json(row: sqlite3.Row) -> dict[str, Any]:
-    fields = json.loads(row["fields"])
-    return {
-        "id": row["id"],
-        "object": "batch",
-        "input_file_id": row["input"],
-        "completion_window": "24h",
-        "status": row["status"],
-        **{name: fields.get(name) for name in _BATCH_FIELDS},
-        "request_counts": {name: row[name] for name in ("total", "completed", "failed")},
-    }

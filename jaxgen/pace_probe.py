@@ -1,0 +1,61 @@
+"""How long a device's steps take, before the first request."""
+
+import random
+import time
+
+from jaxgen.config import EngineConfig
+from jaxgen.pace import PaceMeter
+from jaxgen.request import Request
+from jaxgen.sampling_params import SamplingParams
+from jaxgen.scheduler import Scheduler
+from jaxgen.sequence import Sequence
+from jaxgen.step_cost import StepSample
+from jaxgen.step_device import StepDevice
+from jaxgen.step_plan import StepPlan
+
+ROUNDS = 2
+MOST_SECONDS = 0.5
+"""After these no further round begins: what is measured later, of steps that have work, counts for more."""
+
+
+def measure_pace(device: StepDevice, config: EngineConfig) -> PaceMeter:
+    """Times steps of prompts that fill the budget, a half and an eighth of it, and of decodes in all rows and in one.
+
+    Leaves the device's cache and rows used: reset it after.
+    """
+    budget = config.scheduler.token_budget
+    longest = min(budget, config.scheduler.max_model_len - 1, config.cache.num_slots)
+    rows = min(config.scheduler.max_num_seqs, config.cache.num_blocks)
+    prompts = [_plan(config, 1, length) for length in sorted({longest, max(2, longest // 2), max(2, longest // 8)})]
+    decodes = [_plan(config, count, 1) for count in sorted({1, rows})]
+    wide: list[StepSample] = []
+    narrow: list[StepSample] = []
+    started = time.perf_counter()
+    for turn in range(1 + ROUNDS):
+        if turn > 1 and time.perf_counter() - started > MOST_SECONDS:
+            break
+        found = [_time(device, plan, narrow=False) for plan in (*prompts, *decodes)]
+        found_narrow = [_time(device, plan, narrow=True) for plan in decodes if device.uses_narrow(plan)]
+        if turn > 0:  # the first of each is slower
+            wide += found
+            narrow += found_narrow
+    return PaceMeter(budget, wide, narrow)
+
+
+def _plan(config: EngineConfig, count: int, length: int) -> StepPlan:
+    """The first step of so many prompts of random tokens."""
+    scheduler = Scheduler(config.scheduler, config.cache)
+    generator = random.Random(length)
+    params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
+    for row in range(count):
+        prompt = tuple(generator.choices(range(2), k=length))
+        scheduler.add(Sequence(Request(f"pace-{row}", prompt, params), eos_token_ids=frozenset(), arrival=row, seed=0))
+    return scheduler.schedule()
+
+
+def _time(device: StepDevice, plan: StepPlan, *, narrow: bool) -> StepSample:
+    device.wait()
+    started = time.perf_counter()
+    device.run(plan, narrow=narrow)
+    device.wait()
+    return StepSample(plan.num_tokens, plan.num_positions, time.perf_counter() - started)

@@ -1,0 +1,143 @@
+"""How long a step takes, by what it computes: fitted to measured steps, to promise and plan with. Host only, no jax.
+
+That a step's time follows its number of tokens, hardly its number of sequences, is what Dynamic SplitFuse rests on
+(arXiv 2401.08671, 3.1 to 3.3); attention adds a part for every token that a token attends to.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+
+MEMORY = 500
+"""Steps that a meter remembers, roughly: each step weighs ``1 - 1 / MEMORY`` of the one after it."""
+KNOWN_WEIGHT = 16.0
+"""What a meter was told at first weighs as so many steps, always, so that it never forgets what no step shows now."""
+FIT_TURNS = 8
+REFIT_STEPS = 16
+"""Steps between two fits of a meter."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepSample:
+    """A step that was measured: its tokens, the sum over them of how many tokens are before each, and its seconds."""
+
+    tokens: int
+    positions: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """Predicted seconds of a step of one program; ``floor``: what its tokens take at least, however few."""
+
+    base: float
+    per_token: float = 0.0
+    per_position: float = 0.0
+    floor: float = 0.0
+
+    def seconds(self, tokens: int, positions: int = 0) -> float:
+        """``positions`` as in StepSample."""
+        return max(self.floor, self.base + self.per_token * tokens) + self.per_position * positions
+
+    def tokens_within(self, seconds: float, positions: int = 0) -> float:
+        """The most tokens of a step that takes no longer; infinite if tokens cost nothing, below 0 where none may."""
+        left = seconds - self.per_position * positions
+        if left < self.floor:
+            return -1.0
+        if self.per_token == 0.0:
+            return float("inf") if left >= self.base else -1.0
+        return (left - self.base) / self.per_token
+
+
+class CostMeter:
+    """Keeps a StepCost up with the steps of one program, by least squares of errors relative to what was predicted,
+    exponentially weighted.
+
+    Relative to what was measured they would not do: where a host is late to see the end of a step, the next one seems
+    short by as much, and would count for more than the one that seemed long.
+
+    ``known``: steps measured before, at least one.
+    """
+
+    def __init__(self, known: Iterable[StepSample]) -> None:
+        known = tuple(known)
+        self.cost = fit(known)
+        self._known = _normal(known, self.cost)
+        self._known.scale(KNOWN_WEIGHT / len(known))
+        self._seen = _Normal()
+        self._unfitted = 0
+
+    def observe(self, sample: StepSample) -> bool:
+        """Whether the cost is another one now."""
+        self._seen.scale(1.0 - 1.0 / MEMORY)
+        self._seen.add(sample, self.cost.seconds(sample.tokens, sample.positions))
+        self._unfitted += 1
+        if self._unfitted < REFIT_STEPS:
+            return False
+        self.cost = _solve(self._known + self._seen)
+        self._unfitted = 0
+        return True
+
+
+def fit(samples: Iterable[StepSample]) -> StepCost:
+    """The cost, without a floor, whose relative errors on the samples have the least sum of squares.
+
+    They are relative to the prediction, hence several turns. No part of it is negative. Raises ValueError without
+    samples.
+    """
+    samples = tuple(samples)
+    if not samples:
+        raise ValueError("samples must have one at least")
+    cost = StepCost(sum([sample.seconds for sample in samples]) / len(samples))
+    for _ in range(FIT_TURNS):
+        cost = _solve(_normal(samples, cost))
+    return cost
+
+
+def _normal(samples: Iterable[StepSample], cost: StepCost) -> "_Normal":
+    made = _Normal()
+    for sample in samples:
+        made.add(sample, cost.seconds(sample.tokens, sample.positions))
+    return made
+
+
+class _Normal:
+    """The normal equations of relative errors."""
+
+    def __init__(self) -> None:
+        self.matrix: npt.NDArray[np.float64] = np.zeros((3, 3))
+        self.vector: npt.NDArray[np.float64] = np.zeros(3)
+
+    def add(self, sample: StepSample, predicted: float) -> None:
+        row = np.array((1.0, sample.tokens, sample.positions)) / max(predicted, 1e-9)
+        self.matrix += row[:, None] * row
+        self.vector += row * (sample.seconds / max(predicted, 1e-9))
+
+    def scale(self, factor: float) -> None:
+        self.matrix *= factor
+        self.vector *= factor
+
+    def __add__(self, other: "_Normal") -> "_Normal":
+        both = _Normal()
+        both.matrix, both.vector = self.matrix + other.matrix, self.vector + other.vector
+        return both
+
+
+def _solve(normal: _Normal) -> StepCost:
+    """Least squares with no negative part: of all choices of parts, seven, the best whose own solution has none."""
+    best, best_error = (0.0, 0.0, 0.0), 0.0
+    scale = 1.0 / np.sqrt(np.maximum(np.diagonal(normal.matrix), 1e-30))
+    matrix, vector = normal.matrix * scale[:, None] * scale, normal.vector * scale
+    for size in (1, 2, 3):
+        for parts in map(list, combinations(range(3), size)):
+            # Where steps were all alike the parts cannot be told apart: then the smallest solution.
+            found = np.linalg.lstsq(matrix[np.ix_(parts, parts)], vector[parts], rcond=1e-9)[0]
+            error = -float(found @ vector[parts])  # less what is the same for all
+            if (found >= 0.0).all() and error < best_error - 1e-9 * abs(best_error):
+                solution = np.zeros(3)
+                solution[parts] = found * scale[parts]
+                best, best_error = (float(solution[0]), float(solution[1]), float(solution[2])), error
+    return StepCost(*best)

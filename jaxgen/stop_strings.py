@@ -1,0 +1,64 @@
+"""Where a text that comes in pieces ends: at the first of its stop strings. Host only, no jax."""
+
+from collections.abc import Sequence
+
+
+class StopStrings:
+    """Passes text on up to the first stop string, holding back what may still become one.
+
+    The first match is the one that is complete first, as if text came character by character, so that it does not
+    depend on how the text was cut into pieces; of two complete at once, the longer. One Knuth-Morris-Pratt automaton
+    per stop string (SIAM J. Comput. 6, 1977) makes the work per character constant.
+    """
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        self._stop = stop
+        self._fallback = [_prefix_function(string) for string in stop]
+        self._matched = [0] * len(stop)
+        self._held = ""
+        self.stopped = False
+
+    def push(self, text: str) -> str:
+        """The text now certain; nothing once a stop string has come."""
+        if self.stopped:
+            return ""
+        if not self._stop:
+            return text
+        buffer = self._held + text
+        for end, char in enumerate(text, start=len(self._held) + 1):
+            if length := self._step(char):
+                self.stopped = True
+                self._held = ""
+                return buffer[: end - length]
+        certain = len(buffer) - max(self._matched)
+        self._held = buffer[certain:]
+        return buffer[:certain]
+
+    def flush(self) -> str:
+        """What was still held back: no stop string came of it."""
+        held, self._held = self._held, ""
+        return held
+
+    def _step(self, char: str) -> int:
+        """Moves every automaton by one character; the length of the longest stop string now complete, or 0."""
+        complete = 0
+        for i, string in enumerate(self._stop):
+            matched = self._matched[i]
+            while matched and string[matched] != char:
+                matched = self._fallback[i][matched - 1]
+            matched += string[matched] == char
+            self._matched[i] = matched
+            if matched == len(string):
+                complete = max(complete, matched)
+        return complete
+
+
+def _prefix_function(string: str) -> list[int]:
+    """At i, the length of the longest proper prefix of ``string[: i + 1]`` that is also its suffix."""
+    lengths = [0] * len(string)
+    for i in range(1, len(string)):
+        length = lengths[i - 1]
+        while length and string[i] != string[length]:
+            length = lengths[length - 1]
+        lengths[i] = length + (string[i] == string[length])
+    return lengths

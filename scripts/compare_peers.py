@@ -1,0 +1,18 @@
+"""Measure jaxgen beside OpenVINO GenAI, vLLM, llama.cpp and transformers: the same weights, load and machine.
+
+    .venv/bin/python scripts/compare_peers.py --rounds 1 --seconds 6 --warmup 3     all of them, in 20 minutes
+    .venv/bin/python scripts/compare_peers.py                                       three rounds, an hour
+    .venv/bin/python scripts/compare_peers.py --page-only                           docs/peers.md anew
+
+Each peer has an environment of its own under --work-dir, made on the first run (Python 3.11, packages from PyPI).
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from scripts.peers.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,29 @@
+"""Whether peers compute the same model: greedy answers to the same prompts, one after another."""
+
+import numpy as np
+
+from scripts.peers.load import VOCAB_SIZE
+from scripts.peers.peer import Peer, PeerError
+from scripts.peers.process import RunningServer
+from server.load_requests import FIRST_ID
+
+NUM_PROMPTS, PROMPT_TOKENS, ANSWER_TOKENS = 16, 64, 8
+
+
+def answers(peer: Peer, server: RunningServer) -> list[list[int]]:
+    """The tokens after each of ``NUM_PROMPTS`` prompts. Raises PeerError when their number is not the one asked for."""
+    prompts = np.random.default_rng(8).integers(FIRST_ID, VOCAB_SIZE, (NUM_PROMPTS, PROMPT_TOKENS)).tolist()
+    found = []
+    for prompt in prompts:
+        answer = server.complete({"prompt": prompt, "max_tokens": ANSWER_TOKENS, "return_token_ids": True})
+        tokens = peer.tokens(answer)
+        if len(tokens) != ANSWER_TOKENS:
+            raise PeerError(f"an answer of {len(tokens)} tokens instead of {ANSWER_TOKENS}: {str(answer)[:300]}")
+        found.append(tokens)
+    return found
+
+
+def agree(ours: list[list[int]], theirs: list[list[int]]) -> tuple[int, int]:
+    """In how many prompts the first tokens agree, and in how many all do."""
+    pairs = list(zip(ours, theirs, strict=True))
+    return sum(a[0] == b[0] for a, b in pairs), sum(a == b for a, b in pairs)

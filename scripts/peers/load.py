@@ -1,0 +1,126 @@
+"""The loads, and what is read off one: everything in a window of time after a warm-up of the same load."""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil
+from time import perf_counter, process_time
+from typing import Any
+
+import uvloop
+
+from scripts.peers.peer import SERVED_NAME
+from server.load_client import CompletionsClient
+from server.load_metrics import RequestRecord, spread
+from server.load_requests import STD_SHARE, IdPrompts, Lengths, PlannedRequest, Planner, request_fields, stagger
+from server.loadgen import Load, closed_loop, open_loop, run_bounded
+
+VOCAB_SIZE = 8000
+PROMPT_MEAN, OUTPUT_MEAN = 256, 60
+LONG_PROMPT, LONG_ANSWER = 2000, 16
+LONG_EVERY_SECONDS = 1.0
+DRAIN_SECONDS = 60.0
+REQUESTS_PER_SECOND = 64
+"""More than any server here completes of this model on two cores; a load that runs out of requests fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A closed loop; with ``long_prompts`` a long prompt arrives every second meanwhile."""
+
+    clients: int
+    long_prompts: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.clients} clients, long prompts" if self.long_prompts else f"{self.clients} clients"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Readings of ``perf_counter``."""
+
+    begin: float
+    end: float
+
+    def __contains__(self, time: float) -> bool:
+        return self.begin <= time < self.end
+
+
+def measure(base_url: str, usage: str, cell: Cell, *, warmup: float, seconds: float, seed: int) -> dict[str, Any]:
+    """Figures of one cell, ready for JSON. ``warmup``, ``seconds``: of the load, before and in the window."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_measure(base_url, usage, cell, warmup, seconds, seed))
+
+
+async def _measure(base_url: str, usage: str, cell: Cell, warmup: float, seconds: float, seed: int) -> dict[str, Any]:
+    requests = _planner(usage, seed, PROMPT_MEAN, OUTPUT_MEAN).requests(round(REQUESTS_PER_SECOND * (warmup + seconds)))
+    long = _planner(usage, seed + 1, LONG_PROMPT, LONG_ANSWER, std_share=0.0).requests(ceil(warmup + seconds))
+    async with CompletionsClient(base_url) as client:
+        load, long_load = Load(client, DRAIN_SECONDS), Load(client, DRAIN_SECONDS)
+        begin = perf_counter()
+        window = Window(begin + warmup, begin + warmup + seconds)
+        work = closed_loop(load, _until(window.end, requests), stagger(seed, cell.clients, 0.01))
+        cpu = process_time()
+        if cell.long_prompts:
+            arrivals = [LONG_EVERY_SECONDS * i for i in range(len(long))]
+            async with asyncio.TaskGroup() as both:
+                limit = window.end - perf_counter()
+                # Long prompts can come faster than they are done, so what is left of them is not waited for.
+                both.create_task(run_bounded(open_loop(long_load, long, arrivals), limit, asyncio.Event()))
+                both.create_task(run_bounded(work, limit + DRAIN_SECONDS, asyncio.Event()))
+        else:
+            await run_bounded(work, warmup + seconds + DRAIN_SECONDS, asyncio.Event())
+        share = (process_time() - cpu) / (perf_counter() - begin)
+    figures = {**window_figures(load.records, window), "client_cpu_share": share}
+    if cell.long_prompts:
+        figures["long"] = window_figures(long_load.records, window)
+    return figures
+
+
+def _planner(usage: str, seed: int, prompt: int, output: int, std_share: float = STD_SHARE) -> Planner:
+    fields = request_fields(SERVED_NAME, usage=usage, ignore_eos=True, temperature=0.0, top_p=1.0)
+    lengths = Lengths(
+        prompt_mean=prompt, prompt_max=2 * prompt, output_mean=output, output_max=2 * output, std_share=std_share
+    )
+    return Planner(lengths, IdPrompts(VOCAB_SIZE, 0, seed), 0, fields, seed)
+
+
+def _until(end: float, requests: Iterable[PlannedRequest]) -> Iterator[PlannedRequest]:
+    for request in requests:
+        if perf_counter() >= end:
+            return
+        yield request
+    raise RuntimeError("the load ran out of requests: the server is faster than REQUESTS_PER_SECOND")
+
+
+def window_figures(records: Sequence[RequestRecord], window: Window) -> dict[str, Any]:
+    """Rates count what arrived in the window; TTFT is of requests that started in it, inter-token times of tokens that
+    arrived in it. ``wrong_lengths``: completed requests whose answers had more or fewer tokens than were asked for."""
+    started = [record for record in records if record.start in window]
+    completed = [record for record in records if record.outcome == "completed"]
+    failed = [record for record in records if record.outcome == "failed"]
+    seconds = window.end - window.begin
+    return {
+        "requests_per_s": sum(record.end in window for record in completed) / seconds,
+        "output_tokens_per_s": sum(tokens for r in records for time, tokens in r.arrivals if time in window) / seconds,
+        "prompt_tokens_per_s": sum(r.prompt_tokens for r in records if r.start + r.first_token_time in window)
+        / seconds,
+        "ttft_s": spread(record.first_token_time for record in started),
+        "inter_token_s": spread(gap for record in records for gap in gaps(record, window)),
+        "completed": len(completed),
+        "cut": len(records) - len(completed) - len(failed),
+        "failed": len(failed),
+        "reasons": sorted({record.reason for record in failed})[:3],
+        "wrong_lengths": sum(record.output_tokens != record.max_tokens for record in completed),
+    }
+
+
+def gaps(record: RequestRecord, window: Window) -> list[float]:
+    """Seconds of each token after the first that arrived in the window; k tokens of one arrival share the gap."""
+    times = []
+    for (before, _), (time, tokens) in pairwise(record.arrivals):
+        if time in window:
+            times += [(time - before) / tokens] * tokens
+    return times

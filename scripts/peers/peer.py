@@ -1,0 +1,108 @@
+"""Where a comparison keeps what it makes, what a peer is, and how one is started."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+ROOT = Path(__file__).resolve().parents[2]
+DTYPES = ("bfloat16", "float32")
+MAX_MODEL_LEN = 4096
+MAX_NUM_SEQS = 32
+"""Of every peer that takes such a limit: more than any load here has at once, but for one that falls behind."""
+KV_CACHE_GIB = 4
+SERVED_NAME = "model"
+
+
+class PeerError(Exception):
+    """A peer cannot be made, started or measured; the message says which command and what it printed last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A directory of environments, weights and logs, used again by the next comparison."""
+
+    work_dir: Path
+    threads: int
+
+    @property
+    def cores(self) -> list[int]:
+        """Those that every server may use, as many as threads."""
+        return sorted(os.sched_getaffinity(0))[: self.threads]
+
+    def checkpoint(self, dtype: str) -> Path:
+        """The Hugging Face directory that all peers compute, in ``dtype``; made on the first call."""
+        directory = self.work_dir / "models" / dtype
+        if not (directory / "model.safetensors").exists():
+            script = ROOT / "scripts" / "make_random_model.py"
+            flags = ["--dtype", dtype, "--max-position", str(MAX_MODEL_LEN), str(directory)]
+            run_logged([sys.executable, str(script), *flags], self.log(f"checkpoint-{dtype}"))
+        return directory
+
+    def converted(self, peer: str, dtype: str) -> Path:
+        """Where a peer keeps the same weights in a format of its own."""
+        return self.work_dir / "converted" / peer / dtype
+
+    def log(self, name: str) -> Path:
+        path = self.work_dir / "logs" / f"{name}.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A server's command; ``env`` is added to the environment."""
+
+    command: list[str]
+    env: dict[str, str] = field(default_factory=dict)
+
+
+class Peer(Protocol):
+    """A server under comparison, answering POST /v1/completions with prompts of token ids."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def usage(self) -> str:
+        """Token counts that its streams can have: continuous, final or none, as ``jaxgen benchmark --usage``."""
+        ...
+
+    @property
+    def note(self) -> str:
+        """How it is run, for the page."""
+        ...
+
+    def prepare(self, site: Site, dtype: str) -> None:
+        """Make the environment and the weights, or find them made. Raises PeerError."""
+        ...
+
+    def versions(self, site: Site) -> dict[str, str]:
+        """Of what is measured, after ``prepare``."""
+        ...
+
+    def launch(self, site: Site, dtype: str, port: int) -> Launch: ...
+
+    def tokens(self, answer: dict[str, Any]) -> list[int]:
+        """Ids of the tokens of an answer to a request with ``return_token_ids`` and no stream."""
+        ...
+
+
+def token_ids(answer: dict[str, Any]) -> list[int]:
+    """As jaxgen and vLLM give them."""
+    ids: list[int] = answer["choices"][0]["token_ids"]
+    return ids
+
+
+def run_logged(command: list[str], log: Path, env: dict[str, str] | None = None, cwd: Path | None = None) -> None:
+    """Run to the end with all output in ``log``. Raises PeerError with the last of it."""
+    with log.open("a") as file:
+        done = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, env=env, cwd=cwd, check=False)
+    if done.returncode != 0:
+        raise PeerError(f"{' '.join(command)} ended with {done.returncode}:\n{last_lines(log)}")
+
+
+def last_lines(log: Path, count: int = 12) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-count:])

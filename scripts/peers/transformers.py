@@ -1,0 +1,47 @@
+"""transformers: ``generate`` with static batches, and its continuous batching, behind scripts/peers/token_server.py.
+
+``transformers serve`` has no prompts of token ids and no way to ignore EOS.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from scripts.peers.environment import TORCH, Environment
+from scripts.peers.peer import MAX_NUM_SEQS, Launch, Site, token_ids
+
+ENVIRONMENT = Environment("transformers", ((TORCH,), ("transformers==5.19.0", "accelerate==1.15.0", "psutil==7.2.2")))
+CACHE_TOKENS = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Transformers:
+    """``batching``: static or continuous."""
+
+    name: str
+    note: str
+    batching: str
+    usage: str = "continuous"
+
+    def prepare(self, site: Site, dtype: str) -> None:
+        ENVIRONMENT.make(site)
+        site.checkpoint(dtype)
+
+    def versions(self, site: Site) -> dict[str, str]:
+        return ENVIRONMENT.versions(site, ("transformers", "torch"))
+
+    def launch(self, site: Site, dtype: str, port: int) -> Launch:
+        settings = {
+            "model": str(site.checkpoint(dtype)),
+            "port": port,
+            "dtype": dtype,
+            "batching": self.batching,
+            "threads": site.threads,
+            "max_num_seqs": MAX_NUM_SEQS,
+            "cache_tokens": CACHE_TOKENS,
+        }
+        command = [str(ENVIRONMENT.python(site)), "-m", "scripts.peers.transformers_server", json.dumps(settings)]
+        return Launch(command, {"HF_HUB_OFFLINE": "1"})
+
+    def tokens(self, answer: dict[str, Any]) -> list[int]:
+        return token_ids(answer)

@@ -1,0 +1,18 @@
+"""Serve loads in virtual time: the server's own scheduler, a model of what steps cost, and no device.
+
+    .venv/bin/python scripts/simulate.py                           FastGen's benchmark: docs/simulation.md and its plot
+    .venv/bin/python scripts/simulate.py --trace FILE              a trace, its figures as JSON
+    .venv/bin/python scripts/simulate.py --check                   against live runs on this machine
+
+docs/simulation.md says what is simulated and what came of it.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from scripts.simulation.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__))

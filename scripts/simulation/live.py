@@ -1,0 +1,115 @@
+"""An engine in this process under the same loads, in real time; what its steps took is kept."""
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Literal
+
+from jaxgen.assemble import compile_to_fit, find_parts
+from jaxgen.compilation_cache import persistent_compilation
+from jaxgen.config import DType, EngineOptions
+from jaxgen.engine import Engine, _InFlight
+from jaxgen.request import RequestRefusedError
+from jaxgen.step_cost import StepSample
+from jaxgen.step_plan import StepPlan
+from scripts.simulation.load import Due, Load
+from scripts.simulation.record import Recorder
+
+FIRST_ID = 4
+"""Ids below are special tokens in most vocabularies."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """What a step computed and took, by the wide or the narrow program."""
+
+    sample: StepSample
+    narrow: bool
+
+
+class MeasuredEngine(Engine):
+    """Keeps what each step took, from when it was dispatched, or the one before it read if that was later, until it
+    was read."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.measured: list[MeasuredStep] = []
+
+    @property
+    def has_narrow(self) -> bool:
+        """Whether steps of decodes only run a program of their own."""
+        return self._device.uses_narrow(StepPlan(()))
+
+    def _count(self, step: _InFlight, began: float, ended: float) -> None:
+        super()._count(step, began, ended)
+        sample = StepSample(step.plan.num_tokens, step.plan.num_positions, ended - began)
+        self.measured.append(MeasuredStep(sample, self._device.uses_narrow(step.plan)))
+
+
+@contextmanager
+def measured_engine(model: str | None, dtype: DType | Literal["auto"]) -> Iterator[MeasuredEngine]:
+    """Loaded and compiled as ``serve`` does by default; ``model`` None: the embedded one."""
+    parts = find_parts(model, dtype=dtype)
+    options = EngineOptions(seed=0)
+    config = parts.resolve(options)
+    with persistent_compilation(parts.caches.compiled):
+        kernels, params = parts.load(block_size=config.cache.block_size, progress=False)
+        config, compiled = compile_to_fit(options, parts.model, config, kernels, parts.memory, parts.params_bytes)
+        yield MeasuredEngine(parts.model, config, params, frozenset(), compiled=compiled)
+
+
+class LiveRun:
+    """One load. The engine's caller is in this thread, so nothing but the engine takes time."""
+
+    def __init__(self, engine: MeasuredEngine, load: Load, seed: int) -> None:
+        """``seed``: of the prompts' tokens; with another no prefix is found cached."""
+        self.recorder = Recorder()
+        self._engine = engine
+        self._load = load
+        self._random = random.Random(seed)
+        self._began = 0.0
+
+    def run(self) -> Recorder:
+        self._began = time.perf_counter()
+        while self._step():
+            pass
+        return self.recorder
+
+    def _step(self) -> bool:
+        """False: nothing is left to do."""
+        for due in self._load.take(self._now()):
+            self._send(due)
+        if self._engine.has_work:
+            self._advance()
+        elif self._load.next_due < inf:
+            time.sleep(max(0.0, self._load.next_due - self._now()))
+        else:
+            return False
+        return True
+
+    def _send(self, due: Due) -> None:
+        prompt = self._random.choices(range(FIRST_ID, self._engine.model.vocab_size), k=due.request.prompt_tokens)
+        request_id = self.recorder.begin(due)
+        try:
+            self._engine.add(due.request.to_request(request_id, tuple(prompt)))
+        except RequestRefusedError as error:
+            self.recorder.refuse(request_id, self._now(), error)
+            self._load.ended(self._now())
+
+    def _advance(self) -> None:
+        events = self._engine.step()
+        now = self._now()
+        for event in events:
+            if event.error is not None:
+                raise RuntimeError(event.error)
+            if event.token is not None:
+                self.recorder.token(event.request_id, now)
+            if event.finish_reason is not None:
+                self.recorder.end(event.request_id, now)
+                self._load.ended(now)
+
+    def _now(self) -> float:
+        return time.perf_counter() - self._began

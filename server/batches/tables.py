@@ -1,0 +1,108 @@
+"""The database of files and batches: its tables, and their rows as the API's objects."""
+
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from server.errors import ApiError
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS files (
+    number INTEGER PRIMARY KEY, id TEXT UNIQUE, owner TEXT, purpose TEXT, filename TEXT, bytes INTEGER, created INTEGER
+);
+CREATE TABLE IF NOT EXISTS batches (
+    number INTEGER PRIMARY KEY, id TEXT UNIQUE, owner TEXT, status TEXT, input TEXT, fields TEXT,
+    total INTEGER DEFAULT 0, completed INTEGER DEFAULT 0, failed INTEGER DEFAULT 0
+);
+CREATE TABLE IF NOT EXISTS results (
+    batch TEXT, line INTEGER, ok INTEGER, text TEXT, PRIMARY KEY (batch, line)
+) WITHOUT ROWID;
+"""
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """The database, made if there is none, with rows by name. Raises sqlite3.Error."""
+    db = sqlite3.connect(path, check_same_thread=False)
+    db.row_factory = sqlite3.Row
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("PRAGMA synchronous=NORMAL")
+    db.executescript(_SCHEMA)
+    return db
+
+
+def new_id(kind: str) -> str:
+    return f"{kind}-{uuid4().hex}" if kind == "file" else f"{kind}_{uuid4().hex}"
+
+
+def list_page(
+    db: sqlite3.Connection,
+    table: str,
+    owner: str,
+    as_json: Callable[[sqlite3.Row], dict[str, Any]],
+    *,
+    where: str = "",
+    values: tuple[Any, ...] = (),
+    after: str | None,
+    limit: int,
+    newest_first: bool,
+) -> dict[str, Any]:
+    """An owner's rows, of those the ones that ``where`` (a further condition, with ``values``) allows: ``limit`` from
+    behind the id ``after``. Raises ApiError 400 for an unknown ``after``."""
+    if after is not None:
+        row = db.execute(f"SELECT number FROM {table} WHERE id = ? AND owner = ?", (after, owner)).fetchone()
+        if row is None:
+            raise ApiError(400, f"after: no such id: {after[:100]!r}.", param="after")
+        where += f" AND number {'<' if newest_first else '>'} ?"
+        values = (*values, row["number"])
+    order = "DESC" if newest_first else "ASC"
+    query = f"SELECT * FROM {table} WHERE owner = ? {where} ORDER BY number {order} LIMIT ?"
+    rows = db.execute(query, (owner, *values, limit + 1)).fetchall()
+    data = [as_json(row) for row in rows[:limit]]
+    ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
+    return {"object": "list", "data": data, **ends, "has_more": len(rows) > limit}
+
+
+def file_json(row: sqlite3.Row) -> dict[str, Any]:
+    return {
+        "id": row["id"],
+        "object": "file",
+        "bytes": row["bytes"],
+        "created_at": row["created"],
+        "filename": row["filename"],
+        "purpose": row["purpose"],
+        "status": "processed",
+    }
+
+
+_BATCH_FIELDS = (
+    "endpoint",
+    "metadata",
+    "errors",
+    "output_file_id",
+    "error_file_id",
+    "created_at",
+    "in_progress_at",
+    "expires_at",
+    "finalizing_at",
+    "completed_at",
+    "failed_at",
+    "expired_at",
+    "cancelling_at",
+    "cancelled_at",
+)
+
+
+def batch_json(row: sqlite3.Row) -> dict[str, Any]:
+    fields = json.loads(row["fields"])
+    return {
+        "id": row["id"],
+        "object": "batch",
+        "input_file_id": row["input"],
+        "completion_window": "24h",
+        "status": row["status"],
+        **{name: fields.get(name) for name in _BATCH_FIELDS},
+        "request_counts": {name: row[name] for name in ("total", "completed", "failed")},
+    }

@@ -1,0 +1,186 @@
+"""Promises kept and broken under load, on a clock that follows the pace."""
+
+from typing import Any
+
+import pytest
+
+from jaxgen.pace import Pace
+from jaxgen.service import PATIENCE, ServiceClass
+from jaxgen.step_cost import StepCost
+from tests.service_world import VirtualServer, Watched, promised
+
+PACE = Pace(128, StepCost(base=0.010, per_token=0.0005, per_position=1e-7))
+"""A full step takes 74 ms: 1,730 tokens a second."""
+TALK = ServiceClass(name="talk", first_token_seconds=0.5, inter_token_seconds=0.040)
+NOTHING = ServiceClass()
+
+
+def flooded(service: ServiceClass, *, prompts: int = 40, rows: int = 16) -> list[Watched]:
+    """Short requests of a class, one each half second, beside more long prompts than can be served."""
+    server = VirtualServer(PACE, rows=rows)
+    for _ in range(prompts):
+        server.add(2000, 20)
+    watched = []
+    for index in range(20):
+        server.run_until(1.0 + index / 2)
+        watched.append(server.add(60, 20, service=service))
+    server.run_until(100.0)
+    return watched
+
+
+@pytest.mark.parametrize("rows", [4, 16])
+def test_under_a_flood_of_long_prompts_promises_are_kept(rows: int) -> None:
+    """With few rows, too, of which long prompts hold all when the first one comes."""
+    watched = flooded(TALK, rows=rows)
+    assert max(one.first_token for one in watched) <= 0.5
+    assert max(one.longest_gap for one in watched) <= 0.040
+
+
+def test_without_a_promise_the_flood_comes_first() -> None:
+    watched = flooded(NOTHING)
+    assert min(one.first_token for one in watched) > 1.0
+    assert max(one.longest_gap for one in watched) > 0.060
+
+
+def test_a_first_token_in_time_leaves_steps_as_long_as_they_are() -> None:
+    watched = flooded(promised("soon", 0.5))
+    assert max(one.first_token for one in watched) <= 0.5
+    assert max(one.longest_gap for one in watched) > 0.060
+
+
+def test_patience_brings_each_of_those_without_a_promise_on_and_breaks_no_more_than_it_must() -> None:
+    """More promised work than can be served: of the others one begins in a minute, and one in three minutes, but not
+    all at once."""
+    server = VirtualServer(PACE, rows=4)
+    late = promised("late", 1.0, serve_late=True)
+    others = [server.add(500, 2) for _ in range(12)]
+    while server.now < 3.5 * PATIENCE:
+        while server.scheduler.num_waiting < 40:
+            server.add(200, 2, service=late)
+        server.step()
+    began = [one.tokens[0] for one in others if one.tokens]
+    assert len(began) == 3
+    for count, seconds in enumerate(began, start=1):
+        assert count * PATIENCE <= seconds <= count * PATIENCE + 10.0
+
+
+def test_a_backlog_whose_patience_ended_is_not_before_promises() -> None:
+    server = VirtualServer(PACE)
+    for _ in range(120):
+        server.add(2000, 4)
+    server.run_until(PATIENCE + 5.0)
+    watched = []
+    for index in range(30):
+        server.run_until(PATIENCE + 5.0 + index / 2)
+        watched.append(server.try_to_add(60, 10, service=promised("soon", 0.5)))
+    server.run_until(PATIENCE + 30.0)
+    kept = [one for one in watched if one is not None and one.first_token <= 0.5]
+    assert len(kept) >= 25  # all but those that come while the prompt of one is computed
+
+
+def test_promised_ones_all_get_through_although_urgent_ones_keep_coming() -> None:
+    server = VirtualServer(PACE, rows=4)
+    lax = server.add(800, 4, service=promised("lax", 20.0))
+    while not lax.tokens and server.now < 60.0:
+        server.try_to_add(200, 4, service=promised("strict", 0.5))
+        server.step()
+    assert lax.first_token <= 20.0
+
+
+def test_nobody_is_displaced_again_and_again() -> None:
+    """Those without promise that begin while none waits are displaced once by each that comes, and no more."""
+    server = VirtualServer(PACE, rows=2, num_blocks=80)
+    for _ in range(6):
+        server.add(300, 30)
+    for index in range(20):
+        server.run_until(float(index))
+        server.add(200, 10, service=promised("soon", 0.9, serve_late=True))
+    server.run_until(200.0)
+    assert not server.scheduler.has_work
+    assert server.scheduler.preemptions <= 20 + 2
+
+
+def test_a_target_that_cannot_be_kept_takes_nothing_from_others() -> None:
+    server = VirtualServer(PACE)
+    others = [server.add(100, 40) for _ in range(6)]
+    server.run_until(1.0)
+    server.add(50, 400, service=promised("vain", None, inter_token_seconds=0.002, serve_late=True))
+    more = server.add(100, 4)
+    server.run_until(3.0)
+    assert server.scheduler.preemptions == 0
+    assert all(one.tokens for one in (*others, more))
+
+
+def test_a_long_prompt_far_on_is_computed_beside_promised_decodes() -> None:
+    """A token after 4,000 others costs more than the time that is left, which would do for 20 of the first ones."""
+    server = VirtualServer(Pace(64, StepCost(base=0.010, per_token=0.0005, per_position=3e-6)), longest=10_000)
+    server.add(4, 9_000, service=promised("talk", None, inter_token_seconds=0.025))
+    long = server.add(8_000, 1)
+    for _ in range(600):
+        server.step()
+    assert long.tokens
+
+
+def test_those_without_a_promise_run_as_far_as_promises_allow() -> None:
+    """Steps of 6 decodes take 13 ms and a little, 90 % of what is promised; more wait."""
+    server = VirtualServer(PACE)
+    server.add(4, 1000, service=promised("steady", None, inter_token_seconds=0.0148))
+    for _ in range(12):
+        server.add(4, 1000)
+    for _ in range(50):
+        server.step()
+    assert (server.scheduler.num_running, server.scheduler.num_waiting) == (6, 7)
+
+
+def test_no_more_are_displaced_than_make_room() -> None:
+    server = VirtualServer(PACE, rows=4)
+    for _ in range(6):
+        server.add(200, 1000)
+    server.run_until(2.0)
+    for _ in range(2):
+        server.add(20, 4, service=promised())
+    server.step()
+    assert server.scheduler.preemptions == 2
+
+
+@pytest.mark.parametrize("fields", [{}, {"inter_token_seconds": 0.050}])
+def test_of_too_many_requests_those_accepted_are_in_time(fields: dict[str, Any]) -> None:
+    """Twice as many as can be served: enough are taken to keep the server at work, and these are served in time."""
+    server = VirtualServer(PACE, rows=8)
+    service = promised("strict", 1.5, **fields)
+    found = []
+    for index in range(120):
+        server.run_until(index * 0.08)
+        found.append(server.try_to_add(250, 6, service=service))
+    server.run_until(60.0)
+    accepted = [one for one in found if one is not None]
+    assert 30 <= len(accepted) <= 90
+    assert max(one.first_token for one in accepted) <= 1.5
+    if fields:
+        assert max(one.longest_gap for one in accepted) <= 0.050
+
+
+def test_of_two_tenants_the_one_that_floods_is_refused_before_it_is_late() -> None:
+    """A promise to a tenant that is ahead of its share is made with the other's share in mind."""
+    server = VirtualServer(PACE, rows=8)
+    for _ in range(60):
+        server.add(600, 4, tenant="steady")
+    found = []
+    for index in range(100):
+        server.run_until(index * 0.1)
+        found.append(server.try_to_add(250, 4, tenant="flood", service=promised("strict", 2.0)))
+    server.run_until(60.0)
+    accepted = [one for one in found if one is not None]
+    assert len(accepted) >= 15
+    assert max(one.first_token for one in accepted) <= 2.0
+
+
+def test_a_prompt_without_a_promise_gives_its_row_up_before_it_is_computed() -> None:
+    server = VirtualServer(PACE, rows=1)
+    long = server.add(2000, 4)
+    server.step()
+    one = server.add(20, 4, service=promised())
+    server.step()
+    assert one.tokens
+    server.run_until(60.0)
+    assert len(long.tokens) == 4

@@ -1,0 +1,95 @@
+"""Step costs found from steps."""
+
+from math import inf
+
+import numpy as np
+import pytest
+
+from jaxgen.step_cost import MEMORY, CostMeter, StepCost, StepSample, fit
+
+TRUE = StepCost(base=0.004, per_token=2e-4, per_position=3e-8)
+
+
+def _samples(cost: StepCost, count: int, *, noise: float = 0.0, seed: int = 0) -> list[StepSample]:
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(count):
+        tokens = int(rng.integers(1, 257))
+        positions = tokens * int(rng.integers(0, 4000))
+        found.append(StepSample(tokens, positions, cost.seconds(tokens, positions) * (1 + noise * rng.normal())))
+    return found
+
+
+def test_a_fit_finds_what_made_the_samples() -> None:
+    cost = fit(_samples(TRUE, 50))
+    assert cost.base == pytest.approx(TRUE.base, rel=1e-6)
+    assert cost.per_token == pytest.approx(TRUE.per_token, rel=1e-6)
+    assert cost.per_position == pytest.approx(TRUE.per_position, rel=1e-6)
+
+
+def test_a_fit_is_near_through_noise() -> None:
+    cost = fit(_samples(TRUE, 2000, noise=0.1))
+    for tokens, positions in ((1, 0), (64, 64 * 300), (256, 256 * 2000)):
+        assert cost.seconds(tokens, positions) == pytest.approx(TRUE.seconds(tokens, positions), rel=0.03)
+
+
+def test_no_part_is_negative() -> None:
+    """The line through these points has a negative start."""
+    cost = fit([StepSample(10, 0, 0.001), StepSample(100, 0, 0.020)])
+    assert cost.base == 0.0
+    assert cost.per_token > 0.0
+
+
+def test_steps_that_are_all_alike_are_predicted_all_the_same() -> None:
+    cost = fit([StepSample(64, 1000, 0.02)] * 5)
+    assert cost.seconds(64, 1000) == pytest.approx(0.02)
+    assert 0.0 < cost.seconds(32, 1000) <= 0.02
+
+
+def test_a_fit_wants_a_sample() -> None:
+    with pytest.raises(ValueError, match="one at least"):
+        fit([])
+
+
+def test_steps_that_seem_short_after_some_that_seem_long_do_not_count_for_more() -> None:
+    """Of 20 ms and 1 ms a token; every fourth step's end is seen 90 % of a step late."""
+    cost, rng = StepCost(base=0.020, per_token=0.001), np.random.default_rng(1)
+    samples, late = [], 0.0
+    for step in range(2000):
+        tokens = int(rng.integers(1, 65))
+        seconds = cost.seconds(tokens)
+        now_late = 0.9 * seconds if step % 4 == 0 else 0.0
+        samples.append(StepSample(tokens, 0, max(seconds + now_late - late, 1e-4)))
+        late = now_late
+    meter = CostMeter(_samples(cost, 20))
+    for sample in samples:
+        meter.observe(sample)
+    for found in (fit(samples), meter.cost):
+        for tokens in (1, 32, 64):
+            assert found.seconds(tokens) == pytest.approx(cost.seconds(tokens), rel=0.1)
+
+
+def test_a_meter_follows_a_machine_that_becomes_slower() -> None:
+    meter = CostMeter(_samples(TRUE, 20))
+    slow = StepCost(TRUE.base * 2, TRUE.per_token * 2, TRUE.per_position * 2)
+    for sample in _samples(slow, 3 * MEMORY):
+        meter.observe(sample)
+    assert meter.cost.seconds(128, 128 * 500) == pytest.approx(slow.seconds(128, 128 * 500), rel=0.1)
+
+
+def test_a_meter_keeps_what_no_step_shows_any_more() -> None:
+    """Thousands of like decodes do not make it forget what prompts cost."""
+    meter = CostMeter(_samples(TRUE, 20))
+    for _ in range(4 * MEMORY):
+        meter.observe(StepSample(8, 8 * 300, TRUE.seconds(8, 8 * 300)))
+    assert meter.cost.seconds(256) == pytest.approx(TRUE.seconds(256), rel=0.02)
+
+
+def test_tokens_within_a_time() -> None:
+    cost = StepCost(base=0.01, per_token=0.001, per_position=1e-6, floor=0.02)
+    assert cost.seconds(1) == 0.02
+    assert cost.tokens_within(0.05) == pytest.approx(40)
+    assert cost.tokens_within(0.05, 10_000) == pytest.approx(30)
+    assert cost.tokens_within(0.015) < 0
+    assert StepCost(base=0.01).tokens_within(0.02) == inf
+    assert StepCost(base=0.01).tokens_within(0.005) < 0
