@@ -106,7 +106,12 @@ def _planner(args: Any, model: str, num_requests: int) -> Planner:
         output_max=args.output_max,
     )
     fields = request_fields(
-        model, usage=args.usage, ignore_eos=args.ignore_eos, temperature=args.temperature, top_p=args.top_p
+        model,
+        usage=args.usage,
+        ignore_eos=args.ignore_eos,
+        temperature=args.temperature,
+        top_p=args.top_p,
+        service_tier=args.service_tier,
     )
     return Planner(lengths, _prompts(args, num_requests), args.shared_prefix, fields, args.seed)
 

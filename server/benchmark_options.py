@@ -107,6 +107,7 @@ def _add_requests(group: Any) -> None:
         default=True,
         help="ask for answers of exactly the drawn length; not every server knows the field",
     )
+    group.add_argument("--service-tier", help="class of service to ask for; not every server knows the field")
     group.add_argument("--seed", type=_whole(0), default=42, help="of lengths, prompts and arrivals")
 
 

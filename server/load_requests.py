@@ -126,9 +126,11 @@ def poisson_arrivals(seed: int, rate: float, num: int) -> list[float]:
     return np.cumsum(np.random.default_rng([seed, 4]).exponential(1.0 / rate, num)).tolist()
 
 
-def request_fields(model: str, *, usage: str, ignore_eos: bool, temperature: float, top_p: float) -> dict[str, Any]:
-    """What the bodies share. ``usage``: continuous, final or none. ``ignore_eos`` is sent only when true, and
-    ``continuous_usage_stats`` only when asked for: not every server knows them."""
+def request_fields(
+    model: str, *, usage: str, ignore_eos: bool, temperature: float, top_p: float, service_tier: str | None = None
+) -> dict[str, Any]:
+    """What the bodies share. ``usage``: continuous, final or none. ``ignore_eos`` is sent only when true,
+    ``continuous_usage_stats`` and ``service_tier`` only when asked for: not every server knows them."""
     fields: dict[str, Any] = {"model": model, "stream": True, "temperature": temperature, "top_p": top_p}
     if usage != "none":
         fields["stream_options"] = {"include_usage": True}
@@ -136,4 +138,6 @@ def request_fields(model: str, *, usage: str, ignore_eos: bool, temperature: flo
         fields["stream_options"]["continuous_usage_stats"] = True
     if ignore_eos:
         fields["ignore_eos"] = True
+    if service_tier is not None:
+        fields["service_tier"] = service_tier
     return fields

@@ -11,6 +11,7 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from jaxgen.request import Request
+from jaxgen.service import ServiceClass
 from server.benchmark import main
 from server.config import ServerConfig
 from tests.benchmark_runs import SMALL, last_run, measure, served
@@ -28,6 +29,17 @@ def test_servers_that_say_less(tmp_path: Path, usage: str, counted: str) -> None
     tokens = sum(request.params.max_tokens for request in engine.requests)
     # The server may put several tokens into one chunk, and then only usage knows.
     assert point["output_tokens"] == tokens if usage == "final" else 4 <= point["output_tokens"] <= tokens
+
+
+def test_requests_name_the_class_that_is_asked_for(tmp_path: Path) -> None:
+    engine = fake_engine()
+    classes = (ServiceClass(name="priority", first_token_seconds=9.0),)
+    with served(engine, ServerConfig(service_classes=classes)) as url:
+        flags = ["--base-url", url, "--output", str(tmp_path / "o"), "--clients", "1", "--requests", "2", *SMALL]
+        assert main([*flags, "--service-tier", "priority"]) == 0
+        assert main(flags) == 0
+    assert [request.service.name for request in engine.requests] == ["priority"] * 3 + ["default"] * 3
+    assert last_run(tmp_path / "o")["settings"]["service_tier"] is None
 
 
 def test_plot(tmp_path: Path) -> None:
