@@ -12,6 +12,8 @@ from jaxgen.device_info import DeviceInfo
 from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
 from pallas_kernels.cpu.build import Recipe, UnavailableError
 from pallas_kernels.cpu.library import DTYPES, Library, load
+from pallas_kernels.gated_silu import gated_silu_ref
+from pallas_kernels.norms import layer_norm_ref, rms_norm_ref
 from pallas_kernels.packed_product import pack, rows
 from pallas_kernels.partial_recompute import partial_recompute_ref
 from pallas_kernels.proof import prove_cache_kernels, prove_copies
@@ -43,6 +45,9 @@ class Kernels:
     """What ``ragged_paged_attention`` takes as ``plan``, the same in every layer; None: it takes none."""
     packed: PackedProduct | None = None
     """None: XLA's own products, of weights as they are."""
+    rms_norm: Kernel = rms_norm_ref
+    layer_norm: Kernel = layer_norm_ref
+    gated_silu: Kernel = gated_silu_ref
     gather_blocks: Kernel = gather_blocks_ref
     scatter_blocks: Kernel = scatter_blocks_ref
     partial_recompute: Kernel | None = None
@@ -72,7 +77,15 @@ def reference(device: DeviceInfo) -> Kernels:
 def native(library: Library) -> Kernels:
     """Those of a library for this machine's processor."""
     product = PackedProduct(pack, library.packed_product, rows)
-    return Kernels("native", library.ragged_paged_attention, library.write_kv, packed=product)
+    return Kernels(
+        "native",
+        library.ragged_paged_attention,
+        library.write_kv,
+        packed=product,
+        rms_norm=library.rms_norm,
+        layer_norm=library.layer_norm,
+        gated_silu=library.gated_silu,
+    )
 
 
 def native_dtypes(device: DeviceInfo) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ MEMORY = 500
 KNOWN_WEIGHT = 16.0
 """What a meter was told at first weighs as so many steps, always, so that it never forgets what no step shows now."""
 FIT_TURNS = 8
-REFIT_STEPS = 16
+REFIT_STEPS = 32
 """Steps between two fits of a meter."""
 
 
@@ -105,32 +105,46 @@ def _normal(samples: Iterable[StepSample], cost: StepCost) -> "_Normal":
 
 
 class _Normal:
-    """The normal equations of relative errors."""
+    """The normal equations of relative errors, as plain numbers: a step adds to them while the next one waits."""
+
+    __slots__ = ("matrix", "vector")
 
     def __init__(self) -> None:
-        self.matrix: npt.NDArray[np.float64] = np.zeros((3, 3))
-        self.vector: npt.NDArray[np.float64] = np.zeros(3)
+        self.matrix = [0.0] * 6
+        """The upper half of a symmetric one, by rows."""
+        self.vector = [0.0] * 3
 
     def add(self, sample: StepSample, predicted: float) -> None:
-        row = np.array((1.0, sample.tokens, sample.positions)) / max(predicted, 1e-9)
-        self.matrix += row[:, None] * row
-        self.vector += row * (sample.seconds / max(predicted, 1e-9))
+        one = 1.0 / max(predicted, 1e-9)
+        tokens, positions, seconds = sample.tokens * one, sample.positions * one, sample.seconds * one
+        products = one * one, one * tokens, one * positions, tokens * tokens, tokens * positions, positions * positions
+        self.matrix = [before + product for before, product in zip(self.matrix, products, strict=True)]
+        wanted = one * seconds, tokens * seconds, positions * seconds
+        self.vector = [before + product for before, product in zip(self.vector, wanted, strict=True)]
 
     def scale(self, factor: float) -> None:
-        self.matrix *= factor
-        self.vector *= factor
+        self.matrix = [factor * value for value in self.matrix]
+        self.vector = [factor * value for value in self.vector]
 
     def __add__(self, other: "_Normal") -> "_Normal":
         both = _Normal()
-        both.matrix, both.vector = self.matrix + other.matrix, self.vector + other.vector
+        both.matrix = [a + b for a, b in zip(self.matrix, other.matrix, strict=True)]
+        both.vector = [a + b for a, b in zip(self.vector, other.vector, strict=True)]
         return both
+
+    def arrays(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """The whole matrix, [3, 3], and the vector, [3]."""
+        matrix = np.zeros((3, 3))
+        matrix[np.triu_indices(3)] = self.matrix
+        return matrix + np.triu(matrix, 1).T, np.array(self.vector)
 
 
 def _solve(normal: _Normal) -> StepCost:
     """Least squares with no negative part: of all choices of parts, seven, the best whose own solution has none."""
     best, best_error = (0.0, 0.0, 0.0), 0.0
-    scale = 1.0 / np.sqrt(np.maximum(np.diagonal(normal.matrix), 1e-30))
-    matrix, vector = normal.matrix * scale[:, None] * scale, normal.vector * scale
+    matrix, vector = normal.arrays()
+    scale = 1.0 / np.sqrt(np.maximum(np.diagonal(matrix), 1e-30))
+    matrix, vector = matrix * scale[:, None] * scale, vector * scale
     for size in (1, 2, 3):
         for parts in map(list, combinations(range(3), size)):
             # Where steps were all alike the parts cannot be told apart: then the smallest solution.

@@ -13,7 +13,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-PYTEST = (sys.executable, "-m", "pytest", "-q")
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal")
+"""Two at a time: most of a test is compiling, which one thread does; what is compiled has threads of its own."""
 
 
 @dataclass(frozen=True)

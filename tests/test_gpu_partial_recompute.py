@@ -13,6 +13,7 @@ import pytest
 from flax import nnx
 
 from jaxgen.config import CacheConfig, LlamaConfig, OPTConfig, RopeConfig
+from jaxgen.kernels import REFERENCE
 from jaxgen.kv_cache import init_cache
 from jaxgen.models.layers import rotary_angles
 from jaxgen.models.llama import Llama
@@ -174,8 +175,12 @@ def test_reference_equals_the_models_layer(config: LlamaConfig | OPTConfig) -> N
     batch = batch_of(tokens - 3, positions, slots, blocks)
     x = jax.random.normal(next(key), (tokens, 64))
     cache = init_cache(config, CacheConfig(8, blocks))
-    angles, norm = layer.angles(positions), layer.input_norm
-    _, want = layer.attn(x if norm is None else norm(x), cache, jnp.int32(1), batch, angles)
+    angles = layer.angles(positions)
+
+    def norm(x: jax.Array) -> Any:
+        return x if layer.input_norm is None else layer.input_norm(x, batch.num_tokens, REFERENCE)
+
+    _, want = layer.attn(norm(x), cache, jnp.int32(1), batch, angles)
     weights: Any = nnx.to_pure_dict(stacked)["attn"]["qkv"]
     recompute = partial(partial_recompute_ref, norm=norm)
     got = recompute(cache.data, jnp.int32(1), x, weights["weight"], weights.get("bias"), angles, slots)

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxgen.attention import attend
 from jaxgen.config import ModelConfig, RopeConfig
+from jaxgen.kernels import Kernels
 from jaxgen.kv_cache import KVCache
 from jaxgen.leaf import Leaf
 from jaxgen.packed_weight import PackedWeight
@@ -86,55 +87,31 @@ class Embedding(nnx.Module):
         return product(x, self.weight.get_value(), num_tokens)
 
 
-def row_mean(x: Float[Array, "*rows D"]) -> Float[Array, "*rows 1"]:
-    """The mean over the last axis, with the same bits for a row however many rows there are.
-
-    On a CPU XLA takes one of several ways to sum, by the size of the array, and each has an order of its own; so there
-    the order, pairs of halves, is part of the program.
-    """
-    return lax.platform_dependent(x, cpu=_sum_by_halves, default=_sum) / x.shape[-1]
-
-
-def _sum(x: Float[Array, "*rows D"]) -> Float[Array, "*rows 1"]:
-    return jnp.sum(x, axis=-1, keepdims=True)
-
-
-def _sum_by_halves(x: Float[Array, "*rows D"]) -> Float[Array, "*rows 1"]:
-    while (width := x.shape[-1]) > 1:
-        half = width // 2
-        sums = x[..., :half] + x[..., width - half :]
-        x = sums if width % 2 == 0 else jnp.concatenate([sums, x[..., half : half + 1]], axis=-1)
-    return x
-
-
 class RMSNorm(nnx.Module):
-    """x / rms(x) * weight, in float32 up to the product with the weight (as Llama does)."""
+    """x / rms(x) * weight."""
 
     def __init__(self, width: int, *, eps: float, dtype: str, stack: Shape = ()):
         self.weight = nnx.Param(jnp.ones((*stack, width), jnp.dtype(dtype)))
         self.eps = eps
 
-    def __call__(self, x: Float[Array, "T D"]) -> Float[Array, "T D"]:
-        wide = x.astype(jnp.float32)
-        scale = lax.rsqrt(row_mean(wide * wide) + self.eps)
-        return self.weight[...] * (wide * scale).astype(x.dtype)
+    def __call__(self, x: Float[Array, "T D"], num_tokens: Int[Leaf, ""], kernels: Kernels) -> Float[Array, "T D"]:
+        normed: Array = kernels.rms_norm(x, self.weight[...], num_tokens, eps=self.eps)
+        return normed
 
 
 class LayerNorm(nnx.Module):
-    """(x - mean) / std * weight + bias, in float32; without weight and bias if not ``affine``."""
+    """(x - mean) / std * weight + bias; without weight and bias if not ``affine``."""
 
     def __init__(self, width: int, *, affine: bool, dtype: str, stack: Shape = (), eps: float = 1e-5):
         self.weight = nnx.Param(jnp.ones((*stack, width), jnp.dtype(dtype))) if affine else None
         self.bias = nnx.Param(jnp.zeros((*stack, width), jnp.dtype(dtype))) if affine else None
         self.eps = eps
 
-    def __call__(self, x: Float[Array, "T D"]) -> Float[Array, "T D"]:
-        wide = x.astype(jnp.float32)
-        wide -= row_mean(wide)
-        wide *= lax.rsqrt(row_mean(wide * wide) + self.eps)
-        if self.weight is not None and self.bias is not None:
-            wide = wide * self.weight[...].astype(jnp.float32) + self.bias[...].astype(jnp.float32)
-        return wide.astype(x.dtype)
+    def __call__(self, x: Float[Array, "T D"], num_tokens: Int[Leaf, ""], kernels: Kernels) -> Float[Array, "T D"]:
+        weight = None if self.weight is None else self.weight[...]
+        bias = None if self.bias is None else self.bias[...]
+        normed: Array = kernels.layer_norm(x, weight, bias, num_tokens, eps=self.eps)
+        return normed
 
 
 def inverse_frequencies(config: RopeConfig, head_dim: int) -> Float[Array, "half"]:
@@ -219,7 +196,7 @@ class Layer(Protocol):
     def angles(self, positions: Int[Array, "T"]) -> Angles | None: ...
 
     @property
-    def input_norm(self) -> Callable[[jax.Array], jax.Array] | None: ...
+    def input_norm(self) -> RMSNorm | LayerNorm | None: ...
 
     def __call__(
         self, x: Float[Array, "T D"], cache: KVCache, index: Int[Array, ""], batch: StepBatch, angles: Angles | None
@@ -282,9 +259,13 @@ def project(
     depend on their number; else up to rounding. Slots are those of whole blocks, as for ``KVCache.write``; of tokens
     from ``num_tokens`` on they must be past the last.
     """
-    attn, norm, recompute = layer.attn, layer.input_norm, cache.kernels.partial_recompute
+    attn, recompute = layer.attn, cache.kernels.partial_recompute
+
+    def norm(x: Float[Array, "T E"]) -> Float[Array, "T E"]:
+        return x if layer.input_norm is None else layer.input_norm(x, num_tokens, cache.kernels)
+
     if recompute is None:
-        _, k, v = attn.projected(x if norm is None else norm(x), num_tokens, angles)
+        _, k, v = attn.projected(norm(x), num_tokens, angles)
         return cache.write(index, k, v, slots)
     weight, bias = attn.qkv.weight.get_value()[None], attn.qkv.bias
     biases = None if bias is None else bias[...][None]

@@ -5,12 +5,12 @@ Mistral differs only in ``sliding_window``, which attention takes from the confi
 
 from functools import partial
 
-import jax
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxgen.attention import plan_attention
 from jaxgen.config import LlamaConfig
+from jaxgen.kernels import REFERENCE, Kernels
 from jaxgen.kv_cache import KVCache
 from jaxgen.leaf import Leaf
 from jaxgen.models.layers import (
@@ -34,11 +34,9 @@ class GatedMLP(nnx.Module):
         self.gate_up = Linear(width, 2 * inner, bias=config.mlp_bias, dtype=config.dtype, rngs=rngs, stack=stack)
         self.down = Linear(inner, width, bias=config.mlp_bias, dtype=config.dtype, rngs=rngs, stack=stack)
 
-    def __call__(self, x: Float[Array, "T D"], num_tokens: Int[Leaf, ""]) -> Float[Array, "T D"]:
-        # XLA on CPU rounds every operation of a 16-bit activation on its own, which takes twice as long.
+    def __call__(self, x: Float[Array, "T D"], num_tokens: Int[Leaf, ""], kernels: Kernels) -> Float[Array, "T D"]:
         gate_up = self.gate_up.in_float32(x, num_tokens)
-        gate, up = gate_up[:, : gate_up.shape[1] // 2], gate_up[:, gate_up.shape[1] // 2 :]
-        return self.down((jax.nn.silu(gate) * up).astype(x.dtype), num_tokens)
+        return self.down(kernels.gated_silu(gate_up, num_tokens, dtype=x.dtype), num_tokens)
 
 
 class LlamaLayers(nnx.Module):
@@ -66,9 +64,10 @@ class LlamaLayers(nnx.Module):
         self, x: Float[Array, "T D"], cache: KVCache, index: Int[Array, ""], batch: StepBatch, angles: Angles | None
     ) -> tuple[Float[Array, "T D"], KVCache]:
         """The layer's output, and the cache with its K and V in layer ``index``."""
-        attended, cache = self.attn(self.attn_norm(x), cache, index, batch, angles)
+        num_tokens, kernels = batch.num_tokens, cache.kernels
+        attended, cache = self.attn(self.attn_norm(x, num_tokens, kernels), cache, index, batch, angles)
         x = x + attended
-        return x + self.mlp(self.mlp_norm(x), batch.num_tokens), cache
+        return x + self.mlp(self.mlp_norm(x, num_tokens, kernels), num_tokens, kernels), cache
 
 
 class Llama(nnx.Module):
@@ -94,8 +93,7 @@ class Llama(nnx.Module):
 
     def final(self, x: Float[Array, "T D"], batch: StepBatch) -> Float[Array, "T D"]:
         """Final hidden states, of what the last layer gives."""
-        del batch
-        return self.norm(x)
+        return self.norm(x, batch.num_tokens, REFERENCE)
 
     def logits(self, hidden: Float[Array, "n D"], num_rows: Int[Leaf, ""]) -> Float[Array, "n V"]:
         """Float32 logits of hidden states, of which the first ``num_rows`` are wanted."""

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxgen.attention import plan_attention
 from jaxgen.config import OPTConfig
+from jaxgen.kernels import REFERENCE
 from jaxgen.kv_cache import KVCache
 from jaxgen.leaf import Leaf
 from jaxgen.models.layers import Angles, Attention, Embedding, LayerNorm, Linear, Shape, scan_layers
@@ -63,13 +64,14 @@ class OPTLayers(nnx.Module):
         self, x: Float[Array, "T D"], cache: KVCache, index: Int[Array, ""], batch: StepBatch, angles: Angles | None
     ) -> tuple[Float[Array, "T D"], KVCache]:
         """The layer's output, and the cache with its K and V in layer ``index``."""
+        num_tokens, kernels = batch.num_tokens, cache.kernels
         if self.pre_norm:
-            attended, cache = self.attn(self.attn_norm(x), cache, index, batch, angles)
+            attended, cache = self.attn(self.attn_norm(x, num_tokens, kernels), cache, index, batch, angles)
             x = x + attended
-            return x + self.mlp(self.mlp_norm(x), batch.num_tokens), cache
+            return x + self.mlp(self.mlp_norm(x, num_tokens, kernels), num_tokens), cache
         attended, cache = self.attn(x, cache, index, batch, angles)
-        x = self.attn_norm(x + attended)
-        return self.mlp_norm(x + self.mlp(x, batch.num_tokens)), cache
+        x = self.attn_norm(x + attended, num_tokens, kernels)
+        return self.mlp_norm(x + self.mlp(x, num_tokens), num_tokens, kernels), cache
 
 
 class OPT(nnx.Module):
@@ -105,7 +107,7 @@ class OPT(nnx.Module):
     def final(self, x: Float[Array, "T D"], batch: StepBatch) -> Float[Array, "T E"]:
         """Final hidden states, of what the last layer gives."""
         if self.norm is not None:
-            x = self.norm(x)
+            x = self.norm(x, batch.num_tokens, REFERENCE)
         if self.project_out is not None:
             x = self.project_out(x, batch.num_tokens)
         return x

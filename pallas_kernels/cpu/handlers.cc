@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "attention.h"
+#include "elements.h"
 #include "packed_product.h"
 #include "parallel.h"
 #include "plan.h"
@@ -130,6 +131,80 @@ ffi::Error MultiplyPacked(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer
   return ffi::Error::Success();
 }
 
+// work(row) for the first num_tokens rows of `out`; the others are zeros.
+template <typename Work>
+void ForRows(ffi::ThreadPool& pool, ffi::AnyBuffer& out, const Scalar& num_tokens, const Work& work) {
+  constexpr int64_t kItemElements = 32768;  // fewer are done before another thread has woken up
+  const int64_t rows = out.dimensions()[0], bytes = rows == 0 ? 0 : static_cast<int64_t>(out.size_bytes()) / rows;
+  const int64_t real = std::clamp<int64_t>(num_tokens.typed_data()[0], 0, rows);
+  std::memset(static_cast<char*>(out.untyped_data()) + real * bytes, 0, (rows - real) * bytes);
+  const int64_t each = std::max<int64_t>(1, kItemElements / std::max<int64_t>(out.dimensions()[1], 1));
+  ForEach(pool, Ceil(real, each), [&](int64_t item) {
+    for (int64_t row = item * each; row < std::min(real, (item + 1) * each); ++row) work(row);
+  });
+}
+
+const char* CheckNorm(const ffi::AnyBuffer& x, const ffi::AnyBuffer& weight, const ffi::AnyBuffer& out) {
+  if (ItemSize(x.element_type()) == 0) return "x is neither float32 nor bfloat16";
+  if (weight.element_type() != x.element_type() || out.element_type() != x.element_type())
+    return "x, weight and result are not of one type";
+  const auto shape = x.dimensions();
+  if (shape.size() != 2 || weight.dimensions().size() != 1 || weight.dimensions()[0] != shape[1] ||
+      out.dimensions().size() != 2 || out.dimensions()[0] != shape[0] || out.dimensions()[1] != shape[1])
+    return "the weight does not fit x";
+  return nullptr;
+}
+
+template <typename Element>
+Element* RowOf(const ffi::AnyBuffer& buffer, int64_t row) {
+  return static_cast<Element*>(buffer.untyped_data()) + row * buffer.dimensions()[1];
+}
+
+ffi::Error RmsNorm(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer weight, Scalar num_tokens,
+                   ffi::Result<ffi::AnyBuffer> out, float eps) {
+  if (const char* reason = CheckNorm(x, weight, *out)) return Refuse(reason);
+  const auto norm = [&](auto element) {
+    using Element = decltype(element);
+    ForRows(pool, *out, num_tokens, [&](int64_t row) {
+      RmsNormRow(RowOf<Element>(x, row), static_cast<const Element*>(weight.untyped_data()), RowOf<Element>(*out, row),
+                 x.dimensions()[1], eps);
+    });
+  };
+  x.element_type() == ffi::DataType::F32 ? norm(float()) : norm(Bfloat16());
+  return ffi::Error::Success();
+}
+
+ffi::Error LayerNorm(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer weight, ffi::AnyBuffer bias,
+                     Scalar num_tokens, ffi::Result<ffi::AnyBuffer> out, float eps) {
+  for (const ffi::AnyBuffer* buffer : {&weight, &bias})
+    if (const char* reason = CheckNorm(x, *buffer, *out)) return Refuse(reason);
+  const auto norm = [&](auto element) {
+    using Element = decltype(element);
+    ForRows(pool, *out, num_tokens, [&](int64_t row) {
+      LayerNormRow(RowOf<Element>(x, row), static_cast<const Element*>(weight.untyped_data()),
+                   static_cast<const Element*>(bias.untyped_data()), RowOf<Element>(*out, row), x.dimensions()[1], eps);
+    });
+  };
+  x.element_type() == ffi::DataType::F32 ? norm(float()) : norm(Bfloat16());
+  return ffi::Error::Success();
+}
+
+ffi::Error GatedSilu(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> gate_up, Scalar num_tokens,
+                     ffi::Result<ffi::AnyBuffer> out) {
+  const auto shape = gate_up.dimensions(), made = out->dimensions();
+  if (ItemSize(out->element_type()) == 0) return Refuse("the result is neither float32 nor bfloat16");
+  if (made.size() != 2 || made[0] != shape[0] || 2 * made[1] != shape[1])
+    return Refuse("the result is not half of gate and up");
+  const auto activate = [&](auto element) {
+    using Element = decltype(element);
+    ForRows(pool, *out, num_tokens, [&](int64_t row) {
+      GatedSiluRow(gate_up.typed_data() + row * shape[1], RowOf<Element>(*out, row), made[1]);
+    });
+  };
+  out->element_type() == ffi::DataType::F32 ? activate(float()) : activate(Bfloat16());
+  return ffi::Error::Success();
+}
+
 }  // namespace
 }  // namespace kernels
 
@@ -168,5 +243,31 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(PackedProduct, kernels::MultiplyPacked,
                                   .Arg<kernels::Scalar>()      // layer
                                   .Arg<kernels::Scalar>()      // num_tokens
                                   .Ret<ffi::BufferR2<ffi::F32>>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(RmsNorm, kernels::RmsNorm,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()       // x
+                                  .Arg<ffi::AnyBuffer>()       // weight
+                                  .Arg<kernels::Scalar>()      // num_tokens
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<float>("eps"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(LayerNorm, kernels::LayerNorm,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()       // x
+                                  .Arg<ffi::AnyBuffer>()       // weight
+                                  .Arg<ffi::AnyBuffer>()       // bias
+                                  .Arg<kernels::Scalar>()      // num_tokens
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<float>("eps"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(GatedSilu, kernels::GatedSilu,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::BufferR2<ffi::F32>>()  // gate_up
+                                  .Arg<kernels::Scalar>()      // num_tokens
+                                  .Ret<ffi::AnyBuffer>());
 
 #pragma GCC visibility pop

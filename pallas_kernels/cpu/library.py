@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.cpu.build import Recipe, UnavailableError, run
@@ -20,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 DTYPES = ("float32", "bfloat16")
 """What the kernels compute with; for others use the ``_ref`` twins."""
-HANDLERS = ("RaggedPagedAttention", "WriteKV", "PackedProduct")
+HANDLERS = ("RaggedPagedAttention", "WriteKV", "PackedProduct", "RmsNorm", "LayerNorm", "GatedSilu")
 PROOF_SECONDS = 300
 _opened: dict[str, "Library"] = {}
 """By digest, the libraries whose handlers XLA knows; its registry is the process's, and takes a name once."""
@@ -103,6 +104,41 @@ class Library:
         )
         return call(x, packed, layer, num_tokens)
 
+    def rms_norm(
+        self, x: Float[Array, "T D"], weight: Float[Array, "D"], num_tokens: Int[Array, ""], *, eps: float
+    ) -> Float[Array, "T D"]:
+        """As ``rms_norm_ref``, in float32 or bfloat16; raises ValueError for other dtypes. Rows from ``num_tokens`` on
+        are zeros and cost nothing."""
+        _check_dtypes(x, weight)
+        call = jax.ffi.ffi_call(self._target("RmsNorm"), jax.ShapeDtypeStruct(x.shape, x.dtype))
+        return call(x, weight, num_tokens, eps=np.float32(eps))
+
+    def layer_norm(
+        self,
+        x: Float[Array, "T D"],
+        weight: Float[Array, "D"] | None,
+        bias: Float[Array, "D"] | None,
+        num_tokens: Int[Array, ""],
+        *,
+        eps: float,
+    ) -> Float[Array, "T D"]:
+        """As ``layer_norm_ref``, in float32 or bfloat16; raises ValueError for other dtypes. Rows from ``num_tokens``
+        on are zeros and cost nothing."""
+        weight = jnp.ones(x.shape[1:], x.dtype) if weight is None else weight
+        bias = jnp.zeros(x.shape[1:], x.dtype) if bias is None else bias
+        _check_dtypes(x, weight, bias)
+        call = jax.ffi.ffi_call(self._target("LayerNorm"), jax.ShapeDtypeStruct(x.shape, x.dtype))
+        return call(x, weight, bias, num_tokens, eps=np.float32(eps))
+
+    def gated_silu(
+        self, gate_up: Float[Array, "T FF"], num_tokens: Int[Array, ""], *, dtype: DTypeLike
+    ) -> Float[Array, "T F"]:
+        """As ``gated_silu_ref``, to float32 or bfloat16; raises ValueError for other dtypes. Rows from ``num_tokens``
+        on are zeros and cost nothing."""
+        out = jax.ShapeDtypeStruct((gate_up.shape[0], gate_up.shape[1] // 2), jnp.dtype(dtype))
+        _check_dtypes(out)
+        return jax.ffi.ffi_call(self._target("GatedSilu"), out)(gate_up, num_tokens)
+
     def _target(self, handler: str) -> str:
         """A name that no other library's handler has: a stored program never meets another library."""
         return f"pallas_kernels_cpu_{handler}_{self.digest}"
@@ -157,7 +193,7 @@ def _refuse_shared(directory: Path) -> None:
         raise UnavailableError(f"{directory} can be written by others")
 
 
-def _check_dtypes(*arrays: Array) -> None:
+def _check_dtypes(*arrays: Array | jax.ShapeDtypeStruct) -> None:
     for array in arrays:
         if array.dtype.name not in DTYPES or array.dtype != arrays[0].dtype:
             raise ValueError(f"native kernels take {' or '.join(DTYPES)}, not {[a.dtype.name for a in arrays]}")

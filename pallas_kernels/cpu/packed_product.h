@@ -42,10 +42,16 @@ struct PackedProduct {
     for (int64_t k = 0; k < depth; k += kDepthBlock) {
       const int count = static_cast<int>(std::min<int64_t>(kDepthBlock, depth - k));
       const Unit* block = packed + (panel * depth + k) * kPanel;
-      // The next block, of this panel or the next one: for few rows memory is as slow as arithmetic.
-      const FetchRows fetch = {reinterpret_cast<const char*>(block + count * kPanel), kPanel * sizeof(Unit)};
-      Product<Unit>({x + first * depth + k, depth}, {block, kPanel}, sums, rows, kPanel / kLanes, count,
-                    k == 0 ? Start::kZero : Start::kAdd, fetch);
+      const auto multiply = [&](auto fetch) {
+        Product<Unit>({x + first * depth + k, depth}, {block, kPanel}, sums, rows, kPanel / kLanes, count,
+                      k == 0 ? Start::kZero : Start::kAdd, fetch);
+      };
+      if (rows <= kTileRows) {
+        multiply(FetchNothing());  // a block is read once, from end to end, which the processor fetches best by itself
+      } else {
+        // The next block, of this panel or the next one, while this one is read again.
+        multiply(FetchRows{reinterpret_cast<const char*>(block + count * kPanel), kPanel * sizeof(Unit)});
+      }
     }
     const int64_t column = panel * kPanel, columns = std::min<int64_t>(kPanel, outputs - column);
     for (int r = 0; r < rows; ++r)

@@ -28,6 +28,7 @@ def prove(path: str) -> None:
             blank=np.nan,
         )
         _prove_product(library, dtype)
+        _prove_elements(library, dtype)
 
 
 def _prove_product(library: Library, dtype: str) -> None:
@@ -40,3 +41,27 @@ def _prove_product(library: Library, dtype: str) -> None:
     want = x @ weight[1].T
     want[tokens:] = 0
     compare(y, want, "float32")
+
+
+def _prove_elements(library: Library, dtype: str) -> None:
+    rng = np.random.default_rng(1)
+    width, tokens, eps = 203, 9, 1e-5
+    count = jnp.int32(tokens)
+    x, weight, bias = (
+        rounded(rng.normal(size=shape) * scale, dtype)
+        for shape, scale in (((tokens + 2, width), 3.0), ((width,), 0.2), ((width,), 0.2))
+    )
+    rms = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
+    centered = x - x.mean(-1, keepdims=True)
+    normed = centered / np.sqrt((centered * centered).mean(-1, keepdims=True) + eps) * weight + bias
+    gate, up = rng.normal(size=(2, tokens + 2, width)).astype(np.float32) / 2
+    gated = gate / (1 + np.exp(-np.float64(gate))) * up
+    X, W, B = (jnp.asarray(one, dtype) for one in (x, weight, bias))
+    found = (
+        library.rms_norm(X, W, count, eps=eps),
+        library.layer_norm(X, W, B, count, eps=eps),
+        library.gated_silu(jnp.concatenate([gate, up], axis=1), count, dtype=dtype),
+    )
+    for got, want in zip(found, (rms, normed, gated), strict=True):
+        want[tokens:] = 0
+        compare(got, want, dtype)

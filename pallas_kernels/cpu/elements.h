@@ -1,0 +1,95 @@
+// Element-wise work on rows: norms, and the activation of a gated MLP. A row's bits depend on that row alone.
+
+#ifndef PALLAS_KERNELS_CPU_ELEMENTS_H_
+#define PALLAS_KERNELS_CPU_ELEMENTS_H_
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "units.h"
+
+namespace kernels {
+
+inline Floats LoadFloats(const float* source) { return Load<Floats>(source); }
+inline Floats LoadFloats(const Bfloat16* source) { return BitCast<Floats>(LoadWide(source) << 16); }
+
+// Call visit(i, count) for each vector of a row: all kLanes elements, then what is left of them.
+template <typename Visit>
+inline void ForVectors(int64_t elements, const Visit& visit) {
+  int64_t i = 0;
+  for (; i + kLanes <= elements; i += kLanes) visit(i, kLanes);
+  if (i < elements) visit(i, static_cast<int>(elements - i));
+}
+
+// Part of a vector, zeros behind it: so the last elements are computed as all others are.
+template <typename Element>
+inline Floats LoadSome(const Element* source, int count) {
+  if (count == kLanes) return LoadFloats(source);
+  Element padded[kLanes] = {};
+  std::memcpy(padded, source, count * sizeof(Element));
+  return LoadFloats(padded);
+}
+
+template <typename Element>
+inline void StoreSome(Element* target, Floats x, int count) {
+  if (count == kLanes) return StoreElements(target, x);
+  Element padded[kLanes];
+  StoreElements(padded, x);
+  std::memcpy(target, padded, count * sizeof(Element));
+}
+
+// The nearest value that an element can have.
+inline Floats Rounded(const float*, Floats x) { return x; }
+inline Floats Rounded(const Bfloat16*, Floats x) { return BitCast<Floats>(RoundToBfloat16(x) << 16); }
+
+template <typename Element>
+inline float MeanSquare(const Element* row, float mean, int64_t width) {
+  Floats sum = {};
+  ForVectors(width, [&](int64_t i, int count) {
+    Floats x = LoadSome(row + i, count) - Broadcast(mean);
+    for (int lane = count; lane < kLanes; ++lane) x[lane] = 0.0f;
+    sum = MultiplyAdd(x, x, sum);
+  });
+  return Sum(sum) / static_cast<float>(width);
+}
+
+// out = weight * (x / rms(x)), the quotient rounded to the element first.
+template <typename Element>
+inline void RmsNormRow(const Element* row, const Element* weight, Element* out, int64_t width, float eps) {
+  const Floats scale = Broadcast(1.0f / std::sqrt(MeanSquare(row, 0.0f, width) + eps));
+  ForVectors(width, [&](int64_t i, int count) {
+    const Floats normed = Rounded(row, LoadSome(row + i, count) * scale);
+    StoreSome(out + i, LoadSome(weight + i, count) * normed, count);
+  });
+}
+
+// out = (x - mean) / std * weight + bias.
+template <typename Element>
+inline void LayerNormRow(
+    const Element* row, const Element* weight, const Element* bias, Element* out, int64_t width, float eps) {
+  Floats sum = {};
+  ForVectors(width, [&](int64_t i, int count) { sum += LoadSome(row + i, count); });
+  const float mean = Sum(sum) / static_cast<float>(width);
+  const Floats scale = Broadcast(1.0f / std::sqrt(MeanSquare(row, mean, width) + eps));
+  ForVectors(width, [&](int64_t i, int count) {
+    const Floats normed = (LoadSome(row + i, count) - Broadcast(mean)) * scale;
+    StoreSome(out + i, MultiplyAdd(normed, LoadSome(weight + i, count), LoadSome(bias + i, count)), count);
+  });
+}
+
+// out = gate * sigmoid(gate) * up, of a row [gate, up] of 2 * width elements.
+template <typename Element>
+inline void GatedSiluRow(const float* row, Element* out, int64_t width) {
+  const Floats zero = {}, one = Broadcast(1.0f);
+  ForVectors(width, [&](int64_t i, int count) {
+    const Floats gate = LoadSome(row + i, count), up = LoadSome(row + width + i, count);
+    const Floats small = Exp(gate < zero ? gate : -gate);  // at most 1, and NaN for NaN
+    const Floats sigmoid = (gate < zero ? small : one) / (one + small);
+    StoreSome(out + i, gate * sigmoid * up, count);
+  });
+}
+
+}  // namespace kernels
+
+#endif  // PALLAS_KERNELS_CPU_ELEMENTS_H_

@@ -1,0 +1,63 @@
+"""Norms over the last axis: what a layer does to its input before each product.
+
+A row's bits depend on that row alone, however many there are, in every kernel and its twin.
+"""
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+
+def row_mean(x: Float[Array, "*rows D"]) -> Float[Array, "*rows 1"]:
+    """The mean over the last axis, with the same bits for a row however many rows there are.
+
+    On a CPU XLA takes one of several ways to sum, by the size of the array, and each has an order of its own; so there
+    the order, pairs of halves, is part of the program.
+    """
+    return lax.platform_dependent(x, cpu=_sum_by_halves, default=_sum) / x.shape[-1]
+
+
+def _sum(x: Float[Array, "*rows D"]) -> Float[Array, "*rows 1"]:
+    return jnp.sum(x, axis=-1, keepdims=True)
+
+
+def _sum_by_halves(x: Float[Array, "*rows D"]) -> Float[Array, "*rows 1"]:
+    while (width := x.shape[-1]) > 1:
+        half = width // 2
+        sums = x[..., :half] + x[..., width - half :]
+        x = sums if width % 2 == 0 else jnp.concatenate([sums, x[..., half : half + 1]], axis=-1)
+    return x
+
+
+def rms_norm_ref(
+    x: Float[Array, "T D"], weight: Float[Array, "D"], num_tokens: Int[Array, ""], *, eps: float
+) -> Float[Array, "T D"]:
+    """x / rms(x) in float32, rounded to x's dtype, times the weight (as Llama does).
+
+    Rows from ``num_tokens`` on hold nothing to read.
+    """
+    del num_tokens  # XLA's program has one shape
+    wide = x.astype(jnp.float32)
+    scale = lax.rsqrt(row_mean(wide * wide) + eps)
+    return weight * (wide * scale).astype(x.dtype)
+
+
+def layer_norm_ref(
+    x: Float[Array, "T D"],
+    weight: Float[Array, "D"] | None,
+    bias: Float[Array, "D"] | None,
+    num_tokens: Int[Array, ""],
+    *,
+    eps: float,
+) -> Float[Array, "T D"]:
+    """(x - mean) / std * weight + bias in float32; without weight and bias if both are None.
+
+    Rows from ``num_tokens`` on hold nothing to read.
+    """
+    del num_tokens
+    wide = x.astype(jnp.float32)
+    wide -= row_mean(wide)
+    wide *= lax.rsqrt(row_mean(wide * wide) + eps)
+    if weight is not None and bias is not None:
+        wide = wide * weight.astype(jnp.float32) + bias.astype(jnp.float32)
+    return wide.astype(x.dtype)
