@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from time import time
 from typing import Any
 from uuid import uuid4
@@ -18,7 +18,7 @@ from server.generation import Generation
 from server.logprobs import Logprobs, prompt_logprobs_json
 from server.params import CompletionParams
 from server.prompts import Prompt
-from server.sse import DONE, encode, more_events, sse_event, start_of_events
+from server.sse import DONE, EventWriter, encode, sse_event, start_of_events
 from server.tools import ToolUse
 
 _TEXT = uuid4().hex
@@ -99,16 +99,32 @@ class Answer(ABC):
         # Until its first token an answer can still be an error with a status of its own.
         events = self._events(await generation.next_news())
         await send(start_of_events())
-        while events:
-            await send_more(more_events(events))
-            try:
-                events = self._events(await generation.next_news())
-            except Exception as error:
-                told = as_api_error(error)
-                self._error = told.code or told.kind
-                await send_more(more_events(self._failed(told), last=True))
-                return
-        await send_more(more_events(self._ended(), last=True))
+        writer = EventWriter(send_more)
+        # What several choices have to say goes out together, so only one alone takes a shorter way.
+        take_news = partial(self._write_at_once, self.choices[0], writer) if len(self.choices) == 1 else None
+        try:
+            while events:
+                await writer.write(events)
+                try:
+                    news = await generation.next_news(take_news)
+                    await writer.until_free()  # and only then take what there is
+                    events = self._events(news)
+                except Exception as error:
+                    told = as_api_error(error)
+                    self._error = told.code or told.kind
+                    await writer.write(self._failed(told), last=True)
+                    return
+            await writer.write(self._ended(), last=True)
+        finally:
+            writer.close()
+
+    def _write_at_once(self, choice: Choice, writer: EventWriter) -> bool:
+        """Whether nothing is left to say, as far as ``choice`` has come. Not its end, which others wait for too."""
+        if choice.finish_reason is not None or not writer.is_free:
+            return False
+        if choice.has_news:
+            writer.write_at_once(self._news(choice))
+        return True
 
     def _events(self, news: Iterable[Choice]) -> list[bytes]:
         return [event for choice in news for event in self._news(choice)]

@@ -1,7 +1,8 @@
 """Several completions, or embeddings, at once: one task per choice follows it to its end."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -60,8 +61,11 @@ class Generation[Choice: Drawing]:
         self.first_token: float | None = None
         """When the first token of any choice came, a ``perf_counter`` reading."""
         self._waiting: asyncio.Future[None] | None = None
-        """What ``next_news`` waits for. It alone does, and at nearly every token: an asyncio.Event, made for several,
-        takes longer."""
+        """What ``next_news`` waits for. It alone does: an asyncio.Event, made for several, takes longer."""
+        self._take_news: Callable[[], bool] | None = None
+        self._tells_soon = False
+        self._context = copy_context()
+        """The request's: the engine's events come in that of its thread."""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -84,11 +88,14 @@ class Generation[Choice: Drawing]:
         # Their own errors were raised by next_news, or came after the one that was.
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def next_news(self) -> list[Choice]:
+    async def next_news(self, take_news: Callable[[], bool] | None = None) -> list[Choice]:
         """Waits until some choices have something to take, and returns them; none when all have ended and been taken.
 
-        Raises the first error of any choice, and ApiError 504 at the deadline.
+        ``take_news``, called in the event loop whenever there may be something while no choice has ended, may take it
+        itself and return True: then nobody is woken for it, which is most of what a token costs here.
+        Raises the first error of any choice, what ``take_news`` raises, and ApiError 504 at the deadline.
         """
+        self._take_news = take_news
         while True:
             under_way = False
             for task in self._tasks:
@@ -107,8 +114,23 @@ class Generation[Choice: Drawing]:
         await asyncio.gather(*self._tasks)
 
     def _wake(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+        if self._waiting is not None and not self._tells_soon:
+            # Soon: after all that the engine has handed over by now, so that it goes out together.
+            self._tells_soon = True
+            asyncio.get_running_loop().call_soon(self._tell, context=self._context)
+
+    def _tell(self) -> None:
+        self._tells_soon = False
+        waiting = self._waiting
+        if waiting is None or waiting.done():
+            return
+        try:
+            goes_on = self._take_news is not None and not any(map(asyncio.Task.done, self._tasks)) and self._take_news()
+        except Exception as error:
+            waiting.set_exception(error)
+            return
+        if not goes_on:
+            waiting.set_result(None)
 
     def _give_up(self) -> None:
         self._late = self._deadline.error()

@@ -95,6 +95,27 @@ def test_a_slow_reader_gets_what_came_meanwhile_in_one_write() -> None:
     assert joined(stream_chunks((first + second + done).decode())) == whole["choices"]
 
 
+@pytest.mark.parametrize("full", [1, 2, 5])
+def test_a_connection_that_is_full_for_a_while_loses_and_repeats_nothing(full: int) -> None:
+    """From its ``full``-th write on, until the engine has come to the end."""
+    engine = fake_engine(reply=counts_up)
+    writes: list[bytes] = []
+
+    async def main() -> None:
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                writes.append(message["body"])
+            while len(writes) == full and engine.open:
+                await asyncio.sleep(0)
+
+        await call(create_app(engine), body(stream=True, prompt=[100], max_tokens=100), send)
+
+    asyncio.run(main())
+    assert len(writes) == full + 2, "what came meanwhile goes out in one write, before the end"
+    whole = complete(engine, prompt=[100], max_tokens=100)
+    assert joined(stream_chunks(b"".join(writes).decode())) == whole["choices"]
+
+
 def test_leaving_while_a_write_is_stuck_ends_the_work() -> None:
     engine = fake_engine(pace=forever)
 

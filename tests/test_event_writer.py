@@ -1,0 +1,86 @@
+"""Events go out at once where the connection takes them, in order where it does not."""
+
+import asyncio
+
+import pytest
+from starlette.types import Message
+
+from server.sse import EventWriter
+
+
+class Connection:
+    """Takes a message only while ``open``; ``sent`` has the bodies that it took."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.open.set()
+        self.sent: list[bytes] = []
+        self.tasks: list[asyncio.Task[None] | None] = []
+
+    async def send(self, message: Message) -> None:
+        self.tasks.append(asyncio.current_task())
+        await self.open.wait()
+        self.sent.append(message["body"])
+
+
+def test_nothing_waits_while_the_connection_takes_all() -> None:
+    async def run() -> None:
+        connection = Connection()
+        writer = EventWriter(connection.send)
+        writer.write_at_once([b"a", b"b"])
+        assert (connection.sent, writer.is_free) == ([b"ab"], True)
+        writer.write_at_once([b"c"])
+        await writer.write([b"d"], last=True)
+        assert connection.sent == [b"ab", b"c", b"d"]
+        assert None not in connection.tasks
+        assert asyncio.current_task() is connection.tasks[-1]
+
+    asyncio.run(run())
+
+
+def test_what_waits_goes_first() -> None:
+    async def run() -> None:
+        connection = Connection()
+        writer = EventWriter(connection.send)
+        connection.open.clear()
+        writer.write_at_once([b"a"])
+        assert not writer.is_free
+        later = asyncio.ensure_future(writer.write([b"b"]))
+        await asyncio.sleep(0.01)
+        assert (connection.sent, later.done()) == ([], False)
+        connection.open.set()
+        await later
+        assert (connection.sent, writer.is_free) == ([b"a", b"b"], True)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_connection_that_fails_is_told_of(*, waits: bool) -> None:
+    async def send(message: Message) -> None:
+        if waits:
+            await asyncio.sleep(0.01)
+        raise OSError("gone")
+
+    async def run() -> None:
+        writer = EventWriter(send)
+        writer.write_at_once([b"a"])
+        await writer.write([b"b"])
+
+    with pytest.raises(OSError, match="gone"):
+        asyncio.run(run())
+
+
+def test_what_is_given_up_does_not_go_out() -> None:
+    async def run() -> None:
+        connection = Connection()
+        writer = EventWriter(connection.send)
+        connection.open.clear()
+        writer.write_at_once([b"a"])
+        writer.close()
+        connection.open.set()
+        await asyncio.sleep(0.01)
+        assert connection.sent == []
+        EventWriter(connection.send).close()
+
+    asyncio.run(run())
