@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import psutil
 
@@ -117,8 +118,14 @@ def running(name: str, python: str, period: float) -> Iterator[tuple[psutil.Proc
         process.wait()
 
 
-def best(rounds: Sequence[Round]) -> Round:
-    return min(rounds, key=lambda one: one.cpu)
+def middle(rounds: Sequence[Round]) -> Round:
+    return sorted(rounds, key=lambda one: one.cpu)[len(rounds) // 2]
+
+
+def compared(ours: Sequence[Round], peers: Sequence[Round]) -> str:
+    """The peer's CPU time of a token over ours, turn by turn."""
+    ratios = [peer.cpu / peer.tokens / (our.cpu / our.tokens) for our, peer in zip(ours, peers, strict=True)]
+    return f"vllm to jaxgen: {median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 def main() -> None:
@@ -127,7 +134,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=128, help="of each client in a round")
     parser.add_argument("--steps-per-second", default="20,50,100", help="tokens a second for each client")
-    parser.add_argument("--rounds", type=int, default=3, help="the best is shown")
+    parser.add_argument("--rounds", type=int, default=3, help="the median is shown")
     args = parser.parse_args()
     pythons = {"jaxgen": sys.executable} | ({"vllm": args.vllm_python} if args.vllm_python else {})
     print("server     tokens/s tokens/chunk  CPU us / token  tokens / CPU s    CPU %")
@@ -143,7 +150,9 @@ def main() -> None:
                 rounds(servers, found, args)
         print(f"-- {rate:g} steps/s")
         for name, all_rounds in found.items():
-            print(best(all_rounds).row(name), flush=True)
+            print(middle(all_rounds).row(name), flush=True)
+        if "vllm" in found:
+            print(compared(found["jaxgen"], found["vllm"]), flush=True)
 
 
 def rounds(
