@@ -1,4 +1,4 @@
-"""jaxgen itself, by ``jaxgen serve`` of this checkout with the defaults."""
+"""jaxgen itself, by ``jaxgen serve`` of this checkout."""
 
 import subprocess
 import sys
@@ -11,8 +11,11 @@ from scripts.peers.peer import ROOT, SERVED_NAME, Launch, Site, token_ids
 
 @dataclass(frozen=True, slots=True)
 class Jaxgen:
+    """``flags``: beside those that say which model; none: the defaults."""
+
     name: str = "jaxgen"
     note: str = "`jaxgen serve` with the defaults"
+    flags: tuple[str, ...] = ()
     usage: str = "continuous"
 
     def prepare(self, site: Site, dtype: str) -> None:
@@ -25,7 +28,7 @@ class Jaxgen:
 
     def launch(self, site: Site, dtype: str, port: int) -> Launch:
         flags = ["--model", str(site.checkpoint(dtype)), "--served-model-name", SERVED_NAME, "--port", str(port)]
-        return Launch([sys.executable, "-m", "server.cli", "serve", *flags, "--dtype", dtype])
+        return Launch([sys.executable, "-m", "server.cli", "serve", *flags, "--dtype", dtype, *self.flags])
 
     def tokens(self, answer: dict[str, Any]) -> list[int]:
         return token_ids(answer)
