@@ -35,6 +35,10 @@ class Lineup:
     def has_promised(self) -> bool:
         return self._levels[Level.PROMISED] > 0
 
+    def any_waits(self, *, background: bool) -> bool:
+        """Whether ``waiting_of`` has somebody."""
+        return bool(self.waiting) and self.waiting[0].request.background is background
+
     def waiting_of(self, *, background: bool) -> list[Sequence]:
         """Those of one class; of the background none while others wait."""
         first = bisect_left(self.waiting, (Level.BACKGROUND,), key=_urgency)

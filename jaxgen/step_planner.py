@@ -74,7 +74,7 @@ class StepPlanner:
         if self._pace is not None and self._lineup.has_promised and not background:
             start = partly_computed[0].num_computed if partly_computed else 0
             room.cost, room.seconds = self._pace.wide, time_for_prompts(self._pace, chunks, start)
-        if room.is_full or not (partly_computed or self._lineup.waiting):
+        if room.is_full or not (partly_computed or self._lineup.any_waits(background=background)):
             return []
         admission = self._admission()
         waiting = [] if admission.closed else self._lineup.waiting_of(background=background)

@@ -3,8 +3,9 @@
     scripts/serve --service-class "priority ttft=1 inter-token=0.05" &
     .venv/bin/python scripts/benchmark_classes.py --service-tier priority --rounds 3
 
-The flood has no class, and comes whole before the first request that is measured. Prints, for each round and all rounds
-together, times to the first token, times between tokens, and what the server counted as kept, late or refused.
+The flood has no class, and all its clients have begun before the first request that is measured. Prints, for each round
+and all rounds together, times to the first token, times between tokens, and what the server counted as kept, late or
+refused.
 """
 
 import argparse
@@ -20,6 +21,8 @@ from server.load_requests import IdPrompts, Lengths, PlannedRequest, Planner, po
 from server.loadgen import Load, closed_loop, open_loop
 
 COUNTER = "jaxgen_service_class_requests"
+FLOOD_REQUESTS = 50
+"""Of each client of the flood, at most."""
 
 
 def options() -> argparse.Namespace:
@@ -32,7 +35,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=20, help="of these, in a round")
     parser.add_argument("--prompt-mean", type=int, default=200, help="tokens of these")
     parser.add_argument("--output-mean", type=int, default=40)
-    parser.add_argument("--flood", type=int, default=120, help="requests of the flood, all at once")
+    parser.add_argument("--flood", type=int, default=120, help="clients, each with one request after another")
     parser.add_argument("--flood-prompt-mean", type=int, default=700)
     parser.add_argument("--flood-output-mean", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
@@ -51,14 +54,14 @@ class Comparison:
         """The measured requests of one round; what is left of the flood is broken off."""
         args = self._args
         requests = self._requests(args.requests, args.prompt_mean, args.output_mean, tier)
-        flood = self._requests(args.flood, args.flood_prompt_mean, args.flood_output_mean, None)
+        flood = self._requests(FLOOD_REQUESTS * args.flood, args.flood_prompt_mean, args.flood_output_mean, None)
         measured, others = Load(self._client, 600.0), Load(self._client, 600.0)
         flooding = asyncio.create_task(closed_loop(others, flood, [0.0] * args.flood))
         await asyncio.sleep(1.0)
         await open_loop(measured, requests, poisson_arrivals(0, args.rate, len(requests)))
         if flooding.done():
             reasons = {record.reason for record in others.records if record.outcome != "completed"}
-            raise SystemExit(f"the flood ended before the round: use more --flood; failures: {reasons or 'none'}")
+            raise SystemExit(f"the flood ended early: use longer answers; failures: {reasons or 'none'}")
         flooding.cancel()
         await asyncio.gather(flooding, return_exceptions=True)
         return measured.records
