@@ -20,7 +20,7 @@ from server.load_metrics import RequestRecord, spread
 from server.load_requests import IdPrompts, Lengths, Planner, poisson_arrivals, request_fields, stagger
 from server.loadgen import Load, closed_loop, open_loop
 
-LATENCIES = ("ttft", "inter-token")
+LATENCIES = ("ttft", "inter-token", "whole answer")
 
 
 def options() -> argparse.Namespace:
@@ -107,6 +107,7 @@ def latencies(records: list[RequestRecord]) -> dict[str, dict[str, float | None]
     values = (
         (record.first_token_time for record in records),
         (time for record in records for time in record.inter_token_times()),
+        (record.e2e_time for record in records),
     )
     return dict(zip(LATENCIES, map(spread, values), strict=True))
 
