@@ -30,6 +30,11 @@ class DeviceInfo:
     def is_cpu(self) -> bool:
         return self.platform == "cpu"
 
+    @property
+    def title(self) -> str:
+        """For readers of reports."""
+        return f"{self.kind}, {self.num_cores} {'cores' if self.is_cpu else 'multiprocessors'}"
+
 
 def this_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> DeviceInfo:
     """The processor of this machine. Where the system has no ``cpuinfo`` file its features are unknown, so none."""

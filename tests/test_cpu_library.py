@@ -74,6 +74,16 @@ def test_a_failed_build_gives_the_compilers_words(tmp_path: Path) -> None:
     assert list((tmp_path / "kernels").iterdir()) == []
 
 
+def test_a_compilers_error_is_given_however_much_it_says_after_it(tmp_path: Path) -> None:
+    lines = (
+        "echo 'a.h:1:2: error: no such type' >&2",
+        "for i in 1 2 3 4; do echo 'a.h:1: note: see' >&2; done",
+        "exit 1",
+    )
+    with pytest.raises(UnavailableError, match=r"status 1: a\.h:1:2: error: no such type$"):
+        load(tmp_path / "kernels", compiler=script(tmp_path / "broken", *lines))
+
+
 def test_a_library_that_crashes_is_not_loaded(tmp_path: Path) -> None:
     source = " ".join(f'extern "C" void {handler}() {{ __builtin_trap(); }}' for handler in HANDLERS)
     crashing = script(tmp_path / "crashing", f"echo '{source}' | $real -shared -fPIC -x c++ - -o \"$target\"")

@@ -58,13 +58,15 @@ def processor() -> str:
 
 
 def run(command: list[str], *, seconds: float) -> str:
-    """Its output; raises UnavailableError with the end of what it wrote if it fails or takes too long."""
+    """Its output; raises UnavailableError with its errors, or the end of what it wrote, where it fails or is slow."""
     name = Path(command[0]).name
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UnavailableError(f"{name}: {error}") from error
     if done.returncode:
-        words = " | ".join(done.stderr.strip().splitlines()[-3:])
+        lines = done.stderr.strip().splitlines()
+        # A compiler says much after its first error: notes, the source around it, how it came there.
+        words = " | ".join([line.strip() for line in lines if "error: " in line][:3] or lines[-3:])
         raise UnavailableError(f"{name} ended with status {done.returncode}: {words}")
     return done.stdout

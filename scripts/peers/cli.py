@@ -35,6 +35,7 @@ PEERS: dict[str, Peer] = {
     )
 }
 DOCS = ROOT / "docs"
+RESULTS = DOCS / "results" / "peers.jsonl"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,12 +54,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         except PeerError as error:
             print(f"compare_peers.py: {error}", file=sys.stderr)
             return 2
-    write_page(records, args.page)
+    page = args.page or (DOCS / "peers.md" if args.results == RESULTS else args.results.with_suffix(".md"))
+    write_page(records, page)
     failures = records.failures()
     for failure in failures:
         where = ", ".join(str(failure[name]) for name in SERVER)
         print(f"FAILED: {where}: {failure['error'].splitlines()[0]}")
-    print(f"results: {args.results}; page: {args.page}")
+    print(f"results: {args.results}; page: {page}")
     return 1 if failures else 0
 
 
@@ -74,10 +76,10 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--results",
         type=Path,
-        default=DOCS / "results" / "peers.jsonl",
+        default=RESULTS,
         help="lines of JSON are added as they come; what the file has of the same loads is not measured again",
     )
-    parser.add_argument("--page", type=Path, default=DOCS / "peers.md", help="made of all results")
+    parser.add_argument("--page", type=Path, help="made of all results; default: docs/peers.md, of others beside them")
     parser.add_argument("--page-only", action="store_true", help="measure nothing")
     parser.add_argument("--peers", type=_names(PEERS), default=list(PEERS), help="comma-separated")
     parser.add_argument("--dtypes", type=_names(DTYPES), default=list(DTYPES), help="comma-separated")

@@ -42,7 +42,7 @@ class Comparison:
     def _note_machine(self) -> None:
         cpu = this_cpu()
         here = {
-            "cpu": f"{cpu.kind}, {cpu.num_cores} cores",
+            "cpu": cpu.title,
             "system": f"{platform.system()} {platform.machine()}",
             "threads": self._site.threads,
         }

@@ -27,7 +27,9 @@ class Jaxgen:
         return {"jaxgen": commit.stdout.strip(), "jax": version("jax")}
 
     def launch(self, site: Site, dtype: str, port: int) -> Launch:
-        flags = ["--model", str(site.checkpoint(dtype)), "--served-model-name", SERVED_NAME, "--port", str(port)]
+        # Not the user's own cache: it may hold another token budget for this model, and what a first start makes.
+        where = ["--model", str(site.checkpoint(dtype)), "--cache-dir", str(site.work_dir / "jaxgen-cache")]
+        flags = [*where, "--served-model-name", SERVED_NAME, "--port", str(port)]
         return Launch([sys.executable, "-m", "server.cli", "serve", *flags, "--dtype", dtype, *self.flags])
 
     def tokens(self, answer: dict[str, Any]) -> list[int]:

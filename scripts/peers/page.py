@@ -30,7 +30,8 @@ machine with the same number of threads, the load beside them on the same cores.
   the greatest of the rounds: over 1 jaxgen is ahead.
 - *Of memory's rate*: bytes of all weights, once for as many output tokens as there are clients; *of products' rate*:
   the products of all tokens with the weights; each as part of what torch's own products reach on this machine.
-- *Peak memory* is the greatest sum of the resident memory of a server's processes.
+- *Peak memory* is the greatest sum of the resident memory of a server's processes. *Ready after* is a median over
+  rounds, so of starts that find what earlier ones compiled, in a cache apart from the user's.
 """
 NOTHING = "\n**Nothing has been measured yet.**\n"
 

@@ -191,7 +191,7 @@ def run_check(
     return {
         "model": "the embedded model" if model is None else Path(model).name,
         "dtype": engine.model.dtype,
-        "device": str(device_info()),
+        "device": device_info().title,
         "date": datetime.now(UTC).date().isoformat(),
         "rounds": rounds,
         "load_average": busy,
