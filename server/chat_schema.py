@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from server.errors import bad_request
-from server.schema import Body, SamplingFields
+from server.schema import Body, ListOf, SamplingFields
 from server.tool_schema import FunctionTool, ToolCall, ToolChoice
 
 
@@ -17,7 +17,7 @@ class TextPart(Body):
 
 
 Content = Annotated[
-    Annotated[str, Tag(":text")] | Annotated[list[TextPart], Tag(":texts")],
+    Annotated[str, Tag(":text")] | Annotated[ListOf[TextPart], Tag(":texts")],
     Discriminator(lambda value: ":texts" if isinstance(value, list) else ":text"),
 ]
 
@@ -31,7 +31,7 @@ class Message(Body):
     role: Literal["developer", "system", "user", "assistant", "tool"]
     content: Content | None = None
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: ListOf[ToolCall] | None = None
     tool_call_id: str | None = None
 
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
@@ -51,21 +51,24 @@ class Conversation(Body):
     """Messages, and what else the template is told; after OpenAI's ``messages`` the fields of vLLM, then OpenAI's
     ``tools``."""
 
-    messages: list[Message] | None = None
+    messages: ListOf[Message] | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     continue_final_message: bool | None = None
-    tools: list[FunctionTool] | None = None
+    tools: ListOf[FunctionTool] | None = None
 
 
 class ChatRequest(SamplingFields, Conversation):
-    """The body of /v1/chat/completions."""
+    """The body of /v1/chat/completions. ``user``, ``safety_identifier`` and ``prompt_cache_key`` only name who asks:
+    prefixes are cached anyway."""
 
     logprobs: bool | None = None
     max_completion_tokens: int | None = None
     metadata: dict[str, str] | None = None
-    modalities: list[str] | None = None
+    modalities: ListOf[str] | None = None
     parallel_tool_calls: bool | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
     store: bool | None = None
     tool_choice: ToolChoice | None = None
     top_logprobs: int | None = None

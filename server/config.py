@@ -29,6 +29,10 @@ class ServerConfig:
     """Most prompts of one request."""
     max_inputs: int = 2048
     """Most inputs of one request for embeddings; OpenAI's own limit."""
+    max_messages: int = 16384
+    """Most messages of a conversation, or items of one."""
+    max_tools: int = 128
+    """Most tools of one request; OpenAI's own limit."""
     max_n: int = 128
     """Largest n and best_of."""
     max_choices: int = 256
@@ -40,7 +44,8 @@ class ServerConfig:
     max_logit_bias: int = 300
     """Most logit_bias entries of one request."""
     max_queued_requests: int = 1024
-    """Completions and inputs that may wait for their first token; further requests get 429, unless nothing waits."""
+    """Completions that may wait for their first token, and requests for embeddings that may wait; further ones get 429,
+    unless nothing waits."""
     max_queued_tokens: int = 2**22
     """Tokens that the prompts of these may have together."""
     batch_dir: Path | None = None

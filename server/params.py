@@ -120,6 +120,10 @@ def _params(
     options = body.stream_options or StreamOptions()
     if body.stream_options is not None and not body.stream:
         raise bad_request("stream_options needs stream to be true.", "stream_options")
+    if options.include_obfuscation:
+        raise bad_request(
+            "stream_options.include_obfuscation: this server does not pad events.", "stream_options.include_obfuscation"
+        )
     return CompletionParams(
         sampling=sampling,
         n=n,

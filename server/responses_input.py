@@ -91,6 +91,7 @@ def renamed(error: ApiError) -> ApiError:
 def _messages(items: Sequence[Item]) -> list[Message]:
     """Calls belong to the message of the assistant before them, or to one without content."""
     messages: list[Message] = []
+    calls: dict[int, list[ToolCall]] = {}  # by the message that they belong to
     called: set[str] = set()
     for i, item in enumerate(items):
         match item:
@@ -99,21 +100,21 @@ def _messages(items: Sequence[Item]) -> list[Message]:
             case FunctionCallItem():
                 parse_arguments(item.arguments, f"input.{i}.arguments")
                 called.add(item.call_id)
-                previous = messages.pop() if messages and messages[-1].role == "assistant" else None
-                messages.append(_with_call(previous, item))
+                if not messages or messages[-1].role != "assistant":
+                    messages.append(Message(role="assistant"))
+                calls.setdefault(len(messages) - 1, []).append(_call(item))
             case FunctionCallOutputItem():
                 if item.call_id not in called:
                     raise bad_request(f"input.{i}.call_id: no call before it has this id.", f"input.{i}.call_id")
                 messages.append(Message(role="tool", content=_text(item.output), tool_call_id=item.call_id))
+    for i, made in calls.items():
+        messages[i] = messages[i].model_copy(update={"tool_calls": made})
     return messages
 
 
-def _with_call(message: Message | None, item: FunctionCallItem) -> Message:
+def _call(item: FunctionCallItem) -> ToolCall:
     function = CalledFunction(name=item.name, arguments=item.arguments)
-    call = ToolCall(id=item.call_id, type="function", function=function)
-    if message is None:
-        return Message(role="assistant", tool_calls=[call])
-    return message.model_copy(update={"tool_calls": [*(message.tool_calls or ()), call]})
+    return ToolCall(id=item.call_id, type="function", function=function)
 
 
 def _text(content: ItemContent) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Tag
 
 from server.errors import bad_request
-from server.schema import Body, CallerFields, JsonSchema
+from server.schema import Body, CallerFields, JsonSchema, ListOf
 from server.tool_schema import FunctionChoice, FunctionDefinition, ToolMode, choice_tag
 
 _KEPT = ("previous_response_id", "conversation", "store", "background", "prompt")
@@ -25,7 +25,7 @@ class TextItemPart(Body):
 
 
 ItemContent = Annotated[
-    Annotated[str, Tag(":text")] | Annotated[list[TextItemPart], Tag(":parts")],
+    Annotated[str, Tag(":text")] | Annotated[ListOf[TextItemPart], Tag(":parts")],
     Discriminator(lambda value: ":parts" if isinstance(value, list) else ":text"),
 ]
 
@@ -81,7 +81,7 @@ Item = Annotated[
     Discriminator(_item_tag),
 ]
 Input = Annotated[
-    Annotated[str, Tag(":text")] | Annotated[list[Item], Tag(":items")],
+    Annotated[str, Tag(":text")] | Annotated[ListOf[Item], Tag(":items")],
     Discriminator(lambda value: ":items" if isinstance(value, list) else ":text"),
 ]
 
@@ -138,7 +138,7 @@ class ResponsesRequest(CallerFields):
 
     background: bool | None = None
     conversation: Any = None
-    include: list[str] | None = None
+    include: ListOf[str] | None = None
     input: Input | None = None
     instructions: str | None = None
     max_output_tokens: int | None = None
@@ -156,7 +156,7 @@ class ResponsesRequest(CallerFields):
     temperature: float | None = None
     text: TextConfig | None = None
     tool_choice: ResponseToolChoice | None = None
-    tools: list[ResponseTool] | None = None
+    tools: ListOf[ResponseTool] | None = None
     top_logprobs: int | None = None
     top_p: float | None = None
     truncation: str | None = None

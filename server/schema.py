@@ -4,7 +4,8 @@ Every field may be null, which means absent. Types are strict: true is no intege
 is a number.
 """
 
-from typing import Annotated, Any, Literal
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 
@@ -14,7 +15,16 @@ from server.errors import ApiError, bad_request
 PROMPT_MESSAGE = "{} must be a string, a list of strings, a list of token ids, or a list of lists of token ids"
 """Of a field that is a Prompt."""
 
-_TokenIds = Annotated[list[int], Field(fail_fast=True)]
+MAX_FAULTS = 1000
+"""Of a body, beyond which none is named: an object of unknown fields has one for each."""
+
+MAX_METADATA = 16
+"""Pairs; OpenAI's own limit."""
+
+Entry = TypeVar("Entry")
+ListOf = Annotated[list[Entry], Field(fail_fast=True)]
+"""Read up to its first fault, which is all that a caller is told of: a body has room for two million, and making an
+error of each would hold up everyone."""
 
 
 def _prompt_kind(value: Any) -> str | None:
@@ -26,14 +36,14 @@ def _prompt_kind(value: Any) -> str | None:
 
 Prompt = Annotated[
     Annotated[str, Tag(":text")]
-    | Annotated[list[str], Field(fail_fast=True), Tag(":texts")]
-    | Annotated[_TokenIds, Tag(":tokens")]
-    | Annotated[list[_TokenIds], Field(fail_fast=True), Tag(":token_lists")],
+    | Annotated[ListOf[str], Tag(":texts")]
+    | Annotated[ListOf[int], Tag(":tokens")]
+    | Annotated[ListOf[ListOf[int]], Tag(":token_lists")],
     Discriminator(_prompt_kind),
 ]
 
 Stop = Annotated[
-    Annotated[str, Tag(":text")] | Annotated[list[str], Tag(":texts")],
+    Annotated[str, Tag(":text")] | Annotated[ListOf[str], Tag(":texts")],
     Discriminator(lambda value: ":texts" if isinstance(value, list) else ":text"),
 ]
 
@@ -45,8 +55,10 @@ class Body(BaseModel):
 
 
 class StreamOptions(Body):
-    """``continuous_usage_stats``: every chunk carries the usage of its choice so far."""
+    """``continuous_usage_stats``: every chunk carries the usage of its choice so far. ``include_obfuscation``: padding
+    against listeners who measure, which is not done."""
 
+    include_obfuscation: bool | None = None
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
@@ -73,7 +85,7 @@ class StructuredOutputs(Body):
     schema_: Any = Field(None, alias="json")
     json_object: bool | None = None
     regex: str | None = None
-    choice: list[str] | None = None
+    choice: ListOf[str] | None = None
     grammar: str | None = None
     disable_any_whitespace: bool | None = None
     whitespace_pattern: str | None = None
@@ -117,7 +129,7 @@ class SamplingFields(CallerFields):
     response_format: ResponseFormat | None = None
     return_token_ids: bool | None = None
     service_tier: str | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: ListOf[int] | None = None
     structured_outputs: StructuredOutputs | None = None
     top_k: int | None = None
 
@@ -138,34 +150,45 @@ def parse_body[Fields: Body](kind: type[Fields], data: dict[str, Any], config: S
         if name not in kind.model_fields:
             raise bad_request(f"Unknown field {name[:100]!r}.", name[:100])
     # Sizes first: what is over a limit is not worth looking at entry by entry.
-    _check_sizes(data, config)
+    _check_sizes(kind, data, config)
     try:
         return kind.model_validate(data)
     except ValidationError as error:
         raise _first_fault(kind, error) from error
 
 
-def _check_sizes(data: dict[str, Any], config: ServerConfig) -> None:
-    for name, limit in (("prompt", config.max_prompts), ("input", config.max_inputs)):
-        value = data.get(name)
-        if isinstance(value, list) and _prompt_kind(value) != ":tokens" and len(value) > limit:
-            raise bad_request(f"{name} has {len(value)} entries; this server takes {limit}.", name)
-    limits = {
+@cache
+def _prompts_of(kind: type[Body]) -> frozenset[str]:
+    """The fields that are Prompts."""
+    return frozenset(name for name, field in kind.model_fields.items() if field.annotation == Prompt | None)
+
+
+def _check_sizes(kind: type[Body], data: dict[str, Any], config: ServerConfig) -> None:
+    prompts = {"input": config.max_inputs, "prompt": config.max_prompts}
+    others = {
+        "input": config.max_messages,
+        "logit_bias": config.max_logit_bias,
+        "messages": config.max_messages,
+        "metadata": MAX_METADATA,
         "stop": config.max_stop_strings,
         "stop_token_ids": config.max_stop_token_ids,
-        "logit_bias": config.max_logit_bias,
+        "tools": config.max_tools,
     }
-    for name, limit in limits.items():
-        value = data.get(name)
-        if isinstance(value, list | dict) and len(value) > limit:
+    for name, value in data.items():
+        is_prompt = name in _prompts_of(kind)
+        limit = (prompts if is_prompt else others).get(name)
+        one_prompt = is_prompt and _prompt_kind(value) == ":tokens"
+        if limit is not None and isinstance(value, list | dict) and len(value) > limit and not one_prompt:
             raise bad_request(f"{name} has {len(value)} entries; this server takes {limit}.", name)
 
 
 def _first_fault(kind: type[Body], error: ValidationError) -> ApiError:
+    if error.error_count() > MAX_FAULTS:
+        return bad_request(f"The body has {error.error_count()} fields that are unknown or of another type.")
     fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
     path = [str(step)[:100] for step in fault["loc"] if not str(step).startswith(":")]  # tags of unions are no fields
     param = ".".join(path)
-    if param in kind.model_fields and kind.model_fields[param].annotation == Prompt | None:
+    if param in _prompts_of(kind):
         return bad_request(f"{PROMPT_MESSAGE.format(param)}.", param)
     if fault["type"] == "extra_forbidden":
         return bad_request(f"Unknown field {param!r}.", param)

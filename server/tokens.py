@@ -10,7 +10,7 @@ from server.chat_schema import Conversation
 from server.endpoint import Services, check_model
 from server.errors import bad_request
 from server.prompts import Prompt
-from server.schema import Body, parse_body
+from server.schema import Body, ListOf, parse_body
 from server.tools import for_template
 
 
@@ -27,7 +27,7 @@ class DetokenizeRequest(Body):
     """Token ids, whose text is asked for."""
 
     model: str | None = None
-    tokens: list[int] | None = None
+    tokens: ListOf[int] | None = None
 
 
 class TokensEndpoint:

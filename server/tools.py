@@ -90,10 +90,11 @@ class Tools:
 
 
 def _check(functions: Sequence[FunctionDefinition], choice: ToolChoice) -> None:
-    names = [function.name for function in functions]
-    for i, function in enumerate(functions):
-        if function.name in names[:i]:
+    names: set[str] = set()
+    for function in functions:
+        if function.name in names:
             raise bad_request(f"tools: {function.name!r} is there twice.", "tools")
+        names.add(function.name)
         if (function.parameters or NO_PARAMETERS).get("type", "object") != "object":
             raise bad_request(f"tools: parameters of {function.name!r} must be the JSON schema of an object.", "tools")
     if choice.mode == "required" and not functions:

@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 
 from server.app import create_app
 from server.config import ServerConfig
+from server.openapi import ROUTES
 from tests.fakes import MODEL, FakeEngine
 from tests.server_app import body, client_of, error_of, fake_engine
 
@@ -118,3 +119,61 @@ def test_content_types(client: TestClient, content_type: str | None, status: int
     assert answer.status_code == status
     if status != 200:
         assert "application/json" in error_of(answer.json())["message"]
+
+
+def lists_in(schema: Any) -> Iterator[dict[str, Any]]:
+    """The lists in pydantic's own form of a model."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "list":
+            yield schema
+        for item in schema.values():
+            yield from lists_in(item)
+    elif isinstance(schema, list | tuple):
+        for item in schema:
+            yield from lists_in(item)
+
+
+def test_every_list_is_read_up_to_its_first_fault() -> None:
+    """Else millions of wrong entries would be as many errors, of which one is told."""
+    bodies = {route.body for route in ROUTES if route.body is not None}
+    found = [one for kind in bodies for one in lists_in(kind.__pydantic_core_schema__)]
+    assert len(found) > 10
+    for one in found:
+        takes_anything = one["items_schema"]["type"] == "any"
+        assert takes_anything or one.get("fail_fast"), one
+
+
+@pytest.mark.parametrize("field", ["stream_options", "response_format", "structured_outputs"])
+def test_an_object_of_thousands_of_unknown_fields_is_one_short_answer(client: TestClient, field: str) -> None:
+    answer = client.post("/v1/completions", json=body(**{field: {f"f{i}": i for i in range(1001)}}))
+    assert answer.status_code == 400
+    assert "The body has 100" in error_of(answer.json())["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "entry"),
+    [
+        ("/v1/chat/completions", "messages", {"role": "user", "content": "a"}),
+        ("/v1/chat/completions", "tools", {"type": "function", "function": {"name": "f"}}),
+        ("/v1/responses", "input", {"role": "user", "content": "a"}),
+        ("/v1/responses", "tools", {"type": "function", "name": "f"}),
+        ("/v1/embeddings", "input", "a"),
+        ("/v1/embeddings", "input", [5]),
+        ("/v1/completions", "prompt", "a"),
+        ("/tokenize", "messages", {"role": "user", "content": "a"}),
+    ],
+)
+def test_entries_of_a_kind_are_bounded_by_their_own_limit(path: str, field: str, entry: Any) -> None:
+    own, others = (2, 1) if path in ("/v1/embeddings", "/v1/completions") else (1, 2)
+    config = ServerConfig(max_inputs=own, max_prompts=own, max_messages=others, max_tools=others)
+    with client_of(fake_engine(), config) as client:
+        taken, refused = (client.post(path, json={"model": MODEL, field: [entry] * count}).text for count in (2, 3))
+    assert "this server takes" not in taken
+    assert f"{field} has 3 entries; this server takes 2." in refused
+
+
+def test_metadata_has_16_pairs_at_most(client: TestClient) -> None:
+    for count, over in ((16, False), (17, True)):
+        pairs = {str(i): "" for i in range(count)}
+        answer = client.post("/v1/chat/completions", json={"model": MODEL, "metadata": pairs})
+        assert (error_of(answer.json())["param"] == "metadata") == over

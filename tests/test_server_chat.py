@@ -165,6 +165,12 @@ def test_a_stream_joins_to_the_whole_answer(fields: dict[str, Any]) -> None:
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
         ({"modalities": ["audio"]}, "modalities"),
         ({"store": True}, "store"),
+        ({"prompt_cache_key": 5}, "prompt_cache_key"),
+        ({"safety_identifier": 5}, "safety_identifier"),
+        (
+            {"stream": True, "stream_options": {"include_obfuscation": True}},
+            "stream_options.include_obfuscation",
+        ),
         ({"prompt": "Hi"}, "prompt"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_completion_tokens": 0}, "max_completion_tokens"),
@@ -200,6 +206,10 @@ def test_values_that_ask_for_nothing_are_accepted() -> None:
         "service_tier": "auto",
         "metadata": {"a": "b"},
         "parallel_tool_calls": True,
+        "prompt_cache_key": "k",
+        "safety_identifier": "s",
+        "stream": True,
+        "stream_options": {"include_obfuscation": False},
         "user": "u",
     }
     chat(chat_engine(), user("Hi"), **harmless)

@@ -249,6 +249,14 @@ def test_an_unknown_stream_option_is_refused_by_name(engine: FakeEngine) -> None
     assert "Unknown field" in error["message"]
 
 
+def test_events_are_not_padded(engine: FakeEngine) -> None:
+    error = refusal(engine, stream=True, stream_options={"include_obfuscation": True})
+    assert error["param"] == "stream_options.include_obfuscation"
+    with client_of(engine) as client:
+        answer = client.post("/v1/completions", json=body(stream=True, stream_options={"include_obfuscation": False}))
+    assert answer.status_code == 200
+
+
 def test_best_of_over_n_cannot_be_streamed(engine: FakeEngine) -> None:
     assert refusal(engine, stream=True, best_of=2)["param"] == "best_of"
     assert refusal(engine, n=3, best_of=2)["param"] == "best_of"

@@ -14,8 +14,8 @@ from server.errors import ApiError, bad_request
 from server.schema import Body, parse_body
 
 MOST_LISTED = 100
-MOST_METADATA = (16, 64, 512)
-"""Pairs, and characters of a name and of a value."""
+MOST_METADATA = (64, 512)
+"""Characters of a name and of a value."""
 
 
 class BatchRequest(Body):
@@ -78,8 +78,8 @@ class BatchesEndpoint:
 
 
 def _check_metadata(metadata: dict[str, str]) -> None:
-    pairs, name, value = MOST_METADATA
-    if len(metadata) > pairs or any(len(k) > name or len(v) > value for k, v in metadata.items()):
+    name, value = MOST_METADATA
+    if any(len(k) > name or len(v) > value for k, v in metadata.items()):
         raise bad_request(
-            f"metadata may have {pairs} pairs, of names up to {name} and values up to {value} characters.", "metadata"
+            f"metadata may have names of up to {name} characters and values of up to {value}.", "metadata"
         )
