@@ -2,6 +2,7 @@
 
 from base64 import b64encode
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -13,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from jaxgen.pooling import unit_vector
 from jaxgen.request import EmbeddingFormat, EngineClient, FinishReason, Pooling, Request, TokenEvent
 from jaxgen.sampling_params import SamplingParams
+from jaxgen.service import ServiceClass
 from server.choice import given_up, latency_json
 from server.endpoint import ComputingEndpoint
 from server.errors import bad_request
@@ -21,6 +23,7 @@ from server.prompts import Prompt
 from server.record import record_of
 from server.schema import ComputingFields, parse_body
 from server.schema import Prompt as PromptField
+from server.service import service_class
 from server.timeouts import Deadline
 
 NOTHING = SamplingParams(max_tokens=0)
@@ -45,7 +48,9 @@ class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
         async with deadline.bound():
             prompts = await services.prompts.read_all(body.input, "input")
         record = record_of(scope)
-        made = record.answer = _Embeddings(self._engine, prompts, pooling, body)
+        # What a class promises between tokens means nothing here.
+        service = replace(service_class(None, services.config.service_classes), inter_token_seconds=None)
+        made = record.answer = _Embeddings(self._engine, prompts, pooling, service, body)
         async with Generation(
             self._engine, made.vectors, services.queue, services.metrics, record, deadline
         ) as generation:
@@ -71,15 +76,22 @@ class _Embeddings:
     failed = False
     """It is answered whole: an error has a status of its own."""
 
-    def __init__(self, engine: EngineClient, prompts: Sequence[Prompt], pooling: Pooling, body: EmbeddingRequest):
+    def __init__(
+        self,
+        engine: EngineClient,
+        prompts: Sequence[Prompt],
+        pooling: Pooling,
+        service: ServiceClass,
+        body: EmbeddingRequest,
+    ) -> None:
         self._engine = engine
         self._prompts = prompts
-        name = f"embd-{uuid4().hex}"
-        asked = bool(body.return_latency)
-        self.vectors = [
-            _Vector(i, Request(f"{name}-{i}", prompt.tokens, NOTHING, body.cache_salt, pooling, latency=asked), body)
+        name, salt, latency = f"embd-{uuid4().hex}", body.cache_salt, bool(body.return_latency)
+        requests = [
+            Request(f"{name}-{i}", prompt.tokens, NOTHING, salt, pooling, service=service, latency=latency)
             for i, prompt in enumerate(prompts)
         ]
+        self.vectors = [_Vector(i, request, body) for i, request in enumerate(requests)]
 
     def whole(self) -> bytes:
         """The answer as JSON, when all vectors are there."""

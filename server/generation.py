@@ -8,7 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import Protocol, Self
 
-from jaxgen.request import EngineClient, TokenEvent, WouldBeLateError
+from jaxgen.request import EngineClient, FinishReason, TokenEvent, WouldBeLateError
 from server.errors import ApiError
 from server.metrics import Metrics, RequestTimer
 from server.queue import Queue, Queued
@@ -83,6 +83,9 @@ class Generation[Choice: Drawing]:
     ) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
+        # Not in their tasks: one that is cancelled before it begins does nothing.
+        for choice in self._choices:
+            self._queue.leave(choice)
         for task in self._tasks:
             task.cancel()
         # Their own errors were raised by next_news, or came after the one that was.
@@ -156,7 +159,8 @@ class Generation[Choice: Drawing]:
             await self._engine.follow(request, partial(self._take, choice, timer))
             if choice.finish_reason is None:
                 raise RuntimeError(f"the engine ended {choice.request.request_id} without a finish event")
-            reason = choice.finish_reason
+            # To a caller it may have ended with calls of tools, which is "stop" to the engine.
+            reason = FinishReason.LENGTH if choice.finish_reason == FinishReason.LENGTH else FinishReason.STOP
         except WouldBeLateError:
             reason = "refused"
             raise
@@ -166,5 +170,4 @@ class Generation[Choice: Drawing]:
                 raise self._late from None
             raise
         finally:
-            self._queue.leave(choice)
             timer.finish(reason)

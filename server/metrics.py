@@ -124,8 +124,7 @@ class RequestTimer:
         if self._last is None:
             self.first = now
             self._metrics.first_token.observe(now - self._arrival)
-            if self._target is not None and now - self._arrival > self._target:
-                self._outcome = "late_first_token"
+            self._hold_to_first(now)
         else:
             self._metrics.inter_token.observe(now - self._last)
             if self._between is not None:
@@ -139,12 +138,20 @@ class RequestTimer:
         if self._mean_between > target and self._outcome == "kept":
             self._outcome = "late_token"
 
+    def _hold_to_first(self, now: float) -> None:
+        if self._target is not None and now - self._arrival > self._target:
+            self._outcome = "late_first_token"
+
     def finish(self, reason: str) -> None:
+        """``reason``: as ``count_finished``."""
+        now = perf_counter()
+        if self.first is None:  # nothing was to be generated: what was promised for the first token is for the answer
+            self._hold_to_first(now)
         self._metrics.count_finished(reason)
         if self._service.promises and reason in ("stop", "length", "refused"):
             self._metrics.count_kept(self._service, "refused" if reason == "refused" else self._outcome)
         if reason in ("stop", "length"):
-            self._metrics.request.observe(perf_counter() - self._arrival)
+            self._metrics.request.observe(now - self._arrival)
             self._metrics.answer_length.observe(self._num_generated)
             if self.first is not None and self._last is not None:
                 self._metrics.decode_time.observe(self._last - self.first)

@@ -19,30 +19,39 @@ class Queued(Protocol):
 
 
 class Queue:
-    """The choices that have no token yet, and the tokens of their prompts."""
+    """The choices that have no token yet, the texts that have no embedding, and the tokens of their prompts."""
 
     def __init__(self, engine: EngineClient, config: ServerConfig) -> None:
         self._engine = engine
         self._config = config
-        self._waiting: dict[str, int] = {}
+        self._waiting: dict[str, tuple[str, int]] = {}
+        """By request: the name that it counts by, and the tokens of its prompt."""
 
     @property
     def num_tokens(self) -> int:
-        return sum(self._waiting.values())
+        return sum(tokens for _, tokens in self._waiting.values())
 
     def enter(self, choices: Sequence[Queued]) -> None:
-        """Raises ApiError 429 where they are too many beside those that wait. An empty queue takes any request."""
-        config, waiting, tokens = self._config, len(self._waiting), self.num_tokens
+        """Raises ApiError 429 where they are too many beside those that wait. An empty queue takes any request.
+
+        The texts of a request for embeddings count as one, or else a request with as many as are allowed would be
+        refused whenever anything waits; but no further one is taken while as many texts wait as requests may.
+        """
+        config, tokens = self._config, self.num_tokens
+        waiting = len({name for name, _ in self._waiting.values()})
+        first = choices[0].request
         added = sum(len(choice.request.prompt) for choice in choices)
-        over = waiting + len(choices) > config.max_queued_requests or tokens + added > config.max_queued_tokens
-        if waiting and over:
+        count = waiting + len(choices) if first.pooling is None else len(self._waiting) + 1
+        if waiting and (count > config.max_queued_requests or tokens + added > config.max_queued_tokens):
             raise ApiError(
                 429,
                 f"The server is at its limit: {waiting} requests with {tokens} tokens wait for their first token.",
                 code="queue_full",
                 headers={"Retry-After": str(self._retry_after(tokens))},
             )
-        self._waiting |= {choice.request.request_id: len(choice.request.prompt) for choice in choices}
+        for request in (choice.request for choice in choices):
+            name = request.request_id if request.pooling is None else first.request_id
+            self._waiting[request.request_id] = name, len(request.prompt)
 
     def leave(self, choice: Queued) -> None:
         """It has a token, or has ended; once more does nothing."""

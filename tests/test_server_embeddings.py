@@ -195,8 +195,8 @@ def test_another_model_is_not_found(engine: FakeEngine) -> None:
     assert (answer.status_code, error_of(answer.json())["code"]) == (404, "model_not_found")
 
 
-def test_the_queue_is_bounded_here_too(engine: FakeEngine) -> None:
-    """What waits for an embedding counts, and no longer when it has it."""
+def while_two_inputs_wait(engine: FakeEngine, config: ServerConfig, *, asked: dict[str, dict[str, Any]]) -> list[int]:
+    """The statuses of requests, by path, that are sent meanwhile, of those two, and of one more input after them."""
     statuses: list[int] = []
 
     async def send(message: Any) -> None:
@@ -207,20 +207,38 @@ def test_the_queue_is_bounded_here_too(engine: FakeEngine) -> None:
         started, go_on = asyncio.Event(), asyncio.Event()
 
         async def pace(request: Request, index: int) -> None:
-            started.set()
-            await go_on.wait()
+            if request in engine.requests[:2]:
+                if len(engine.requests) == 2:
+                    started.set()
+                await go_on.wait()
 
         engine.pace = pace
-        app = create_app(engine, ServerConfig(max_queued_requests=2))
+        app = create_app(engine, config)
         two = asyncio.create_task(call(app, body(input=["a", "b"]), send, path="/v1/embeddings"))
         await started.wait()
-        await asyncio.wait_for(call(app, body(), send, path="/v1/embeddings"), 30)
+        for path, fields in asked.items():
+            await asyncio.wait_for(call(app, fields, send, path=path), 30)
         go_on.set()
         await two
         await call(app, body(), send, path="/v1/embeddings")
 
     asyncio.run(run())
-    assert statuses == [429, 200, 200]
+    return statuses
+
+
+def test_the_queue_is_bounded_here_too() -> None:
+    """What waits for an embedding counts, and no longer when it has it."""
+    for limits in ({"max_queued_requests": 2}, {"max_queued_tokens": 3}):
+        config = ServerConfig(**limits)  # type: ignore[arg-type]
+        asked = {"/v1/embeddings": body(input=[[5, 6]])}
+        assert while_two_inputs_wait(fake_engine(), config, asked=asked) == [429, 200, 200]
+
+
+def test_the_inputs_of_a_request_count_as_one(engine: FakeEngine) -> None:
+    config = ServerConfig(max_queued_requests=3)
+    completion = {"model": MODEL, "prompt": "a", "n": 2}
+    asked = {"/v1/completions": completion, "/v1/embeddings": body(input=["a"] * 9)}
+    assert while_two_inputs_wait(engine, config, asked=asked) == [200, 200, 200, 200]
 
 
 # --- what goes wrong

@@ -3,9 +3,14 @@
 from prometheus_client.parser import text_string_to_metric_families
 
 from jaxgen.request import ModelInfo, Request
+from jaxgen.service import ServiceClass
 from jaxgen.stats import EngineStats
+from server.config import ServerConfig
 from tests.fakes import MODEL, says
 from tests.server_app import TOKENIZER, body, byte_by_byte, client_of, fake_engine
+from tests.test_tool_calls import written
+from tests.tool_engines import tool_engine
+from tests.tool_requests import HI, PARIS, PATH, WEATHER, F
 
 
 def samples(text: str) -> dict[tuple[str, str], float]:
@@ -103,3 +108,17 @@ def test_two_apps_in_one_process_count_apart() -> None:
         one.post("/v1/completions", json=body())
         assert samples(one.get("/metrics").text)["jaxgen_request_success_total", "length"] == 1
         assert samples(other.get("/metrics").text)["jaxgen_request_success_total", "length"] == 0
+
+
+def test_an_answer_that_ends_with_calls_counts_as_one_that_stopped() -> None:
+    classes = (ServiceClass(name="priority", first_token_seconds=9.0),)
+    fields = {"model": MODEL, "messages": [HI], "tools": [F, WEATHER], "service_tier": "priority"}
+    with client_of(tool_engine("hermes", written("hermes", [PARIS])), ServerConfig(service_classes=classes)) as client:
+        answer = client.post(PATH, json=fields)
+        found = samples(client.get("/metrics").text)
+    assert answer.json()["choices"][0]["finish_reason"] == "tool_calls"
+    assert found["jaxgen_request_success_total", "stop"] == 1
+    assert found["jaxgen_e2e_request_latency_seconds_count", ""] == 1
+    assert found["jaxgen_service_class_requests_total", "keptpriority"] == 1
+    finished = {label for name, label in found if name == "jaxgen_request_success_total"}
+    assert finished == {"stop", "length", "abort", "error", "refused"}

@@ -9,10 +9,16 @@ from typing import Any
 import httpx2
 import pytest
 
-from jaxgen.request import Request
+from jaxgen.request import Request, TokenEvent
+from jaxgen.sampling_params import SamplingParams
 from jaxgen.stats import EngineStats
 from server.app import create_app
 from server.config import ServerConfig
+from server.generation import Generation
+from server.metrics import Metrics
+from server.queue import Queue
+from server.record import RequestRecord
+from server.timeouts import Deadline
 from tests.fakes import FakeEngine, says
 from tests.live_server import serve
 from tests.server_app import body, byte_by_byte, client_of, complete, error_of, fake_engine
@@ -88,6 +94,38 @@ def test_a_failed_request_leaves_the_queue() -> None:
     engine = FakeEngine(tokenizer=fake_engine().tokenizer, pace=pace)
     with client_of(engine, ServerConfig(max_queued_requests=1)) as client:
         assert [client.post("/v1/completions", json=body()).status_code for _ in range(2)] == [500, 500]
+
+
+class Waits:
+    """What a Generation makes of the events of a request that gets none."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.finish_reason = None
+        self.has_news = False
+
+    def feed(self, event: TokenEvent) -> None: ...
+
+
+def test_a_request_that_is_cancelled_before_its_tasks_begin_leaves_the_queue() -> None:
+    engine = fake_engine()
+    queue = Queue(engine, ServerConfig())
+    choices = [Waits(Request(name, (5,), SamplingParams())) for name in "ab"]
+    record = RequestRecord("r", "POST", "/")
+
+    async def run() -> None:
+        async with Generation(engine, choices, queue, Metrics(engine), record, Deadline(None)) as generation:
+            assert queue.num_tokens == 2
+            await generation.finish()
+
+    async def main() -> None:
+        task = asyncio.create_task(run())
+        asyncio.get_running_loop().call_soon(task.cancel)  # before what its first step makes has a first step
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
+    assert engine.requests == []
+    assert queue.num_tokens == 0
 
 
 @pytest.mark.parametrize(("given", "kept"), [("abc-1", True), ("", False), ("x" * 129, False), ("a b", False)])

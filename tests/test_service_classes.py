@@ -1,5 +1,6 @@
 """Classes of service as flags, in bodies, on /metrics; weights of callers."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,20 @@ def test_what_came_of_promises_is_counted() -> None:
     assert _sample(metrics, "late", "late_first_token") == 1.0
     assert _sample(metrics, "slow", "late_token") == 1.0
     assert 'service_class="flex"' not in metrics
+
+
+@pytest.mark.parametrize(("seconds", "outcome"), [(9.0, "kept"), (1e-9, "late_first_token")])
+def test_without_a_token_to_come_the_answer_is_held_to_the_first_tokens_target(seconds: float, outcome: str) -> None:
+    """Embeddings are of the class of requests that name none, without what it promises between tokens."""
+    own = ServiceClass(name="default", first_token_seconds=seconds, inter_token_seconds=9.0)
+    engine = fake_engine()
+    with client_of(engine, ServerConfig(service_classes=(own,))) as client:
+        assert client.post("/v1/embeddings", json={"model": MODEL, "input": ["a", "b"]}).status_code == 200
+        assert client.post("/v1/completions", json=body(max_tokens=0)).status_code == 200
+        metrics = client.get("/metrics").text
+    embedded = replace(own, inter_token_seconds=None)
+    assert [request.service for request in engine.requests] == [embedded, embedded, own]
+    assert _sample(metrics, "default", outcome) == 3.0
 
 
 def test_capabilities_have_the_classes() -> None:
