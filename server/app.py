@@ -20,6 +20,7 @@ from server.chat import ChatEndpoint
 from server.chat_template import Conversations
 from server.completions import CompletionsEndpoint
 from server.config import DEFAULT_CONFIG, ServerConfig
+from server.cors import OriginMiddleware
 from server.embeddings import EmbeddingsEndpoint
 from server.endpoint import Services, model_not_found
 from server.errors import (
@@ -30,7 +31,7 @@ from server.errors import (
     http_exception,
     unexpected_error,
 )
-from server.lifecycle import Lifecycle
+from server.lifecycle import Lifecycle, LifecycleMiddleware
 from server.metrics import Metrics
 from server.openapi import Description
 from server.prompts import PromptReader
@@ -62,6 +63,7 @@ def create_app(
         engine, config, lifecycle, Queue(engine, config), metrics, prompts, conversations, Tools(engine, config)
     )
     tokens = TokensEndpoint(services)
+    counted = Middleware(LifecycleMiddleware, lifecycle=lifecycle)
     batches = Batches(services)
     description = Description(engine.model, config, version("jaxgen"))
     app = Starlette(
@@ -70,8 +72,8 @@ def create_app(
             Route("/v1/chat/completions", ChatEndpoint(services), methods=["POST"]),
             Route("/v1/responses", ResponsesEndpoint(services), methods=["POST"]),
             Route("/v1/embeddings", EmbeddingsEndpoint(services), methods=["POST"]),
-            Route("/tokenize", tokens.tokenize, methods=["POST"]),
-            Route("/detokenize", tokens.detokenize, methods=["POST"]),
+            Route("/tokenize", tokens.tokenize, methods=["POST"], middleware=[counted]),
+            Route("/detokenize", tokens.detokenize, methods=["POST"], middleware=[counted]),
             *batches.routes,
             Route("/v1/models", models.list),
             Route("/v1/models/{model:path}", models.get),
@@ -107,6 +109,7 @@ def _middleware(config: ServerConfig, metrics: Metrics, tracing: Middleware | No
         Middleware(AccessLogMiddleware, metrics=metrics, with_prompts=config.log_prompts),
         *([] if tracing is None else [tracing]),
         *([] if config.cors is None else [config.cors.middleware()]),
+        Middleware(OriginMiddleware, named=() if config.cors is None else config.cors.origins),
         Middleware(ApiKeyMiddleware, keys=ApiKeys(config.api_keys, config.api_key_file)),
         Middleware(BodyTimeoutMiddleware, seconds=config.body_timeout_s),
         Middleware(UnexpectedErrorMiddleware),

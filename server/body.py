@@ -15,7 +15,8 @@ async def read_json_object(scope: Scope, receive: Receive, max_bytes: int) -> di
     400 for one that is no JSON object; ClientDisconnect when the caller left.
 
     A missing Content-Type is taken as JSON. Others are refused, although the body may well be JSON: a browser sends
-    text/plain and forms to any address without asking, and so a web page could spend a local server's time.
+    text/plain and forms to any address without asking. (It sends a body without a type as well, but with the page's
+    origin: server/cors.py.)
     """
     headers = Headers(scope=scope)
     kind = headers.get("content-type", "application/json").partition(";")[0].strip().lower()

@@ -1,13 +1,17 @@
-"""CORS: which web pages may call the server from a browser. None, unless their origins are named."""
+"""Which web pages may call the server from a browser: its own, and those whose origins are named (CORS)."""
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jaxgen.config import ConfigError
+from server.errors import ApiError
+from server.record import record_of
 from server.request_id import HEADER
 
 ANY = ("*",)
@@ -49,6 +53,39 @@ class Cors:
             allow_credentials=self.credentials,
             expose_headers=(HEADER, "retry-after"),
         )
+
+
+class OriginMiddleware:
+    """Answers 403 to pages of origins that are neither ``named`` nor the server's own.
+
+    CORS keeps such a page from reading an answer, not from having it computed: a browser sends bodies without a content
+    type, and forms with files, before it asks. Programs that are no browsers send no ``Origin``.
+    """
+
+    def __init__(self, app: ASGIApp, named: Collection[str]) -> None:
+        self._app = app
+        self._named = frozenset(named)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        origin = _header(scope, b"origin") if scope["type"] == "http" else None
+        if origin is None or self._allows(origin, scope):
+            await self._app(scope, receive, send)
+            return
+        message = f"Pages of {origin[:200]!r} may not call this server: their origin is none of --allowed-origins."
+        refusal = ApiError(403, message, code="origin_not_allowed")
+        record_of(scope).error = refusal.code
+        await refusal.response()(scope, receive, send)
+
+    def _allows(self, origin: str, scope: Scope) -> bool:
+        if "*" in self._named or origin in self._named:
+            return True
+        _, _, host = origin.partition("://")  # nothing in "null", which is that of files and sandboxes
+        return host != "" and host == _header(scope, b"host")
+
+
+def _header(scope: Scope, name: bytes) -> str | None:
+    found: bytes | None = next((value for key, value in scope["headers"] if key == name), None)
+    return None if found is None else found.decode("latin-1")
 
 
 def cors_of(args: Any) -> Cors | None:

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from starlette.types import ASGIApp, Receive, Scope, Send
+
 from jaxgen.request import EngineClient
 from server.config import ServerConfig
 from server.errors import ApiError
@@ -28,22 +30,40 @@ class Lifecycle:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """Around each request. Raises ApiError 503 while starting, draining, or after the engine died."""
-        self._admit()
+        """Around each request that the engine works for. Raises ApiError 503 while starting, draining, or after the
+        engine died."""
+        with self.other_request():
+            state = self._engine.status().state
+            if state == "starting":
+                raise ApiError(503, "The engine is still starting.", code="starting", headers=self._retry())
+            if state == "dead":
+                raise ApiError(503, "The engine is not running.", code="engine_dead")
+            yield
+
+    @contextmanager
+    def other_request(self) -> Iterator[None]:
+        """Around each that it does not work for, until all of the answer is sent. Raises ApiError 503 while
+        draining."""
+        if self.draining:
+            message = "The server is shutting down and takes no new requests."
+            raise ApiError(503, message, code="draining", headers=self._retry())
         self.num_requests += 1
         try:
             yield
         finally:
             self.num_requests -= 1
 
-    def _admit(self) -> None:
-        retry = {"Retry-After": str(self._config.retry_after_s)}
-        if self.draining:
-            raise ApiError(
-                503, "The server is shutting down and takes no new requests.", code="draining", headers=retry
-            )
-        state = self._engine.status().state
-        if state == "starting":
-            raise ApiError(503, "The engine is still starting.", code="starting", headers=retry)
-        if state == "dead":
-            raise ApiError(503, "The engine is not running.", code="engine_dead")
+    def _retry(self) -> dict[str, str]:
+        return {"Retry-After": str(self._config.retry_after_s)}
+
+
+class LifecycleMiddleware:
+    """Of a route that needs no engine: a request to it is under way until its answer, a file perhaps, is sent."""
+
+    def __init__(self, app: ASGIApp, lifecycle: Lifecycle) -> None:
+        self._app = app
+        self._lifecycle = lifecycle
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._lifecycle.other_request():
+            await self._app(scope, receive, send)

@@ -30,7 +30,8 @@ NO_LIMITS = ("api_keys", "api_key_file", "batch_dir", "tool_call_parser", "cors"
 @dataclass(frozen=True, slots=True)
 class Described:
     """A route. ``answer``: its object; None: it is no JSON. ``body``: what it takes; None: nothing. ``errors``:
-    statuses other than 200, in OpenAI's error shape. ``streams``: the answer may also be server-sent events."""
+    statuses other than 200, in OpenAI's error shape, beside those for callers without a key and for pages of other
+    origins. ``streams``: the answer may also be server-sent events."""
 
     method: str
     path: str
@@ -43,8 +44,8 @@ class Described:
     streams: bool = False
 
 
-_BODY_ERRORS = (400, 404, 408, 413, 415)
-_GENERATING = (*_BODY_ERRORS, 429, 500, 503, 504)
+_BODY_ERRORS = (400, 404, 408, 413, 415, 503)
+_GENERATING = (*_BODY_ERRORS, 429, 500, 504)
 
 
 def _generating(path: str, summary: str, answer: type[BaseModel], body: type[Body]) -> Described:
@@ -60,18 +61,24 @@ ROUTES = (
     Described("POST", "/tokenize", _TOKENIZE, shapes.Tokens, TokenizeRequest, _BODY_ERRORS),
     Described("POST", "/detokenize", "The text of tokens.", shapes.Text, DetokenizeRequest, _BODY_ERRORS),
     Described(
-        "POST", "/v1/files", "Keep a file.", shapes.File, FileForm, (400, 403, 404, 408, 413), "multipart/form-data"
+        "POST",
+        "/v1/files",
+        "Keep a file.",
+        shapes.File,
+        FileForm,
+        (400, 403, 404, 408, 413, 503),
+        "multipart/form-data",
     ),
-    Described("GET", "/v1/files", "The caller's files.", shapes.Files, errors=(400, 404)),
-    Described("GET", "/v1/files/{file_id}", "What a file is.", shapes.File, errors=(404,)),
-    Described("DELETE", "/v1/files/{file_id}", "Delete a file.", shapes.DeletedFile, errors=(404, 409)),
-    Described("GET", "/v1/files/{file_id}/content", "What is in a file.", None, errors=(404,)),
+    Described("GET", "/v1/files", "The caller's files.", shapes.Files, errors=(400, 404, 503)),
+    Described("GET", "/v1/files/{file_id}", "What a file is.", shapes.File, errors=(404, 503)),
+    Described("DELETE", "/v1/files/{file_id}", "Delete a file.", shapes.DeletedFile, errors=(404, 409, 503)),
+    Described("GET", "/v1/files/{file_id}/content", "What is in a file.", None, errors=(404, 503)),
     Described(
         "POST", "/v1/batches", "Answer the requests of a file.", shapes.Batch, BatchRequest, (*_BODY_ERRORS, 403)
     ),
-    Described("GET", "/v1/batches", "The caller's batches.", shapes.Batches, errors=(400, 404)),
-    Described("GET", "/v1/batches/{batch_id}", "How far a batch is.", shapes.Batch, errors=(404,)),
-    Described("POST", "/v1/batches/{batch_id}/cancel", "Stop a batch.", shapes.Batch, errors=(404, 409)),
+    Described("GET", "/v1/batches", "The caller's batches.", shapes.Batches, errors=(400, 404, 503)),
+    Described("GET", "/v1/batches/{batch_id}", "How far a batch is.", shapes.Batch, errors=(404, 503)),
+    Described("POST", "/v1/batches/{batch_id}/cancel", "Stop a batch.", shapes.Batch, errors=(404, 409, 503)),
     Described("GET", "/v1/models", "The model that is served.", shapes.Models),
     Described("GET", "/v1/models/{model}", "The model of this name.", shapes.Model, errors=(404,)),
     Described("GET", "/version", "The version of jaxgen.", shapes.Version),
@@ -105,7 +112,7 @@ def openapi_document(version: str, *, keys: bool) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
         body, answer = (model and references[model, "validation"] for model in (route.body, route.answer))
-        errors = (*route.errors, 401) if keys and route.path not in OPEN_PATHS else route.errors
+        errors = (*route.errors, 403, 401) if keys and route.path not in OPEN_PATHS else (*route.errors, 403)
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, body, answer, errors)
     document: dict[str, Any] = {
         "openapi": "3.1.0",

@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 from openai.types import FileDeleted
 from starlette.testclient import TestClient
+from starlette.types import Message, Receive, Scope, Send
 
+from jaxgen.request import EngineStatus
+from server.app import create_app
 from server.config import ServerConfig
 from tests.batch_client import PATH, jsonl, line, never, start, upload, wait
+from tests.fakes import MODEL
 from tests.server_app import client_of, error_of, fake_engine
 
 
@@ -143,3 +147,49 @@ def test_without_a_directory_the_routes_say_so() -> None:
         for path in ("/v1/files", "/v1/batches", "/v1/files/file-1", "/v1/batches/batch_1"):
             answer = client.get(path)
             assert (answer.status_code, error_of(answer.json())["code"]) == (404, "batches_disabled")
+
+
+def test_uploads_and_downloads_are_under_way_until_they_are_sent(tmp_path: Path) -> None:
+    app = create_app(fake_engine(), ServerConfig(batch_dir=tmp_path))
+    counts: list[int] = []
+
+    async def watched(scope: Scope, receive: Receive, send: Send) -> None:
+        async def counted(message: Message) -> None:
+            counts.append(app.state.lifecycle.num_requests)
+            await send(message)
+
+        await app(scope, receive, counted if scope["type"] == "http" else send)
+
+    with TestClient(watched) as client:
+        file_id = upload(client, b"x" * 200_000)
+        assert client.get(f"/v1/files/{file_id}/content").content == b"x" * 200_000
+        assert client.post("/detokenize", json={"model": MODEL, "tokens": [5]}).status_code == 200
+    assert len(counts) > 6, "the download came in pieces"
+    assert set(counts) == {1}
+    assert app.state.lifecycle.num_requests == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/files"),
+        ("GET", "/v1/files"),
+        ("GET", "/v1/files/file-1/content"),
+        ("POST", "/v1/batches"),
+        ("GET", "/v1/batches/batch_1"),
+        ("POST", "/v1/batches/batch_1/cancel"),
+        ("POST", "/tokenize"),
+        ("POST", "/detokenize"),
+    ],
+)
+def test_what_needs_no_engine_is_refused_while_draining_and_not_while_starting(
+    tmp_path: Path, method: str, path: str
+) -> None:
+    app = create_app(fake_engine(state=EngineStatus("starting")), ServerConfig(batch_dir=tmp_path, retry_after_s=7))
+    with TestClient(app) as client:
+        assert client.request(method, path).status_code < 500
+        app.state.lifecycle.draining = True
+        refused = client.request(method, path)
+        assert (refused.status_code, error_of(refused.json())["code"]) == (503, "draining")
+        assert refused.headers["retry-after"] == "7"
+        assert client.get("/v1/models").status_code == 200

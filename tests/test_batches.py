@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from starlette.testclient import TestClient
 
 from jaxgen.config import ConfigError
-from jaxgen.request import EngineDeadError, Request
+from jaxgen.request import EngineDeadError, EngineStatus, Request
 from server import answer_schema as shapes
 from server.app import create_app
 from server.batches.store import Store
@@ -186,11 +186,13 @@ def test_the_next_process_goes_on_where_one_ended(tmp_path: Path) -> None:
 
 def test_a_server_that_drains_takes_no_further_lines(engine: FakeEngine, config: ServerConfig) -> None:
     app = create_app(engine, config)
+    engine.state = EngineStatus("starting")  # so that the line has not begun when the server drains
     with TestClient(app) as client:
-        app.state.lifecycle.draining = True
         batch = start(client, upload(client, jsonl(line("a"))))
         wait(client, batch.id, "in_progress")
-        sleep(0.05)
+        app.state.lifecycle.draining = True
+        engine.state = EngineStatus("ready")
+        sleep(0.25)
         assert engine.requests == []
         app.state.lifecycle.draining = False
         assert wait(client, batch.id).status == "completed"

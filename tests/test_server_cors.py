@@ -1,18 +1,22 @@
-"""CORS: off unless origins are named; then pages can ask, and read every answer, refusals too."""
+"""Pages of other origins are refused unless their origins are named; then they can read every answer, refusals too."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import httpx2
 import pytest
 from starlette.testclient import TestClient
 
 from jaxgen.config import ConfigError
 from server.cli import main
-from server.config import DEFAULT_CONFIG
+from server.config import DEFAULT_CONFIG, ServerConfig
 from server.cors import Cors, cors_of
 from server.serve_options import make_parser
 from tests.server_app import body, client_of, error_of, fake_engine
 
-HERE, ELSEWHERE = "https://here.example", "https://elsewhere.example"
+HERE, ELSEWHERE, OWN = "https://here.example", "https://elsewhere.example", "http://testserver"
 CONFIG = replace(DEFAULT_CONFIG, api_keys=("secret",), cors=Cors(origins=(HERE,)))
 KEY = {"authorization": "Bearer secret"}
 
@@ -26,10 +30,40 @@ def preflight(client: TestClient, origin: str, *, method: str = "POST", headers:
 
 def test_it_is_off_by_default() -> None:
     with client_of(fake_engine()) as client:
-        answer = client.post("/v1/completions", json=body(), headers={"origin": HERE})
-        assert answer.status_code == 200
-        assert not [name for name in answer.headers if name.startswith("access-control")]
-        assert client.options("/v1/completions", headers={"origin": HERE}).status_code == 405
+        for origin in (HERE, OWN):
+            answer = client.post("/v1/completions", json=body(), headers={"origin": origin})
+            assert not [name for name in answer.headers if name.startswith("access-control")]
+        assert client.options("/v1/completions", headers={"origin": HERE}).status_code == 403
+        assert client.options("/v1/completions", headers={"origin": OWN}).status_code == 405
+
+
+def typeless(client: TestClient, origin: str | None) -> httpx2.Response:
+    """What a browser sends for any page without asking: a body of no type."""
+    headers = {} if origin is None else {"origin": origin}
+    return client.post("/v1/completions", content=json.dumps(body()), headers=headers)
+
+
+@pytest.mark.parametrize("origin", [ELSEWHERE, "null", "http://testserver:81", "http://testserver.example", "file://"])
+def test_pages_of_other_origins_have_nothing_computed(origin: str, tmp_path: Path) -> None:
+    for cors in (None, Cors(origins=(HERE,))):
+        engine = fake_engine()
+        with client_of(engine, ServerConfig(cors=cors, batch_dir=tmp_path)) as client:
+            form: Any = {"files": {"file": b"x"}, "data": {"purpose": "batch"}}
+            answers = [typeless(client, origin), client.post("/v1/files", **form, headers={"origin": origin})]
+            assert client.get("/v1/files").json()["data"] == []
+        for answer in answers:
+            assert (answer.status_code, error_of(answer.json())["code"]) == (403, "origin_not_allowed")
+            assert answer.headers["x-request-id"]
+        assert engine.requests == []
+
+
+def test_pages_of_its_own_and_named_ones_and_programs_are_answered() -> None:
+    with client_of(fake_engine(), ServerConfig(cors=Cors(origins=(HERE,)))) as client:
+        for origin in (None, OWN, OWN.replace("http", "https"), HERE):
+            assert typeless(client, origin).status_code == 200, origin
+    with client_of(fake_engine(), ServerConfig(cors=Cors(origins=("*",)))) as client:
+        for origin in ("null", ELSEWHERE):
+            assert typeless(client, origin).status_code == 200, origin
 
 
 def test_a_preflight_request_needs_no_key() -> None:
@@ -69,6 +103,7 @@ def test_every_answer_can_be_read_by_the_page() -> None:
 def test_another_origin_is_not_named_in_the_answer() -> None:
     with client_of(fake_engine(), CONFIG) as client:
         answer = client.post("/v1/completions", json=body(), headers={"origin": ELSEWHERE} | KEY)
+    assert answer.status_code == 403
     assert "access-control-allow-origin" not in answer.headers
 
 

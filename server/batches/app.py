@@ -1,11 +1,12 @@
 """What an app needs for files and batches: routes, and a lifespan in which batches run."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -19,6 +20,7 @@ from server.chat import ChatEndpoint
 from server.completions import CompletionsEndpoint
 from server.embeddings import EmbeddingsEndpoint
 from server.endpoint import Services
+from server.lifecycle import LifecycleMiddleware
 from server.metrics import Metrics
 from server.queue import Queue
 from server.responses import ResponsesEndpoint
@@ -31,12 +33,15 @@ ENDPOINTS: dict[str, Callable[[Services], LineEndpoint]] = {
 }
 """What lines of batches may ask."""
 
+type Handler = Callable[[Request], Awaitable[Response]]
+
 
 class Batches:
     """Files and batches of an app. Raises ConfigError where their directory cannot be used."""
 
     def __init__(self, services: Services) -> None:
         config = services.config
+        self._lifecycle = services.lifecycle
         self._store: Store | None = None
         self._runner: BatchRunner | None = None
         if config.batch_dir is not None:
@@ -49,14 +54,16 @@ class Batches:
     @property
     def routes(self) -> list[Route]:
         files, batches = self._files, self._batches
-        return [
-            _route("/v1/files", GET=files.list, POST=files.create),
-            _route("/v1/files/{file_id}", GET=files.get, DELETE=files.delete),
-            _route("/v1/files/{file_id}/content", GET=files.content),
-            _route("/v1/batches", GET=batches.list, POST=batches.create),
-            _route("/v1/batches/{batch_id}", GET=batches.get),
-            _route("/v1/batches/{batch_id}/cancel", POST=batches.cancel),
-        ]
+        handlers: dict[str, dict[str, Handler]] = {
+            "/v1/files": {"GET": files.list, "POST": files.create},
+            "/v1/files/{file_id}": {"GET": files.get, "DELETE": files.delete},
+            "/v1/files/{file_id}/content": {"GET": files.content},
+            "/v1/batches": {"GET": batches.list, "POST": batches.create},
+            "/v1/batches/{batch_id}": {"GET": batches.get},
+            "/v1/batches/{batch_id}/cancel": {"POST": batches.cancel},
+        }
+        counted = Middleware(LifecycleMiddleware, lifecycle=self._lifecycle)
+        return [_route(path, by_method, counted) for path, by_method in handlers.items()]
 
     @asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -73,13 +80,13 @@ class Batches:
             await asyncio.to_thread(self._store.close)
 
 
-def _route(path: str, **handlers: Callable[[Request], Awaitable[Response]]) -> Route:
+def _route(path: str, handlers: Mapping[str, Handler], middleware: Middleware) -> Route:
     """One route for all methods of a path, so that its 405 names them all."""
 
     async def handle(request: Request) -> Response:
         return await handlers["GET" if request.method == "HEAD" else request.method](request)
 
-    return Route(path, handle, methods=list(handlers))
+    return Route(path, handle, methods=list(handlers), middleware=[middleware])
 
 
 def line_endpoints(services: Services) -> dict[str, LineEndpoint]:
