@@ -226,7 +226,7 @@ def _say(text: str) -> None:
 def _check_outputs(args: Any) -> None:
     """Before the load, what would be a pity after it. Raises ConfigError that names the flag."""
     if args.plot is not None and importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("--plot needs matplotlib: pip install 'jaxgen[bench]'")
+        raise ConfigError("--plot needs matplotlib: pip install -e '.[bench]' in the checkout")
     if args.output is not None:
         try:
             args.output.open("a").close()

@@ -33,7 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name not in BENCH_EXTRA:
             raise
-        print(f"jaxgen {name}: {error.name} is missing; pip install 'jaxgen[bench]' brings it", file=sys.stderr)
+        print(
+            f"jaxgen {name}: {error.name} is missing; pip install -e '.[bench]' in the checkout brings it",
+            file=sys.stderr,
+        )
         return 2
     return command(arguments[1:]) or 0
 

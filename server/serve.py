@@ -177,7 +177,9 @@ def _tracing(endpoint: str | None) -> Iterator[Middleware | None]:
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("opentelemetry"):
             raise
-        raise ConfigError("--otlp-traces-endpoint needs OpenTelemetry: pip install 'jaxgen[otel]'") from error
+        raise ConfigError(
+            "--otlp-traces-endpoint needs OpenTelemetry: pip install -e '.[otel]' in the checkout"
+        ) from error
     provider = open_provider(endpoint, version("jaxgen"))
     try:
         yield Middleware(TraceMiddleware, provider=provider)

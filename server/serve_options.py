@@ -183,7 +183,7 @@ def make_parser(command: str = "serve") -> configargparse.ArgumentParser:
     log.add_argument(
         "--otlp-traces-endpoint",
         help="URL of an OpenTelemetry collector, http://HOST:4318/v1/traces: a span for each request goes there (needs "
-        "jaxgen[otel])",
+        "the extra otel)",
     )
     limits = parser.add_argument_group("limits")
     for name, what in LIMITS.items():

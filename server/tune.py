@@ -50,7 +50,7 @@ def parse_options(argv: Sequence[str]) -> Any:
     if args.plot is not None and not args.plot.parent.is_dir():
         parser.error(f"--plot {args.plot}: there is no directory {args.plot.parent}")
     if args.plot is not None and importlib.util.find_spec("matplotlib") is None:
-        parser.error("--plot needs matplotlib: pip install 'jaxgen[bench]'")
+        parser.error("--plot needs matplotlib: pip install -e '.[bench]' in the checkout")
     return args
 
 

@@ -56,6 +56,15 @@ def test_every_metric_is_on_the_board_or_left_out() -> None:
     assert offered() - shown == set(LEFT_OUT)
 
 
+def test_every_metric_that_a_page_names_exists() -> None:
+    pages = [PAGE.parent.parent / "README.md", *PAGE.parent.glob("*.md")]
+    # A family's name ends where the page goes on with a star.
+    named = {name for page in pages for name in re.findall(r"\bjaxgen_[a-z0-9_]*[a-z0-9]\b", page.read_text("utf-8"))}
+    of_batches = {name for name in named if name.startswith("jaxgen_batch_lines_")}  # those of a server with batches
+    assert named - offered() == of_batches
+    assert len(named) > 10
+
+
 def test_every_panel_asks_the_chosen_source() -> None:
     variables = {variable["name"]: variable for variable in board()["templating"]["list"]}
     assert variables["datasource"]["type"] == "datasource"
