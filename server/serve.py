@@ -21,6 +21,7 @@ from jaxgen.config import ConfigError
 from jaxgen.request import ModelInfo
 from jaxgen.stats import EngineStats
 from server.app import create_app
+from server.environment import check_environment
 from server.errors import with_prompts
 from server.lifecycle import Lifecycle
 from server.log import set_up_logging
@@ -197,7 +198,9 @@ def listen(host: str, port: int) -> socket.socket:
 
 def main(argv: Sequence[str]) -> int:
     """``jaxgen serve``; 0 after a clean stop, 1 when the engine died, 2 when it could not start."""
-    args = make_parser().parse_args(argv)
+    parser = make_parser()
+    args = parser.parse_args(argv)
+    check_environment(parser, os.environ)
     set_up_logging("%(asctime)s %(levelname)s %(name)s: %(message)s", level=args.log_level, form=args.log_format)
     if args.log_prompts:
         with_prompts.setLevel(logging.NOTSET)

@@ -157,7 +157,7 @@ def make_parser(command: str = "serve") -> configargparse.ArgumentParser:
     )
     server = parser.add_argument_group("server")
     server.add_argument("--host", default="127.0.0.1")
-    server.add_argument("--port", type=int, default=8000)
+    server.add_argument("--port", type=port, default=8000)
     server.add_argument(
         "--api-key",
         action="append",
@@ -210,6 +210,16 @@ def _add_browsers_and_tls(parser: configargparse.ArgumentParser) -> None:
     cors.add_argument("--allowed-methods", action="append", help="method that they may use (default: *)")
     cors.add_argument("--allowed-headers", action="append", help="header that they may send (default: *)")
     cors.add_argument("--allow-credentials", action="store_true", help="let them send cookies and certificates")
+
+
+def port(text: str) -> int:
+    """Raises ArgumentTypeError where it is an address, as in a pod beside a Kubernetes service called jaxgen."""
+    if "://" in text:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no port: Kubernetes sets JAXGEN_PORT like this for a service called jaxgen; give the pod "
+            "enableServiceLinks: false, or the server --port"
+        )
+    return int(text)
 
 
 def engine_options(args: Any) -> EngineOptions:

@@ -1,5 +1,6 @@
 """``jaxgen config``: what ``jaxgen serve`` would run with, as a file for its ``--config``."""
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -8,6 +9,7 @@ import configargparse
 import yaml
 
 from jaxgen.config import ConfigError
+from server.environment import check_environment
 from server.serve_options import make_parser, server_config
 
 
@@ -15,6 +17,7 @@ def main(argv: Sequence[str]) -> int:
     """Print YAML: every flag that has a value, wherever that is from; keys of callers as ``***``."""
     parser = make_parser("config")
     args = parser.parse_args(argv)
+    check_environment(parser, os.environ)
     try:
         server_config(args)
     except ConfigError as error:

@@ -1,5 +1,6 @@
 """Flags from the command line, the environment and a file, and the page that lists them."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import yaml
 
 from server.cli import main
+from server.environment import OTHERS
 from server.serve_options import engine_options, make_parser, server_config
 
 ROOT = Path(__file__).parent.parent
@@ -69,3 +71,65 @@ def test_what_is_printed_is_a_file_for_the_same_run(
 def test_values_without_sense_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "--max-n", "0"]) == 2
     assert "max_n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["config", "serve"])
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("JAXGEN_MAX_NUM_SEQ", "JAXGEN_MAX_NUM_SEQS"),
+        ("JAXGEN_PROT", "JAXGEN_PORT"),
+        ("JAXGEN_MAX_NUM_BATCHED_TOKENS", "JAXGEN_TOKEN_BUDGET"),
+        ("JAXGEN_NO_ENABLE_PREFIX_CACHING", "JAXGEN_ENABLE_PREFIX_CACHING"),
+        ("JAXGEN_XYZZY", ""),
+    ],
+)
+def test_a_variable_that_sets_no_flag_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, name: str, near: str
+) -> None:
+    monkeypatch.setenv(name, "8")
+    with pytest.raises(SystemExit) as refused:
+        main([command, "--max-n", "0"])  # which would end it too, later
+    assert refused.value.code == 2
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last.endswith(f"the environment variable {name} sets no flag" + (f"; {near} does" if near else ""))
+
+
+KUBERNETES = """SERVICE_HOST SERVICE_PORT SERVICE_PORT_HTTP PORT_80_TCP PORT_80_TCP_ADDR PORT_80_TCP_PORT
+    PORT_80_TCP_PROTO CPU_SERVICE_HOST CPU_SERVICE_PORT CPU_PORT CPU_PORT_80_TCP_ADDR"""
+
+
+def test_variables_that_kubernetes_makes_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in KUBERNETES.split():
+        monkeypatch.setenv(f"JAXGEN_{name}", "x")
+    assert main(["config"]) == 0
+    monkeypatch.setenv("JAXGEN_PORT", "tcp://10.0.0.1:80")
+    assert main(["config", "--port", "9"]) == 0
+    with pytest.raises(SystemExit) as refused:
+        main(["config"])
+    assert refused.value.code == 2
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "--port" in last
+    assert "enableServiceLinks: false" in last
+
+
+def test_variables_of_other_commands_and_scripts_are_known(capsys: pytest.CaptureFixture[str]) -> None:
+    def shown(command: str) -> set[str]:
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        return set(re.findall(r"JAXGEN_[A-Z_]+", capsys.readouterr().out))
+
+    known = shown("config") | OTHERS
+    for command in ("tune", "verify-determinism", "benchmark"):
+        assert shown(command) <= known, command
+    scripts = [path for path in (ROOT / "scripts").rglob("*") if path.is_file() and path.suffix in ("", ".sh", ".py")]
+    used = {name for path in scripts for name in re.findall(r"JAXGEN_[A-Z_]+", path.read_text(encoding="utf-8"))}
+    assert used <= known
+
+
+def test_nobody_is_told_to_install_from_an_index() -> None:
+    """There is no such package on any."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "server").rglob("*.py")]
+    assert [page.name for page in pages if re.search(r"pip install \S*jaxgen", page.read_text(encoding="utf-8"))] == []

@@ -154,6 +154,11 @@ def test_kubernetes_gives_time_to_end() -> None:
     assert args.api_key_file.is_relative_to(mount["mountPath"])
 
 
+def test_kubernetes_sets_no_flag_by_the_name_of_the_service() -> None:
+    """Of a service called jaxgen it sets JAXGEN_PORT, and to an address."""
+    assert pod()["enableServiceLinks"] is False
+
+
 def test_kubernetes_probes_are_routes_that_need_no_key() -> None:
     (port,) = container()["ports"]
     assert port["containerPort"] == PORT

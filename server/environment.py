@@ -1,0 +1,30 @@
+"""Environment variables that set flags: a misspelt one is an error, as a misspelt flag is."""
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+import configargparse
+
+PREFIX = "JAXGEN_"
+
+OTHERS = frozenset(f"{PREFIX}{name}" for name in ("BUDGETS", "CONTEXT", "JSON", "PLOT", "PYTHON", "REQUESTS", "ROUNDS"))
+"""Variables of scripts/serve (PYTHON) and of flags that only other commands have."""
+
+_OF_KUBERNETES = re.compile(rf"{PREFIX}(.*_)?(SERVICE_HOST|SERVICE_PORT.*|PORT(_\d+_.*)?)")
+"""What it puts into pods for services whose names begin with jaxgen."""
+
+
+def check_environment(parser: configargparse.ArgumentParser, environment: Iterable[str]) -> None:
+    """Ends the process, as a wrong flag does, where a variable is named like those of ``parser``'s flags and sets none.
+
+    Call it after parsing, which is when flags get their variables.
+    """
+    options = {option: action.env_var for action in parser._actions for option in action.option_strings}
+    known = {name for name in options.values() if name is not None}
+    for name in sorted(environment):
+        if name.startswith(PREFIX) and name not in known | OTHERS and not _OF_KUBERNETES.fullmatch(name):
+            option = "--" + name.removeprefix(PREFIX).lower().replace("_", "-")
+            near = [option] if option in options else get_close_matches(option, options, 1)
+            hint = "".join(f"; {options[one]} does" for one in near if options[one])
+            parser.error(f"the environment variable {name} sets no flag{hint}")
