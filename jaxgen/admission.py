@@ -3,11 +3,10 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import inf
 
 from jaxgen.holdings import Holdings
 from jaxgen.lineup import Lineup, may_displace
-from jaxgen.pace import MARGIN, Pace, shortest_target
+from jaxgen.pace import MARGIN, Pace, targets_between
 from jaxgen.sequence import Level, Sequence
 
 MAX_OVERTAKEN = 16
@@ -37,10 +36,10 @@ class Admission:
     preempted: Sequence | None
     """The first, in the order, of those preempted in this step."""
     admitted: list[Sequence] = field(default_factory=list)
-    in_order: bool = True
-    """They are asked of in the order of service; else those of some tenants after all others."""
     closed: bool = False
     """Nobody else may begin in this step."""
+    turn_over: bool = False
+    """Nor one that comes after those asked of so far, in the order of service."""
     _skipped: list[Sequence] = field(default_factory=list)
     _growing: int = -1
 
@@ -49,16 +48,18 @@ class Admission:
             self.closed = True  # most steps: spare them the sum below
         else:
             self._growing = self.holdings.num_growing(self.lineup.running)
+            self.closed = self._lacks_blocks
 
     def admit(self, sequence: Sequence) -> bool:
         """Whether it begins to run: then it has a row and blocks."""
         holdings = self.holdings
-        # Everyone takes at least one block that is not shared.
-        if not holdings.has_row or holdings.pool.num_free <= self._growing:
+        if self.turn_over:
+            return False
+        if not holdings.has_row or self._lacks_blocks:
             self.closed = True
             return False
         if self._must_wait(sequence):
-            self.closed = self.in_order
+            self.turn_over = True
             return False
         if holdings.restorer is not None and holdings.restorer.waits_for_another(sequence):
             return False  # not overtaken: no block would help it
@@ -75,6 +76,11 @@ class Admission:
         self._growing += may_grow
         self.admitted.append(sequence)
         return True
+
+    @property
+    def _lacks_blocks(self) -> bool:
+        """For anyone: everyone takes at least one that is not shared."""
+        return self.holdings.pool.num_free <= self._growing
 
     def _must_wait(self, sequence: Sequence) -> bool:
         """It, and in the order of service all behind it."""
@@ -130,10 +136,14 @@ def make_room(
 def breaks_promises(sequences: list[Sequence], pace: Pace | None) -> bool:
     """Whether decodes of these take longer than a class of theirs promises, and those to which something was promised
     would not alone."""
-    target = MARGIN * shortest_target(sequences)
-    if pace is None or target == inf or _decode_seconds(pace, sequences) <= target:
+    targets = targets_between(sequences)
+    if pace is None or not targets:
         return False
-    return _decode_seconds(pace, [s for s in sequences if s.level is Level.PROMISED]) <= target
+    together = _decode_seconds(pace, sequences)
+    if together <= MARGIN * targets[0]:
+        return False
+    alone = _decode_seconds(pace, [s for s in sequences if s.level is Level.PROMISED])
+    return any(alone <= MARGIN * target < together for target in targets)
 
 
 def _decode_seconds(pace: Pace, sequences: list[Sequence]) -> float:

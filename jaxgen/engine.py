@@ -15,7 +15,7 @@ from jaxgen.latency import LatencyMeter
 from jaxgen.models import PackedParams
 from jaxgen.narrow import compare
 from jaxgen.offload.build import build_offload
-from jaxgen.pace import PaceMeter
+from jaxgen.pace import Decodes, PaceMeter
 from jaxgen.pace_probe import measure_pace
 from jaxgen.request import DeviceLostError, FinishReason, Request, RequestRefusedError, TokenEvent
 from jaxgen.row_state import MAX_MASKED_TOKENS
@@ -177,7 +177,7 @@ class Engine:
             preemptions=scheduler.preemptions,
             compilations_after_ready=num_compilations() - self._compilations_at_ready,
             longest_step_seconds=self._pace.spread * pace.most_seconds,
-            first_token_seconds_per_1000=pace.prompt_seconds(1000, 500_000, decodes=scheduler.num_running),
+            first_token_seconds_per_1000=pace.prompt_seconds(1000, 500_000, Decodes(scheduler.num_running)),
             offload=self._device.offload_stats() if self.offload is None else self.offload.stats(),
             **vars(counters),
         )

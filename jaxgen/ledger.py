@@ -12,8 +12,9 @@ class TokenLedger:
     """Tokens computed for each tenant, divided by its weight: the virtual token counters of Sheng et al., "Fairness in
     Serving Large Language Models" (OSDI 2024, arXiv 2401.00588).
 
-    A tenant that comes back after it had nothing to do begins where the least served of the others is: what it did not
-    use is not kept for it. Tenants that had nothing to do are remembered while they are ahead of one that has.
+    A tenant that wants nothing computed but decodes, which all get, uses no share. When it wants something again it
+    begins where the least served of those that do is, so that what it did not use is not kept for it. Tenants that had
+    nothing to do are remembered while they are ahead of one that has.
     """
 
     def __init__(self, token_budget: int) -> None:
@@ -21,11 +22,12 @@ class TokenLedger:
         self._served: dict[str, float] = {}
         self._live: dict[str, int] = {}
 
-    def join(self, sequence: Sequence) -> None:
+    def join(self, sequence: Sequence, wanting: Iterable[Sequence]) -> None:
+        """``wanting``: the others that want to be computed, but for decodes; of no interest without other tenants."""
         tenant = sequence.request.tenant
         if not self._live:
             self._served.clear()
-        self._served[tenant] = self._served_of(tenant)
+        self._served[tenant] = self._served_of(tenant, wanting)
         self._live[tenant] = self._live.get(tenant, 0) + 1
 
     def leave(self, sequence: Sequence) -> None:
@@ -37,17 +39,26 @@ class TokenLedger:
             for gone in [name for name in self._served if name not in self._live and self._served[name] <= least]:
                 del self._served[gone]
 
+    @property
+    def compares(self) -> bool:
+        """Whether there are several tenants."""
+        return len(self._live) > 1
+
+    def has_others(self, sequence: Sequence) -> bool:
+        """Than its tenant."""
+        return len(self._live) > (sequence.request.tenant in self._live)
+
     def charge(self, chunks: Iterable[Chunk]) -> None:
         """These are computed."""
-        if len(self._live) < 2:
-            return  # there is nobody to compare with
+        if not self.compares:
+            return
         for chunk in chunks:
             request = chunk.sequence.request
             self._served[request.tenant] += chunk.length / request.tenant_weight
 
     def ahead(self, wanting: Iterable[Sequence]) -> frozenset[str]:
         """Of the tenants whose sequences want to be computed, those that must let the others go first."""
-        if len(self._live) < 2:
+        if not self.compares:
             return frozenset()
         tenants = {sequence.request.tenant for sequence in wanting}
         most = min([self._served[tenant] for tenant in tenants], default=0.0) + self._lead
@@ -62,7 +73,7 @@ class TokenLedger:
             return first
         own = [s for s in first if s.request.tenant == tenant]
         tokens = sum([s.num_uncomputed for s in own]) + newcomer.num_uncomputed
-        reached = self._served_of(tenant) + tokens / newcomer.request.tenant_weight
+        reached = self._served_of(tenant, wanting) + tokens / newcomer.request.tenant_weight
         others: dict[str, list[Sequence]] = {}
         for sequence in wanting:
             if sequence.request.tenant != tenant:
@@ -81,9 +92,13 @@ class TokenLedger:
             served += sequence.num_uncomputed / sequence.request.tenant_weight
         return found
 
-    def _served_of(self, tenant: str) -> float:
-        """What a tenant was, or, if it comes only now, counts as if it was."""
-        if tenant in self._live:
-            return self._served[tenant]
-        least = min([self._served[other] for other in self._live], default=0.0)
-        return max(self._served.get(tenant, 0.0), least)
+    def _served_of(self, tenant: str, wanting: Iterable[Sequence]) -> float:
+        """What a tenant was, or, if none of those that want to be computed is its, counts as if it was."""
+        served = self._served.get(tenant, 0.0)
+        others = self._live.keys() - {tenant}
+        if not others or any(s.request.tenant == tenant for s in wanting):
+            return served
+        # Where nobody wants anything, nobody was kept waiting either.
+        found = {s.request.tenant for s in wanting}
+        most = max([self._served[other] for other in others])
+        return max(served, min([self._served[other] for other in found], default=most))

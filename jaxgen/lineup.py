@@ -46,6 +46,11 @@ class Lineup:
             return self.waiting[:] if first == 0 else []
         return self.waiting[:first]
 
+    def wanting(self, *, background: bool) -> list[Sequence]:
+        """Those of one class that want to be computed, but for decodes: running ones, then waiting ones."""
+        begun = [s for s in self.running if s.num_uncomputed > 1 and s.request.background is background]
+        return begun + self.waiting_of(background=background)
+
     def urgency_of(self, newcomer: Sequence) -> tuple[int, float, int]:
         """That it will have once it has joined."""
         if not self._shares_places(newcomer):
@@ -133,11 +138,12 @@ def may_displace(one: Sequence, other: Sequence) -> bool:
 
 
 def _are_of_one_group(one: Sequence, other: Sequence) -> bool:
-    """Whether priority decides between them. Not where they waited for so long: then they go as due."""
+    """Whether priority decides between them. Not where they waited for so long: then they go as due; nor where one has
+    its class's promises and the other gave them up."""
     return (
         one.level is other.level
         and one.request.tenant == other.request.tenant
-        and one.service.name == other.service.name
+        and one.service == other.service
         and (one.level is not Level.PROMISED or one.service.promises)
     )
 
@@ -148,7 +154,8 @@ def due_time(sequence: Sequence, now: float, prompt_seconds: float) -> float:
     One that is late whatever is done is due at once, not before: else it would make those late that came before it.
     """
     target = sequence.service.first_token_target(sequence.num_prompt)
-    return now + (PATIENCE if target is None else max(0.0, target - prompt_seconds))
+    waited = sequence.request.waited_seconds
+    return now + (PATIENCE if target is None else max(0.0, target - waited - prompt_seconds))
 
 
 def _first_of_long_ago(line: list[Sequence], now: float) -> Sequence | None:

@@ -1,11 +1,13 @@
 """How fast steps go, and what that leaves for prompts in a step that is planned. Host only, no jax, no clock."""
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from math import inf
 
 from jaxgen.sequence import Chunk, Sequence
 from jaxgen.step_cost import CostMeter, StepCost, StepSample
+from jaxgen.step_plan import StepPlan
 
 MARGIN = 0.9
 """Share of an inter-token target that a step is planned to take: steps vary, and a mean is what is predicted."""
@@ -17,6 +19,19 @@ SPREAD_STEP = 0.05
 """Of a meter's spread, for a step that is slower than it says."""
 
 NO_COST = StepCost(0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Decodes:
+    """``count`` sequences that decode beside prompts. ``positions``: as many tokens are before theirs, summed.
+    ``targets``: the times between tokens that they were promised, the shortest first."""
+
+    count: int = 0
+    positions: int = 0
+    targets: Several[float] = ()
+
+
+NO_DECODES = Decodes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +51,28 @@ class Pace:
         """A step of so many decodes and nothing else; ``positions`` as in StepSample."""
         return (self.narrow or self.wide).seconds(rows, positions)
 
-    def prompt_seconds(self, tokens: int, positions: int = 0, *, decodes: int = 0, target: float = inf) -> float:
-        """The steps that compute so many tokens of prompts, each beside ``decodes`` sequences that decode, and cut so
-        that it keeps a ``target`` between their tokens, where it can."""
-        each = max(1, self.token_budget - decodes)
-        within = self.wide.tokens_within(MARGIN * target) - decodes
-        if within >= LEAST_CHUNK:
-            each = int(min(each, within))
+    def step_seconds(self, plan: StepPlan) -> float:
+        """A step with this plan."""
+        cost = self.narrow if self.narrow is not None and plan.decodes_only else self.wide
+        return cost.seconds(plan.num_tokens, plan.num_positions)
+
+    def prompt_tokens(self, decodes: Decodes) -> int:
+        """Most tokens of prompts in a step beside these, in which the shortest of their targets is kept that leaves
+        room for LEAST_CHUNK."""
+        most = max(1, self.token_budget - decodes.count)
+        for target in decodes.targets:
+            within = self.wide.tokens_within(MARGIN * target, decodes.positions) - decodes.count
+            if within >= LEAST_CHUNK:
+                return int(min(most, within))
+        return most
+
+    def prompt_seconds(self, tokens: int, positions: int = 0, decodes: Decodes = NO_DECODES) -> float:
+        """The steps that compute so many tokens of prompts, each beside ``decodes``."""
+        each = self.prompt_tokens(decodes)
         whole, rest = divmod(tokens, each)
-        last = self.wide.seconds(rest + decodes) if rest else 0.0
-        return whole * self.wide.seconds(each + decodes) + last + self.wide.per_position * positions
+        last = self.wide.seconds(rest + decodes.count, decodes.positions) if rest else 0.0
+        steps = whole * self.wide.seconds(each + decodes.count, decodes.positions) + last
+        return steps + self.wide.per_position * positions
 
 
 @dataclass(slots=True)
@@ -79,25 +106,33 @@ class StepRoom:
         return self.cost.per_token + self.cost.per_position * start
 
 
-def shortest_target(sequences: Iterable[Sequence]) -> float:
-    """Of the times between tokens that their classes promise; infinite where none does."""
-    return min([t for s in sequences if (t := s.service.inter_token_seconds) is not None], default=inf)
+def targets_between(sequences: Iterable[Sequence]) -> list[float]:
+    """The times between tokens that they were promised, the shortest first."""
+    return sorted({t for s in sequences if (t := s.service.inter_token_seconds) is not None})
 
 
 def time_left(pace: Pace, chunks: list[Chunk]) -> float:
-    """Seconds that a step with these chunks may still take, for the promises made to those of them that decode."""
-    target = shortest_target([chunk.sequence for chunk in chunks if chunk.length == 1])
-    if target == inf:
-        return inf
-    tokens = sum([chunk.length for chunk in chunks])
-    return MARGIN * target - pace.wide.seconds(tokens, sum([chunk.length * chunk.start for chunk in chunks]))
+    """Seconds that a step with these chunks may still take, for the promises made to those of them that decode;
+    negative where none of these is kept any more, infinite where there are none."""
+    left = _times_left(pace, chunks)
+    return next((seconds for seconds in left if seconds >= 0.0), left[-1] if left else inf)
 
 
 def time_for_prompts(pace: Pace, decodes: list[Chunk], start: int) -> float:
-    """Seconds for prompts beside these decodes; infinite also where that would be too few tokens of the first of them,
-    from ``start`` on, so that a promise could be kept only without prompts."""
-    left = time_left(pace, decodes)
-    return left if left >= LEAST_CHUNK * (pace.wide.per_token + pace.wide.per_position * start) else inf
+    """Seconds for prompts beside these decodes, by the shortest promise that leaves enough for LEAST_CHUNK tokens of
+    the first of them, from ``start`` on: the others could be kept only without prompts. Infinite where none does."""
+    least = LEAST_CHUNK * (pace.wide.per_token + pace.wide.per_position * start)
+    return next((seconds for seconds in _times_left(pace, decodes) if seconds >= least), inf)
+
+
+def _times_left(pace: Pace, chunks: list[Chunk]) -> list[float]:
+    """Of each time between tokens that was promised to those that decode, the shortest first."""
+    targets = targets_between([chunk.sequence for chunk in chunks if chunk.length == 1])
+    if not targets:
+        return []
+    tokens = sum([chunk.length for chunk in chunks])
+    taken = pace.wide.seconds(tokens, sum([chunk.length * chunk.start for chunk in chunks]))
+    return [MARGIN * target - taken for target in targets]
 
 
 class PaceMeter:

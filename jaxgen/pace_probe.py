@@ -26,7 +26,8 @@ def measure_pace(device: StepDevice, config: EngineConfig) -> PaceMeter:
     budget = config.scheduler.token_budget
     longest = min(budget, config.scheduler.max_model_len - 1, config.cache.num_slots)
     rows = min(config.scheduler.max_num_seqs, config.cache.num_blocks)
-    prompts = [_plan(config, 1, length) for length in sorted({longest, max(2, longest // 2), max(2, longest // 8)})]
+    lengths = {min(longest, max(2, length)) for length in (longest, longest // 2, longest // 8)}
+    prompts = [_plan(config, 1, length) for length in sorted(lengths)]
     decodes = [_plan(config, count, 1) for count in sorted({1, rows})]
     wide: list[StepSample] = []
     narrow: list[StepSample] = []

@@ -2,16 +2,26 @@
 
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
-from heapq import merge
 from operator import attrgetter
 
 from jaxgen.holdings import Holdings
 from jaxgen.ledger import TokenLedger
 from jaxgen.lineup import Lineup, may_displace
-from jaxgen.pace import Pace, shortest_target
+from jaxgen.pace import Decodes, Pace, targets_between
+from jaxgen.prefix_cache import num_common
 from jaxgen.request import WouldBeLateError
 from jaxgen.sequence import Level, Sequence
 from jaxgen.service import ServiceClass
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a request finds. ``answered``: the share of max_tokens that answers came to lately."""
+
+    lineup: Lineup
+    holdings: Holdings
+    ledger: TokenLedger
+    answered: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,47 +33,52 @@ class Prediction:
     inter_token: float
     strictest: ServiceClass
     """Of its class and theirs, where these were promised something, the one that promises least between tokens."""
+    delayed: ServiceClass | None = None
+    """Of one that waits behind it, and whose first token it would make late."""
 
 
-def predict(
-    sequence: Sequence, lineup: Lineup, holdings: Holdings, ledger: TokenLedger, pace: Pace, answered: float
-) -> Prediction:
-    """For a sequence that has not joined the line.
+def predict(sequence: Sequence, load: Load, pace: Pace, now: float, under_way: float) -> Prediction:
+    """For a sequence that has its place but has not joined the line; sets what it may expect of the prefix cache.
 
-    Prompts before it, by order and shares, are computed first, in steps as long as promises allow; it waits, too, until
-    those before it and itself have rows and blocks, as those that run end. ``answered``: the share of max_tokens that
-    answers came to lately.
+    Steps that are ``under_way`` for so many seconds end first. Prompts before it, by order and shares, are computed
+    next, in steps as long as promises allow, beside all that decode; it waits, too, until those before it and itself
+    have rows and blocks, as those that run end.
     """
+    lineup, holdings = load.lineup, load.holdings
     staying = [s for s in lineup.running if not may_displace(sequence, s)]
-    displaced = sum([len(s.block_table) for s in lineup.running if may_displace(sequence, s)])
-    begun = [s for s in staying if s.num_uncomputed > 1 and not s.request.background]
-    wanting = list(merge(begun, lineup.waiting_of(background=False), key=attrgetter("urgency")))
-    first = ledger.before(sequence, lineup.urgency_of(sequence), wanting)
+    wanting = sorted(lineup.wanting(background=False), key=attrgetter("urgency"))
+    urgency = lineup.urgency_of(sequence)
+    first = load.ledger.before(sequence, urgency, wanting)
     ahead = [s for s in first if s.row is None]
-    tokens, positions = _work(first)
-    own = sequence.num_prompt - len(holdings.prefixes.look_up(sequence)) * holdings.block_size
-    decodes, target = len(staying) - len(first) + len(ahead), shortest_target([*staying, *ahead])
-    before = pace.prompt_seconds(tokens, positions, decodes=decodes, target=target)
-    own_positions = own * (2 * sequence.num_prompt - own) // 2
-    prompt = pace.prompt_seconds(own, own_positions, decodes=decodes, target=target)
-    rows = len(ahead) + 1 - (holdings.num_rows - len(staying))
-    blocks = sum([holdings.blocks_for(len(s.tokens)) for s in (*ahead, sequence)]) - holdings.pool.num_free - displaced
-    wait = _steps_to_room(staying, rows, blocks, answered) * pace.most_seconds
-    # The step under way ends first.
+    _expect(sequence, first, holdings)
+    decodes = _decodes(staying, first, load, pace)
+    before, prompt = (pace.prompt_seconds(*_work(some), decodes) for some in (first, [sequence]))
+    missing = _missing_blocks(sequence, ahead, load)
+    steps = _steps_to_room(staying, len(ahead) + 1 - (holdings.num_rows - len(staying)), missing, load.answered)
+    # Once these prompts are computed, steps have decodes only.
+    steps -= sum([s.num_to_compute for s in first]) / pace.prompt_tokens(decodes)
+    wait = max(0.0, steps) * pace.decode_seconds(decodes.count, decodes.positions)
+    delayed = _delayed(urgency, wanting, pace, decodes, now + under_way, prompt)
     between = _between_tokens(sequence, staying, lineup, pace, holdings.num_rows)
-    return Prediction(pace.most_seconds + max(before, wait) + prompt, *between)
+    return Prediction(under_way + before + wait + prompt, *between, delayed)
 
 
 def check(sequence: Sequence, prediction: Prediction) -> None:
-    """Raises WouldBeLateError if a target of the sequence's class would be missed, or, because of it, the time between
-    tokens that another class promises."""
-    service = sequence.service
+    """Raises WouldBeLateError if a target of the sequence's class would be missed, or, because of it, what another
+    class promises."""
+    service, waited = sequence.service, sequence.request.waited_seconds
     target = service.first_token_target(sequence.num_prompt)
-    if target is not None and prediction.first_token > target:
+    if target is not None and waited + prediction.first_token > target:
         raise WouldBeLateError(
             f"service_tier {service.name!r} promises the first token in {target:.3g} s, "
-            f"and it would come in {prediction.first_token:.3g} s",
-            prediction.first_token - target,
+            f"and it would come in {waited + prediction.first_token:.3g} s",
+            waited + prediction.first_token - target,
+        )
+    if prediction.delayed is not None:
+        raise WouldBeLateError(
+            f"a request of service_tier {prediction.delayed.name!r}, promised its first token before, "
+            "would be late behind this one",
+            prediction.first_token,
         )
     strictest = prediction.strictest
     target = strictest.inter_token_seconds
@@ -73,6 +88,59 @@ def check(sequence: Sequence, prediction: Prediction) -> None:
             f"and beside what runs it would be {prediction.inter_token:.3g} s",
             target,
         )
+
+
+def _expect(sequence: Sequence, first: Several[Sequence], holdings: Holdings) -> None:
+    """Sets what it will find in the prefix cache: what is there, or those before it will have computed."""
+    found = holdings.prefixes.look_up(sequence)
+    keys = holdings.prefixes.keys(sequence)
+    coming = max([num_common(keys, s.block_keys) for s in first], default=0)
+    sequence.num_expected = max(len(found), coming) * holdings.block_size
+    sequence.num_expected_shared = max(sum([holdings.pool.num_owners(block) > 0 for block in found]), coming)
+
+
+def _decodes(staying: Several[Sequence], first: Several[Sequence], load: Load, pace: Pace) -> Decodes:
+    """Those that decode while it waits: who stays does, of the others as many as have rows beside it, and those
+    computed before it, each for half of the time on average where its answer is that long."""
+    running, rows = load.lineup.running, load.holdings.num_rows
+    found = [s for s in running if s.num_uncomputed <= 1 and not s.request.background]
+    stay = sum([s.num_uncomputed <= 1 and not s.request.background for s in staying])
+    ahead = [s for s in first if s.row is None]
+    now = max(stay, min(len(found), rows - len(ahead) - 1))
+    steps = max(1.0, sum([s.num_to_compute for s in first]) / max(1, pace.token_budget - now))
+    more = sum([min(0.5, load.answered * s.params.max_tokens / steps) for s in first])
+    count = min(rows, now + int(more))
+    positions = sum([s.num_computed for s in found]) * count // max(1, len(found))
+    return Decodes(count, positions, targets_between([*running, *ahead]))
+
+
+def _missing_blocks(sequence: Sequence, ahead: Several[Sequence], load: Load) -> int:
+    """Blocks that it and those before it lack, of which those that it displaces hold none any more."""
+    holdings = load.holdings
+    wanted = sum([holdings.blocks_for(len(s.tokens)) - s.num_expected_shared for s in (*ahead, sequence)])
+    displaced = sum([len(s.block_table) for s in load.lineup.running if may_displace(sequence, s)])
+    return wanted - holdings.pool.num_free - displaced
+
+
+def _delayed(
+    urgency: tuple[int, float, int],
+    wanting: Several[Sequence],
+    pace: Pace,
+    decodes: Decodes,
+    begin: float,
+    seconds: float,
+) -> ServiceClass | None:
+    """The class of one behind this ``urgency`` that would begin when it is due, but not so many ``seconds`` later."""
+    tokens = pace.prompt_tokens(decodes)
+    each = pace.wide.seconds(tokens + decodes.count, decodes.positions) / tokens
+    for s in wanting:
+        if s.level is not Level.PROMISED:
+            return None
+        promises = s.service.first_token_target(s.num_prompt) is not None and not s.service.serve_late
+        if promises and s.urgency > urgency and begin <= s.due < begin + seconds:
+            return s.service
+        begin += each * s.num_to_compute
+    return None
 
 
 def _between_tokens(
@@ -91,8 +159,8 @@ def _between_tokens(
 
 def _work(sequences: Several[Sequence]) -> tuple[int, int]:
     """Tokens that they are to compute before they decode, and the positions of these."""
-    tokens = sum([s.num_uncomputed for s in sequences])
-    return tokens, sum([s.num_uncomputed * (s.num_computed + s.num_tokens) // 2 for s in sequences])
+    tokens = [s.num_to_compute for s in sequences]
+    return sum(tokens), sum([n * (2 * s.num_tokens - n) // 2 for s, n in zip(sequences, tokens, strict=True)])
 
 
 def _steps_to_room(running: Several[Sequence], rows: int, blocks: int, answered: float) -> float:

@@ -62,6 +62,8 @@ class Request:
     service: ServiceClass = DEFAULT_CLASS
     tenant: str = ""
     tenant_weight: float = 1.0
+    waited_seconds: float = 0.0
+    """That its caller had waited when the engine got it: what its class promises counts from before."""
     latency: bool = False
     """Whether each of its events is to say where its time went."""
 
@@ -76,6 +78,7 @@ class Request:
             not (self.background and self.service.promises),
             f"service class {self.service.name!r} promises times, and the background has none",
         )
+        require(0.0 <= self.waited_seconds < inf, f"waited_seconds must be 0 or more, not {self.waited_seconds}")
         require(0.0 < self.tenant_weight < inf, f"tenant_weight must be above 0, not {self.tenant_weight}")
         require(
             self.pooling is None or self.params.max_tokens == 0,

@@ -11,8 +11,8 @@ from jaxgen.lineup import Lineup, due_time
 from jaxgen.offload.rates import Average
 from jaxgen.offload.tier import OffloadTier
 from jaxgen.pace import Pace
-from jaxgen.prediction import check, predict
-from jaxgen.request import FinishReason, RequestRefusedError
+from jaxgen.prediction import Load, check, predict
+from jaxgen.request import FinishReason, RequestRefusedError, WouldBeLateError
 from jaxgen.sequence import Restore, Sequence, SequenceStatus
 from jaxgen.step_plan import Outcome, StepPlan
 from jaxgen.step_planner import StepPlanner
@@ -80,9 +80,9 @@ class Scheduler:
         self._block_size = cache.block_size
         self._prefixes = self._holdings.prefixes
         self._lineup = Lineup()
-        self._ledger = TokenLedger(config.token_budget)
+        self._ledgers = {background: TokenLedger(config.token_budget) for background in (False, True)}
         self._planner = StepPlanner(
-            config, self._holdings, self._lineup, self._ledger, max_overtaken=max_overtaken, narrow=narrow
+            config, self._holdings, self._lineup, self._ledgers, max_overtaken=max_overtaken, narrow=narrow
         )
         self._answered = Average(1.0)  # share of max_tokens that answers came to
         self._live: dict[str, Sequence] = {}
@@ -135,15 +135,13 @@ class Scheduler:
             raise ValueError(f"request_id {sequence.request_id!r} is in use")
         if self._last_arrival is not None and sequence.arrival <= self._last_arrival:
             raise ValueError(f"arrival must be above {self._last_arrival}, not {sequence.arrival}")
-        prompt_seconds = 0.0 if self.pace is None else self.pace.prompt_seconds(sequence.num_prompt)
-        sequence.place = due_time(sequence, now, prompt_seconds), sequence.arrival
-        if self.pace is not None and sequence.service.promises and not sequence.service.serve_late:
-            answered = self._answered.value or 1.0
-            check(sequence, predict(sequence, self._lineup, self._holdings, self._ledger, self.pace, answered))
+        self._give_place(sequence, now)
         self._last_arrival = sequence.arrival
         self._live[sequence.request_id] = sequence
+        background = sequence.request.background
+        ledger = self._ledgers[background]
+        ledger.join(sequence, self._lineup.wanting(background=background) if ledger.has_others(sequence) else ())
         self._lineup.join(sequence)
-        self._ledger.join(sequence)
         self.num_online += not sequence.request.background
 
     def schedule(self, now: float = 0.0) -> StepPlan:
@@ -155,7 +153,9 @@ class Scheduler:
             raise RuntimeError("two plans are in flight: complete the older one before the next is made")
         self._lineup.end_patience(now)
         chunks, admitted = self._planner.plan(self.pace, hold_background=self.hold_background)
-        self._ledger.charge(chunks)
+        for background, ledger in self._ledgers.items():
+            if ledger.compares:
+                ledger.charge([chunk for chunk in chunks if chunk.sequence.request.background is background])
         short = [chunk for chunk in chunks if chunk.length == 1]
         long = [chunk for chunk in chunks if chunk.length > 1]
         saves = () if self._tier is None else self._tier.take_saves()
@@ -232,6 +232,23 @@ class Scheduler:
         self._in_flight.clear()
         return lost
 
+    def _give_place(self, sequence: Sequence, now: float) -> None:
+        """In the order of service, by when it is due. Raises WouldBeLateError."""
+        prompt_seconds = 0.0 if self.pace is None else self.pace.prompt_seconds(sequence.num_prompt)
+        sequence.place = due_time(sequence, now, prompt_seconds), sequence.arrival
+        if self.pace is None or not sequence.service.promises:
+            return
+        load = Load(self._lineup, self._holdings, self._ledgers[False], self._answered.value or 1.0)
+        under_way = sum([self.pace.step_seconds(plan) for plan in self._in_flight])
+        try:
+            check(sequence, predict(sequence, load, self.pace, now, under_way))
+        except WouldBeLateError:
+            if not sequence.service.serve_late:
+                raise
+            # It would be late at any place, and at this one others would be too.
+            sequence.give_up_promises()
+            sequence.place = due_time(sequence, now, prompt_seconds), sequence.arrival
+
     def _check_length(self, sequence: Sequence) -> None:
         prompt, max_tokens = sequence.num_prompt, sequence.params.max_tokens
         asked = f"prompt ({prompt} tokens) + max_tokens ({max_tokens})"
@@ -251,10 +268,10 @@ class Scheduler:
             self._lineup.leave(sequence, self._lineup.running)
         elif sequence.status is SequenceStatus.WAITING:
             self._lineup.leave(sequence, self._lineup.waiting)
-        if reason in (FinishReason.STOP, FinishReason.LENGTH) and sequence.params.max_tokens:
+        if sequence.num_generated and reason is not FinishReason.ERROR:  # nor ABORT: stop strings end in it
             self._answered.observe(sequence.num_generated / sequence.params.max_tokens)
         del self._live[sequence.request_id]
-        self._ledger.leave(sequence)
+        self._ledgers[sequence.request.background].leave(sequence)
         self.num_online -= not sequence.request.background
         self._holdings.release(sequence, SequenceStatus.FINISHED)
         sequence.num_pending = 0  # what is on the way is dropped

@@ -42,6 +42,8 @@ class Sequence:
     arrival: int
     seed: int
     grammar: GrammarState | None = field(default=None, repr=False)
+    service: ServiceClass = field(init=False)
+    """Its request's class, without the targets if it was accepted although it would miss them."""
     status: SequenceStatus = field(init=False, default=SequenceStatus.WAITING)
     tokens: list[int] = field(init=False, repr=False)
     """The prompt and what was generated and has arrived; it only grows."""
@@ -55,6 +57,10 @@ class Sequence:
     """The row, 0 to max_num_seqs - 1, of its state on the device; held exactly while RUNNING."""
     num_cached: int = field(init=False, default=0)
     """Tokens found in the prefix cache when it was first admitted, or restored from the host then."""
+    num_expected: int = field(init=False, default=0)
+    """Tokens that it will find there, as far as was known when it came."""
+    num_expected_shared: int = field(init=False, default=0)
+    """Blocks of these that others hold, or will hold before it."""
     restore: "Restore | None" = field(init=False, default=None, repr=False)
     """Blocks of it that are on their way from the host."""
     awaited: "Restore | None" = field(init=False, default=None, repr=False)
@@ -82,6 +88,7 @@ class Sequence:
 
     def __post_init__(self) -> None:
         params = self.params
+        self.service = self.request.service
         self.level = Level.PROMISED if self.service.promises else Level.BEST_EFFORT
         if self.request.background:
             self.level = Level.BACKGROUND
@@ -102,10 +109,6 @@ class Sequence:
     @property
     def params(self) -> SamplingParams:
         return self.request.params
-
-    @property
-    def service(self) -> ServiceClass:
-        return self.request.service
 
     @property
     def priority(self) -> int:
@@ -135,6 +138,11 @@ class Sequence:
         return len(self.tokens) + self.num_pending - self.num_computed
 
     @property
+    def num_to_compute(self) -> int:
+        """Tokens of it that steps are expected to compute before it decodes."""
+        return self.num_uncomputed - (self.num_expected if self.row is None else 0)
+
+    @property
     def waits_for_host(self) -> bool:
         """Nothing of it can be computed before its blocks have come from the host."""
         return self.restore is not None and self.num_computed == self.restore.start
@@ -148,6 +156,11 @@ class Sequence:
     def is_decode(self) -> bool:
         """Exactly one token is left to compute."""
         return self.num_uncomputed == 1
+
+    def give_up_promises(self) -> None:
+        """It waits like those to which nothing was promised."""
+        self.service = self.service.without_targets()
+        self.level = Level.BEST_EFFORT
 
     def stop_reason(self) -> FinishReason | None:
         """Why it ends at the last of ``tokens``; None: it goes on. Asked when the prompt is computed."""

@@ -27,7 +27,7 @@ class ServiceClass:
         for name in ("first_token_seconds", "prompt_rate", "inter_token_seconds"):
             value = getattr(self, name)
             if value is not None and not 0.0 < value < float("inf"):
-                raise ValueError(f"{name} must be above 0, not {value}")
+                raise ValueError(f"{name} must be above 0 and finite, not {value}")
 
     @property
     def promises(self) -> bool:
@@ -38,6 +38,10 @@ class ServiceClass:
         if self.first_token_seconds is None and self.prompt_rate is None:
             return None
         return (self.first_token_seconds or 0.0) + (num_prompt / self.prompt_rate if self.prompt_rate else 0.0)
+
+    def without_targets(self) -> "ServiceClass":
+        """The same for requests of it to which nothing can be promised."""
+        return ServiceClass(name=self.name, serve_late=self.serve_late)
 
 
 DEFAULT_CLASS = ServiceClass()

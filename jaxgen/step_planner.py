@@ -1,6 +1,6 @@
 """How the tokens of one step are shared out. Host only, no jax, no clock."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 from math import inf
 from operator import attrgetter
@@ -23,17 +23,18 @@ class StepPlanner:
         config: SchedulerConfig,
         holdings: Holdings,
         lineup: Lineup,
-        ledger: TokenLedger,
+        ledgers: Mapping[bool, TokenLedger],
         *,
         max_overtaken: int,
         narrow: bool,
     ) -> None:
+        """``ledgers``: of the background, and of all others."""
         self.preemptions = 0
         self._budget = config.token_budget
         self._background_tokens = config.background_tokens
         self._holdings = holdings
         self._lineup = lineup
-        self._ledger = ledger
+        self._ledgers = ledgers
         self._max_overtaken = max_overtaken
         self._narrow = narrow
         self._pace: Pace | None = None
@@ -79,13 +80,15 @@ class StepPlanner:
         admission = self._admission()
         waiting = [] if admission.closed else self._lineup.waiting_of(background=background)
         left = len(partly_computed)
-        for sequence in self._in_turn(partly_computed, waiting, admission):
-            if room.is_full or (admission.closed and not left):
-                break
-            runs = sequence.row is not None
-            left -= runs
-            if runs or (not admission.closed and admission.admit(sequence)):
-                self._plan_prompt(sequence, room, chunks)
+        for turn in self._turns(partly_computed, waiting, background=background):
+            admission.turn_over = False
+            for sequence in turn:
+                if room.is_full or (not left and (admission.closed or admission.turn_over)):
+                    break
+                runs = sequence.row is not None
+                left -= runs
+                if runs or (not admission.closed and admission.admit(sequence)):
+                    self._plan_prompt(sequence, room, chunks)
         return admission.admitted
 
     def _plan_decodes(self, room: StepRoom, chunks: list[Chunk], *, background: bool) -> list[Sequence]:
@@ -131,15 +134,19 @@ class StepPlanner:
             preempted=self._preempted,
         )
 
-    def _in_turn(
-        self, partly_computed: list[Sequence], waiting: list[Sequence], admission: Admission
-    ) -> Iterable[Sequence]:
-        """Those whose prompts may get a piece of the step, in the order of service, but for shares of tenants."""
-        ahead = self._ledger.ahead((*partly_computed, *waiting))
+    def _turns(
+        self, partly_computed: list[Sequence], waiting: list[Sequence], *, background: bool
+    ) -> Iterator[Iterable[Sequence]]:
+        """Those whose prompts may get a piece of the step, in the order of service: first those of tenants that are not
+        ahead of their shares, then the others."""
+        ahead = self._ledgers[background].ahead((*partly_computed, *waiting))
         if not ahead:
-            return merge(partly_computed, waiting, key=attrgetter("urgency"))
-        admission.in_order = False
-        return sorted((*partly_computed, *waiting), key=lambda s: (s.request.tenant in ahead, s.urgency))
+            yield merge(partly_computed, waiting, key=attrgetter("urgency"))
+            return
+        lines = (partly_computed, waiting)
+        for second in (False, True):
+            of_turn = [[s for s in line if (s.request.tenant in ahead) is second] for line in lines]
+            yield merge(*of_turn, key=attrgetter("urgency"))
 
     def _has_slot(self, sequence: Sequence) -> bool:
         """For its next token, for which it may get one more block. False: it was itself the last and is preempted."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
+from time import perf_counter
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -152,7 +153,10 @@ class Generation[Choice: Drawing]:
 
     async def _run(self, choice: Choice) -> None:
         record = self._record
-        request = replace(choice.request, tenant=record.caller, tenant_weight=record.weight)
+        waited = perf_counter() - record.arrival
+        request = replace(
+            choice.request, tenant=record.caller, tenant_weight=record.weight, waited_seconds=max(0.0, waited)
+        )
         timer = RequestTimer(self._metrics, record.arrival, len(request.prompt), request.service)
         reason = "error"
         try:

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 
 from jaxgen.sequence import Level, Sequence
+from jaxgen.service import ServiceClass
 from tests.scheduler_book import Book, level
 from tests.scheduler_world import Content
 
@@ -74,14 +75,14 @@ def the_order_is_that_of_service(book: Book) -> None:
     for line in (book.running(), book.waiting()):
         if book.plain:
             assert line == sorted(line, key=lambda s: (*level(s), s.arrival))
-        groups: defaultdict[tuple[str, str, Level], list[int]] = defaultdict(list)
+        groups: defaultdict[tuple[str, ServiceClass, Level], list[int]] = defaultdict(list)
         for sequence in line:
-            groups[sequence.request.tenant, sequence.service.name, sequence.level].append(sequence.priority)
+            groups[sequence.request.tenant, sequence.service, sequence.level].append(sequence.priority)
             assert (sequence.level is Level.BACKGROUND) is sequence.request.background
             if sequence.service.promises and not sequence.request.background:
                 assert sequence.level is Level.PROMISED
-        for (_, name, group), priorities in groups.items():
-            if group is not Level.PROMISED or name != "nothing":
+        for (_, service, group), priorities in groups.items():
+            if group is not Level.PROMISED or service.promises:
                 assert priorities == sorted(priorities)
 
 

@@ -1,5 +1,6 @@
 """Shares of tenants in what is computed."""
 
+from collections.abc import Sequence as Several
 from typing import Any
 
 import pytest
@@ -14,9 +15,9 @@ BUDGET = 10
 LEAD = LEAD_STEPS * BUDGET
 
 
-def tenant(ledger: TokenLedger, name: str, weight: float = 1.0) -> Sequence:
+def tenant(ledger: TokenLedger, name: str, weight: float = 1.0, wanting: Several[Sequence] = ()) -> Sequence:
     sequence = sequence_for(1000, tenant=name, tenant_weight=weight)
-    ledger.join(sequence)
+    ledger.join(sequence, wanting)
     return sequence
 
 
@@ -46,6 +47,25 @@ def test_who_comes_back_has_no_credit() -> None:
     assert ledger.ahead([a, b, c]) == frozenset()
     charge(ledger, a, LEAD + 1)
     assert ledger.ahead([a, b, c]) == {"a"}
+
+
+@pytest.mark.parametrize("others_want", [True, False])
+def test_who_only_decodes_saves_nothing_up(others_want: bool) -> None:
+    """Decodes all get, so a tenant with one stream after another uses no share, and nobody is to wait for it later."""
+    ledger = TokenLedger(BUDGET)
+    a, b, _ = tenant(ledger, "a"), tenant(ledger, "b"), tenant(ledger, "c")
+    charge(ledger, a, 500)
+    charge(ledger, b, 2)
+    more = tenant(ledger, "b", wanting=[a] if others_want else [])
+    assert ledger.ahead([a, more]) == frozenset()
+
+
+def test_what_is_saved_up_while_it_waits_is_kept() -> None:
+    ledger = TokenLedger(BUDGET)
+    a, b = tenant(ledger, "a"), tenant(ledger, "b")
+    charge(ledger, a, 500)
+    more = tenant(ledger, "b", wanting=[a, b])
+    assert ledger.ahead([a, b, more]) == {"a"}
 
 
 def test_who_is_ahead_cannot_leave_it_behind_by_going() -> None:
@@ -103,3 +123,16 @@ def test_a_flood_does_not_delay_another_tenant(fields: dict[str, Any]) -> None:
     server.run_until(1.0)
     step = PACE.wide.seconds(64)
     assert one.first_token <= (LEAD_STEPS + 4) * step
+
+
+def test_what_the_background_got_is_not_held_against_others_of_the_tenant() -> None:
+    server = VirtualServer(PACE)
+    server.add(4, 3000, tenant="other")
+    server.add(2000, 4, tenant="batches", background=True)
+    server.run_until(2.0)
+    assert server.computed["batches"] > 1000
+    for _ in range(30):
+        server.add(600, 4, tenant="other")
+    one = server.add(100, 4, tenant="batches")
+    server.run_until(10.0)
+    assert one.first_token <= (LEAD_STEPS + 4) * PACE.wide.seconds(64)

@@ -1,13 +1,18 @@
 """What a step may still take, and how far single steps miss the pace."""
 
 from math import inf
+from typing import cast
 
 import numpy as np
 import pytest
 
-from jaxgen.pace import LEAST_CHUNK, MARGIN, Pace, PaceMeter, StepRoom, time_for_prompts, time_left
+from jaxgen.config import CacheConfig, EngineConfig, SchedulerConfig
+from jaxgen.pace import LEAST_CHUNK, MARGIN, Decodes, Pace, PaceMeter, StepRoom, time_for_prompts, time_left
+from jaxgen.pace_probe import measure_pace
 from jaxgen.sequence import Chunk
 from jaxgen.step_cost import StepCost, StepSample
+from jaxgen.step_device import StepDevice
+from jaxgen.step_plan import StepPlan
 from tests.service_world import promised, sequence_for
 
 COST = StepCost(base=0.010, per_token=0.001, per_position=1e-5)
@@ -28,15 +33,18 @@ def test_decodes_take_the_narrow_program_and_prompts_the_wide_one() -> None:
 def test_prompts_take_full_steps_and_the_rest_one_more() -> None:
     assert PACE.prompt_seconds(64) == pytest.approx(0.074)
     assert PACE.prompt_seconds(100) == pytest.approx(0.074 + 0.046)
-    assert PACE.prompt_seconds(100, 1000, decodes=14) == pytest.approx(2 * 0.074 + 0.010)
+    assert PACE.prompt_seconds(100, 1000, Decodes(14)) == pytest.approx(2 * 0.074 + 0.010)
     assert PACE.prompt_seconds(0) == 0.0
 
 
 def test_prompts_beside_promised_decodes_take_the_steps_that_these_allow() -> None:
     # 36 ms, of which 10 are nobody's: 26 tokens, of them 6 decodes
-    assert PACE.prompt_seconds(40, decodes=6, target=0.040) == pytest.approx(2 * 0.036)
-    # a target that leaves next to nothing is not kept, as in steps
-    assert PACE.prompt_seconds(58, decodes=6, target=0.020) == pytest.approx(0.074)
+    assert PACE.prompt_seconds(40, 0, Decodes(6, 0, [0.040])) == pytest.approx(2 * 0.036)
+    # their contexts take 10 ms more
+    assert PACE.prompt_seconds(40, 0, Decodes(6, 1000, [0.0465 / MARGIN])) == pytest.approx(2 * 0.046)
+    # a target that leaves next to nothing is not kept, as in steps, and another is
+    assert PACE.prompt_seconds(58, 0, Decodes(6, 0, [0.020])) == pytest.approx(0.074)
+    assert PACE.prompt_seconds(40, 0, Decodes(6, 0, [0.020, 0.040])) == pytest.approx(2 * 0.036)
 
 
 def test_a_room_without_promises_is_as_large_as_its_tokens() -> None:
@@ -91,6 +99,12 @@ def test_where_next_to_nothing_would_be_left_prompts_take_all() -> None:
     assert time_for_prompts(PACE, [decode(0, target + 1e-6)], 1) == inf
 
 
+def test_a_promise_that_cannot_be_kept_takes_nothing_from_another() -> None:
+    chunks = [decode(0, 0.012), decode(0, 0.050)]
+    assert time_left(PACE, chunks) == time_for_prompts(PACE, chunks, 0) == pytest.approx(MARGIN * 0.050 - 0.012)
+    assert time_left(PACE, [decode(0, 0.001), decode(0, 0.002)]) < 0.0
+
+
 @pytest.mark.parametrize("sigma", [0.1, 0.5])
 def test_the_spread_is_what_one_step_in_a_hundred_exceeds(sigma: float) -> None:
     meter = PaceMeter(64, [StepSample(tokens, 0, COST.seconds(tokens)) for tokens in (1, 32, 64)])
@@ -114,3 +128,20 @@ def test_each_program_has_a_meter_of_its_own() -> None:
     assert meter.pace.decode_seconds(4) == pytest.approx(0.012, rel=0.1)
     assert meter.pace.wide.seconds(64) == pytest.approx(0.074, rel=1e-6)
     assert PaceMeter(64, wide).pace.narrow is None
+
+
+class SteadyDevice:
+    """Its steps take no time and do nothing."""
+
+    def wait(self) -> None: ...
+
+    def run(self, plan: StepPlan, *, narrow: bool) -> None: ...
+
+    def uses_narrow(self, plan: StepPlan) -> bool:
+        return False
+
+
+def test_the_shortest_model_can_be_measured() -> None:
+    cache, scheduler = CacheConfig(block_size=4, num_blocks=2), SchedulerConfig(8, 2, max_model_len=2)
+    config = EngineConfig(cache, scheduler, seed=0, max_logit_bias=1)
+    assert measure_pace(cast(StepDevice, SteadyDevice()), config).pace.token_budget == 8

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from jaxgen import admission
 from jaxgen.pace import Pace
+from jaxgen.sequence import Sequence
 from jaxgen.service import PATIENCE, ServiceClass
 from jaxgen.step_cost import StepCost
 from tests.service_world import VirtualServer, Watched, promised
@@ -184,3 +186,55 @@ def test_a_prompt_without_a_promise_gives_its_row_up_before_it_is_computed() -> 
     assert one.tokens
     server.run_until(60.0)
     assert len(long.tokens) == 4
+
+
+def test_a_backlog_that_is_late_already_does_not_stand_before_promises_that_can_be_kept() -> None:
+    """Of a class that is served all the same: a minute's work, all of it due before what comes then."""
+    server = VirtualServer(PACE)
+    lax = [server.add(1000, 4, service=promised("lax", 10.0, serve_late=True)) for _ in range(100)]
+    strict = []
+    for index in range(20):
+        server.run_until(9.0 + index)
+        strict.append(server.add(100, 4, service=promised("strict", 0.5)))
+    assert sum([bool(one.tokens) for one in lax]) > 30
+    server.run_until(100.0)
+    assert max(one.first_token for one in strict) <= 0.5
+    # Those that could be in time were, and all were served.
+    assert sum([one.first_token <= 10.0 for one in lax]) >= 15
+    assert all(one.tokens for one in lax)
+
+
+def test_promises_are_made_with_all_decodes_in_mind() -> None:
+    """Half of each step goes to decodes to which nothing was promised."""
+    server = VirtualServer(Pace(32, StepCost(base=0.010, per_token=0.0005, per_position=1e-6)), rows=20)
+    for _ in range(16):
+        server.add(4, 3000)
+    server.run_until(3.0)
+    found = []
+    for index in range(60):
+        server.run_until(3.0 + index / 4)
+        found.append(server.try_to_add(300, 4, service=promised("strict", 0.7)))
+    server.run_until(60.0)
+    accepted = [one for one in found if one is not None]
+    assert len(accepted) >= 15
+    assert max(one.first_token for one in accepted) <= 0.7
+
+
+def test_a_step_does_not_ask_all_that_wait_whether_they_break_a_promise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one must wait, those behind it must too; with several tenants there are two lines of them."""
+    asked: list[int] = []
+
+    def breaks(sequences: list[Sequence], pace: Pace | None) -> bool:
+        asked.append(len(sequences))
+        return True
+
+    monkeypatch.setattr(admission, "breaks_promises", breaks)
+    server = VirtualServer(PACE)
+    server.add(4, 1000, service=promised("steady", None, inter_token_seconds=0.0148))
+    server.step()
+    for index in range(200):
+        server.add(400, 4, tenant="flood" if index % 2 else "other")
+    server.scheduler._ledgers[False]._served["flood"] = 1e6
+    asked.clear()
+    server.step()
+    assert 1 <= len(asked) <= 4
