@@ -26,8 +26,7 @@ def measure_pace(device: StepDevice, config: EngineConfig) -> PaceMeter:
     budget = config.scheduler.token_budget
     longest = min(budget, config.scheduler.max_model_len - 1, config.cache.num_slots)
     rows = min(config.scheduler.max_num_seqs, config.cache.num_blocks)
-    lengths = {min(longest, max(2, length)) for length in (longest, longest // 2, longest // 8)}
-    prompts = [_plan(config, 1, length) for length in sorted(lengths)]
+    prompts = [_plan(config, 1, length) for length in prompt_lengths(longest)]
     decodes = [_plan(config, count, 1) for count in sorted({1, rows})]
     wide: list[StepSample] = []
     narrow: list[StepSample] = []
@@ -41,6 +40,11 @@ def measure_pace(device: StepDevice, config: EngineConfig) -> PaceMeter:
             wide += found
             narrow += found_narrow
     return PaceMeter(budget, wide, narrow)
+
+
+def prompt_lengths(longest: int) -> list[int]:
+    """Of the prompts that are timed; two tokens at least, where there may be as many, since one is a decode's."""
+    return sorted({min(longest, max(2, length)) for length in (longest, longest // 2, longest // 8)})
 
 
 def _plan(config: EngineConfig, count: int, length: int) -> StepPlan:

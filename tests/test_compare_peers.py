@@ -193,7 +193,7 @@ def _known_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 def compare(tmp_path: Path, *peers: FakePeer, seconds: float = 0.4, threads: int = 1) -> Records:
     records = Records.read(tmp_path / "r.jsonl")
     shapes = [Cell(2), Cell(1, long_prompts=True)]
-    Comparison(records, Site(tmp_path, threads), shapes, warmup=0.1, seconds=seconds).run(peers, ["float32"], 1)
+    Comparison(records, Site(tmp_path, threads), shapes, warmup=0.02, seconds=seconds).run(peers, ["float32"], 1)
     return Records.read(records.path)
 
 
@@ -205,6 +205,8 @@ def test_peers_take_turns_and_one_that_fails_stops_no_other(tmp_path: Path) -> N
     for one in (ours, wordy):
         closed, beside = one["cells"]
         assert closed["completed"] > 2
+        assert closed["warmup_s"] > 0.03  # two answers
+        assert beside["warmup_s"] == pytest.approx(0.02)
         assert closed["output_tokens_per_s"] > 0
         assert beside["long"]["completed"] == 1
         assert 0.0 < closed["inter_token_s"]["p50"] < 0.4

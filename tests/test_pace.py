@@ -1,18 +1,14 @@
 """What a step may still take, and how far single steps miss the pace."""
 
 from math import inf
-from typing import cast
 
 import numpy as np
 import pytest
 
-from jaxgen.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxgen.pace import LEAST_CHUNK, MARGIN, Decodes, Pace, PaceMeter, StepRoom, time_for_prompts, time_left
-from jaxgen.pace_probe import measure_pace
+from jaxgen.pace_probe import prompt_lengths
 from jaxgen.sequence import Chunk
 from jaxgen.step_cost import StepCost, StepSample
-from jaxgen.step_device import StepDevice
-from jaxgen.step_plan import StepPlan
 from tests.service_world import promised, sequence_for
 
 COST = StepCost(base=0.010, per_token=0.001, per_position=1e-5)
@@ -130,18 +126,5 @@ def test_each_program_has_a_meter_of_its_own() -> None:
     assert PaceMeter(64, wide).pace.narrow is None
 
 
-class SteadyDevice:
-    """Its steps take no time and do nothing."""
-
-    def wait(self) -> None: ...
-
-    def run(self, plan: StepPlan, *, narrow: bool) -> None: ...
-
-    def uses_narrow(self, plan: StepPlan) -> bool:
-        return False
-
-
-def test_the_shortest_model_can_be_measured() -> None:
-    cache, scheduler = CacheConfig(block_size=4, num_blocks=2), SchedulerConfig(8, 2, max_model_len=2)
-    config = EngineConfig(cache, scheduler, seed=0, max_logit_bias=1)
-    assert measure_pace(cast(StepDevice, SteadyDevice()), config).pace.token_budget == 8
+def test_no_prompt_is_timed_that_is_longer_than_there_may_be() -> None:
+    assert [prompt_lengths(longest) for longest in (1, 2, 12, 64)] == [[1], [2], [2, 6, 12], [8, 32, 64]]

@@ -87,7 +87,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--long-clients", type=_whole, default=4, help="clients beside long prompts; 0: no such load")
     parser.add_argument("--rounds", type=_whole, default=3, help="in which all peers take turns")
     parser.add_argument("--seconds", type=_positive, default=10.0, help="of each load that are measured")
-    parser.add_argument("--warmup", type=_positive, default=4.0, help="of the same load before these, seconds")
+    parser.add_argument("--warmup", type=_positive, default=4.0, help="of the same load before these, seconds at least")
     parser.add_argument("--threads", type=_whole, default=this_cpu().num_cores, help="and cores of every server")
     return parser.parse_args(argv)
 

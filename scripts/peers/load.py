@@ -21,7 +21,9 @@ PROMPT_MEAN, OUTPUT_MEAN = 256, 60
 LONG_PROMPT, LONG_ANSWER = 2000, 16
 LONG_EVERY_SECONDS = 1.0
 DRAIN_SECONDS = 60.0
-REQUESTS_PER_SECOND = 64
+MOST_WARMUP = 30.0
+"""Seconds after which the window begins in any case."""
+REQUESTS_PER_SECOND = 32
 """More than any server here completes of this model on two cores; a load that runs out of requests fails."""
 
 
@@ -37,7 +39,7 @@ class Cell:
         return f"{self.clients} clients, long prompts" if self.long_prompts else f"{self.clients} clients"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Window:
     """Readings of ``perf_counter``."""
 
@@ -47,21 +49,35 @@ class Window:
     def __contains__(self, time: float) -> bool:
         return self.begin <= time < self.end
 
+    def move(self, begin: float) -> None:
+        """It is as long, from there on."""
+        self.begin, self.end = begin, begin + self.end - self.begin
+
 
 def measure(base_url: str, usage: str, cell: Cell, *, warmup: float, seconds: float, seed: int) -> dict[str, Any]:
-    """Figures of one cell, ready for JSON. ``warmup``, ``seconds``: of the load, before and in the window."""
+    """Figures of one cell, ready for JSON. ``warmup``, ``seconds``: of the load, before the window at least and in it.
+
+    Clients begin together, so at first there are prompts alone: without long prompts the window does not begin before
+    as many answers are there as there are clients, or MOST_WARMUP is over.
+    """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_measure(base_url, usage, cell, warmup, seconds, seed))
 
 
 async def _measure(base_url: str, usage: str, cell: Cell, warmup: float, seconds: float, seed: int) -> dict[str, Any]:
-    requests = _planner(usage, seed, PROMPT_MEAN, OUTPUT_MEAN).requests(round(REQUESTS_PER_SECOND * (warmup + seconds)))
+    most = warmup if cell.long_prompts else max(warmup, MOST_WARMUP)
+    requests = _planner(usage, seed, PROMPT_MEAN, OUTPUT_MEAN).requests(round(REQUESTS_PER_SECOND * (most + seconds)))
     long = _planner(usage, seed + 1, LONG_PROMPT, LONG_ANSWER, std_share=0.0).requests(ceil(warmup + seconds))
     async with CompletionsClient(base_url) as client:
-        load, long_load = Load(client, DRAIN_SECONDS), Load(client, DRAIN_SECONDS)
         begin = perf_counter()
-        window = Window(begin + warmup, begin + warmup + seconds)
-        work = closed_loop(load, _until(window.end, requests), stagger(seed, cell.clients, 0.01))
+        window = Window(begin + most, begin + most + seconds)
+
+        def note(record: RequestRecord) -> None:
+            if len(load.records) == cell.clients and not cell.long_prompts:
+                window.move(min(max(record.end, begin + warmup), window.begin))
+
+        load, long_load = Load(client, DRAIN_SECONDS, note), Load(client, DRAIN_SECONDS)
+        work = closed_loop(load, _until(window, requests), stagger(seed, cell.clients, 0.01))
         cpu = process_time()
         if cell.long_prompts:
             arrivals = [LONG_EVERY_SECONDS * i for i in range(len(long))]
@@ -71,9 +87,9 @@ async def _measure(base_url: str, usage: str, cell: Cell, warmup: float, seconds
                 both.create_task(run_bounded(open_loop(long_load, long, arrivals), limit, asyncio.Event()))
                 both.create_task(run_bounded(work, limit + DRAIN_SECONDS, asyncio.Event()))
         else:
-            await run_bounded(work, warmup + seconds + DRAIN_SECONDS, asyncio.Event())
+            await run_bounded(work, most + seconds + DRAIN_SECONDS, asyncio.Event())
         share = (process_time() - cpu) / (perf_counter() - begin)
-    figures = {**window_figures(load.records, window), "client_cpu_share": share}
+    figures = {**window_figures(load.records, window), "client_cpu_share": share, "warmup_s": window.begin - begin}
     if cell.long_prompts:
         figures["long"] = window_figures(long_load.records, window)
     return figures
@@ -87,9 +103,10 @@ def _planner(usage: str, seed: int, prompt: int, output: int, std_share: float =
     return Planner(lengths, IdPrompts(VOCAB_SIZE, 0, seed), 0, fields, seed)
 
 
-def _until(end: float, requests: Iterable[PlannedRequest]) -> Iterator[PlannedRequest]:
+def _until(window: Window, requests: Iterable[PlannedRequest]) -> Iterator[PlannedRequest]:
+    """Those that begin before it ends, which may move meanwhile."""
     for request in requests:
-        if perf_counter() >= end:
+        if perf_counter() >= window.end:
             return
         yield request
     raise RuntimeError("the load ran out of requests: the server is faster than REQUESTS_PER_SECOND")

@@ -25,9 +25,10 @@ machine with the same number of threads, the load beside them on the same cores.
   {LONG_EVERY_SECONDS:g} s, whatever became of those before. The figures are the clients' alone, but for the last column
   but one: tokens/s of long prompts that got their first token.
 - Every figure is of a window of time in the load, after a warm-up of the same load: tokens that arrived in it, TTFT of
-  requests that started in it. Times are in ms, figures are medians over rounds. *Ratios* are jaxgen's output tokens/s
-  over the peer's in the same round (for long prompts the peer's P95 inter-token time over jaxgen's), with the least and
-  the greatest of the rounds: over 1 jaxgen is ahead.
+  requests that started in it. Clients begin together, with prompts alone, so without long prompts no window begins
+  before as many answers are there as clients. Times are in ms, figures are medians over rounds. *Ratios* are jaxgen's
+  output tokens/s over the peer's in the same round (for long prompts the peer's P95 inter-token time over jaxgen's),
+  with the least and the greatest of the rounds: over 1 jaxgen is ahead.
 - *Of memory's rate*: bytes of all weights, once for as many output tokens as there are clients; *of products' rate*:
   the products of all tokens with the weights; each as part of what torch's own products reach on this machine.
 - *Peak memory* is the greatest sum of the resident memory of a server's processes. *Ready after* is a median over
@@ -97,8 +98,8 @@ def _machine(machine: Line, servers: list[Line]) -> str:
     seconds, warmup = (" or ".join(f"{value:g}" for value in _values(servers, name)) for name in ("seconds", "warmup"))
     return (
         f"{machine['cpu']}, {machine['system']}, {machine['threads']} threads; {dates[0]} to {dates[-1]}; windows of "
-        f"{seconds} s after {warmup} s. Memory is read at {limits['memory_bytes_per_s'] / 1e9:.1f} GB/s; products "
-        f"reach {limits['float32_flops_per_s'] / 1e9:.0f} GFLOP/s in float32, "
+        f"{seconds} s after {warmup} s or more. Memory is read at {limits['memory_bytes_per_s'] / 1e9:.1f} GB/s; "
+        f"products reach {limits['float32_flops_per_s'] / 1e9:.0f} GFLOP/s in float32, "
         f"{limits['bfloat16_flops_per_s'] / 1e9:.0f} in bfloat16."
     )
 
