@@ -48,7 +48,7 @@ def predict(sequence: Sequence, load: Load, pace: Pace, now: float, under_way: f
     staying = [s for s in lineup.running if not may_displace(sequence, s)]
     wanting = sorted(lineup.wanting(background=False), key=attrgetter("urgency"))
     urgency = lineup.urgency_of(sequence)
-    first = load.ledger.before(sequence, urgency, wanting)
+    first = [*load.ledger.before(sequence, urgency, wanting), *_late_ones_before(sequence, wanting)]
     ahead = [s for s in first if s.row is None]
     _expect(sequence, first, holdings)
     decodes = _decodes(staying, first, load, pace)
@@ -88,6 +88,16 @@ def check(sequence: Sequence, prediction: Prediction) -> None:
             f"and beside what runs it would be {prediction.inter_token:.3g} s",
             target,
         )
+
+
+def _late_ones_before(sequence: Sequence, wanting: Several[Sequence]) -> list[Sequence]:
+    """Those of its tenant that gave their promises up: who is served late like them does not overtake them, or else
+    they would not be served at all while there are more than can be."""
+    if not sequence.service.serve_late:
+        return []
+    return [
+        s for s in wanting if s.is_late and s.level is Level.BEST_EFFORT and s.request.tenant == sequence.request.tenant
+    ]
 
 
 def _expect(sequence: Sequence, first: Several[Sequence], holdings: Holdings) -> None:

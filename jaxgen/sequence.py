@@ -157,6 +157,11 @@ class Sequence:
         """Exactly one token is left to compute."""
         return self.num_uncomputed == 1
 
+    @property
+    def is_late(self) -> bool:
+        """Whether it was accepted although it would miss what its class promises."""
+        return self.service is not self.request.service
+
     def give_up_promises(self) -> None:
         """It waits like those to which nothing was promised."""
         self.service = self.service.without_targets()

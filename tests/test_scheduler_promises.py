@@ -54,11 +54,11 @@ def test_patience_brings_each_of_those_without_a_promise_on_and_breaks_no_more_t
     """More promised work than can be served: of the others one begins in a minute, and one in three minutes, but not
     all at once."""
     server = VirtualServer(PACE, rows=4)
-    late = promised("late", 1.0, serve_late=True)
+    strict = promised("strict", 3.0)
     others = [server.add(500, 2) for _ in range(12)]
     while server.now < 3.5 * PATIENCE:
-        while server.scheduler.num_waiting < 40:
-            server.add(200, 2, service=late)
+        while server.try_to_add(200, 2, service=strict):
+            pass
         server.step()
     began = [one.tokens[0] for one in others if one.tokens]
     assert len(began) == 3
@@ -238,3 +238,20 @@ def test_a_step_does_not_ask_all_that_wait_whether_they_break_a_promise(monkeypa
     asked.clear()
     server.step()
     assert 1 <= len(asked) <= 4
+
+
+def test_whoever_is_late_is_served_before_those_that_come_later() -> None:
+    """Of a class that is served all the same, with always more than can be in time."""
+    server = VirtualServer(PACE)
+    late = promised("late", 1.0, serve_late=True)
+    clients = [server.add(500, 2, service=late) for _ in range(12)]
+    waits = []
+    while server.now < 60.0:
+        server.step()
+        for index, one in enumerate(clients):
+            if len(one.tokens) == 2:
+                waits.append(one.first_token)
+                clients[index] = server.add(500, 2, service=late)
+    assert len(waits) > 150
+    assert max(waits) < 6.0
+    assert all(server.now - one.arrived < 6.0 for one in clients)
