@@ -71,7 +71,13 @@ class Generation[Choice: Drawing]:
 
     async def __aenter__(self) -> Self:
         """Raises ApiError 429 where too many wait already."""
-        self._queue.enter(self._choices)
+        try:
+            self._queue.enter(self._choices, self._record.caller)
+        except ApiError:
+            for service in (choice.request.service for choice in self._choices):
+                if service.promises:
+                    self._metrics.count_kept(service, "refused")
+            raise
         self._tasks = [asyncio.create_task(self._run(choice)) for choice in self._choices]
         for task in self._tasks:
             task.add_done_callback(lambda _: self._wake())

@@ -1,6 +1,7 @@
 """Bounds what waits: beyond it a caller is told at once when to come again, rather than kept without end."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil
 from typing import Protocol
 
@@ -18,31 +19,51 @@ class Queued(Protocol):
     def request(self) -> Request: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A request of the engine's that waits. ``name``: what it counts by. ``bounded``: the engine refuses it where it
+    would be late."""
+
+    name: str
+    tokens: int
+    caller: str
+    bounded: bool
+
+
 class Queue:
     """The choices that have no token yet, the texts that have no embedding, and the tokens of their prompts."""
 
     def __init__(self, engine: EngineClient, config: ServerConfig) -> None:
         self._engine = engine
         self._config = config
-        self._waiting: dict[str, tuple[str, int]] = {}
-        """By request: the name that it counts by, and the tokens of its prompt."""
+        self._waiting: dict[str, _Entry] = {}
 
     @property
     def num_tokens(self) -> int:
-        return sum(tokens for _, tokens in self._waiting.values())
+        return sum(entry.tokens for entry in self._waiting.values())
 
-    def enter(self, choices: Sequence[Queued]) -> None:
-        """Raises ApiError 429 where they are too many beside those that wait. An empty queue takes any request.
+    def enter(self, choices: Sequence[Queued], caller: str = "") -> None:
+        """Raises ApiError 429 where they are too many beside those that wait, by number or tokens. An empty queue takes
+        any request.
+
+        A caller that has less than an equal share of what may wait is not refused for what others have. Requests of
+        classes that promise a first token, and are refused where it would be late, have a queue of their own, so that
+        no flood of others takes it from them.
 
         The texts of a request for embeddings count as one, or else a request with as many as are allowed would be
         refused whenever anything waits; but no further one is taken while as many texts wait as requests may.
         """
-        config, tokens = self._config, self.num_tokens
-        waiting = len({name for name, _ in self._waiting.values()})
         first = choices[0].request
-        added = sum(len(choice.request.prompt) for choice in choices)
-        count = waiting + len(choices) if first.pooling is None else len(self._waiting) + 1
-        if waiting and (count > config.max_queued_requests or tokens + added > config.max_queued_tokens):
+        bounded = first.service.first_token_target(1) is not None and not first.service.serve_late
+        beside = [entry for entry in self._waiting.values() if entry.bounded is bounded]
+        own = [entry for entry in beside if entry.caller == caller]
+        num_callers = len({entry.caller for entry in beside} | {caller})
+        if (
+            beside
+            and not self._fits(beside, choices)
+            and not (num_callers > 1 and self._fits(own, choices, num_callers))
+        ):
+            waiting, tokens = len({entry.name for entry in beside}), sum(entry.tokens for entry in beside)
             raise ApiError(
                 429,
                 f"The server is at its limit: {waiting} requests with {tokens} tokens wait for their first token.",
@@ -51,7 +72,18 @@ class Queue:
             )
         for request in (choice.request for choice in choices):
             name = request.request_id if request.pooling is None else first.request_id
-            self._waiting[request.request_id] = name, len(request.prompt)
+            self._waiting[request.request_id] = _Entry(name, len(request.prompt), caller, bounded)
+
+    def _fits(self, beside: Sequence[_Entry], choices: Sequence[Queued], shares: int = 1) -> bool:
+        """Whether they are within the limits together, or within one of so many equal shares of these."""
+        if choices[0].request.pooling is None:
+            count = len({entry.name for entry in beside}) + len(choices)
+        else:
+            count = len(beside) + 1
+        tokens = sum(entry.tokens for entry in beside) + sum(len(choice.request.prompt) for choice in choices)
+        return (
+            count <= self._config.max_queued_requests // shares and tokens <= self._config.max_queued_tokens // shares
+        )
 
     def leave(self, choice: Queued) -> None:
         """It has a token, or has ended; once more does nothing."""

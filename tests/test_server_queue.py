@@ -11,9 +11,11 @@ import pytest
 
 from jaxgen.request import Request, TokenEvent
 from jaxgen.sampling_params import SamplingParams
+from jaxgen.service import DEFAULT_CLASS, ServiceClass
 from jaxgen.stats import EngineStats
 from server.app import create_app
 from server.config import ServerConfig
+from server.errors import ApiError
 from server.generation import Generation
 from server.metrics import Metrics
 from server.queue import Queue
@@ -94,6 +96,47 @@ def test_a_failed_request_leaves_the_queue() -> None:
     engine = FakeEngine(tokenizer=fake_engine().tokenizer, pace=pace)
     with client_of(engine, ServerConfig(max_queued_requests=1)) as client:
         assert [client.post("/v1/completions", json=body()).status_code for _ in range(2)] == [500, 500]
+
+
+def enters(queue: Queue, caller: str, name: str, service: ServiceClass = DEFAULT_CLASS, prompt: int = 1) -> bool:
+    try:
+        queue.enter([Waits(Request(name, (5,) * prompt, SamplingParams(), service=service))], caller)
+    except ApiError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("limits", [{"max_queued_requests": 4}, {"max_queued_tokens": 4}])
+def test_a_caller_with_less_than_its_share_is_not_refused_for_others(limits: dict[str, Any]) -> None:
+    queue = Queue(fake_engine(), ServerConfig(**limits))
+    assert [enters(queue, "a", f"a{i}") for i in range(5)] == [True] * 4 + [False]
+    assert [enters(queue, "b", f"b{i}") for i in range(3)] == [True] * 2 + [False]  # of two callers' each
+    assert [enters(queue, "c", f"c{i}") for i in range(2)] == [True, False]
+    assert not enters(queue, "a", "a5")
+
+
+def test_a_class_whose_requests_the_engine_refuses_in_time_has_a_queue_of_its_own() -> None:
+    strict = ServiceClass(name="strict", first_token_seconds=1.0)
+    late = ServiceClass(name="late", first_token_seconds=1.0, serve_late=True)
+    queue = Queue(fake_engine(), ServerConfig(max_queued_requests=2))
+    assert [enters(queue, "a", f"a{i}", late) for i in range(3)] == [True, True, False]
+    assert [enters(queue, "a", f"b{i}", strict) for i in range(3)] == [True, True, False]
+
+
+def test_what_the_queue_refuses_of_a_class_that_promises_is_counted() -> None:
+    engine, strict = fake_engine(), ServiceClass(name="strict", first_token_seconds=60.0)
+    queue, metrics = Queue(engine, ServerConfig(max_queued_requests=1)), Metrics(engine, [strict])
+    assert enters(queue, "", "a", strict)
+    choices = [Waits(Request("b", (5,), SamplingParams(), service=strict))]
+
+    async def main() -> None:
+        async with Generation(engine, choices, queue, metrics, RequestRecord("r", "POST", "/"), Deadline(None)):
+            pass
+
+    with pytest.raises(ApiError, match="at its limit"):
+        asyncio.run(main())
+    labels = {"model_name": engine.model.name, "service_class": "strict", "outcome": "refused"}
+    assert metrics.registry.get_sample_value("jaxgen_service_class_requests_total", labels) == 1.0
 
 
 class Waits:
