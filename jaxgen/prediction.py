@@ -156,15 +156,15 @@ def _delayed(
 def _between_tokens(
     sequence: Sequence, staying: Several[Sequence], lineup: Lineup, pace: Pace, num_rows: int
 ) -> tuple[float, ServiceClass]:
-    """Seconds between tokens when all that came before run, as far as there are rows, and the strictest class among
-    those that count on it."""
+    """Seconds between tokens when all that came before and will decode do, as far as there are rows, and the strictest
+    class among those that count on it."""
     waiting = [s for s in lineup.waiting if s.level is Level.PROMISED]
-    contexts = sum([s.num_computed for s in staying]) + sum([s.num_tokens for s in waiting]) + sequence.num_prompt
-    count = len(staying) + len(waiting) + 1
-    rows = min(count, num_rows)
+    decoding = [s for s in (*staying, *waiting, sequence) if s.params.max_tokens > 1]
+    rows = min(len(decoding), num_rows)
+    contexts = sum([s.num_tokens for s in decoding]) * rows // max(1, len(decoding))
     relying = [s.service for s in (*staying, *waiting) if not s.service.serve_late]
     strictest = min([sequence.service, *relying], key=lambda s: s.inter_token_seconds or float("inf"))
-    return pace.decode_seconds(rows, contexts * rows // count), strictest
+    return pace.decode_seconds(rows, contexts), strictest
 
 
 def _work(sequences: Several[Sequence]) -> tuple[int, int]:

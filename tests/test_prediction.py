@@ -182,6 +182,16 @@ def test_refused_is_who_would_break_what_was_promised_to_others() -> None:
     scheduler.add(sequence_for())  # to which nothing is promised: it waits
 
 
+def test_who_has_no_second_token_makes_no_others_come_later() -> None:
+    """As embeddings, whose max_tokens is 0."""
+    scheduler = scheduler_of()
+    scheduler.add(sequence_for(service=promised("steady", None, inter_token_seconds=0.57)))
+    for max_tokens in (0, 1):
+        scheduler.add(sequence_for(4, max_tokens, service=CLASS))
+    with pytest.raises(WouldBeLateError, match="'steady' promises"):
+        scheduler.add(sequence_for(4, 2, service=CLASS))
+
+
 def test_a_class_that_is_served_late_counts_on_nothing() -> None:
     scheduler = scheduler_of()
     scheduler.add(sequence_for(service=promised("late", None, inter_token_seconds=0.1, serve_late=True)))
