@@ -46,6 +46,12 @@ class Lineup:
             return self.waiting[:] if first == 0 else []
         return self.waiting[:first]
 
+    def late_one_waits(self, newcomer: Sequence) -> bool:
+        """Whether one of its tenant and class waits that gave its promises up."""
+        tenant, name = newcomer.request.tenant, newcomer.service.name
+        first = bisect_left(self.waiting, (Level.BEST_EFFORT,), key=_urgency)
+        return any(s.is_late and s.request.tenant == tenant and s.service.name == name for s in self.waiting[first:])
+
     def wanting(self, *, background: bool) -> list[Sequence]:
         """Those of one class that want to be computed, but for decodes: running ones, then waiting ones."""
         begun = [s for s in self.running if s.num_uncomputed > 1 and s.request.background is background]

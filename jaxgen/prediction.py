@@ -8,7 +8,6 @@ from jaxgen.holdings import Holdings
 from jaxgen.ledger import TokenLedger
 from jaxgen.lineup import Lineup, may_displace
 from jaxgen.pace import Decodes, Pace, targets_between
-from jaxgen.prefix_cache import num_common
 from jaxgen.request import WouldBeLateError
 from jaxgen.sequence import Level, Sequence
 from jaxgen.service import ServiceClass
@@ -48,7 +47,7 @@ def predict(sequence: Sequence, load: Load, pace: Pace, now: float, under_way: f
     staying = [s for s in lineup.running if not may_displace(sequence, s)]
     wanting = sorted(lineup.wanting(background=False), key=attrgetter("urgency"))
     urgency = lineup.urgency_of(sequence)
-    first = [*load.ledger.before(sequence, urgency, wanting), *_late_ones_before(sequence, wanting)]
+    first = load.ledger.before(sequence, urgency, wanting)
     ahead = [s for s in first if s.row is None]
     _expect(sequence, first, holdings)
     decodes = _decodes(staying, first, load, pace)
@@ -58,7 +57,7 @@ def predict(sequence: Sequence, load: Load, pace: Pace, now: float, under_way: f
     # Once these prompts are computed, steps have decodes only.
     steps -= sum([s.num_to_compute for s in first]) / pace.prompt_tokens(decodes)
     wait = max(0.0, steps) * pace.decode_seconds(decodes.count, decodes.positions)
-    delayed = _delayed(urgency, wanting, pace, decodes, now + under_way, prompt)
+    delayed = _delayed(sequence, urgency, wanting, pace, decodes, now + under_way, prompt)
     between = _between_tokens(sequence, staying, lineup, pace, holdings.num_rows)
     return Prediction(under_way + before + wait + prompt, *between, delayed)
 
@@ -90,21 +89,10 @@ def check(sequence: Sequence, prediction: Prediction) -> None:
         )
 
 
-def _late_ones_before(sequence: Sequence, wanting: Several[Sequence]) -> list[Sequence]:
-    """Those of its tenant that gave their promises up: who is served late like them does not overtake them, or else
-    they would not be served at all while there are more than can be."""
-    if not sequence.service.serve_late:
-        return []
-    return [
-        s for s in wanting if s.is_late and s.level is Level.BEST_EFFORT and s.request.tenant == sequence.request.tenant
-    ]
-
-
 def _expect(sequence: Sequence, first: Several[Sequence], holdings: Holdings) -> None:
     """Sets what it will find in the prefix cache: what is there, or those before it will have computed."""
     found = holdings.prefixes.look_up(sequence)
-    keys = holdings.prefixes.keys(sequence)
-    coming = max([num_common(keys, s.block_keys) for s in first], default=0)
+    coming = max([holdings.prefixes.num_common(sequence, s) for s in first], default=0)
     sequence.num_expected = max(len(found), coming) * holdings.block_size
     sequence.num_expected_shared = max(sum([holdings.pool.num_owners(block) > 0 for block in found]), coming)
 
@@ -133,6 +121,7 @@ def _missing_blocks(sequence: Sequence, ahead: Several[Sequence], load: Load) ->
 
 
 def _delayed(
+    sequence: Sequence,
     urgency: tuple[int, float, int],
     wanting: Several[Sequence],
     pace: Pace,
@@ -140,13 +129,15 @@ def _delayed(
     begin: float,
     seconds: float,
 ) -> ServiceClass | None:
-    """The class of one behind this ``urgency`` that would begin when it is due, but not so many ``seconds`` later."""
+    """The class of one of its tenant's behind this ``urgency`` that would begin when it is due, but not so many
+    ``seconds`` later. What it takes from other tenants is its share."""
     tokens = pace.prompt_tokens(decodes)
     each = pace.wide.seconds(tokens + decodes.count, decodes.positions) / tokens
     for s in wanting:
         if s.level is not Level.PROMISED:
             return None
         promises = s.service.first_token_target(s.num_prompt) is not None and not s.service.serve_late
+        promises = promises and s.request.tenant == sequence.request.tenant
         if promises and s.urgency > urgency and begin <= s.due < begin + seconds:
             return s.service
         begin += each * s.num_to_compute

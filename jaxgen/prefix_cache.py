@@ -12,7 +12,6 @@ blocks of other tokens or of another salt.
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from collections.abc import Sequence as Several
 from hashlib import blake2b
 from itertools import takewhile
 from struct import Struct
@@ -21,13 +20,6 @@ from jaxgen.block_pool import BlockPool
 from jaxgen.sequence import Sequence
 
 KEY_BYTES = 16
-
-
-def num_common(keys: Several[bytes], others: Several[bytes]) -> int:
-    """How many blocks two sequences share, from the first on, by their keys: equal ones have equal ones before them."""
-    if keys[:1] != others[:1]:
-        return 0  # most
-    return bisect_left(range(min(len(keys), len(others))), True, key=lambda i: keys[i] != others[i])
 
 
 def root_key(cache_salt: str | None) -> bytes:
@@ -67,9 +59,14 @@ class PrefixCache:
             blocks.append(block)
         return blocks
 
-    def keys(self, sequence: Sequence) -> list[bytes]:
-        """Those of all blocks that may be found for it. No token may be pending."""
-        return list(self._keys_from(sequence, 0))
+    def num_common(self, one: Sequence, other: Sequence) -> int:
+        """How many blocks of the one, counted from the first, may be found for it when the other is computed."""
+        first = next(self._keys_from(one, 0), None)
+        if first is None or first != next(self._keys_from(other, 0), None):
+            return 0  # most
+        keys, others = (list(self._keys_from(sequence, 0)) for sequence in (one, other))
+        # Equal keys have equal ones before them.
+        return bisect_left(range(min(len(keys), len(others))), True, key=lambda i: keys[i] != others[i])
 
     def look_up_host(self, sequence: Sequence, first: int, holds: Callable[[bytes], bool]) -> list[bytes]:
         """The keys of the longest chain of blocks from block ``first`` on that the host ``holds``."""

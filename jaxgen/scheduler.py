@@ -236,18 +236,27 @@ class Scheduler:
         """In the order of service, by when it is due. Raises WouldBeLateError."""
         prompt_seconds = 0.0 if self.pace is None else self.pace.prompt_seconds(sequence.num_prompt)
         sequence.place = due_time(sequence, now, prompt_seconds), sequence.arrival
-        if self.pace is None or not sequence.service.promises:
-            return
+        if sequence.service.promises and not self._keeps_promises(sequence, now):
+            # It would be late at any place, and at this one others would be too.
+            sequence.give_up_promises()
+            sequence.place = due_time(sequence, now, prompt_seconds), sequence.arrival
+
+    def _keeps_promises(self, sequence: Sequence, now: float) -> bool:
+        """What its class promises can be kept; False where it is served all the same. Else raises WouldBeLateError."""
+        serve_late = sequence.service.serve_late
+        if self.pace is None:
+            return True
+        if serve_late and self._lineup.late_one_waits(sequence):
+            return False  # if it came before those, they might not be served at all
         load = Load(self._lineup, self._holdings, self._ledgers[False], self._answered.value or 1.0)
         under_way = sum([self.pace.step_seconds(plan) for plan in self._in_flight])
         try:
             check(sequence, predict(sequence, load, self.pace, now, under_way))
         except WouldBeLateError:
-            if not sequence.service.serve_late:
-                raise
-            # It would be late at any place, and at this one others would be too.
-            sequence.give_up_promises()
-            sequence.place = due_time(sequence, now, prompt_seconds), sequence.arrival
+            if serve_late:
+                return False
+            raise
+        return True
 
     def _check_length(self, sequence: Sequence) -> None:
         prompt, max_tokens = sequence.num_prompt, sequence.params.max_tokens

@@ -104,14 +104,14 @@ def create_app(
 def _middleware(config: ServerConfig, metrics: Metrics, tracing: Middleware | None) -> list[Middleware]:
     """The outermost first: a preflight request has no key, and every refusal an id and the headers that let a page read
     it."""
-    keys = ApiKeys(config.api_keys, config.api_key_file)
+    keys, named = ApiKeys(config.api_keys, config.api_key_file), () if config.cors is None else config.cors.origins
     return [
         Middleware(RequestIdMiddleware),
         Middleware(AccessLogMiddleware, metrics=metrics, with_prompts=config.log_prompts),
         *([] if tracing is None else [tracing]),
         *([] if config.cors is None else [config.cors.middleware()]),
         # Where callers need keys, a page that has none gets nothing anyway.
-        *([] if keys.asked_for else [Middleware(OriginMiddleware, named=config.cors.origins if config.cors else ())]),
+        *([Middleware(OriginMiddleware, named=named)] if config.check_origin and not keys.asked_for else []),
         Middleware(ApiKeyMiddleware, keys=keys),
         Middleware(BodyTimeoutMiddleware, seconds=config.body_timeout_s),
         Middleware(UnexpectedErrorMiddleware),

@@ -10,7 +10,7 @@ from server.cors import Cors
 from server.tool_calls.formats import FORMATS
 
 TOOL_CALL_PARSERS = ("auto", *FORMATS)
-MAY_BE_ZERO = ("inline_encode_chars", "max_logit_bias", "log_prompts")
+MAY_BE_ZERO = ("inline_encode_chars", "max_logit_bias", "log_prompts", "check_origin")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +68,8 @@ class ServerConfig:
     """Whether the log's line of a request has the text of its prompts."""
     cors: Cors | None = None
     """Which web pages of other origins may call; None: none."""
+    check_origin: bool = True
+    """Whether others are refused where no keys are asked for; off in an app within one that sees to that."""
     body_timeout_s: float = 30.0
     """Seconds that a body may take to arrive, beside those for its length."""
     request_timeout_s: float | None = None

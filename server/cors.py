@@ -15,6 +15,8 @@ from server.record import record_of
 from server.request_id import HEADER
 
 ANY = ("*",)
+_OF_PAGES = ("http", "https")
+"""Other schemes are those of extensions and desktop programs, which no page can pretend to."""
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*\"',]+")
 _TOKEN = re.compile(r"\*|[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
@@ -56,7 +58,7 @@ class Cors:
 
 
 class OriginMiddleware:
-    """Answers 403 to pages of origins that are neither ``named`` nor the server's own.
+    """Answers 403 to web pages of origins that are neither ``named`` nor the server's own.
 
     CORS keeps such a page from reading an answer, not from having it computed: a browser sends bodies without a content
     type, and forms with files, before it asks. Programs that are no browsers send no ``Origin``.
@@ -79,8 +81,8 @@ class OriginMiddleware:
     def _allows(self, origin: str, scope: Scope) -> bool:
         if "*" in self._named or origin in self._named:
             return True
-        _, _, host = origin.partition("://")  # nothing in "null", which is that of files and sandboxes
-        return host != "" and host == _header(scope, b"host")
+        scheme, _, host = origin.partition("://")  # no host in "null", which is that of files and sandboxes
+        return host != "" and (scheme not in _OF_PAGES or host == _header(scope, b"host"))
 
 
 def _header(scope: Scope, name: bytes) -> str | None:

@@ -48,8 +48,9 @@ class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
         async with deadline.bound():
             prompts = await services.prompts.read_all(body.input, "input")
         record = record_of(scope)
-        # What a class promises between tokens means nothing here.
-        service = replace(service_class(None, services.config.service_classes), inter_token_seconds=None)
+        # There is no time between tokens, and none of many inputs is refused for those before it.
+        service = service_class(None, services.config.service_classes)
+        service = replace(service, inter_token_seconds=None, serve_late=True)
         made = record.answer = _Embeddings(self._engine, prompts, pooling, service, body)
         async with Generation(
             self._engine, made.vectors, services.queue, services.metrics, record, deadline

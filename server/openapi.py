@@ -24,7 +24,16 @@ from server.tokens import DetokenizeRequest, TokenizeRequest
 from server.tools import tool_format
 
 REFERENCE = "#/components/schemas/{model}"
-NO_LIMITS = ("api_keys", "api_key_file", "batch_dir", "tool_call_parser", "cors", "log_prompts", "service_classes")
+NO_LIMITS = (
+    "api_keys",
+    "api_key_file",
+    "batch_dir",
+    "tool_call_parser",
+    "cors",
+    "check_origin",
+    "log_prompts",
+    "service_classes",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -255,3 +255,29 @@ def test_whoever_is_late_is_served_before_those_that_come_later() -> None:
     assert len(waits) > 150
     assert max(waits) < 6.0
     assert all(server.now - one.arrived < 6.0 for one in clients)
+
+
+def test_a_late_backlog_of_one_class_takes_no_promise_from_another_that_is_served_late() -> None:
+    server = VirtualServer(PACE)
+    for _ in range(100):
+        server.add(1000, 4, service=promised("lax", 10.0, serve_late=True))
+    strict = []
+    for index in range(20):
+        server.run_until(9.0 + index)
+        strict.append(server.add(100, 4, service=promised("strict", 0.5, serve_late=True)))
+    server.run_until(60.0)
+    assert max(one.first_token for one in strict) <= 0.5
+
+
+def test_a_callers_accepted_requests_refuse_no_other_callers() -> None:
+    """Whose share they are computed in."""
+    server = VirtualServer(PACE)
+    for _ in range(40):
+        server.try_to_add(400, 4, tenant="flood", service=promised("lax", 8.0))
+    refused = 0
+    for index in range(12):
+        server.run_until(index / 2)
+        while server.try_to_add(400, 4, tenant="flood", service=promised("lax", 8.0)):
+            pass
+        refused += server.try_to_add(100, 4, tenant="other", service=promised("strict", 0.5)) is None
+    assert refused == 0

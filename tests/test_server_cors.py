@@ -59,11 +59,13 @@ def test_pages_of_other_origins_have_nothing_computed(origin: str, tmp_path: Pat
 
 def test_pages_of_its_own_and_named_ones_and_programs_are_answered() -> None:
     with client_of(fake_engine(), ServerConfig(cors=Cors(origins=(HERE,)))) as client:
-        for origin in (None, OWN, OWN.replace("http", "https"), HERE):
+        for origin in (None, OWN, OWN.replace("http", "https"), HERE, "chrome-extension://abc", "vscode-webview://x"):
             assert typeless(client, origin).status_code == 200, origin
     with client_of(fake_engine(), ServerConfig(cors=Cors(origins=("*",)))) as client:
         for origin in ("null", ELSEWHERE):
             assert typeless(client, origin).status_code == 200, origin
+    with client_of(fake_engine(), ServerConfig(check_origin=False)) as client:
+        assert typeless(client, ELSEWHERE).status_code == 200
     with client_of(fake_engine(), ServerConfig(api_keys=("secret",))) as client:
         assert typeless(client, ELSEWHERE).status_code == 401
         client.headers["authorization"] = "Bearer secret"
