@@ -114,7 +114,7 @@ def test_without_a_token_to_come_the_answer_is_held_to_the_first_tokens_target(s
         assert client.post("/v1/embeddings", json={"model": MODEL, "input": ["a", "b"]}).status_code == 200
         assert client.post("/v1/completions", json=body(max_tokens=0)).status_code == 200
         metrics = client.get("/metrics").text
-    embedded = replace(own, inter_token_seconds=None)
+    embedded = replace(own, inter_token_seconds=None, serve_late=True)
     assert [request.service for request in engine.requests] == [embedded, embedded, own]
     assert _sample(metrics, "default", outcome) == 3.0
 
