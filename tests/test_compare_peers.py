@@ -251,7 +251,10 @@ def test_a_client_that_leaves_is_cancelled() -> None:
 
 def test_flags_are_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     for flags, message in (
-        (["--peers", "jaxgen,nobody"], "argument --peers: no nobody; there are jaxgen, jaxgen 128, jaxgen 256, OpenVINO"),
+        (
+            ["--peers", "jaxgen,nobody"],
+            "argument --peers: no nobody; there are jaxgen, jaxgen 128, jaxgen 256, OpenVINO",
+        ),
         (["--dtypes", "int8"], "argument --dtypes: no int8; there are bfloat16, float32"),
         (["--seconds", "0"], "argument --seconds: must be a number of more than 0, not '0'"),
         (["--clients", "4,x"], "argument --clients: must be a whole number"),
