@@ -277,7 +277,7 @@ class Scheduler:
             self._lineup.leave(sequence, self._lineup.running)
         elif sequence.status is SequenceStatus.WAITING:
             self._lineup.leave(sequence, self._lineup.waiting)
-        if sequence.num_generated and reason is not FinishReason.ERROR:  # nor ABORT: stop strings end in it
+        if sequence.num_generated and reason is not FinishReason.ERROR:  # ABORT counts: stop strings end so
             self._answered.observe(sequence.num_generated / sequence.params.max_tokens)
         del self._live[sequence.request_id]
         self._ledgers[sequence.request.background].leave(sequence)
