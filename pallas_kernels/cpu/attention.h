@@ -1,8 +1,8 @@
 // Causal attention of a ragged batch of query tokens over the blocked KV cache.
 //
-// A context is walked in pieces of kPiece tokens from its first one, folded from the left with the online softmax
-// (Milakov and Gimelshein, arXiv 1805.02867). Whatever the batch, a query meets the same pieces in the same order with
-// the same arithmetic; a piece in which it sees nothing changes no bit of it.
+// A context is walked in pieces of kPiece tokens from its first one (pieces.h), folded from the left with the online
+// softmax (Milakov and Gimelshein, arXiv 1805.02867). Whatever the batch, a query meets the same pieces in the same
+// order with the same arithmetic; a piece in which it sees nothing changes no bit of it.
 
 #ifndef PALLAS_KERNELS_CPU_ATTENTION_H_
 #define PALLAS_KERNELS_CPU_ATTENTION_H_
@@ -11,41 +11,20 @@
 #include <limits>
 #include <utility>
 
-#include "cache.h"
 #include "pack.h"
+#include "pieces.h"
 #include "scratch.h"
 #include "tile.h"
 
 namespace kernels {
 
-constexpr int kPiece = 64;
 constexpr int kPieceVectors = kPiece / kLanes;
-constexpr int kTileQueries = 64;  // query heads that share one packed piece
-
-struct AttentionBatch {
-  const char* q;  // [tokens][heads][head_dim]
-  char* out;
-  int64_t tokens, heads;
-  const int32_t *tables, *starts, *context_lens;
-  int64_t rows, table_width;
-  float scale;
-  int64_t window;  // 0: none
-};
-
-// Consecutive query tokens of one row and all their heads that share one KV head.
-struct AttentionItem {
-  int32_t row, kv_head;
-  int64_t first_token, tokens;  // within q
-  int64_t first_position;       // of first_token, within the context
-
-  int64_t end_position() const { return first_position + tokens; }
-};
 
 struct AttentionScratch {
   Scratch q, keys, values, weights, scores, out, maxima, totals, zeros;
 };
 
-// One item's walk over its context.
+// One item's walk over the pieces of its context.
 template <typename Element>
 class AttentionWalk {
  public:
@@ -67,35 +46,29 @@ class AttentionWalk {
         scores_{scratch.scores.Get<float>(size_t(kTileRows) * kPiece), kPiece},
         out_{scratch.out.Get<float>(size_t(queries_) * width_), width_},
         maxima_(scratch.maxima.Get<float>(queries_)),
-        totals_(scratch.totals.Get<float>(queries_)),
-        zeros_(scratch.zeros.Get<Element>(cache.head_dim)) {}
+        totals_(scratch.totals.Get<float>(queries_)) {}
 
-  void Run() {
+  // From the item's first piece on; then `piece` is the first one of the next item.
+  template <typename Pieces>
+  void Run(const Pieces& pieces, Piece<Element>& piece) {
     Begin();
-    const int64_t oldest = batch_.window ? std::max<int64_t>(0, item_.first_position - batch_.window + 1) : 0;
-    Piece piece, next;
-    Locate(oldest / kPiece * kPiece, piece);
-    for (; piece.count > 0; std::swap(piece, next)) {
-      Locate(piece.first + kPiece, next);
+    Piece<Element> next;
+    for (; piece.item == &item_; std::swap(piece, next)) {
+      pieces.Follow(piece, next);
       Fold(piece, next);
     }
     End();
   }
 
  private:
-  // Consecutive tokens of the context, where they lie in the cache.
-  struct Piece {
-    int64_t first;
-    int count;
-    const Element *keys[kPiece], *values[kPiece];
-  };
-
   // Ask for the tokens of the next piece, some at each step of a product: a walk leaps from block to block, which the
   // processor does not foresee, and all at once would be more than it can wait for.
   struct FetchTokens {
     const Element* const* tokens;
     int count, per_step;
     int64_t head_dim;
+
+    FetchTokens Share(int, int) const { return *this; }  // its products are of one tile
 
     KERNELS_FETCH void operator()(int step) const {
       for (int j = step * per_step; j < std::min(count, (step + 1) * per_step); ++j)
@@ -112,31 +85,10 @@ class AttentionWalk {
     std::fill_n(totals_, queries_, 0.0f);
     std::fill_n(out_.data, size_t(queries_) * width_, 0.0f);
     if (width_ != cache_.head_dim) std::fill_n(values_.data, size_t(kPiece) * width_, Unit{});
-    std::fill_n(zeros_, cache_.head_dim, Element{});
-  }
-
-  // Find the tokens of the piece that begins at `first`; behind them stand zeros, as far as a vector reaches.
-  void Locate(int64_t first, Piece& piece) const {
-    piece.first = first;
-    piece.count = static_cast<int>(std::clamp<int64_t>(item_.end_position() - first, 0, kPiece));
-    for (int j = 0; j < piece.count;) {
-      const int64_t entry = item_.row * batch_.table_width + (first + j) / cache_.block_size;
-      const int64_t block = batch_.tables[entry], offset = (first + j) % cache_.block_size;
-      const char* key = cache_.Token(block, Cache::kKeys, item_.kv_head, offset);
-      const char* value = cache_.Token(block, Cache::kValues, item_.kv_head, offset);
-      const int end = j + static_cast<int>(std::min<int64_t>(piece.count - j, cache_.block_size - offset));
-      for (; j < end; ++j, key += cache_.token_bytes(), value += cache_.token_bytes()) {
-        piece.keys[j] = reinterpret_cast<const Element*>(key);
-        piece.values[j] = reinterpret_cast<const Element*>(value);
-      }
-    }
-    const int padding = Ceil(piece.count, kLanes) * kLanes - piece.count;
-    std::fill_n(piece.keys + piece.count, padding, zeros_);
-    std::fill_n(piece.values + piece.count, padding, zeros_);
   }
 
   // Fold a piece into every query's running softmax.
-  void Fold(const Piece& piece, const Piece& next) {
+  void Fold(const Piece<Element>& piece, const Piece<Element>& next) {
     const int vectors = Ceil(piece.count, kLanes), units = Ceil(piece.count, kElements);
     PackColumns(piece.keys, vectors * kLanes, cache_.head_dim, keys_.data, keys_.stride);
     PackRows(piece.values, (piece.count + 1) / 2 * 2, cache_.head_dim, values_.data, values_.stride);
@@ -147,7 +99,7 @@ class AttentionWalk {
 
   // The same for the queries from the i-th on that make a tile of a product.
   template <typename Fetch>
-  void FoldTile(int i, const Piece& piece, Fetch fetch_keys, Fetch fetch_values) {
+  void FoldTile(int i, const Piece<Element>& piece, Fetch fetch_keys, Fetch fetch_values) {
     const int rows = std::min(kTileRows, queries_ - i);
     Product<Unit>({q_.Row(i), depth_}, {keys_.data, kPiece}, scores_, rows, Ceil(piece.count, kLanes), depth_,
                   Start::kZero, fetch_keys);
@@ -222,7 +174,6 @@ class AttentionWalk {
   const Matrix<Unit> q_, keys_, values_, weights_;
   const Matrix<float> scores_, out_;
   float *const maxima_, *const totals_;
-  Element* const zeros_;
 };
 
 }  // namespace kernels

@@ -42,9 +42,14 @@ const char* CheckCache(const ffi::AnyBuffer& cache, const Scalar& layer) {
 template <typename Element>
 void Attend(ffi::ThreadPool& pool, const Cache& cache, const AttentionBatch& batch,
             const std::vector<AttentionItem>& items) {
-  ForEach(pool, static_cast<int64_t>(items.size()), [&](int64_t i) {
+  ShareOut(pool, static_cast<int64_t>(items.size()), [&](int64_t first, const auto& claim) {
     thread_local AttentionScratch scratch;  // a thread's calls reuse its pages
-    AttentionWalk<Element>(cache, batch, items[i], scratch).Run();
+    Element* const zeros = scratch.zeros.Get<Element>(cache.head_dim);
+    std::fill_n(zeros, cache.head_dim, Element{});
+    const Pieces pieces(cache, batch, items, claim, zeros);
+    Piece<Element> piece;
+    pieces.Begin(first, piece);
+    while (piece.item) AttentionWalk<Element>(cache, batch, *piece.item, scratch).Run(pieces, piece);
   });
 }
 
@@ -104,9 +109,9 @@ void Multiply(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const ffi::AnyBuff
                                  static_cast<const Unit*>(packed.untyped_data()) + layer * shape[1] * shape[2] * kPanel,
                                  y.typed_data(), tokens, shape[2], y.dimensions()[1], 0};
   product.Cut(pool.num_threads());
-  ForEach(pool, product.items(), [&](int64_t item) {
+  ShareOut(pool, product.items(), [&](int64_t item, const auto& claim) {
     thread_local Scratch scratch;  // a thread's calls reuse its pages
-    product.Run(item, scratch);
+    while (item != kNone) item = product.Run(item, claim, scratch);
   });
 }
 

@@ -46,28 +46,48 @@ class FlushSubnormals {
   uint64_t saved_;
 };
 
-// Call work(i) for each i in [0, count), on the caller and on as many threads as the pool has; return when all are done.
+// What a claim gives when every item is taken.
+constexpr int64_t kNone = -1;
+
+// Share the items [0, count) out between the caller and as many threads as the pool has; return when all are done.
 //
-// Items are taken in order, so the largest should come first. A helper that starts after the last item was taken touches
-// nothing of the caller's: the caller waits for items, never for helpers, and so cannot wait for a thread that waits
-// for it.
+// On each thread work(first, claim) does item `first` and then each that claim() gives, until that is kNone. It may
+// claim an item shortly before it is done with the one before, to ask the memory for it in time; not long before, since
+// nobody else can take what is claimed. Items are given out in order, so the largest should come first. A helper that
+// starts after the last item was taken touches nothing of the caller's: the caller waits for items, never for helpers,
+// and so cannot wait for a thread that waits for it.
 template <typename Work>
-void ForEach(xla::ffi::ThreadPool& pool, int64_t count, const Work& work) {
+void ShareOut(xla::ffi::ThreadPool& pool, int64_t count, const Work& work) {
   struct Shared {
     std::atomic<int64_t> next{0}, done{0};
   };
   const auto shared = std::make_shared<Shared>();
   const auto take = [shared, count, &work] {
+    int64_t taken = 0;
+    const auto claim = [&] {
+      const int64_t item = shared->next.fetch_add(1);
+      if (item >= count) return kNone;
+      ++taken;
+      return item;
+    };
+    const int64_t first = claim();
+    if (first == kNone) return;
     const FlushSubnormals mode;
-    for (int64_t i; (i = shared->next.fetch_add(1)) < count;) {
-      work(i);
-      shared->done.fetch_add(1, std::memory_order_release);
-    }
+    work(first, claim);
+    shared->done.fetch_add(taken, std::memory_order_release);
   };
   const int64_t helpers = count > 1 ? std::min(pool.num_threads(), count) - 1 : 0;
   for (int64_t i = 0; i < helpers; ++i) pool.Schedule([take] { take(); });
   take();
   while (shared->done.load(std::memory_order_acquire) < count) std::this_thread::yield();
+}
+
+// The same for items that need nothing fetched: call work(i) for each i in [0, count).
+template <typename Work>
+void ForEach(xla::ffi::ThreadPool& pool, int64_t count, const Work& work) {
+  ShareOut(pool, count, [&](int64_t i, const auto& claim) {
+    for (; i != kNone; i = claim()) work(i);
+  });
 }
 
 }  // namespace kernels

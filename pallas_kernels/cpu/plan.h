@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "attention.h"
+#include "pieces.h"
 
 namespace kernels {
 

@@ -27,17 +27,22 @@ enum class Start { kZero, kAdd };
 #define KERNELS_FETCH [[gnu::always_inline]]
 
 // What a product asks the memory for meanwhile: nothing, or at step i of its depth row i of what is multiplied next.
+// Share gives what one of its tiles of rows asks for.
 struct FetchNothing {
   KERNELS_FETCH void operator()(int) const {}
+  FetchNothing Share(int, int) const { return {}; }
 };
 
 struct FetchRows {
   const char* data;
-  ptrdiff_t bytes;  // of one row
+  ptrdiff_t bytes;                 // of one row
+  ptrdiff_t first = 0, step = 64;  // from one cache line of a row to the next
 
   KERNELS_FETCH void operator()(int i) const {
-    for (ptrdiff_t line = 0; line < bytes; line += 64) __builtin_prefetch(data + i * bytes + line, 0, 2);
+    for (ptrdiff_t line = first; line < bytes; line += step) __builtin_prefetch(data + i * bytes + line, 0, 2);
   }
+  // Each line once: the first tile alone would ask for more than memory gives in its time, and wait.
+  FetchRows Share(int tile, int tiles) const { return {data, bytes, tile * 64, tiles * 64}; }
 };
 
 template <typename Unit, int kRows, int kVectors, typename Fetch>
@@ -91,7 +96,8 @@ inline void Product(Matrix<const Unit> a, Matrix<const Unit> b, Matrix<float> c,
                     Start start, Fetch fetch) {
   for (int r = 0; r < rows; r += kTileRows) {
     const int count = rows - r < kTileRows ? rows - r : kTileRows;
-    ProductRows<Unit, kTileRows>({a.Row(r), a.stride}, b, {c.Row(r), c.stride}, count, vectors, depth, start, fetch);
+    ProductRows<Unit, kTileRows>({a.Row(r), a.stride}, b, {c.Row(r), c.stride}, count, vectors, depth, start,
+                                 fetch.Share(r / kTileRows, (rows + kTileRows - 1) / kTileRows));
   }
 }
 

@@ -1,0 +1,105 @@
+// The contexts that attention walks, piece after piece, item after item.
+
+#ifndef PALLAS_KERNELS_CPU_PIECES_H_
+#define PALLAS_KERNELS_CPU_PIECES_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "cache.h"
+#include "pack.h"
+#include "parallel.h"
+#include "units.h"
+
+namespace kernels {
+
+constexpr int kPiece = 64;
+constexpr int kTileQueries = 64;  // query heads that share one packed piece
+
+struct AttentionBatch {
+  const char* q;  // [tokens][heads][head_dim]
+  char* out;
+  int64_t tokens, heads;
+  const int32_t *tables, *starts, *context_lens;
+  int64_t rows, table_width;
+  float scale;
+  int64_t window;  // 0: none
+};
+
+// Consecutive query tokens of one row and all their heads that share one KV head.
+struct AttentionItem {
+  int32_t row, kv_head;
+  int64_t first_token, tokens;  // within q
+  int64_t first_position;       // of first_token, within the context
+
+  int64_t end_position() const { return first_position + tokens; }
+};
+
+// Consecutive tokens of an item's context, where they lie in the cache.
+template <typename Element>
+struct Piece {
+  const AttentionItem* item = nullptr;  // null: there is none
+  int64_t first;
+  int count = 0;
+  const Element *keys[kPiece], *values[kPiece];
+};
+
+// All pieces of the items that one thread does, in order: of an item all that any of its queries sees, from the oldest.
+// The next item is claimed when the piece after an item's last one is asked for.
+template <typename Element, typename Claim>
+class Pieces {
+ public:
+  // `zeros`: what stands behind the tokens of a piece, head_dim elements.
+  Pieces(const Cache& cache, const AttentionBatch& batch, const std::vector<AttentionItem>& items, const Claim& claim,
+         const Element* zeros)
+      : cache_(cache), batch_(batch), items_(items), claim_(claim), zeros_(zeros) {}
+
+  // The first piece of an item, or none for kNone.
+  void Begin(int64_t item, Piece<Element>& piece) const {
+    piece.item = item == kNone ? nullptr : &items_[item];
+    piece.count = 0;
+    if (piece.item == nullptr) return;
+    const int64_t position = piece.item->first_position;
+    const int64_t oldest = batch_.window ? std::max<int64_t>(0, position - batch_.window + 1) : 0;
+    Locate(oldest / kPiece * kPiece, piece);
+  }
+
+  // The piece that comes after another one.
+  void Follow(const Piece<Element>& piece, Piece<Element>& next) const {
+    if (piece.first + kPiece >= piece.item->end_position()) return Begin(claim_(), next);
+    next.item = piece.item;
+    Locate(piece.first + kPiece, next);
+  }
+
+ private:
+  // Find the tokens of the piece that begins at `first`; behind them stand zeros, as far as a vector reaches.
+  void Locate(int64_t first, Piece<Element>& piece) const {
+    piece.first = first;
+    piece.count = static_cast<int>(std::min<int64_t>(piece.item->end_position() - first, kPiece));
+    for (int j = 0; j < piece.count;) {
+      const int64_t entry = piece.item->row * batch_.table_width + (first + j) / cache_.block_size;
+      const int64_t block = batch_.tables[entry], offset = (first + j) % cache_.block_size;
+      const char* key = cache_.Token(block, Cache::kKeys, piece.item->kv_head, offset);
+      const char* value = cache_.Token(block, Cache::kValues, piece.item->kv_head, offset);
+      const int end = j + static_cast<int>(std::min<int64_t>(piece.count - j, cache_.block_size - offset));
+      for (; j < end; ++j, key += cache_.token_bytes(), value += cache_.token_bytes()) {
+        piece.keys[j] = reinterpret_cast<const Element*>(key);
+        piece.values[j] = reinterpret_cast<const Element*>(value);
+      }
+    }
+    const int padding = Ceil(piece.count, kLanes) * kLanes - piece.count;
+    std::fill_n(piece.keys + piece.count, padding, zeros_);
+    std::fill_n(piece.values + piece.count, padding, zeros_);
+  }
+
+  const Cache& cache_;
+  const AttentionBatch& batch_;
+  const std::vector<AttentionItem>& items_;
+  const Claim& claim_;
+  const Element* const zeros_;
+};
+
+}  // namespace kernels
+
+#endif  // PALLAS_KERNELS_CPU_PIECES_H_
