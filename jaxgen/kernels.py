@@ -7,7 +7,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from jaxgen.config import ModelConfig
+from jaxgen.config import DType, ModelConfig
 from jaxgen.device_info import DeviceInfo
 from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
 from pallas_kernels.cpu.build import Recipe, UnavailableError
@@ -55,6 +55,11 @@ class Kernels:
     separate_layers: bool = False
     """The program has the layers one after another, and their matrices are arrays of their own."""
 
+    @property
+    def skips_padding(self) -> bool:
+        """Whether rows of padding are left out of products, so that a step costs what its tokens do."""
+        return self.packed is not None
+
 
 REFERENCE = Kernels("XLA", ragged_paged_attention_ref, write_kv_ref)
 """The twins in plain jnp, which run everywhere."""
@@ -95,6 +100,16 @@ def native_dtypes(device: DeviceInfo) -> tuple[str, ...]:
     except UnavailableError:
         return ()
     return DTYPES if device.is_cpu else ()
+
+
+def will_skip_padding(device: DeviceInfo, dtype: DType) -> bool:
+    """``skips_padding`` of what ``choose`` will make, going by what is installed."""
+    return dtype in native_dtypes(device) and not _has_matrix_units(device, dtype)
+
+
+def _has_matrix_units(device: DeviceInfo, dtype: DType) -> bool:
+    """Of a CPU, for products of that dtype."""
+    return dtype == "bfloat16" and _MATRIX_UNITS in device.features
 
 
 @cache
@@ -148,7 +163,7 @@ def _choose_native(device: DeviceInfo, model: ModelConfig, directory: Path) -> t
         kernels = native(load(directory))
     except UnavailableError as error:
         return REFERENCE, f", which is slower, because there are no native ones: {error}"
-    if model.dtype == "bfloat16" and _MATRIX_UNITS in device.features:
+    if _has_matrix_units(device, model.dtype):
         return replace(kernels, name="native attention", packed=None), f", XLA's products, which use {_MATRIX_UNITS}"
     return kernels, ""
 

@@ -4,6 +4,7 @@ from jaxgen.block_sizes import GIB, block_bytes, host_block_bytes, input_bytes
 from jaxgen.config import ConfigError, EngineConfig, EngineOptions, ModelConfig, OffloadConfig, SchedulerConfig
 from jaxgen.offload.staging import staging_bytes
 from jaxgen.stream_plan import stream_sizes, streamed_cache
+from jaxgen.token_budget import CPU_ROWS
 from jaxgen.wanted import DeviceMemory, Wanted
 
 DEFAULT_BLOCK_SIZE = 64
@@ -90,7 +91,7 @@ def _wherever(wanted: Wanted) -> EngineConfig:
 
 def default_max_num_seqs(token_budget: int, memory: DeviceMemory) -> int:
     """Rows of a step when nobody names a number. A row costs logits and KV cache, and hardly any of a step's time."""
-    return min(token_budget, 16 if memory.is_cpu else 256)
+    return min(token_budget, CPU_ROWS if memory.is_cpu else 256)
 
 
 def _scheduler_config(

@@ -12,6 +12,14 @@ from jaxgen.device_info import DeviceInfo
 
 CPU_BUDGET = 64
 UNKNOWN_BUDGET = 512
+CPU_ROWS = 16
+"""Sequences that a step on a CPU may have unless told otherwise."""
+ROOMY_BUDGET = 8 * CPU_ROWS
+"""Room for all rows to write while prompts of up to seven times the answers' length take their turns beside them.
+
+Clients with prompts of P and answers of O tokens need 1 + P / O tokens in a step each, one of them to write; with fewer
+some wait for their prompts while the others write. Where padding is paid for, light loads pay for that room as well.
+"""
 TUNE_CONTEXT, TUNE_ROUNDS = 128, 3
 """What jaxgen tune does unless told otherwise: tokens before each decode, and timings of each budget."""
 _MULTIPLE = 64
@@ -50,8 +58,15 @@ _DATA_SHEETS: tuple[tuple[str, Ceilings], ...] = (
 """By the words that must all be in JAX's ``device_kind``, the more special first."""
 
 
-def default_budget(device: DeviceInfo) -> TokenBudget:
+def least_budget(*, skips_padding: bool) -> int:
+    """What a budget should not be under, wherever the knee is."""
+    return ROOMY_BUDGET if skips_padding else 1
+
+
+def default_budget(device: DeviceInfo, *, skips_padding: bool) -> TokenBudget:
     """The budget where nothing was measured: the roofline of a known GPU, else a constant."""
+    if device.is_cpu and skips_padding:
+        return TokenBudget(ROOMY_BUDGET, "the rule for CPUs with native kernels; jaxgen tune measures it")
     if device.is_cpu:
         return TokenBudget(CPU_BUDGET, "the rule for CPUs; jaxgen tune measures it")
     sheet = data_sheet(device.kind)
@@ -77,22 +92,25 @@ def roofline_budget(sheet: Ceilings) -> int:
     return ceil(tokens / _MULTIPLE) * _MULTIPLE
 
 
-def knee(seconds: Mapping[int, float]) -> int:
+def knee(seconds: Mapping[int, float], least: int = 1) -> int:
     """The budget at the knee of measured step times: token budget -> seconds of a full step.
 
-    It has the most power, throughput / time = T / t(T)**2; of equals the smaller. (Kleinrock, ICC 1979; Jain, The Art
-    of Computer Systems Performance Analysis, 1991, defines the knee so.) It is the roofline's T* = a / b where
-    t = max(a, bT), as where t = a + bT.
+    Of those from ``least`` on, if any was measured, else the largest. It has the most power, throughput / time =
+    T / t(T)**2; of equals the smaller. (Kleinrock, ICC 1979; Jain, The Art of Computer Systems Performance Analysis,
+    1991, defines the knee so.) It is the roofline's T* = a / b where t = max(a, bT), as where t = a + bT.
     """
     by_budget = power(seconds)
-    return max(by_budget, key=lambda budget: (by_budget[budget], -budget))
+    allowed = [budget for budget in seconds if budget >= least] or [max(seconds)]
+    return max(allowed, key=lambda budget: (by_budget[budget], -budget))
 
 
-def past_knee(seconds: Mapping[int, float]) -> bool:
+def past_knee(seconds: Mapping[int, float], least: int = 1) -> bool:
     """Whether no larger budget need be tried: the last two have less power than the best, the last less than half.
 
-    Two, so that one slow reading does not end the search.
+    Two, so that one slow reading does not end the search; it goes on to ``least`` in any case.
     """
+    if max(seconds) < least:
+        return False
     by_budget = power(seconds)
     best = max(by_budget.values())
     last = [by_budget[budget] for budget in sorted(seconds)[-2:]]

@@ -1,4 +1,4 @@
-"""Measures step time against token budget, to find the knee (jaxgen.token_budget) of a model on this device."""
+"""Measures step time against token budget, to choose the budget (jaxgen.token_budget) of a model on this device."""
 
 import random
 import time
@@ -18,7 +18,7 @@ from jaxgen.models import PackedParams
 from jaxgen.programs import compile_step
 from jaxgen.request import Request
 from jaxgen.sampling_params import SamplingParams
-from jaxgen.token_budget import TUNE_CONTEXT, TUNE_ROUNDS, knee, past_knee
+from jaxgen.token_budget import TUNE_CONTEXT, TUNE_ROUNDS, knee, least_budget, past_knee
 from jaxgen.wanted import DeviceMemory
 
 CPU_BUDGETS = (16, 32, 64, 128, 256)
@@ -46,7 +46,8 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """``token_budget`` is the knee of ``times``; ``ended`` says why no larger budget was tried."""
+    """``token_budget`` is the knee of ``times``, or the first that has room where padding costs nothing; ``ended`` says
+    why no larger budget was tried."""
 
     token_budget: int
     times: tuple[StepTime, ...]
@@ -108,13 +109,14 @@ def measure(
     rounds: int = TUNE_ROUNDS,
     report: Callable[[StepTime], None] = lambda _: None,
 ) -> Tuning:
-    """Time full steps of the model at each budget, with these kernels, and find the knee.
+    """Time full steps of the model at each budget, with these kernels, and choose one of them.
 
     Budgets (None: 16, 32, ... up to 256 on a CPU and 2048 elsewhere) rise until the list, the model's context or memory
     ends, or the knee is clearly past. Then all are timed ``rounds`` - 1 times more, in turns, so that a change of the
     machine's speed meets all of them. ``report`` gets each budget's first block at once. Raises ConfigError when not
     even one budget can be measured.
     """
+    least = least_budget(skips_padding=kernels.skips_padding)
     budgets = sorted(budgets or (CPU_BUDGETS if memory.is_cpu else BUDGETS))
     trials: list[_Trial] = []
     ended = "the last budget of the list"
@@ -129,14 +131,14 @@ def measure(
         memory = replace(memory, free_bytes=memory.free_bytes - trial.cache_bytes)
         trials.append(trial)
         report(trial.result())
-        if past_knee({trial.budget: trial.blocks[0] for trial in trials}):
+        if past_knee({trial.budget: trial.blocks[0] for trial in trials}, least):
             ended = "the knee is past"
             break
     for _ in range(rounds - 1):
         for trial in trials:
             trial.run_block()
     times = tuple(trial.result() for trial in trials)
-    return Tuning(knee({found.token_budget: found.seconds for found in times}), times, ended)
+    return Tuning(knee({found.token_budget: found.seconds for found in times}, least), times, ended)
 
 
 class _Trial:

@@ -71,7 +71,7 @@ def _table(tuning: "Tuning", kept: Path | None) -> str:
     most = max(by_budget.values())
     rows = [
         f"{_row(found)}{by_budget[found.token_budget] / most:>8.2f}"
-        + (" <- knee" if found.token_budget == tuning.token_budget else "")
+        + (" <- chosen" if found.token_budget == tuning.token_budget else "")
         for found in tuning.times
     ]
     where = f"kept in {kept}" if kept else "not kept"

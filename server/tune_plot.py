@@ -9,7 +9,7 @@ from jaxgen.token_budget import power
 
 
 def plot_tuning(record: dict[str, Any], name: str, path: Path) -> None:
-    """Write a PNG: step time, and throughput with power, over the token budget; the knee is marked."""
+    """Write a PNG: step time, and throughput with power, over the token budget; the one chosen is marked."""
     budgets = [found["token_budget"] for found in record["times"]]
     seconds = [found["seconds"] for found in record["times"]]
     rates = [budget / time for budget, time in zip(budgets, seconds, strict=True)]
@@ -29,8 +29,8 @@ def plot_tuning(record: dict[str, Any], name: str, path: Path) -> None:
         axes.set_xscale("log", base=2)
         axes.set_xticks(budgets, [str(budget) for budget in budgets])
         axes.set_ylim(bottom=0)
-        axes.axvline(record["token_budget"], color="grey", linestyle=":", label="knee")
+        axes.axvline(record["token_budget"], color="grey", linestyle=":", label="chosen")
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
-    figure.suptitle(f"{name}: the knee is at {record['token_budget']} tokens a step")
+    figure.suptitle(f"{name}: {record['token_budget']} tokens a step were chosen")
     figure.savefig(path, dpi=120, format="png")

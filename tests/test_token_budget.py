@@ -6,7 +6,16 @@ from collections.abc import Callable
 import pytest
 
 from jaxgen.device_info import DeviceInfo
-from jaxgen.token_budget import CPU_BUDGET, UNKNOWN_BUDGET, default_budget, knee, past_knee
+from jaxgen.token_budget import (
+    CPU_BUDGET,
+    CPU_ROWS,
+    ROOMY_BUDGET,
+    UNKNOWN_BUDGET,
+    default_budget,
+    knee,
+    least_budget,
+    past_knee,
+)
 
 BUDGETS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 A, KNEE = 0.01, 128
@@ -58,6 +67,21 @@ def test_no_larger_budget_wins_once_the_knee_is_past(curve: Callable[[float], fl
     assert knee(times(curve, BUDGETS[: ends[0]])) == knee(times(curve))
 
 
+def test_the_knee_may_not_be_under_a_least_budget() -> None:
+    measured = times(lambda tokens: tokens / 1000)
+    assert knee(measured, least=128) == 128
+    assert knee(measured, least=100) == 128
+    assert knee(times(affine), least=16) == KNEE, "a knee above it stays"
+    assert knee({16: 1.0, 32: 1.0}, least=128) == 32, "nothing that large was measured"
+
+
+def test_the_search_goes_on_to_the_least_budget() -> None:
+    steep = times(lambda tokens: tokens / 1000, BUDGETS[:3])
+    assert past_knee(steep)
+    assert past_knee(steep, least=BUDGETS[2])
+    assert not past_knee(steep, least=BUDGETS[3])
+
+
 def test_one_slow_reading_does_not_end_the_search() -> None:
     slow = times(affine, BUDGETS[:4]) | {BUDGETS[4]: 10 * A}
     assert not past_knee(slow)
@@ -87,10 +111,18 @@ def test_never_past_while_tokens_are_free() -> None:
     ],
 )
 def test_the_roofline_of_a_gpu(kind: str, budget: int) -> None:
-    decided = default_budget(DeviceInfo("gpu", kind, 100))
+    decided = default_budget(DeviceInfo("gpu", kind, 100), skips_padding=False)
     assert decided.tokens == budget
     assert kind in decided.reason
 
 
 def test_a_cpu_has_a_constant() -> None:
-    assert default_budget(DeviceInfo("cpu", "any", 2)).tokens == CPU_BUDGET
+    assert default_budget(DeviceInfo("cpu", "any", 2), skips_padding=False).tokens == CPU_BUDGET
+
+
+def test_there_is_room_for_prompts_where_padding_costs_nothing() -> None:
+    """All rows write, and seven times as many tokens of prompts are computed meanwhile."""
+    decided = default_budget(DeviceInfo("cpu", "any", 2), skips_padding=True)
+    assert decided.tokens == least_budget(skips_padding=True) == ROOMY_BUDGET == CPU_ROWS * (1 + 7)
+    assert "native" in decided.reason
+    assert least_budget(skips_padding=False) == 1

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,12 @@ import pytest
 from jaxgen.assemble import open_engine, tune
 from jaxgen.block_sizes import GIB
 from jaxgen.config import ConfigError
-from jaxgen.kernels import REFERENCE
+from jaxgen.kernels import REFERENCE, Kernels, PackedProduct
 from jaxgen.llm import LLM
+from jaxgen.models.packing import pack_params
 from jaxgen.tune import FullSteps, StepTime, fill_steps, measure
 from jaxgen.wanted import DeviceMemory
+from pallas_kernels.packed_product import pack, packed_product_ref, rows
 from server.cli import main
 from tests.engines import LLAMA, engine_config, make_engine, params_of
 from weights.tiny import make_tiny_checkpoint
@@ -67,6 +70,20 @@ def test_every_budget_is_timed_and_the_best_is_chosen() -> None:
     assert tuning.token_budget == best.token_budget
 
 
+@pytest.mark.parametrize(
+    ("kernels", "chosen"),
+    [(REFERENCE, 16), (replace(REFERENCE, packed=PackedProduct(pack, packed_product_ref, rows)), 24)],
+)
+def test_where_padding_costs_nothing_room_for_prompts_comes_first(
+    kernels: Kernels, chosen: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With times of which the smallest budget has the most power; none measured has that room, so the largest is it."""
+    monkeypatch.setattr(FullSteps, "seconds", lambda self, steps: self._engine.config.scheduler.token_budget / 1000)
+    params = pack_params(LLAMA, dict(params_of(LLAMA)), kernels)
+    tuning = measure(LLAMA, params, CPU, kernels=kernels, budgets=(16, 24), context=8, rounds=1)
+    assert tuning.token_budget == chosen
+
+
 def test_budgets_that_do_not_fit_end_the_search() -> None:
     tuning = measure(LLAMA, params_of(LLAMA), CPU, budgets=(16, 4096), context=8, rounds=1)
     assert tuning.token_budget == 16
@@ -78,7 +95,7 @@ def test_budgets_that_do_not_fit_end_the_search() -> None:
 
 
 def test_the_next_engine_uses_what_was_measured(
-    directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "jaxgen")
     tuning, kept = tune(str(directory), cache_dir=tmp_path, budgets=(24,), context=8, rounds=1)
@@ -88,8 +105,16 @@ def test_the_next_engine_uses_what_was_measured(
     open_engine(str(directory), cache_dir=tmp_path)
     assert f"token budget 24: measured by jaxgen tune ({kept})" in caplog.text
     caplog.clear()
+    monkeypatch.setattr("jaxgen.assemble.will_skip_padding", lambda *_: False)
     open_engine(str(directory), cache_dir=tmp_path / "other")
-    assert "token budget 64: the rule for CPUs" in caplog.text
+    assert "token budget 64: the rule for CPUs;" in caplog.text
+    caplog.clear()
+    monkeypatch.setattr("jaxgen.assemble.will_skip_padding", lambda *_: True)
+    open_engine(str(directory), cache_dir=tmp_path / "other")
+    assert "token budget 128: the rule for CPUs with native kernels;" in caplog.text
+    caplog.clear()
+    open_engine(str(directory), cache_dir=tmp_path / "other", kernels="xla")
+    assert "token budget 64: the rule for CPUs;" in caplog.text
     caplog.clear()
     with LLM(str(directory), cache_dir=tmp_path, token_budget=16, max_model_len=64) as llm:
         assert "token budget" not in caplog.text
