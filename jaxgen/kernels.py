@@ -57,7 +57,7 @@ class Kernels:
 
     @property
     def skips_padding(self) -> bool:
-        """Whether rows of padding are left out of products, so that a step costs what its tokens do."""
+        """Whether rows of padding are left out of products, so that a step costs about what its tokens do."""
         return self.packed is not None
 
 

@@ -114,7 +114,7 @@ def _scheduler_config(
 
 
 def _background_tokens(options: EngineOptions, memory: DeviceMemory) -> int | None:
-    """Padding is free on an accelerator at the knee of its throughput; a CPU pays for every token that is none."""
+    """A token in place of padding is free on an accelerator at the knee of its throughput, and never on a CPU."""
     if options.background_tokens is None and memory.is_cpu:
         return 0
     return options.background_tokens

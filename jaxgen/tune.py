@@ -46,8 +46,8 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """``token_budget`` is the knee of ``times``, or the first that has room where padding costs nothing; ``ended`` says
-    why no larger budget was tried."""
+    """``token_budget`` is the knee of ``times``, where padding costs nothing of those that have room (see
+    ``least_budget``); ``ended`` says why no larger budget was tried."""
 
     token_budget: int
     times: tuple[StepTime, ...]
@@ -112,9 +112,9 @@ def measure(
     """Time full steps of the model at each budget, with these kernels, and choose one of them.
 
     Budgets (None: 16, 32, ... up to 256 on a CPU and 2048 elsewhere) rise until the list, the model's context or memory
-    ends, or the knee is clearly past. Then all are timed ``rounds`` - 1 times more, in turns, so that a change of the
-    machine's speed meets all of them. ``report`` gets each budget's first block at once. Raises ConfigError when not
-    even one budget can be measured.
+    ends, or the knee is clearly past, and what has room is reached where padding costs nothing. Then all are timed
+    ``rounds`` - 1 times more, in turns, so that a change of the machine's speed meets all of them. ``report`` gets each
+    budget's first block at once. Raises ConfigError when not even one budget can be measured.
     """
     least = least_budget(skips_padding=kernels.skips_padding)
     budgets = sorted(budgets or (CPU_BUDGETS if memory.is_cpu else BUDGETS))

@@ -21,6 +21,9 @@ from jaxgen.token_budget import TokenBudget, default_budget
 
 logger = logging.getLogger(__name__)
 
+_GENERATION = 2
+"""Raised when kernels or the rule change so that measurements from before would choose another budget than new ones."""
+
 
 def subject(model: ModelConfig, device: DeviceInfo) -> dict[str, Any]:
     """All that a step time depends on and that can change between two starts."""
@@ -28,6 +31,7 @@ def subject(model: ModelConfig, device: DeviceInfo) -> dict[str, Any]:
         "device": asdict(device),
         "model": {"family": type(model).__name__, **asdict(model)},
         "versions": {name: version(name) for name in ("jax", "jaxlib", "jaxgen")},
+        "generation": _GENERATION,
     }
 
 

@@ -1,4 +1,4 @@
-"""``jaxgen tune``: measure step time against token budget, show it, keep the knee for ``serve``. A composition root."""
+"""``jaxgen tune``: measure step time against token budget, show it, keep the best for ``serve``. A composition root."""
 
 import importlib.util
 import json
@@ -25,7 +25,7 @@ def parse_options(argv: Sequence[str]) -> Any:
     """The flags as a namespace; each can also be set as JAXGEN_<FLAG>. Exits with 2 when they make no sense."""
     parser = configargparse.ArgumentParser(
         prog="jaxgen tune",
-        description="Measure a model's step time against the token budget on this device, and keep the knee: jaxgen "
+        description="Measure a model's step time against the token budget on this device, and keep the best: jaxgen "
         "serve uses it when no --token-budget is given (docs/tuning.md).",
         auto_env_var_prefix="JAXGEN_",
         formatter_class=configargparse.ArgumentDefaultsHelpFormatter,
@@ -36,7 +36,7 @@ def parse_options(argv: Sequence[str]) -> Any:
     parser.add_argument("--kernels", choices=KERNEL_CHOICES, default="auto", help="as for jaxgen serve")
     parser.add_argument("--cache-dir", type=Path, help="as for jaxgen serve")
     parser.add_argument(
-        "--budgets", type=_budgets, help="token budgets to try (default: 16,32,... until past the knee)"
+        "--budgets", type=_budgets, help="token budgets to try (default: 16,32,... until past the best)"
     )
     parser.add_argument("--context", type=int, default=TUNE_CONTEXT, help="tokens before each decode")
     parser.add_argument("--rounds", type=int, default=TUNE_ROUNDS, help="timings of each budget; the median counts")

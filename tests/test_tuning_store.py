@@ -48,6 +48,13 @@ def test_it_does_not_decide_for_other_versions(tmp_path: Path, monkeypatch: pyte
     assert choose_budget(tmp_path, LLAMA, CPU, skips_padding=False) == BY_RULE
 
 
+def test_it_does_not_decide_under_another_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning_store, "_GENERATION", 1)
+    save_record(tmp_path, LLAMA, CPU, {"token_budget": 96})
+    monkeypatch.undo()
+    assert choose_budget(tmp_path, LLAMA, CPU, skips_padding=False) == BY_RULE
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"token_budget": "many"}', '{"token_budget": 0}', "\udcff"])
 def test_a_damaged_measurement_is_left_aside(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
     path = record_path(tmp_path, LLAMA, CPU)

@@ -48,9 +48,8 @@ class AttentionWalk {
         maxima_(scratch.maxima.Get<float>(queries_)),
         totals_(scratch.totals.Get<float>(queries_)) {}
 
-  // From the item's first piece on; then `piece` is the first one of the next item.
-  template <typename Pieces>
-  void Run(const Pieces& pieces, Piece<Element>& piece) {
+  // From the item's first piece on; then `piece` is what follows its last.
+  void Run(const Pieces<Element>& pieces, Piece<Element>& piece) {
     Begin();
     Piece<Element> next;
     for (; piece.item == &item_; std::swap(piece, next)) {

@@ -42,14 +42,16 @@ const char* CheckCache(const ffi::AnyBuffer& cache, const Scalar& layer) {
 template <typename Element>
 void Attend(ffi::ThreadPool& pool, const Cache& cache, const AttentionBatch& batch,
             const std::vector<AttentionItem>& items) {
-  ShareOut(pool, static_cast<int64_t>(items.size()), [&](int64_t first, const auto& claim) {
+  ShareOut(pool, static_cast<int64_t>(items.size()), [&](int64_t i, Claim& claim) {
     thread_local AttentionScratch scratch;  // a thread's calls reuse its pages
     Element* const zeros = scratch.zeros.Get<Element>(cache.head_dim);
     std::fill_n(zeros, cache.head_dim, Element{});
-    const Pieces pieces(cache, batch, items, claim, zeros);
+    const Pieces<Element> pieces(cache, batch, items, claim, zeros);
     Piece<Element> piece;
-    pieces.Begin(first, piece);
-    while (piece.item) AttentionWalk<Element>(cache, batch, *piece.item, scratch).Run(pieces, piece);
+    for (; i != kNone; i = claim()) {
+      if (piece.item == nullptr) pieces.Begin(i, piece);
+      AttentionWalk<Element>(cache, batch, items[i], scratch).Run(pieces, piece);
+    }
   });
 }
 
@@ -109,9 +111,9 @@ void Multiply(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const ffi::AnyBuff
                                  static_cast<const Unit*>(packed.untyped_data()) + layer * shape[1] * shape[2] * kPanel,
                                  y.typed_data(), tokens, shape[2], y.dimensions()[1], 0};
   product.Cut(pool.num_threads());
-  ShareOut(pool, product.items(), [&](int64_t item, const auto& claim) {
+  ShareOut(pool, product.items(), [&](int64_t item, Claim& claim) {
     thread_local Scratch scratch;  // a thread's calls reuse its pages
-    while (item != kNone) item = product.Run(item, claim, scratch);
+    for (; item != kNone; item = claim()) product.Run(item, claim, scratch);
   });
 }
 

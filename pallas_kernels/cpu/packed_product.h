@@ -35,40 +35,40 @@ struct PackedProduct {
     rows_per_item = Ceil(tiles, cuts) * kTileRows;
   }
 
-  // One panel of outputs for some rows, and what claim() gives next. Items with the same rows follow each other.
-  template <typename Claim>
-  int64_t Run(int64_t item, const Claim& claim, Scratch& scratch) const {
+  // One panel of outputs for some rows. Items with the same rows follow each other.
+  void Run(int64_t item, Claim& claim, Scratch& scratch) const {
     const int64_t panel = item % panels(), first = item / panels() * rows_per_item;
     const int rows = static_cast<int>(std::min(rows_per_item, tokens - first));
     const Matrix<float> sums = {scratch.Get<float>(size_t(rows) * kPanel), kPanel};
-    int64_t upcoming = kNone;
     for (int64_t k = 0; k < depth; k += kDepthBlock) {
       const int count = static_cast<int>(std::min<int64_t>(kDepthBlock, depth - k));
       const Unit* block = Panel(panel) + k * kPanel;
-      const Unit* next = block + count * kPanel;
-      if (k + count == depth) {
-        upcoming = claim();
-        next = upcoming == kNone ? nullptr : Panel(upcoming % panels());
-      }
       const auto multiply = [&](auto fetch) {
         Product<Unit>({x + first * depth + k, depth}, {block, kPanel}, sums, rows, kPanel / kLanes, count,
                       k == 0 ? Start::kZero : Start::kAdd, fetch);
       };
-      if (rows <= kTileRows || next == nullptr) {
-        multiply(FetchNothing());  // a block is read once, from end to end, which the processor fetches best by itself
+      // A block that is read once, from end to end, the processor fetches best by itself. One that is read again leaves
+      // time to ask for the next, of this panel or of the next item's.
+      const Unit* next = rows <= kTileRows ? nullptr : k + count < depth ? block + count * kPanel : NextPanel(claim);
+      if (next == nullptr) {
+        multiply(FetchNothing());
       } else {
-        // The next block, of this panel or of the next item's, while this one is read again.
         multiply(FetchRows{reinterpret_cast<const char*>(next), kPanel * sizeof(Unit)});
       }
     }
     const int64_t column = panel * kPanel, columns = std::min<int64_t>(kPanel, outputs - column);
     for (int r = 0; r < rows; ++r)
       std::memcpy(y + (first + r) * outputs + column, sums.Row(r), columns * sizeof(float));
-    return upcoming;
   }
 
  private:
   const Unit* Panel(int64_t panel) const { return packed + panel * depth * kPanel; }
+
+  // That of the item after this one, where it is known; else null.
+  const Unit* NextPanel(Claim& claim) const {
+    const int64_t item = claim.Ahead();
+    return item == kNone ? nullptr : Panel(item % panels());
+  }
 };
 
 }  // namespace kernels

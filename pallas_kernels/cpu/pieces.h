@@ -40,22 +40,21 @@ struct AttentionItem {
 template <typename Element>
 struct Piece {
   const AttentionItem* item = nullptr;  // null: there is none
-  int64_t first;
+  int64_t first = 0;
   int count = 0;
   const Element *keys[kPiece], *values[kPiece];
 };
 
-// All pieces of the items that one thread does, in order: of an item all that any of its queries sees, from the oldest.
-// The next item is claimed when the piece after an item's last one is asked for.
-template <typename Element, typename Claim>
+// The pieces of the items that one thread does: of an item all that any of its queries sees, from the oldest on.
+template <typename Element>
 class Pieces {
  public:
   // `zeros`: what stands behind the tokens of a piece, head_dim elements.
-  Pieces(const Cache& cache, const AttentionBatch& batch, const std::vector<AttentionItem>& items, const Claim& claim,
+  Pieces(const Cache& cache, const AttentionBatch& batch, const std::vector<AttentionItem>& items, Claim& claim,
          const Element* zeros)
       : cache_(cache), batch_(batch), items_(items), claim_(claim), zeros_(zeros) {}
 
-  // The first piece of an item, or none for kNone.
+  // The first piece of an item; none for kNone.
   void Begin(int64_t item, Piece<Element>& piece) const {
     piece.item = item == kNone ? nullptr : &items_[item];
     piece.count = 0;
@@ -65,9 +64,9 @@ class Pieces {
     Locate(oldest / kPiece * kPiece, piece);
   }
 
-  // The piece that comes after another one.
+  // The piece after another one; behind an item's last the first of the next item, or none where that is not known yet.
   void Follow(const Piece<Element>& piece, Piece<Element>& next) const {
-    if (piece.first + kPiece >= piece.item->end_position()) return Begin(claim_(), next);
+    if (piece.first + kPiece >= piece.item->end_position()) return Begin(claim_.Ahead(), next);
     next.item = piece.item;
     Locate(piece.first + kPiece, next);
   }
@@ -96,7 +95,7 @@ class Pieces {
   const Cache& cache_;
   const AttentionBatch& batch_;
   const std::vector<AttentionItem>& items_;
-  const Claim& claim_;
+  Claim& claim_;
   const Element* const zeros_;
 };
 

@@ -34,15 +34,20 @@ struct FetchNothing {
 };
 
 struct FetchRows {
+  static constexpr ptrdiff_t kLine = 64;
+
   const char* data;
-  ptrdiff_t bytes;                 // of one row
-  ptrdiff_t first = 0, step = 64;  // from one cache line of a row to the next
+  ptrdiff_t stride;  // bytes from one row to the next
+  ptrdiff_t begin = 0, end = stride / kLine;  // cache lines of a row
 
   KERNELS_FETCH void operator()(int i) const {
-    for (ptrdiff_t line = first; line < bytes; line += step) __builtin_prefetch(data + i * bytes + line, 0, 2);
+    for (ptrdiff_t line = begin; line < end; ++line) __builtin_prefetch(data + i * stride + line * kLine, 0, 2);
   }
   // Each line once: the first tile alone would ask for more than memory gives in its time, and wait.
-  FetchRows Share(int tile, int tiles) const { return {data, bytes, tile * 64, tiles * 64}; }
+  FetchRows Share(int tile, int tiles) const {
+    const auto from = [&](int t) { return (end * t + tiles - 1) / tiles; };
+    return {data, stride, from(tile), from(tile + 1)};
+  }
 };
 
 template <typename Unit, int kRows, int kVectors, typename Fetch>
@@ -82,9 +87,17 @@ inline void ProductRows(Matrix<const Unit> a, Matrix<const Unit> b, Matrix<float
   }
   int v = 0;
   const auto columns = [&](auto step) {
-    for (; v + step.value <= vectors; v += step.value)
-      ProductTile<Unit, kRows, step.value>(
-          a, {b.data + v * kLanes, b.stride}, {c.data + v * kLanes, c.stride}, depth, start, fetch);
+    for (; v + step.value <= vectors; v += step.value) {
+      const auto tile = [&](auto asks) {
+        ProductTile<Unit, kRows, step.value>(
+            a, {b.data + v * kLanes, b.stride}, {c.data + v * kLanes, c.stride}, depth, start, asks);
+      };
+      if (v == 0) {
+        tile(fetch);
+      } else {
+        tile(FetchNothing());
+      }
+    }
   };
   columns(std::integral_constant<int, kTileVectors>());
   columns(std::integral_constant<int, 1>());
