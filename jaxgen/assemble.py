@@ -21,7 +21,7 @@ from jaxgen.device import device_info
 from jaxgen.device_info import DeviceInfo, choose_dtype
 from jaxgen.engine import Engine
 from jaxgen.grammar import Grammars
-from jaxgen.kernels import Kernels, choose, native_dtypes, reference, will_skip_padding
+from jaxgen.kernels import Kernels, choose, native_dtypes, reference
 from jaxgen.memory_plan import DEFAULT_BLOCK_SIZE, cache_bytes, resolve
 from jaxgen.models import PackedParams, abstract_params
 from jaxgen.models.packing import placing
@@ -67,8 +67,7 @@ class Parts:
 
     def resolve(self, options: EngineOptions) -> EngineConfig:
         """The configuration that honours ``options`` and fits; the log says which rule chose the token budget."""
-        skips = self.kernels == "auto" and will_skip_padding(self.device, self.model.dtype)
-        budget = choose_budget(self.tuning_folder, self.model, self.device, skips_padding=skips)
+        budget = choose_budget(self.tuning_folder, self.model, self.device)
         config = resolve(options, self.model, self.memory, token_budget=budget.tokens, params_bytes=self.params_bytes)
         if options.token_budget is None:
             logger.info("token budget %d: %s", config.scheduler.token_budget, budget.reason)

@@ -7,7 +7,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from jaxgen.config import DType, ModelConfig
+from jaxgen.config import ModelConfig
 from jaxgen.device_info import DeviceInfo
 from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
 from pallas_kernels.cpu.build import Recipe, UnavailableError
@@ -102,16 +102,6 @@ def native_dtypes(device: DeviceInfo) -> tuple[str, ...]:
     return DTYPES if device.is_cpu else ()
 
 
-def will_skip_padding(device: DeviceInfo, dtype: DType) -> bool:
-    """``skips_padding`` of what ``choose`` will make, going by what is installed."""
-    return dtype in native_dtypes(device) and not _has_matrix_units(device, dtype)
-
-
-def _has_matrix_units(device: DeviceInfo, dtype: DType) -> bool:
-    """Of a CPU, for products of that dtype."""
-    return dtype == "bfloat16" and _MATRIX_UNITS in device.features
-
-
 @cache
 def hopper(num_ctas: int) -> Kernels:
     """Pallas kernels for NVIDIA GPUs of compute capability 9.0, on persistent grids of so many thread blocks."""
@@ -163,7 +153,7 @@ def _choose_native(device: DeviceInfo, model: ModelConfig, directory: Path) -> t
         kernels = native(load(directory))
     except UnavailableError as error:
         return REFERENCE, f", which is slower, because there are no native ones: {error}"
-    if _has_matrix_units(device, model.dtype):
+    if model.dtype == "bfloat16" and _MATRIX_UNITS in device.features:
         return replace(kernels, name="native attention", packed=None), f", XLA's products, which use {_MATRIX_UNITS}"
     return kernels, ""
 

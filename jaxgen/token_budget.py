@@ -10,16 +10,10 @@ from math import ceil
 
 from jaxgen.device_info import DeviceInfo
 
-CPU_BUDGET = 64
-UNKNOWN_BUDGET = 512
 CPU_ROWS = 16
 """Sequences that a step on a CPU may have unless told otherwise."""
-ROOMY_BUDGET = 8 * CPU_ROWS
-"""Room for all rows to write while prompts of up to seven times the answers' length take their turns beside them.
-
-Clients with prompts of P and answers of O tokens need 1 + P / O tokens in a step each, one of them to write; with fewer
-some wait for their prompts while the others write. Where padding is paid for, light loads pay for that room as well.
-"""
+CPU_BUDGET = 4 * CPU_ROWS
+UNKNOWN_BUDGET = 512
 TUNE_CONTEXT, TUNE_ROUNDS = 128, 3
 """What jaxgen tune does unless told otherwise: tokens before each decode, and timings of each budget."""
 _MULTIPLE = 64
@@ -59,14 +53,16 @@ _DATA_SHEETS: tuple[tuple[str, Ceilings], ...] = (
 
 
 def least_budget(*, skips_padding: bool) -> int:
-    """What a budget should not be under, wherever the knee is."""
-    return ROOMY_BUDGET if skips_padding else 1
+    """What a measured budget should not be under, wherever the knee is.
+
+    Where padding is paid for, the knee says all. Where it is not, a larger budget hardly costs light loads anything, and
+    one that just holds all rows while they write leaves no room for prompts.
+    """
+    return CPU_BUDGET if skips_padding else 1
 
 
-def default_budget(device: DeviceInfo, *, skips_padding: bool) -> TokenBudget:
+def default_budget(device: DeviceInfo) -> TokenBudget:
     """The budget where nothing was measured: the roofline of a known GPU, else a constant."""
-    if device.is_cpu and skips_padding:
-        return TokenBudget(ROOMY_BUDGET, "the rule for CPUs with native kernels; jaxgen tune measures it")
     if device.is_cpu:
         return TokenBudget(CPU_BUDGET, "the rule for CPUs; jaxgen tune measures it")
     sheet = data_sheet(device.kind)

@@ -253,7 +253,7 @@ def test_flags_are_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     for flags, message in (
         (
             ["--peers", "jaxgen,nobody"],
-            "argument --peers: no nobody; there are jaxgen, jaxgen 64, jaxgen 256, OpenVINO",
+            "argument --peers: no nobody; there are jaxgen, jaxgen 128, jaxgen 256, OpenVINO",
         ),
         (["--dtypes", "int8"], "argument --dtypes: no int8; there are bfloat16, float32"),
         (["--seconds", "0"], "argument --seconds: must be a number of more than 0, not '0'"),

@@ -9,7 +9,7 @@ import pytest
 from jaxgen import kernels
 from jaxgen.config import DType
 from jaxgen.device_info import DeviceInfo
-from jaxgen.kernels import REFERENCE_GPU, Kernels, choose, native_dtypes, reference, will_skip_padding
+from jaxgen.kernels import REFERENCE_GPU, Kernels, choose, native_dtypes, reference
 from pallas_kernels.copy_blocks import scatter_blocks_ref
 from pallas_kernels.cpu.build import Recipe, UnavailableError
 from pallas_kernels.ragged_paged_attention import ragged_paged_attention_ref
@@ -104,23 +104,6 @@ def test_without_a_compiler_a_warning_says_why(
     assert native_dtypes(CPU) == ()
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "no compiler here" in caplog.text
-
-
-def test_who_will_skip_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where products are native, which they are not on matrix units."""
-    monkeypatch.setattr(Recipe, "find", lambda: None)
-    with_units = replace(CPU, features=("amx_bf16", "avx512_bf16"))
-    assert will_skip_padding(CPU, "bfloat16")
-    assert will_skip_padding(with_units, "float32")
-    assert not will_skip_padding(with_units, "bfloat16")
-    assert not will_skip_padding(CPU, "float16")
-    assert not will_skip_padding(HOPPER, "bfloat16")
-
-    def refuse() -> None:
-        raise UnavailableError("no compiler here")
-
-    monkeypatch.setattr(Recipe, "find", refuse)
-    assert not will_skip_padding(CPU, "bfloat16")
 
 
 def test_a_gpu_must_prove_its_copies_too(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

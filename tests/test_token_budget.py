@@ -6,16 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from jaxgen.device_info import DeviceInfo
-from jaxgen.token_budget import (
-    CPU_BUDGET,
-    CPU_ROWS,
-    ROOMY_BUDGET,
-    UNKNOWN_BUDGET,
-    default_budget,
-    knee,
-    least_budget,
-    past_knee,
-)
+from jaxgen.token_budget import CPU_BUDGET, UNKNOWN_BUDGET, default_budget, knee, least_budget, past_knee
 
 BUDGETS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 A, KNEE = 0.01, 128
@@ -82,6 +73,11 @@ def test_the_search_goes_on_to_the_least_budget() -> None:
     assert not past_knee(steep, least=BUDGETS[3])
 
 
+def test_only_where_padding_costs_nothing_is_there_a_least_budget() -> None:
+    assert least_budget(skips_padding=True) == CPU_BUDGET == default_budget(DeviceInfo("cpu", "any", 2)).tokens
+    assert least_budget(skips_padding=False) == 1
+
+
 def test_one_slow_reading_does_not_end_the_search() -> None:
     slow = times(affine, BUDGETS[:4]) | {BUDGETS[4]: 10 * A}
     assert not past_knee(slow)
@@ -111,18 +107,10 @@ def test_never_past_while_tokens_are_free() -> None:
     ],
 )
 def test_the_roofline_of_a_gpu(kind: str, budget: int) -> None:
-    decided = default_budget(DeviceInfo("gpu", kind, 100), skips_padding=False)
+    decided = default_budget(DeviceInfo("gpu", kind, 100))
     assert decided.tokens == budget
     assert kind in decided.reason
 
 
 def test_a_cpu_has_a_constant() -> None:
-    assert default_budget(DeviceInfo("cpu", "any", 2), skips_padding=False).tokens == CPU_BUDGET
-
-
-def test_there_is_room_for_prompts_where_padding_costs_nothing() -> None:
-    """All rows write, and seven times as many tokens of prompts are computed meanwhile."""
-    decided = default_budget(DeviceInfo("cpu", "any", 2), skips_padding=True)
-    assert decided.tokens == least_budget(skips_padding=True) == ROOMY_BUDGET == CPU_ROWS * (1 + 7)
-    assert "native" in decided.reason
-    assert least_budget(skips_padding=False) == 1
+    assert default_budget(DeviceInfo("cpu", "any", 2)).tokens == CPU_BUDGET

@@ -13,18 +13,18 @@ from jaxgen.tuning_store import choose_budget, record_path, save_record
 from tests.engines import LLAMA
 
 CPU = DeviceInfo("cpu", "A Fast One 9", 2, ("avx2",))
-BY_RULE = default_budget(CPU, skips_padding=False)
+BY_RULE = default_budget(CPU)
 
 
 def test_a_kept_measurement_decides(tmp_path: Path) -> None:
-    assert choose_budget(tmp_path, LLAMA, CPU, skips_padding=False) == BY_RULE
+    assert choose_budget(tmp_path, LLAMA, CPU) == BY_RULE
     path = save_record(tmp_path, LLAMA, CPU, {"token_budget": 96})
-    decided = choose_budget(tmp_path, LLAMA, CPU, skips_padding=False)
+    decided = choose_budget(tmp_path, LLAMA, CPU)
     assert decided.tokens == 96
     assert str(path) in decided.reason
     save_record(tmp_path, LLAMA, CPU, {"token_budget": 32})
-    assert choose_budget(tmp_path, LLAMA, CPU, skips_padding=False).tokens == 32
-    assert choose_budget(None, LLAMA, CPU, skips_padding=False) == BY_RULE
+    assert choose_budget(tmp_path, LLAMA, CPU).tokens == 32
+    assert choose_budget(None, LLAMA, CPU) == BY_RULE
 
 
 @pytest.mark.parametrize(
@@ -39,34 +39,26 @@ def test_a_kept_measurement_decides(tmp_path: Path) -> None:
 )
 def test_it_does_not_decide_for_others(tmp_path: Path, model: LlamaConfig, device: DeviceInfo) -> None:
     save_record(tmp_path, LLAMA, CPU, {"token_budget": 96})
-    assert choose_budget(tmp_path, model, device, skips_padding=False) == BY_RULE
+    assert choose_budget(tmp_path, model, device) == BY_RULE
 
 
 def test_it_does_not_decide_for_other_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_record(tmp_path, LLAMA, CPU, {"token_budget": 96})
     monkeypatch.setattr(tuning_store, "version", lambda name: "9.9")
-    assert choose_budget(tmp_path, LLAMA, CPU, skips_padding=False) == BY_RULE
+    assert choose_budget(tmp_path, LLAMA, CPU) == BY_RULE
 
 
 def test_it_does_not_decide_under_another_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning_store, "_GENERATION", 1)
     save_record(tmp_path, LLAMA, CPU, {"token_budget": 96})
     monkeypatch.undo()
-    assert choose_budget(tmp_path, LLAMA, CPU, skips_padding=False) == BY_RULE
+    assert choose_budget(tmp_path, LLAMA, CPU) == BY_RULE
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"token_budget": "many"}', '{"token_budget": 0}', "\udcff"])
 def test_a_damaged_measurement_is_left_aside(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
     path = record_path(tmp_path, LLAMA, CPU)
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    assert choose_budget(tmp_path, LLAMA, CPU, skips_padding=False) == BY_RULE
+    assert choose_budget(tmp_path, LLAMA, CPU) == BY_RULE
     assert len(caplog.records) == 1
     assert str(path) in caplog.text
-
-
-def test_the_rule_knows_the_kernels_and_a_measurement_comes_first(tmp_path: Path) -> None:
-    roomy = default_budget(CPU, skips_padding=True)
-    assert roomy != BY_RULE
-    assert choose_budget(tmp_path, LLAMA, CPU, skips_padding=True) == roomy
-    save_record(tmp_path, LLAMA, CPU, {"token_budget": 32})
-    assert choose_budget(tmp_path, LLAMA, CPU, skips_padding=True).tokens == 32

@@ -40,9 +40,8 @@ def run_transformers(part: Part, sizes: Sizes, _: Shared) -> None:
 
 def _jaxgen(sizes: Sizes, shared: Shared) -> Measurement:
     load = sizes.serving
+    config = serving_config(load, max(default_budget(device_info()).tokens, load.requests))
     kernels = kernels_for(sizes, load.model)
-    budget = default_budget(device_info(), skips_padding=kernels.skips_padding).tokens
-    config = serving_config(load, max(budget, load.requests))
     compiled = compile_step(load.model, config, kernels)
     engine = Engine(load.model, config, shared.params_of(load.model, kernels), frozenset(), compiled=compiled)
     params = SamplingParams(max_tokens=load.answer, temperature=0.0, ignore_eos=True)

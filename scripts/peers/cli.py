@@ -24,7 +24,7 @@ PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
         Jaxgen(),
-        Jaxgen("jaxgen 64", "with `--token-budget 64`", ("--token-budget", "64")),
+        Jaxgen("jaxgen 128", "with `--token-budget 128`", ("--token-budget", "128")),
         Jaxgen("jaxgen 256", "with `--token-budget 256`, OpenVINO's default", ("--token-budget", "256")),
         OpenVino("OpenVINO split-fuse", "`ContinuousBatchingPipeline`; minimal server", True),
         OpenVino("OpenVINO split-fuse u8 KV", "the same with KV in 8 bits, which is OpenVINO's default", True, "u8"),
