@@ -55,8 +55,8 @@ _DATA_SHEETS: tuple[tuple[str, Ceilings], ...] = (
 def least_budget(*, skips_padding: bool) -> int:
     """What a measured budget should not be under, wherever the knee is.
 
-    Where padding is paid for, the knee says all. Where it is not, a larger budget hardly costs light loads anything, and
-    one that just holds all rows while they write leaves no room for prompts.
+    Where padding is paid for, the knee says all. Where it is not, a larger budget hardly costs light loads anything,
+    and one that just holds all rows while they write leaves no room for prompts.
     """
     return CPU_BUDGET if skips_padding else 1
 
