@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Shaped
 
 from jaxgen.kernels import PackedProduct
@@ -35,9 +36,19 @@ class PackedWeight:
         """That weight as a stack of its own, which is a copy."""
         return replace(self, data=self.data[layer : layer + 1])
 
-    def product(self, x: Float[Array, "T I"], num_tokens: Int[Leaf, ""]) -> Float[Array, "T O"]:
-        """x @ weight.T of the first ``num_tokens`` rows of x in float32; zeros in the others."""
-        return self.kernel.product(x, self.data, self.layer, num_tokens, out_features=self.out_features)
+    def product(
+        self,
+        x: Float[Array, "T I"],
+        num_tokens: Int[Leaf, ""],
+        residual: Float[Array, "T O"] | None = None,
+        *,
+        dtype: DTypeLike = jnp.float32,
+    ) -> Float[Array, "T O"]:
+        """x @ weight.T of the first ``num_tokens`` rows of x, rounded from float32 to ``dtype``, and then added to
+        ``residual``, if any; zeros in the others."""
+        return self.kernel.product(
+            x, self.data, self.layer, num_tokens, residual, out_features=self.out_features, dtype=dtype
+        )
 
     def rows(self, ids: Int[Array, "n"]) -> Float[Array, "n I"]:
         """Rows of the first weight of the stack."""

@@ -8,6 +8,7 @@ and the 16-bit types share the layout in units of 32 bits (one or two neighbouri
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 PANEL = 64
@@ -39,10 +40,13 @@ def packed_product_ref(
     packed: Float[Array, "L P U N E"],
     layer: Int[Array, ""],
     num_tokens: Int[Array, ""],
+    residual: Float[Array, "T O"] | None = None,
     *,
     out_features: int,
+    dtype: DTypeLike = jnp.float32,
 ) -> Float[Array, "T O"]:
-    """x @ weight.T for the weight [out_features, I] that was packed as ``layer``; accumulated and returned in float32.
+    """x @ weight.T for the weight [out_features, I] that was packed as ``layer``, accumulated in float32 and rounded to
+    ``dtype``, float32 or that of x; then the ``residual`` of that dtype, if any, is added.
 
     Rows from ``num_tokens`` on are zeros. float32 operands are not rounded to fewer bits. The whole stack is passed
     because a slice of it would be a copy.
@@ -57,5 +61,6 @@ def packed_product_ref(
         precision=lax.Precision.HIGHEST,
         preferred_element_type=jnp.float32,
     )
-    y = y.reshape(T, -1)[:, :out_features]
+    y = y.reshape(T, -1)[:, :out_features].astype(dtype)
+    y = y if residual is None else residual + y
     return jnp.where(jnp.arange(T)[:, None] < num_tokens, y, 0)

@@ -128,11 +128,14 @@ def padded(case: Case, inputs: Inputs) -> tuple[Case, Inputs]:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("heads", "window"), [(6, None), (6, 50), (2, None), (16, 100)])
-def test_a_token_keeps_its_bits(dtype: str, heads: int, window: int | None) -> None:
+@pytest.mark.parametrize(
+    ("heads", "head_dim", "window"),
+    [(6, 64, None), (6, 64, 50), (2, 64, None), (16, 64, 100), (6, 80, None), (6, 33, 9)],
+)
+def test_a_token_keeps_its_bits(dtype: str, heads: int, head_dim: int, window: int | None) -> None:
     """In any chunk, any batch, any shape, any blocks."""
     rows = ((1, 70), (1, 200), (20, 90), (90, 133), (5, 1000))
-    case = Case(rows=rows, heads=heads, head_dim=64, window=window, dtype=dtype)
+    case = Case(rows=rows, heads=heads, head_dim=head_dim, window=window, dtype=dtype)
     inputs = make_inputs(case)
     together = run(case, inputs)[: inputs.starts[-1]]
     for row in range(len(rows)):

@@ -76,6 +76,24 @@ def test_matches_float64(
 
 @pytest.mark.parametrize("product", [ref, native_product])
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("tokens", "inputs", "outputs"), SHAPES)
+def test_sums_are_rounded_then_added_to_the_residual(
+    tokens: int, inputs: int, outputs: int, dtype: str, product: Callable[[], Callable[..., jax.Array]]
+) -> None:
+    x, weight = draw(tokens, inputs, outputs, dtype)
+    packed, real = pack(weight), max(tokens - 1, 1)
+    residual = 3 * draw(tokens, outputs, 1, dtype)[0]
+    sums = multiply(product(), x, packed, real, outputs)
+    rounded = jnp.asarray(sums).astype(dtype)
+    np.testing.assert_array_equal(multiply(partial(product(), dtype=dtype), x, packed, real, outputs), rounded)
+    got = multiply(partial(product(), residual=residual, dtype=dtype), x, packed, real, outputs)
+    assert got.dtype == x.dtype
+    np.testing.assert_array_equal(got[:real], (residual + rounded)[:real])
+    assert not got[real:].any()
+
+
+@pytest.mark.parametrize("product", [ref, native_product])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_not_asked_for_is_not_read(dtype: str, product: Callable[[], Callable[..., jax.Array]]) -> None:
     """NaN in the other layer and in the tokens of padding."""
     x, weight = draw(20, 50, 70, dtype)
@@ -122,6 +140,19 @@ def test_operands_of_two_types_are_refused() -> None:
     x, weight = draw(5, 8, 8, "float32")
     with pytest.raises(ValueError, match="float32 or bfloat16"):
         multiply(native().packed_product, x, pack(weight.astype("bfloat16")), 5, 8)
+
+
+def test_a_residual_of_another_type_is_refused() -> None:
+    x, weight = draw(5, 8, 8, "float32")
+    residual = jnp.zeros((5, 8), "bfloat16")
+    with pytest.raises(jax.errors.JaxRuntimeError, match="residual is not of the result's shape and type"):
+        multiply(partial(native().packed_product, residual=residual), x, pack(weight), 5, 8)
+
+
+def test_a_result_that_is_neither_float32_nor_of_the_operands_type_is_refused() -> None:
+    x, weight = draw(5, 8, 8, "float32")
+    with pytest.raises(jax.errors.JaxRuntimeError, match="neither float32 nor of the type of x"):
+        multiply(partial(native().packed_product, dtype="bfloat16"), x, pack(weight), 5, 8)
 
 
 def test_the_stack_is_not_copied() -> None:

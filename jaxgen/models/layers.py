@@ -64,8 +64,15 @@ class Linear(nnx.Module):
         self.weight = Matrix(_normal(rngs, (*stack, size_out, size_in), dtype))
         self.bias = nnx.Param(jnp.zeros((*stack, size_out), jnp.dtype(dtype))) if bias else None
 
-    def __call__(self, x: Float[Array, "T I"], num_tokens: Int[Leaf, ""]) -> Float[Array, "T O"]:
-        return self.in_float32(x, num_tokens).astype(x.dtype)
+    def __call__(
+        self, x: Float[Array, "T I"], num_tokens: Int[Leaf, ""], residual: Float[Array, "T O"] | None = None
+    ) -> Float[Array, "T O"]:
+        """The result, rounded to the dtype of x, and then added to ``residual`` if there is one."""
+        weight = self.weight.get_value()
+        if self.bias is None and isinstance(weight, PackedWeight):
+            return weight.product(x, num_tokens, residual, dtype=x.dtype)
+        y = self.in_float32(x, num_tokens).astype(x.dtype)
+        return y if residual is None else residual + y
 
     def in_float32(self, x: Float[Array, "T I"], num_tokens: Int[Leaf, ""]) -> Float[Array, "T O"]:
         """The result as it was accumulated."""
@@ -148,8 +155,8 @@ def rotate(x: Float[Array, "T H D"], angles: Angles | None) -> Float[Array, "T H
 
 
 class Attention(nnx.Module):
-    """Self-attention over the blocked cache; query, key and value projections are one product, and rotary ``angles``,
-    if given, turn queries and keys."""
+    """Self-attention over the blocked cache, added to a ``residual``; query, key and value projections are one product,
+    and rotary ``angles``, if given, turn queries and keys."""
 
     def __init__(self, config: ModelConfig, *, bias: bool, rngs: nnx.Rngs, stack: Shape):
         self.config = config
@@ -173,9 +180,10 @@ class Attention(nnx.Module):
         index: Int[Array, ""],
         batch: StepBatch,
         angles: Angles | None,
+        residual: Float[Array, "T D"],
     ) -> tuple[Float[Array, "T D"], KVCache]:
         out, cache = attend(self.config, *self.projected(x, batch.num_tokens, angles), cache, index, batch)
-        return self.out(out.reshape(x.shape[0], -1), batch.num_tokens), cache
+        return self.out(out.reshape(x.shape[0], -1), batch.num_tokens, residual), cache
 
     def projected(
         self, x: Float[Array, "T D"], num_tokens: Int[Leaf, ""], angles: Angles | None

@@ -27,16 +27,18 @@ from jaxgen.step_batch import StepBatch
 
 
 class GatedMLP(nnx.Module):
-    """down(silu(gate(x)) * up(x)); gate and up are one product."""
+    """residual + down(silu(gate(x)) * up(x)); gate and up are one product."""
 
     def __init__(self, config: LlamaConfig, *, rngs: nnx.Rngs, stack: Shape):
         width, inner = config.hidden_size, config.intermediate_size
         self.gate_up = Linear(width, 2 * inner, bias=config.mlp_bias, dtype=config.dtype, rngs=rngs, stack=stack)
         self.down = Linear(inner, width, bias=config.mlp_bias, dtype=config.dtype, rngs=rngs, stack=stack)
 
-    def __call__(self, x: Float[Array, "T D"], num_tokens: Int[Leaf, ""], kernels: Kernels) -> Float[Array, "T D"]:
+    def __call__(
+        self, x: Float[Array, "T D"], num_tokens: Int[Leaf, ""], kernels: Kernels, residual: Float[Array, "T D"]
+    ) -> Float[Array, "T D"]:
         gate_up = self.gate_up.in_float32(x, num_tokens)
-        return self.down(kernels.gated_silu(gate_up, num_tokens, dtype=x.dtype), num_tokens)
+        return self.down(kernels.gated_silu(gate_up, num_tokens, dtype=x.dtype), num_tokens, residual)
 
 
 class LlamaLayers(nnx.Module):
@@ -65,9 +67,8 @@ class LlamaLayers(nnx.Module):
     ) -> tuple[Float[Array, "T D"], KVCache]:
         """The layer's output, and the cache with its K and V in layer ``index``."""
         num_tokens, kernels = batch.num_tokens, cache.kernels
-        attended, cache = self.attn(self.attn_norm(x, num_tokens, kernels), cache, index, batch, angles)
-        x = x + attended
-        return x + self.mlp(self.mlp_norm(x, num_tokens, kernels), num_tokens, kernels), cache
+        x, cache = self.attn(self.attn_norm(x, num_tokens, kernels), cache, index, batch, angles, x)
+        return self.mlp(self.mlp_norm(x, num_tokens, kernels), num_tokens, kernels, x), cache
 
 
 class Llama(nnx.Module):

@@ -26,7 +26,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 class MLP(nnx.Module):
-    """down(activation(up(x)))."""
+    """residual + down(activation(up(x)))."""
 
     def __init__(self, config: OPTConfig, *, rngs: nnx.Rngs, stack: Shape):
         width, inner = config.hidden_size, config.intermediate_size
@@ -34,8 +34,10 @@ class MLP(nnx.Module):
         self.down = Linear(inner, width, bias=config.bias, dtype=config.dtype, rngs=rngs, stack=stack)
         self.activation = config.activation
 
-    def __call__(self, x: Float[Array, "T D"], num_tokens: Int[Leaf, ""]) -> Float[Array, "T D"]:
-        return self.down(ACTIVATIONS[self.activation](self.up(x, num_tokens)), num_tokens)
+    def __call__(
+        self, x: Float[Array, "T D"], num_tokens: Int[Leaf, ""], residual: Float[Array, "T D"]
+    ) -> Float[Array, "T D"]:
+        return self.down(ACTIVATIONS[self.activation](self.up(x, num_tokens)), num_tokens, residual)
 
 
 class OPTLayers(nnx.Module):
@@ -66,12 +68,11 @@ class OPTLayers(nnx.Module):
         """The layer's output, and the cache with its K and V in layer ``index``."""
         num_tokens, kernels = batch.num_tokens, cache.kernels
         if self.pre_norm:
-            attended, cache = self.attn(self.attn_norm(x, num_tokens, kernels), cache, index, batch, angles)
-            x = x + attended
-            return x + self.mlp(self.mlp_norm(x, num_tokens, kernels), num_tokens), cache
-        attended, cache = self.attn(x, cache, index, batch, angles)
-        x = self.attn_norm(x + attended, num_tokens, kernels)
-        return self.mlp_norm(x + self.mlp(x, num_tokens), num_tokens, kernels), cache
+            x, cache = self.attn(self.attn_norm(x, num_tokens, kernels), cache, index, batch, angles, x)
+            return self.mlp(self.mlp_norm(x, num_tokens, kernels), num_tokens, x), cache
+        x, cache = self.attn(x, cache, index, batch, angles, x)
+        x = self.attn_norm(x, num_tokens, kernels)
+        return self.mlp_norm(self.mlp(x, num_tokens, x), num_tokens, kernels), cache
 
 
 class OPT(nnx.Module):

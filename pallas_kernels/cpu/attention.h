@@ -9,8 +9,8 @@
 
 #include <algorithm>
 #include <limits>
-#include <utility>
 
+#include "elements.h"
 #include "pack.h"
 #include "pieces.h"
 #include "scratch.h"
@@ -39,6 +39,7 @@ class AttentionWalk {
         queries_(static_cast<int>(item.tokens) * group_),
         depth_(Ceil(cache.head_dim, kElements)),
         width_(Ceil(cache.head_dim, kLanes) * kLanes),
+        values_as_they_are_(queries_ <= kTileRows && width_ == cache.head_dim),
         q_{scratch.q.Get<Unit>(size_t(queries_) * depth_), depth_},
         keys_{scratch.keys.Get<Unit>(size_t(depth_) * kPiece), kPiece},
         values_{scratch.values.Get<Unit>(size_t(kPiece) * width_), width_},
@@ -48,14 +49,10 @@ class AttentionWalk {
         maxima_(scratch.maxima.Get<float>(queries_)),
         totals_(scratch.totals.Get<float>(queries_)) {}
 
-  // From the item's first piece on; then `piece` is what follows its last.
-  void Run(const Pieces<Element>& pieces, Piece<Element>& piece) {
+  // From the item's first piece, where `pieces` is, to what follows its last.
+  void Run(Pieces<Element>& pieces) {
     Begin();
-    Piece<Element> next;
-    for (; piece.item == &item_; std::swap(piece, next)) {
-      pieces.Follow(piece, next);
-      Fold(piece, next);
-    }
+    for (; pieces.here().item == &item_; pieces.Advance()) Fold(pieces.here(), pieces.Next());
     End();
   }
 
@@ -78,7 +75,7 @@ class AttentionWalk {
   void Begin() {
     for (int i = 0; i < queries_; ++i) {
       const Element* source = reinterpret_cast<const Element*>(batch_.q) + QueryOffset(i);
-      for (int64_t d = 0; d < depth_; ++d) q_.Row(i)[d] = UnitAt(source, cache_.head_dim, d);
+      PackRow(source, cache_.head_dim, q_.Row(i));
     }
     std::fill_n(maxima_, queries_, -std::numeric_limits<float>::infinity());
     std::fill_n(totals_, queries_, 0.0f);
@@ -90,7 +87,8 @@ class AttentionWalk {
   void Fold(const Piece<Element>& piece, const Piece<Element>& next) {
     const int vectors = Ceil(piece.count, kLanes), units = Ceil(piece.count, kElements);
     PackColumns(piece.keys, vectors * kLanes, cache_.head_dim, keys_.data, keys_.stride);
-    PackRows(piece.values, (piece.count + 1) / 2 * 2, cache_.head_dim, values_.data, values_.stride);
+    if (!values_as_they_are_)
+      PackRows(piece.values, (piece.count + 1) / 2 * 2, cache_.head_dim, values_.data, values_.stride);
     FoldTile(0, piece, FetchTokens{next.keys, next.count, Ceil(kPiece, depth_), cache_.head_dim},
              FetchTokens{next.values, next.count, Ceil(kPiece, units), cache_.head_dim});
     for (int i = kTileRows; i < queries_; i += kTileRows) FoldTile(i, piece, FetchNothing(), FetchNothing());
@@ -100,11 +98,18 @@ class AttentionWalk {
   template <typename Fetch>
   void FoldTile(int i, const Piece<Element>& piece, Fetch fetch_keys, Fetch fetch_values) {
     const int rows = std::min(kTileRows, queries_ - i);
-    Product<Unit>({q_.Row(i), depth_}, {keys_.data, kPiece}, scores_, rows, Ceil(piece.count, kLanes), depth_,
-                  Start::kZero, fetch_keys);
+    Product<Unit>({q_.Row(i), depth_}, Packed<Unit>{keys_.data, kPiece}, scores_, rows, Ceil(piece.count, kLanes),
+                  depth_, Start::kZero, fetch_keys);
     for (int r = 0; r < rows; ++r) Weigh(i + r, piece.first, scores_.Row(r), weights_.Row(r));
-    Product<Unit>({weights_.data, weights_.stride}, {values_.data, width_}, {out_.Row(i), width_}, rows,
-                  width_ / kLanes, Ceil(piece.count, kElements), Start::kAdd, fetch_values);
+    const auto add = [&](auto values) {
+      Product<Unit>({weights_.data, weights_.stride}, values, {out_.Row(i), width_}, rows, width_ / kLanes,
+                    Ceil(piece.count, kElements), Start::kAdd, fetch_values);
+    };
+    if (values_as_they_are_) {
+      add(Unpacked<Element>{piece.values});
+    } else {
+      add(Packed<Unit>{values_.data, values_.stride});
+    }
   }
 
   // Scores to weights exp(score - maximum) for one query; its sum and output are brought to the new maximum.
@@ -144,14 +149,12 @@ class AttentionWalk {
   }
 
   void End() {
-    alignas(64) Element rounded[kLanes];
     for (int i = 0; i < queries_; ++i) {
       Element* target = reinterpret_cast<Element*>(batch_.out) + QueryOffset(i);
       const Floats inverse = Broadcast(1.0f) / Broadcast(totals_[i]);
-      for (int64_t d = 0; d < cache_.head_dim; d += kLanes) {
-        StoreElements(rounded, Load<Floats>(out_.Row(i) + d) * inverse);
-        std::copy_n(rounded, std::min<int64_t>(kLanes, cache_.head_dim - d), target + d);
-      }
+      ForVectors(cache_.head_dim, [&](int64_t d, int count) {
+        StoreSome(target + d, Load<Floats>(out_.Row(i) + d) * inverse, count);
+      });
     }
   }
 
@@ -160,16 +163,11 @@ class AttentionWalk {
     return (token * batch_.heads + head) * cache_.head_dim;
   }
 
-  static Ints LaneNumbers() {
-    Ints lanes;
-    for (int i = 0; i < kLanes; ++i) lanes[i] = i;
-    return lanes;
-  }
-
   const Cache& cache_;
   const AttentionBatch& batch_;
   const AttentionItem& item_;
   const int group_, queries_, depth_, width_;
+  const bool values_as_they_are_;  // packing them pays where more than one tile reads them
   const Matrix<Unit> q_, keys_, values_, weights_;
   const Matrix<float> scores_, out_;
   float *const maxima_, *const totals_;

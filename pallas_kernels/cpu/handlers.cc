@@ -1,5 +1,6 @@
 // The functions that XLA calls. Shapes are checked here, so that a kernel never reads past an array.
 
+#include <algorithm>
 #include <utility>
 
 #include "attention.h"
@@ -46,11 +47,10 @@ void Attend(ffi::ThreadPool& pool, const Cache& cache, const AttentionBatch& bat
     thread_local AttentionScratch scratch;  // a thread's calls reuse its pages
     Element* const zeros = scratch.zeros.Get<Element>(cache.head_dim);
     std::fill_n(zeros, cache.head_dim, Element{});
-    const Pieces<Element> pieces(cache, batch, items, claim, zeros);
-    Piece<Element> piece;
+    Pieces<Element> pieces(cache, batch, items, claim, zeros);
     for (; i != kNone; i = claim()) {
-      if (piece.item == nullptr) pieces.Begin(i, piece);
-      AttentionWalk<Element>(cache, batch, items[i], scratch).Run(pieces, piece);
+      if (pieces.here().item == nullptr) pieces.Begin(i);
+      AttentionWalk<Element>(cache, batch, items[i], scratch).Run(pieces);
     }
   });
 }
@@ -103,13 +103,16 @@ ffi::Error WriteKV(ffi::ThreadPool pool, ffi::AnyBuffer, Scalar layer, ffi::AnyB
   return ffi::Error::Success();
 }
 
-template <typename Unit>
+template <typename Unit, typename Out>
 void Multiply(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const ffi::AnyBuffer& packed, int64_t layer,
-              int64_t tokens, ffi::BufferR2<ffi::F32>& y) {
+              int64_t tokens, const ffi::AnyBuffer* residual, ffi::AnyBuffer& y) {
   const auto shape = packed.dimensions();
-  PackedProduct<Unit> product = {static_cast<const Unit*>(x.untyped_data()),
-                                 static_cast<const Unit*>(packed.untyped_data()) + layer * shape[1] * shape[2] * kPanel,
-                                 y.typed_data(), tokens, shape[2], y.dimensions()[1], 0};
+  PackedProduct<Unit, Out> product = {
+      static_cast<const Unit*>(x.untyped_data()),
+      static_cast<const Unit*>(packed.untyped_data()) + layer * shape[1] * shape[2] * kPanel,
+      static_cast<Out*>(y.untyped_data()),
+      residual == nullptr ? nullptr : static_cast<const Out*>(residual->untyped_data()),
+      tokens, shape[2], y.dimensions()[1], 0};
   product.Cut(pool.num_threads());
   ShareOut(pool, product.items(), [&](int64_t item, Claim& claim) {
     thread_local Scratch scratch;  // a thread's calls reuse its pages
@@ -117,25 +120,48 @@ void Multiply(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const ffi::AnyBuff
   });
 }
 
-ffi::Error MultiplyPacked(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer packed, Scalar layer,
-                          Scalar num_tokens, ffi::Result<ffi::BufferR2<ffi::F32>> y) {
-  const auto shape = packed.dimensions(), rows = x.dimensions();
+ffi::Error Multiplied(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const ffi::AnyBuffer& packed,
+                      const Scalar& layer, const Scalar& num_tokens, const ffi::AnyBuffer* residual,
+                      ffi::AnyBuffer& y) {
+  const auto shape = packed.dimensions(), rows = x.dimensions(), made = y.dimensions();
   if (x.element_type() != packed.element_type() || ItemSize(x.element_type()) == 0)
     return Refuse("x and the packed weight are not both float32 or both bfloat16");
-  const int64_t elements = 4 / ItemSize(x.element_type()), outputs = y->dimensions()[1];
+  if (y.element_type() != ffi::DataType::F32 && y.element_type() != x.element_type())
+    return Refuse("the result is neither float32 nor of the type of x");
+  if (made.size() != 2) return Refuse("the result is not a matrix");
+  const int64_t elements = 4 / ItemSize(x.element_type()), outputs = made[1];
   if (shape.size() != 5 || shape[3] != kPanel || shape[4] != elements || rows.size() != 2 ||
-      rows[1] != shape[2] * elements || outputs > shape[1] * kPanel || y->dimensions()[0] != rows[0])
+      rows[1] != shape[2] * elements || outputs > shape[1] * kPanel || made[0] != rows[0])
     return Refuse("x does not fit the packed weight");
+  if (residual != nullptr) {
+    const auto added = residual->dimensions();
+    const bool same = std::equal(added.begin(), added.end(), made.begin(), made.end());
+    if (!same || residual->element_type() != y.element_type())
+      return Refuse("the residual is not of the result's shape and type");
+  }
   const int64_t index = layer.typed_data()[0];
   if (index < 0 || index >= shape[0]) return Refuse("the layer does not exist");
   const int64_t tokens = std::clamp<int64_t>(num_tokens.typed_data()[0], 0, rows[0]);
-  std::fill(y->typed_data() + tokens * outputs, y->typed_data() + rows[0] * outputs, 0.0f);
+  const int64_t row_bytes = outputs * ItemSize(y.element_type());
+  std::memset(static_cast<char*>(y.untyped_data()) + tokens * row_bytes, 0, (rows[0] - tokens) * row_bytes);
   if (x.element_type() == ffi::DataType::F32) {
-    Multiply<float>(pool, x, packed, index, tokens, *y);
+    Multiply<float, float>(pool, x, packed, index, tokens, residual, y);
+  } else if (y.element_type() == ffi::DataType::F32) {
+    Multiply<Pair, float>(pool, x, packed, index, tokens, residual, y);
   } else {
-    Multiply<Pair>(pool, x, packed, index, tokens, *y);
+    Multiply<Pair, Bfloat16>(pool, x, packed, index, tokens, residual, y);
   }
   return ffi::Error::Success();
+}
+
+ffi::Error MultiplyPacked(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer packed, Scalar layer,
+                          Scalar num_tokens, ffi::Result<ffi::AnyBuffer> y) {
+  return Multiplied(pool, x, packed, layer, num_tokens, nullptr, *y);
+}
+
+ffi::Error AddMultiplied(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer packed, Scalar layer,
+                         Scalar num_tokens, ffi::AnyBuffer residual, ffi::Result<ffi::AnyBuffer> y) {
+  return Multiplied(pool, x, packed, layer, num_tokens, &residual, *y);
 }
 
 // work(row) for the first num_tokens rows of `out`; the others are zeros.
@@ -249,7 +275,17 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(PackedProduct, kernels::MultiplyPacked,
                                   .Arg<ffi::AnyBuffer>()       // packed
                                   .Arg<kernels::Scalar>()      // layer
                                   .Arg<kernels::Scalar>()      // num_tokens
-                                  .Ret<ffi::BufferR2<ffi::F32>>());
+                                  .Ret<ffi::AnyBuffer>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(PackedProductAdded, kernels::AddMultiplied,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()       // x
+                                  .Arg<ffi::AnyBuffer>()       // packed
+                                  .Arg<kernels::Scalar>()      // layer
+                                  .Arg<kernels::Scalar>()      // num_tokens
+                                  .Arg<ffi::AnyBuffer>()       // residual
+                                  .Ret<ffi::AnyBuffer>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(RmsNorm, kernels::RmsNorm,
                               ffi::Ffi::Bind()

@@ -21,7 +21,15 @@ logger = logging.getLogger(__name__)
 
 DTYPES = ("float32", "bfloat16")
 """What the kernels compute with; for others use the ``_ref`` twins."""
-HANDLERS = ("RaggedPagedAttention", "WriteKV", "PackedProduct", "RmsNorm", "LayerNorm", "GatedSilu")
+HANDLERS = (
+    "RaggedPagedAttention",
+    "WriteKV",
+    "PackedProduct",
+    "PackedProductAdded",
+    "RmsNorm",
+    "LayerNorm",
+    "GatedSilu",
+)
 PROOF_SECONDS = 300
 _opened: dict[str, "Library"] = {}
 """By digest, the libraries whose handlers XLA knows; its registry is the process's, and takes a name once."""
@@ -88,8 +96,10 @@ class Library:
         packed: Float[Array, "L P U N E"],
         layer: Int[Array, ""],
         num_tokens: Int[Array, ""],
+        residual: Float[Array, "T O"] | None = None,
         *,
         out_features: int,
+        dtype: DTypeLike = jnp.float32,
     ) -> Float[Array, "T O"]:
         """As ``packed_product_ref``, in float32 or bfloat16; raises ValueError for other dtypes.
 
@@ -99,10 +109,10 @@ class Library:
         _check_dtypes(x, packed)
         _, _, U, _, E = packed.shape
         x = jnp.pad(x, ((0, 0), (0, U * E - x.shape[1])))
-        call = jax.ffi.ffi_call(
-            self._target("PackedProduct"), jax.ShapeDtypeStruct((x.shape[0], out_features), jnp.float32)
-        )
-        return call(x, packed, layer, num_tokens)
+        out = jax.ShapeDtypeStruct((x.shape[0], out_features), jnp.dtype(dtype))
+        if residual is None:
+            return jax.ffi.ffi_call(self._target("PackedProduct"), out)(x, packed, layer, num_tokens)
+        return jax.ffi.ffi_call(self._target("PackedProductAdded"), out)(x, packed, layer, num_tokens, residual)
 
     def rms_norm(
         self, x: Float[Array, "T D"], weight: Float[Array, "D"], num_tokens: Int[Array, ""], *, eps: float

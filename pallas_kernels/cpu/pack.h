@@ -20,6 +20,14 @@ inline Pair UnitAt(const Bfloat16* row, int64_t elements, int64_t i) {
   return {row[2 * i].bits | odd << 16};
 }
 
+// All of them.
+template <typename Element, typename Unit = typename UnitOf<Element>::type>
+inline void PackRow(const Element* row, int64_t elements, Unit* target) {
+  const int64_t whole = elements / UnitOf<Element>::kElements;
+  std::memcpy(target, row, whole * sizeof(Unit));
+  for (int64_t i = whole; i < Ceil(elements, UnitOf<Element>::kElements); ++i) target[i] = UnitAt(row, elements, i);
+}
+
 #if defined(__AVX512F__)
 // target[i][j] = rows[j][i] for 16 rows and up to 16 units of each.
 inline void Transpose16(const char* const* rows, int64_t byte_offset, int units, uint32_t* target, ptrdiff_t stride) {
@@ -51,9 +59,12 @@ inline void Transpose16(const char* const* rows, int64_t byte_offset, int units,
     y[4 + c] = _mm512_shuffle_i32x4(high, high2, 0x88);
     y[12 + c] = _mm512_shuffle_i32x4(high, high2, 0xdd);
   }
+  const auto store = [&](int end) {
 #pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i)
-    if (i < units) _mm512_storeu_si512(target + i * stride, y[i]);
+    for (int i = 0; i < 16; ++i)
+      if (i < end) _mm512_storeu_si512(target + i * stride, y[i]);
+  };
+  units == 16 ? store(16) : store(units);
 }
 #endif
 
@@ -73,6 +84,7 @@ inline void PackColumns(const Element* const* rows, int count, int64_t elements,
     }
   }
 #endif
+  if (first == count && whole == depth) return;
   for (int64_t i = 0; i < depth; ++i)
     for (int j = i < whole ? first : 0; j < count; ++j) target[i * stride + j] = UnitAt(rows[j], elements, i);
 }
@@ -87,10 +99,28 @@ inline void PackRows(const Bfloat16* const* rows, int count, int64_t elements, P
     const Bfloat16 *even = rows[j], *odd = rows[j + 1];
     Pair* pairs = target + j / 2 * stride;
     int64_t d = 0;
-    for (; d + kLanes <= elements; d += kLanes) Store(pairs + d, LoadWide(even + d) | LoadWide(odd + d) << 16);
+    for (; d + kLanes <= elements; d += kLanes) Store(pairs + d, LoadPairs(even + d, odd + d));
     for (; d < elements; ++d) pairs[d].bits = even[d].bits | static_cast<uint32_t>(odd[d].bits) << 16;
   }
 }
+
+// A product's right operand of rows that lie apart, in whole vectors: what PackRows would store, made anew each time.
+template <typename Element>
+struct Unpacked {
+  const Element* const* rows;
+  int column = 0;
+
+  auto operator()(int vector) const {
+    const int offset = column + vector * kLanes;
+    if constexpr (UnitOf<Element>::kElements == 2) {
+      return LoadPairs(rows[0] + offset, rows[1] + offset);
+    } else {
+      return Load<Floats>(rows[0] + offset);
+    }
+  }
+  void NextRow() { rows += UnitOf<Element>::kElements; }
+  Unpacked From(int vector) const { return {rows, column + vector * kLanes}; }
+};
 
 }  // namespace kernels
 

@@ -1,11 +1,11 @@
-// y = x weight^T with a packed weight: [panels][depth units][kPanel outputs].
+// y = x weight^T, or residual + that, with a packed weight: [panels][depth units][kPanel outputs].
 
 #ifndef PALLAS_KERNELS_CPU_PACKED_PRODUCT_H_
 #define PALLAS_KERNELS_CPU_PACKED_PRODUCT_H_
 
 #include <algorithm>
-#include <cstring>
 
+#include "elements.h"
 #include "pack.h"
 #include "parallel.h"
 #include "scratch.h"
@@ -17,11 +17,12 @@ constexpr int kPanel = 64;
 constexpr int kDepthBlock = 128;  // units: 32 KiB of a panel, which stay in the first-level cache for all rows
 constexpr int kItemTiles = 16;    // of kTileRows rows each: as much of x as a second-level cache holds
 
-template <typename Unit>
+template <typename Unit, typename Out>
 struct PackedProduct {
   const Unit* x;  // [tokens][depth]
   const Unit* packed;
-  float* y;  // [tokens][outputs]
+  Out* y;               // [tokens][outputs]
+  const Out* residual;  // the same, or null
   int64_t tokens, depth, outputs;
   int64_t rows_per_item;  // a multiple of kTileRows
 
@@ -44,7 +45,7 @@ struct PackedProduct {
       const int count = static_cast<int>(std::min<int64_t>(kDepthBlock, depth - k));
       const Unit* block = Panel(panel) + k * kPanel;
       const auto multiply = [&](auto fetch) {
-        Product<Unit>({x + first * depth + k, depth}, {block, kPanel}, sums, rows, kPanel / kLanes, count,
+        Product<Unit>({x + first * depth + k, depth}, Packed<Unit>{block, kPanel}, sums, rows, kPanel / kLanes, count,
                       k == 0 ? Start::kZero : Start::kAdd, fetch);
       };
       // A block that is read once, from end to end, the processor fetches best by itself. One that is read again leaves
@@ -56,12 +57,19 @@ struct PackedProduct {
         multiply(FetchRows{reinterpret_cast<const char*>(next), kPanel * sizeof(Unit)});
       }
     }
-    const int64_t column = panel * kPanel, columns = std::min<int64_t>(kPanel, outputs - column);
-    for (int r = 0; r < rows; ++r)
-      std::memcpy(y + (first + r) * outputs + column, sums.Row(r), columns * sizeof(float));
+    for (int r = 0; r < rows; ++r) Finish(sums.Row(r), (first + r) * outputs, panel * kPanel);
   }
 
  private:
+  // A row's sums to results, each rounded to its type before the residual is added.
+  void Finish(const float* sums, int64_t row, int64_t column) const {
+    ForVectors(std::min<int64_t>(kPanel, outputs - column), [&](int64_t i, int count) {
+      Floats result = Load<Floats>(sums + i);
+      if (residual != nullptr) result = LoadSome(residual + row + column + i, count) + Rounded(y, result);
+      StoreSome(y + row + column + i, result, count);
+    });
+  }
+
   const Unit* Panel(int64_t panel) const { return packed + panel * depth * kPanel; }
 
   // That of the item after this one, where it is known; else null.

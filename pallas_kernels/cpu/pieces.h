@@ -45,7 +45,8 @@ struct Piece {
   const Element *keys[kPiece], *values[kPiece];
 };
 
-// The pieces of the items that one thread does: of an item all that any of its queries sees, from the oldest on.
+// A thread's way through the pieces of the items that it does: of an item all that any of its queries sees, from the
+// oldest on.
 template <typename Element>
 class Pieces {
  public:
@@ -54,7 +55,28 @@ class Pieces {
          const Element* zeros)
       : cache_(cache), batch_(batch), items_(items), claim_(claim), zeros_(zeros) {}
 
-  // The first piece of an item; none for kNone.
+  // Where the way has come to; no item until Begin, or where Next found none.
+  const Piece<Element>& here() const { return pieces_[at_]; }
+
+  // To an item's first piece; none for kNone.
+  void Begin(int64_t item) { Begin(item, pieces_[at_]); }
+
+  // The piece after this one; behind an item's last the first of the next item, or none where that is not known yet.
+  const Piece<Element>& Next() {
+    Piece<Element>& next = pieces_[1 - at_];
+    if (here().first + kPiece >= here().item->end_position()) {
+      Begin(claim_.Ahead(), next);
+    } else {
+      next.item = here().item;
+      Locate(here().first + kPiece, next);
+    }
+    return next;
+  }
+
+  // To what Next gave.
+  void Advance() { at_ = 1 - at_; }
+
+ private:
   void Begin(int64_t item, Piece<Element>& piece) const {
     piece.item = item == kNone ? nullptr : &items_[item];
     piece.count = 0;
@@ -64,14 +86,6 @@ class Pieces {
     Locate(oldest / kPiece * kPiece, piece);
   }
 
-  // The piece after another one; behind an item's last the first of the next item, or none where that is not known yet.
-  void Follow(const Piece<Element>& piece, Piece<Element>& next) const {
-    if (piece.first + kPiece >= piece.item->end_position()) return Begin(claim_.Ahead(), next);
-    next.item = piece.item;
-    Locate(piece.first + kPiece, next);
-  }
-
- private:
   // Find the tokens of the piece that begins at `first`; behind them stand zeros, as far as a vector reaches.
   void Locate(int64_t first, Piece<Element>& piece) const {
     piece.first = first;
@@ -97,6 +111,8 @@ class Pieces {
   const std::vector<AttentionItem>& items_;
   Claim& claim_;
   const Element* const zeros_;
+  Piece<Element> pieces_[2];
+  int at_ = 0;
 };
 
 }  // namespace kernels

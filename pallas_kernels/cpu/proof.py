@@ -37,10 +37,14 @@ def _prove_product(library: Library, dtype: str) -> None:
     weight = rounded(rng.normal(size=(2, outputs, inputs)) * inputs**-0.5, dtype)
     x = rounded(rng.normal(size=(tokens + 2, inputs)), dtype)
     packed = pack(jnp.asarray(weight, dtype))
-    y = library.packed_product(jnp.asarray(x, dtype), packed, jnp.int32(1), jnp.int32(tokens), out_features=outputs)
+    operands = jnp.asarray(x, dtype), packed, jnp.int32(1), jnp.int32(tokens)
     want = x @ weight[1].T
     want[tokens:] = 0
-    compare(y, want, "float32")
+    compare(library.packed_product(*operands, out_features=outputs), want, "float32")
+    residual = rounded(rng.normal(size=want.shape), dtype)
+    residual[tokens:] = 0
+    y = library.packed_product(*operands, jnp.asarray(residual, dtype), out_features=outputs, dtype=dtype)
+    compare(y, residual + want, dtype)
 
 
 def _prove_elements(library: Library, dtype: str) -> None:

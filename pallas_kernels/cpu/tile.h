@@ -20,6 +20,19 @@ struct Matrix {
   Unit* Row(ptrdiff_t row) const { return data + row * stride; }
 };
 
+// The right operand of a product, taken row after row in vectors: here of a matrix that is packed in units.
+template <typename Unit>
+struct Packed {
+  using Operand = typename OperandOf<Unit>::type;
+
+  const Unit* data;
+  ptrdiff_t stride;  // units from one row to the next
+
+  Operand operator()(int vector) const { return Load<Operand>(data + vector * kLanes); }
+  void NextRow() { data += stride; }
+  Packed From(int vector) const { return {data + vector * kLanes, stride}; }
+};
+
 // Whether a product begins at zero or adds to what c holds.
 enum class Start { kZero, kAdd };
 
@@ -50,10 +63,8 @@ struct FetchRows {
   }
 };
 
-template <typename Unit, int kRows, int kVectors, typename Fetch>
-inline void ProductTile(
-    Matrix<const Unit> a, Matrix<const Unit> b, Matrix<float> c, int depth, Start start, Fetch fetch) {
-  using Operand = typename OperandOf<Unit>::type;
+template <typename Unit, int kRows, int kVectors, typename Right, typename Fetch>
+inline void ProductTile(Matrix<const Unit> a, Right b, Matrix<float> c, int depth, Start start, Fetch fetch) {
   Floats acc[kRows][kVectors] = {};
   if (start == Start::kAdd) {
 #pragma GCC unroll 16
@@ -61,12 +72,11 @@ inline void ProductTile(
 #pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) acc[r][v] = Load<Floats>(c.Row(r) + v * kLanes);
   }
-  const Unit* row = b.data;
-  for (int i = 0; i < depth; ++i, row += b.stride) {
+  for (int i = 0; i < depth; ++i, b.NextRow()) {
     fetch(i);
-    Operand w[kVectors];
+    typename OperandOf<Unit>::type w[kVectors];
 #pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v) w[v] = Load<Operand>(row + v * kLanes);
+    for (int v = 0; v < kVectors; ++v) w[v] = b(v);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 16
@@ -79,9 +89,9 @@ inline void ProductTile(
 }
 
 // Up to kRows rows and any number of columns, a multiple of kLanes.
-template <typename Unit, int kRows, typename Fetch>
-inline void ProductRows(Matrix<const Unit> a, Matrix<const Unit> b, Matrix<float> c, int rows, int vectors, int depth,
-                        Start start, Fetch fetch) {
+template <typename Unit, int kRows, typename Right, typename Fetch>
+inline void ProductRows(Matrix<const Unit> a, Right b, Matrix<float> c, int rows, int vectors, int depth, Start start,
+                        Fetch fetch) {
   if constexpr (kRows > 1) {
     if (rows < kRows) return ProductRows<Unit, kRows - 1>(a, b, c, rows, vectors, depth, start, fetch);
   }
@@ -90,7 +100,7 @@ inline void ProductRows(Matrix<const Unit> a, Matrix<const Unit> b, Matrix<float
     for (; v + step.value <= vectors; v += step.value) {
       const auto tile = [&](auto asks) {
         ProductTile<Unit, kRows, step.value>(
-            a, {b.data + v * kLanes, b.stride}, {c.data + v * kLanes, c.stride}, depth, start, asks);
+            a, b.From(v), {c.data + v * kLanes, c.stride}, depth, start, asks);
       };
       if (v == 0) {
         tile(fetch);
@@ -100,13 +110,14 @@ inline void ProductRows(Matrix<const Unit> a, Matrix<const Unit> b, Matrix<float
     }
   };
   columns(std::integral_constant<int, kTileVectors>());
+  columns(std::integral_constant<int, 2>());
   columns(std::integral_constant<int, 1>());
 }
 
 // Any number of rows; c has room for whole vectors of columns.
-template <typename Unit, typename Fetch>
-inline void Product(Matrix<const Unit> a, Matrix<const Unit> b, Matrix<float> c, int rows, int vectors, int depth,
-                    Start start, Fetch fetch) {
+template <typename Unit, typename Right, typename Fetch>
+inline void Product(Matrix<const Unit> a, Right b, Matrix<float> c, int rows, int vectors, int depth, Start start,
+                    Fetch fetch) {
   for (int r = 0; r < rows; r += kTileRows) {
     const int count = rows - r < kTileRows ? rows - r : kTileRows;
     ProductRows<Unit, kTileRows>({a.Row(r), a.stride}, b, {c.Row(r), c.stride}, count, vectors, depth, start,

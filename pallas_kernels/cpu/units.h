@@ -81,6 +81,12 @@ inline void Store(Target* target, Vector stored) {
 
 inline Floats Broadcast(float value) { return value - Floats{}; }  // x - 0 is x, also for -0
 
+inline Ints LaneNumbers() {
+  Ints lanes;
+  for (int i = 0; i < kLanes; ++i) lanes[i] = i;
+  return lanes;
+}
+
 // a * b + c, rounded once where the machine can; the compiler is told never to contract on its own, so that every
 // instance of a template rounds alike.
 inline Floats MultiplyAdd(Floats a, Floats b, Floats c) {
@@ -141,6 +147,19 @@ inline Words LoadWide(const Bfloat16* source) {
   return BitCast<Words>(_mm512_cvtepu16_epi32(Load<__m256i>(source)));  // gcc 12 would do it in halves
 #else
   return __builtin_convertvector(Load<Halves>(source), Words);
+#endif
+}
+
+// Pairs of the elements of two rows.
+inline Words LoadPairs(const Bfloat16* even, const Bfloat16* odd) {
+#if defined(__AVX512BW__)
+  // Words 2 i and 2 i + 1 of the result are words i and 32 + i of both.
+  const Words zip = BitCast<Words>(LaneNumbers()) * 0x10001u + 0x200000u;
+  const __m512i first = _mm512_castsi256_si512(Load<__m256i>(even));
+  const __m512i second = _mm512_castsi256_si512(Load<__m256i>(odd));
+  return BitCast<Words>(_mm512_permutex2var_epi16(first, BitCast<__m512i>(zip), second));
+#else
+  return LoadWide(even) | LoadWide(odd) << 16;
 #endif
 }
 
