@@ -180,7 +180,7 @@ def test_reference_equals_the_models_layer(config: LlamaConfig | OPTConfig) -> N
     def norm(x: jax.Array) -> Any:
         return x if layer.input_norm is None else layer.input_norm(x, batch.num_tokens, REFERENCE)
 
-    _, want = layer.attn(norm(x), cache, jnp.int32(1), batch, angles)
+    _, want = layer.attn(norm(x), cache, jnp.int32(1), batch, angles, x)
     weights: Any = nnx.to_pure_dict(stacked)["attn"]["qkv"]
     recompute = partial(partial_recompute_ref, norm=norm)
     got = recompute(cache.data, jnp.int32(1), x, weights["weight"], weights.get("bias"), angles, slots)

@@ -145,13 +145,13 @@ def test_operands_of_two_types_are_refused() -> None:
 def test_a_residual_of_another_type_is_refused() -> None:
     x, weight = draw(5, 8, 8, "float32")
     residual = jnp.zeros((5, 8), "bfloat16")
-    with pytest.raises(jax.errors.JaxRuntimeError, match="residual is not of the result's shape and type"):
+    with pytest.raises(ValueError, match=r"\['float32', 'bfloat16'\]"):
         multiply(partial(native().packed_product, residual=residual), x, pack(weight), 5, 8)
 
 
 def test_a_result_that_is_neither_float32_nor_of_the_operands_type_is_refused() -> None:
     x, weight = draw(5, 8, 8, "float32")
-    with pytest.raises(jax.errors.JaxRuntimeError, match="neither float32 nor of the type of x"):
+    with pytest.raises(ValueError, match=r"\['float32', 'float32', 'bfloat16'\]"):
         multiply(partial(native().packed_product, dtype="bfloat16"), x, pack(weight), 5, 8)
 
 

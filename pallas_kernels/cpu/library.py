@@ -101,15 +101,17 @@ class Library:
         out_features: int,
         dtype: DTypeLike = jnp.float32,
     ) -> Float[Array, "T O"]:
-        """As ``packed_product_ref``, in float32 or bfloat16; raises ValueError for other dtypes.
+        """As ``packed_product_ref``, in float32 or bfloat16; raises ValueError for other dtypes, and where
+        the residual's is not the result's.
 
         A row's bits depend on that row and the weight alone: each output is one chain of float32 additions over the
         inputs in order. Rows from ``num_tokens`` on cost nothing.
         """
-        _check_dtypes(x, packed)
+        out = jax.ShapeDtypeStruct((x.shape[0], out_features), jnp.dtype(dtype))
+        _check_dtypes(x, packed, *([] if out.dtype == jnp.float32 else [out]))
+        _check_dtypes(out, *([] if residual is None else [residual]))
         _, _, U, _, E = packed.shape
         x = jnp.pad(x, ((0, 0), (0, U * E - x.shape[1])))
-        out = jax.ShapeDtypeStruct((x.shape[0], out_features), jnp.dtype(dtype))
         if residual is None:
             return jax.ffi.ffi_call(self._target("PackedProduct"), out)(x, packed, layer, num_tokens)
         return jax.ffi.ffi_call(self._target("PackedProductAdded"), out)(x, packed, layer, num_tokens, residual)
