@@ -1,6 +1,7 @@
 """scripts/compare_peers.py: what is read off a load, how rounds are paired, the page, and fake peers end to end."""
 
 import asyncio
+import subprocess
 import sys
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
@@ -16,7 +17,7 @@ from scripts.peers.limits import fractions
 from scripts.peers.load import Cell, Window, gaps, window_figures
 from scripts.peers.page import cells, ratios, with_spread, write_page
 from scripts.peers.peer import Launch, PeerError, Site, token_ids
-from scripts.peers.process import free_port
+from scripts.peers.process import RunningServer, free_port
 from scripts.peers.records import Records
 from scripts.peers.token_server import Front
 from server.load_metrics import RequestRecord
@@ -226,6 +227,16 @@ def test_peers_take_turns_and_one_that_fails_stops_no_other(tmp_path: Path) -> N
     assert len(compare(tmp_path, peers[0], seconds=0.3).of_kind("server")) == 3
     with pytest.raises(PeerError, match=r"r\.jsonl is of .*, 1 threads: give --results another file"):
         compare(tmp_path, *peers, threads=2)
+
+
+def test_a_server_that_has_ended_may_be_watched(tmp_path: Path) -> None:
+    """It can end, and be found to have, before the thread that watches it begins."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    server = RunningServer(process, free_port(), tmp_path / "log")
+    process.wait()
+    server.stop()
+    server.watch()
+    assert server.peak_rss == 0
 
 
 def test_a_client_that_leaves_is_cancelled() -> None:

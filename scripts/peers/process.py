@@ -32,6 +32,7 @@ class RunningServer:
         self.peak_rss = 0
         """Bytes, the greatest sum over the processes of the tree; what they share counts for each."""
         self._process = process
+        self._tree = psutil.Process(process.pid)  # here, before anyone waits for it: its number is sure to be its own
         self._log = log
         self._watching = threading.Event()
 
@@ -70,10 +71,9 @@ class RunningServer:
 
     def watch(self) -> None:
         """Keep ``peak_rss``, until ``stop``."""
-        tree = psutil.Process(self._process.pid)
         while not self._watching.wait(RSS_EVERY_SECONDS):
             with suppress(psutil.NoSuchProcess):
-                parts = [tree, *tree.children(recursive=True)]
+                parts = [self._tree, *self._tree.children(recursive=True)]
                 self.peak_rss = max(self.peak_rss, sum(part.memory_info().rss for part in parts))
 
     def stop(self) -> None:
