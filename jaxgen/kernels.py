@@ -103,9 +103,13 @@ def native_dtypes(device: DeviceInfo) -> tuple[str, ...]:
 
 
 @cache
-def hopper(num_ctas: int) -> Kernels:
-    """Pallas kernels for NVIDIA GPUs of compute capability 9.0, on persistent grids of so many thread blocks."""
-    return _pallas("Hopper", num_ctas, bulk=True)
+def hopper(num_ctas: int, registers: tuple[int, int] | None = None) -> Kernels:
+    """Pallas kernels for NVIDIA GPUs of compute capability 9.0, on persistent grids of ``num_ctas`` thread blocks.
+    ``registers``: how attention shares them out, if not as it does by default."""
+    kernels = _pallas("Hopper", num_ctas, bulk=True)
+    if registers is None:
+        return kernels
+    return replace(kernels, ragged_paged_attention=partial(kernels.ragged_paged_attention, registers=registers))
 
 
 @cache

@@ -42,6 +42,18 @@ class WidthPrograms:
 
 
 @dataclass(frozen=True)
+class Uncompiled:
+    """A function, the shapes of its arguments, and the number of the one that is donated."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    donated: int
+
+    def compile(self) -> Any:
+        return jax.jit(self.function, donate_argnums=self.donated).lower(*self.args).compile()
+
+
+@dataclass(frozen=True)
 class LayerPrograms:
     """All compiled: steps by width, and what moves blocks, in groups of ``group``."""
 
@@ -105,7 +117,7 @@ def compile_layers(
         return pool.project(bind_layer(graph, params), *args)
 
     widths = {
-        width: _compile_width(model, config, width, pool, shapes)
+        width: WidthPrograms(*(one.compile() for one in width_programs(model, config, kernels, width, pool)))
         for width in {config.scheduler.token_budget, config.narrow_width or config.scheduler.token_budget}
     }
     gather: Any = jax.jit(LayerPool.gather).lower(pool, scalar).compile()
@@ -130,9 +142,12 @@ def _abstract_apart(model: ModelConfig, kernels: Kernels) -> Shapes:
     return ends, layers[0]
 
 
-def _compile_width(model: ModelConfig, config: EngineConfig, width: int, pool: Any, shapes: Shapes) -> WidthPrograms:
+def width_programs(
+    model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int, pool: Any
+) -> tuple[Uncompiled, Uncompiled, Uncompiled]:
+    """Those of WidthPrograms in their order, for LayerPools shaped like ``pool``."""
     ends_graph, layer_graph = graphs_apart(model)
-    ends_shapes, layer_shapes = shapes
+    ends_shapes, layer_shapes = _abstract_apart(model, kernels)
     params_layout, vocab_size = row_layout(config), model.vocab_size
 
     def begin(
@@ -163,8 +178,8 @@ def _compile_width(model: ModelConfig, config: EngineConfig, width: int, pool: A
     places = jax.ShapeDtypeStruct((config.cache.num_blocks,), jnp.int32)
     _, batch, x = jax.eval_shape(begin, ends_shapes, pool, rows, words, places)
     scalar = jax.ShapeDtypeStruct((), jnp.int32)
-    return WidthPrograms(
-        jax.jit(begin, donate_argnums=2).lower(ends_shapes, pool, rows, words, places).compile(),
-        jax.jit(layer, donate_argnums=1).lower(layer_shapes, pool, x, batch, scalar).compile(),
-        jax.jit(end, donate_argnums=1).lower(ends_shapes, rows, x, batch).compile(),
+    return (
+        Uncompiled(begin, (ends_shapes, pool, rows, words, places), donated=2),
+        Uncompiled(layer, (layer_shapes, pool, x, batch, scalar), donated=1),
+        Uncompiled(end, (ends_shapes, rows, x, batch), donated=1),
     )

@@ -13,7 +13,7 @@ import pytest
 from pallas_kernels.gpu import attention_config, attention_fetch, attention_items, attention_tile, attention_walk
 from pallas_kernels.gpu.attention_config import Item, Walk
 from pallas_kernels.gpu.attention_items import KV_TILE, PIECE_TOKENS, WARPGROUP_ROWS, best_tile_groups
-from pallas_kernels.gpu.persistent import Ref
+from pallas_kernels.gpu.persistent import REGISTERS, Ref
 from pallas_kernels.gpu.ragged_paged_attention import (
     UnsupportedError,
     plan_attention,
@@ -208,7 +208,7 @@ def test_the_size_of_tiles_changes_no_bit(window: int | None) -> None:
 @pytest.mark.parametrize("window", [None, 1, 64, 65, 130])
 @pytest.mark.parametrize("group", [1, 3, 8])
 def test_a_tile_that_all_see_needs_no_mask(group: int, window: int | None) -> None:
-    walk = Walk(1, group, 64, 64, jnp.bfloat16, 1.0, window, None, 1, False, 1, True, None)
+    walk = Walk(1, group, 64, 64, jnp.bfloat16, 1.0, window, None, 1, False, 1, True, REGISTERS, None)
     for first in (0, 1, 62, 63, 64, 65, 190, 300):
         for head in range(group):
             origin = first * group + head

@@ -44,6 +44,8 @@ class Walk:
     num_ctas: int
     bulk: bool
     """By bulk copies and wgmma, which need Hopper."""
+    registers: tuple[int, int]
+    """On Hopper, of a thread of the warpgroup that fetches, and of those that compute."""
     interpret: Interpret
     """The interpreter knows neither weights in registers nor accumulators that
     begin with a value, so there weights go through shared memory; and as its race detector overlooks what wgmma reads,

@@ -27,7 +27,7 @@ PIECE_TOKENS = PIECE_TILES * KV_TILE
 
 
 class Batch(NamedTuple):
-    """A ragged batch of R rows, those past ``num_rows`` of length 0."""
+    """A ragged batch of R rows, those past ``num_rows`` of length and context 0."""
 
     lengths: Int[Array, "R"]
     starts: Int[Array, "R"]
@@ -85,6 +85,9 @@ class Plan:
     """All that attention needs to know of a step's rows beside their block tables; the same in every layer that has the
     same window."""
 
+    context_lens: Int[Array, "R"]
+    """0 for rows past the last. An array of the plan's own: kernels need operands aligned to 256 bytes, and XLA passes
+    a slice of a larger array as an offset into it."""
     pieces: Pieces
     tiles: Items
     packing: Packing
@@ -111,7 +114,7 @@ def make_plan(
     pieces = make_pieces(batch, num_decodes, group, window, piece_capacity(num_blocks, block_size, R))
     tiles = make_tiles(batch, pieces.num_rows[0], T, group, window, tile_rows)
     packing = make_packing(batch, pieces, T, group, num_granules(T, R, group, tile_rows))
-    return Plan(pieces, tiles, packing, tile_groups)
+    return Plan(batch.context_lens, pieces, tiles, packing, tile_groups)
 
 
 def best_tile_groups(T: int, group: int, kv_heads: int, head_dim: int, num_ctas: int) -> int:
@@ -131,8 +134,9 @@ def value_slices(head_dim: int) -> int:
 def make_batch(
     query_starts: Int[Array, "R1"], context_lens: Int[Array, "R"], num_rows: Int[Array, ""], group: int
 ) -> Batch:
-    starts = query_starts[:-1]
-    lengths = jnp.where(jnp.arange(len(context_lens)) < num_rows, query_starts[1:] - starts, 0)
+    starts, real = query_starts[:-1], jnp.arange(len(context_lens)) < num_rows
+    lengths = jnp.where(real, query_starts[1:] - starts, 0)
+    context_lens = jnp.where(real, context_lens, 0)
     granules = (lengths * group + GRANULE - 1) // GRANULE
     return Batch(lengths, starts, context_lens, granules, jnp.cumsum(granules) - granules)
 

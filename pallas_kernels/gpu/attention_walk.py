@@ -25,10 +25,6 @@ from pallas_kernels.gpu.attention_tile import walk_item, weigh
 from pallas_kernels.gpu.online_softmax import Part, normalized
 from pallas_kernels.gpu.persistent import CTA, Ref
 
-_FETCH_REGISTERS = 32
-_COMPUTE_REGISTERS = 240
-"""Of a thread; with two warpgroups that compute, all that there are."""
-
 
 def walk_contexts(
     walk: Walk,
@@ -79,16 +75,17 @@ def walk_contexts(
 
 
 def _run(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref]) -> None:
+    few, many = walk.registers
     group = lax.axis_index("warpgroup")
 
     @pl.when(group == walk.compute_groups)
     def _() -> None:
-        plgpu.set_max_registers(_FETCH_REGISTERS, action="decrease")
+        plgpu.set_max_registers(few, action="decrease")
         fetch(walk, refs, shared)
 
     @pl.when(group < walk.compute_groups)
     def _() -> None:
-        plgpu.set_max_registers(_COMPUTE_REGISTERS, action="increase")
+        plgpu.set_max_registers(many, action="increase")
         for_each_item(walk, refs, partial(_attend, walk, refs, shared, group))
         plgpu.wait_smem_to_gmem(0)
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, Interpret, Items, Ref, put, repeat
+from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, REGISTERS, Interpret, Items, Ref, put, repeat
 from pallas_kernels.partial_recompute import Angles, Norm
 
 ROWS = 64
@@ -70,12 +70,12 @@ def partial_recompute(
 
         @pl.when(warpgroup == COMPUTE)
         def _() -> None:
-            plgpu.set_max_registers(40, action="decrease")
+            plgpu.set_max_registers(REGISTERS[0], action="decrease")
             pipe.load_all(x_ref, weight_ref.at[0 if alone else layer_ref[0]])
 
         @pl.when(warpgroup < COMPUTE)
         def _() -> None:
-            plgpu.set_max_registers(232, action="increase")
+            plgpu.set_max_registers(REGISTERS[1], action="increase")
             write = _Epilogue(shape, warpgroup, cache_ref, layer_ref, slots_ref, bias_ref, given, out.at[warpgroup])
 
             def tile(i: Int[Array, ""]) -> None:

@@ -17,6 +17,13 @@ Interpret = plgpu.InterpretGPUParams | None
 H200_MULTIPROCESSORS = 132
 CTA = "cta"
 """The grid's axis."""
+REGISTERS = (40, 232)
+"""Of a thread of the warpgroup that loads, and of those that compute.
+
+A CTA of three warpgroups is launched with 168 registers a thread, all that a multiprocessor has, rounded down to a
+multiple of 8, and its warps share out these 384 * 168: 40 + 2 * 232 fits exactly, so does 24 + 2 * 240. With more,
+``setmaxnreg.inc`` waits forever. tests/aot holds it for every kernel.
+"""
 
 
 class Items:

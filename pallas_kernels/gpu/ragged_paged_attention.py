@@ -26,7 +26,7 @@ from pallas_kernels.gpu.attention_items import (
 )
 from pallas_kernels.gpu.attention_walk import walk_contexts
 from pallas_kernels.gpu.online_softmax import LOG2_E
-from pallas_kernels.gpu.persistent import H200_MULTIPROCESSORS, Interpret
+from pallas_kernels.gpu.persistent import H200_MULTIPROCESSORS, REGISTERS, Interpret
 
 _DTYPES = ("bfloat16", "float16")
 _BLOCK_SIZES = (16, 32)
@@ -68,13 +68,14 @@ def ragged_paged_attention(
     plan: Plan | None = None,
     num_ctas: int = H200_MULTIPROCESSORS,
     bulk: bool = True,
+    registers: tuple[int, int] = REGISTERS,
     interpret: Interpret = None,
 ) -> Float[Array, "T H D"]:
     """As ``ragged_paged_attention_ref``, with these differences: scale is positive; q has the cache's dtype, bfloat16
     or float16; slots of V past a context, inside its last block, must be finite (a cache begins as zeros); outputs of
     tokens of no row are zeros. ``plan``: that of ``plan_attention``, made once for many layers, since XLA moves little
     of it out of a scan. ``bulk``: by bulk copies and wgmma, which need Hopper; if not, for Ampere and Ada, where heads
-    are of at most MOST_VALUES.
+    are of at most MOST_VALUES. ``registers``: how a CTA's threads share them out, see persistent.REGISTERS.
     Raises UnsupportedError for what ``supports`` refuses.
 
     Reads 2 * K * D elements per context token of each decode, and of each tile of other rows, which is 64 packed
@@ -101,13 +102,14 @@ def ragged_paged_attention(
         in_pieces=True,
         num_ctas=num_ctas,
         bulk=bulk,
+        registers=registers,
         interpret=interpret,
     )
     packed, exponents, packed_exponents = pack(q, plan.packing, K), None, None
     if sinks is not None:
         exponents = sinks.astype(jnp.float32) * LOG2_E
         packed_exponents = pack(jnp.broadcast_to(exponents[:, None], (T, H, 1)), plan.packing, K)[..., 0]
-    context = cache, layer, block_tables, context_lens
+    context = cache, layer, block_tables, plan.context_lens
     parts = walk_contexts(decodes, packed, *context, plan.pieces.items, None)
     combined = combine_pieces(decodes, plan.pieces, parts, exponents)
     tiles = replace(decodes, tile_groups=plan.tile_groups, in_pieces=False)

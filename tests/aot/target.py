@@ -74,16 +74,46 @@ A100 = Target(
 TARGETS = {"h200": H200, "a100": A100}
 
 
+WARPGROUP = 128
+"""Threads."""
+
+
 @dataclass(frozen=True)
 class MosaicKernel:
     """What ptxas says of one Pallas kernel: registers of a thread, and bytes."""
 
     name: str
+    threads: int
+    """Of a thread block."""
     registers: int
+    """With which it is launched."""
+    reallocated: tuple[tuple[str, int], ...]
+    """The distinct setmaxnreg instructions: "dec" or "inc", and registers of a thread."""
     spill_stores: int
     spill_loads: int
     shared_memory: int
     """Dynamic, of a thread block."""
+
+    @property
+    def register_trouble(self) -> str | None:
+        """Why the thread block would wait forever for registers, or do what is undefined; None: it would not.
+
+        ``setmaxnreg.inc`` takes from what the block was launched with and ``setmaxnreg.dec`` has given back, and waits
+        until that is enough (PTX ISA, setmaxnreg). One warpgroup gives back, all others take.
+        """
+        if not self.reallocated:
+            return None
+        actions = [action for action, _ in self.reallocated]
+        if actions != ["dec", "inc"]:
+            return f"{self.reallocated} are not one number for each of two kinds of warpgroup"
+        (_, fewer), (_, more) = self.reallocated
+        if not fewer <= self.registers <= more:
+            return f"launched with {self.registers} registers, decreased to {fewer} and increased to {more}"
+        wanted, pool = WARPGROUP * fewer + (self.threads - WARPGROUP) * more, self.threads * self.registers
+        return f"{wanted} registers wanted of a thread block's {pool}" if wanted > pool else None
+
+
+_MOSAIC_CALL = 'custom_call_target="mosaic_gpu'
 
 
 @dataclass(frozen=True)
@@ -100,7 +130,15 @@ class Executable:
     @property
     def num_mosaic(self) -> int:
         """Calls of Pallas kernels."""
-        return self.hlo.count('custom_call_target="mosaic_gpu')
+        return self.hlo.count(_MOSAIC_CALL)
+
+    @property
+    def fused_mosaic(self) -> list[str]:
+        """Fusions around a call of a Pallas kernel. XLA makes one of a call and the slices that are its operands, and
+        passes offsets into the sliced arrays, which Mosaic refuses unless they are multiples of 256 bytes."""
+        fused = set(re.findall(r"^.* fusion\(.*calls=%?([\w.-]+)", self.hlo, flags=re.MULTILINE))
+        computations = re.finditer(r"^%?([\w.-]+) \(.*?^}", self.hlo, flags=re.MULTILINE | re.DOTALL)
+        return [one[1] for one in computations if one[1] in fused and _MOSAIC_CALL in one[0]]
 
     def copies(self, array: jax.ShapeDtypeStruct, kinds: str = "copy|copy-start") -> list[str]:
         """The HLO instructions of these kinds that make an array of as many elements as this one."""
@@ -137,6 +175,8 @@ def compile_for(
 
 _PTXAS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads\s.*?Used (\d+) registers", re.DOTALL)
 _LAUNCH = re.compile(r"dynamic_shared_memory_size %c(\d+)_i32")
+_THREADS = re.compile(r"\.maxntid (\d+), 1, 1")
+_REALLOCATED = re.compile(r"setmaxnreg\.(dec|inc)\.sync\.aligned\.u32\s+(\d+);")
 
 
 def _read(dump: Path) -> Iterator[MosaicKernel]:
@@ -152,11 +192,20 @@ def _read(dump: Path) -> Iterator[MosaicKernel]:
             by_kernel.setdefault(name, []).append((dump / f"{name}_{number}{kind}").read_text())
         return by_kernel
 
-    lowered = texts(".after_layout_inference.txt")
+    lowered, assembly = texts(".after_layout_inference.txt"), texts(".ptx")
     for name, compiled in texts(".ptxas").items():
-        for ptxas, module in zip(compiled, lowered[name], strict=True):
-            found, launched = _PTXAS.search(ptxas), _LAUNCH.search(module)
-            if found is None or launched is None:
-                raise ValueError(f"no registers or shared memory in {sorted(path.name for path in dump.iterdir())}")
+        for ptxas, module, ptx in zip(compiled, lowered[name], assembly[name], strict=True):
+            found, launched, threads = _PTXAS.search(ptxas), _LAUNCH.search(module), _THREADS.search(ptx)
+            if found is None or launched is None or threads is None:
+                raise ValueError(f"not as expected: {sorted(path.name for path in dump.iterdir())}")
             stores, loads, registers = map(int, found.groups())
-            yield MosaicKernel(name, registers, stores, loads, int(launched.group(1)))
+            reallocated = {(action, int(count)) for action, count in _REALLOCATED.findall(ptx)}
+            yield MosaicKernel(
+                name,
+                int(threads[1]),
+                registers,
+                tuple(sorted(reallocated)),
+                stores,
+                loads,
+                int(launched[1]),
+            )

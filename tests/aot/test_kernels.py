@@ -26,6 +26,7 @@ def test_compiles(case: Case, target: Target) -> None:
     assert compiled.num_mosaic, "no Pallas kernel in it"
     for kernel in compiled.kernels:
         assert max(kernel.spill_stores, kernel.spill_loads) <= case.most_spilled
+        assert kernel.register_trouble is None, kernel
         assert kernel.shared_memory <= MAX_SHARED_MEMORY[target.major]
     cache_bytes = case.cache.size * case.cache.dtype.itemsize
     assert compiled.aliased == (cache_bytes if case.in_place else 0)
