@@ -25,12 +25,15 @@ from jaxgen.kernels import Kernels, choose, native_dtypes, reference
 from jaxgen.memory_plan import DEFAULT_BLOCK_SIZE, cache_bytes, resolve
 from jaxgen.models import PackedParams, abstract_params
 from jaxgen.models.packing import placing
+from jaxgen.nvidia import find_gpu
+from jaxgen.opening import free_memory, is_open, judge_kernels, served_shapes, share_memory
 from jaxgen.request import EmbeddingFormat, ModelInfo, PoolingChoice
 from jaxgen.step_device import Compiled, compile_for
 from jaxgen.token_budget import TUNE_CONTEXT, TUNE_ROUNDS
 from jaxgen.tokenizer_cache import load_tokenizer
-from jaxgen.tune import StepTime, Tuning, measure
+from jaxgen.tune import BUDGETS, StepTime, Tuning, measure
 from jaxgen.tuning_store import choose_budget, save_record
+from jaxgen.verdict import Verdict
 from jaxgen.wanted import DeviceMemory
 from weights.chat_template import read_chat_format
 from weights.hf_config import read_eos_token_ids
@@ -55,6 +58,8 @@ class Parts:
     memory: DeviceMemory
     caches: CacheDirs
     kernels: KernelChoice
+    verdict: Verdict | None = None
+    """On the kernels made for a GPU."""
 
     @property
     def params_bytes(self) -> int:
@@ -62,8 +67,7 @@ class Parts:
 
     @property
     def tuning_folder(self) -> Path | None:
-        """Measurements are kept of the kernels that are chosen, not of others."""
-        return self.caches.tuning if self.kernels == "auto" else None
+        return _tuning_folder(self.caches, self.kernels)
 
     def resolve(self, options: EngineOptions) -> EngineConfig:
         """The configuration that honours ``options`` and fits; the log says which rule chose the token budget."""
@@ -83,7 +87,7 @@ class Parts:
             folder = self.caches.kernels
             if folder is None:  # native kernels stay in memory when their file is gone
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxgen-kernels-")))
-            return choose(self.device, self.model, block_size, folder)
+            return choose(self.device, self.model, block_size, folder, self.verdict)
 
     def build(
         self, config: EngineConfig, options: EngineOptions, eos_token_ids: frozenset[int], *, progress: bool
@@ -102,21 +106,40 @@ def find_parts(
     dtype: DType | Literal["auto"] = "auto",
     kernels: KernelChoice = "auto",
     cache_dir: Path | str | None = None,
+    options: EngineOptions | None = None,
+    budgets: Sequence[int] | None = None,
 ) -> Parts:
-    """For a model directory or hub id (None: the embedded default). ``kernels``: the fastest, or XLA's everywhere.
+    """For a model directory or hub id (None: the embedded default). ``kernels``: see KernelChoice. ``budgets``: of the
+    steps that will run, where it is not the one that ``options`` ask for.
 
-    Raises ConfigError.
+    Proves the kernels for a GPU, before it opens it. Raises ConfigError.
     """
-    device = device_info()
+    options, caches, was_open = options or EngineOptions(), open_cache_dirs(cache_dir), is_open()
+    share_memory(options.gpu_memory_utilization)
+    gpu = find_gpu(jax.config.jax_platforms)
+    device = device_info() if gpu is None else gpu.device
     directory, config = find_model(model, dtype, kernels, device)
-    return Parts(directory, config, device, device_memory(), open_cache_dirs(cache_dir), kernels)
+    verdict = None
+    if gpu is not None:
+        budget = choose_budget(_tuning_folder(caches, kernels), config, device).tokens
+        verdict = judge_kernels(gpu, config, kernels, served_shapes(config, options, budget, budgets), caches.proofs)
+    opened = device_info()
+    if not opened.computes_as(device):  # the driver has a GPU that JAX, for some reason of its own, did not take
+        verdict = Verdict("unavailable", f"JAX opened {opened.title}, they were proven for {device.title}")
+        directory, config = find_model(model, dtype, kernels, opened)
+    return Parts(directory, config, opened, device_memory(was_open=was_open), caches, kernels, verdict)
 
 
-def device_memory() -> DeviceMemory:
-    """What the default device may use; on an accelerator JAX's own limit, which XLA_PYTHON_CLIENT_MEM_FRACTION sets."""
+def _tuning_folder(caches: CacheDirs, kernels: KernelChoice) -> Path | None:
+    """Measurements are kept of the kernels that are chosen, not of others."""
+    return None if kernels == "xla" else caches.tuning
+
+
+def device_memory(*, was_open: bool) -> DeviceMemory:
+    """What the default device has left; ``was_open``: JAX had opened it before the engine came."""
     device = jax.devices()[0]
-    stats = device.memory_stats() if device.platform != "cpu" else None
-    return DeviceMemory(device.platform, stats["bytes_limit"] if stats else psutil.virtual_memory().available)
+    free = free_memory(device, was_open=was_open)
+    return DeviceMemory(device.platform, psutil.virtual_memory().available if free is None else free)
 
 
 def find_model(
@@ -186,10 +209,10 @@ def open_engine(
     compiled programs, unless ``compilation_cache`` is off, and more for the next start. Raises ConfigError naming what
     is wrong with a flag or a file.
     """
-    parts = find_parts(model, dtype=dtype, kernels=kernels, cache_dir=cache_dir)
+    options = options or EngineOptions()
+    parts = find_parts(model, dtype=dtype, kernels=kernels, cache_dir=cache_dir, options=options)
     tokenizer = load_tokenizer(parts.directory, parts.caches.tokenizers)
     eos_token_ids = read_eos_token_ids(parts.directory)
-    options = options or EngineOptions()
     config = parts.resolve(options)
 
     def build() -> Engine:
@@ -213,6 +236,7 @@ def tune(
     dtype: DType | Literal["auto"] = "auto",
     kernels: KernelChoice = "auto",
     cache_dir: Path | str | None = None,
+    gpu_memory_utilization: float = 0.9,
     budgets: Sequence[int] | None = None,
     context: int = TUNE_CONTEXT,
     rounds: int = TUNE_ROUNDS,
@@ -222,7 +246,14 @@ def tune(
 
     From then on ``open_engine`` uses it when no token budget is given. Raises ConfigError.
     """
-    parts = find_parts(model, dtype=dtype, kernels=kernels, cache_dir=cache_dir)
+    parts = find_parts(
+        model,
+        dtype=dtype,
+        kernels=kernels,
+        cache_dir=cache_dir,
+        options=EngineOptions(gpu_memory_utilization=gpu_memory_utilization),
+        budgets=budgets or BUDGETS,
+    )
     with persistent_compilation(parts.caches.compiled):
         chosen, params = parts.load(block_size=DEFAULT_BLOCK_SIZE, progress=False)
         tuning = measure(
@@ -254,8 +285,9 @@ def verify_determinism(
 
     Where ``options`` do not say, sequences are short, yet longer than a step, with blocks for two of the longest.
     """
-    parts = find_parts(model, dtype=dtype, kernels=kernels, cache_dir=cache_dir)
-    options = _verify_options(parts, options or EngineOptions())
+    options = options or EngineOptions()
+    parts = find_parts(model, dtype=dtype, kernels=kernels, cache_dir=cache_dir, options=options)
+    options = _verify_options(parts, options)
     with persistent_compilation(parts.caches.compiled):
         engine = parts.build(parts.resolve(options), options, frozenset(), progress=False)
     scenarios = Verifier(engine, requests=requests, seed=seed, progress=progress).verify()

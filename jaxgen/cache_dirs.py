@@ -25,6 +25,8 @@ class CacheDirs:
     """Measured step times, see jaxgen.tuning_store."""
     kernels: Path | None = None
     """Native kernels compiled for this machine, see jaxgen.kernels."""
+    proofs: Path | None = None
+    """Verdicts on kernels for GPUs, see jaxgen.kernel_proof."""
 
 
 def default_cache_dir() -> Path:
@@ -39,7 +41,7 @@ def open_cache_dirs(root: Path | str | None = None) -> CacheDirs:
     be written, one warning says so and nothing is kept: everything works without.
     """
     root = default_cache_dir() if root is None else Path(root)
-    folders = [root / name / "v1" for name in ("compiled", "tokenizers", "tuning", "kernels")]
+    folders = [root / name / "v1" for name in ("compiled", "tokenizers", "tuning", "kernels", "proofs")]
     try:
         for folder in folders:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

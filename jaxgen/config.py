@@ -10,8 +10,9 @@ from jaxgen.offload.host_dtype import HostDType
 
 DType = Literal["float32", "bfloat16", "float16"]
 DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")
-KernelChoice = Literal["auto", "xla"]
-KERNEL_CHOICES: tuple[KernelChoice, ...] = ("auto", "xla")
+KernelChoice = Literal["auto", "xla", "prove", "unproven"]
+"""The fastest that prove right, XLA's everywhere, as auto with a new proof on GPUs, and those for GPUs without one."""
+KERNEL_CHOICES: tuple[KernelChoice, ...] = ("auto", "xla", "prove", "unproven")
 
 
 OffloadPolicy = Literal["plan", "transfer", "recompute"]

@@ -30,6 +30,11 @@ class DeviceInfo:
     def is_cpu(self) -> bool:
         return self.platform == "cpu"
 
+    def computes_as(self, other: "DeviceInfo") -> bool:
+        """Whether kernels made for one fit the other, whatever the two are called."""
+        ours, theirs = ((one.platform, one.compute_capability, one.num_cores) for one in (self, other))
+        return ours == theirs
+
     @property
     def title(self) -> str:
         """For readers of reports."""

@@ -167,6 +167,7 @@ class Engine:
         scheduler, counters, pace = self._scheduler, self._counters, self._pace.pace
         return EngineStats(
             kernels=self._device.kernels.name,
+            kernels_reason=self._device.kernels.reason,
             num_running=scheduler.num_running + scheduler.num_ending,
             num_waiting=scheduler.num_waiting,
             blocks_total=scheduler.pool.num_blocks,

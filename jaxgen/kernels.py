@@ -1,14 +1,18 @@
 """Chooses each kernel, native or its ``_ref`` twin, once; the only module of jaxgen that imports pallas_kernels."""
 
+import hashlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from jaxgen.config import ModelConfig
 from jaxgen.device_info import DeviceInfo
+from jaxgen.nvidia import compiler_trouble
+from jaxgen.verdict import Verdict
+from pallas_kernels import proof
 from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
 from pallas_kernels.cpu.build import Recipe, UnavailableError
 from pallas_kernels.cpu.library import DTYPES, Library, load
@@ -16,8 +20,7 @@ from pallas_kernels.gated_silu import gated_silu_ref
 from pallas_kernels.norms import layer_norm_ref, rms_norm_ref
 from pallas_kernels.packed_product import pack, rows
 from pallas_kernels.partial_recompute import partial_recompute_ref
-from pallas_kernels.proof import prove_cache_kernels, prove_copies
-from pallas_kernels.ragged_paged_attention import ragged_paged_attention_ref
+from pallas_kernels.ragged_paged_attention import GPU_PIECE_TOKENS, GPU_TILE_GROUP, ragged_paged_attention_ref
 from pallas_kernels.write_kv import write_kv_ref
 
 logger = logging.getLogger(__name__)
@@ -54,6 +57,8 @@ class Kernels:
     """None: K and V are rebuilt by the products of the step, queries and all, which on a CPU gives their bits."""
     separate_layers: bool = False
     """The program has the layers one after another, and their matrices are arrays of their own."""
+    reason: str = field(default="", compare=False)
+    """Why these and no faster ones, for the log and metrics; empty: they are the fastest."""
 
     @property
     def skips_padding(self) -> bool:
@@ -63,13 +68,18 @@ class Kernels:
 
 REFERENCE = Kernels("XLA", ragged_paged_attention_ref, write_kv_ref)
 """The twins in plain jnp, which run everywhere."""
-REFERENCE_GPU = replace(REFERENCE, separate_layers=True, partial_recompute=partial_recompute_ref)
-"""The same in a program for GPUs, where each weight of a scanned stack would be copied before it is read."""
+REFERENCE_GPU = replace(
+    REFERENCE,
+    ragged_paged_attention=partial(
+        ragged_paged_attention_ref, piece_tokens=GPU_PIECE_TOKENS, tile_group=GPU_TILE_GROUP
+    ),
+    separate_layers=True,
+    partial_recompute=partial_recompute_ref,
+)
+"""The same in a program for GPUs, where each weight of a scanned stack would be copied before it is read, and where the
+host waits for the device at every turn of a loop."""
 
 
-_HOPPER = (9, 0)
-_AMPERE = 8
-"""The major number, which Ada has too."""
 _MATRIX_UNITS = "amx_bf16"
 """XLA multiplies bfloat16 on a CPU's matrix units, at about eight times the rate of its vector units."""
 
@@ -106,7 +116,7 @@ def native_dtypes(device: DeviceInfo) -> tuple[str, ...]:
 def hopper(num_ctas: int, registers: tuple[int, int] | None = None) -> Kernels:
     """Pallas kernels for NVIDIA GPUs of compute capability 9.0, on persistent grids of ``num_ctas`` thread blocks.
     ``registers``: how attention shares them out, if not as it does by default."""
-    kernels = _pallas("Hopper", num_ctas, bulk=True)
+    kernels = _pallas("Hopper", num_ctas, bulk=True, wgmma=True)
     if registers is None:
         return kernels
     return replace(kernels, ragged_paged_attention=partial(kernels.ragged_paged_attention, registers=registers))
@@ -115,75 +125,122 @@ def hopper(num_ctas: int, registers: tuple[int, int] | None = None) -> Kernels:
 @cache
 def ampere(num_ctas: int) -> Kernels:
     """The same for compute capability 8, which Ampere and Ada have."""
-    return _pallas("Ampere", num_ctas, bulk=False)
+    return _pallas("Ampere", num_ctas, bulk=False, wgmma=False)
 
 
-def _pallas(name: str, num_ctas: int, *, bulk: bool) -> Kernels:
+@cache
+def blackwell(num_ctas: int) -> Kernels:
+    """The same for compute capability 10: with what data-centre Blackwell shares with others, so without its tensor
+    memory."""
+    return _pallas("Blackwell", num_ctas, bulk=True, wgmma=False)
+
+
+@cache
+def blackwell_rtx(num_ctas: int) -> Kernels:
+    """The same for compute capability 12, whose shared memory is too small for copies of blocks in bulk."""
+    return _pallas("Blackwell RTX", num_ctas, bulk=True, wgmma=False, bulk_copies=False)
+
+
+def _pallas(name: str, num_ctas: int, *, bulk: bool, wgmma: bool, bulk_copies: bool | None = None) -> Kernels:
     from pallas_kernels.gpu import copy_blocks, ragged_paged_attention, write_kv  # here: importing Mosaic takes time
 
     options: dict[str, Any] = {"num_ctas": num_ctas, "bulk": bulk}
+    copies = options | {"bulk": bulk if bulk_copies is None else bulk_copies}
     return Kernels(
         name,
-        partial(ragged_paged_attention.ragged_paged_attention, **options),
+        partial(ragged_paged_attention.ragged_paged_attention, **options, wgmma=wgmma),
         partial(write_kv.write_kv, **options),
-        partial(ragged_paged_attention.plan_attention, **options),
-        gather_blocks=partial(copy_blocks.gather_blocks, **options),
-        scatter_blocks=partial(copy_blocks.scatter_blocks, **options),
+        partial(ragged_paged_attention.plan_attention, num_ctas=num_ctas, wgmma=wgmma),
+        gather_blocks=partial(copy_blocks.gather_blocks, **copies),
+        scatter_blocks=partial(copy_blocks.scatter_blocks, **copies),
         partial_recompute=partial_recompute_ref,
         separate_layers=True,
     )
 
 
-def choose(device: DeviceInfo, model: ModelConfig, block_size: int, directory: Path) -> Kernels:
+_BY_MAJOR: dict[int, Callable[[int], Kernels]] = {8: ampere, 9: hopper, 10: blackwell, 12: blackwell_rtx}
+"""By the major number of the compute capability."""
+
+
+def choose(
+    device: DeviceInfo, model: ModelConfig, block_size: int, directory: Path, verdict: Verdict | None = None
+) -> Kernels:
     """The fastest kernels there are for a device and a model; says once in the log what they are, and why.
 
     On a CPU the native ones, compiled into ``directory`` if they are not there yet; products stay XLA's where it has
-    matrix units for them, which the native ones do not use. On Ampere, Ada and Hopper GPUs Pallas kernels, if they
-    prove right there.
+    matrix units for them, which the native ones do not use. On GPUs those that are ``made_for`` it, if the ``verdict``
+    of their proof is that they are right there.
     """
-    kernels, reason = (
-        _choose_native(device, model, directory) if device.is_cpu else _choose_gpu(device, model, block_size)
+    kernels = (
+        _choose_native(device, model, directory) if device.is_cpu else _choose_gpu(device, model, block_size, verdict)
     )
+    slow = kernels.name == REFERENCE.name
     logger.log(
-        logging.WARNING if kernels.name == REFERENCE.name else logging.INFO, "kernels: %s%s", kernels.name, reason
+        logging.WARNING if slow else logging.INFO,
+        "kernels: %s%s%s",
+        kernels.name,
+        ", which is slower, because " if slow else ", " if kernels.reason else "",
+        kernels.reason,
     )
     return kernels
 
 
-def _choose_native(device: DeviceInfo, model: ModelConfig, directory: Path) -> tuple[Kernels, str]:
+def _choose_native(device: DeviceInfo, model: ModelConfig, directory: Path) -> Kernels:
     if model.dtype not in DTYPES:
-        return REFERENCE, f", which is slower, because there are no native ones for {model.dtype}"
+        return replace(REFERENCE, reason=f"there are no native ones for {model.dtype}")
     try:
         kernels = native(load(directory))
     except UnavailableError as error:
-        return REFERENCE, f", which is slower, because there are no native ones: {error}"
+        return replace(REFERENCE, reason=f"there are no native ones: {error}")
     if model.dtype == "bfloat16" and _MATRIX_UNITS in device.features:
-        return replace(kernels, name="native attention", packed=None), f", XLA's products, which use {_MATRIX_UNITS}"
-    return kernels, ""
+        reason = f"XLA's products, which use {_MATRIX_UNITS}"
+        return replace(kernels, name="native attention", packed=None, reason=reason)
+    return kernels
 
 
-def _choose_gpu(device: DeviceInfo, model: ModelConfig, block_size: int) -> tuple[Kernels, str]:
-    on_hopper = device.compute_capability == _HOPPER
-    if not on_hopper and (device.compute_capability or (0, 0))[0] != _AMPERE:
-        return REFERENCE_GPU, f", because there are no others for {device.kind} yet"
+def _choose_gpu(device: DeviceInfo, model: ModelConfig, block_size: int, verdict: Verdict | None) -> Kernels:
+    kernels, reason = made_for(device, model, block_size)
+    if kernels is None:
+        return replace(REFERENCE_GPU, reason=reason)
+    if verdict is None or not verdict.is_right:
+        reason = verdict.reason if verdict is not None else "nothing has proven the others"
+        return replace(REFERENCE_GPU, reason=f"of the {kernels.name} kernels {reason}")
+    return kernels
+
+
+def made_for(device: DeviceInfo, model: ModelConfig, block_size: int) -> tuple[Kernels | None, str]:
+    """The Pallas kernels for a GPU and a model, right there or not; None with the reason where there are none."""
+    major = (device.compute_capability or (0, 0))[0]
+    make = _BY_MAJOR.get(major)
+    if make is None:
+        return None, f"there are no others for {device.kind} yet"
     from pallas_kernels.gpu.ragged_paged_attention import supports
 
     shape: dict[str, Any] = {"heads": model.num_heads, "kv_heads": model.num_kv_heads, "head_dim": model.head_dim}
-    reason = supports(**shape, block_size=block_size, dtype=model.dtype, bulk=on_hopper)
+    reason = supports(**shape, block_size=block_size, dtype=model.dtype, wgmma=make is hopper) or compiler_trouble()
     if reason is not None:
-        return REFERENCE_GPU, f", which is slower, because {reason}"
-    kernels = (hopper if on_hopper else ampere)(device.num_cores)
-    attention, write_kv = kernels.ragged_paged_attention, kernels.write_kv
-    try:
-        prove_cache_kernels(write_kv, attention, **shape, block_size=block_size, dtype=model.dtype, blank=0.0)
-        prove_copies(
-            kernels.gather_blocks,
-            kernels.scatter_blocks,
-            kv_heads=model.num_kv_heads,
-            head_dim=model.head_dim,
-            block_size=block_size,
-            dtype=model.dtype,
-        )
-    except Exception as error:  # whatever a compiler or a device raises: the reference remains
-        return REFERENCE_GPU, f", which is slower, because the others failed their proof on this device: {error!r}"
-    return kernels, ""
+        return None, reason
+    return make(device.num_cores), ""
+
+
+def prove_block_copies(kernels: Kernels, model: ModelConfig, block_size: int) -> None:
+    """Raise AssertionError if blocks of such a model are copied wrongly."""
+    proof.prove_copies(
+        kernels.gather_blocks,
+        kernels.scatter_blocks,
+        kv_heads=model.num_kv_heads,
+        head_dim=model.head_dim,
+        block_size=block_size,
+        dtype=model.dtype,
+    )
+
+
+def gpu_sources() -> str:
+    """A digest of the code of the kernels for GPUs, and of their proof."""
+    folders = Path(proof.__file__).parent, Path(__file__).parent
+    names = ("gpu/*.py", "proof.py"), ("prove_kernels.py", "kernels.py", "attention.py", "step_batch.py")
+    files = [path for folder, globs in zip(folders, names, strict=True) for one in globs for path in folder.glob(one)]
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:20]

@@ -43,7 +43,7 @@ def resolve(
     """
     _require_positive(options)
     block_size = options.block_size or DEFAULT_BLOCK_SIZE
-    scheduler = _scheduler_config(options, model, memory, token_budget)
+    scheduler = scheduler_config(options, model, token_budget, is_cpu=memory.is_cpu)
     if temporary_bytes is None:
         temporary_bytes = estimate_temporaries(model, scheduler)
     wanted = Wanted(options, model, memory, scheduler, block_size, params_bytes, temporary_bytes)
@@ -89,16 +89,18 @@ def _wherever(wanted: Wanted) -> EngineConfig:
     return found
 
 
-def default_max_num_seqs(token_budget: int, memory: DeviceMemory) -> int:
+def default_max_num_seqs(token_budget: int, *, is_cpu: bool) -> int:
     """Rows of a step when nobody names a number. A row costs logits and KV cache, and hardly any of a step's time."""
-    return min(token_budget, CPU_ROWS if memory.is_cpu else 256)
+    return min(token_budget, CPU_ROWS if is_cpu else 256)
 
 
-def _scheduler_config(
-    options: EngineOptions, model: ModelConfig, memory: DeviceMemory, token_budget: int
-) -> SchedulerConfig:
+def scheduler_config(options: EngineOptions, model: ModelConfig, token_budget: int, *, is_cpu: bool) -> SchedulerConfig:
+    """The bounds of a step, but for contexts that do not fit: how much memory there is need not be known.
+
+    ``token_budget`` as for ``resolve``. Raises ConfigError.
+    """
     token_budget = options.token_budget or max(token_budget, options.max_num_seqs or 1)
-    max_num_seqs = options.max_num_seqs or default_max_num_seqs(token_budget, memory)
+    max_num_seqs = options.max_num_seqs or default_max_num_seqs(token_budget, is_cpu=is_cpu)
     if options.max_model_len is not None and options.max_model_len > model.max_position:
         raise ConfigError(
             f"--max-model-len {options.max_model_len} is over the {model.max_position} positions the model has: "
@@ -109,13 +111,13 @@ def _scheduler_config(
         max_num_seqs,
         options.max_model_len or model.max_position,
         prefix_caching=options.prefix_caching,
-        background_tokens=_background_tokens(options, memory),
+        background_tokens=_background_tokens(options, is_cpu=is_cpu),
     )
 
 
-def _background_tokens(options: EngineOptions, memory: DeviceMemory) -> int | None:
+def _background_tokens(options: EngineOptions, *, is_cpu: bool) -> int | None:
     """A token in place of padding is free on an accelerator at the knee of its throughput, and never on a CPU."""
-    if options.background_tokens is None and memory.is_cpu:
+    if options.background_tokens is None and is_cpu:
         return 0
     return options.background_tokens
 

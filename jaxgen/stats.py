@@ -49,6 +49,8 @@ class EngineStats:
 
     kernels: str = ""
     """What the step's attention, cache writes and products are made of."""
+    kernels_reason: str = ""
+    """Why of these; empty: they are the fastest."""
     num_running: int = 0
     num_waiting: int = 0
     blocks_total: int = 0

@@ -156,7 +156,7 @@ class _Trial:
     ):
         self.budget = budget
         self.blocks: list[float] = []
-        rows = default_max_num_seqs(budget, memory)
+        rows = default_max_num_seqs(budget, is_cpu=memory.is_cpu)
         self._decodes = max(1, min(_MAX_DECODES, rows - _PROMPT_ROWS))
         steps = _ESTIMATE_STEPS + 1 + rounds * (_BLOCK_STEPS[1] + 1)
         config = self._config(model, memory, _size(params), context, steps)
@@ -193,7 +193,7 @@ class _Trial:
         blocks = self._decodes * _blocks(longest) + _PROMPT_ROWS * _blocks(prompt + 1) + _MAX_DECODES
         options = EngineOptions(
             token_budget=self.budget,
-            max_num_seqs=default_max_num_seqs(self.budget, memory),
+            max_num_seqs=default_max_num_seqs(self.budget, is_cpu=memory.is_cpu),
             max_model_len=max(longest, prompt + 1),
             num_blocks=blocks,
             prefix_caching=False,

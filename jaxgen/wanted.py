@@ -81,12 +81,12 @@ class Wanted:
             scheduler,
             options.seed,
             options.max_logit_bias,
-            None if options.single_shape else _narrow_width(scheduler),
+            None if options.single_shape else narrow_width(scheduler),
             offload,
             streaming,
         )
 
 
-def _narrow_width(scheduler: SchedulerConfig) -> int | None:
+def narrow_width(scheduler: SchedulerConfig) -> int | None:
     """One token of every row, where that is so much less than the budget that a second program may pay."""
     return scheduler.max_num_seqs if 2 * scheduler.max_num_seqs <= scheduler.token_budget else None

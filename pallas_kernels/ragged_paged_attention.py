@@ -11,6 +11,9 @@ A token's output depends on its own query and context alone, to the bit, because
 - The walk over a context is split in pieces of a fixed number of tokens, which begin at the same tokens for everyone,
   and folded from the left with the online softmax (Milakov and Gimelshein, arXiv 1805.02867). A piece of which a token
   sees nothing leaves its maximum, sum and output as they were.
+
+All pieces of all tiles are folded in one loop. At each of its turns a GPU's host waits to see whether there is another,
+so a nest of loops of small turns would be slow. How many tiles and tokens a turn takes is the caller's choice.
 """
 
 from typing import NamedTuple
@@ -26,6 +29,8 @@ QUERY_TILE = 4
 the more often a long chunk reads its context."""
 TILE_GROUP = 8
 """Tiles, of any rows, that are walked together."""
+GPU_PIECE_TOKENS, GPU_TILE_GROUP = 512, 64
+"""The same for GPUs: a turn gathers some 100 MiB of keys and values, which takes longer than to start it."""
 
 _MASKED = -1e30
 _FLOOR = -1e20
@@ -44,19 +49,23 @@ class _Tiles(NamedTuple):
     def slice(self, start: Int[Array, ""], count: int) -> "_Tiles":
         return _Tiles(*(lax.dynamic_slice_in_dim(x, start, count) for x in self))
 
+    def in_groups(self, count: int) -> "_Tiles":
+        """As arrays [n // count, count]."""
+        return _Tiles(*(x.reshape(-1, count) for x in self))
+
 
 def _cut(
-    query_starts: Int[Array, "R1"], context_lens: Int[Array, "R"], num_rows: Int[Array, ""], T: int
-) -> tuple[_Tiles, Int[Array, ""], Int[Array, "T"]]:
-    """The rows in tiles, in order and padded to whole groups; how many tiles there are; and each token's place, which
-    is tile * QUERY_TILE + offset (anywhere for a token of no row)."""
+    query_starts: Int[Array, "R1"], context_lens: Int[Array, "R"], num_rows: Int[Array, ""], T: int, together: int
+) -> tuple[_Tiles, Int[Array, "T"]]:
+    """The rows in tiles, in order and padded to whole groups of ``together``; and each token's place, which is
+    tile * QUERY_TILE + offset (anywhere for a token of no row)."""
     R = len(context_lens)
     starts = query_starts[:-1]
     lengths = jnp.where(jnp.arange(R) < num_rows, query_starts[1:] - starts, 0)
     counts = (lengths + QUERY_TILE - 1) // QUERY_TILE
     ends = jnp.cumsum(counts)
     most = (T + R * (QUERY_TILE - 1)) // QUERY_TILE
-    index = jnp.arange(-(-most // TILE_GROUP) * TILE_GROUP)
+    index = jnp.arange(-(-most // together) * together)
     row = _owner(ends, index)
     offset = (index - (ends - counts)[row]) * QUERY_TILE
     position = context_lens[row] - lengths[row] + offset
@@ -64,7 +73,7 @@ def _cut(
     tiles = _Tiles(row, starts[row] + offset, position, jnp.where(index < ends[-1], context_len, 0))
     owner = _owner(starts + lengths, jnp.arange(T))
     places = (ends - counts)[owner] * QUERY_TILE + jnp.arange(T) - starts[owner]
-    return tiles, ends[-1], places
+    return tiles, places
 
 
 def _owner(ends: Int[Array, "R"], index: Int[Array, "n"]) -> Int[Array, "n"]:
@@ -110,6 +119,15 @@ class _Running(NamedTuple):
         weighted = _product(weights.astype(values.dtype), values, contract=2)
         return _Running(maximum, self.total * shrink + weights.sum(-1), self.output * shrink[..., None] + weighted)
 
+    def slice(self, start: Int[Array, ""], count: int) -> "_Running":
+        return _Running(*(lax.dynamic_slice_in_dim(x, start, count) for x in self))
+
+    def update(self, start: Int[Array, ""], part: "_Running") -> "_Running":
+        """With ``part`` in place of what begins at ``start``."""
+        return _Running(
+            *(lax.dynamic_update_slice_in_dim(x, y, start, axis=0) for x, y in zip(self, part, strict=True))
+        )
+
     def result(self) -> Float[Array, "b K M D"]:
         return self.output / jnp.where(self.total > 0, self.total, 1.0)[..., None]
 
@@ -151,12 +169,13 @@ class _Context(NamedTuple):
         running = _Running.start(*q.shape)
         return running if self.sinks is None else running.with_sinks(self.sinks)
 
-    def pieces(self, tiles: _Tiles) -> tuple[Int[Array, ""], Int[Array, ""]]:
-        """The range of pieces of which any token of ``tiles`` sees something."""
-        end = (tiles.context_len.max() + self.piece_tokens - 1) // self.piece_tokens
+    def pieces(self, groups: _Tiles) -> tuple[Int[Array, "n"], Int[Array, "n"]]:
+        """The range of pieces of which any token of each group of tiles sees something."""
+        end = (groups.context_len.max(axis=1) + self.piece_tokens - 1) // self.piece_tokens
         if self.window is None:
             return jnp.zeros_like(end), end
-        first = jnp.where(tiles.context_len > 0, tiles.first_position, end * self.piece_tokens).min()
+        past = end[:, None] * self.piece_tokens
+        first = jnp.where(groups.context_len > 0, groups.first_position, past).min(axis=1)
         return jnp.maximum(first - self.window + 1, 0) // self.piece_tokens, end
 
     def _read(self, rows: Int[Array, "b"], piece: Int[Array, ""], which: int) -> Float[Array, "b K P D"]:
@@ -182,6 +201,8 @@ def ragged_paged_attention_ref(
     window: int | None = None,
     soft_cap: float | None = None,
     sinks: Float[Array, "H"] | None = None,
+    piece_tokens: int = PIECE_TOKENS,
+    tile_group: int = TILE_GROUP,
 ) -> Float[Array, "T H D"]:
     """Causal attention of every query token over its row's context in ``layer``; float32 inside, q's dtype out.
 
@@ -189,9 +210,9 @@ def ragged_paged_attention_ref(
     token is at position ``context_lens[r] - 1``. H is a multiple of K (grouped-query attention). ``window``: a token
     attends to itself and the ``window - 1`` tokens before it. ``soft_cap``: a score s becomes soft_cap * tanh(s /
     soft_cap), as in Gemma 2. ``sinks``: for each query head one score more in the softmax's denominator, as in gpt-oss.
-    Outputs of tokens past ``query_starts[num_rows]`` are
-    undefined but finite. What table entries and cache slots past a row's context hold has no effect. R1 = R + 1;
-    T >= R.
+    ``piece_tokens`` and ``tile_group``: how much is computed at a time. Outputs of tokens past
+    ``query_starts[num_rows]`` are undefined but finite. What table entries and cache slots past a row's context hold
+    has no effect. R1 = R + 1; T >= R.
 
     Work grows with the contexts in use, not with M: about 4 * D * H FLOPs per context token and query, where a row has
     whole tiles of queries.
@@ -199,31 +220,27 @@ def ragged_paged_attention_ref(
     del num_decodes  # a row of one token is a row
     T, H, D = q.shape
     K, B = cache.shape[3:5]
-    n = max(1, PIECE_TOKENS // B)
+    n = max(1, piece_tokens // B)
     tables = jnp.pad(block_tables, ((0, 0), (0, -block_tables.shape[1] % n)))
     context = _Context(cache, layer, tables, n, scale, window, soft_cap, sinks)
-    tiles, count, places = _cut(query_starts, context_lens, num_rows, T)
+    tiles, places = _cut(query_starts, context_lens, num_rows, T, tile_group)
     tokens = tiles.first_token[:, None] + jnp.arange(QUERY_TILE)
     queries = q.at[tokens].get(mode="clip").reshape(-1, QUERY_TILE, K, H // K, D)
     queries = queries.swapaxes(1, 2).reshape(-1, K, QUERY_TILE * H // K, D)
-    out = _walk(context, tiles, count, queries).reshape(-1, K, QUERY_TILE, H // K, D)
+    out = _walk(context, tiles, queries, tile_group).reshape(-1, K, QUERY_TILE, H // K, D)
     return out.swapaxes(1, 2).reshape(-1, H, D).at[places].get(mode="clip")
 
 
-def _walk(
-    context: _Context, tiles: _Tiles, count: Int[Array, ""], queries: Float[Array, "n K M D"]
-) -> Float[Array, "n K M D"]:
-    """Attention of the first ``count`` tiles, TILE_GROUP at a time."""
+def _walk(context: _Context, tiles: _Tiles, queries: Float[Array, "n K M D"], together: int) -> Float[Array, "n K M D"]:
+    """Attention of the tiles, ``together`` at a time; of padding, of no keys."""
+    begin, end = context.pieces(tiles.in_groups(together))
+    turns = jnp.maximum(end - begin, 0)
+    ends = jnp.cumsum(turns)
 
-    def group(g: Int[Array, ""], out: Float[Array, "n K M D"]) -> Float[Array, "n K M D"]:
-        first = g * TILE_GROUP
-        here, q = tiles.slice(first, TILE_GROUP), lax.dynamic_slice_in_dim(queries, first, TILE_GROUP)
+    def turn(i: Int[Array, ""], running: _Running) -> _Running:
+        group = jnp.searchsorted(ends, i, side="right", method="compare_all")
+        piece, first = begin[group] + i - (ends - turns)[group], group * together
+        here, q = tiles.slice(first, together), lax.dynamic_slice_in_dim(queries, first, together)
+        return running.update(first, context.fold(running.slice(first, together), piece, here, q))
 
-        def piece(p: Int[Array, ""], running: _Running) -> _Running:
-            return context.fold(running, p, here, q)
-
-        start, end = context.pieces(here)
-        result = lax.fori_loop(start, end, piece, context.start(q)).result()
-        return lax.dynamic_update_slice_in_dim(out, result.astype(q.dtype), first, axis=0)
-
-    return lax.fori_loop(0, (count + TILE_GROUP - 1) // TILE_GROUP, group, jnp.zeros_like(queries))
+    return lax.fori_loop(0, ends[-1], turn, context.start(queries)).result().astype(queries.dtype)

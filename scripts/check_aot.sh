@@ -12,7 +12,7 @@ if [ "$1" = --jax ]; then
 fi
 make_aot_environment "$version" || exit 1
 status=0
-for target in h200 a100; do
+for target in h200 a100 b200 rtx5090; do
     JAX_PLATFORMS=cpu ".venv-aot-$version/bin/python" -m pytest -q --confcutdir=tests/aot tests/aot --target "$target" "$@" ||
         status=1
 done

@@ -203,8 +203,8 @@ class _EngineCollector(Collector):
             gauges |= _offload_gauges(stats.offload)
             counters |= _offload_counters(stats.offload)
         model = [self._engine.model.name]
-        kernels = InfoMetricFamily("jaxgen_kernels", "What steps are made of.", labels=_LABEL)
-        kernels.add_metric(model, {"kernels": stats.kernels})
+        kernels = InfoMetricFamily("jaxgen_kernels", "What steps are made of, and why of no faster.", labels=_LABEL)
+        kernels.add_metric(model, {"kernels": stats.kernels, "reason": stats.kernels_reason})
         yield kernels
         for name, (text, value) in gauges.items():
             gauge = GaugeMetricFamily(f"jaxgen_{name}", text, labels=_LABEL)

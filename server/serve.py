@@ -37,8 +37,6 @@ POLL_SECONDS = 0.05
 
 
 def _open_engine(args: Any) -> "AsyncEngine":
-    # Read by JAX when it is first imported, hence here and not below the composition root.
-    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", str(args.gpu_memory_utilization))
     from jaxgen.assemble import open_engine
 
     return open_engine(

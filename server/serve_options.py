@@ -82,7 +82,8 @@ def make_parser(command: str = "serve") -> configargparse.ArgumentParser:
         "--kernels",
         choices=KERNEL_CHOICES,
         default="auto",
-        help="auto: the fastest for the device; xla: XLA's everywhere",
+        help="auto: the fastest that prove right on the device, those for GPUs in a process of their own and once; "
+        "prove: the same with a new proof; unproven: those for GPUs without one; xla: XLA's everywhere",
     )
     engine.add_argument("--max-model-len", type=int, help="longest prompt + answer, tokens (default: what fits)")
     engine.add_argument(

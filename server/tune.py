@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -80,8 +79,6 @@ def _table(tuning: "Tuning", kept: Path | None) -> str:
 
 
 def _tune(args: Any) -> tuple["Tuning", Path | None]:
-    # Read by JAX when it is first imported, hence here and not below the composition root.
-    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", str(args.gpu_memory_utilization))
     from jaxgen.assemble import tune
 
     return tune(
@@ -89,6 +86,7 @@ def _tune(args: Any) -> tuple["Tuning", Path | None]:
         dtype=args.dtype,
         kernels=args.kernels,
         cache_dir=args.cache_dir,
+        gpu_memory_utilization=args.gpu_memory_utilization,
         budgets=args.budgets,
         context=args.context,
         rounds=args.rounds,

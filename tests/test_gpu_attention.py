@@ -33,7 +33,8 @@ KERNELS = 3
 NUM_CTAS = 2
 """So few that each takes many items."""
 attention = partial(ragged_paged_attention, num_ctas=NUM_CTAS, interpret=INTERPRET)
-on_ampere = partial(attention, bulk=False)
+on_ampere = partial(attention, bulk=False, wgmma=False)
+on_blackwell = partial(attention, wgmma=False)
 
 
 def attend(case: Case, inputs: Inputs, kernel: Callable[..., Any] = attention) -> np.ndarray:
@@ -103,6 +104,23 @@ def test_matches_the_definition(case: Case) -> None:
 )
 def test_matches_the_definition_on_ampere(case: Case) -> None:
     check(case, on_ampere)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            replace(SMALL, rows=((1, P + 70), (1, 9), (37, 330)), window=300, soft_cap=5.0, sinks=True), id="everything"
+        ),
+        *(
+            pytest.param(case, marks=pytest.mark.full)
+            for case in (replace(SMALL, head_dim=128), replace(SMALL, block_size=16, sinks=True))
+        ),
+    ],
+)
+def test_matches_the_definition_on_blackwell(case: Case) -> None:
+    """What is not as on Ampere: copies in bulk, and which of them are waited for."""
+    check(case, on_blackwell)
 
 
 MOST_ROWS, TOKENS = 6, 24
@@ -208,7 +226,7 @@ def test_the_size_of_tiles_changes_no_bit(window: int | None) -> None:
 @pytest.mark.parametrize("window", [None, 1, 64, 65, 130])
 @pytest.mark.parametrize("group", [1, 3, 8])
 def test_a_tile_that_all_see_needs_no_mask(group: int, window: int | None) -> None:
-    walk = Walk(1, group, 64, 64, jnp.bfloat16, 1.0, window, None, 1, False, 1, True, REGISTERS, None)
+    walk = Walk(1, group, 64, 64, jnp.bfloat16, 1.0, window, None, 1, False, 1, True, True, REGISTERS, None)
     for first in (0, 1, 62, 63, 64, 65, 190, 300):
         for head in range(group):
             origin = first * group + head
@@ -266,7 +284,7 @@ FACTS = {"heads": 32, "kv_heads": 8, "head_dim": 128, "block_size": 64, "dtype":
     [
         ({"dtype": "float32"}, "float32, not bfloat16 or float16"),
         ({"head_dim": 192}, "head_dim is 192"),
-        ({"head_dim": 256, "bulk": False}, "head_dim is 256"),
+        ({"head_dim": 256, "wgmma": False}, "head_dim is 256"),
         ({"block_size": 8}, "block_size is 8"),
         ({"block_size": 100}, "block_size is 100"),
         ({"heads": 33}, "not a whole group"),

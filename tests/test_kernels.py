@@ -2,7 +2,6 @@
 
 import logging
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -10,9 +9,8 @@ from jaxgen import kernels
 from jaxgen.config import DType
 from jaxgen.device_info import DeviceInfo
 from jaxgen.kernels import REFERENCE_GPU, Kernels, choose, native_dtypes, reference
-from pallas_kernels.copy_blocks import scatter_blocks_ref
+from jaxgen.verdict import Verdict
 from pallas_kernels.cpu.build import Recipe, UnavailableError
-from pallas_kernels.ragged_paged_attention import ragged_paged_attention_ref
 from pallas_kernels.write_kv import write_kv_ref
 from tests.engines import LLAMA
 from tests.native import directory, native
@@ -21,11 +19,15 @@ CPU = DeviceInfo("cpu", "a processor", 2, ("avx2",))
 AMX = DeviceInfo("cpu", "another", 2, ("amx_bf16", "amx_tile"))
 HOPPER = DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0))
 ADA = DeviceInfo("gpu", "NVIDIA L4", 58, compute_capability=(8, 9))
+B200 = DeviceInfo("gpu", "NVIDIA B200", 148, compute_capability=(10, 0))
+RTX_50 = DeviceInfo("gpu", "NVIDIA GeForce RTX 5090", 170, compute_capability=(12, 0))
 TURING = DeviceInfo("gpu", "Tesla T4", 40, compute_capability=(7, 5))
 
 
-def chosen(device: DeviceInfo, dtype: DType, head_dim: int = 64, block_size: int = 64) -> Kernels:
-    return choose(device, replace(LLAMA, dtype=dtype, head_dim=head_dim), block_size, directory())
+def chosen(
+    device: DeviceInfo, dtype: DType, head_dim: int = 64, block_size: int = 64, verdict: Verdict | None = None
+) -> Kernels:
+    return choose(device, replace(LLAMA, dtype=dtype, head_dim=head_dim), block_size, directory(), verdict)
 
 
 @pytest.fixture(autouse=True)
@@ -69,22 +71,31 @@ def test_where_there_are_none(
     assert reason in caplog.text
 
 
-@pytest.mark.parametrize(("device", "name"), [(HOPPER, "hopper"), (ADA, "ampere")])
-def test_a_gpu_must_prove_its_kernels(
-    device: DeviceInfo, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("device", "made"),
+    [
+        (HOPPER, kernels.hopper(132)),
+        (ADA, kernels.ampere(58)),
+        (B200, kernels.blackwell(148)),
+        (RTX_50, kernels.blackwell_rtx(170)),
+    ],
+)
+def test_those_for_a_gpu_are_taken_if_they_are_right(
+    device: DeviceInfo, made: Kernels, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the twins in their place, and then with one that is wrong: no GPU is here."""
-    right = Kernels("those", ragged_paged_attention_ref, write_kv_ref)
-    monkeypatch.setattr(kernels, name, lambda num_ctas: right)
-    assert chosen(device, "bfloat16") is right
-    assert "kernels: those" in caplog.text
+    assert chosen(device, "bfloat16", verdict=Verdict("right")) is made
+    found = chosen(device, "bfloat16", verdict=Verdict("timed out", "their proof was not done after 180 s"))
+    assert found == REFERENCE_GPU
+    assert found.reason == f"of the {made.name} kernels their proof was not done after 180 s"
+    assert chosen(device, "bfloat16") == REFERENCE_GPU
+    assert [record.levelno for record in caplog.records] == [logging.INFO, logging.WARNING, logging.WARNING]
+    assert f"kernels: {made.name}\n" in caplog.text
+    assert found.reason in caplog.text
 
-    def off(*args: Any, **options: Any) -> Any:
-        return ragged_paged_attention_ref(*args, **options) + 0.1
 
-    monkeypatch.setattr(kernels, name, lambda num_ctas: replace(right, ragged_paged_attention=off))
-    assert chosen(device, "bfloat16") is REFERENCE_GPU
-    assert "failed their proof" in caplog.text
+def test_an_old_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "compiler_trouble", lambda: "ptxas 12.9.41 is older")
+    assert "ptxas 12.9.41" in chosen(HOPPER, "bfloat16", verdict=Verdict("right")).reason
 
 
 def test_kernels_of_one_device_are_equal() -> None:
@@ -104,13 +115,3 @@ def test_without_a_compiler_a_warning_says_why(
     assert native_dtypes(CPU) == ()
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "no compiler here" in caplog.text
-
-
-def test_a_gpu_must_prove_its_copies_too(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    def off(cache: Any, ids: Any, staging: Any, count: Any) -> Any:
-        return scatter_blocks_ref(cache, ids, staging, count - 1)
-
-    wrong = Kernels("Hopper", ragged_paged_attention_ref, write_kv_ref, scatter_blocks=off)
-    monkeypatch.setattr(kernels, "hopper", lambda num_ctas: wrong)
-    assert chosen(HOPPER, "bfloat16") is REFERENCE_GPU
-    assert "scattered blocks are wrong" in caplog.text

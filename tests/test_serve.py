@@ -29,9 +29,12 @@ SMALL = ("--max-model-len", "512", "--token-budget", "32", "--max-num-seqs", "4"
 
 
 @contextmanager
-def served(*arguments: str, environment: dict[str, str] | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """``jaxgen serve`` at a free port, and the line it prints when ready. Ended if the test has not."""
-    command = [sys.executable, "-m", "server.cli", "serve", "--port", "0", *SMALL, *arguments]
+def served(
+    *arguments: str, environment: dict[str, str] | None = None, module: tuple[str, ...] = ("server.cli",)
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """``jaxgen serve`` at a free port, and the line it prints when ready. Ended if the test has not. ``module``: what
+    is run as jaxgen, with its own arguments."""
+    command = [sys.executable, "-m", *module, "serve", "--port", "0", *SMALL, *arguments]
     process = subprocess.Popen(
         command,
         cwd=ROOT,
@@ -95,6 +98,34 @@ def test_a_cache_in_host_memory() -> None:
     assert float(found["compilations_after_ready_total"]) == 0
     for name in ("restored_bytes", "restore_link_seconds", "planned_restore", "predicted_seconds", "restore_seconds"):
         assert float(found[f"offload_{name}_total"]) > 0, name
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("how", "seconds", "reason"),
+    [
+        ("kill", 120, "the process of their proof was ended by SIGKILL"),
+        ("abort", 120, "the process of their proof was ended by SIGABRT"),
+        ("hang", 8, "their proof was not done after 8 s"),
+    ],
+)
+def test_bad_gpu_kernels_leave_a_working_server(how: str, seconds: int, reason: str, tmp_path: Path) -> None:
+    """Full: servers start. The second time a proof that hung is not made again."""
+    said = []
+    for _ in range(2 if how == "hang" else 1):
+        with served("--cache-dir", str(tmp_path), module=("tests.fake_gpu", how, str(seconds))) as (process, line):
+            answer = httpx2.post(
+                f"{url_of(line)}/completions", json={"model": "jaxgen-default", "prompt": "def ", "max_tokens": 8}
+            )
+            assert answer.json()["usage"]["completion_tokens"] == 8
+            metrics = httpx2.get(url_of(line).removesuffix("/v1") + "/metrics").text
+            found = re.search(r'^jaxgen_kernels_info\{.*kernels="XLA",.*reason="(.*?)"', metrics, re.MULTILINE)
+            assert found
+            assert reason in found[1]
+            process.terminate()
+            said.append(process.communicate()[1])
+    assert all(reason in log for log in said)
+    assert ["proving the kernels" in log for log in said] == [True, False][: len(said)]
 
 
 def test_new_requests_are_refused_while_draining() -> None:

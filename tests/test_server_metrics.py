@@ -26,6 +26,7 @@ def samples(text: str) -> dict[tuple[str, str], float]:
 
 def test_metrics() -> None:
     numbers = EngineStats(
+        kernels_reason="no faster ones",
         kernels="native",
         num_running=3,
         num_waiting=2,
@@ -55,7 +56,7 @@ def test_metrics() -> None:
     assert answer.headers["content-type"].startswith("text/plain; version=")
     assert (head.status_code, head.content) == (200, b"")
     found = samples(answer.text)
-    assert found["jaxgen_kernels_info", "native"] == 1
+    assert found["jaxgen_kernels_info", "nativeno faster ones"] == 1
     expected = {
         "num_requests_running": 3,
         "num_requests_waiting": 2,

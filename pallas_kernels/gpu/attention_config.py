@@ -43,7 +43,9 @@ class Walk:
     in_pieces: bool
     num_ctas: int
     bulk: bool
-    """By bulk copies and wgmma, which need Hopper."""
+    """By bulk copies (TMA), which need Hopper or newer; else by cp.async."""
+    wgmma: bool
+    """With wgmma, which only Hopper has, and a warpgroup that fetches; else with mma, one warpgroup doing all."""
     registers: tuple[int, int]
     """On Hopper, of a thread of the warpgroup that fetches, and of those that compute."""
     interpret: Interpret
@@ -59,7 +61,7 @@ class Walk:
     @property
     def layout(self) -> Any:
         """Of products in registers."""
-        return plgpu.Layout.WGMMA if self.bulk else plgpu.Layout.MMA_ACC(jnp.float32)
+        return plgpu.Layout.WGMMA if self.wgmma else plgpu.Layout.MMA_ACC(jnp.float32)
 
     @property
     def unit(self) -> float:

@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.gpu import attention_ampere
+from pallas_kernels.gpu import attention_mma
 from pallas_kernels.gpu.attention_config import Item, Scalar, Walk, for_each_item, scratch
 from pallas_kernels.gpu.attention_fetch import fetch
 from pallas_kernels.gpu.attention_items import GRANULE, KV_TILE, MOST_VALUES, WARPGROUP_ROWS, Items
@@ -46,14 +46,14 @@ def walk_contexts(
     if sinks is not None:
         operands["sinks"] = sinks
     if walk.in_pieces:
-        each = rows if walk.bulk else WARPGROUP_ROWS
+        each = rows if walk.wgmma else WARPGROUP_ROWS
         shapes = {"maximum": (n, K, each), "total": (n, K, each), "output": (n, K, rows, D)}
         results = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
     else:
         results = {"output": jax.ShapeDtypeStruct((K, P // GRANULE, GRANULE, D), q.dtype)}
     names = (*operands, *(f"result_{name}" for name in results))
 
-    run, memory = (_run, scratch(walk)) if walk.bulk else (attention_ampere.run, attention_ampere.scratch(walk))
+    run, memory = (_run, scratch(walk)) if walk.wgmma else (attention_mma.run, attention_mma.scratch(walk))
 
     def body(*refs: Ref, **shared: Ref) -> None:
         run(walk, dict(zip(names, refs, strict=True)), shared)
@@ -64,7 +64,7 @@ def walk_contexts(
         scratch_types=memory,
         grid=(walk.num_ctas,),
         grid_names=(CTA,),
-        num_threads=walk.compute_groups + walk.bulk,
+        num_threads=walk.compute_groups + walk.wgmma,
         thread_name="warpgroup",
         # A row is reduced within a warp, which takes no shared memory.
         compiler_params=plgpu.CompilerParams(approx_math=True, reduction_scratch_bytes=0),

@@ -1,4 +1,5 @@
-"""Attention of a ragged batch over a blocked KV cache, for Hopper, and for Ampere and Ada.
+"""Attention of a ragged batch over a blocked KV cache, for Hopper, and with ``mma`` for Ampere, Ada and
+Blackwell.
 
 Decodes' contexts are cut in pieces of PIECE_TOKENS that any CTA may take, so that a few long ones fill the device,
 and the pieces combined afterwards; rows of more tokens are cut in tiles, and a CTA walks a tile's whole context and
@@ -37,9 +38,11 @@ class UnsupportedError(ValueError):
     """The kernel cannot do this; the message says why."""
 
 
-def supports(*, heads: int, kv_heads: int, head_dim: int, block_size: int, dtype: str, bulk: bool = True) -> str | None:
+def supports(
+    *, heads: int, kv_heads: int, head_dim: int, block_size: int, dtype: str, wgmma: bool = True
+) -> str | None:
     """Why the kernel cannot do a model's attention, or None if it can."""
-    head_dims = tuple(D for D in _HEAD_DIMS if bulk or D <= MOST_VALUES)
+    head_dims = tuple(D for D in _HEAD_DIMS if wgmma or D <= MOST_VALUES)
     if dtype not in _DTYPES:
         return f"keys and values are {dtype}, not {' or '.join(_DTYPES)}"
     if head_dim not in head_dims:
@@ -68,27 +71,28 @@ def ragged_paged_attention(
     plan: Plan | None = None,
     num_ctas: int = H200_MULTIPROCESSORS,
     bulk: bool = True,
+    wgmma: bool = True,
     registers: tuple[int, int] = REGISTERS,
     interpret: Interpret = None,
 ) -> Float[Array, "T H D"]:
     """As ``ragged_paged_attention_ref``, with these differences: scale is positive; q has the cache's dtype, bfloat16
     or float16; slots of V past a context, inside its last block, must be finite (a cache begins as zeros); outputs of
     tokens of no row are zeros. ``plan``: that of ``plan_attention``, made once for many layers, since XLA moves little
-    of it out of a scan. ``bulk``: by bulk copies and wgmma, which need Hopper; if not, for Ampere and Ada, where heads
-    are of at most MOST_VALUES. ``registers``: how a CTA's threads share them out, see persistent.REGISTERS.
+    of it out of a scan. ``bulk``: by bulk copies, which need Hopper or newer. ``wgmma``: by what only Hopper has; if
+    not, heads are of at most MOST_VALUES. ``registers``: how a CTA's threads share them out, see persistent.REGISTERS.
     Raises UnsupportedError for what ``supports`` refuses.
 
     Reads 2 * K * D elements per context token of each decode, and of each tile of other rows, which is 64 packed
     queries if a CTA has one tile at most then, else 128; 4 * D * H FLOPs per context token and query, where a decode
     counts as WARPGROUP_ROWS / group queries. Work and memory are bounded by T, R and the cache, never by M.
     """
-    _check(q, cache, bulk)
+    _check(q, cache, wgmma)
     T, H, D = q.shape
     K, B = cache.shape[3:5]
     group = H // K
     if plan is None:
         rows = query_starts, context_lens, num_rows, num_decodes
-        plan = plan_attention(q, cache, *rows, window=window, num_ctas=num_ctas, bulk=bulk)
+        plan = plan_attention(q, cache, *rows, window=window, num_ctas=num_ctas, wgmma=wgmma)
     decodes = Walk(
         kv_heads=K,
         group=group,
@@ -102,6 +106,7 @@ def ragged_paged_attention(
         in_pieces=True,
         num_ctas=num_ctas,
         bulk=bulk,
+        wgmma=wgmma,
         registers=registers,
         interpret=interpret,
     )
@@ -127,10 +132,10 @@ def plan_attention(
     *,
     window: int | None = None,
     num_ctas: int = H200_MULTIPROCESSORS,
-    bulk: bool = True,
+    wgmma: bool = True,
 ) -> Plan:
     """What ``ragged_paged_attention`` of these arrays does before all else, and that is the same in every layer of the
-    same window; for the same ``bulk``. Of q and cache only the shapes matter."""
+    same window; for the same ``wgmma``. Of q and cache only the shapes matter."""
     num_blocks, K, B = cache.shape[0], *cache.shape[3:5]
     T, H, D = q.shape
     group = H // K
@@ -144,15 +149,15 @@ def plan_attention(
         num_blocks=num_blocks,
         block_size=B,
         window=window,
-        tile_groups=best_tile_groups(T, group, K, D, num_ctas) if bulk else 1,
+        tile_groups=best_tile_groups(T, group, K, D, num_ctas) if wgmma else 1,
     )
 
 
-def _check(q: Float[Array, "T H D"], cache: Float[Array, "N L 2 K B D"], bulk: bool) -> None:
+def _check(q: Float[Array, "T H D"], cache: Float[Array, "N L 2 K B D"], wgmma: bool) -> None:
     _, H, D = q.shape
     K, B = cache.shape[3:5]
     dtype = jnp.dtype(cache.dtype).name
-    reason = supports(heads=H, kv_heads=K, head_dim=D, block_size=B, dtype=dtype, bulk=bulk)
+    reason = supports(heads=H, kv_heads=K, head_dim=D, block_size=B, dtype=dtype, wgmma=wgmma)
     if reason is None and q.dtype != cache.dtype:
         reason = f"queries are {q.dtype}, keys and values {dtype}"
     if reason is not None:

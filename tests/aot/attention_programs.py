@@ -45,7 +45,9 @@ SHAPES = {
 }
 
 
-def program(shape: Shape, *, bulk: bool = True) -> tuple[Callable[..., jax.Array], tuple[jax.ShapeDtypeStruct, ...]]:
+def program(
+    shape: Shape, *, bulk: bool = True, wgmma: bool = True
+) -> tuple[Callable[..., jax.Array], tuple[jax.ShapeDtypeStruct, ...]]:
     """A function and the shapes of its arguments, of which the first is the cache."""
 
     def array(dtype: Any, *dimensions: int) -> jax.ShapeDtypeStruct:
@@ -61,6 +63,7 @@ def program(shape: Shape, *, bulk: bool = True) -> tuple[Callable[..., jax.Array
             soft_cap=shape.soft_cap,
             sinks=sinks if shape.sinks else None,
             bulk=bulk,
+            wgmma=wgmma,
         )
 
     return call, (

@@ -14,6 +14,12 @@ from pallas_kernels.gpu.partial_recompute import partial_recompute
 from pallas_kernels.gpu.write_kv import write_kv
 from tests.aot.attention_programs import SHAPES, program
 
+BLACKWELL = (10, 12)
+BULK = (9, *BLACKWELL)
+"""Capabilities that copy in bulk."""
+LARGE = (9, 10)
+"""Those with more than 100 KiB of shared memory for a thread block."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -23,8 +29,8 @@ class Case:
     function: Callable[..., Any]
     args: tuple[Any, ...]
     in_place: bool = True
-    needs: int | None = 9
-    """The major number of the compute capability for which this is; None: any."""
+    needs: tuple[int, ...] | None = (9,)
+    """The major numbers of the compute capabilities for which this is; None: any."""
     most_spilled: int = 0
     """Bytes of a thread's registers that are stored to memory and as many loaded, if that is outside of the inner
     loops."""
@@ -80,10 +86,10 @@ def recompute(
 SPILLED = {"gemma_2_9b": 64}
 """By heads of 256: a few numbers of an item, stored before its walk and loaded after it. On Ampere by all of 128."""
 CASES = (
-    Case("write_kv", write_kv, write(LLAMA3_8B, 256)),
-    Case("write_kv_heads_64", write_kv, write(SMALL_HEADS, 37)),
+    Case("write_kv", write_kv, write(LLAMA3_8B, 256), needs=BULK),
+    Case("write_kv_heads_64", write_kv, write(SMALL_HEADS, 37), needs=BULK),
     Case("write_kv_in_scan", write_layers, (LLAMA3_8B, kv(LLAMA3_8B, 256), kv(LLAMA3_8B, 256), index(256))),
-    Case("gather_blocks", gather_blocks, (LLAMA3_8B, index(16), index()), in_place=False),
+    Case("gather_blocks", gather_blocks, (LLAMA3_8B, index(16), index()), in_place=False, needs=LARGE),
     Case("gather_blocks_heads_64", gather_blocks, (SMALL_HEADS, index(16), index()), in_place=False),
     Case("write_kv_any_gpu", partial(write_kv, bulk=False), write(LLAMA3_8B, 256), needs=None),
     Case("write_kv_heads_64_any_gpu", partial(write_kv, bulk=False), write(SMALL_HEADS, 37), needs=None),
@@ -100,7 +106,9 @@ CASES = (
         (SMALL_HEADS, index(16), array(16, *SMALL_HEADS.shape[1:], dtype=SMALL_HEADS.dtype), index()),
         needs=None,
     ),
-    Case("scatter_blocks", scatter_blocks, (LLAMA3_8B, index(16), array(16, *LLAMA3_8B.shape[1:]), index())),
+    Case(
+        "scatter_blocks", scatter_blocks, (LLAMA3_8B, index(16), array(16, *LLAMA3_8B.shape[1:]), index()), needs=LARGE
+    ),
     Case("partial_recompute", partial_recompute, recompute(LLAMA3_8B, 2048, 4096, 32)),
     Case("partial_recompute_blocks", partial(partial_recompute, run=64), recompute(LLAMA3_8B, 1024, 4096, 32)),
     Case("partial_recompute_opt", partial_recompute, recompute(OPT_6_7B, 1000, 4096, 32, bias=True, angles=False)),
@@ -110,8 +118,21 @@ CASES = (
         for name, shape in SHAPES.items()
     ),
     *(
-        Case(f"attention_{name}_ampere", *program(shape, bulk=False), in_place=False, needs=8, most_spilled=32)
+        Case(
+            f"attention_{name}_ampere",
+            *program(shape, bulk=False, wgmma=False),
+            in_place=False,
+            needs=(8,),
+            most_spilled=32,
+        )
         for name, shape in SHAPES.items()
         if shape.D <= MOST_VALUES
+    ),
+    Case(
+        "attention_llama_3_8b_blackwell",
+        *program(SHAPES["llama_3_8b"], wgmma=False),
+        in_place=False,
+        needs=BLACKWELL,
+        most_spilled=128,
     ),
 )

@@ -2,11 +2,28 @@
 
 import pytest
 
+from tests.aot.cases import BLACKWELL, Case
 from tests.aot.target import TARGETS, Target
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--target", required=True, choices=sorted(TARGETS))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """For Blackwell only the kernels that it can have: what it lacks of Hopper is refused in words of all kinds."""
+    major = TARGETS[config.getoption("--target")].major
+    kept = [item for item in items if _is_for(item, major)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
+
+
+def _is_for(item: pytest.Item, major: int) -> bool:
+    assert isinstance(item, pytest.Function)
+    case = item.callspec.params.get("case") if hasattr(item, "callspec") else None
+    if major in BLACKWELL:
+        return isinstance(case, Case) and (case.needs is None or major in case.needs)
+    return not (isinstance(case, Case) and case.needs == BLACKWELL)
 
 
 @pytest.fixture(scope="session")

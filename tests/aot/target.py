@@ -71,7 +71,21 @@ A100 = Target(
     "  memory_bandwidth: 2039000000000  l2_cache_size: 41943040  clock_rate_ghz: 1.41"
     "  device_memory_size: 84986691584",
 )
-TARGETS = {"h200": H200, "a100": A100}
+B200 = Target(
+    _Device("NVIDIA B200", 148, "gpu", compute_capability="10.0"),
+    "major: 10 minor: 0 feature_extension: ACCELERATED_FEATURES",
+    "shared_memory_per_core: 233472  shared_memory_per_block_optin: 232448  fpus_per_core: 128"
+    "  memory_bandwidth: 8000000000000  l2_cache_size: 132644864  clock_rate_ghz: 1.965"
+    "  device_memory_size: 191000000000",
+)
+RTX_5090 = Target(
+    _Device("NVIDIA GeForce RTX 5090", 170, "gpu", compute_capability="12.0"),
+    "major: 12 minor: 0 feature_extension: ACCELERATED_FEATURES",
+    "shared_memory_per_core: 102400  shared_memory_per_block_optin: 101376  fpus_per_core: 128"
+    "  memory_bandwidth: 1792000000000  l2_cache_size: 100663296  clock_rate_ghz: 2.41"
+    "  device_memory_size: 34100000000",
+)
+TARGETS = {"h200": H200, "a100": A100, "b200": B200, "rtx5090": RTX_5090}
 
 
 WARPGROUP = 128

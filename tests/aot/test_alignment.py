@@ -65,7 +65,9 @@ def test_an_offset_is_seen(target: Target) -> None:
 
     def attend(q: jax.Array, cache: jax.Array, words: jax.Array, *rows: jax.Array) -> jax.Array:
         tables = words[5:].reshape(R, 128)
-        return ragged_paged_attention(q, cache, rows[-1], tables, *rows, scale=1.0, bulk=target is H200)
+        return ragged_paged_attention(
+            q, cache, rows[-1], tables, *rows, scale=1.0, bulk=target is H200, wgmma=target is H200
+        )
 
     compiled = compile_for(target, attend, (q, cache, words, starts, lens, scalar, scalar), read=False)
     assert compiled.fused_mosaic

@@ -9,7 +9,7 @@ from tests.aot.target import Target, compile_for
 
 logger = logging.getLogger(__name__)
 
-MAX_SHARED_MEMORY = {8: 101_376, 9: 232_448}
+MAX_SHARED_MEMORY = {8: 101_376, 9: 232_448, 10: 232_448, 12: 101_376}
 """Of a thread block, by compute capability: 8.0 has more than 8.9."""
 MAX_TEMPORARIES = 96 * 2**20
 """Of attention: pieces that are to be combined, at most one for each row and each 512 tokens of the cache."""
@@ -17,7 +17,7 @@ MAX_TEMPORARIES = 96 * 2**20
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_compiles(case: Case, target: Target) -> None:
-    if case.needs not in (None, target.major):
+    if case.needs is not None and target.major not in case.needs:
         with pytest.raises(ValueError, match="Hopper"):
             compile_for(target, case.function, case.args)
         return

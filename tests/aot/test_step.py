@@ -1,5 +1,6 @@
 """The whole step of a Llama-3-8B shape compiles for the GPU, with the cache in place."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -68,6 +69,15 @@ def test_weights_are_read_where_they_lie(target: Target) -> None:
     kinds = "copy|copy-start|slice|dynamic-slice|fusion|fusion-done"
     assert not compile_step(target, REFERENCE_GPU, STEP_DONATES, FEW_LAYERS)[0].copies(down, kinds)
     assert compile_step(target, REFERENCE, STEP_DONATES, FEW_LAYERS)[0].copies(down, kinds)
+
+
+def test_xlas_attention_is_one_loop(target: Target) -> None:
+    """At whose every turn the host waits: not one in another, as a CPU has it."""
+    model = replace(LLAMA3_8B, num_layers=1, vocab_size=1024)
+    step, args = step_program(model, CONFIG, REFERENCE_GPU, CONFIG.scheduler.token_budget)
+    hlo = compile_for(target, step, args, STEP_DONATES, read=False).hlo
+    loops = re.findall(r"^.* while\(.*$", hlo, flags=re.MULTILINE)
+    assert len([loop for loop in loops if f",{model.num_kv_heads},16,{model.head_dim}]" in loop]) == 1
 
 
 def test_a_cache_that_is_not_donated_is_copied(target: Target) -> None:

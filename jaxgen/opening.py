@@ -1,0 +1,85 @@
+"""What happens before a process opens its device: its share of a GPU's memory is set, and the kernels are proven."""
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+from jax._src import xla_bridge  # whether a backend is up has no public name
+
+from jaxgen.config import EngineOptions, KernelChoice, ModelConfig
+from jaxgen.kernel_proof import judge
+from jaxgen.kernels import gpu_sources, made_for
+from jaxgen.memory_plan import DEFAULT_BLOCK_SIZE, scheduler_config
+from jaxgen.nvidia import Gpu
+from jaxgen.verdict import ServedShapes, Verdict
+from jaxgen.wanted import narrow_width
+
+logger = logging.getLogger(__name__)
+
+_FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+"""Environment variables that JAX reads when it opens a GPU: at most one of them may be set."""
+
+
+def is_open() -> bool:
+    """Whether JAX has opened its devices in this process."""
+    return xla_bridge.backends_are_initialized()
+
+
+def share_memory(fraction: float) -> None:
+    """Have JAX take so much of a GPU's memory when it opens one, unless the user has said how much."""
+    if not is_open() and not any(name in os.environ for name in _FRACTIONS):
+        os.environ[_FRACTIONS[0]] = str(fraction)
+
+
+def free_memory(device: jax.Device, *, was_open: bool) -> int | None:
+    """Bytes of an accelerator's memory that JAX has and that nothing in this process uses; None where JAX does not say.
+    ``was_open``: before the engine came, so it has what it was given then; the log says so."""
+    stats = device.memory_stats() if device.platform != "cpu" else None
+    if not stats:
+        return None
+    free: int = stats["bytes_limit"] - stats["bytes_in_use"]
+    if was_open:
+        logger.info(
+            "JAX was in use before the engine, which plans with the %.2f GiB that are free of what JAX took of the %s "
+            "then, whatever gpu_memory_utilization says",
+            free / 2**30,
+            device.device_kind,
+        )
+    return free
+
+
+def served_shapes(
+    model: ModelConfig, options: EngineOptions, token_budget: int, budgets: Sequence[int] | None
+) -> ServedShapes:
+    """What steps will be on a GPU: of ``token_budget`` tokens where the options name no number, or of the smallest and
+    the largest of ``budgets``. Raises ConfigError."""
+    scheduler = scheduler_config(options, model, max(budgets or [token_budget]), is_cpu=False)
+    widths = {scheduler.token_budget} if budgets is None else {min(budgets), max(budgets)}
+    narrow = None if options.single_shape else narrow_width(scheduler)
+    return ServedShapes(
+        model.num_heads,
+        model.num_kv_heads,
+        model.head_dim,
+        model.dtype,
+        model.sliding_window,
+        options.block_size or DEFAULT_BLOCK_SIZE,
+        tuple(sorted(widths | ({narrow} if narrow else set()), reverse=True)),
+        scheduler.max_num_seqs,
+        scheduler.max_model_len,
+    )
+
+
+def judge_kernels(
+    gpu: Gpu, model: ModelConfig, choice: KernelChoice, shapes: ServedShapes, folder: Path | None
+) -> Verdict | None:
+    """Whether the kernels made for the GPU are right there; None where there are none, or where none are wanted.
+    Verdicts are kept in ``folder``."""
+    kernels, _ = made_for(gpu.device, model, shapes.block_size)
+    if kernels is None or choice == "xla":
+        return None
+    if choice == "unproven":
+        logger.warning("the %s kernels are taken without a proof, as --kernels unproven says", kernels.name)
+        return Verdict("right")
+    return judge(shapes, gpu, gpu_sources(), folder, may_run=not is_open(), again=choice == "prove")

@@ -1,0 +1,259 @@
+"""Computes what a step does with the kernels for a GPU, in the shapes that will be served, and compares with the
+definition. Runs in a process of its own (jaxgen.kernel_proof): a kernel may fault or never end.
+"""
+
+import json
+import math
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int32
+
+from jaxgen.attention import attend, plan_attention
+from jaxgen.config import CacheConfig, EngineConfig, LlamaConfig, RopeConfig, SchedulerConfig
+from jaxgen.device import device_info
+from jaxgen.device_info import DeviceInfo
+from jaxgen.kernels import Kernels, made_for, prove_block_copies
+from jaxgen.kv_cache import KVCache
+from jaxgen.row_state import RowState, init_rows
+from jaxgen.step_batch import batch_layout, unpack
+from jaxgen.verdict import ServedShapes, Verdict
+
+LAYERS = 2
+MOST_DECODES = 24
+COMPARED = 128
+"""Tokens of prompts that are compared; all must be finite."""
+CONTEXTS = (1, 2, 63, 64, 65, 511, 512, 513, 1100, 700)
+"""Of decodes, in turns: about the ends of blocks and of what kernels take at once."""
+EARLIER = 600
+"""Tokens of a prompt that earlier steps computed."""
+TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3}
+
+
+def main(result: str) -> None:
+    """The job is the first line of stdin; the verdict goes to the file ``result``. Ends when stdin does."""
+    job = json.loads(sys.stdin.readline())
+    Thread(target=_end_with_parent, daemon=True).start()
+    job["shapes"]["token_budgets"] = tuple(job["shapes"]["token_budgets"])
+    job["device"]["compute_capability"] = tuple(job["device"]["compute_capability"])
+    verdict = prove(ServedShapes(**job["shapes"]), DeviceInfo(**job["device"]))
+    partial = Path(result).with_suffix(".part")
+    partial.write_text(json.dumps({"outcome": verdict.outcome, "reason": verdict.reason}), encoding="utf-8")
+    partial.replace(result)
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+def prove(shapes: ServedShapes, expected: DeviceInfo) -> Verdict:
+    """The verdict on the kernels made for this device, which is ``expected`` to be that one."""
+    try:
+        device = device_info()
+        jax.block_until_ready(jnp.zeros(1) + 1)
+    except Exception as error:
+        return Verdict("unavailable", f"another process could not open the GPU to prove them: {_line(error)}")
+    if not device.computes_as(expected):
+        return Verdict("unavailable", f"another process opened {device.title} to prove them, not {expected.title}")
+    try:
+        check_served(shapes, device)
+    except AssertionError as error:
+        return Verdict("wrong", f"they are wrong on this device: {_line(error)}")
+    except Exception as error:
+        if "RESOURCE_EXHAUSTED" in str(error):
+            return Verdict("unavailable", f"there was no room on the GPU to prove them: {_line(error)}")
+        return Verdict("wrong", f"they failed on this device: {_line(error)}")
+    return Verdict("right")
+
+
+def check_served(shapes: ServedShapes, device: DeviceInfo) -> None:
+    """Raise AssertionError, or what a compiler or device raises, if the kernels made for the device are not right."""
+    model = model_of(shapes)
+    kernels, reason = made_for(device, model, shapes.block_size)
+    assert kernels is not None, reason
+    for budget in shapes.token_budgets:
+        check_step(kernels, model, shapes, budget)
+    prove_block_copies(kernels, model, shapes.block_size)
+
+
+def model_of(shapes: ServedShapes) -> LlamaConfig:
+    """A model with this attention."""
+    return LlamaConfig(
+        vocab_size=32,
+        hidden_size=shapes.heads * shapes.head_dim,
+        intermediate_size=32,
+        num_layers=LAYERS,
+        num_heads=shapes.heads,
+        num_kv_heads=shapes.kv_heads,
+        head_dim=shapes.head_dim,
+        max_position=shapes.max_model_len,
+        dtype=shapes.dtype,  # type: ignore[arg-type]
+        sliding_window=shapes.window,
+        norm_eps=1e-5,
+        rope=RopeConfig(),
+    )
+
+
+@dataclass(frozen=True)
+class Row:
+    """The last ``length`` tokens of a context of ``context`` are computed."""
+
+    length: int
+    context: int
+
+
+def rows_of_step(shapes: ServedShapes, budget: int) -> list[Row]:
+    """Decodes, and prompts that fill what they leave of a step, as far as there are rows for both."""
+    longest, most = shapes.max_model_len, shapes.max_num_seqs
+    decodes = min(MOST_DECODES, max(1, most // 2))
+    rows = [Row(1, min(CONTEXTS[i % len(CONTEXTS)], longest)) for i in range(decodes)]
+    left = budget - decodes
+    while left > 0 and len(rows) < most:
+        length = min(left if len(rows) > decodes else -(-2 * left // 3), longest)
+        rows.append(Row(length, min(length + EARLIER, longest)))
+        left -= length
+    return rows
+
+
+def check_step(kernels: Kernels, model: LlamaConfig, shapes: ServedShapes, budget: int) -> None:
+    """Write and attend as a step of ``budget`` tokens does in each layer, twice; AssertionError if outputs are wrong,
+    or differ."""
+    shapes = replace(shapes, max_num_seqs=min(shapes.max_num_seqs, budget))
+    rows, size = rows_of_step(shapes, budget), shapes.block_size
+    blocks = [math.ceil(row.context / size) for row in rows]
+    widest = math.ceil(shapes.max_model_len / size)
+    num_blocks = max(sum(blocks) + 1, widest)
+    config = EngineConfig(
+        CacheConfig(size, num_blocks),
+        SchedulerConfig(budget, shapes.max_num_seqs, shapes.max_model_len),
+        seed=0,
+        max_logit_bias=1,
+    )
+    generator = np.random.default_rng(0)
+    ids = np.split(generator.permutation(num_blocks)[: sum(blocks)], np.cumsum(blocks)[:-1])
+    k, v = (
+        [_rounded(generator, (LAYERS, row.context, shapes.kv_heads, shapes.head_dim), shapes.dtype) for row in rows]
+        for _ in range(2)
+    )
+    starts = np.cumsum([0] + [row.length for row in rows])
+    q = _rounded(generator, (LAYERS, budget, shapes.heads, shapes.head_dim), shapes.dtype)
+    written = [np.zeros((LAYERS, budget, shapes.kv_heads, shapes.head_dim), q.dtype) for _ in range(2)]
+    for row, start, *both in zip(rows, starts, k, v, strict=False):
+        for target, source in zip(written, both, strict=True):
+            target[:, start : start + row.length] = source[:, -row.length :]
+    tables = np.zeros((shapes.max_num_seqs, widest), np.int32)
+    for row_ids, table in zip(ids, tables, strict=False):
+        table[: len(row_ids)] = row_ids
+    state = init_rows(config, model.vocab_size)
+    state = RowState(jnp.asarray(tables), state.last_tokens, state.params, state.penalties, state.allowed)
+    step = jax.jit(_make_step(model, budget), donate_argnums=0)
+    cache = KVCache(_earlier(rows, ids, k, v, (num_blocks, LAYERS, 2, *k[0].shape[2:3], size, k[0].shape[3])), kernels)
+    words = _words(rows, budget, shapes.max_num_seqs)
+    cache, first = step(cache, state, words, q, *written)
+    _, second = step(cache, state, words, q, *written)
+    got = np.asarray(first)[:, : starts[-1]]
+    assert np.isfinite(got.astype(np.float32)).all(), f"a step of {budget} tokens gives numbers that are not finite"
+    assert np.array_equal(got, np.asarray(second)[:, : starts[-1]]), f"a step of {budget} tokens gives other bits again"
+    _compare(got, rows, q, k, v, shapes)
+
+
+def _make_step(model: LlamaConfig, budget: int) -> Any:
+    def step(
+        cache: KVCache,
+        state: RowState,
+        words: Int32[Array, "W"],
+        q: Float[Array, "L T H D"],
+        k: Float[Array, "L T K D"],
+        v: Float[Array, "L T K D"],
+    ) -> tuple[KVCache, Float[Array, "L T H D"]]:
+        batch, _ = unpack(words, state, budget, cache.block_size, cache.num_slots)
+        batch = plan_attention(model, cache, batch)
+        outputs = []
+        for layer in range(LAYERS):
+            out, cache = attend(model, q[layer], k[layer], v[layer], cache, jnp.int32(layer), batch)
+            outputs.append(out)
+        return cache, jnp.stack(outputs)
+
+    return step
+
+
+def _words(rows: list[Row], budget: int, max_num_seqs: int) -> np.ndarray:
+    """The packed plan of these rows; what of it attention does not read is as in an empty one."""
+    layout = batch_layout(budget, max_num_seqs)
+    words = np.zeros(layout.size, np.int32)
+    views, lengths = layout.views(words), [row.length for row in rows]
+    words[:4] = sum(lengths), len(rows), lengths.count(1), 0
+    views["query_starts"][:] = np.pad(np.cumsum([0, *lengths]), (0, max_num_seqs - len(rows)), mode="edge")
+    views["context_lens"][: len(rows)] = [row.context for row in rows]
+    views["rows"][:] = max_num_seqs
+    views["rows"][: len(rows)] = range(len(rows))
+    views["new_blocks"][:] = -1
+    views["prompt_targets"][:] = -1
+    return words
+
+
+def _earlier(
+    rows: list[Row], ids: list[np.ndarray], k: list[np.ndarray], v: list[np.ndarray], shape: tuple[int, ...]
+) -> Float[Array, "N L 2 K B D"]:
+    """The cache before the step: NaN in blocks of nobody, zeros where nothing has been written yet."""
+    size = shape[4]
+    cache = np.full(shape, np.nan, k[0].dtype)
+    for row, row_ids, keys, values in zip(rows, ids, k, v, strict=True):
+        cache[row_ids] = 0
+        token = np.arange(row.context - row.length)
+        for which, source in enumerate((keys, values)):
+            cache[row_ids[token // size], :, which, :, token % size] = source[:, token].swapaxes(0, 1)
+    return jnp.asarray(cache)
+
+
+def _compare(
+    got: np.ndarray, rows: list[Row], q: np.ndarray, k: list[np.ndarray], v: list[np.ndarray], shapes: ServedShapes
+) -> None:
+    """All decodes and some tokens of prompts, with attention from its definition in float64."""
+    start, prompts = 0, max(1, sum(row.length > 1 for row in rows))
+    for row, keys, values in zip(rows, k, v, strict=True):
+        offsets = np.unique(np.linspace(0, row.length - 1, max(2, COMPARED // prompts)).astype(int)).tolist()
+        for layer in range(LAYERS):
+            wide = keys[layer].astype(np.float64).transpose(1, 2, 0), values[layer].astype(np.float64).swapaxes(0, 1)
+            for offset in offsets:
+                position = row.context - row.length + offset
+                want = _attention(q[layer, start + offset], *wide, position, shapes.window)
+                error = np.abs(got[layer, start + offset].astype(np.float64) - want).max()
+                assert error <= TOLERANCE[shapes.dtype], (
+                    f"attention of token {position} in a row of {row.length} is wrong by {error:.3g} in {shapes.dtype}"
+                )
+        start += row.length
+
+
+def _attention(
+    query: Float[np.ndarray, "H D"],
+    keys: Float[np.ndarray, "K D S"],
+    values: Float[np.ndarray, "K S D"],
+    position: int,
+    window: int | None,
+) -> Float[np.ndarray, "H D"]:
+    """Of one token, float64."""
+    seen = slice(0 if window is None else max(0, position - window + 1), position + 1)
+    heads, size = query.shape
+    grouped = query.astype(np.float64).reshape(len(keys), -1, size) * size**-0.5
+    scores = grouped @ keys[:, :, seen]
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    out = (weights / weights.sum(axis=-1, keepdims=True)) @ values[:, seen]
+    return out.reshape(heads, size)
+
+
+def _rounded(generator: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    return generator.standard_normal(shape, np.float32).astype(jnp.dtype(dtype))
+
+
+def _line(error: BaseException) -> str:
+    said = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {said[0] if said else ''}"[:300]

@@ -1,0 +1,41 @@
+"""What is proven of kernels for GPUs, and how a proof may end. Host only, no jax."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Outcome = Literal["right", "wrong", "crashed", "timed out", "killed", "unavailable"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServedShapes:
+    """All that shapes the kernels' work: a model's attention in one layer, and the engine's bounds of a step.
+
+    ``token_budgets``: of each program that will run.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    dtype: str
+    window: int | None
+    block_size: int
+    token_budgets: tuple[int, ...]
+    max_num_seqs: int
+    max_model_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a proof ended, and in words for the log what that means where it is not ``right``."""
+
+    outcome: Outcome
+    reason: str = ""
+
+    @property
+    def is_right(self) -> bool:
+        return self.outcome == "right"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the same kernels would end so again: it may be kept."""
+        return self.outcome not in ("killed", "unavailable")

@@ -1,0 +1,111 @@
+"""The proof of kernels for GPUs finds what is wrong with them. The twins stand in for them: no GPU is here."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+from jaxgen import prove_kernels
+from jaxgen.device_info import DeviceInfo
+from jaxgen.kernels import REFERENCE_GPU, Kernels
+from jaxgen.prove_kernels import prove, rows_of_step
+from jaxgen.verdict import ServedShapes
+from pallas_kernels.copy_blocks import scatter_blocks_ref
+from pallas_kernels.write_kv import write_kv_ref
+
+SHAPES = ServedShapes(
+    heads=4,
+    kv_heads=2,
+    head_dim=16,
+    dtype="bfloat16",
+    window=None,
+    block_size=16,
+    token_budgets=(80,),
+    max_num_seqs=12,
+    max_model_len=1200,
+)
+HOPPER = DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0))
+attention_ref = REFERENCE_GPU.ragged_paged_attention
+"""Folds as many tokens at a time as a context here has: the fewer, the longer it takes to compile."""
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Lets the kernels for the device be those given."""
+
+    def set_kernels(kernels: Kernels) -> None:
+        monkeypatch.setattr(prove_kernels, "device_info", lambda: HOPPER)
+        monkeypatch.setattr(prove_kernels, "made_for", lambda *_: (kernels, ""))
+
+    return set_kernels
+
+
+def changed(**kernels: Any) -> Kernels:
+    return replace(REFERENCE_GPU, **kernels)
+
+
+def test_right_ones(made: Any) -> None:
+    made(REFERENCE_GPU)
+    assert prove(replace(SHAPES, window=40, token_budgets=(80, 12)), HOPPER).is_right
+
+
+def test_a_step_is_full_of_decodes_and_prompts() -> None:
+    for budget, most, longest in ((256, 256, 8192), (2048, 256, 131_072), (16, 1, 64), (64, 64, 40), (1, 1, 1)):
+        shapes = replace(SHAPES, max_num_seqs=most, max_model_len=longest)
+        rows = rows_of_step(shapes, budget)
+        assert len(rows) <= most
+        assert all(1 <= row.length <= row.context <= longest for row in rows)
+        tokens = sum(row.length for row in rows)
+        assert tokens == budget or (tokens < budget and len(rows) == most)
+        if most > 1 and budget > 2:
+            assert {row.length > 1 for row in rows} == {False, True}
+
+
+def off_in_one_token(q: Any, *args: Any, **options: Any) -> Any:
+    out = attention_ref(q, *args, **options)
+    return out.at[len(q) // 2, 0, 0].add(0.1)
+
+
+def unfinished(q: Any, *args: Any, **options: Any) -> Any:
+    return attention_ref(q, *args, **options).at[3].set(jnp.nan)
+
+
+def in_the_wrong_slot(cache: Any, layer: Any, k: Any, v: Any, slots: Any) -> Any:
+    return write_kv_ref(cache, layer, k, v, slots.at[-1].add(1))
+
+
+def one_block_too_few(cache: Any, ids: Any, staging: Any, count: Any) -> Any:
+    return scatter_blocks_ref(cache, ids, staging, count - 1)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "says"),
+    [
+        (changed(ragged_paged_attention=off_in_one_token), "is wrong by 0."),
+        (changed(ragged_paged_attention=unfinished), "not finite"),
+        (changed(write_kv=in_the_wrong_slot), "wrong"),
+        (changed(scatter_blocks=one_block_too_few), "scattered blocks are wrong"),
+    ],
+)
+def test_wrong_ones(made: Any, kernels: Kernels, says: str) -> None:
+    made(kernels)
+    verdict = prove(SHAPES, HOPPER)
+    assert verdict.outcome == "wrong"
+    assert says in verdict.reason
+
+
+def test_what_raises(made: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("INVALID_ARGUMENT: Input buffer 4 is not 256-byte aligned")
+
+    made(changed(write_kv=refuse))
+    verdict = prove(SHAPES, HOPPER)
+    assert (verdict.outcome, verdict.is_final) == ("wrong", True)
+    assert "not 256-byte aligned" in verdict.reason
+
+
+def test_another_device_is_no_verdict(made: Any) -> None:
+    made(REFERENCE_GPU)
+    verdict = prove(SHAPES, replace(HOPPER, num_cores=114))
+    assert (verdict.outcome, verdict.is_final) == ("unavailable", False)
