@@ -152,7 +152,7 @@ def test_what_cannot_be_done_is_refused(
 @pytest.fixture
 def _device(monkeypatch: pytest.MonkeyPatch) -> None:
     """A header without a process that finds it out, and rows that nothing runs."""
-    header = {"platform": "gpu", "device": "Some GPU", "target": {}, "nvidia_smi": None}
+    header: dict[str, Any] = {"platform": "gpu", "device": "Some GPU", "target": {}, "nvidia_smi": None}
     monkeypatch.setattr("scripts.device_check.cli.Workers.header", lambda _: header)
     monkeypatch.setattr("scripts.device_check.cli.Supervisor.run", lambda _: None)
 

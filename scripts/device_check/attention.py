@@ -30,11 +30,11 @@ def measure(bench: Bench, load: AttentionLoad) -> Measurement:
     kernels = kernels_for(bench)
     plan, plan_seconds = _planned(kernels, q, cache, rest, bench.sizes.repeats)
     calls = bench.sizes.chained
-    queries = [jnp.roll(q, i, axis=0) for i in range(calls)]  # so that no two calls are one to XLA
-    chain = jax.jit(partial(_chain, _attend(kernels, load)))
-    error = distance(chain(queries[:1], cache, rest, plan)[0], dense(load, q, cache, *rest))
-    single = seconds_of(lambda: chain(queries[:1], cache, rest, plan), bench.sizes.repeats)
-    seconds = [one / calls for one in seconds_of(lambda: chain(queries, cache, rest, plan), bench.sizes.repeats)]
+    attend = partial(kernels.ragged_paged_attention, scale=load.model.head_dim**-0.5)
+    one, many = (partial(jax.jit(partial(_chain, attend, n)), q, cache, rest, plan) for n in (1, calls))
+    error = distance(one(), dense(load, q, cache, *rest))
+    single = seconds_of(one, bench.sizes.repeats)
+    seconds = [total / calls for total in seconds_of(many, bench.sizes.repeats)]
     moved, flops = load.cost()
     detail = {
         "kernels": kernels.name,
@@ -50,15 +50,16 @@ def measure(bench: Bench, load: AttentionLoad) -> Measurement:
     return Measurement(seconds=median(seconds), bytes=moved, flops=flops, detail=detail, failure=failure)
 
 
-def _attend(kernels: Kernels, load: AttentionLoad) -> Callable[..., jax.Array]:
-    return partial(kernels.ragged_paged_attention, scale=load.model.head_dim**-0.5)
-
-
-def _chain(attend: Callable[..., jax.Array], queries: list[jax.Array], cache: jax.Array, rest: Any, plan: Any) -> Any:
-    """Calls of one program, which a stream runs one after another, in layer after layer."""
+def _chain(
+    attend: Callable[..., jax.Array], calls: int, q: jax.Array, cache: jax.Array, rest: list[jax.Array], plan: Any
+) -> jax.Array:
+    """Each call takes the next layer, and the queries and what the one before it gave; the first only the queries."""
     options = {} if plan is None else {"plan": plan}
-    layers = cache.shape[1]
-    return [attend(q, cache, jnp.int32(i % layers), *rest, **options) for i, q in enumerate(queries)]
+
+    def call(i: jax.Array, out: jax.Array) -> jax.Array:
+        return attend(q + out, cache, i % cache.shape[1], *rest, **options)
+
+    return jax.lax.fori_loop(0, calls, call, jnp.zeros_like(q))
 
 
 def _planned(
