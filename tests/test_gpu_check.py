@@ -34,6 +34,15 @@ def test_floors_are_of_the_ceilings_that_the_file_has(tmp_path: Path) -> None:
     assert report.failures == ["broken: RuntimeError: out"]
 
 
+def test_numbers_that_json_has_not_are_words(tmp_path: Path) -> None:
+    report = Report(tmp_path / "result.json", {"device": "NVIDIA H200", "call": {}}, ROWS, {})
+    report.record(Row(name="copies", state=State.RAN, detail={"largest_error": float("nan"), "all": [float("inf")]}))
+    assert json.loads(report.path.read_text(), parse_constant=pytest.fail)["rows"][0]["detail"] == {
+        "largest_error": "nan",
+        "all": ["inf"],
+    }
+
+
 @pytest.mark.parametrize(("kind", "rate", "fails"), [("NVIDIA H200", 3.8e12, True), ("NVIDIA H200", 4.2e12, False)])
 def test_an_h200_must_copy_fast(kind: str, rate: float, fails: bool) -> None:
     assert (ceilings.copy_failure(kind, rate) is not None) is fails

@@ -101,7 +101,7 @@ class Child:
 def environment(process: str, cache_dir: Path, base: Mapping[str, str]) -> dict[str, str]:
     """That of a worker. JAX keeps XLA's choices of the fastest form of each fusion beside the programs."""
     plan = PROCESSES[process]
-    found = dict(base) | {"XLA_PYTHON_CLIENT_MEM_FRACTION": MEMORY_FRACTION} | dict(plan.environment)
+    found = {"XLA_PYTHON_CLIENT_MEM_FRACTION": MEMORY_FRACTION, **base, **plan.environment}
     if "XLA_FLAGS" in plan.environment:
         found["XLA_FLAGS"] = f"{base.get('XLA_FLAGS', '')} {plan.environment['XLA_FLAGS']}".strip()
     if not plan.compiles_afresh:

@@ -15,7 +15,12 @@ def sampled_clocks() -> Iterator[dict[str, Any]]:
     """Filled at the end: of each of FIELDS the least, the median and the largest of ``samples``, or ``missing``: why
     there are none."""
     found: dict[str, Any] = {}
-    command = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits", f"-lms={_EVERY_MS}"]
+    command = [
+        "nvidia-smi",
+        f"--query-gpu={','.join(FIELDS)}",
+        "--format=csv,noheader,nounits",
+        f"--loop-ms={_EVERY_MS}",
+    ]
     try:
         sampler = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     except OSError as error:

@@ -2,6 +2,7 @@
 cut leaves what it has."""
 
 import json
+import math
 import re
 import time
 from collections.abc import Sequence
@@ -144,7 +145,7 @@ class Report:
             "rows": [asdict(row) | self._floor(row) for row in self.rows.values()],
         }
         temporary = self.path.with_suffix(".part")
-        temporary.write_text(json.dumps(whole, indent=1) + "\n")
+        temporary.write_text(json.dumps(_finite(whole), indent=1, allow_nan=False) + "\n")
         temporary.replace(self.path)
 
     def _floor(self, row: Row) -> dict[str, float | None]:
@@ -168,6 +169,15 @@ def floor_seconds(ceilings: dict[str, float], row: Row) -> float | None:
     if row.bytes is None or row.flops is None or not {COPY_RATE, MATRIX_RATE} <= ceilings.keys():
         return None
     return max(row.bytes / ceilings[COPY_RATE], row.flops / ceilings[MATRIX_RATE])
+
+
+def _finite(value: Any) -> Any:
+    """The same with words for numbers that JSON has not, as the error of a kernel may be."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def free_path(directory: Path, device: str) -> Path:

@@ -213,8 +213,9 @@ def _offload(sizes: Sizes) -> Iterator[PlannedRow]:
 
 def _other_attention(sizes: Sizes) -> Iterator[PlannedRow]:
     for way in ("cudnn", "xla_gathered", "xla_reference"):
+        row = PlannedRow("", "other_attention", f"contiguous:{way}", limit=40.0, compares=True)
         for load in sizes.attention:
-            yield PlannedRow(f"{way}_{load.name}", "other_attention", f"contiguous:{way}", (load,), compares=True)
+            yield replace(row, name=f"{way}_{load.name}", arguments=(load,))
     for load in sizes.attention:
         name, entry = f"torch_sdpa_{load.name}", "torch_attention:sdpa"
         yield PlannedRow(name, "other_attention", entry, (load,), process="torch", compares=True)

@@ -23,7 +23,7 @@ class Workers:
 
     def header(self) -> dict[str, Any]:
         """What the device is. LostError if no worker can say."""
-        return self.named("engine").ask({"header": True}, START_SECONDS)
+        return self.named("smoke").ask({"header": True}, START_SECONDS)
 
     def named(self, process: str, seconds: float = START_SECONDS) -> Child:
         """A worker that is ready. LostError if it is not in time."""
