@@ -10,18 +10,21 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+import jax
 import pytest
 
-from scripts.device_check import child
+from scripts.device_check import child, worker
+from scripts.device_check.bench import UnavailableError
 from scripts.device_check.child import environment
 from scripts.device_check.cli import exit_status
 from scripts.device_check.header import ROOT
 from scripts.device_check.plan import MEMORY_FRACTION, OTHER_REGISTERS, REGISTERS, TOTAL_SECONDS, PlannedRow
-from scripts.device_check.report import Report
+from scripts.device_check.report import Report, State
 from scripts.device_check.rows import rows_of
 from scripts.device_check.sizes import DRY, FULL
 from scripts.device_check.supervisor import Supervisor, Workers
 from server.serve_options import make_parser
+from tests.device_benches import bench
 
 WORKER = """
 import json, os, signal, sys, threading, time
@@ -208,14 +211,14 @@ def test_the_file_is_whole_at_every_moment(run: Run, tmp_path: Path) -> None:
 def test_a_worker_ends_with_its_supervisor(tmp_path: Path) -> None:
     """Which closes the worker's stdin when it ends, however it does."""
     command = [*child.WORKER, "tools", "dry"]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
-        assert worker.stdin is not None
-        worker.stdin.write(b'{"header": false}\n')
-        worker.stdin.flush()
-        assert worker.stdout is not None
-        assert json.loads(worker.stdout.readline()) == {}
-        worker.stdin.close()
-        assert worker.wait(20) == 0
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(b'{"header": false}\n')
+        process.stdin.flush()
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline()) == {}
+        process.stdin.close()
+        assert process.wait(20) == 0
 
 
 def test_the_environment_of_a_process() -> None:
@@ -249,3 +252,33 @@ def test_the_plan() -> None:
     assert "1+2" not in " ".join(rows["decode_attention_256x2k_gqa"].needs)
     assert all(row.limit == 20 for row in rows.values() if row.part == "smoke" and "step" not in row.name)
     assert TOTAL_SECONDS < 9 * 60
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory"), State.RAISED),
+        (jax.errors.JaxRuntimeError("INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS"), State.LOST),
+        (UnavailableError("no such tool"), State.UNAVAILABLE),
+        (ValueError("wrong"), State.RAISED),
+    ],
+)
+def test_only_an_error_that_sticks_loses_the_device(
+    error: Exception, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: str) -> None:
+        raise error
+
+    monkeypatch.setattr(worker, "inject", fail)
+    found = worker.run_row("smoke_write_kv", bench())
+    assert found["state"] == state
+    assert str(error) in found["why"]
+
+
+def test_a_device_on_which_nothing_runs_any_more_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise jax.errors.JaxRuntimeError("INTERNAL: whatever it says")
+
+    monkeypatch.setattr(worker, "inject", fail)
+    monkeypatch.setattr(jax, "device_put", fail)
+    assert worker.run_row("smoke_write_kv", bench())["state"] == State.LOST

@@ -46,8 +46,8 @@ class PlannedRow:
     """A row. ``entry`` is a module of this package and a function, called as function(bench, *arguments).
 
     ``configuration`` is what is marked bad if the process is lost in this row, and ``needs`` are the configurations
-    without which the row is not run: of kernels that are ``configured`` by registers the other pair is taken where the
-    first is bad and the other has been seen to run. ``instead_of``: only if that row was lost.
+    without which the row is not run: where one is bad with the first pair of registers, and has been seen to run with
+    the other, it runs with the other. ``instead_of``: only if that row was lost.
     """
 
     name: str
