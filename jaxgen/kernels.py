@@ -162,6 +162,11 @@ _BY_MAJOR: dict[int, Callable[[int], Kernels]] = {8: ampere, 9: hopper, 10: blac
 """By the major number of the compute capability."""
 
 
+def maker_of(device: DeviceInfo) -> Callable[[int], Kernels] | None:
+    """What makes the Pallas kernels for a GPU, whatever the model, on grids of so many thread blocks; None: nothing."""
+    return None if device.compute_capability is None else _BY_MAJOR.get(device.compute_capability[0])
+
+
 def choose(
     device: DeviceInfo, model: ModelConfig, block_size: int, directory: Path, verdict: Verdict | None = None
 ) -> Kernels:
@@ -210,8 +215,7 @@ def _choose_gpu(device: DeviceInfo, model: ModelConfig, block_size: int, verdict
 
 def made_for(device: DeviceInfo, model: ModelConfig, block_size: int) -> tuple[Kernels | None, str]:
     """The Pallas kernels for a GPU and a model, right there or not; None with the reason where there are none."""
-    major = (device.compute_capability or (0, 0))[0]
-    make = _BY_MAJOR.get(major)
+    make = maker_of(device)
     if make is None:
         return None, f"there are no others for {device.kind} yet"
     from pallas_kernels.gpu.ragged_paged_attention import supports

@@ -1,9 +1,7 @@
-"""scripts/gpu_check.py in a dry run on the CPU, and the arithmetic of its report."""
+"""scripts/gpu_check.py: the arithmetic of its rows and of its report."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,157 +10,59 @@ import jax.numpy as jnp
 import pytest
 
 from jaxgen.models import abstract_params
-from scripts.device_check import ceilings, step_times
-from scripts.device_check.cli import CUT_SHORT, FAILED, exit_status, main
-from scripts.device_check.parity import run as run_parity
-from scripts.device_check.part import Part, Shared
-from scripts.device_check.repeatability import run as run_repeatability
-from scripts.device_check.report import COPY_RATE, MATRIX_RATE, Measurement, Report
+from scripts.device_check import ceilings, clocks, parity, repeatability, step_times, tools
+from scripts.device_check.bench import UnavailableError
+from scripts.device_check.plan import PlannedRow
+from scripts.device_check.report import COPY_RATE, MATRIX_RATE, Report, Row, State
+from scripts.device_check.rows import served_rows
 from scripts.device_check.sizes import DRY, FULL, StepLoad
 from scripts.device_check.target import describe
+from tests.device_benches import bench
 
 ROOT = Path(__file__).parent.parent
 MAX_CHECKOUT_BYTES = 40 * 2**20
-ABSENT = (
-    *("starlette", "uvicorn", "beartype", "pydantic", "pydantic_core", "configargparse", "psutil", "httpx2", "openai"),
-    *("hypothesis", "importlinter", "mypy", "pytest", "platformdirs", "matplotlib", "torch", "server"),
-)
-SITE = """
-import sys
-
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if any(name == one or name.startswith(one + ".") for one in {absent}):
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-
-sys.meta_path.insert(0, Absent())
-"""
+ROWS = [PlannedRow(name, "part", "") for name in ("copies", "multiplies", "broken")]
 
 
-def run_script(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The script, and all processes it starts, where the server's and the tests' packages are not installed."""
-    (site / "sitecustomize.py").write_text(SITE.format(absent=ABSENT))
-    environment = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"}  # compiles sooner
-    return subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "gpu_check.py"), *arguments],
-        env=os.environ | environment | {"PYTHONPATH": str(site)},
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
+def test_floors_are_of_the_ceilings_that_the_file_has(tmp_path: Path) -> None:
+    report = Report(tmp_path / "result.json", {"device": "NVIDIA H200", "call": {}}, ROWS, {})
+    report.record(Row(name="copies", state=State.RAN, seconds=4.0, bytes=200, flops=1000))
+    report.record(Row(name="multiplies", state=State.RAN, seconds=4.0, bytes=200, flops=3000), {COPY_RATE: 50.0})
+    report.record(Row(name="broken", state=State.RAISED, why="RuntimeError: out"), {COPY_RATE: 100.0, MATRIX_RATE: 1e3})
+    rows = json.loads(report.path.read_text())["rows"]
+    assert [(row["floor_seconds"], row["fraction"]) for row in rows] == [(2.0, 0.5), (3.0, 0.75), (None, None)]
+    assert report.failures == ["broken: RuntimeError: out"]
 
 
-def test_dry_run_of_all_parts_without_the_servers_packages(tmp_path: Path) -> None:
-    done = run_script(tmp_path, "--out", str(tmp_path / "out"), "--dry-run", "--commit", "c0ffee")
-    assert done.returncode == 0, done.stdout + done.stderr
-    (path,) = (tmp_path / "out").iterdir()
-    result = json.loads(path.read_text())
-    assert path.name.startswith("cpu-20")
-    assert (result["device"], result["commit"], result["dry_run"], result["failures"]) == ("cpu", "c0ffee", True, [])
-    assert result["versions"]["jax"] == jax.__version__
-    assert "gpu_target_config" in result["target"]["missing"]
-    assert {COPY_RATE, MATRIX_RATE, "host_to_device_pinned_bytes_per_second"} <= result["ceilings"].keys()
-    rows = {row["name"]: row for row in result["rows"]}
-    not_run = {name: row["error"] for name, row in rows.items() if not row["ran"]}
-    assert not_run.keys() == {
-        *("cudnn_decode_attention_tiny", "torch_sdpa_decode_attention_tiny", "serving_tiny_transformers"),
-        *("launches_tiny_16", "launches_tiny_16_without_command_buffers"),
+def test_numbers_that_json_has_not_are_words(tmp_path: Path) -> None:
+    report = Report(tmp_path / "result.json", {"device": "NVIDIA H200", "call": {}}, ROWS, {})
+    report.record(Row(name="copies", state=State.RAN, detail={"largest_error": float("nan"), "all": [float("inf")]}))
+    assert json.loads(report.path.read_text(), parse_constant=pytest.fail)["rows"][0]["detail"] == {
+        "largest_error": "nan",
+        "all": ["inf"],
     }
-    assert all(error.startswith("unavailable: ") for error in not_run.values())
-    attention = rows["decode_attention_tiny"]
-    assert attention["bytes"] == 2 * (75 * 2 + 2 * 4) * 16 * 2
-    assert attention["flops"] == 4 * 4 * 16 * 75
-    assert attention["detail"] == attention["detail"] | {"kernels": "XLA", "largest_error": 0.0}
-    step = rows["step_tiny_16"]
-    assert step["floor_seconds"] == pytest.approx(
-        max(step["bytes"] / result["ceilings"][COPY_RATE], step["flops"] / result["ceilings"][MATRIX_RATE])
-    )
-    assert step["fraction"] == pytest.approx(step["floor_seconds"] / step["seconds"])
-    assert rows["parity_logits_llama"]["detail"]["relative_error"] < 1e-4
-    assert rows["repeatability_among_strangers"]["detail"]["equal"] is True
-    knee = rows["step_tiny_knee"]
-    assert knee["seconds"] == rows[f"step_tiny_{knee['detail']['token_budget']}"]["seconds"]
-    assert rows["step_tiny_opt_16"]["fraction"] > 0
-    assert rows["check_bits"]["detail"]["equal"] is True
-    host = rows["host_step_tiny_16_full"]["detail"]
-    assert 0 < host["schedule_seconds"] < host["host_seconds"]
 
 
-@pytest.mark.parametrize(("arguments", "says"), [(["--parts", "ceilings,kernel"], "'kernel'"), ([], "--dry-run")])
-def test_what_cannot_be_done_is_refused(
-    arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        main(["--out", str(tmp_path / "out"), *arguments])
-    assert exit_.value.code == 2
-    assert says in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-def written(report: Report) -> Any:
-    return json.loads(report.path.read_text())
-
-
-def test_every_row_is_written_and_an_error_ends_only_its_row(tmp_path: Path) -> None:
-    report = Report(tmp_path, "NVIDIA H200", {})
-    assert report.path.name.startswith("nvidia-h200-20")
-    part = Part(report, 100.0)
-
-    def broken() -> Measurement:
-        raise RuntimeError("out of memory")
-
-    assert part.measure("broken", broken) is None
-    assert [(row["name"], row["ran"]) for row in written(report)["rows"]] == [("broken", False)]
-    assert "RuntimeError: out of memory" in written(report)["rows"][0]["error"]
-    report.ceilings |= {COPY_RATE: 100.0, MATRIX_RATE: 1000.0}
-    part.measure("copies", lambda: Measurement(seconds=4.0, bytes=200, flops=1000))
-    part.measure("multiplies", lambda: Measurement(seconds=4.0, bytes=200, flops=3000))
-    rows = written(report)["rows"][1:]
-    assert [(row["floor_seconds"], row["fraction"]) for row in rows] == [(2.0, 0.5), (3.0, 0.75)]
-    assert exit_status(report) == FAILED
-    assert Report(tmp_path, "NVIDIA H200", {}).path != report.path
-
-
-def test_rows_over_the_budget_are_cut(tmp_path: Path) -> None:
-    report = Report(tmp_path, "cpu", {})
-    Part(report, -1.0).measure("late", lambda: Measurement(seconds=1.0))
-    (row,) = written(report)["rows"]
-    assert (row["ran"], row["seconds"], row["error"][:5]) == (False, None, "cut: ")
-    assert exit_status(report) == CUT_SHORT
-
-
-@pytest.mark.parametrize(
-    ("kind", "rate", "failures"),
-    [("NVIDIA H200", 3.8e12, 1), ("NVIDIA H200", None, 1), ("NVIDIA H200", 4.2e12, 0), ("NVIDIA A100", 1.5e12, 0)],
-)
-def test_an_h200_must_copy_fast(kind: str, rate: float | None, failures: int, tmp_path: Path) -> None:
-    report = Report(tmp_path, kind, {})
-    if rate is not None:
-        report.add_ceiling(COPY_RATE, rate)
-    ceilings.check_copy_rate(Part(report, 1.0), kind)
-    assert len(written(report)["failures"]) == failures
-    assert exit_status(report) == (FAILED if failures else 0)
+@pytest.mark.parametrize(("kind", "rate", "fails"), [("NVIDIA H200", 3.8e12, True), ("NVIDIA H200", 4.2e12, False)])
+def test_an_h200_must_copy_fast(kind: str, rate: float, fails: bool) -> None:
+    assert (ceilings.copy_failure(kind, rate) is not None) is fails
+    assert ceilings.copy_failure("NVIDIA A100", 1.5e12) is None
 
 
 @pytest.mark.parametrize(
     ("function", "says"),
     [(jax.jit(lambda x: x + 1, donate_argnums=0), "shares memory"), (jax.jit(lambda x: x[:1]), "writes 64 bytes")],
 )
-def test_what_does_not_copy_is_no_ceiling(function: jax.stages.Wrapped, says: str, tmp_path: Path) -> None:
-    part = Part(Report(tmp_path, "cpu", {}), 1.0)
+def test_what_does_not_copy_is_no_ceiling(function: jax.stages.Wrapped, says: str) -> None:
     with pytest.raises(RuntimeError, match=says):
-        ceilings.measure_copy(part, DRY, jnp.zeros((8, 16)), function)
-    assert part.report.ceilings == {}
+        ceilings.measure_copy(DRY, jnp.zeros((8, 16)), function)
 
 
-def test_a_wrong_token_or_logit_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scripts.device_check.parity.greedy_tokens", lambda *_: ([[0]] * 3, None))
-    monkeypatch.setattr("scripts.device_check.parity.golden_answers", lambda _: golden_like(3))
-    monkeypatch.setattr("scripts.device_check.parity.relative_logit_error", lambda *_: float("nan"))
-    report = Report(tmp_path, "cpu", {})
-    run_parity(Part(report, 100.0), DRY, Shared())
-    assert [failure.partition(":")[0] for failure in report.failures] == ["parity_greedy_llama", "parity_logits_llama"]
+def test_a_wrong_token_or_logit_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parity, "greedy_tokens", lambda *_: ([[0]] * 3, None))
+    monkeypatch.setattr(parity, "golden_answers", lambda _: golden_like(3))
+    monkeypatch.setattr(parity, "relative_logit_error", lambda *_: float("nan"))
+    assert [check(bench(), "llama").failure is None for check in (parity.greedy, parity.logits)] == [False, False]
 
 
 def golden_like(count: int) -> list[Any]:
@@ -172,34 +72,31 @@ def golden_like(count: int) -> list[Any]:
     return [Answer() for _ in range(count)]
 
 
-def test_only_a_run_that_differs_from_itself_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_run_that_differs_from_itself_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter(range(100))
 
     class Unsteady:
         def __init__(self, *_: object):
             self.requests: list[Any] = []
-            self.compiled = None
 
-        def compile(self) -> None:
-            pass
-
-        def answers(self, requests: object, compiled: object = None) -> dict[str, list[tuple[int, int]]]:
+        def answers(self, requests: object) -> dict[str, list[tuple[int, int]]]:
             return {"r0": [(7, next(answers))]}
 
-    monkeypatch.setattr("scripts.device_check.repeatability.Subject", Unsteady)
-    monkeypatch.setattr("scripts.device_check.repeatability.compile_step", lambda *_: None)
-    report = Report(tmp_path, "cpu", {})
-    run_repeatability(Part(report, 100.0), DRY, Shared())
-    assert [failure.partition(":")[0] for failure in report.failures] == ["repeatability_run_to_run"]
-    unequal = {row.name: row.detail for row in report.rows if row.detail.get("equal") is False}
-    assert unequal.keys() >= {"repeatability_run_to_run", "repeatability_reversed", "repeatability_compiled_again"}
-    assert {(detail["other_tokens"], detail["other_logprob_bits"]) for detail in unequal.values()} == {(0, 1)}
+    monkeypatch.setattr(repeatability, "Subject", Unsteady)
+    monkeypatch.setattr(repeatability, "_known", repeatability._known.__wrapped__)
+    reference = repeatability.reference(bench()).detail
+    found = {name: repeatability.compare(bench(), name) for name in ("run_to_run", "reversed")}
+    assert [one.failure is None for one in found.values()] == [False, True]
+    assert {(one.detail["other_tokens"], one.detail["other_logprob_bits"]) for one in found.values()} == {(0, 1)}
+    results = {"repeatability_reference": {"state": "ran", "detail": reference}}
+    again = repeatability.compiled_again(bench(results=results))
+    assert (again.detail["equal"], again.failure) == (False, None)
 
 
 def test_step_cost_of_llama() -> None:
     """Worked out by hand for the tiny shape: 4 decodes at 96 tokens and a prompt of 12."""
     load = DRY.steps
-    config = step_times.step_config(load, 16)
+    config = step_times.step_config(load, 16, 5)
     plan = step_times.full_plan(load, config)
     assert [(chunk.start, chunk.length) for chunk in plan.chunks] == [(95, 1)] * 4 + [(0, 12)]
     assert len({id_ for chunk in plan.chunks for id_ in chunk.sequence.block_table}) == config.cache.num_blocks
@@ -217,7 +114,7 @@ def test_step_cost_of_opt() -> None:
     """Worked out by hand: 4 decodes at 64 tokens and a prompt of 12; biases, a head that is the embedding, and of the
     table of positions only 16 rows."""
     load = DRY.opt_steps
-    config = step_times.step_config(load, 16)
+    config = step_times.step_config(load, 16, 5)
     plan = step_times.full_plan(load, config)
     moved, flops = step_times.step_cost(load.model, config, plan)
     matrices = 3 * 64 * 64 + 64 * 64 + 2 * 64 * 256
@@ -242,7 +139,7 @@ def test_step_cost_of_the_real_shapes(
 ) -> None:
     """A step of 256 tokens, from the published numbers of parameters and the sizes of the matrices."""
     load: StepLoad = getattr(FULL, name)
-    config = step_times.step_config(load, 256)
+    config = step_times.step_config(load, 256, served_rows(256))
     plan = step_times.full_plan(load, config)
     assert sum(p.size for p in abstract_params(load.model).values()) == parameters
     moved, flops = step_times.step_cost(load.model, config, plan)
@@ -255,12 +152,58 @@ def test_step_cost_of_the_real_shapes(
 def test_the_knee_is_the_budget_with_the_most_power() -> None:
     """Tokens / seconds ** 2 by hand: 64, 113.8, 128, 71; the roofline has 1000 * 2 / (2 * 5) = 200 tokens."""
     times = {64: 1.0, 256: 1.5, 512: 2.0, 1136: 4.0}
-    measured = {n: Measurement(seconds=t, bytes=n, flops=n) for n, t in reversed(times.items())}
-    found = step_times.at_knee(measured, {MATRIX_RATE: 1000.0, COPY_RATE: 5.0})
+    results: dict[str, Any] = {
+        f"step_x_{n}": {"state": "ran", "seconds": t, "bytes": n, "flops": n, "detail": {}} for n, t in times.items()
+    }
+    results["step_x_2048"] = {"state": "lost"}
+    found = step_times.at_knee(bench(results=results, ceilings={MATRIX_RATE: 1000.0, COPY_RATE: 5.0}))
     assert (found.seconds, found.bytes) == (2.0, 512)
     assert found.detail["token_budget"] == 512
     assert found.detail["roofline_token_budget"] == 256
     assert found.detail["tokens_per_second"][256] == pytest.approx(256 / 1.5)
+
+
+def test_the_step_that_a_server_has_is_compiled_once() -> None:
+    load, budget = FULL.steps, FULL.served_budget
+    config = step_times.config_of(FULL, load, budget)
+    assert config == step_times.served_config(FULL)
+    assert config.scheduler.max_num_seqs == 256
+    for sampling in step_times.SAMPLING:
+        plan = step_times.full_plan(load, config, sampling)
+        ids = [block for chunk in plan.chunks for block in chunk.sequence.block_table]
+        assert len(set(ids)) == len(ids)
+        params = [chunk.sequence.params for chunk in plan.chunks]
+        assert (params[0].logprobs is not None, params[1].top_p < 1) == (sampling == "logprobs", sampling == "top_p")
+
+
+NCU = """==PROF== Connected
+"ID","Process ID","Kernel Name","gpu__time_duration.sum","launch__registers_per_thread","unknown"
+"","","","usecond","register/thread",""
+"0","7","attention_of_pieces","512.3","168","1"
+"1","7","attention_combine","9.1","64","1"
+"""
+
+
+def test_what_tools_print() -> None:
+    first, second = tools.kernels_in(NCU)
+    assert first == {
+        "kernel": "attention_of_pieces",
+        "gpu__time_duration.sum": "512.3 usecond",
+        "launch__registers_per_thread": "168 register/thread",
+    }
+    assert second["kernel"] == "attention_combine"
+    assert tools.kernels_in("==ERROR== nothing was profiled") == []
+    assert tools.errors_in("========= ERROR SUMMARY: 3 errors") == 3
+    assert tools.errors_in("========= RACECHECK SUMMARY: 5 hazards displayed (2 errors, 3 warnings)") == 2
+    with pytest.raises(UnavailableError, match="Device not supported"):
+        tools.errors_in("========= Error: Device not supported")
+
+
+def test_clocks_of_lines_of_which_the_last_is_cut() -> None:
+    found = clocks.summary("1980, 3201, 690.1, 60\n1755, 3201, 700.0, 62\n1770, 3201, 699.0, 64\n17")
+    assert found["samples"] == 3
+    assert (found["clocks.sm"], found["power.draw"]) == ([1755, 1770, 1980], [690.1, 699.0, 700.0])
+    assert "missing" in clocks.summary("[N/A], 1, 2, 3\n")
 
 
 def test_the_target_names_what_it_could_not_get() -> None:

@@ -1,45 +1,69 @@
 """scripts/gpu_check.py: other software at the same work; what it cannot do is not jaxgen's failure."""
 
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 
-from scripts.device_check import serving
-from scripts.device_check.cli import exit_status
+from jaxgen.kernels import REFERENCE, Kernels
+from scripts.device_check import attention, serving
+from scripts.device_check.attention import dense, distance, inputs_of, measure
+from scripts.device_check.bench import UnavailableError
 from scripts.device_check.comparison import compared
-from scripts.device_check.contiguous import gathered
-from scripts.device_check.part import Part, UnavailableError
-from scripts.device_check.report import Measurement, Report
+from scripts.device_check.report import Measurement
 from scripts.device_check.serving import _measurement
 from scripts.device_check.shapes import TINY
-from scripts.device_check.sizes import DRY, FULL, AttentionLoad, ServingLoad
+from scripts.device_check.sizes import FULL, AttentionLoad, ServingLoad
 from scripts.device_check.torch_attention import import_torch
+from tests.device_benches import bench
 
 
-def test_what_other_software_raises_is_unavailable(tmp_path: Path) -> None:
+def test_what_other_software_raises_is_unavailable() -> None:
     @compared
     def unsupported() -> Measurement:
         raise RuntimeError("cuDNN does not support this")
 
-    report = Report(tmp_path, "gpu", {})
-    assert Part(report, 100.0).measure("cudnn", unsupported) is None
-    assert report.rows[0].error == "unavailable: RuntimeError: cuDNN does not support this"
-    assert exit_status(report) == 0
+    with pytest.raises(UnavailableError, match="RuntimeError: cuDNN does not support this"):
+        unsupported()
 
 
 @pytest.mark.parametrize("rows", [((1, 70), (1, 33), (1, 64)), ((9, 70), (9, 9))], ids=["decodes", "prompts"])
-def test_gathered_attention_is_that_of_the_blocks(rows: tuple[tuple[int, int], ...]) -> None:
-    found = gathered(DRY, AttentionLoad("load", TINY, rows))
-    assert found.bytes == 2 * 16 * 2 * (sum(context for _, context in rows) * 2 + sum(n for n, _ in rows) * 4)
+def test_dense_attention_is_that_of_the_blocks(rows: tuple[tuple[int, int], ...]) -> None:
+    load = AttentionLoad("load", TINY, rows)
+    q, cache, *rest = inputs_of(load)
+    kernel = jax.jit(partial(REFERENCE.ragged_paged_attention, scale=TINY.head_dim**-0.5))
+    assert distance(kernel(q, cache, jnp.int32(0), *rest), dense(load, q, cache, *rest)) < 2e-2
 
 
-def test_gathered_attention_that_differs_is_no_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = jax.nn.dot_product_attention
-    monkeypatch.setattr(jax.nn, "dot_product_attention", lambda q, k, v, **options: right(q, v, k, **options))
-    with pytest.raises(UnavailableError, match="differs from the reference"):
-        gathered(DRY, AttentionLoad("load", TINY, ((1, 70), (1, 33))))
+def test_attention_that_differs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(q: Any, cache: Any, *args: Any, **options: Any) -> jax.Array:
+        return q * 2
+
+    monkeypatch.setattr(attention, "kernels_for", lambda _: Kernels("wrong", wrong, REFERENCE.write_kv))
+    failure = measure(bench(), AttentionLoad("load", TINY, ((1, 70), (1, 33)))).failure
+    assert failure is not None
+    assert failure.startswith("differs from dense attention")
+
+
+def test_the_plan_is_made_before_and_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[object] = []
+
+    def planned(q: Any, cache: Any, *args: Any, plan: Any, **options: Any) -> jax.Array:
+        given.append(plan)
+        return q + plan.sum()
+
+    def plan_attention(q: Any, cache: Any, starts: Any, lens: Any, *counts: Any) -> jax.Array:
+        return lens + 1
+
+    kernels = Kernels("planned", planned, REFERENCE.write_kv, plan_attention)
+    monkeypatch.setattr(attention, "kernels_for", lambda _: kernels)
+    found = measure(bench(), AttentionLoad("load", TINY, ((1, 70), (1, 33))))
+    assert given
+    assert None not in given
+    assert found.detail["plan_seconds"] > 0
+    assert found.bytes == 2 * 16 * 2 * (103 * 2 + 2 * 4)
 
 
 def test_every_load_can_be_gathered() -> None:

@@ -10,15 +10,23 @@ import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 import pytest
 
+from jaxgen.device_info import DeviceInfo
 from jaxgen.kernels import REFERENCE, Kernels
+from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
+from pallas_kernels.gpu.copy_blocks import gather_blocks, scatter_blocks
+from pallas_kernels.gpu.partial_recompute import partial_recompute
 from pallas_kernels.gpu.ragged_paged_attention import ragged_paged_attention
 from pallas_kernels.gpu.write_kv import write_kv
+from pallas_kernels.partial_recompute import partial_recompute_ref
 from scripts.device_check import kernel_checks
+from scripts.device_check import kernels as device_kernels
 from scripts.device_check.kernel_checks import check_attention, check_bits
+from scripts.device_check.plan import OTHER_REGISTERS
 from scripts.device_check.ragged import Padding, padded, random_rows
 from scripts.device_check.report import Measurement
 from scripts.device_check.sizes import DRY
 from tests.attention_cases import Case, make_inputs
+from tests.device_benches import bench
 
 INTERPRET = plgpu.InterpretGPUParams()
 SMALL = Case(((1, 70), (1, 130), (9, 40)), heads=4, kv_heads=2, head_dim=64, block_size=64, dtype="bfloat16")
@@ -77,38 +85,34 @@ def test_bits_that_depend_on_neighbours_fail() -> None:
     assert check_bits(kernels(REFERENCE.ragged_paged_attention), BITS).detail["equal"] is True
 
 
-@pytest.fixture
-def _interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    launch = {"num_ctas": 2, "interpret": INTERPRET}
-    monkeypatch.setattr("scripts.device_check.kernels.pallas_options", lambda _: launch)
+LAUNCH: dict[str, Any] = {"num_ctas": 2, "interpret": INTERPRET}
+CHECKS: list[tuple[Callable[[Any], Measurement], Callable[..., Any], Callable[..., Any]]] = [
+    (kernel_checks.check_gather_blocks, gather_blocks, gather_blocks_ref),
+    (kernel_checks.check_scatter_blocks, scatter_blocks, scatter_blocks_ref),
+    (kernel_checks.check_partial_recompute, partial_recompute, partial_recompute_ref),
+]
 
 
-@pytest.mark.usefixtures("_interpreted")
-@pytest.mark.parametrize("check", [kernel_checks.check_copy_blocks, kernel_checks.check_partial_recompute])
-def test_copies_and_recomputation_pass(check: Callable[..., Measurement]) -> None:
-    assert check(DRY).failure is None
+@pytest.mark.parametrize(("check", "kernel", "_"), CHECKS)
+def test_copies_and_recomputation_pass(check: Any, kernel: Any, _: Any) -> None:
+    assert check(partial(kernel, **LAUNCH)).failure is None
 
 
 def test_writes_pass() -> None:
-    assert kernel_checks.check_write_kv(partial(write_kv, num_ctas=2, interpret=INTERPRET)).failure is None
+    assert kernel_checks.check_write_kv(partial(write_kv, **LAUNCH)).failure is None
 
 
-@pytest.mark.parametrize("check", [kernel_checks.check_copy_blocks, kernel_checks.check_partial_recompute])
-def test_wrong_copies_and_recomputation_fail(
-    check: Callable[..., Measurement], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def shifted(reference: Callable[..., jax.Array], *_: Any) -> Callable[..., jax.Array]:
-        return lambda cache, *rest: jnp.roll(reference(cache, *rest), 1, axis=-1)
-
-    monkeypatch.setattr(kernel_checks, "pallas_or", shifted)
-    assert check(DRY).failure is not None
+@pytest.mark.parametrize(("check", "_", "reference"), CHECKS)
+def test_wrong_copies_and_recomputation_fail(check: Any, _: Any, reference: Any) -> None:
+    assert check(reference).failure is None
+    assert check(lambda cache, *rest: jnp.roll(reference(cache, *rest), 1, axis=-1)).failure is not None
 
 
 def test_wrong_writes_fail() -> None:
     def swapped(cache: Any, layer: Any, k: Any, v: Any, slots: Any) -> jax.Array:
         return REFERENCE.write_kv(cache, layer, v, k, slots)
 
-    assert kernel_checks.check_write_kv(swapped).failure == "write_kv differ from numpy"
+    assert kernel_checks.check_write_kv(swapped).failure == "write_kv differs from numpy"
 
 
 def test_random_rows_are_ragged_and_fit() -> None:
@@ -124,3 +128,21 @@ def test_random_rows_are_ragged_and_fit() -> None:
     assert {63, 64, 65, 511, 512, 513} <= contexts
     assert any(all(length == 1 for length, _ in rows) for rows in batches)
     assert any(all(length > 1 for length, _ in rows) for rows in batches)
+
+
+def test_other_registers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, dict[str, Any]]] = []
+
+    def hopper(num_ctas: int, **options: Any) -> Kernels:
+        asked.append((num_ctas, options))
+        return kernels(REFERENCE.ragged_paged_attention)
+
+    monkeypatch.setattr(device_kernels, "hopper", hopper)
+    device = DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0))
+    monkeypatch.setattr(device_kernels, "device_info", lambda: device)
+    monkeypatch.setattr(device_kernels, "_kernels_for", device_kernels._kernels_for.__wrapped__)
+    on_device = bench(replace(DRY, pallas=True))
+    assert device_kernels.kernels_for(on_device).name == "under test"
+    other = replace(on_device, registers=OTHER_REGISTERS)
+    assert device_kernels.kernels_for(other, num_ctas=8).name == "Hopper, 24/240 registers"
+    assert asked == [(132, {}), (8, {"registers": (24, 240)})]

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from scripts.device_check.bench import UnavailableError
 from scripts.device_check.launches import summarize
-from scripts.device_check.part import UnavailableError
 
 STREAM, MEMCPY, OPS, HOST = (1, 7), (1, 8), (1, 9), (2, 1)
 

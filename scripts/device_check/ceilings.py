@@ -1,6 +1,7 @@
 """The ceilings of the machine: what copies, matrix products and the link to the host reach by themselves."""
 
-from functools import partial
+import time
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -10,7 +11,8 @@ from jax import lax
 from jax.sharding import SingleDeviceSharding
 from jaxtyping import Array, BFloat16, Shaped, UInt32
 
-from scripts.device_check.part import Part, Shared
+from scripts.device_check.bench import Bench
+from scripts.device_check.clocks import sampled_clocks
 from scripts.device_check.report import COPY_RATE, MATRIX_RATE, Measurement
 from scripts.device_check.sizes import Sizes
 from scripts.device_check.timing import seconds_of
@@ -19,27 +21,18 @@ H200_LEAST_COPY_RATE = 3.9e12
 """Bytes per second. A low ceiling would flatter every fraction that is taken of it."""
 
 
-def run(part: Part, sizes: Sizes, shared: Shared) -> None:
-    """Fills ``report.ceilings``; a device called H200 must reach its copy rate."""
-    device = shared.device
-    x = _words(sizes.copy_bytes)
-    for name, function in (("memcpy", jnp.copy), ("kernel", lambda x: x + 1)):
-        part.measure(f"ceiling_copy_{name}", partial(measure_copy, part, sizes, x, jax.jit(function)))
-    del x
-    check_copy_rate(part, device.device_kind)
-    for dtype in ("float32", "bfloat16"):
-        part.measure(f"ceiling_matrix_bf16_to_{dtype}", partial(_matrix, part, sizes, dtype))
-    for name, pinned in (("pinned", True), ("pageable", False)):
-        link = _pinned_link if pinned else _pageable_link
-        part.measure(f"ceiling_host_to_device_{name}", partial(link, part, sizes, device, True))
-        part.measure(f"ceiling_device_to_host_{name}", partial(link, part, sizes, device, False))
+def copy(bench: Bench, way: str) -> Measurement:
+    """On the device, by XLA's copy or by a kernel; a device called H200 must reach its copy rate."""
+    function = {"memcpy": jnp.copy, "kernel": lambda x: x + 1}[way]
+    found = measure_copy(bench.sizes, _words(bench.sizes.copy_bytes), jax.jit(function))
+    return replace(found, failure=copy_failure(bench.shared.device.device_kind, found.ceilings[COPY_RATE]))
 
 
-def check_copy_rate(part: Part, device_kind: str) -> None:
-    """Fails the run on an H200 whose copy rate is missing or low."""
-    rate = part.report.ceilings.get(COPY_RATE, 0.0)
-    if "H200" in device_kind and rate < H200_LEAST_COPY_RATE:
-        part.report.fail(f"copy rate {rate / 1e12:.2f} TB/s on an H200, must be {H200_LEAST_COPY_RATE / 1e12} or more")
+def copy_failure(device_kind: str, rate: float) -> str | None:
+    """What is wrong with an H200's copy rate, if anything."""
+    if "H200" not in device_kind or rate >= H200_LEAST_COPY_RATE:
+        return None
+    return f"copy rate {rate / 1e12:.2f} TB/s on an H200, must be {H200_LEAST_COPY_RATE / 1e12} or more"
 
 
 def _words(num_bytes: int) -> UInt32[Array, "a b"]:
@@ -55,7 +48,7 @@ def _words(num_bytes: int) -> UInt32[Array, "a b"]:
     return jax.block_until_ready(make())
 
 
-def measure_copy(part: Part, sizes: Sizes, x: Shaped[Array, "a b"], function: jax.stages.Wrapped) -> Measurement:
+def measure_copy(sizes: Sizes, x: Shaped[Array, "a b"], function: jax.stages.Wrapped) -> Measurement:
     """The ceiling that ``function`` of ``x`` reaches; RuntimeError unless it reads and writes all of it."""
     compiled = function.lower(x).compile()
     memory: Any = compiled.memory_analysis()
@@ -65,11 +58,12 @@ def measure_copy(part: Part, sizes: Sizes, x: Shaped[Array, "a b"], function: ja
         raise RuntimeError(f"the copy writes {memory.output_size_in_bytes} bytes, not {x.nbytes}")
     samples = seconds_of(lambda: compiled(x), sizes.copy_repeats, calls=3)
     moved = 2 * x.nbytes
-    part.report.add_ceiling(COPY_RATE, moved / min(samples))
-    return _best(samples, moved=moved)
+    return _best(samples, {COPY_RATE: moved / min(samples)}, moved=moved)
 
 
-def _matrix(part: Part, sizes: Sizes, dtype: str) -> Measurement:
+def matrix(bench: Bench, dtype: str) -> Measurement:
+    """A bfloat16 product, and what clocks and power are while the device does nothing else for a while."""
+    sizes = bench.sizes
     n = sizes.matrix_side
 
     @jax.jit
@@ -83,38 +77,41 @@ def _matrix(part: Part, sizes: Sizes, dtype: str) -> Measurement:
     a, b = (make(key) for key in jax.random.split(jax.random.key(0)))
     samples = seconds_of(lambda: multiply(a, b), sizes.repeats, calls=5)
     flops = 2 * n**3
-    part.report.add_ceiling(MATRIX_RATE, flops / min(samples))
-    return _best(samples, flops=flops)
+    found = _best(samples, {MATRIX_RATE: flops / min(samples)}, flops=flops)
+    with sampled_clocks() as clocks:
+        until = time.monotonic() + sizes.load_seconds
+        while time.monotonic() < until:
+            jax.block_until_ready([multiply(a, b) for _ in range(5)])
+    return replace(found, detail=found.detail | {"under_load": clocks})
 
 
-def _pinned_link(part: Part, sizes: Sizes, device: jax.Device, to_device: bool) -> Measurement:
+def link(bench: Bench, kind: str, way: str) -> Measurement:
+    """A transfer between host and device. ``kind`` of host memory: pinned or pageable."""
+    samples, num_bytes = (_pinned if kind == "pinned" else _pageable)(bench, to_device=way == "host_to_device")
+    return _best(samples, {f"{way}_{kind}_bytes_per_second": num_bytes / min(samples)}, moved=num_bytes)
+
+
+def _pinned(bench: Bench, *, to_device: bool) -> tuple[list[float], int]:
     """device_put between page-locked host memory and device memory."""
-    memories = [SingleDeviceSharding(device, memory_kind=kind) for kind in ("pinned_host", "device")]
+    memories = [SingleDeviceSharding(bench.shared.device, memory_kind=kind) for kind in ("pinned_host", "device")]
     source, target = memories if to_device else reversed(memories)
-    x = jax.block_until_ready(jax.device_put(_words(sizes.link_bytes), source))
-    samples = seconds_of(lambda: jax.device_put(x, target), sizes.repeats)
-    return _linked(part, samples, x.nbytes, "pinned", to_device)
+    x = jax.block_until_ready(jax.device_put(_words(bench.sizes.link_bytes), source))
+    return seconds_of(lambda: jax.device_put(x, target), bench.sizes.repeats), x.nbytes
 
 
-def _pageable_link(part: Part, sizes: Sizes, device: jax.Device, to_device: bool) -> Measurement:
+def _pageable(bench: Bench, *, to_device: bool) -> tuple[list[float], int]:
     """device_put of a numpy array, and numpy's view of a device array (a fresh one each time: arrays keep theirs)."""
-    x = _words(sizes.link_bytes)
+    x, repeats = _words(bench.sizes.link_bytes), bench.sizes.repeats
     if to_device:
         host = np.array(x)
-        samples = seconds_of(lambda: jax.device_put(host, device), sizes.repeats)
-    else:
-        copy = jax.jit(jnp.copy)
-        fresh = [jax.block_until_ready(copy(x)) for _ in range(sizes.repeats + 1)]
-        samples = seconds_of(lambda: np.asarray(fresh.pop()), sizes.repeats)
-    return _linked(part, samples, x.nbytes, "pageable", to_device)
+        return seconds_of(lambda: jax.device_put(host, bench.shared.device), repeats), x.nbytes
+    copied = jax.jit(jnp.copy)
+    fresh = [jax.block_until_ready(copied(x)) for _ in range(repeats + 1)]
+    return seconds_of(lambda: np.asarray(fresh.pop()), repeats), x.nbytes
 
 
-def _linked(part: Part, samples: list[float], num_bytes: int, kind: str, to_device: bool) -> Measurement:
-    way = "host_to_device" if to_device else "device_to_host"
-    part.report.add_ceiling(f"{way}_{kind}_bytes_per_second", num_bytes / min(samples))
-    return _best(samples, moved=num_bytes)
-
-
-def _best(samples: list[float], *, moved: int | None = None, flops: int | None = None) -> Measurement:
+def _best(
+    samples: list[float], ceilings: dict[str, float], *, moved: int | None = None, flops: int | None = None
+) -> Measurement:
     detail = {"median_seconds": sorted(samples)[len(samples) // 2], "samples": len(samples)}
-    return Measurement(seconds=min(samples), bytes=moved, flops=flops, detail=detail)
+    return Measurement(seconds=min(samples), bytes=moved, flops=flops, ceilings=ceilings, detail=detail)

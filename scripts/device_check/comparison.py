@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import wraps
 
-from scripts.device_check.part import UnavailableError
+from scripts.device_check.bench import UnavailableError
 from scripts.device_check.report import Measurement
 
 

@@ -1,73 +1,62 @@
-"""Attention of the same loads by what XLA has: over blocks gathered first, and cuDNN's on contiguous K and V."""
+"""Attention of the same loads by what XLA has: over blocks gathered first, cuDNN's on contiguous K and V, and the
+kernels' twins in plain jnp."""
 
+from collections.abc import Callable
 from functools import partial
 from statistics import median
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxgen.kernels import REFERENCE
-from scripts.device_check.attention import TOLERANCE, inputs_of, program
+from scripts.device_check.attention import TOLERANCE, dense, distance, inputs_of
+from scripts.device_check.bench import Bench, UnavailableError
 from scripts.device_check.comparison import compared
-from scripts.device_check.part import Part, Shared, UnavailableError
 from scripts.device_check.report import Measurement
-from scripts.device_check.sizes import AttentionLoad, Sizes
+from scripts.device_check.sizes import AttentionLoad
 from scripts.device_check.timing import seconds_of
 
-
-def run(part: Part, sizes: Sizes, shared: Shared) -> None:
-    for load in sizes.attention:
-        part.measure(f"cudnn_{load.name}", partial(_cudnn, sizes, load, shared))
-        part.measure(f"xla_gathered_{load.name}", partial(gathered, sizes, load))
+REFERENCE_REPEATS = 2
+"""It is many times as slow."""
 
 
 @compared
-def gathered(sizes: Sizes, load: AttentionLoad) -> Measurement:
-    """Gather every row's blocks, then jax.nn.dot_product_attention; rows have as many queries each."""
-    args = inputs_of(load)
-    length = load.rows[0][0]
-    attend = jax.jit(partial(_over_gathered, length=length))
-    wanted = program(REFERENCE, load)(*args)
-    error = float(jnp.abs(attend(*args[:6]).astype(jnp.float32) - wanted.astype(jnp.float32)).max())
+def xla_gathered(bench: Bench, load: AttentionLoad) -> Measurement:
+    """Gather every row's blocks, then jax.nn.dot_product_attention."""
+    inputs = inputs_of(load)
+    seconds = seconds_of(lambda: dense(load, *inputs), bench.sizes.repeats, calls=4)
+    return _measurement(load, seconds, masked=True)
+
+
+@compared
+def xla_reference(_: Bench, load: AttentionLoad) -> Measurement:
+    """What a server falls back to. Checked against the gathered form, which checks all others."""
+    q, cache, *rest = inputs_of(load)
+    attend = jax.jit(partial(REFERENCE.ragged_paged_attention, scale=load.model.head_dim**-0.5))
+    call = partial(attend, q, cache, jnp.int32(0), *rest)
+    error = distance(call(), dense(load, q, cache, *rest))
     if not error <= TOLERANCE:
-        raise RuntimeError(f"differs from the reference by {error}")
-    return _measurement(sizes, load, lambda: attend(*args[:6]), masked=True)
-
-
-def _over_gathered(
-    q: jax.Array, cache: jax.Array, layer: jax.Array, tables: jax.Array, _: jax.Array, contexts: jax.Array, length: int
-) -> jax.Array:
-    rows = len(tables)
-    kv = cache[tables, layer].transpose(2, 0, 1, 4, 3, 5)  # from [row, block, 2, head, slot, D]
-    k, v = kv.reshape(2, rows, -1, *kv.shape[4:])
-    positions = contexts[:, None] - length + jnp.arange(length)
-    seen = jnp.arange(k.shape[1]) <= positions[..., None]
-    out = jax.nn.dot_product_attention(
-        q.reshape(rows, length, *q.shape[1:]), k, v, mask=seen[:, None], implementation="xla"
-    )
-    return out.reshape(q.shape)
+        raise RuntimeError(f"differs from dense attention by {error}")
+    return _measurement(load, seconds_of(call, REFERENCE_REPEATS), masked=True)
 
 
 @compared
-def _cudnn(sizes: Sizes, load: AttentionLoad, shared: Shared) -> Measurement:
-    if shared.device.platform != "gpu":
+def cudnn(bench: Bench, load: AttentionLoad) -> Measurement:
+    if bench.shared.device.platform != "gpu":
         raise UnavailableError("cuDNN needs a GPU")
     model, (length, context) = load.model, load.rows[0]
     shapes = (length, model.num_heads), (context, model.num_kv_heads), (context, model.num_kv_heads)
-    draw: Any = jax.jit(jax.random.normal, static_argnums=(1, 2))
+    draw: Callable[..., jax.Array] = jax.jit(jax.random.normal, static_argnums=(1, 2))
     q, k, v = (
         draw(key, (len(load.rows), *shape, model.head_dim), jnp.dtype(model.dtype))
         for key, shape in zip(jax.random.split(jax.random.key(0), 3), shapes, strict=True)
     )
     attend = jax.jit(partial(jax.nn.dot_product_attention, implementation="cudnn"))
-    return _measurement(sizes, load, lambda: attend(q, k, v), masked=False)
+    return _measurement(load, seconds_of(lambda: attend(q, k, v), bench.sizes.repeats, calls=4), masked=False)
 
 
-def _measurement(sizes: Sizes, load: AttentionLoad, call: Any, *, masked: bool) -> Measurement:
+def _measurement(load: AttentionLoad, seconds: list[float], *, masked: bool) -> Measurement:
     """``masked``: whether queries of a prompt do not see the tokens after them; if not, they do a little more."""
-    seconds = seconds_of(call, sizes.repeats, calls=4)
     moved, flops = load.cost()
-    return Measurement(
-        seconds=median(seconds), bytes=moved, flops=flops, detail={"best_seconds": min(seconds), "masked": masked}
-    )
+    detail = {"best_seconds": min(seconds), "masked": masked}
+    return Measurement(seconds=median(seconds), bytes=moved, flops=flops, detail=detail)

@@ -16,13 +16,17 @@ PACKAGES = (
     *("jaxtyping", "safetensors", "tokenizers", "ml_dtypes", "torch", "accelerate", "nvidia-cudnn-cu12"),
     "nvidia-cudnn-cu13",
 )
+_QUERIES = (
+    *("name", "driver_version", "vbios_version", "pstate", "memory.total", "memory.used", "ecc.mode.current"),
+    *("power.limit", "clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", "temperature.gpu"),
+)
 
 
 def device_header(device: jax.Device) -> dict[str, Any]:
     """Of the device and its driver; best asked for in the process that uses it."""
     return {
         "target": target.describe(device),
-        "nvidia_smi": output_of("nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,clocks.mem", "--format=csv"),
+        "nvidia_smi": output_of("nvidia-smi", f"--query-gpu={','.join(_QUERIES)}", "--format=csv"),
     }
 
 

@@ -3,44 +3,53 @@
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache
 from typing import Any
 
-from jaxgen.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxgen.engine import Engine
-from jaxgen.programs import compile_step
+from jaxgen.kernels import Kernels
 from jaxgen.request import Request
 from jaxgen.sampling_params import SamplingParams
-from scripts.device_check.kernels import BLOCK_SIZE, kernels_for
-from scripts.device_check.part import Part, Shared
+from scripts.device_check.bench import Bench, Shared
+from scripts.device_check.kernels import kernels_for
 from scripts.device_check.report import Measurement
 from scripts.device_check.sizes import Sizes
+from scripts.device_check.step_times import served_config
 from scripts.step_time import Load, fill
 
 
-def run(part: Part, sizes: Sizes, shared: Shared) -> None:
-    """Steps of decodes alone, and of decodes beside a prompt that fills the budget."""
-    made: list[Probe] = []
+def measure(bench: Bench, kind: str) -> Measurement:
+    """Time per step over many: the device works on one while the host reads the one before and plans the next.
 
-    def probe() -> Probe:
-        if not made:
-            made.append(Probe(sizes, shared))
-        return made[0]
-
-    for name, prompts in (("decodes", False), ("full", True)):
-        row = f"host_step_{sizes.steps.name}_{sizes.host_budget}_{name}"
-        part.measure(row, partial(_measure, probe, sizes, prompts))
+    Steps of "decodes" alone, or "full": beside them a prompt that fills the budget.
+    """
+    probe, rows = _probe(bench.sizes, bench.shared, kernels_for(bench)), bench.sizes.steps.rows
+    num_steps, prompt_tokens = bench.sizes.host_steps, bench.sizes.served_budget - rows
+    probe.step()
+    probe.seconds.clear()
+    before = probe.engine.stats()
+    started = time.perf_counter()
+    for i in range(num_steps):
+        if kind == "full":
+            prompt = tuple((i + j) % 499 for j in range(prompt_tokens))
+            probe.engine.add(Request(f"prompt-{i}", prompt, SamplingParams(max_tokens=1)))
+        probe.step()
+    total = (time.perf_counter() - started) / num_steps
+    host = (probe.engine.stats().host_seconds - before.host_seconds) / num_steps
+    pieces = {f"{name}_seconds": seconds / num_steps for name, seconds in probe.seconds.items()}
+    detail = {**pieces, "host_seconds": host, "host_share": host / total, "kernels": probe.kernels.name}
+    return Measurement(seconds=total, detail=detail | {"decode_rows": rows, "steps": num_steps})
 
 
 class Probe:
     """An engine whose pieces are timed."""
 
-    def __init__(self, sizes: Sizes, shared: Shared):
+    def __init__(self, sizes: Sizes, shared: Shared, kernels: Kernels):
+        self.kernels = kernels
         model, rows = sizes.steps.model, sizes.steps.rows
         load = Load(sizes.host_context, rows, 4 * sizes.host_steps)
-        config = _config(sizes, load)
-        kernels = kernels_for(sizes, model)
-        compiled = compile_step(model, config, kernels)
+        config = served_config(sizes)
+        compiled = shared.compiled_step(model, config, kernels)
         params = shared.params_of(model, kernels)
         self.engine = Engine(model, config, params, frozenset(), compiled=compiled)
         self.seconds: dict[str, float] = defaultdict(float)
@@ -68,29 +77,7 @@ class Probe:
         return timed
 
 
-def _config(sizes: Sizes, load: Load) -> EngineConfig:
-    """Room for the decodes until the last step, and for the prompts beside them."""
-    per_row = -(-(load.context + 4 * load.repeats + 64) // BLOCK_SIZE) + 1
-    blocks = load.rows * per_row + 2 * sizes.host_budget // BLOCK_SIZE + 2
-    scheduler = SchedulerConfig(sizes.host_budget, load.rows + 2, blocks * BLOCK_SIZE)
-    return EngineConfig(CacheConfig(BLOCK_SIZE, blocks), scheduler, 0, 4)
-
-
-def _measure(probe_of: Callable[[], Probe], sizes: Sizes, prompts: bool) -> Measurement:
-    """Time per step over many: the device works on one while the host reads the one before and plans the next."""
-    probe, rows = probe_of(), sizes.steps.rows
-    probe.step()
-    probe.seconds.clear()
-    before = probe.engine.stats()
-    started = time.perf_counter()
-    for i in range(sizes.host_steps):
-        if prompts:
-            prompt = tuple((i + j) % 499 for j in range(sizes.host_budget - rows))
-            params = SamplingParams(max_tokens=1)
-            probe.engine.add(Request(f"prompt-{prompts}-{i}", prompt, params))
-        probe.step()
-    total = (time.perf_counter() - started) / sizes.host_steps
-    host = (probe.engine.stats().host_seconds - before.host_seconds) / sizes.host_steps
-    pieces = {f"{name}_seconds": seconds / sizes.host_steps for name, seconds in probe.seconds.items()}
-    detail = {**pieces, "host_seconds": host, "host_share": host / total}
-    return Measurement(seconds=total, detail=detail | {"decode_rows": rows, "steps": sizes.host_steps})
+@lru_cache(maxsize=1)
+def _probe(sizes: Sizes, shared: Shared, kernels: Kernels) -> Probe:
+    """The same for all rows of a process."""
+    return Probe(sizes, shared, kernels)

@@ -1,9 +1,7 @@
 """The kernels' own checks on the device: attention against float64 from the definition and against itself to the bit,
 writes and copies against numpy. What must not be read is NaN."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -11,62 +9,82 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxgen.config import ModelConfig
-from jaxgen.kernels import REFERENCE, Kernels
-from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
-from pallas_kernels.partial_recompute import partial_recompute_ref
-from pallas_kernels.proof import prove_cache_kernels
-from scripts.device_check.kernels import BLOCK_SIZE, kernels_under_test, pallas_or
-from scripts.device_check.part import Part, Shared
+from jaxgen.kernels import REFERENCE, Kernel, Kernels
+from jaxgen.prove_kernels import check_step, model_of
+from jaxgen.verdict import ServedShapes
+from scripts.device_check.bench import Bench
+from scripts.device_check.kernels import BLOCK_SIZE, kernels_for, recompute_kernel
 from scripts.device_check.ragged import Padding, Piece, cancelling, padded, random_rows, rearranged
 from scripts.device_check.report import Measurement
-from scripts.device_check.sizes import Sizes
+from scripts.device_check.sizes import BITS, BITS_TOKENS, RANDOM_ROWS, RANDOM_TOKENS, SMOKE_CTAS, SmokeLoad
 from tests.attention_cases import TOLERANCE, Case, Inputs, expected, make_inputs
 from tests.attention_cases import run as attend
 
-BITS = Case(((5, 1091), (7, 150)), heads=6, head_dim=64, block_size=64, dtype="bfloat16")
-"""The first row's context has three pieces of 512, of which the last has two tiles of 64."""
-BITS_PADDING = (Padding(8, 24, 64, 20), Padding(16, 48, 64, 20))
+BITS_PADDING = (Padding(8, 24, 64, 20), Padding(16, BITS_TOKENS, 64, 20))
 N, L, K, B, D, E, H = 12, 3, 2, 16, 64, 256, 4
 """Blocks, layers, heads of K and V, block size, head dimension, hidden size and query heads of the other checks."""
 
 
-def run(part: Part, sizes: Sizes, _: Shared) -> None:
-    """A row for each check, those first that would be missed most; a failed one fails the run."""
-    kernels = kernels_under_test(sizes)
-    part.measure(f"check_proof_{sizes.steps.name}", partial(_proof, kernels, sizes.steps.model))
-    part.measure("check_write_kv", partial(check_write_kv, kernels.write_kv))
-    part.measure("check_copy_blocks", partial(check_copy_blocks, sizes))
-    part.measure("check_partial_recompute", partial(check_partial_recompute, sizes))
-    part.measure("check_bits", partial(check_bits, kernels, BITS))
-    for seed in range(sizes.random_batches):
-        part.measure(f"check_attention_random_{seed}", partial(_random, kernels, sizes, seed))
-    part.measure(f"check_proof_{sizes.opt_steps.name}", partial(_proof, kernels, sizes.opt_steps.model))
-    for name, case in sizes.attention_cases:
-        part.measure(f"check_attention_{name}", partial(check_attention, kernels, case, make_inputs(case)))
-    part.measure("check_bits_window", partial(check_bits, kernels, replace(BITS, window=70)))
+def smoke(bench: Bench, load: SmokeLoad) -> Measurement:
+    """Whether attention comes back at all, and is right."""
+    return check_attention(kernels_for(bench, num_ctas=SMOKE_CTAS), load.case, make_inputs(load.case))
 
 
-def _proof(kernels: Kernels, model: ModelConfig) -> Measurement:
-    """What a server runs before it takes these kernels; here its error is a row's."""
-    options: dict[str, Any] = {
-        "heads": model.num_heads,
-        "kv_heads": model.num_kv_heads,
-        "head_dim": model.head_dim,
-        "block_size": BLOCK_SIZE,
-        "dtype": model.dtype,
-        "blank": 0.0,
-    }
-    prove_cache_kernels(kernels.write_kv, kernels.ragged_paged_attention, **options)
-    return Measurement(detail={"kernels": kernels.name})
+def write_kv(bench: Bench) -> Measurement:
+    return check_write_kv(kernels_for(bench, num_ctas=SMOKE_CTAS).write_kv)
 
 
-def _random(kernels: Kernels, sizes: Sizes, seed: int) -> Measurement:
-    case, most = sizes.random_case, sizes.random_most_context
+def gather_blocks(bench: Bench) -> Measurement:
+    return check_gather_blocks(kernels_for(bench, num_ctas=SMOKE_CTAS).gather_blocks)
+
+
+def scatter_blocks(bench: Bench) -> Measurement:
+    return check_scatter_blocks(kernels_for(bench, num_ctas=SMOKE_CTAS).scatter_blocks)
+
+
+def partial_recompute(bench: Bench) -> Measurement:
+    _, function = recompute_kernel(bench)
+    return check_partial_recompute(function)
+
+
+def proof(bench: Bench, model: ModelConfig, tokens: int, rows: int) -> Measurement:
+    """What a server demands of its kernels before it takes them: a step's attention in the shapes that it serves."""
+    kernels = kernels_for(bench)
+    shapes = ServedShapes(
+        model.num_heads,
+        model.num_kv_heads,
+        model.head_dim,
+        model.dtype,
+        model.sliding_window,
+        BLOCK_SIZE,
+        (tokens,),
+        rows,
+        model.max_position,
+    )
+    try:
+        check_step(kernels, model_of(shapes), shapes, tokens)
+        failure = None
+    except AssertionError as error:
+        failure = str(error)
+    return Measurement(detail={"kernels": kernels.name}, failure=failure)
+
+
+def case(bench: Bench, case: Case) -> Measurement:
+    return check_attention(kernels_for(bench), case, make_inputs(case))
+
+
+def bits(bench: Bench, window: int | None = None) -> Measurement:
+    return check_bits(kernels_for(bench), replace(BITS, window=window))
+
+
+def random(bench: Bench, seed: int) -> Measurement:
+    """Random rows, many of them at the edges of tiles and pieces, in a padded shape that all seeds share."""
+    case, most = bench.sizes.random_case, bench.sizes.random_most_context
     blocks = -(-most // case.block_size)
-    rows, tokens = 10, 256
-    case = replace(case, rows=random_rows(seed, most_rows=rows, most_tokens=tokens, most_context=most), padding=0)
-    to = Padding(rows, tokens, rows * blocks + 5, blocks + 2)
-    return check_attention(kernels, *padded(case, make_inputs(case, seed), to))
+    rows = random_rows(seed, most_rows=RANDOM_ROWS, most_tokens=RANDOM_TOKENS, most_context=most)
+    case = replace(case, rows=rows, padding=0)
+    to = Padding(RANDOM_ROWS, RANDOM_TOKENS, RANDOM_ROWS * blocks + 5, blocks + 2)
+    return check_attention(kernels_for(bench), *padded(case, make_inputs(case, seed), to))
 
 
 def check_attention(kernels: Kernels, case: Case, inputs: Inputs) -> Measurement:
@@ -109,7 +127,7 @@ def check_bits(kernels: Kernels, case: Case) -> Measurement:
     return Measurement(detail={"kernels": kernels.name, "equal": not unequal, "unequal": unequal}, failure=failure)
 
 
-def check_write_kv(write_kv: Callable[..., jax.Array]) -> Measurement:
+def check_write_kv(write_kv: Kernel) -> Measurement:
     """Into one layer of a random cache, some tokens being padding."""
     rng = np.random.default_rng(0)
     T = 61
@@ -119,28 +137,37 @@ def check_write_kv(write_kv: Callable[..., jax.Array]) -> Measurement:
     for token, slot in enumerate(slots):
         if slot < N * B:
             want[slot // B, 1, :, :, slot % B] = np.stack([k[token], v[token]])
-    return _exactly({"write_kv": (got, want)})
+    return _exactly("write_kv", got, want)
 
 
-def check_copy_blocks(sizes: Sizes) -> Measurement:
+def check_gather_blocks(gather: Kernel) -> Measurement:
     """Of blocks that are listed, as many as are counted, and no others."""
-    rng = np.random.default_rng(0)
-    gather = pallas_or(gather_blocks_ref, sizes, "copy_blocks:gather_blocks")
-    scatter = pallas_or(scatter_blocks_ref, sizes, "copy_blocks:scatter_blocks")
-    cache, ids, count = _cache(rng), rng.permutation(N)[:7].astype(np.int32), 5
-    staging = _cache(rng)[: len(ids)]
+    cache, ids, count = _listed_blocks()
     unlisted = cache.copy()
     unlisted[sorted(set(range(N)) - set(ids[:count].tolist()))] = np.nan
     beyond = np.where(np.arange(len(ids)) < count, ids, 10**6).astype(np.int32)
     gathered = jax.jit(gather)(*map(jnp.asarray, (unlisted, beyond, np.int32(count))))[:count]
+    return _exactly("gather_blocks", gathered, cache[ids[:count]])
+
+
+def check_scatter_blocks(scatter: Kernel) -> Measurement:
+    """Into blocks that are listed, as many as are counted, and no others."""
+    cache, ids, count = _listed_blocks()
+    staging = _cache(np.random.default_rng(1))[: len(ids)]
     twice = np.where(np.arange(len(ids)) < count, ids, ids[0]).astype(np.int32)
     scattered = jax.jit(scatter)(*map(jnp.asarray, (cache, twice, staging, np.int32(count))))
     want = cache.copy()
     want[ids[:count]] = staging[:count]
-    return _exactly({"gather_blocks": (gathered, cache[ids[:count]]), "scatter_blocks": (scattered, want)})
+    return _exactly("scatter_blocks", scattered, want)
 
 
-def check_partial_recompute(sizes: Sizes) -> Measurement:
+def _listed_blocks() -> tuple[np.ndarray, np.ndarray, int]:
+    """A cache, ids of blocks, and how many of these count."""
+    rng = np.random.default_rng(0)
+    return _cache(rng), rng.permutation(N)[:7].astype(np.int32), 5
+
+
+def check_partial_recompute(function: Kernel) -> Measurement:
     """With bias and rotation, some tokens being padding, against float64; what is not written keeps its bits."""
     rng = np.random.default_rng(0)
     T, KD = 150, K * D
@@ -151,7 +178,6 @@ def check_partial_recompute(sizes: Sizes) -> Measurement:
     weight, bias, cache, slots = _bf16(weight), _bf16(bias), _cache(rng), _slots(rng, T)
     turns = np.exp(1j * np.arange(T)[:, None, None] * 100.0 ** -(np.arange(D // 2) / (D // 2)))
     angles = tuple(jnp.asarray(part, jnp.float32) for part in (turns.real, turns.imag))
-    function = pallas_or(partial_recompute_ref, sizes, "partial_recompute:partial_recompute")
     arrays: list[Any] = [jnp.asarray(array) for array in (cache, np.int32(1), x, weight, bias)]
     got = np.asarray(jax.jit(function)(*arrays, angles, jnp.asarray(slots))).astype(np.float64)
     kv = x.astype(np.float64) @ weight[1, H * D :].astype(np.float64).T + bias[1, H * D :].astype(np.float64)
@@ -170,9 +196,9 @@ def check_partial_recompute(sizes: Sizes) -> Measurement:
     return Measurement(detail={"largest_error": error, "limit": limit}, failure=failure)
 
 
-def _exactly(pairs: dict[str, tuple[jax.Array, np.ndarray]]) -> Measurement:
-    wrong = [name for name, (got, want) in pairs.items() if not np.array_equal(np.asarray(got), want)]
-    return Measurement(detail={"equal": not wrong}, failure=f"{', '.join(wrong)} differ from numpy" if wrong else None)
+def _exactly(name: str, got: jax.Array, want: np.ndarray) -> Measurement:
+    equal = np.array_equal(np.asarray(got), want)
+    return Measurement(detail={"equal": equal}, failure=None if equal else f"{name} differs from numpy")
 
 
 def _bf16(array: np.ndarray) -> np.ndarray:

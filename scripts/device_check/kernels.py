@@ -1,48 +1,39 @@
-"""The kernels that are checked."""
+"""The kernels that are checked: those made for the device, whatever a server would choose."""
 
-import tempfile
+from dataclasses import replace
 from functools import cache, partial
-from importlib import import_module
-from pathlib import Path
-from typing import Any
 
-from jaxgen.config import ModelConfig
 from jaxgen.device import device_info
-from jaxgen.kernels import Kernel, Kernels, choose, hopper, reference
-from scripts.device_check.sizes import Sizes
+from jaxgen.kernels import Kernel, Kernels, hopper, maker_of, reference
+from pallas_kernels.partial_recompute import partial_recompute_ref
+from scripts.device_check.bench import Bench
+from scripts.device_check.plan import REGISTERS, Registers
 
 BLOCK_SIZE = 64
 HOPPER = (9, 0)
 
 
+def kernels_for(bench: Bench, *, num_ctas: int | None = None) -> Kernels:
+    """Pallas kernels on grids of ``num_ctas`` (None: one for each multiprocessor), XLA's where there are none."""
+    return _kernels_for(bench.registers, num_ctas) if bench.sizes.pallas else reference(device_info())
+
+
 @cache
-def kernels_for(sizes: Sizes, model: ModelConfig) -> Kernels:
-    """Those that a server would choose for the model on this device, which prove themselves first."""
-    if not sizes.chosen_kernels:
-        return reference(device_info())
-    with tempfile.TemporaryDirectory() as directory:
-        return choose(device_info(), model, BLOCK_SIZE, Path(directory))
-
-
-def kernels_under_test(sizes: Sizes) -> Kernels:
-    """Those made for this device, whether or not they prove right; XLA's where there are none."""
-    options = pallas_options(sizes)
-    return reference(device_info()) if options is None else hopper(options["num_ctas"])
-
-
-def pallas_options(sizes: Sizes) -> dict[str, Any] | None:
-    """How Pallas kernels that no server uses yet are to be called here; None where there are none for the device."""
+def _kernels_for(registers: Registers, num_ctas: int | None) -> Kernels:
     device = device_info()
-    if not sizes.chosen_kernels or device.compute_capability != HOPPER:
-        return None
-    return {"num_ctas": device.num_cores}
+    make, num_ctas = maker_of(device), num_ctas or device.num_cores
+    if make is None:
+        return reference(device)
+    if make is hopper and registers != REGISTERS:
+        return replace(hopper(num_ctas, registers), name=f"Hopper, {'/'.join(map(str, registers))} registers")
+    return make(num_ctas)
 
 
-def pallas_or(plain: Kernel, sizes: Sizes, entry: str, **options: Any) -> Kernel:
-    """A kernel of pallas_kernels.gpu, ``entry`` being module:function, where the device has it, else ``plain``."""
-    launch = pallas_options(sizes)
-    if launch is None:
-        return plain
-    module, function = entry.split(":")
-    kernel = getattr(import_module(f"pallas_kernels.gpu.{module}"), function)  # here: importing Mosaic takes time
-    return partial(kernel, **options, **launch)
+def recompute_kernel(bench: Bench, *, run: int = 1) -> tuple[str, Kernel]:
+    """What rebuilds K and V, and its name: no server uses the Pallas kernel yet, so that it is not in Kernels."""
+    device = device_info()
+    if not bench.sizes.pallas or device.compute_capability != HOPPER:
+        return "XLA", partial(partial_recompute_ref, run=run)
+    from pallas_kernels.gpu.partial_recompute import partial_recompute  # here: importing Mosaic takes time
+
+    return "Hopper", partial(partial_recompute, run=run, num_ctas=device.num_cores)

@@ -8,18 +8,16 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from scripts.device_check.bench import Bench, UnavailableError
 from scripts.device_check.kernels import kernels_for
-from scripts.device_check.part import Part, Shared, UnavailableError
 from scripts.device_check.report import Measurement
-from scripts.device_check.sizes import Sizes
-from scripts.device_check.step_times import filled_device, full_plan, step_config, step_cost
+from scripts.device_check.step_times import filled_device, full_plan, served_config, step_cost
 
 STEPS = 8
 GRAPH = "CudaGraphExec"
@@ -31,24 +29,14 @@ _TOP = 12
 Event = dict[str, Any]
 
 
-def run(part: Part, sizes: Sizes, shared: Shared) -> None:
-    """As XLA compiles here without being told anything."""
-    part.measure(f"launches_{sizes.steps.name}_{sizes.launch_budget}", partial(_profile, sizes, shared))
-
-
-def run_without_command_buffers(part: Part, sizes: Sizes, shared: Shared) -> None:
-    """In a process whose XLA_FLAGS turn command buffers off."""
-    name = f"launches_{sizes.steps.name}_{sizes.launch_budget}_without_command_buffers"
-    part.measure(name, partial(_profile, sizes, shared))
-
-
-def _profile(sizes: Sizes, shared: Shared) -> Measurement:
-    load = sizes.steps
-    config = step_config(load, sizes.launch_budget)
+def profile(bench: Bench) -> Measurement:
+    """Of the step as a server has it, by what XLA's flags make of it in this process."""
+    load = bench.sizes.steps
+    config = served_config(bench.sizes)
     plan = full_plan(load, config)
-    kernels = kernels_for(sizes, load.model)
-    params = shared.params_of(load.model, kernels)
-    compiled = shared.compiled_step(load.model, config, kernels)
+    kernels = kernels_for(bench)
+    params = bench.shared.params_of(load.model, kernels)
+    compiled = bench.shared.compiled_step(load.model, config, kernels)
     device = filled_device(load.model, config, params, compiled)
     device.load(plan)
     steady = replace(plan, admitted=())

@@ -17,10 +17,10 @@ from jaxgen.config import LlamaConfig, ModelConfig
 from jaxgen.models.layers import rotary_angles
 from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
 from pallas_kernels.partial_recompute import partial_recompute_ref
-from scripts.device_check.kernels import BLOCK_SIZE, pallas_or
-from scripts.device_check.part import Part, Shared
+from scripts.device_check.bench import Bench
+from scripts.device_check.kernels import BLOCK_SIZE, kernels_for, recompute_kernel
 from scripts.device_check.report import Measurement
-from scripts.device_check.sizes import OffloadLoad, Sizes
+from scripts.device_check.sizes import OffloadLoad
 from scripts.device_check.timing import seconds_of
 
 CALLS = 8
@@ -30,17 +30,7 @@ TOLERANCE = 2.0**-6
 Function = Callable[..., jax.Array]
 
 
-def run(part: Part, sizes: Sizes, shared: Shared) -> None:
-    for load in sizes.offloads:
-        part.measure(f"partial_recompute_{load.name}_{load.tokens}", partial(recompute, sizes, load))
-        part.measure(f"gather_blocks_{load.name}", partial(gather, sizes, load))
-        part.measure(f"scatter_blocks_{load.name}", partial(scatter, sizes, load))
-        for way in ("device_to_host", "host_to_device"):
-            found = partial(_staging, sizes, load, shared.device, way, part.report.ceilings)
-            part.measure(f"staging_{way}_{load.name}", found)
-
-
-def recompute(sizes: Sizes, load: OffloadLoad) -> Measurement:
+def recompute(bench: Bench, load: OffloadLoad) -> Measurement:
     """K and V of whole blocks in one layer; calls go through all layers, so that no weights are in a cache."""
     model, T = load.model, load.tokens
     E, KD = model.hidden_size, model.num_kv_heads * model.head_dim
@@ -55,45 +45,46 @@ def recompute(sizes: Sizes, load: OffloadLoad) -> Measurement:
         for layer in range(load.layers)
     ]
     reference: Function = partial(partial_recompute_ref, run=BLOCK_SIZE)
-    function = pallas_or(reference, sizes, "partial_recompute:partial_recompute", run=BLOCK_SIZE)
+    kernels, function = recompute_kernel(bench, run=BLOCK_SIZE)
     cache = partial(_cache, load, T // BLOCK_SIZE)
     moved = (T * E + 2 * KD * E + 2 * T * KD) * jnp.dtype(model.dtype).itemsize
-    found = _in_place(sizes, function, reference, cache, inputs)
+    found = _in_place(bench, kernels, (function, reference), cache, inputs)
     return found.measurement(moved, 4 * T * E * KD, tolerance=TOLERANCE)
 
 
-def gather(sizes: Sizes, load: OffloadLoad) -> Measurement:
+def gather(bench: Bench, load: OffloadLoad) -> Measurement:
     """Every other of twice as many blocks, in a shuffled order, into one buffer."""
-    function = pallas_or(gather_blocks_ref, sizes, "copy_blocks:gather_blocks")
+    kernels = kernels_for(bench)
     cache = _cache(load, 2 * load.blocks)
     arguments = cache, _every_other(load), jnp.int32(load.blocks)
     results, seconds = [], []
-    for one in (function, gather_blocks_ref):
+    for one in (kernels.gather_blocks, gather_blocks_ref):
         compiled = jax.jit(one)
         results.append(compiled(*arguments))
-        seconds.append(seconds_of(partial(compiled, *arguments), sizes.repeats, calls=CALLS))
-    return Compared(_name(function, gather_blocks_ref), results, seconds).measurement(cache.nbytes, 0, tolerance=0.0)
+        seconds.append(seconds_of(partial(compiled, *arguments), bench.sizes.repeats, calls=CALLS))
+    return Compared(kernels.name, results, seconds).measurement(cache.nbytes, 0, tolerance=0.0)
 
 
-def scatter(sizes: Sizes, load: OffloadLoad) -> Measurement:
+def scatter(bench: Bench, load: OffloadLoad) -> Measurement:
     """One buffer into every other of twice as many blocks."""
-    function = pallas_or(scatter_blocks_ref, sizes, "copy_blocks:scatter_blocks")
+    kernels = kernels_for(bench)
     inputs = [(_every_other(load), _cache(load, load.blocks, seed=1), jnp.int32(load.blocks))]
-    found = _in_place(sizes, function, scatter_blocks_ref, partial(_cache, load, 2 * load.blocks), inputs)
+    functions = kernels.scatter_blocks, scatter_blocks_ref
+    found = _in_place(bench, kernels.name, functions, partial(_cache, load, 2 * load.blocks), inputs)
     return found.measurement(2 * inputs[0][1].nbytes, 0, tolerance=0.0)
 
 
-def _staging(sizes: Sizes, load: OffloadLoad, device: jax.Device, way: str, ceilings: dict[str, float]) -> Measurement:
+def staging(bench: Bench, load: OffloadLoad, way: str) -> Measurement:
     """The staging buffer between device memory and page-locked host memory."""
-    host, here = (SingleDeviceSharding(device, memory_kind=kind) for kind in ("pinned_host", "device"))
+    host, here = (SingleDeviceSharding(bench.shared.device, memory_kind=kind) for kind in ("pinned_host", "device"))
     source, target = (here, host) if way == "device_to_host" else (host, here)
-    staging = jax.block_until_ready(jax.device_put(_cache(load, load.blocks), source))
-    seconds = seconds_of(lambda: jax.device_put(staging, target), sizes.repeats)
-    detail = {"bytes_per_second": staging.nbytes / median(seconds), "best_seconds": min(seconds)}
-    ceiling = ceilings.get(f"{way}_pinned_bytes_per_second")
+    blocks = jax.block_until_ready(jax.device_put(_cache(load, load.blocks), source))
+    seconds = seconds_of(lambda: jax.device_put(blocks, target), bench.sizes.repeats)
+    detail = {"bytes_per_second": blocks.nbytes / median(seconds), "best_seconds": min(seconds)}
+    ceiling = bench.ceilings.get(f"{way}_pinned_bytes_per_second")
     if ceiling is not None:
         detail["fraction_of_link"] = detail["bytes_per_second"] / ceiling
-    return Measurement(seconds=median(seconds), bytes=staging.nbytes, detail=detail)
+    return Measurement(seconds=median(seconds), bytes=blocks.nbytes, detail=detail)
 
 
 @dataclass(frozen=True)
@@ -120,21 +111,21 @@ class Compared:
 
 
 def _in_place(
-    sizes: Sizes,
-    function: Function,
-    reference: Function,
+    bench: Bench,
+    kernels: str,
+    functions: tuple[Function, Function],
     make_cache: Callable[[], jax.Array],
     inputs: Sequence[tuple[Any, ...]],
 ) -> Compared:
-    """Both are functions of a donated cache and each of ``inputs`` in turn; compared after the last of these."""
+    """Of the one of ``kernels`` and its reference, functions of a donated cache and each of ``inputs`` in turn."""
     results, seconds = [], []
-    for one in (function, reference):
+    for one in functions:
         updated = _Updated(one, make_cache(), inputs)
         for _ in inputs:
             updated()
         results.append(jnp.copy(updated.cache))
-        seconds.append(seconds_of(updated, sizes.repeats, calls=CALLS))
-    return Compared(_name(function, reference), results, seconds)
+        seconds.append(seconds_of(updated, bench.sizes.repeats, calls=CALLS))
+    return Compared(kernels, results, seconds)
 
 
 class _Updated:
@@ -148,10 +139,6 @@ class _Updated:
     def __call__(self) -> jax.Array:
         self.cache = self._compiled(self.cache, *next(self._inputs))
         return self.cache
-
-
-def _name(function: Function, reference: Function) -> str:
-    return "XLA" if function is reference else "Hopper"
 
 
 @jax.jit

@@ -1,34 +1,24 @@
 """Golden parity on the device: logits and greedy tokens of the recorded checkpoints, through the engine's own parts."""
 
-from functools import partial
 from typing import Any
 
-from scripts.device_check.part import Part, Shared
+from scripts.device_check.bench import Bench
 from scripts.device_check.report import Measurement
-from scripts.device_check.sizes import Sizes
 from tests.golden_runs import LOGIT_TOLERANCE, SMALL, greedy_tokens, load_golden, relative_logit_error
 from tests.goldens import golden_answers
 
 
-def run(part: Part, sizes: Sizes, _: Shared) -> None:
-    """A row of tokens and one of logits for each checkpoint; tokens of all checkpoints come first."""
-    for name in sizes.goldens:
-        part.measure(f"parity_greedy_{name}", partial(_greedy, name))
-    for name in sizes.goldens:
-        part.measure(f"parity_logits_{name}", partial(_logits, name))
-
-
-def _greedy(name: str) -> Measurement:
+def greedy(_: Bench, name: str) -> Measurement:
     config, params = load_golden(name)
     answers = golden_answers(name)
-    got, _ = greedy_tokens(config, params, answers, SMALL)
+    got, _stats = greedy_tokens(config, params, answers, SMALL)
     wrong = [i for i, (tokens, answer) in enumerate(zip(got, answers, strict=True)) if tokens != answer.greedy]
     detail: dict[str, Any] = {"prompts": len(answers), "tokens": sum(map(len, got)), "wrong_prompts": wrong}
     failure = f"greedy tokens of prompts {wrong} differ from the recorded ones" if wrong else None
     return Measurement(detail=detail, failure=failure)
 
 
-def _logits(name: str) -> Measurement:
+def logits(_: Bench, name: str) -> Measurement:
     config, params = load_golden(name)
     error = relative_logit_error(config, params, golden_answers(name), SMALL)
     # Written so that a NaN fails.

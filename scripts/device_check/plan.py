@@ -1,59 +1,73 @@
-"""The parts: in which order, for how long, and in which process."""
+"""What a row of the check is, and the processes that rows run in."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate
+from typing import Any
 
 TOTAL_SECONDS = 530.0
-"""When a run ends, whatever it is waiting for."""
-MAIN = "main"
-"""The process that runs what a server would."""
-_NO_HOLD = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-"""Leaves the device's memory to others than JAX."""
+"""When a run ends, whatever it is doing."""
+MEMORY_FRACTION = "0.9"
+"""Of the device's memory, for JAX: the default of ``jaxgen serve --gpu-memory-utilization``."""
+
+Registers = tuple[int, int]
+"""Of a thread of the warpgroup that fetches, and of those that compute."""
+REGISTERS: Registers = (40, 232)
+OTHER_REGISTERS: Registers = (24, 240)
+"""To try where kernels with two warpgroups that compute do not run with the first ones."""
 
 
 @dataclass(frozen=True)
-class PartPlan:
-    """``entry``: module of this package and function, called as function(part, sizes, shared). Parts that follow one
-    another with the same ``process`` run in one. ``environment`` is added to the run's own, XLA_FLAGS to those there.
-    One that only ``compares`` fails nothing when its process crashes or hangs."""
+class Process:
+    """How a worker's process is set up. ``environment`` is added to the run's own, XLA_FLAGS to those there."""
 
-    seconds: float
-    entry: str
-    process: str = MAIN
     environment: Mapping[str, str] = field(default_factory=dict)
-    compares: bool = False
+    opens_device: bool = True
+    """JAX takes the device before the first row, whose limit then has none of the seconds that this takes."""
+    compiles_afresh: bool = False
+    """Without the compilation caches that all others share."""
 
 
-PARTS = {
-    "ceilings": PartPlan(35, "ceilings:run"),
-    "attention": PartPlan(60, "attention:run"),
-    "steps": PartPlan(95, "step_times:run"),
-    "parity": PartPlan(35, "parity:run"),
-    "repeatability": PartPlan(35, "repeatability:run"),
-    "host": PartPlan(20, "host_times:run"),
-    "opt_steps": PartPlan(35, "step_times:run_opt"),
-    "offload": PartPlan(25, "offload:run"),
-    "contiguous": PartPlan(15, "contiguous:run"),
-    "launches": PartPlan(20, "launches:run"),
-    "kernels": PartPlan(55, "kernel_checks:run", process="kernels"),
-    "launches_plain": PartPlan(
-        30,
-        "launches:run_without_command_buffers",
-        process="launches_plain",
-        environment={"XLA_FLAGS": "--xla_gpu_enable_command_buffer="},
-    ),
-    "serving": PartPlan(25, "serving:run", process="serving"),
-    "torch": PartPlan(15, "torch_attention:run", process="torch", compares=True, environment=_NO_HOLD),
-    "transformers": PartPlan(
-        30, "serving:run_transformers", process="transformers", compares=True, environment=_NO_HOLD
-    ),
+_NO_HOLD = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+"""Takes the device's memory as it is needed."""
+PROCESSES = {
+    "engine": Process(),
+    "smoke": Process(_NO_HOLD),
+    "profiler": Process({"XLA_FLAGS": "--xla_enable_command_buffers_during_profiling=true"}),
+    "plain launches": Process({"XLA_FLAGS": "--xla_gpu_enable_command_buffer="}),
+    "afresh": Process(compiles_afresh=True),
+    "tools": Process(_NO_HOLD, opens_device=False),
+    "torch": Process(_NO_HOLD, opens_device=False),
 }
-"""In the order in which they run: floors need the ceilings, and then come those that would be missed most."""
+"""XLA runs command buffers as plain launches while it is profiled, unless told otherwise."""
 
 
-def deadlines(names: Iterable[str]) -> dict[str, float]:
-    """Seconds after the start of a run of these parts at which each should have ended: what a part leaves over, those
-    after it may use."""
-    names = list(names)
-    return dict(zip(names, accumulate(PARTS[name].seconds for name in names), strict=True))
+@dataclass(frozen=True)
+class PlannedRow:
+    """A row. ``entry`` is a module of this package and a function, called as function(bench, *arguments).
+
+    ``configuration`` is what is marked bad if the process is lost in this row, and ``needs`` are the configurations
+    without which the row is not run: where one is bad with the first pair of registers, and has been seen to run with
+    the other, it runs with the other. ``instead_of``: only if that row was lost.
+    """
+
+    name: str
+    part: str
+    entry: str
+    arguments: tuple[Any, ...] = ()
+    limit: float = 20.0
+    """Seconds after which the process is killed."""
+    process: str = "engine"
+    configuration: str | None = None
+    needs: tuple[str, ...] = ()
+    registers: Registers | None = None
+    """None: the first pair that may be taken."""
+    instead_of: str | None = None
+    reads: tuple[str, ...] = ()
+    """Rows whose results it is given."""
+    compares: bool = False
+    """With other software, or through a tool: to lose it is no failure."""
+
+
+def attention_configuration(kind: str, head_dim: int, warpgroups: int) -> str:
+    """Of the kernel that walks contexts; one more warpgroup fetches than ``warpgroups`` compute."""
+    return f"attention of {kind}, heads of {head_dim}, 1+{warpgroups} warpgroups"

@@ -5,7 +5,7 @@ A run that is repeated as it was must give the same bits, or the check fails. Th
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
@@ -13,13 +13,12 @@ from jaxgen.config import CacheConfig, EngineConfig, LlamaConfig, SchedulerConfi
 from jaxgen.engine import Engine
 from jaxgen.kernels import Kernels
 from jaxgen.models import Params, init_params
-from jaxgen.programs import CompiledStep, compile_step
+from jaxgen.programs import compile_step
 from jaxgen.request import Request, TokenEvent
 from jaxgen.sampling_params import SamplingParams
+from scripts.device_check.bench import Bench
 from scripts.device_check.kernels import BLOCK_SIZE, kernels_for
-from scripts.device_check.part import Part, Shared
-from scripts.device_check.report import Measurement
-from scripts.device_check.sizes import Sizes
+from scripts.device_check.report import Measurement, State
 from tests.engines import run as run_requests
 
 Answer = list[tuple[Any, ...]]
@@ -35,53 +34,83 @@ class Subject:
         self.config = EngineConfig(CacheConfig(BLOCK_SIZE, budget), SchedulerConfig(budget, rows, 4 * budget), 0, 4)
         self.params: Params = init_params(model, seed=0)
         self.requests = [_request(i, budget, model.vocab_size) for i in range(rows)]
-        self._kernels = kernels
-        self.compiled = self.compile()
+        self._compiled = compile_step(model, self.config, kernels)
 
-    def compile(self) -> CompiledStep:
-        return compile_step(self.model, self.config, self._kernels)
-
-    def answers(self, requests: list[Request], compiled: CompiledStep | None = None) -> dict[str, Answer]:
+    def answers(self, requests: list[Request]) -> dict[str, Answer]:
         """Answers of a new engine, with an empty cache, to all these requests at once."""
-        engine = Engine(self.model, self.config, self.params, frozenset(), compiled=compiled or self.compiled)
+        engine = Engine(self.model, self.config, self.params, frozenset(), compiled=self._compiled)
         return {name: [_bits(e) for e in events] for name, events in run_requests(engine, requests).items()}
 
 
-def run(part: Part, sizes: Sizes, _: Shared) -> None:
-    made: list[tuple[Subject, dict[str, Answer]]] = []
+@lru_cache(maxsize=1)
+def _known(model: LlamaConfig, budget: int, kernels: Kernels) -> tuple[Subject, dict[str, Answer]]:
+    """The subject and its answers, which all rows of a process compare with."""
+    subject = Subject(model, budget, kernels)
+    return subject, subject.answers(subject.requests)
 
-    def together() -> Measurement:
-        kernels = kernels_for(sizes, sizes.repeatability_model)
-        subject = Subject(sizes.repeatability_model, sizes.repeatability_budget, kernels)
-        answers = subject.answers(subject.requests)
-        made.append((subject, answers))
-        # So that runs in different processes can be compared.
-        digest = sha256(repr(sorted(answers.items())).encode()).hexdigest()
-        detail = {
+
+def _of(bench: Bench) -> tuple[Subject, dict[str, Answer]]:
+    return _known(bench.sizes.repeatability_model, bench.sizes.repeatability_budget, kernels_for(bench))
+
+
+def reference(bench: Bench) -> Measurement:
+    """The answers, of which a digest is kept, so that processes can be compared."""
+    _, answers = _of(bench)
+    return Measurement(
+        detail={
             "requests": len(answers),
-            "budget": sizes.repeatability_budget,
-            "kernels": kernels.name,
-            "sha256": digest,
+            "budget": bench.sizes.repeatability_budget,
+            "kernels": kernels_for(bench).name,
+            "sha256": _digest(answers),
         }
-        return Measurement(detail=detail)
+    )
 
-    part.measure("repeatability_reference", together)
-    if not made:
-        return
-    subject, expected = made[0]
-    strangers = [replace(one, request_id=f"stranger-{one.request_id}") for one in subject.requests]
+
+def compiled_again(bench: Bench) -> Measurement:
+    """In a process that compiles afresh, where XLA chooses again which form of each product is fastest."""
+    if bench.results["repeatability_reference"]["state"] != State.RAN:
+        raise RuntimeError("there is no reference to compare with")
+    _, answers = _of(bench)
+    digest = _digest(answers)
+    equal = digest == bench.results["repeatability_reference"]["detail"]["sha256"]
+    return Measurement(detail={"equal": equal, "compared": len(answers), "sha256": digest})
+
+
+def compare(bench: Bench, name: str) -> Measurement:
+    """Answers in another way with the reference. If merely run again they must be equal."""
+    subject, expected = _of(bench)
+    return _compared(name == "run_to_run", VARIANTS[name](subject), expected)
+
+
+def _run_to_run(subject: Subject) -> dict[str, Answer]:
+    return subject.answers(subject.requests)
+
+
+def _reversed(subject: Subject) -> dict[str, Answer]:
+    return subject.answers(subject.requests[::-1])
+
+
+def _alone(subject: Subject) -> dict[str, Answer]:
+    """A few of them."""
     some = subject.requests[:: max(len(subject.requests) // 4, 1)]
-    variants: dict[str, Callable[[], dict[str, Answer]]] = {
-        "run_to_run": lambda: subject.answers(subject.requests),
-        "reversed": lambda: subject.answers(subject.requests[::-1]),
-        "alone": lambda: {name: answer for one in some for name, answer in subject.answers([one]).items()},
-        "among_strangers": lambda: subject.answers(
-            [one for pair in zip(strangers[::-1], subject.requests, strict=True) for one in pair]
-        ),
-        "compiled_again": lambda: subject.answers(subject.requests, subject.compile()),
-    }
-    for name, answers in variants.items():
-        part.measure(f"repeatability_{name}", partial(_compare, name == "run_to_run", answers, expected))
+    return {name: answer for one in some for name, answer in subject.answers([one]).items()}
+
+
+def _among_strangers(subject: Subject) -> dict[str, Answer]:
+    strangers = [replace(one, request_id=f"stranger-{one.request_id}") for one in subject.requests]
+    return subject.answers([one for pair in zip(strangers[::-1], subject.requests, strict=True) for one in pair])
+
+
+VARIANTS: dict[str, Callable[[Subject], dict[str, Answer]]] = {
+    "run_to_run": _run_to_run,
+    "reversed": _reversed,
+    "alone": _alone,
+    "among_strangers": _among_strangers,
+}
+
+
+def _digest(answers: dict[str, Answer]) -> str:
+    return sha256(repr(sorted(answers.items())).encode()).hexdigest()
 
 
 def _request(i: int, budget: int, vocab_size: int) -> Request:
@@ -101,8 +130,8 @@ def _bits(event: TokenEvent) -> tuple[Any, ...]:
     return event.token, event.logprobs, event.prompt_logprobs
 
 
-def _compare(required: bool, answers: Callable[[], dict[str, Answer]], expected: dict[str, Answer]) -> Measurement:
-    got = {name: answer for name, answer in answers().items() if name in expected}
+def _compared(required: bool, answers: dict[str, Answer], expected: dict[str, Answer]) -> Measurement:
+    got = {name: answer for name, answer in answers.items() if name in expected}
     other_tokens = [n for n, answer in got.items() if [e[0] for e in answer] != [e[0] for e in expected[n]]]
     other_bits = [name for name, answer in got.items() if answer != expected[name]]
     detail = {

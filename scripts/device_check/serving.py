@@ -2,7 +2,6 @@
 at once, answers of one length, greedy; random weights, whose values no time depends on."""
 
 import time
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -16,11 +15,11 @@ from jaxgen.request import Request
 from jaxgen.sampling_params import SamplingParams
 from jaxgen.token_budget import default_budget
 from jaxgen.wanted import DeviceMemory
+from scripts.device_check.bench import Bench
 from scripts.device_check.comparison import compared
 from scripts.device_check.kernels import BLOCK_SIZE, kernels_for
-from scripts.device_check.part import Part, Shared
 from scripts.device_check.report import Measurement
-from scripts.device_check.sizes import ServingLoad, Sizes
+from scripts.device_check.sizes import ServingLoad
 from scripts.device_check.torch_attention import import_torch
 from tests.engines import run as run_requests
 
@@ -28,22 +27,13 @@ TRANSFORMERS_PAGE, TRANSFORMERS_BATCH = 256, 2048
 """Tokens of its blocks by default, and most tokens of one of its steps."""
 
 
-def run(part: Part, sizes: Sizes, shared: Shared) -> None:
+def jaxgen(bench: Bench) -> Measurement:
     """jaxgen's engine, without a server."""
-    part.measure(f"serving_{sizes.serving.name}_jaxgen", partial(_jaxgen, sizes, shared))
-
-
-def run_transformers(part: Part, sizes: Sizes, _: Shared) -> None:
-    """transformers' ``generate_batch``, in a process without JAX's hold on the device's memory."""
-    part.measure(f"serving_{sizes.serving.name}_transformers", partial(transformers_batch, sizes.serving))
-
-
-def _jaxgen(sizes: Sizes, shared: Shared) -> Measurement:
-    load = sizes.serving
+    load = bench.sizes.serving
     config = serving_config(load, max(default_budget(device_info()).tokens, load.requests))
-    kernels = kernels_for(sizes, load.model)
+    kernels = kernels_for(bench)
     compiled = compile_step(load.model, config, kernels)
-    engine = Engine(load.model, config, shared.params_of(load.model, kernels), frozenset(), compiled=compiled)
+    engine = Engine(load.model, config, bench.shared.params_of(load.model, kernels), frozenset(), compiled=compiled)
     params = SamplingParams(max_tokens=load.answer, temperature=0.0, ignore_eos=True)
     for seed in range(2):  # the first is not counted
         requests = [Request(f"{seed}-{i}", tuple(prompt), params) for i, prompt in enumerate(load.prompts(seed))]
@@ -76,8 +66,9 @@ def serving_config(load: ServingLoad, budget: int) -> EngineConfig:
 
 
 @compared
-def transformers_batch(load: ServingLoad) -> Measurement:
-    """Seconds from the first request's creation to the last token, without what it sets up before."""
+def transformers_batch(bench: Bench) -> Measurement:
+    """transformers' ``generate_batch``: seconds from the first request's creation to the last token, without set-up."""
+    load = bench.sizes.serving
     torch = import_torch()
     transformers: Any = import_module("transformers")  # here: it looks for PyTorch when it is imported
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -66,10 +66,49 @@ OFFLOADS = (
 )
 """Weights of 8 layers do not fit in any L2 cache; blocks are half a gigabyte."""
 
-BUDGETS = (256, 1024, 64, 2048, 512, 128)
+BUDGETS = (256, 1024, 2048, 64, 512, 128)
+PRODUCTS = (("qkv", 4096, 6144), ("out", 4096, 4096), ("gate_up", 4096, 28_672), ("down", 14_336, 4096))
+"""The weights of a layer of Llama-3-8B: name, inputs and outputs."""
 
+
+SMOKE = Case((), heads=8, kv_heads=2, head_dim=128, block_size=64, dtype="bfloat16")
+SMOKE_CTAS = 8
+"""Thread blocks of the smoke's grids: so few that each has several items, and that few tokens make larger tiles."""
+DECODES = ((1, 70), (1, 513), (1, 1300))
+SHORT = ((1, 600), (40, 300), (9, 9))
+LONG = ((1, 600), (150, 700), (40, 64))
+
+
+@dataclass(frozen=True)
+class SmokeLoad:
+    """``kind`` of work on contexts, by a kernel with so many ``warpgroups`` that compute."""
+
+    name: str
+    kind: str
+    warpgroups: int
+    case: Case
+
+
+PIECES, TILES = "pieces", "tiles"
+SMOKES = (
+    SmokeLoad("pieces_128", PIECES, 1, replace(SMOKE, rows=DECODES)),
+    SmokeLoad("tiles_of_64_rows_128", TILES, 1, replace(SMOKE, rows=SHORT)),
+    SmokeLoad("tiles_of_128_rows_128", TILES, 2, replace(SMOKE, rows=LONG)),
+    SmokeLoad("pieces_64", PIECES, 1, replace(SMOKE, rows=DECODES, head_dim=64)),
+    SmokeLoad("tiles_of_64_rows_64", TILES, 1, replace(SMOKE, rows=SHORT, head_dim=64)),
+    SmokeLoad("tiles_of_128_rows_64", TILES, 2, replace(SMOKE, rows=LONG, head_dim=64)),
+    SmokeLoad("pieces_256", PIECES, 2, replace(SMOKE, rows=DECODES, head_dim=256)),
+    SmokeLoad("tiles_of_64_rows_256", TILES, 2, replace(SMOKE, rows=SHORT, head_dim=256)),
+)
+"""Heads of 256 are always shared by two warpgroups."""
 
 GROUPED = Case((), heads=8, kv_heads=2, head_dim=128, block_size=64, dtype="bfloat16")
+RANDOM_ROWS, RANDOM_TOKENS = 10, 256
+"""Of random batches, at most."""
+BITS = replace(SMOKE, rows=((5, 1091), (7, 150)), heads=6, head_dim=64)
+"""The first row's context has three pieces of 512, of which the last has two tiles of 64."""
+BITS_TOKENS = 48
+"""Of the widest step that it is part of."""
 EDGES = ((1, 512), (1, 513), (1, 1025), (70, 1024), (3, 64), (2, 65))
 ATTENTION_CASES = (
     ("window_soft_cap_sinks", replace(GROUPED, rows=((1, 700), (37, 330)), window=200, soft_cap=5.0, sinks=True)),
@@ -99,16 +138,26 @@ class ServingLoad:
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """``repeats`` are runs of which the best (ceilings) or the median (steps) counts; ``row_seconds`` ends the repeats
-    of a step early. ``chosen_kernels``: those that a server would choose, not XLA's.
+    """``pallas``: Pallas kernels, where the device has some. ``repeats`` are runs of which the best (ceilings) or the
+    median (steps) counts; ``row_seconds`` ends the repeats of a step early, ``load_seconds`` is how long the
+    device works while its clocks are read. ``chained``: calls of a kernel in one program, for those that are short.
     """
 
-    chosen_kernels: bool = True
+    pallas: bool = True
     copy_bytes: int = 8 * 2**30
     copy_repeats: int = 20
     matrix_side: int = 8192
+    load_seconds: float = 1.5
     link_bytes: int = 2**30
     repeats: int = 10
+    chained: int = 16
+    smokes: tuple[SmokeLoad, ...] = SMOKES
+    small_steps: StepLoad = StepLoad("llama3_8b_2_layers", replace(LLAMA3_8B, num_layers=2), (256, 1024), 32, 1024)
+    small_rows: tuple[int, ...] = (33, 64, 256)
+    served_budget: int = 256
+    product_tokens: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
+    products: tuple[tuple[str, int, int], ...] = PRODUCTS
+    copied_blocks: int = 64
     goldens: tuple[str, ...] = NAMES
     repeatability_model: LlamaConfig = SHAPES["88m"]
     repeatability_budget: int = 256
@@ -117,32 +166,38 @@ class Sizes:
     row_seconds: float = 6.0
     attention: tuple[AttentionLoad, ...] = ATTENTION
     offloads: tuple[OffloadLoad, ...] = OFFLOADS
-    launch_budget: int = 256
     serving: ServingLoad = ServingLoad("llama3_1b", LLAMA3_1B, requests=128, prompt=512, answer=128)
     random_batches: int = 5
     random_case: Case = GROUPED
     random_most_context: int = 1600
     attention_cases: tuple[tuple[str, Case], ...] = ATTENTION_CASES
-    host_budget: int = 512
     host_context: int = 256
     host_steps: int = 20
 
 
 FULL = Sizes()
 DRY = Sizes(
-    chosen_kernels=False,
+    pallas=False,
     copy_bytes=2**20,
     copy_repeats=3,
     matrix_side=256,
+    load_seconds=0.1,
     link_bytes=2**20,
     repeats=3,
+    chained=2,
+    smokes=tuple(replace(load, case=replace(load.case, rows=load.case.rows[:2], head_dim=16)) for load in SMOKES[:3]),
+    small_steps=StepLoad("tiny_1_layer", replace(TINY, num_layers=1), (16,), rows=4, context=96),
+    small_rows=(5, 16),
+    served_budget=16,
+    product_tokens=(8, 16),
+    products=(("qkv", 64, 128),),
+    copied_blocks=2,
     goldens=("llama",),
     repeatability_model=TINY,
     repeatability_budget=32,
     steps=StepLoad("tiny", TINY, (16, 32), rows=4, context=96),
     opt_steps=StepLoad("tiny_opt", TINY_OPT, (16,), rows=4, context=64),
     row_seconds=0.5,
-    launch_budget=16,
     serving=ServingLoad("tiny", TINY, requests=3, prompt=20, answer=8),
     random_batches=2,
     random_case=Case((), head_dim=16, block_size=16),
@@ -152,7 +207,6 @@ DRY = Sizes(
         OffloadLoad("tiny", TINY, tokens=128, layers=2, blocks=3),
         OffloadLoad("tiny_opt", TINY_OPT, tokens=128, layers=2, blocks=3),
     ),
-    host_budget=16,
     host_context=32,
     host_steps=4,
     attention=(AttentionLoad("decode_attention_tiny", TINY, ((1, 70), (1, 5))),),

@@ -5,9 +5,7 @@ holds, and a prompt fills the rest of the budget. So no time goes into computing
 """
 
 import time
-from collections.abc import Mapping
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -26,105 +24,138 @@ from jaxgen.sampling_params import SamplingParams
 from jaxgen.sequence import Chunk, Sequence
 from jaxgen.step_plan import StepPlan
 from jaxgen.token_budget import Ceilings, knee, roofline_budget
+from scripts.device_check.bench import Bench
 from scripts.device_check.kernels import BLOCK_SIZE, kernels_for
-from scripts.device_check.part import Part, Shared
-from scripts.device_check.report import COPY_RATE, MATRIX_RATE, Measurement
+from scripts.device_check.report import COPY_RATE, MATRIX_RATE, Measurement, State
+from scripts.device_check.rows import served_rows
 from scripts.device_check.sizes import Sizes, StepLoad
 
 MAX_REPEATS = 30
 OVERLAPPED = 8
 RANDOM_BLOCKS = 8
 """Of the cache, which then repeat: the random bits of a whole one would be as large again."""
+GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
+SAMPLING = {"greedy": (GREEDY, GREEDY), "top_p": (replace(GREEDY, temperature=1.0, top_p=0.9),) * 2}
+SAMPLING |= {"logprobs": (replace(GREEDY, logprobs=20), GREEDY)}
+"""How the first row samples, and all others."""
 
 
-def run(part: Part, sizes: Sizes, shared: Shared) -> None:
-    """Those of ``sizes.steps``."""
-    run_load(part, sizes, sizes.steps, shared)
-
-
-def run_opt(part: Part, sizes: Sizes, shared: Shared) -> None:
-    """Those of ``sizes.opt_steps``."""
-    run_load(part, sizes, sizes.opt_steps, shared)
-
-
-def run_load(part: Part, sizes: Sizes, load: StepLoad, shared: Shared) -> None:
-    """A row for making the parameters, one for each budget, and the one of them at the knee."""
-    part.measure(f"init_{load.name}", partial(_init, sizes, load.model, shared))
-    found = {
-        budget: part.measure(f"step_{load.name}_{budget}", partial(_step, sizes, load, shared, budget))
-        for budget in load.budgets
-    }
-    measured = {budget: one for budget, one in found.items() if one is not None}
-    if len(measured) > 1:
-        part.measure(f"step_{load.name}_knee", lambda: at_knee(measured, part.report.ceilings), free=True)
-
-
-def at_knee(measured: Mapping[int, Measurement], ceilings: Mapping[str, float]) -> Measurement:
-    """The measurement, of those by token budget, at the budget that ``jaxgen tune`` would store.
+def at_knee(bench: Bench) -> Measurement:
+    """The measurement, of the steps of some token budgets, at the one that ``jaxgen tune`` would store.
 
     ``detail.roofline_token_budget`` is what the rule for devices that were not measured gives with these ceilings.
     """
-    seconds = {budget: one.seconds for budget, one in sorted(measured.items()) if one.seconds is not None}
+    ran = {int(name.rpartition("_")[2]): row for name, row in bench.results.items() if row["state"] == State.RAN}
+    if len(ran) < 2:
+        raise RuntimeError(f"only {len(ran)} steps were measured")
+    seconds = {budget: row["seconds"] for budget, row in sorted(ran.items())}
     budget = knee(seconds)
     detail: dict[str, Any] = {"token_budget": budget, "tokens_per_second": {n: n / t for n, t in seconds.items()}}
-    if {COPY_RATE, MATRIX_RATE} <= ceilings.keys():
-        sheet = Ceilings(ceilings[MATRIX_RATE], ceilings[COPY_RATE])
+    if {COPY_RATE, MATRIX_RATE} <= bench.ceilings.keys():
+        sheet = Ceilings(bench.ceilings[MATRIX_RATE], bench.ceilings[COPY_RATE])
         detail["roofline_token_budget"] = roofline_budget(sheet)
-    return replace(measured[budget], detail=measured[budget].detail | detail)
+    figures = {name: ran[budget][name] for name in ("seconds", "bytes", "flops")}
+    return Measurement(**figures, detail=ran[budget]["detail"] | detail)
 
 
-def _init(sizes: Sizes, model: ModelConfig, shared: Shared) -> Measurement:
-    kernels = kernels_for(sizes, model)
+def init(bench: Bench, model: ModelConfig) -> Measurement:
+    """Make the parameters, which the rows that follow share."""
     started = time.perf_counter()
-    params = jax.tree.leaves(shared.params_of(model, kernels))
+    params = jax.tree.leaves(bench.shared.params_of(model, kernels_for(bench)))
     seconds = time.perf_counter() - started
     return Measurement(detail={"seconds_with_compilation": seconds, "bytes": sum(p.nbytes for p in params)})
 
 
-def _step(sizes: Sizes, load: StepLoad, shared: Shared, budget: int) -> Measurement:
-    config = step_config(load, budget)
-    plan = full_plan(load, config)
-    kernels = kernels_for(sizes, load.model)
-    params = shared.params_of(load.model, kernels)
+def small(bench: Bench, load: StepLoad, budget: int, rows: int) -> Measurement:
+    """Of so few layers that it compiles soon, for so many rows of which ``load.rows`` decode."""
+    load = replace(load, rows=min(load.rows, rows - 1))
+    return _measured(bench, load, step_config(load, budget, rows), "greedy")
+
+
+def full(bench: Bench, load: StepLoad, budget: int, sampling: str) -> Measurement:
+    """Of a whole model, with rows as a server has them."""
+    return _measured(bench, load, config_of(bench.sizes, load, budget), sampling)
+
+
+def config_of(sizes: Sizes, load: StepLoad, budget: int) -> EngineConfig:
+    """That of ``served_config`` where it is the same step, which then is compiled once."""
+    if load == sizes.steps and budget == sizes.served_budget:
+        return served_config(sizes)
+    return step_config(load, budget, served_rows(budget))
+
+
+def _measured(bench: Bench, load: StepLoad, config: EngineConfig, sampling: str) -> Measurement:
+    budget = config.scheduler.token_budget
+    plan = full_plan(load, config, sampling)
+    kernels = kernels_for(bench)
+    params = bench.shared.params_of(load.model, kernels)
     started = time.perf_counter()
-    compiled = shared.compiled_step(load.model, config, kernels)
+    compiled = bench.shared.compiled_step(load.model, config, kernels)
     detail = {
         "kernels": kernels.name,
+        "rows": config.scheduler.max_num_seqs,
         "decode_rows": load.rows,
         "context": load.context,
         "prompt_tokens": budget - load.rows,
+        "sampling": sampling,
         "compile_seconds": round(time.perf_counter() - started, 2),
         "temporary_bytes": compiled.temporary_bytes,
         "aliased_bytes": compiled.aliased_bytes,
     }
     device = filled_device(load.model, config, params, compiled)
-    seconds, overlapped, tokens = _timed(device, plan, sizes.row_seconds)
-    if tokens.min() < 0 or tokens.max() >= load.model.vocab_size:
-        raise RuntimeError(f"the step sampled {tokens.tolist()}, of a vocabulary of {load.model.vocab_size}")
-    detail |= {"best_seconds": min(seconds), "overlapped_seconds": overlapped, "steps": len(seconds)}
+    times = timed(device, plan, bench.sizes.row_seconds)
+    if times.tokens.min() < 0 or times.tokens.max() >= load.model.vocab_size:
+        raise RuntimeError(f"the step sampled {times.tokens.tolist()}, of a vocabulary of {load.model.vocab_size}")
     moved, flops = step_cost(load.model, config, plan)
-    return Measurement(seconds=median(seconds), bytes=moved, flops=flops, detail=detail)
+    return Measurement(seconds=median(times.seconds), bytes=moved, flops=flops, detail=detail | times.detail())
 
 
-def _timed(device: Device, plan: StepPlan, row_seconds: float) -> tuple[list[float], float, np.ndarray]:
-    """Seconds of each step but the first; seconds of one where each is dispatched before the one before it ends; the
-    tokens that the last one sampled."""
+@dataclass(frozen=True)
+class Times:
+    """Of steps of which each is waited for: ``seconds`` and, of these, those until ``run`` ``returned`` to the host.
+    The same of steps where each is dispatched before the one before it ends, as the engine does. ``tokens`` are those
+    that the last one sampled."""
+
+    seconds: list[float]
+    returned: list[float]
+    overlapped_seconds: float
+    overlapped_returned: list[float]
+    tokens: np.ndarray
+
+    def detail(self) -> dict[str, Any]:
+        return {
+            "steps": len(self.seconds),
+            "best_seconds": min(self.seconds),
+            "returns_seconds": median(self.returned),
+            "overlapped_seconds": self.overlapped_seconds,
+            "overlapped_returns_seconds": median(self.overlapped_returned),
+        }
+
+
+def timed(device: Device, plan: StepPlan, row_seconds: float) -> Times:
+    """Of one plan over and over; the first step is not counted."""
     device.load(plan)
     device.wait()
     steady = replace(plan, admitted=())
     seconds: list[float] = []
+    returned: list[float] = []
     began = time.perf_counter()
     while len(seconds) < 4 or (len(seconds) < MAX_REPEATS and time.perf_counter() - began < row_seconds):
         started = time.perf_counter()
         device.run(steady)
+        returned.append(time.perf_counter() - started)
         device.wait()
         seconds.append(time.perf_counter() - started)
-    started = time.perf_counter()
+    ahead = []
+    began = time.perf_counter()
     for _ in range(OVERLAPPED):
+        started = time.perf_counter()
         output = device.run(steady)
+        ahead.append(time.perf_counter() - started)
     device.wait()
-    overlapped = (time.perf_counter() - started) / OVERLAPPED
-    return seconds[1:], overlapped, np.asarray(output.tokens)[: len(plan.chunks)]
+    overlapped = (time.perf_counter() - began) / OVERLAPPED
+    tokens = np.asarray(output.tokens)[: len(plan.chunks)]
+    return Times(seconds[1:], returned[1:], overlapped, ahead[1:], tokens)
 
 
 def filled_device(model: ModelConfig, config: EngineConfig, params: PackedParams, compiled: CompiledStep) -> Device:
@@ -143,17 +174,26 @@ def filled_device(model: ModelConfig, config: EngineConfig, params: PackedParams
     return device
 
 
-def step_config(load: StepLoad, budget: int) -> EngineConfig:
+def step_config(load: StepLoad, budget: int, rows: int) -> EngineConfig:
     """Room for exactly the plan of ``full_plan``."""
     prompt = max(budget - load.rows, 1)
     blocks = load.rows * -(-load.context // BLOCK_SIZE) + -(-prompt // BLOCK_SIZE)
     longest = max(load.context, prompt) + 1
     blocks = max(blocks, -(-longest // BLOCK_SIZE))
-    return EngineConfig(CacheConfig(BLOCK_SIZE, blocks), SchedulerConfig(budget, load.rows + 1, longest), 0, 4)
+    return EngineConfig(CacheConfig(BLOCK_SIZE, blocks), SchedulerConfig(budget, rows, longest), 0, 4)
 
 
-def full_plan(load: StepLoad, config: EngineConfig) -> StepPlan:
-    """``rows`` decodes at ``context`` tokens and a prompt that fills the budget; greedy, blocks in a shuffled order."""
+def served_config(sizes: Sizes) -> EngineConfig:
+    """Room for the plan of ``full_plan`` and for that of ``host_times``."""
+    load, budget = sizes.steps, sizes.served_budget
+    longest = max(load.context, sizes.host_context + 16 * sizes.host_steps + 64)
+    blocks = load.rows * (-(-longest // BLOCK_SIZE) + 1) + 2 * -(-budget // BLOCK_SIZE) + 2
+    scheduler = SchedulerConfig(budget, served_rows(budget), blocks * BLOCK_SIZE)
+    return EngineConfig(CacheConfig(BLOCK_SIZE, blocks), scheduler, 0, 4)
+
+
+def full_plan(load: StepLoad, config: EngineConfig, sampling: str = "greedy") -> StepPlan:
+    """``rows`` decodes at ``context`` tokens and a prompt that fills the budget; blocks in a shuffled order."""
     stride = next(n for n in (997, 991, 983) if config.cache.num_blocks % n)
     ids = (i * stride % config.cache.num_blocks for i in range(config.cache.num_blocks))
     chunks, admitted = [], []
@@ -164,7 +204,7 @@ def full_plan(load: StepLoad, config: EngineConfig) -> StepPlan:
         end = load.context if row < load.rows else length
         tokens = tuple((row * 31 + i) % 500 for i in range(end))
         sequence = Sequence(
-            Request(f"row-{row}", tokens, SamplingParams(max_tokens=1, temperature=0.0)),
+            Request(f"row-{row}", tokens, SAMPLING[sampling][min(row, 1)]),
             eos_token_ids=frozenset(),
             arrival=row,
             seed=0,
@@ -181,8 +221,8 @@ def step_cost(model: ModelConfig, config: EngineConfig, plan: StepPlan) -> tuple
 
     Bytes: every weight (of positions, and of embeddings that are no head too, only the rows looked up), K and V of
     every context, K and V written.
-    FLOPs: 2 per multiply-add of the layers' matrices for each token, of the head for each sampler row, and 4 * head_dim
-    for each head, query token and token it attends to.
+    FLOPs: 2 per multiply-add of the layers' matrices for each token, of the head for each row that samples, and
+    4 * head_dim for each head, query token and token it attends to.
     """
     params = abstract_params(model)
     tables = [p for name, p in params.items() if name in ("embed.weight", "positions.weight")]
@@ -194,6 +234,6 @@ def step_cost(model: ModelConfig, config: EngineConfig, plan: StepPlan) -> tuple
     matrices = sum(p.size for name, p in params.items() if name.startswith("layers.") and p.ndim == 3)
     pairs = sum((chunk.start + 1 + chunk.end) * chunk.length // 2 for chunk in plan.chunks)
     flops = 2 * plan.num_tokens * matrices
-    flops += 2 * config.scheduler.max_num_seqs * model.vocab_size * model.hidden_size
+    flops += 2 * len(plan.chunks) * model.vocab_size * model.hidden_size
     flops += 4 * model.num_layers * model.num_heads * model.head_dim * pairs
     return weights + looked_up + slot * (contexts + plan.num_tokens), flops

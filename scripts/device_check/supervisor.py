@@ -1,150 +1,132 @@
-"""Runs the parts in processes that may crash or hang: their rows are kept, and those that follow run all the same."""
+"""Runs rows one after another in processes that may hang or die: what does loses its row, and no other."""
 
-import json
-import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import asdict
-from itertools import takewhile
-from queue import Empty, Queue
-from threading import Thread
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
-from scripts.device_check.header import ROOT
-from scripts.device_check.plan import MAIN, PARTS, TOTAL_SECONDS, PartPlan, deadlines
-from scripts.device_check.report import UNAVAILABLE, Measurement, Report
-from scripts.device_check.worker import Job
+from scripts.device_check.child import Child, LostError
+from scripts.device_check.plan import OTHER_REGISTERS, REGISTERS, PlannedRow, Registers
+from scripts.device_check.report import Measurement, Report, Row, State
 
-GRACE_SECONDS = 15.0
-"""After a part's deadline, for the row that it is in."""
-EXIT_SECONDS = 5.0
-WORKER = (sys.executable, "-m", "scripts.device_check.worker")
+START_SECONDS = 60.0
+"""For a worker to import JAX and take the device."""
 
 
-class RefusedError(Exception):
-    """There is no accelerator."""
+class Workers:
+    """At most one worker: another process takes the device when the one before has left it."""
+
+    def __init__(self, *, dry_run: bool, cache_dir: Path, log: Path):
+        self._options: dict[str, Any] = {"dry_run": dry_run, "cache_dir": cache_dir, "log": log}
+        self._child: Child | None = None
+
+    def header(self) -> dict[str, Any]:
+        """What the device is. LostError if no worker can say."""
+        return self.named("smoke").ask({"header": True}, START_SECONDS)
+
+    def named(self, process: str, seconds: float = START_SECONDS) -> Child:
+        """A worker that is ready. LostError if it is not in time."""
+        if self._child is not None and self._child.name != process:
+            self.end()
+        if self._child is None:
+            self._child = Child(process, **self._options)
+            self._child.ask({"header": False}, seconds)
+        return self._child
+
+    def drop(self) -> str:
+        """End a lost one; what it printed last."""
+        child, self._child = self._child, None
+        assert child is not None
+        child.kill()
+        return child.last_words()
+
+    def end(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.end()
 
 
 class Supervisor:
-    """One run of some parts."""
+    """One run of some rows."""
 
-    def __init__(self, names: list[str], *, dry_run: bool, make_report: Callable[[str, dict[str, Any]], Report]):
-        """``make_report`` is called with the device's name and what else is known of it."""
-        self._make_report = make_report
-        self._report: Report | None = None
-        self._left = deadlines(names)
-        self._dry_run = dry_run
-        self._reference_kernels = False
-        self._started = time.monotonic()
+    def __init__(self, rows: Sequence[PlannedRow], report: Report, workers: Workers, *, ends: float):
+        """``ends`` by the monotonic clock."""
+        self._rows = rows
+        self._report = report
+        self._workers = workers
+        self._ends = ends
 
-    def run(self) -> Report:
-        """Run them all. RefusedError, or RuntimeError if the first process ends before it knows the device."""
-        while self._left:
-            self._run_process()
-        assert self._report is not None
-        return self._report
+    def run(self) -> None:
+        """Run those that have no result yet; every one of them has a state afterwards."""
+        part = None
+        for row in self._rows:
+            if self._report.rows[row.name].has_result:
+                continue
+            if row.part != part:
+                part = row.part
+                print(f"# {part}", flush=True)
+            self._report.record(*self._run(row))
 
-    def _run_process(self) -> None:
-        """Run those of the parts left that share a process with the first, as far as it gets."""
-        plan = PARTS[next(iter(self._left))]
-        names = list(takewhile(lambda name: PARTS[name].process == plan.process, self._left))
-        job = Job(
-            deadlines={name: self._left[name] for name in names},
-            started=self._started,
-            ceilings=self._report.ceilings if self._report else {},
-            dry_run=self._dry_run,
-            reference_kernels=self._reference_kernels,
-            header=self._report is None,
-        )
-        with subprocess.Popen(
-            [*WORKER, json.dumps(asdict(job))],
-            cwd=ROOT,
-            env=_environment(plan),
-            stdin=subprocess.PIPE,  # closes when this process ends, however it does, which ends the worker
-            stdout=subprocess.PIPE,
-            text=True,
-            process_group=0,
-        ) as process:
-            try:
-                lost = self._follow(process)
-            finally:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-        if lost is not None:
-            self._lost(lost)
-            return
-        for name in names:
-            self._left.pop(name, None)
+    def _run(self, row: PlannedRow) -> tuple[Row, dict[str, float]]:
+        blank = Row(name=row.name, state=State.NOT_REACHED, configuration=row.configuration, process=row.process)
+        if row.instead_of is not None and self._report.rows[row.instead_of].state is not State.LOST:
+            return replace(blank, state=State.NOT_NEEDED, why=f"only if {row.instead_of} is lost"), {}
+        left = self._ends - time.monotonic()
+        registers = self._registers(row)
+        if isinstance(registers, str) or left <= 0:
+            return replace(blank, why=registers if isinstance(registers, str) else "no time was left"), {}
+        began = replace(blank, registers=registers)
+        try:
+            child = self._workers.named(row.process, min(START_SECONDS, left))
+        except LostError as lost:
+            return replace(began, state=State.RAISED, why=f"no process: it {lost}\n{self._workers.drop()}"), {}
+        return self._ask(child, row, began, registers)
 
-    def _follow(self, process: subprocess.Popen[str]) -> str | None:
-        """Take in what a process says until it ends its parts; if it does not, why."""
-        lines: Queue[str | None] = Queue()
-        Thread(target=_pump, args=(process, lines), daemon=True).start()
-        while True:
-            limit = min(next(iter(self._left.values())) + GRACE_SECONDS, TOTAL_SECONDS)
-            try:
-                line = lines.get(timeout=max(0.0, self._started + limit - time.monotonic()))
-            except Empty:
-                return f"killed {limit:.0f} s after the start of the run"
-            if line is None:
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(EXIT_SECONDS)
-                return f"its process ended with status {process.returncode}"
-            method, *arguments = json.loads(line)
-            if method == "end":
-                return None
-            self._take(method, *arguments)
+    def _ask(self, child: Child, row: PlannedRow, began: Row, registers: Registers) -> tuple[Row, dict[str, float]]:
+        started = time.monotonic()
+        limit = max(0.0, min(row.limit, self._ends - started))
+        try:
+            answer = child.ask(self._request(row, registers, limit), limit)
+        except LostError as lost:
+            answer = {"state": State.LOST, "why": str(lost), "wall_seconds": round(time.monotonic() - started, 2)}
+        if answer.get("state") != State.LOST:
+            return _answered(began, answer)
+        words = self._workers.drop()
+        if limit < row.limit and time.monotonic() >= self._ends:
+            return replace(began, state=State.NOT_REACHED, why="the run ended in it"), {}
+        state = State.UNAVAILABLE if row.compares else State.LOST
+        lost_row = replace(began, state=state, why=answer["why"], detail={"stderr": words})
+        return replace(lost_row, wall_seconds=answer["wall_seconds"]), {}
 
-    def _take(self, method: str, *arguments: Any) -> None:
-        if method == "refused":
-            raise RefusedError
-        if method == "header":
-            self._report = self._make_report(*arguments)
-            return
-        report = self._report
-        assert report is not None
-        if method == "part":
-            while next(iter(self._left)) != arguments[0]:
-                self._left.pop(next(iter(self._left)))
-            print(f"# {arguments[0]}", flush=True)
-        elif method == "record":
-            name, found, error, wall_seconds = arguments
-            report.record(name, None if found is None else Measurement(**found), error, wall_seconds)
-        else:
-            methods: dict[str, Callable[..., None]] = {"begin": report.begin, "fail": report.fail}
-            (methods | {"add_ceiling": report.add_ceiling})[method](*arguments)
+    def _registers(self, row: PlannedRow) -> Registers | str:
+        """Those to run it with, or why it cannot be run."""
+        if missing := [one for one in row.reads if self._report.rows[one].state is State.NOT_REACHED]:
+            return f"it reads {missing[0]}, which was not reached"
+        if row.registers is not None:
+            return row.registers
+        losses = {one: loss for one in row.needs if (loss := self._report.loss(one, REGISTERS)) is not None}
+        if not losses:
+            return REGISTERS
+        if all(self._report.ran(one, OTHER_REGISTERS) for one in losses):
+            return OTHER_REGISTERS
+        return next(iter(losses.values()))
 
-    def _lost(self, why: str) -> None:
-        """What was running has no result. If it was of the main process, what follows takes XLA's kernels, since others
-        may be what is wrong; the other processes try what no server would."""
-        report = self._report
-        if report is None:
-            raise RuntimeError(f"no device: {why} before it knew one")
-        part = next(iter(self._left))
-        if PARTS[part].compares:
-            report.record(report.running or part, None, f"{UNAVAILABLE}{why}")
-        else:
-            report.record(report.running or part, None, why)
-            report.fail(f"{part}: {why}")
-        del self._left[part]
-        self._reference_kernels |= PARTS[part].process == MAIN
-        if time.monotonic() - self._started >= TOTAL_SECONDS:
-            self._left.clear()
+    def _request(self, row: PlannedRow, registers: Registers, limit: float) -> dict[str, Any]:
+        return {
+            "row": row.name,
+            "registers": registers,
+            "ceilings": self._report.ceilings,
+            "results": {name: asdict(self._report.rows[name]) for name in row.reads},
+            "out": str(self._report.path.parent),
+            "limit": limit,
+        }
 
 
-def _environment(plan: PartPlan) -> dict[str, str]:
-    added = dict(plan.environment)
-    if "XLA_FLAGS" in added:
-        added["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {added['XLA_FLAGS']}".strip()
-    return os.environ | added
-
-
-def _pump(process: subprocess.Popen[str], lines: "Queue[str | None]") -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        lines.put(line)
-    lines.put(None)
+def _answered(row: Row, answer: dict[str, Any]) -> tuple[Row, dict[str, float]]:
+    row = replace(row, wall_seconds=answer["wall_seconds"])
+    if "found" not in answer:
+        return replace(row, state=State(answer["state"]), why=answer["why"]), {}
+    found = Measurement(**answer["found"])
+    measured = {name: getattr(found, name) for name in ("seconds", "bytes", "flops", "detail", "failure")}
+    return replace(row, state=State.RAN, **measured), found.ceilings

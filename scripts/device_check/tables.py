@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scripts.device_check.report import COPY_RATE, MATRIX_RATE
+from scripts.device_check.report import COPY_RATE, MATRIX_RATE, State
+from scripts.device_check.rows import rows_of
 from scripts.device_check.sizes import FULL, OffloadLoad, StepLoad
 
 COMPILED, NOT_RUN = "compiled, not run", "not run"
@@ -45,12 +46,16 @@ def sections(result: Result) -> list[str]:
     """Markdown, one string for each section."""
     parts = [
         ("Ceilings", _ceilings(result)),
+        ("Whether the kernels run", _smoke(result)),
         ("Attention, one layer", _attention(result)),
         *((f"The step of {name}", _steps(result, load)) for name, load in STEPS.items()),
+        ("The step as a server has it", _served(result)),
+        ("The products of a layer", _products(result)),
         ("The host and the launches", _launches(result)),
         ("Recomputing and staging KV", _offload(result)),
         ("From end to end", _serving(result)),
         ("Checks", _checks(result)),
+        ("Rows without a result", _without_result(result)),
     ]
     return [f"### {title}\n\n{text}" for title, text in parts]
 
@@ -59,10 +64,10 @@ def state(row: dict[str, Any], absent: str = NOT_RUN) -> str | None:
     """Why a row has no figures; None if it has."""
     if not row:
         return absent
-    if row["ran"]:
+    if row["state"] == State.RAN:
         return None
-    first, _, _ = row["error"].splitlines()[0].partition(": ")
-    return first if first in ("cut", "unavailable") else f"failed ({first})"
+    first, _, _ = row["why"].splitlines()[0].partition(": ")
+    return f"raised ({first})" if row["state"] == State.RAISED else str(row["state"])
 
 
 def _ceilings(result: Result) -> str:
@@ -73,15 +78,30 @@ def _ceilings(result: Result) -> str:
     return _table(["what the machine reaches by itself", "rate"], rows)
 
 
+def _smoke(result: Result) -> str:
+    """What each kernel and small step did, and which configurations are bad."""
+    rows = []
+    for plan in rows_of(FULL):
+        row = result.row(plan.name)
+        if plan.part != "smoke" or row.get("state") == State.NOT_NEEDED or (plan.instead_of and not row):
+            continue
+        verdict = state(row) or row["failure"] or "ran and held"
+        rows.append([f"`{plan.name}`", _detail(row, "kernels"), verdict, _detail(row, "largest_error")])
+    text = _table(["row", "kernels", "what became of it", "largest error"], rows)
+    bad = [f"- {one}" for one in result.about.get("bad_configurations", [])]
+    return "\n".join([text, "", *bad]) if bad else text
+
+
 def _attention(result: Result) -> str:
-    titles = ["load", "kernels", "time, ms", "of the floor", "goal", "XLA's own, ms"]
-    others = {"XLA, gathered first, ms": "xla_gathered", "cuDNN, ms": "cudnn", "PyTorch, ms": "torch_sdpa"}
+    titles = ["load", "kernels", "time, ms", "of the floor", "goal", "its plan, ms"]
+    others = {"XLA's own, ms": "xla_reference", "XLA, gathered first, ms": "xla_gathered"}
+    others |= {"cuDNN, ms": "cudnn", "PyTorch, ms": "torch_sdpa"}
     rows = []
     for load in FULL.attention:
         row = result.row(load.name)
         goal = DECODE_GOAL if load.rows[0][0] == 1 else PROMPT_GOAL
         line = [f"`{load.name}`", _detail(row, "kernels"), _ms(row, COMPILED), _fraction(row), f"{goal:.2f}"]
-        line += [_detail_ms(row, "reference_seconds")]
+        line += [_detail_ms(row, "plan_seconds")]
         rows.append(line + [_ms(result.row(f"{prefix}_{load.name}")) for prefix in others.values()])
     return _table([*titles, *others], rows)
 
@@ -108,8 +128,45 @@ def _steps(result: Result, load: StepLoad) -> str:
     )
 
 
+def _served(result: Result) -> str:
+    name, budget = f"step_{FULL.steps.name}_{FULL.served_budget}", FULL.served_budget
+    rows = []
+    for title, suffix in (("greedy", ""), ("top_p 0.9", "_top_p"), ("log-probabilities of one row", "_logprobs")):
+        row = result.row(name + suffix)
+        pieces = ("returns_seconds", "overlapped_seconds", "overlapped_returns_seconds")
+        rows.append([title, _ms(row), *(_detail_ms(row, piece) for piece in pieces)])
+    titles = [f"{budget} tokens, 256 rows", "time, ms", "returns after, ms", "overlapped, ms", "returns after, ms"]
+    row = result.row(f"{name}_beside_copies")
+    why = state(row)
+    if why is not None:
+        return f"{_table(titles, rows)}\n\nBeside copies of blocks to the host: {why}."
+    found = row["detail"]
+    rates = [_number(found[key] / 1e9) for key in ("copied_bytes_per_second", "copied_alone_bytes_per_second")]
+    return (
+        f"{_table(titles, rows)}\n\nBeside copies of blocks to the host a step takes {_ms(row)} ms, by itself "
+        f"{_detail_ms(row, 'alone_seconds')} ms; copies get {rates[0]} GB/s, by themselves {rates[1]}."
+    )
+
+
+def _products(result: Result) -> str:
+    rows = []
+    for name, inputs, outputs in FULL.products:
+        row = result.row(f"products_{name}")
+        why = state(row)
+        found = row.get("detail", {}).get("tokens", {})
+        cells = [why or _product(found[str(tokens)]) for tokens in FULL.product_tokens]
+        rows.append([f"{name}, {inputs} to {outputs}", *cells])
+    return _table(["TFLOP/s (of the ceiling), by tokens", *map(str, FULL.product_tokens)], rows)
+
+
+def _product(found: dict[str, float | None]) -> str:
+    rate, share = found["flops_per_second"], found["of_ceiling"]
+    assert rate is not None
+    return f"{rate / 1e12:.0f}" if share is None else f"{rate / 1e12:.0f} ({share:.2f})"
+
+
 def _launches(result: Result) -> str:
-    name, budget = FULL.steps.name, FULL.launch_budget
+    name, budget = FULL.steps.name, FULL.served_budget
     rows = []
     for title, suffix in (("as it is", ""), ("without command buffers", "_without_command_buffers")):
         row = result.row(f"launches_{name}_{budget}{suffix}")
@@ -121,7 +178,7 @@ def _launches(result: Result) -> str:
     )
     rows = []
     for title in ("decodes", "full"):
-        row = result.row(f"host_step_{name}_{FULL.host_budget}_{title}")
+        row = result.row(f"host_step_{name}_{budget}_{title}")
         pieces = ("schedule_seconds", "dispatch_seconds", "complete_seconds", "host_seconds")
         rows.append([title, _ms(row), *(_detail_ms(row, piece) for piece in pieces), _detail(row, "host_share")])
     titles = ["engine's step", "time, ms", "schedule, ms", "dispatch, ms", "complete, ms", "host, ms", "host's share"]
@@ -167,17 +224,20 @@ def _serving(result: Result) -> str:
 
 
 def _checks(result: Result) -> str:
-    rows = result.rows("check_", "parity_", "repeatability_")
+    rows = result.rows("smoke_", "check_", "parity_", "repeatability_", "sanitizer_")
     if not rows:
         return f"Kernels, parity and repeatability: {NOT_RUN}."
-    failures = result.about["failures"]
-    failed = {failure.partition(": ")[0] for failure in failures}
-    held = [row for row in rows if row["ran"] and row["name"] not in failed]
-    text = f"{len(held)} of {len(rows)} checks of kernels, parity and repeatability ran and held."
-    missing = [f"- `{row['name']}`: {state(row)}" for row in rows if not row["ran"]]
-    return "\n".join(
-        [text, *([""] if missing or failures else []), *missing, *(f"- failed: {one}" for one in failures)]
-    )
+    held = [row for row in rows if row["state"] == State.RAN and row["failure"] is None]
+    asked = [row for row in rows if row["state"] != State.NOT_NEEDED]
+    text = f"{len(held)} of {len(asked)} checks of kernels, parity and repeatability ran and held."
+    failures = [f"- failed: {one}" for one in result.about["failures"]]
+    return "\n".join([text, "", *failures]) if failures else text
+
+
+def _without_result(result: Result) -> str:
+    rows = [row for row in result.about.get("rows", []) if row["state"] not in (State.RAN, State.NOT_NEEDED)]
+    lines = [f"- `{row['name']}`: {row['state']}: {row['why'].splitlines()[0]}" for row in rows]
+    return "\n".join(lines) or ("None." if result.about else "All.")
 
 
 def _bound(result: Result, row: dict[str, Any]) -> str:

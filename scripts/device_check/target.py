@@ -2,6 +2,7 @@
 
 import ctypes
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,8 @@ def describe(device: jax.Device) -> dict[str, Any]:
 def _xla_dump(device: jax.Device) -> str:
     """The *.gpu_target_config.pbtxt that XLA writes beside the dump of any program compiled for a GPU."""
     with tempfile.TemporaryDirectory() as directory:
-        lowered = jax.jit(lambda x: x + 1).lower(jax.device_put(jnp.zeros(8), device))
+        unique = time.time_ns() % 2**20  # a program from the cache would not be dumped
+        lowered = jax.jit(lambda x: x + unique).lower(jax.device_put(jnp.zeros(8), device))
         lowered.compile(compiler_options={"xla_dump_to": directory})
         names = sorted(path.name for path in Path(directory).iterdir())
         dumps = [name for name in names if name.endswith("gpu_target_config.pbtxt")]

@@ -7,17 +7,12 @@ from importlib import import_module
 from statistics import median
 from typing import Any
 
+from scripts.device_check.bench import Bench, UnavailableError
 from scripts.device_check.comparison import compared
-from scripts.device_check.part import Part, Shared, UnavailableError
 from scripts.device_check.report import Measurement
-from scripts.device_check.sizes import AttentionLoad, Sizes
+from scripts.device_check.sizes import AttentionLoad
 
 CALLS = 4
-
-
-def run(part: Part, sizes: Sizes, _: Shared) -> None:
-    for load in sizes.attention:
-        part.measure(f"torch_sdpa_{load.name}", partial(_sdpa, sizes, load))
 
 
 def import_torch() -> Any:
@@ -29,7 +24,7 @@ def import_torch() -> Any:
 
 
 @compared
-def _sdpa(sizes: Sizes, load: AttentionLoad) -> Measurement:
+def sdpa(bench: Bench, load: AttentionLoad) -> Measurement:
     """Queries of a prompt see the tokens after them too: PyTorch's causal mask is for whole prompts."""
     torch = import_torch()
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -40,7 +35,7 @@ def _sdpa(sizes: Sizes, load: AttentionLoad) -> Measurement:
     attend = partial(torch.nn.functional.scaled_dot_product_attention, q, k, v, enable_gqa=True)
     seconds = []
     with torch.inference_mode():
-        for _ in range(sizes.repeats + 1):
+        for _ in range(bench.sizes.repeats + 1):
             started = time.perf_counter()
             for _ in range(CALLS):
                 attend()

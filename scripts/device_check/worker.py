@@ -1,99 +1,106 @@
-"""A process that runs parts and tells the supervisor of each row as it comes: one JSON list a line, [method of Report,
-its arguments]."""
+"""A process that runs rows as it is asked to: a request is one line of JSON, and so is its answer."""
 
+import faulthandler
 import gc
 import json
 import os
 import sys
 import time
 import traceback
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from importlib import import_module
+from pathlib import Path
+from queue import Queue
 from threading import Thread
-from typing import Any, TextIO
+from typing import Any
 
+import jax
+import numpy as np
+
+from scripts.device_check.bench import Bench, Shared, UnavailableError
+from scripts.device_check.faults import inject
 from scripts.device_check.header import device_header
-from scripts.device_check.part import Part, Shared
-from scripts.device_check.plan import PARTS
-from scripts.device_check.report import Measurement
-from scripts.device_check.sizes import DRY, FULL
+from scripts.device_check.plan import PROCESSES
+from scripts.device_check.report import State
+from scripts.device_check.rows import rows_of
+from scripts.device_check.sizes import DRY, FULL, Sizes
 
-
-@dataclass(frozen=True)
-class Job:
-    """``deadlines`` of each part to run, in order, in seconds after ``started`` by the monotonic clock, which all
-    processes share. ``reference_kernels``: XLA's, whatever a server would choose. ``header``: say first what the device
-    is."""
-
-    deadlines: dict[str, float]
-    started: float
-    ceilings: dict[str, float]
-    dry_run: bool
-    reference_kernels: bool
-    header: bool
-
-
-class Wire:
-    """A Recorder whose Report is in another process."""
-
-    def __init__(self, out: TextIO, ceilings: dict[str, float]):
-        self.ceilings = dict(ceilings)
-        self._out = out
-
-    def send(self, method: str, *arguments: Any) -> None:
-        self._out.write(json.dumps([method, *arguments]) + "\n")
-        self._out.flush()
-
-    def begin(self, name: str) -> None:
-        self.send("begin", name)
-
-    def record(self, name: str, found: Measurement | None, error: str | None = None, wall_seconds: float = 0.0) -> None:
-        self.send("record", name, None if found is None else asdict(found), error, wall_seconds)
-
-    def fail(self, failure: str) -> None:
-        self.send("fail", failure)
-
-    def add_ceiling(self, name: str, value: float) -> None:
-        self.ceilings[name] = max(value, self.ceilings.get(name, 0.0))
-        self.send("add_ceiling", name, value)
-
-
-def run(job: Job, wire: Wire) -> None:
-    """Run the job's parts; the last word is "end", or "refused" where there is no accelerator."""
-    shared = Shared()
-    if job.header:
-        device = shared.device
-        if device.platform == "cpu" and not job.dry_run:
-            wire.send("refused")
-            return
-        wire.send("header", device.device_kind, device_header(device))
-    sizes = DRY if job.dry_run else FULL
-    if job.reference_kernels:
-        sizes = replace(sizes, chosen_kernels=False)
-    for name, deadline in job.deadlines.items():
-        wire.send("part", name)
-        gc.collect()  # what earlier parts left may hold the device's memory
-        part = Part(wire, deadline - (time.monotonic() - job.started))
-        module, function = PARTS[name].entry.split(":")
-        try:
-            getattr(import_module(f"scripts.device_check.{module}"), function)(part, sizes, shared)
-        except Exception:  # outside of any row; the other parts are wanted all the same
-            wire.record(name, None, traceback.format_exc()[-2000:])
-    wire.send("end")
+_STACK_AT = 0.9
+"""Of a row's limit: when the stacks of all threads are printed, since it may be hanging."""
 
 
 def main() -> None:
-    """The job is the only argument, as JSON. What anything else prints goes to stderr."""
-    Thread(target=_end_with_supervisor, daemon=True).start()
+    """Arguments: the name of the process, and "dry" or "full". What anything else prints goes to stderr."""
+    process, size = sys.argv[1:]
+    requests: Queue[str] = Queue()
+    Thread(target=_read, args=(requests,), daemon=True).start()
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    job = Job(**json.loads(sys.argv[1]))
-    run(job, Wire(out, job.ceilings))
+    faulthandler.enable()
+    shared = Shared()
+    if PROCESSES[process].opens_device:
+        assert shared.device
+    while True:
+        out.write(json.dumps(_answer(json.loads(requests.get()), DRY if size == "dry" else FULL, shared)) + "\n")
+        out.flush()
 
 
-def _end_with_supervisor() -> None:
-    sys.stdin.buffer.read()
-    os._exit(1)
+def _read(requests: "Queue[str]") -> None:
+    """Ends the process with its supervisor, which closes stdin when it ends, however it does."""
+    for line in sys.stdin:
+        requests.put(line)
+    os._exit(0)
+
+
+def _answer(request: dict[str, Any], sizes: Sizes, shared: Shared) -> dict[str, Any]:
+    if "row" not in request:
+        device = shared.device if request["header"] else None
+        return (
+            {}
+            if device is None
+            else {"platform": device.platform, "device": device.device_kind} | device_header(device)
+        )
+    bench = Bench(
+        sizes,
+        shared,
+        registers=tuple(request["registers"]),
+        ceilings=request["ceilings"],
+        results=request["results"],
+        out=Path(request["out"]),
+    )
+    faulthandler.dump_traceback_later(_STACK_AT * request["limit"])
+    started = time.monotonic()
+    try:
+        return run_row(request["row"], bench) | {"wall_seconds": round(time.monotonic() - started, 2)}
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def run_row(name: str, bench: Bench) -> dict[str, Any]:
+    """What it found, or its state and why."""
+    row = next(row for row in rows_of(bench.sizes) if row.name == name)
+    module, function = row.entry.split(":")
+    gc.collect()  # what earlier rows left may hold the device's memory
+    try:
+        inject(name)
+        entry = getattr(import_module(f"scripts.device_check.{module}"), function)
+        return {"found": asdict(entry(bench, *row.arguments))}
+    except UnavailableError as missing:
+        return {"state": State.UNAVAILABLE, "why": str(missing)}
+    except Exception as error:  # whatever a device raises: the other rows are wanted all the same
+        said = f"{type(error).__name__}: {error}"[:2000]
+        if isinstance(error, jax.errors.JaxRuntimeError) and _is_lost(error):
+            return {"state": State.LOST, "why": f"lost the device: {said}"}
+        return {"state": State.RAISED, "why": f"{said}\n{traceback.format_exc(limit=-3)[-2000:]}"}
+
+
+def _is_lost(error: Exception) -> bool:
+    """Whether CUDA's context is: its errors are sticky, so that the least of programs fails too."""
+    try:
+        np.asarray(jax.device_put(np.arange(4)) + 1)
+    except jax.errors.JaxRuntimeError:
+        return True
+    return "CUDA_ERROR_ILLEGAL" in str(error)
 
 
 if __name__ == "__main__":

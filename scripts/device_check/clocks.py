@@ -1,0 +1,50 @@
+"""Clocks, power and temperature of the device while it works, as nvidia-smi reads them."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import Any
+
+FIELDS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
+_EVERY_MS = 100
+
+
+@contextmanager
+def sampled_clocks() -> Iterator[dict[str, Any]]:
+    """Filled at the end: of each of FIELDS the least, the median and the largest of ``samples``, or ``missing``: why
+    there are none."""
+    found: dict[str, Any] = {}
+    command = [
+        "nvidia-smi",
+        f"--query-gpu={','.join(FIELDS)}",
+        "--format=csv,noheader,nounits",
+        f"--loop-ms={_EVERY_MS}",
+    ]
+    try:
+        sampler = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    except OSError as error:
+        found["missing"] = str(error)
+        yield found
+        return
+    try:
+        yield found
+    finally:
+        sampler.terminate()
+        printed, _ = sampler.communicate()
+        found |= summary(printed)
+
+
+def summary(printed: str) -> dict[str, Any]:
+    """Of the lines that nvidia-smi printed, the last of which may be cut."""
+    samples = []
+    for line in printed.splitlines():
+        try:
+            samples.append([float(word) for word in line.split(",")])
+        except ValueError:  # what the device does not say is [N/A]
+            continue
+    samples = [sample for sample in samples if len(sample) == len(FIELDS)]
+    if not samples:
+        return {"missing": f"nvidia-smi printed {printed[:200]!r}"}
+    columns = zip(FIELDS, zip(*samples, strict=True), strict=True)
+    return {"samples": len(samples)} | {name: [min(of), median(of), max(of)] for name, of in columns}

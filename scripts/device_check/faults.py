@@ -1,0 +1,25 @@
+"""Faults on purpose, for tests of what becomes of the other rows. JAXGEN_CHECK_FAULTS is JSON: faults by row's name."""
+
+import json
+import os
+import signal
+import time
+
+import jax
+
+_FAULTS = json.loads(os.environ.get("JAXGEN_CHECK_FAULTS", "{}"))
+
+
+def inject(row: str) -> None:
+    """What was asked for of the row, if anything."""
+    fault = _FAULTS.get(row)
+    if fault == "hang":
+        time.sleep(3600)
+    elif fault == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif fault == "abort":
+        os.abort()
+    elif fault == "device":
+        raise jax.errors.JaxRuntimeError("INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access (on purpose)")
+    elif fault == "raise":
+        raise ValueError("on purpose")
