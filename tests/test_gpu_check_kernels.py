@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxgen.device_info import DeviceInfo
-from jaxgen.kernels import REFERENCE, Kernels
+from jaxgen.kernels import REFERENCE, Kernels, hopper
 from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
 from pallas_kernels.gpu.copy_blocks import gather_blocks, scatter_blocks
 from pallas_kernels.gpu.partial_recompute import partial_recompute
@@ -131,18 +131,12 @@ def test_random_rows_are_ragged_and_fit() -> None:
 
 
 def test_other_registers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, dict[str, Any]]] = []
-
-    def hopper(num_ctas: int, **options: Any) -> Kernels:
-        asked.append((num_ctas, options))
-        return kernels(REFERENCE.ragged_paged_attention)
-
-    monkeypatch.setattr(device_kernels, "hopper", hopper)
     device = DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0))
     monkeypatch.setattr(device_kernels, "device_info", lambda: device)
-    monkeypatch.setattr(device_kernels, "_kernels_for", device_kernels._kernels_for.__wrapped__)
     on_device = bench(replace(DRY, pallas=True))
-    assert device_kernels.kernels_for(on_device).name == "under test"
-    other = replace(on_device, registers=OTHER_REGISTERS)
-    assert device_kernels.kernels_for(other, num_ctas=8).name == "Hopper, 24/240 registers"
-    assert asked == [(132, {}), (8, {"registers": (24, 240)})]
+    assert device_kernels.kernels_for(on_device) is hopper(132)
+    other = device_kernels.kernels_for(replace(on_device, registers=OTHER_REGISTERS), num_ctas=8)
+    assert other.name == "Hopper, 24/240 registers"
+    attention: Any = other.ragged_paged_attention
+    assert attention.keywords["registers"] == OTHER_REGISTERS
+    assert attention.keywords["num_ctas"] == 8
