@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxgen.config import ModelConfig
 from jaxgen.kv_cache import KVCache
-from jaxgen.step_batch import StepBatch
+from jaxgen.models.batch import StepBatch
 
 
 def plan_attention(config: ModelConfig, cache: KVCache, batch: StepBatch) -> StepBatch:

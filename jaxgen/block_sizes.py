@@ -1,7 +1,7 @@
 """Bytes of the KV cache's blocks. Host only, no jax."""
 
 from jaxgen.config import ModelConfig
-from jaxgen.offload.host_dtype import HostDType, host_bytes
+from jaxgen.host_dtype import HostDType, host_bytes
 
 GIB = 2**30
 _ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}

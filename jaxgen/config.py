@@ -6,7 +6,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from jaxgen.offload.host_dtype import HostDType
+from jaxgen.host_dtype import HostDType
 
 DType = Literal["float32", "bfloat16", "float16"]
 DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")

@@ -6,12 +6,18 @@ never broken.
 
 import codecs
 from collections.abc import Container, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from jaxgen.stop_strings import StopStrings
 
-if TYPE_CHECKING:
-    from jaxgen.tokenizer import Tokenizer
+
+class TokenTexts(Protocol):
+    """What a tokenizer knows of single tokens."""
+
+    def is_special(self, token: int) -> bool: ...
+    def token_text(self, token: int) -> str: ...
+    def text(self, token: int) -> str | None: ...
+    def text_bytes(self, token: int, *, first: bool = False) -> bytes: ...
 
 
 class Detokenizer:
@@ -22,7 +28,7 @@ class Detokenizer:
     as their names.
     """
 
-    def __init__(self, tokenizer: "Tokenizer", prompt: Sequence[int] = (), shown: Container[int] = ()) -> None:
+    def __init__(self, tokenizer: TokenTexts, prompt: Sequence[int] = (), shown: Container[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._shown = shown
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
@@ -62,7 +68,7 @@ class TextStream:
 
     def __init__(
         self,
-        tokenizer: "Tokenizer",
+        tokenizer: TokenTexts,
         *,
         prompt: Sequence[int] = (),
         stop: Sequence[str] = (),
@@ -95,7 +101,7 @@ class TextStream:
         return self._stop.push(self._detokenizer.flush()) + self._stop.flush()
 
 
-def _tail(tokenizer: "Tokenizer", prompt: Sequence[int]) -> Sequence[int]:
+def _tail(tokenizer: TokenTexts, prompt: Sequence[int]) -> Sequence[int]:
     """The last tokens of ``prompt`` that decide how the next one is read: a UTF-8 character has at most 4 bytes, and
     its first byte is never mistaken for another."""
     size = 0

@@ -10,8 +10,8 @@ from jaxgen.config import CacheConfig, ModelConfig
 from jaxgen.kernels import Kernels
 from jaxgen.kv_cache import KVCache
 from jaxgen.leaf import Leaf
+from jaxgen.models.batch import StepBatch
 from jaxgen.models.layers import Layer, project
-from jaxgen.step_batch import StepBatch
 
 
 @jax.tree_util.register_dataclass

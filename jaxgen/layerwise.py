@@ -21,13 +21,14 @@ from jaxgen.config import EngineConfig, ModelConfig
 from jaxgen.kernels import Kernels
 from jaxgen.layer_pool import LayerPool
 from jaxgen.models import LAYERS, PackedParams, bind, bind_layer, graphs_apart
+from jaxgen.models.batch import StepBatch
 from jaxgen.models.layers import Layer
 from jaxgen.models.packing import abstract_packed_params
 from jaxgen.packed_weight import PackedWeight
 from jaxgen.row_state import RowState, init_rows, row_layout
 from jaxgen.separate_weights import SeparateWeights
 from jaxgen.step import StepOutput, choose_tokens, count_tokens
-from jaxgen.step_batch import StepBatch, batch_layout, unpack
+from jaxgen.step_batch import batch_layout, unpack
 
 _BELOW = f"{LAYERS}."
 

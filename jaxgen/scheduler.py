@@ -4,11 +4,11 @@ told to it."""
 from collections import deque
 
 from jaxgen.admission import MAX_OVERTAKEN
+from jaxgen.average import Average
 from jaxgen.config import CacheConfig, SchedulerConfig
 from jaxgen.holdings import Holdings
 from jaxgen.ledger import TokenLedger
 from jaxgen.lineup import Lineup, due_time
-from jaxgen.offload.rates import Average
 from jaxgen.offload.tier import OffloadTier
 from jaxgen.pace import Pace
 from jaxgen.prediction import Load, check, predict

@@ -12,11 +12,12 @@ from jaxgen.kv_cache import KVCache
 from jaxgen.layout import Layout
 from jaxgen.leaf import Leaf
 from jaxgen.models import Graph, Model, PackedParams, bind
+from jaxgen.models.batch import StepBatch
 from jaxgen.penalties import count_output
 from jaxgen.row_state import RowState
 from jaxgen.sampling import RowParams, keep_allowed, sample, token_logprobs
 from jaxgen.sampling_params import MAX_LOGPROBS
-from jaxgen.step_batch import StepBatch, unpack
+from jaxgen.step_batch import unpack
 
 
 @jax.tree_util.register_dataclass

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from jaxgen.offload.tier import Save
 from jaxgen.request import FinishReason
 from jaxgen.sequence import Chunk, Restore, Sequence
 
@@ -12,6 +11,16 @@ MOST_DESCRIBED = 16
 
 MOST_OF_AN_ID = 80
 """Characters of a request's id there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """A block whose content is to be copied to the host before the step that is planned with it runs."""
+
+    block: int
+    key: bytes
+    has_inputs: bool = True
+    """False: it came without its layer inputs; what the device holds in their place is not its own."""
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,6 @@ class GeneratingEndpoint[Fields: CallerFields](ComputingEndpoint[Fields]):
         async with Generation(
             self._engine, made.choices, services.queue, services.metrics, record, deadline
         ) as generation:
-            record.generation = generation
             if body.stream:
                 await made.stream(generation, send, record.send_more or send)
                 return

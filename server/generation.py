@@ -59,8 +59,6 @@ class Generation[Choice: Drawing]:
         self._deadline = deadline
         self._alarm: asyncio.TimerHandle | None = None
         self._late: ApiError | None = None
-        self.first_token: float | None = None
-        """When the first token of any choice came, a ``perf_counter`` reading."""
         self._waiting: asyncio.Future[None] | None = None
         """What ``next_news`` waits for. It alone does: an asyncio.Event, made for several, takes longer."""
         self._take_news: Callable[[], bool] | None = None
@@ -151,8 +149,8 @@ class Generation[Choice: Drawing]:
         if timer.first is None:
             self._queue.leave(choice)
         timer.observe(event)
-        if self.first_token is None:
-            self.first_token = timer.first
+        if self._record.first_token is None:
+            self._record.first_token = timer.first
         choice.feed(event)
         self._wake()
         return choice.finish_reason is None

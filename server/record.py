@@ -2,13 +2,9 @@
 
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from starlette.types import Scope, Send
-
-if TYPE_CHECKING:
-    from server.choice import Choice
-    from server.generation import Generation
 
 RECORD = "jaxgen.record"
 """In a request's scope: its RequestRecord."""
@@ -54,7 +50,8 @@ class RequestRecord:
     send_more: Send | None = None
     """For the messages after an answer's first, which is the only one that middleware changes."""
     answer: Answered | None = None
-    generation: "Generation[Choice] | None" = None
+    first_token: float | None = None
+    """When the first token of any choice came, a ``perf_counter`` reading."""
 
     @property
     def failed(self) -> bool:
@@ -76,8 +73,8 @@ class RequestRecord:
             found |= self.answer.summary()
             if with_prompts:
                 found["prompts"] = [text[:MOST_OF_A_PROMPT] for text in self.answer.prompt_texts()]
-        if self.generation is not None and self.generation.first_token is not None:
-            found["ttft_seconds"] = round(self.generation.first_token - self.arrival, 6)
+        if self.first_token is not None:
+            found["ttft_seconds"] = round(self.first_token - self.arrival, 6)
         return {name: value for name, value in found.items() if value is not None}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import configargparse
 
 from jaxgen.config import DTYPES, KERNEL_CHOICES, KV_RESIDENCIES, OFFLOAD_POLICIES, EngineOptions
-from jaxgen.offload.host_dtype import HOST_DTYPES
+from jaxgen.host_dtype import HOST_DTYPES
 from jaxgen.request import POOLING_CHOICES
 from server.config import DEFAULT_CONFIG, TOOL_CALL_PARSERS, ServerConfig
 from server.cors import cors_of

@@ -7,12 +7,12 @@ from zlib import crc32
 from hypothesis import strategies as st
 
 from jaxgen.offload.host_store import HostBlock, HostStore
-from jaxgen.offload.tier import OffloadTier, Save, Split
+from jaxgen.offload.tier import OffloadTier, Split
 from jaxgen.request import FinishReason, Request
 from jaxgen.sampling_params import SamplingParams
 from jaxgen.sequence import Chunk, Restore, Sequence
 from jaxgen.service import DEFAULT_CLASS, ServiceClass
-from jaxgen.step_plan import StepPlan
+from jaxgen.step_plan import Save, StepPlan
 
 EOS = 0
 STOP_TOKEN = 1

@@ -29,7 +29,7 @@ from tests.device_benches import bench
 WORKER = """
 import json, os, signal, sys, threading, time
 
-faults = json.loads(os.environ["JAXGEN_CHECK_FAULTS"])
+faults = json.loads(os.environ["GPU_CHECK_FAULTS"])
 if faults.get(sys.argv[1] + " process") == "dies":
     os._exit(9)
 for line in sys.stdin:
@@ -70,7 +70,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(child, "WORKER", (sys.executable, "-S", "-c", WORKER))
 
     def run(rows: Sequence[PlannedRow], faults: dict[str, str], earlier: Any = None, seconds: float = 60.0) -> Report:
-        monkeypatch.setenv("JAXGEN_CHECK_FAULTS", json.dumps(faults))
+        monkeypatch.setenv("GPU_CHECK_FAULTS", json.dumps(faults))
         report = report_of(tmp_path / "result.json", rows, earlier)
         workers = Workers(dry_run=True, cache_dir=tmp_path, log=tmp_path / "log")
         try:

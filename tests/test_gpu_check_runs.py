@@ -109,7 +109,7 @@ def test_rows_that_hang_die_or_lose_the_device_are_lost_and_no_others(tmp_path: 
         "smoke_tiles_of_128_rows_128": "hang",
     }
     common = ("--out", str(tmp_path / "out"), "--dry-run", "--commit", "c0ffee", "--parts", "ceilings,smoke")
-    done = run_script(tmp_path, *common, JAXGEN_CHECK_FAULTS=json.dumps(faults))
+    done = run_script(tmp_path, *common, GPU_CHECK_FAULTS=json.dumps(faults))
     assert done.returncode == 1, done.stdout + done.stderr
     result = result_in(tmp_path / "out")
     rows = {row["name"]: row for row in result["rows"] if "smoke" in row["name"]}

@@ -15,10 +15,10 @@ from flax import nnx
 from jaxgen.config import CacheConfig, LlamaConfig, OPTConfig, RopeConfig
 from jaxgen.kernels import REFERENCE
 from jaxgen.kv_cache import init_cache
+from jaxgen.models.batch import StepBatch
 from jaxgen.models.layers import rotary_angles
 from jaxgen.models.llama import Llama
 from jaxgen.models.opt import OPT
-from jaxgen.step_batch import StepBatch
 from pallas_kernels.gpu import partial_recompute as module
 from pallas_kernels.gpu.partial_recompute import ROWS, STAGES, TILE_K, partial_recompute
 from pallas_kernels.partial_recompute import partial_recompute_ref

@@ -9,8 +9,8 @@ import pytest
 
 from jaxgen.block_sizes import block_bytes, host_block_bytes
 from jaxgen.config import DType, OffloadConfig
+from jaxgen.host_dtype import HostDType, group_of
 from jaxgen.offload.codec import Quantised, decode, encode
-from jaxgen.offload.host_dtype import HostDType, group_of
 from tests.engines import LLAMA, engine_config, make_engine, request, run, tokens
 
 TOP = {"int8": 255, "int4": 15}

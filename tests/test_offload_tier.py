@@ -3,10 +3,11 @@
 import pytest
 
 from jaxgen.offload.host_store import HostBlock, HostStore
-from jaxgen.offload.tier import OffloadTier, Save, Split
+from jaxgen.offload.tier import OffloadTier, Split
 from jaxgen.request import Request
 from jaxgen.sampling_params import SamplingParams
 from jaxgen.sequence import Sequence
+from jaxgen.step_plan import Save
 
 BLOCK = 4
 

@@ -30,8 +30,9 @@ sys.exit("jax was imported after all")
 HOST_MODULES = (
     *("request", "sampling_params", "config", "tokenizer", "detokenizer", "stop_strings"),
     *("sequence", "block_pool", "prefix_cache", "scheduler", "step_plan"),
+    *("average", "host_dtype", "kernel_proof", "nvidia", "verdict"),
     *("pooling", "memory_plan", "cache_dirs", "device_info", "token_budget", "tokenizer_cache", "tuning_store"),
-    *(f"offload.{name}" for name in ("host_dtype", "host_store", "planner", "rates", "staging", "streaming", "tier")),
+    *(f"offload.{name}" for name in ("host_store", "planner", "rates", "staging", "streaming", "tier")),
 )
 COMPOSITION_ROOTS = ("cli", "serve", "tune", "verify")
 

@@ -12,10 +12,10 @@ from jaxtyping import Array, Float, Int
 from jaxgen.config import LlamaConfig, ModelConfig, OPTConfig
 from jaxgen.kv_cache import KVCache
 from jaxgen.leaf import Leaf
+from jaxgen.models.batch import StepBatch
 from jaxgen.models.layers import Layer
 from jaxgen.models.llama import Llama
 from jaxgen.models.opt import OPT
-from jaxgen.step_batch import StepBatch
 
 Params = dict[str, jax.Array]
 """Parameters as they are loaded."""

@@ -19,9 +19,9 @@ from jaxgen.config import ModelConfig, RopeConfig
 from jaxgen.kernels import Kernels
 from jaxgen.kv_cache import KVCache
 from jaxgen.leaf import Leaf
+from jaxgen.models.batch import StepBatch
 from jaxgen.packed_weight import PackedWeight
 from jaxgen.separate_weights import SeparateWeights
-from jaxgen.step_batch import StepBatch
 
 Shape = tuple[int, ...]
 INIT_STD = 0.02

@@ -13,6 +13,7 @@ from jaxgen.config import LlamaConfig
 from jaxgen.kernels import REFERENCE, Kernels
 from jaxgen.kv_cache import KVCache
 from jaxgen.leaf import Leaf
+from jaxgen.models.batch import StepBatch
 from jaxgen.models.layers import (
     Angles,
     Attention,
@@ -23,7 +24,6 @@ from jaxgen.models.layers import (
     rotary_angles,
     scan_layers,
 )
-from jaxgen.step_batch import StepBatch
 
 
 class GatedMLP(nnx.Module):

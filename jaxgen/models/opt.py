@@ -13,8 +13,8 @@ from jaxgen.config import OPTConfig
 from jaxgen.kernels import REFERENCE
 from jaxgen.kv_cache import KVCache
 from jaxgen.leaf import Leaf
+from jaxgen.models.batch import StepBatch
 from jaxgen.models.layers import Angles, Attention, Embedding, LayerNorm, Linear, Shape, scan_layers
-from jaxgen.step_batch import StepBatch
 
 POSITION_OFFSET = 2
 """OPT's position table starts with two rows that no token uses."""

@@ -22,18 +22,19 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 from jaxtyping import Array, Int
 
+from jaxgen.average import Average
 from jaxgen.device import Device
+from jaxgen.host_dtype import HostDType
 from jaxgen.kv_cache import KVCache
 from jaxgen.offload.codec import Piece, decode, encode
-from jaxgen.offload.host_dtype import HostDType
 from jaxgen.offload.host_store import HostBlock
 from jaxgen.offload.link import Link, Transfer
 from jaxgen.offload.projection import Projection
-from jaxgen.offload.rates import Average, LinkRate, RateMeter
+from jaxgen.offload.rates import LinkRate, RateMeter
 from jaxgen.offload.staging import RESTORING_GROUPS
-from jaxgen.offload.tier import OffloadTier, Save
+from jaxgen.offload.tier import OffloadTier
 from jaxgen.sequence import Restore
-from jaxgen.step_plan import StepPlan
+from jaxgen.step_plan import Save, StepPlan
 
 logger = logging.getLogger(__name__)
 

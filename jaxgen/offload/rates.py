@@ -2,22 +2,11 @@
 
 from dataclasses import dataclass, field
 
+from jaxgen.average import Average
 from jaxgen.offload.planner import Rates
 
-NEWS = 0.1
-"""Weight of each observation in a moving average."""
 LEAST_SHARE = 0.02
 """Of a step's time that a projection right before it takes: steps vary by more than a fast projection takes."""
-
-
-@dataclass(slots=True)
-class Average:
-    """An exponentially weighted mean; None before the first observation."""
-
-    value: float | None = None
-
-    def observe(self, news: float) -> None:
-        self.value = news if self.value is None else self.value + NEWS * (news - self.value)
 
 
 @dataclass(slots=True)

@@ -7,8 +7,8 @@ its memory; so what it takes is learned where it, and not the link, sets the pac
 
 from dataclasses import dataclass, field, replace
 
+from jaxgen.average import NEWS, Average
 from jaxgen.offload.planner import ContextCost
-from jaxgen.offload.rates import NEWS, Average
 from jaxgen.offload.stream_rates import StreamRates
 from jaxgen.offload.streaming import StreamPlan
 

@@ -20,6 +20,7 @@ from jaxgen.config import EngineConfig, ModelConfig
 from jaxgen.kernels import Kernels
 from jaxgen.layerwise import LayerPrograms, WidthPrograms, take_apart
 from jaxgen.models import PackedParams
+from jaxgen.models.batch import StepBatch
 from jaxgen.models.packing import pack_params
 from jaxgen.offload.layer_store import LayerStore, StreamedBlock
 from jaxgen.offload.layer_stream import HostPiece, Incoming, LayerStream, Stage, Traffic, run_stages
@@ -31,7 +32,7 @@ from jaxgen.programs import RowPrograms
 from jaxgen.row_state import RowLoader, init_rows
 from jaxgen.stats import OffloadStats
 from jaxgen.step import StepOutput
-from jaxgen.step_batch import Packer, StepBatch
+from jaxgen.step_batch import Packer
 from jaxgen.step_plan import StepPlan
 
 

@@ -13,16 +13,7 @@ from dataclasses import dataclass
 from jaxgen.offload.host_store import HostBlock, HostStore
 from jaxgen.sequence import Restore, Sequence
 from jaxgen.stats import OffloadStats
-
-
-@dataclass(frozen=True, slots=True)
-class Save:
-    """A block whose content is to be copied to the host before the step that is planned with it runs."""
-
-    block: int
-    key: bytes
-    has_inputs: bool = True
-    """False: it came without its layer inputs; what the device holds in their place is not its own."""
+from jaxgen.step_plan import Save
 
 
 @dataclass(frozen=True, slots=True)

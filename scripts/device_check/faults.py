@@ -1,4 +1,4 @@
-"""Faults on purpose, for tests of what becomes of the other rows. JAXGEN_CHECK_FAULTS is JSON: faults by row's name."""
+"""Faults on purpose, for tests of what becomes of the other rows. GPU_CHECK_FAULTS is JSON: faults by row's name."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import time
 
 import jax
 
-_FAULTS = json.loads(os.environ.get("JAXGEN_CHECK_FAULTS", "{}"))
+_FAULTS = json.loads(os.environ.get("GPU_CHECK_FAULTS", "{}"))
 
 
 def inject(row: str) -> None:
