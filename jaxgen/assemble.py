@@ -22,10 +22,10 @@ from jaxgen.device_info import DeviceInfo, choose_dtype
 from jaxgen.engine import Engine
 from jaxgen.grammar import Grammars
 from jaxgen.kernels import Kernels, choose, native_dtypes, reference
-from jaxgen.memory_plan import DEFAULT_BLOCK_SIZE, cache_bytes, resolve
+from jaxgen.memory_plan import DEFAULT_BLOCK_SIZE, cache_bytes, check_options, resolve
 from jaxgen.models import PackedParams, abstract_params
 from jaxgen.models.packing import placing
-from jaxgen.nvidia import find_gpu
+from jaxgen.nvidia import Gpu, find_gpu
 from jaxgen.opening import free_memory, is_open, judge_kernels, served_shapes, share_memory
 from jaxgen.request import EmbeddingFormat, ModelInfo, PoolingChoice
 from jaxgen.step_device import Compiled, compile_for
@@ -115,11 +115,14 @@ def find_parts(
     Proves the kernels for a GPU, before it opens it. Raises ConfigError.
     """
     options, caches, was_open = options or EngineOptions(), open_cache_dirs(cache_dir), is_open()
+    check_options(options)
     share_memory(options.gpu_memory_utilization)
     gpu = find_gpu(jax.config.jax_platforms)
     device = device_info() if gpu is None else gpu.device
     directory, config = find_model(model, dtype, kernels, device)
     verdict = None
+    if gpu is None and device.compute_capability is not None:
+        gpu = Gpu(device, driver="")  # JAX took it where the driver was not asked: it is open, and nothing is proven
     if gpu is not None:
         budget = choose_budget(_tuning_folder(caches, kernels), config, device).tokens
         verdict = judge_kernels(gpu, config, kernels, served_shapes(config, options, budget, budgets), caches.proofs)

@@ -5,9 +5,9 @@ from dataclasses import replace
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxgen.batch import StepBatch
 from jaxgen.config import ModelConfig
 from jaxgen.kv_cache import KVCache
-from jaxgen.models.batch import StepBatch
 
 
 def plan_attention(config: ModelConfig, cache: KVCache, batch: StepBatch) -> StepBatch:

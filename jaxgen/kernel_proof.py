@@ -19,8 +19,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from jaxgen.cache_dirs import write_file
-from jaxgen.nvidia import Gpu, versions
+from jaxgen.files import write_file
+from jaxgen.nvidia import Gpu, ptxas, versions
 from jaxgen.verdict import Outcome, ServedShapes, Verdict
 
 logger = logging.getLogger(__name__)
@@ -38,13 +38,13 @@ _PACKAGES = (
     *("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt"),
     *("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc"),
 )
-_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
 """Signals that say nothing of the kernels: above all, a machine that is short of memory sends one."""
 
 
 def proof_key(shapes: ServedShapes, gpu: Gpu, sources: str) -> dict[str, Any]:
     """Everything that decides how a proof ends. ``sources``: a digest of the kernels' code."""
-    installed = versions(_PACKAGES)
+    installed = versions(_PACKAGES) | {"ptxas": ptxas()}
     device = asdict(gpu.device)
     found: dict[str, Any] = {"shapes": asdict(shapes), "device": device, "driver": gpu.driver, "sources": sources}
     return {**found, "versions": installed}
@@ -63,7 +63,7 @@ class Verdicts:
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
             return Verdict(kept["outcome"], kept["reason"])
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             logger.warning("%s cannot be read, so the kernels are proven again: %s", path, error)
             return None
 
@@ -102,8 +102,8 @@ def judge(
 
 def run_proof(job: dict[str, Any], seconds: float) -> Verdict:
     """Run COMMAND with this job, in a process that ends with this one, for so many seconds at most."""
-    # What a server takes of the GPU is for this process: that one takes what it needs.
-    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    # What a server takes of the GPU is for this process: that one takes what it needs. Assertions prove.
+    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONOPTIMIZE": ""}
     with tempfile.TemporaryDirectory(prefix="jaxgen-proof-") as work, Path(work, "log").open("w+") as log:
         result = Path(work, "verdict.json")
         process = subprocess.Popen(
@@ -148,6 +148,6 @@ def _verdict(status: int, result: Path, log: str) -> Verdict:
     said = log.strip().splitlines()[-1:] or ["it said nothing"]
     if status >= 0:
         return Verdict("crashed", f"the process of their proof ended with status {status}: {said[0]}")
-    number = signal.Signals(-status)
-    outcome: Outcome = "killed" if number in _FROM_OUTSIDE else "crashed"
-    return Verdict(outcome, f"the process of their proof was ended by {number.name}")
+    name = signal.Signals(-status).name
+    outcome: Outcome = "killed" if name in _FROM_OUTSIDE else "crashed"
+    return Verdict(outcome, f"the process of their proof was ended by {name}")

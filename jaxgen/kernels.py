@@ -239,10 +239,17 @@ def prove_block_copies(kernels: Kernels, model: ModelConfig, block_size: int) ->
     )
 
 
+_PROVING = (
+    *("prove_kernels.py", "kernels.py", "attention.py", "batch.py", "step_batch.py"),
+    *("kv_cache.py", "row_state.py", "layout.py"),
+)
+"""Files that decide how a proof ends, beside the kernels."""
+
+
 def gpu_sources() -> str:
     """A digest of the code of the kernels for GPUs, and of their proof."""
     folders = Path(proof.__file__).parent, Path(__file__).parent
-    names = ("gpu/*.py", "proof.py"), ("prove_kernels.py", "kernels.py", "attention.py", "step_batch.py")
+    names = ("gpu/*.py", "proof.py"), _PROVING
     files = [path for folder, globs in zip(folders, names, strict=True) for one in globs for path in folder.glob(one)]
     digest = hashlib.sha256()
     for path in sorted(files):

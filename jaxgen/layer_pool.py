@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxgen.batch import StepBatch
 from jaxgen.config import CacheConfig, ModelConfig
 from jaxgen.kernels import Kernels
 from jaxgen.kv_cache import KVCache
 from jaxgen.leaf import Leaf
-from jaxgen.models.batch import StepBatch
 from jaxgen.models.layers import Layer, project
 
 

@@ -17,11 +17,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxgen.attention import plan_attention
+from jaxgen.batch import StepBatch
 from jaxgen.config import EngineConfig, ModelConfig
 from jaxgen.kernels import Kernels
 from jaxgen.layer_pool import LayerPool
 from jaxgen.models import LAYERS, PackedParams, bind, bind_layer, graphs_apart
-from jaxgen.models.batch import StepBatch
 from jaxgen.models.layers import Layer
 from jaxgen.models.packing import abstract_packed_params
 from jaxgen.packed_weight import PackedWeight

@@ -41,7 +41,7 @@ def resolve(
     ``token_budget`` is what a step has when the options name none. Raises ConfigError that names the flag, and the
     value that would fit, when there is none.
     """
-    _require_positive(options)
+    check_options(options)
     block_size = options.block_size or DEFAULT_BLOCK_SIZE
     scheduler = scheduler_config(options, model, token_budget, is_cpu=memory.is_cpu)
     if temporary_bytes is None:
@@ -166,7 +166,8 @@ def _num_blocks(scheduler: SchedulerConfig, memory: DeviceMemory, block_size: in
     return min(fitting, useful, share)
 
 
-def _require_positive(options: EngineOptions) -> None:
+def check_options(options: EngineOptions) -> None:
+    """Raises ConfigError for numbers that are wrong on every device."""
     for name in ("max_model_len", "token_budget", "max_num_seqs", "block_size", "num_blocks"):
         value: int | None = getattr(options, name)
         if value is not None and value < 1:

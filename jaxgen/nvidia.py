@@ -41,7 +41,7 @@ def find_gpu(platforms: str | None) -> Gpu | None:
 
     ``platforms``: JAX's setting jax_platforms, which may forbid GPUs.
     """
-    allowed = platforms is None or not {"cuda", "gpu"}.isdisjoint(platforms.split(","))
+    allowed = not platforms or not {"cuda", "gpu"}.isdisjoint(platforms.split(","))
     if not allowed or plugin() is None:
         return None
     try:
@@ -82,10 +82,15 @@ def plugin() -> int | None:
     return next((major for major, module in sorted(PLUGINS.items(), reverse=True) if find_spec(module)), None)
 
 
+def ptxas() -> tuple[int, ...] | None:
+    """The version of the compiler that kernels are compiled by; None: none is to be found."""
+    major = plugin()
+    return None if major is None else _ptxas(_PTXAS_PACKAGES[major])
+
+
 def compiler_trouble() -> str | None:
     """Why kernels cannot be trusted to the ptxas that is installed; None: they can, or there is none to be found."""
-    major = plugin()
-    found = None if major is None else _ptxas(_PTXAS_PACKAGES[major])
+    found = ptxas()
     if found is None or found >= LEAST_PTXAS:
         return None
     return (

@@ -34,6 +34,8 @@ CONTEXTS = (1, 2, 63, 64, 65, 511, 512, 513, 1100, 700)
 """Of decodes, in turns: about the ends of blocks and of what kernels take at once."""
 EARLIER = 600
 """Tokens of a prompt that earlier steps computed."""
+LONGEST = 4700
+"""Context of one decode and of one prompt: more pieces than are combined at once. Longer where a window is."""
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3}
 
 
@@ -47,15 +49,19 @@ def main(result: str) -> None:
     partial = Path(result).with_suffix(".part")
     partial.write_text(json.dumps({"outcome": verdict.outcome, "reason": verdict.reason}), encoding="utf-8")
     partial.replace(result)
+    os._exit(0)  # at once: what ends a device after a fault may abort, and the thread holds stdin
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
     os._exit(1)
 
 
 def prove(shapes: ServedShapes, expected: DeviceInfo) -> Verdict:
     """The verdict on the kernels made for this device, which is ``expected`` to be that one."""
+    if not __debug__:
+        return Verdict("unavailable", "Python was told to leave out assertions (-O), which prove them")
     try:
         device = device_info()
         jax.block_until_ready(jnp.zeros(1) + 1)
@@ -67,6 +73,8 @@ def prove(shapes: ServedShapes, expected: DeviceInfo) -> Verdict:
         check_served(shapes, device)
     except AssertionError as error:
         return Verdict("wrong", f"they are wrong on this device: {_line(error)}")
+    except (MemoryError, OSError, ImportError) as error:
+        return Verdict("unavailable", f"this machine could not prove them: {_line(error)}")
     except Exception as error:
         if "RESOURCE_EXHAUSTED" in str(error):
             return Verdict("unavailable", f"there was no room on the GPU to prove them: {_line(error)}")
@@ -114,11 +122,14 @@ def rows_of_step(shapes: ServedShapes, budget: int) -> list[Row]:
     """Decodes, and prompts that fill what they leave of a step, as far as there are rows for both."""
     longest, most = shapes.max_model_len, shapes.max_num_seqs
     decodes = min(MOST_DECODES, max(1, most // 2))
-    rows = [Row(1, min(CONTEXTS[i % len(CONTEXTS)], longest)) for i in range(decodes)]
+    long = max(LONGEST, (shapes.window or 0) + EARLIER)
+    contexts = long, *(CONTEXTS[i % len(CONTEXTS)] for i in range(decodes - 1))
+    rows = [Row(1, min(context, longest)) for context in contexts]
     left = budget - decodes
     while left > 0 and len(rows) < most:
-        length = min(left if len(rows) > decodes else -(-2 * left // 3), longest)
-        rows.append(Row(length, min(length + EARLIER, longest)))
+        first = len(rows) == decodes
+        length = min(-(-2 * left // 3) if first else left, longest)
+        rows.append(Row(length, min(max(length + EARLIER, long if first else 0), longest)))
         left -= length
     return rows
 
@@ -129,10 +140,9 @@ def check_step(kernels: Kernels, model: LlamaConfig, shapes: ServedShapes, budge
     shapes = replace(shapes, max_num_seqs=min(shapes.max_num_seqs, budget))
     rows, size = rows_of_step(shapes, budget), shapes.block_size
     blocks = [math.ceil(row.context / size) for row in rows]
-    widest = math.ceil(shapes.max_model_len / size)
-    num_blocks = max(sum(blocks) + 1, widest)
+    widest, num_blocks = math.ceil(shapes.max_model_len / size), sum(blocks) + 1
     config = EngineConfig(
-        CacheConfig(size, num_blocks),
+        CacheConfig(size, widest),
         SchedulerConfig(budget, shapes.max_num_seqs, shapes.max_model_len),
         seed=0,
         max_logit_bias=1,

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from jaxgen.batch import StepBatch
 from jaxgen.kv_cache import KVCache
 from jaxgen.layout import Layout
 from jaxgen.leaf import Leaf
 from jaxgen.models import Graph, Model, PackedParams, bind
-from jaxgen.models.batch import StepBatch
 from jaxgen.penalties import count_output
 from jaxgen.row_state import RowState
 from jaxgen.sampling import RowParams, keep_allowed, sample, token_logprobs

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int32
 
+from jaxgen.batch import StepBatch
 from jaxgen.config import EngineConfig
 from jaxgen.layout import Layout
-from jaxgen.models.batch import StepBatch
 from jaxgen.row_state import RowState
 from jaxgen.sequence import Chunk
 from jaxgen.step_plan import StepPlan

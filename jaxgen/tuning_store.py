@@ -14,9 +14,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from jaxgen.cache_dirs import write_file
 from jaxgen.config import ModelConfig
 from jaxgen.device_info import DeviceInfo
+from jaxgen.files import write_file
 from jaxgen.token_budget import TokenBudget, default_budget
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,8 @@
 """A machine that says it has an H200 and computes on its CPU: ``python -m tests.fake_gpu HOW SECONDS serve ...`` is
 jaxgen with a proof of kernels that ends as HOW says, or after so many seconds.
 
-The proof is the real one, in its process, until it computes with the kernels: there it kills itself, aborts, or hangs.
+The proof is the real one, in its process, until it computes with the kernels: there it kills itself, aborts, or hangs,
+or they are right.
 """
 
 import os
@@ -43,8 +44,8 @@ def prove(how: str, result: str) -> None:
         return HOW[how]()
 
     prove_kernels.device_info = lambda: H200.device  # type: ignore[attr-defined]
-    bad = replace(REFERENCE_GPU, write_kv=fault)
-    prove_kernels.made_for = lambda *_: (bad, "")  # type: ignore[attr-defined]
+    found = REFERENCE_GPU if how == "right" else replace(REFERENCE_GPU, write_kv=fault)
+    prove_kernels.made_for = lambda *_: (found, "")  # type: ignore[attr-defined]
     prove_kernels.main(result)
 
 

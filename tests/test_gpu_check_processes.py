@@ -233,7 +233,7 @@ def test_the_environment_of_a_process() -> None:
 
 def test_memory_is_shared_out_as_by_a_server() -> None:
     options = make_parser().parse_args(["--model", "m"])
-    assert environment("engine", Path(), {})["XLA_PYTHON_CLIENT_MEM_FRACTION"] == str(options.gpu_memory_utilization)
+    assert environment("engine", Path(), {})["XLA_CLIENT_MEM_FRACTION"] == str(options.gpu_memory_utilization)
     assert float(MEMORY_FRACTION) == options.gpu_memory_utilization
 
 

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,21 @@ def _runs(pid: int) -> bool:
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     return False
+
+
+@pytest.mark.parametrize(("variable", "says"), [("", "another process opened"), ("1", "another process opened")])
+def test_the_real_one_ends_well(monkeypatch: pytest.MonkeyPatch, variable: str, says: str) -> None:
+    """As far as there is no GPU; also where Python is told to leave out assertions, which must not let all pass."""
+    monkeypatch.setenv("PYTHONOPTIMIZE", variable)
+    verdict = run_proof({"shapes": asdict(SHAPES), "device": asdict(H200.device)}, seconds=120)
+    assert verdict.outcome == "unavailable"
+    assert says in verdict.reason
+
+
+def test_right_kernels_are_found_right_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_proof, "COMMAND", (sys.executable, "-m", "tests.fake_gpu", "right"))
+    shapes = replace(SHAPES, heads=4, kv_heads=2, head_dim=16, token_budgets=(32,), max_num_seqs=4, max_model_len=128)
+    assert run_proof({"shapes": asdict(shapes), "device": asdict(H200.device)}, seconds=120) == Verdict("right")
 
 
 def test_it_ends_with_the_process_that_asked(tmp_path: Path) -> None:
@@ -168,9 +183,11 @@ def test_nothing_is_kept_without_a_folder_and_a_damaged_file_is_made_anew(
     assert judge(SHAPES, H200, "code", tmp_path, may_run=True).is_right
     (kept,) = tmp_path.iterdir()
     assert json.loads(kept.read_text())["key"]["driver"] == H200.driver
-    kept.write_text("{")
-    assert judge(SHAPES, H200, "code", tmp_path, may_run=True) == Verdict("right")
-    assert "cannot be read" in caplog.text
+    for damaged in ("{", "[]"):
+        kept.write_text(damaged)
+        caplog.clear()
+        assert judge(SHAPES, H200, "code", tmp_path, may_run=True) == Verdict("right")
+        assert "cannot be read" in caplog.text
 
 
 class Driver:
@@ -198,7 +215,7 @@ def test_what_the_driver_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setattr(nvidia, "plugin", lambda: 13)
     monkeypatch.setattr(nvidia, "_MODULE_VERSION", tmp_path / "version")
     monkeypatch.setattr(ctypes, "CDLL", lambda _: Driver())
-    assert find_gpu(None) == find_gpu("cuda,cpu") == H200
+    assert find_gpu(None) == find_gpu("") == find_gpu("cuda,cpu") == H200
     assert find_gpu("cpu") is None
     for call in ("cuInit", "cuDeviceGet", "cuDeviceGetAttribute"):
         monkeypatch.setattr(ctypes, "CDLL", lambda _, call=call: Driver(fails=call))

@@ -9,7 +9,7 @@ import pytest
 from jaxgen import prove_kernels
 from jaxgen.device_info import DeviceInfo
 from jaxgen.kernels import REFERENCE_GPU, Kernels
-from jaxgen.prove_kernels import prove, rows_of_step
+from jaxgen.prove_kernels import LONGEST, prove, rows_of_step
 from jaxgen.verdict import ServedShapes
 from pallas_kernels.copy_blocks import scatter_blocks_ref
 from pallas_kernels.write_kv import write_kv_ref
@@ -55,11 +55,19 @@ def test_a_step_is_full_of_decodes_and_prompts() -> None:
         shapes = replace(SHAPES, max_num_seqs=most, max_model_len=longest)
         rows = rows_of_step(shapes, budget)
         assert len(rows) <= most
+        assert max(row.context for row in rows) == min(longest, LONGEST)
         assert all(1 <= row.length <= row.context <= longest for row in rows)
         tokens = sum(row.length for row in rows)
         assert tokens == budget or (tokens < budget and len(rows) == most)
         if most > 1 and budget > 2:
             assert {row.length > 1 for row in rows} == {False, True}
+
+
+def test_long_contexts_and_what_windows_leave_out(made: Any) -> None:
+    made(REFERENCE_GPU)
+    shapes = replace(SHAPES, window=4800, max_model_len=8000, block_size=64)
+    assert max(row.context for row in rows_of_step(shapes, 80)) == 5400
+    assert prove(shapes, HOPPER).is_right
 
 
 def off_in_one_token(q: Any, *args: Any, **options: Any) -> Any:

@@ -15,11 +15,11 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxgen.attention import attend
+from jaxgen.batch import StepBatch
 from jaxgen.config import ModelConfig, RopeConfig
 from jaxgen.kernels import Kernels
 from jaxgen.kv_cache import KVCache
 from jaxgen.leaf import Leaf
-from jaxgen.models.batch import StepBatch
 from jaxgen.packed_weight import PackedWeight
 from jaxgen.separate_weights import SeparateWeights
 

@@ -9,11 +9,11 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxgen.attention import plan_attention
+from jaxgen.batch import StepBatch
 from jaxgen.config import LlamaConfig
 from jaxgen.kernels import REFERENCE, Kernels
 from jaxgen.kv_cache import KVCache
 from jaxgen.leaf import Leaf
-from jaxgen.models.batch import StepBatch
 from jaxgen.models.layers import (
     Angles,
     Attention,

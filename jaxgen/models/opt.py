@@ -9,11 +9,11 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxgen.attention import plan_attention
+from jaxgen.batch import StepBatch
 from jaxgen.config import OPTConfig
 from jaxgen.kernels import REFERENCE
 from jaxgen.kv_cache import KVCache
 from jaxgen.leaf import Leaf
-from jaxgen.models.batch import StepBatch
 from jaxgen.models.layers import Angles, Attention, Embedding, LayerNorm, Linear, Shape, scan_layers
 
 POSITION_OFFSET = 2

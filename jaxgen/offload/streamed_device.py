@@ -16,11 +16,11 @@ from itertools import batched
 import jax
 import numpy as np
 
+from jaxgen.batch import StepBatch
 from jaxgen.config import EngineConfig, ModelConfig
 from jaxgen.kernels import Kernels
 from jaxgen.layerwise import LayerPrograms, WidthPrograms, take_apart
 from jaxgen.models import PackedParams
-from jaxgen.models.batch import StepBatch
 from jaxgen.models.packing import pack_params
 from jaxgen.offload.layer_store import LayerStore, StreamedBlock
 from jaxgen.offload.layer_stream import HostPiece, Incoming, LayerStream, Stage, Traffic, run_stages

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from scripts.device_check.plan import MEMORY_FRACTION, PROCESSES
 WORKER = (sys.executable, "-m", "scripts.device_check.worker")
 EXIT_SECONDS = 10.0
 """For a process to end that was told to, or was killed: one whose kernel hangs ends when the driver has dropped it."""
+_PACKAGED_PTXAS = ("nvidia/cu13/bin/ptxas", "nvidia/cuda_nvcc/bin/ptxas")
 _TAIL = 3000
 """Characters of what a lost process said last."""
 
@@ -101,12 +103,25 @@ class Child:
 def environment(process: str, cache_dir: Path, base: Mapping[str, str]) -> dict[str, str]:
     """That of a worker. JAX keeps XLA's choices of the fastest form of each fusion beside the programs."""
     plan = PROCESSES[process]
-    found = {"XLA_PYTHON_CLIENT_MEM_FRACTION": MEMORY_FRACTION, **base, **plan.environment}
+    found = {**_defaults(base), **base, **plan.environment}
     if "XLA_FLAGS" in plan.environment:
         found["XLA_FLAGS"] = f"{base.get('XLA_FLAGS', '')} {plan.environment['XLA_FLAGS']}".strip()
     if not plan.compiles_afresh:
         found["JAX_COMPILATION_CACHE_DIR"] = str(cache_dir)
         found["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    return found
+
+
+def _defaults(base: Mapping[str, str]) -> dict[str, str]:
+    """What JAX is told where ``base`` says nothing: of two names for its share of memory it takes no more than one; and
+    without a ptxas among its packages it finds no other by itself."""
+    found = {}
+    if "XLA_PYTHON_CLIENT_MEM_FRACTION" not in base:
+        found["XLA_CLIENT_MEM_FRACTION"] = MEMORY_FRACTION
+    command = shutil.which("ptxas", path=f"{base.get('PATH', '')}:/usr/local/cuda/bin")
+    packaged = any((Path(one) / name).exists() for one in sys.path for name in _PACKAGED_PTXAS)
+    if command is not None and not packaged:
+        found["CUDA_ROOT"] = str(Path(command).parents[1])
     return found
 
 

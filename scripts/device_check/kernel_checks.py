@@ -1,7 +1,8 @@
 """The kernels' own checks on the device: attention against float64 from the definition and against itself to the bit,
 writes and copies against numpy. What must not be read is NaN."""
 
-from dataclasses import replace
+import time
+from dataclasses import asdict, replace
 from typing import Any
 
 import jax
@@ -9,10 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxgen.config import ModelConfig
+from jaxgen.kernel_proof import run_proof
 from jaxgen.kernels import REFERENCE, Kernel, Kernels
+from jaxgen.nvidia import find_gpu
 from jaxgen.prove_kernels import check_step, model_of
 from jaxgen.verdict import ServedShapes
-from scripts.device_check.bench import Bench
+from scripts.device_check.bench import Bench, UnavailableError
 from scripts.device_check.kernels import BLOCK_SIZE, kernels_for, recompute_kernel
 from scripts.device_check.ragged import Padding, Piece, cancelling, padded, random_rows, rearranged
 from scripts.device_check.report import Measurement
@@ -20,6 +23,7 @@ from scripts.device_check.sizes import BITS, BITS_TOKENS, RANDOM_ROWS, RANDOM_TO
 from tests.attention_cases import TOLERANCE, Case, Inputs, expected, make_inputs
 from tests.attention_cases import run as attend
 
+START_SECONDS = 75.0
 BITS_PADDING = (Padding(8, 24, 64, 20), Padding(16, BITS_TOKENS, 64, 20))
 N, L, K, B, D, E, H = 12, 3, 2, 16, 64, 256, 4
 """Blocks, layers, heads of K and V, block size, head dimension, hidden size and query heads of the other checks."""
@@ -49,8 +53,17 @@ def partial_recompute(bench: Bench) -> Measurement:
 
 def proof(bench: Bench, model: ModelConfig, tokens: int, rows: int) -> Measurement:
     """What a server demands of its kernels before it takes them: a step's attention in the shapes that it serves."""
-    kernels = kernels_for(bench)
-    shapes = ServedShapes(
+    kernels, shapes = kernels_for(bench), _shapes(model, tokens, rows)
+    try:
+        check_step(kernels, model_of(shapes), shapes, tokens)
+        failure = None
+    except AssertionError as error:
+        failure = str(error)
+    return Measurement(detail={"kernels": kernels.name}, failure=failure)
+
+
+def _shapes(model: ModelConfig, tokens: int, rows: int) -> ServedShapes:
+    return ServedShapes(
         model.num_heads,
         model.num_kv_heads,
         model.head_dim,
@@ -61,12 +74,18 @@ def proof(bench: Bench, model: ModelConfig, tokens: int, rows: int) -> Measureme
         rows,
         model.max_position,
     )
-    try:
-        check_step(kernels, model_of(shapes), shapes, tokens)
-        failure = None
-    except AssertionError as error:
-        failure = str(error)
-    return Measurement(detail={"kernels": kernels.name}, failure=failure)
+
+
+def start(_: Bench, model: ModelConfig, tokens: int, rows: int) -> Measurement:
+    """The same as a server does it, before it has opened the device: in a process of its own."""
+    gpu = find_gpu(None)
+    if gpu is None:
+        raise UnavailableError("the driver has no GPU for JAX")
+    began = time.monotonic()
+    shapes = _shapes(model, tokens, rows)
+    verdict = run_proof({"shapes": asdict(shapes), "device": asdict(gpu.device)}, START_SECONDS)
+    detail = {"gpu": asdict(gpu), "outcome": verdict.outcome, "seconds_in_all": round(time.monotonic() - began, 1)}
+    return Measurement(detail=detail, failure=None if verdict.is_right else verdict.reason)
 
 
 def case(bench: Bench, case: Case) -> Measurement:

@@ -93,6 +93,9 @@ def _smoke(sizes: Sizes) -> Iterator[PlannedRow]:
 
 def _small_steps(sizes: Sizes) -> Iterator[PlannedRow]:
     load = sizes.small_steps
+    tokens, rows = load.budgets[0], max(sizes.small_rows)
+    start = PlannedRow(f"smoke_start_{load.name}_{tokens}", "smoke", "kernel_checks:start", (load.model, tokens, rows))
+    yield replace(start, limit=90.0, process="tools", needs=(WRITE_KV, *_of_model(load.model, tokens)))
     for tokens in load.budgets:
         yield PlannedRow(
             f"smoke_proof_{load.name}_{tokens}",

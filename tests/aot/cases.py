@@ -14,7 +14,7 @@ from pallas_kernels.gpu.partial_recompute import partial_recompute
 from pallas_kernels.gpu.write_kv import write_kv
 from tests.aot.attention_programs import SHAPES, program
 
-BLACKWELL = (10, 12)
+AMPERE, BLACKWELL = 8, (10, 12)
 BULK = (9, *BLACKWELL)
 """Capabilities that copy in bulk."""
 LARGE = (9, 10)
@@ -122,7 +122,7 @@ CASES = (
             f"attention_{name}_ampere",
             *program(shape, bulk=False, wgmma=False),
             in_place=False,
-            needs=(8,),
+            needs=(AMPERE,),
             most_spilled=32,
         )
         for name, shape in SHAPES.items()
