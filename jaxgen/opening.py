@@ -58,16 +58,12 @@ def served_shapes(
     scheduler = scheduler_config(options, model, max(budgets or [token_budget]), is_cpu=False)
     widths = {scheduler.token_budget} if budgets is None else {min(budgets), max(budgets)}
     narrow = None if options.single_shape else narrow_width(scheduler)
-    return ServedShapes(
-        model.num_heads,
-        model.num_kv_heads,
-        model.head_dim,
-        model.dtype,
-        model.sliding_window,
-        options.block_size or DEFAULT_BLOCK_SIZE,
-        tuple(sorted(widths | ({narrow} if narrow else set()), reverse=True)),
-        scheduler.max_num_seqs,
-        scheduler.max_model_len,
+    return ServedShapes.of(
+        model,
+        block_size=options.block_size or DEFAULT_BLOCK_SIZE,
+        token_budgets=tuple(sorted(widths | ({narrow} if narrow else set()), reverse=True)),
+        max_num_seqs=scheduler.max_num_seqs,
+        max_model_len=scheduler.max_model_len,
     )
 
 

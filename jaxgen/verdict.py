@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from jaxgen.config import ModelConfig
+
 Outcome = Literal["right", "wrong", "crashed", "timed out", "killed", "unavailable"]
 
 
@@ -22,6 +24,29 @@ class ServedShapes:
     token_budgets: tuple[int, ...]
     max_num_seqs: int
     max_model_len: int
+
+    @classmethod
+    def of(
+        cls,
+        model: ModelConfig,
+        *,
+        block_size: int,
+        token_budgets: tuple[int, ...],
+        max_num_seqs: int,
+        max_model_len: int,
+    ) -> "ServedShapes":
+        """Those of a model's attention."""
+        return cls(
+            model.num_heads,
+            model.num_kv_heads,
+            model.head_dim,
+            model.dtype,
+            model.sliding_window,
+            block_size,
+            token_budgets,
+            max_num_seqs,
+            max_model_len,
+        )
 
 
 @dataclass(frozen=True, slots=True)

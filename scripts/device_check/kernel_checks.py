@@ -63,16 +63,9 @@ def proof(bench: Bench, model: ModelConfig, tokens: int, rows: int) -> Measureme
 
 
 def _shapes(model: ModelConfig, tokens: int, rows: int) -> ServedShapes:
-    return ServedShapes(
-        model.num_heads,
-        model.num_kv_heads,
-        model.head_dim,
-        model.dtype,
-        model.sliding_window,
-        BLOCK_SIZE,
-        (tokens,),
-        rows,
-        model.max_position,
+    longest = model.max_position
+    return ServedShapes.of(
+        model, block_size=BLOCK_SIZE, token_budgets=(tokens,), max_num_seqs=rows, max_model_len=longest
     )
 
 
