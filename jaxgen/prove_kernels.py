@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -131,48 +131,68 @@ def rows_of_step(shapes: ServedShapes, budget: int) -> list[Row]:
         length = min(-(-2 * left // 3) if first else left, longest)
         rows.append(Row(length, min(max(length + EARLIER, long if first else 0), longest)))
         left -= length
-    return rows
+    return sorted(rows, key=lambda row: row.length > 1)  # a step has its decodes first
+
+
+class Inputs(NamedTuple):
+    """Random inputs of a step, and the blocks ``ids`` of each row; K and V [L, S, K, D] of each row's whole context."""
+
+    ids: list[np.ndarray]
+    q: Float[np.ndarray, "L T H D"]
+    k: list[np.ndarray]
+    v: list[np.ndarray]
+
+    @classmethod
+    def random(cls, rows: list[Row], shapes: ServedShapes, budget: int) -> "Inputs":
+        """In blocks in a random order; there is one more than they need."""
+        generator = np.random.default_rng(0)
+        blocks = [math.ceil(row.context / shapes.block_size) for row in rows]
+        ids = np.split(generator.permutation(sum(blocks) + 1)[:-1], np.cumsum(blocks)[:-1])
+        head = shapes.kv_heads, shapes.head_dim
+        k, v = ([_rounded(generator, (LAYERS, row.context, *head), shapes.dtype) for row in rows] for _ in range(2))
+        return cls(ids, _rounded(generator, (LAYERS, budget, shapes.heads, shapes.head_dim), shapes.dtype), k, v)
+
+    def new(self, rows: list[Row]) -> list[Float[np.ndarray, "L T K D"]]:
+        """K and V of the step's tokens."""
+        budget, (_, _, *head) = self.q.shape[1], self.k[0].shape
+        found = [np.zeros((LAYERS, budget, *head), self.q.dtype) for _ in range(2)]
+        for target, source in zip(found, (self.k, self.v), strict=True):
+            given = [of_row[:, -row.length :] for row, of_row in zip(rows, source, strict=True)]
+            together = np.concatenate(given, axis=1)
+            target[:, : together.shape[1]] = together
+        return found
 
 
 def check_step(kernels: Kernels, model: LlamaConfig, shapes: ServedShapes, budget: int) -> None:
     """Write and attend as a step of ``budget`` tokens does in each layer, twice; AssertionError if outputs are wrong,
     or differ."""
     shapes = replace(shapes, max_num_seqs=min(shapes.max_num_seqs, budget))
-    rows, size = rows_of_step(shapes, budget), shapes.block_size
-    blocks = [math.ceil(row.context / size) for row in rows]
-    widest, num_blocks = math.ceil(shapes.max_model_len / size), sum(blocks) + 1
-    config = EngineConfig(
-        CacheConfig(size, widest),
-        SchedulerConfig(budget, shapes.max_num_seqs, shapes.max_model_len),
-        seed=0,
-        max_logit_bias=1,
-    )
-    generator = np.random.default_rng(0)
-    ids = np.split(generator.permutation(num_blocks)[: sum(blocks)], np.cumsum(blocks)[:-1])
-    k, v = (
-        [_rounded(generator, (LAYERS, row.context, shapes.kv_heads, shapes.head_dim), shapes.dtype) for row in rows]
-        for _ in range(2)
-    )
-    starts = np.cumsum([0] + [row.length for row in rows])
-    q = _rounded(generator, (LAYERS, budget, shapes.heads, shapes.head_dim), shapes.dtype)
-    written = [np.zeros((LAYERS, budget, shapes.kv_heads, shapes.head_dim), q.dtype) for _ in range(2)]
-    for row, start, *both in zip(rows, starts, k, v, strict=False):
-        for target, source in zip(written, both, strict=True):
-            target[:, start : start + row.length] = source[:, -row.length :]
+    rows = rows_of_step(shapes, budget)
+    inputs = Inputs.random(rows, shapes, budget)
+    step = jax.jit(_make_step(model, budget), donate_argnums=0)
+    cache = KVCache(_earlier(rows, inputs, shapes.block_size), kernels)
+    given = _state(model, shapes, inputs.ids), _words(rows, budget, shapes.max_num_seqs), inputs.q, *inputs.new(rows)
+    cache, first = step(cache, *given)
+    _, second = step(cache, *given)
+    got, again = (np.asarray(out)[:, : sum(row.length for row in rows)] for out in (first, second))
+    assert np.isfinite(got.astype(np.float32)).all(), f"a step of {budget} tokens gives numbers that are not finite"
+    assert np.array_equal(got, again), f"a step of {budget} tokens gives other bits again"
+    _compare(got, rows, inputs, shapes)
+
+
+def _state(model: LlamaConfig, shapes: ServedShapes, ids: list[np.ndarray]) -> RowState:
+    """With the rows' block tables."""
+    widest = math.ceil(shapes.max_model_len / shapes.block_size)
     tables = np.zeros((shapes.max_num_seqs, widest), np.int32)
     for row_ids, table in zip(ids, tables, strict=False):
         table[: len(row_ids)] = row_ids
-    state = init_rows(config, model.vocab_size)
-    state = RowState(jnp.asarray(tables), state.last_tokens, state.params, state.penalties, state.allowed)
-    step = jax.jit(_make_step(model, budget), donate_argnums=0)
-    cache = KVCache(_earlier(rows, ids, k, v, (num_blocks, LAYERS, 2, *k[0].shape[2:3], size, k[0].shape[3])), kernels)
-    words = _words(rows, budget, shapes.max_num_seqs)
-    cache, first = step(cache, state, words, q, *written)
-    _, second = step(cache, state, words, q, *written)
-    got = np.asarray(first)[:, : starts[-1]]
-    assert np.isfinite(got.astype(np.float32)).all(), f"a step of {budget} tokens gives numbers that are not finite"
-    assert np.array_equal(got, np.asarray(second)[:, : starts[-1]]), f"a step of {budget} tokens gives other bits again"
-    _compare(got, rows, q, k, v, shapes)
+    config = EngineConfig(
+        CacheConfig(shapes.block_size, widest),
+        SchedulerConfig(shapes.max_num_seqs, shapes.max_num_seqs, shapes.max_model_len),
+        seed=0,
+        max_logit_bias=1,
+    )
+    return replace(init_rows(config, model.vocab_size), block_tables=jnp.asarray(tables))
 
 
 def _make_step(model: LlamaConfig, budget: int) -> Any:
@@ -210,32 +230,28 @@ def _words(rows: list[Row], budget: int, max_num_seqs: int) -> np.ndarray:
     return words
 
 
-def _earlier(
-    rows: list[Row], ids: list[np.ndarray], k: list[np.ndarray], v: list[np.ndarray], shape: tuple[int, ...]
-) -> Float[Array, "N L 2 K B D"]:
+def _earlier(rows: list[Row], inputs: Inputs, size: int) -> Float[Array, "N L 2 K B D"]:
     """The cache before the step: NaN in blocks of nobody, zeros where nothing has been written yet."""
-    size = shape[4]
-    cache = np.full(shape, np.nan, k[0].dtype)
-    for row, row_ids, keys, values in zip(rows, ids, k, v, strict=True):
-        cache[row_ids] = 0
+    _, _, K, D = inputs.k[0].shape
+    cache = np.full((sum(map(len, inputs.ids)) + 1, LAYERS, 2, K, size, D), np.nan, inputs.q.dtype)
+    for row, ids, keys, values in zip(rows, inputs.ids, inputs.k, inputs.v, strict=True):
+        cache[ids] = 0
         token = np.arange(row.context - row.length)
         for which, source in enumerate((keys, values)):
-            cache[row_ids[token // size], :, which, :, token % size] = source[:, token].swapaxes(0, 1)
+            cache[ids[token // size], :, which, :, token % size] = source[:, token].swapaxes(0, 1)
     return jnp.asarray(cache)
 
 
-def _compare(
-    got: np.ndarray, rows: list[Row], q: np.ndarray, k: list[np.ndarray], v: list[np.ndarray], shapes: ServedShapes
-) -> None:
+def _compare(got: np.ndarray, rows: list[Row], inputs: Inputs, shapes: ServedShapes) -> None:
     """All decodes and some tokens of prompts, with attention from its definition in float64."""
     start, prompts = 0, max(1, sum(row.length > 1 for row in rows))
-    for row, keys, values in zip(rows, k, v, strict=True):
+    for row, keys, values in zip(rows, inputs.k, inputs.v, strict=True):
         offsets = np.unique(np.linspace(0, row.length - 1, max(2, COMPARED // prompts)).astype(int)).tolist()
         for layer in range(LAYERS):
             wide = keys[layer].astype(np.float64).transpose(1, 2, 0), values[layer].astype(np.float64).swapaxes(0, 1)
             for offset in offsets:
                 position = row.context - row.length + offset
-                want = _attention(q[layer, start + offset], *wide, position, shapes.window)
+                want = _attention(inputs.q[layer, start + offset], *wide, position, shapes.window)
                 error = np.abs(got[layer, start + offset].astype(np.float64) - want).max()
                 assert error <= TOLERANCE[shapes.dtype], (
                     f"attention of token {position} in a row of {row.length} is wrong by {error:.3g} in {shapes.dtype}"

@@ -51,12 +51,20 @@ def test_right_ones(made: Any) -> None:
 
 
 def test_a_step_is_full_of_decodes_and_prompts() -> None:
-    for budget, most, longest in ((256, 256, 8192), (2048, 256, 131_072), (16, 1, 64), (64, 64, 40), (1, 1, 1)):
+    for budget, most, longest in (
+        (256, 256, 8192),
+        (2048, 256, 131_072),
+        (16, 1, 64),
+        (64, 64, 40),
+        (27, 48, 64),
+        (1, 1, 1),
+    ):
         shapes = replace(SHAPES, max_num_seqs=most, max_model_len=longest)
         rows = rows_of_step(shapes, budget)
         assert len(rows) <= most
         assert max(row.context for row in rows) == min(longest, LONGEST)
         assert all(1 <= row.length <= row.context <= longest for row in rows)
+        assert [row.length > 1 for row in rows] == sorted(row.length > 1 for row in rows)
         tokens = sum(row.length for row in rows)
         assert tokens == budget or (tokens < budget and len(rows) == most)
         if most > 1 and budget > 2:
