@@ -28,7 +28,7 @@ GROWTH_BYTES = 8 * 2**20
 """Of the process over a round, when earlier ones have warmed it up."""
 NO_LIMITS = httpx2.Limits(max_connections=None)
 # Blocks for a part of the rows at full length, so that preemption is part of the load.
-FLAGS = "--max-num-seqs 16 --token-budget 64 --max-model-len 512 --block-size 16 --num-blocks 96 --log-level warning"
+FLAGS = "--max-num-seqs 16 --token-budget 64 --max-model-len 512 --block-size 16 --num-blocks 64 --log-level warning"
 
 type Server = tuple[subprocess.Popen[str], str]
 
