@@ -1,7 +1,7 @@
 """Run the checks and tests in parts, print each part's seconds, fail if any part fails.
 
-``--full`` adds the long parts; ``--only a,b`` runs some. With CI=true a skipped test is a failure: on a machine that
-was set up by ``scripts/test`` nothing may be missing.
+``--full`` adds the long parts; ``--only a,b`` runs some; paths run the tests there alone, with ``--full`` the long ones
+too. With CI=true a skipped test is a failure: on a machine that was set up by ``scripts/test`` nothing may be missing.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal")
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "--durations=10")
 """Two at a time: most of a test is compiling, which one thread does; what is compiled has threads of its own."""
 
 
@@ -58,11 +58,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--full", action="store_true", help="also the long parts (up to an hour)")
     parser.add_argument("--only", default="", help="comma-separated names of parts")
+    parser.add_argument("paths", nargs="*", help="of tests; none: all of them, and the checks")
     args = parser.parse_args()
+    if args.only and args.paths:
+        parser.error("--only names parts of the whole; with paths there are none")
     only = {name for name in args.only.split(",") if name}
     if unknown := only - {part.name for part in PARTS}:
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(p.name for p in PARTS)}")
     parts = [p for p in PARTS if (p.name in only if only else args.full or not p.full_only)]
+    if args.paths:
+        parts = [Part("tests", (*PYTEST, *(() if args.full else ("-m", "not full")), *args.paths))]
     results = [(part.name, *run(part)) for part in parts]
     print("\npart        seconds  result")
     for name, ok, seconds in results:
