@@ -25,8 +25,8 @@ from jaxgen.verdict import Outcome, ServedShapes, Verdict
 
 logger = logging.getLogger(__name__)
 
-PROOF_SECONDS = 180.0
-"""Some ten seconds go into starting, up to a minute into compiling on few cores, and less than one into computing."""
+PROOF_SECONDS = 300.0
+"""Some ten seconds go into starting, a minute or two into compiling on few cores, and less than one into computing."""
 EXIT_SECONDS = 10.0
 """For a process that was killed: one whose kernel never ends may take its driver a while to end."""
 COMMAND = (
