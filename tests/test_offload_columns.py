@@ -11,7 +11,6 @@ import pytest
 from jaxgen.config import ModelConfig
 from jaxgen.kernels import REFERENCE
 from jaxgen.layerwise import LayerPrograms, compile_layers
-from jaxgen.offload.columns import Columns, column_of, planned_split, step_seconds
 from jaxgen.offload.layer_store import LayerStore
 from jaxgen.offload.layer_weights import LayerWeights, _part
 from jaxgen.offload.links import Links
@@ -21,6 +20,7 @@ from jaxgen.offload.streamed_device import Streaming
 from jaxgen.programs import RowPrograms, compile_rows
 from jaxgen.scheduler import Scheduler
 from jaxgen.sequence import Sequence
+from scripts.offload_benchmark.columns import Columns, column_of, planned_split, step_seconds
 from tests.engines import LLAMA, engine_config, make_engine, params_of, request, run, tokens
 from tests.test_layers_apart import OPT
 

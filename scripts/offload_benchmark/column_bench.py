@@ -4,10 +4,10 @@ from functools import cached_property
 
 from jaxgen.kernels import Kernels
 from jaxgen.models import init_params
-from jaxgen.offload.columns import Columns, column_of, planned_split, step_seconds
 from jaxgen.offload.stream_rates import Split, StreamRates
 from jaxgen.offload.streamed_device import Streaming
 from scripts.offload_benchmark.bench import Bench, Mode
+from scripts.offload_benchmark.columns import Columns, column_of, planned_split, step_seconds
 from scripts.offload_benchmark.generation import Generation, Runner
 from scripts.offload_benchmark.modes import Measured
 from scripts.offload_benchmark.settings import Setting
