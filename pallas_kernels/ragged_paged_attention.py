@@ -243,4 +243,6 @@ def _walk(context: _Context, tiles: _Tiles, queries: Float[Array, "n K M D"], to
         here, q = tiles.slice(first, together), lax.dynamic_slice_in_dim(queries, first, together)
         return running.update(first, context.fold(running.slice(first, together), piece, here, q))
 
-    return lax.fori_loop(0, ends[-1], turn, context.start(queries)).result().astype(queries.dtype)
+    # Not before the queries are there: XLA would keep the beginnings of all layers' loops at once.
+    running, queries = lax.optimization_barrier((context.start(queries), queries))
+    return lax.fori_loop(0, ends[-1], turn, running).result().astype(queries.dtype)
