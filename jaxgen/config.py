@@ -11,7 +11,8 @@ from jaxgen.host_dtype import HostDType
 DType = Literal["float32", "bfloat16", "float16"]
 DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")
 KernelChoice = Literal["auto", "xla", "prove", "unproven"]
-"""The fastest that prove right, XLA's everywhere, as auto with a new proof on GPUs, and those for GPUs without one."""
+"""auto: the fastest kernels that are proven right. xla: XLA's. prove: as auto, but GPU kernels are proven again.
+unproven: GPU kernels without a proof."""
 KERNEL_CHOICES: tuple[KernelChoice, ...] = ("auto", "xla", "prove", "unproven")
 
 

@@ -1,9 +1,7 @@
-"""Whether the kernels for a GPU are right on this one: computed in a process of their own, in the shapes that will be
-served, and the verdict kept for the next start. Host only, no jax.
+"""Prove a GPU's kernels in a child process, and keep the verdict for the next start. Host only, no jax.
 
-A kernel that is wrong may also fault, which ends what its process can do with the GPU, or never end. So the proof has a
-process that may be lost, with a limit on its time, and runs before this process opens the GPU: afterwards most of its
-memory would be taken.
+A faulty kernel can crash its process, make the GPU unusable for it, or hang. So a child computes with the kernels, in
+the shapes that will be served and under a time limit. It runs before this process opens the GPU and takes its memory.
 """
 
 import hashlib
@@ -51,7 +49,7 @@ def proof_key(shapes: ServedShapes, gpu: Gpu, sources: str) -> dict[str, Any]:
 
 
 class Verdicts:
-    """Those kept in a folder, one file each; None: none is kept."""
+    """Verdicts on disk, one JSON file each. Without a folder nothing is kept."""
 
     def __init__(self, folder: Path | None):
         self._folder = folder
@@ -82,8 +80,11 @@ class Verdicts:
 def judge(
     shapes: ServedShapes, gpu: Gpu, sources: str, folder: Path | None, *, may_run: bool, again: bool = False
 ) -> Verdict:
-    """The kept verdict, or that of a proof now. ``may_run``: this process has not opened the GPU, so another may have
-    it. ``again``: whatever is kept, a new proof."""
+    """Return the kept verdict, or run the proof and keep its verdict.
+
+    ``sources``: digest of the kernels' code. ``may_run``: False if this process has opened the GPU, which leaves no
+    memory for a child. ``again``: ignore what is kept.
+    """
     verdicts, key = Verdicts(folder), proof_key(shapes, gpu, sources)
     kept = None if again else verdicts.find(key)
     if kept is not None:
@@ -101,7 +102,7 @@ def judge(
 
 
 def run_proof(job: dict[str, Any], seconds: float) -> Verdict:
-    """Run COMMAND with this job, in a process that ends with this one, for so many seconds at most."""
+    """Run the proof in a child process, which ends with this one or after ``seconds``."""
     # What a server takes of the GPU is for this process: that one takes what it needs. Assertions prove.
     environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONOPTIMIZE": ""}
     with tempfile.TemporaryDirectory(prefix="jaxgen-proof-") as work, Path(work, "log").open("w+") as log:
@@ -130,7 +131,7 @@ def run_proof(job: dict[str, Any], seconds: float) -> Verdict:
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
-    """Also what it has started, such as a compiler."""
+    """Kill a child and everything it started, such as a compiler."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     try:

@@ -163,7 +163,7 @@ _BY_MAJOR: dict[int, Callable[[int], Kernels]] = {8: ampere, 9: hopper, 10: blac
 
 
 def maker_of(device: DeviceInfo) -> Callable[[int], Kernels] | None:
-    """What makes the Pallas kernels for a GPU, whatever the model, on grids of so many thread blocks; None: nothing."""
+    """Return the function that makes a GPU's Pallas kernels from the number of thread blocks, or None."""
     return None if device.compute_capability is None else _BY_MAJOR.get(device.compute_capability[0])
 
 
@@ -214,7 +214,7 @@ def _choose_gpu(device: DeviceInfo, model: ModelConfig, block_size: int, verdict
 
 
 def made_for(device: DeviceInfo, model: ModelConfig, block_size: int) -> tuple[Kernels | None, str]:
-    """The Pallas kernels for a GPU and a model, right there or not; None with the reason where there are none."""
+    """Return the Pallas kernels for a GPU and a model, unproven, or None and the reason why there are none."""
     make = maker_of(device)
     if make is None:
         return None, f"there are no others for {device.kind} yet"
@@ -225,6 +225,10 @@ def made_for(device: DeviceInfo, model: ModelConfig, block_size: int) -> tuple[K
     if reason is not None:
         return None, reason
     return make(device.num_cores), ""
+
+
+PROOF_TOLERANCE = proof.TOLERANCE
+"""Largest absolute error of attention in a proof, by dtype."""
 
 
 def prove_block_copies(kernels: Kernels, model: ModelConfig, block_size: int) -> None:

@@ -44,7 +44,7 @@ class WidthPrograms:
 
 @dataclass(frozen=True)
 class Uncompiled:
-    """A function, the shapes of its arguments, and the number of the one that is donated."""
+    """A function to compile, with the shapes of its arguments and the index of the donated one."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -146,7 +146,7 @@ def _abstract_apart(model: ModelConfig, kernels: Kernels) -> Shapes:
 def width_programs(
     model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int, pool: Any
 ) -> tuple[Uncompiled, Uncompiled, Uncompiled]:
-    """Those of WidthPrograms in their order, for LayerPools shaped like ``pool``."""
+    """Return the functions of WidthPrograms, in its order, before compilation, for LayerPools shaped like ``pool``."""
     ends_graph, layer_graph = graphs_apart(model)
     ends_shapes, layer_shapes = _abstract_apart(model, kernels)
     params_layout, vocab_size = row_layout(config), model.vocab_size

@@ -1,4 +1,4 @@
-"""The NVIDIA GPU that JAX would take, asked of the driver and of what is installed, without opening it.
+"""Find the NVIDIA GPU that JAX would take, and the installed ptxas, without opening the GPU.
 
 A process that has opened a GPU holds most of its memory, and is lost with a kernel that faults there. What must be
 known before that comes from the driver's library, which makes no context for it. Host only, no jax.
@@ -30,7 +30,7 @@ _MODULE_VERSION = Path("/sys/module/nvidia/version")
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """``driver``: the versions of CUDA that it can do and, where the system tells, of its kernel module."""
+    """A GPU and its driver: the CUDA version that the driver supports and, if known, its kernel module's version."""
 
     device: DeviceInfo
     driver: str
@@ -100,7 +100,7 @@ def compiler_trouble() -> str | None:
 
 
 def _ptxas(package: str) -> tuple[int, ...] | None:
-    """The version of a package's, or else of the one in the path."""
+    """Return the version of ``package``, or else of the ptxas in PATH."""
     with suppress(PackageNotFoundError):
         return _numbers(version(package))
     command = shutil.which("ptxas")
@@ -119,7 +119,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
-    """Of those packages that are installed."""
+    """Return the versions of the installed ones among ``packages``."""
     found = {}
     for package in packages:
         with suppress(PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""What happens before a process opens its device: its share of a GPU's memory is set, and the kernels are proven."""
+"""Set a GPU's memory share and prove its kernels, before JAX opens it."""
 
 import logging
 import os
@@ -28,14 +28,16 @@ def is_open() -> bool:
 
 
 def share_memory(fraction: float) -> None:
-    """Have JAX take so much of a GPU's memory when it opens one, unless the user has said how much."""
+    """Set the fraction of GPU memory that JAX will take, unless the environment sets one or JAX is open already."""
     if not is_open() and not any(name in os.environ for name in _FRACTIONS):
         os.environ[_FRACTIONS[0]] = str(fraction)
 
 
 def free_memory(device: jax.Device, *, was_open: bool) -> int | None:
-    """Bytes of an accelerator's memory that JAX has and that nothing in this process uses; None where JAX does not say.
-    ``was_open``: before the engine came, so it has what it was given then; the log says so."""
+    """Return the free bytes of JAX's memory pool on an accelerator, or None if JAX does not tell.
+
+    ``was_open``: JAX opened the device before the engine existed, so the pool has another size; logged.
+    """
     stats = device.memory_stats() if device.platform != "cpu" else None
     if not stats:
         return None
@@ -53,8 +55,11 @@ def free_memory(device: jax.Device, *, was_open: bool) -> int | None:
 def served_shapes(
     model: ModelConfig, options: EngineOptions, token_budget: int, budgets: Sequence[int] | None
 ) -> ServedShapes:
-    """What steps will be on a GPU: of ``token_budget`` tokens where the options name no number, or of the smallest and
-    the largest of ``budgets``. Raises ConfigError."""
+    """Return the attention shapes of the steps that a GPU will run. Raises ConfigError.
+
+    Widths are ``token_budget``, unless the options name one, and that of the narrow program; with ``budgets`` their
+    smallest and largest.
+    """
     scheduler = scheduler_config(options, model, max(budgets or [token_budget]), is_cpu=False)
     widths = {scheduler.token_budget} if budgets is None else {min(budgets), max(budgets)}
     narrow = None if options.single_shape else narrow_width(scheduler)
@@ -70,8 +75,10 @@ def served_shapes(
 def judge_kernels(
     gpu: Gpu, model: ModelConfig, choice: KernelChoice, shapes: ServedShapes, folder: Path | None
 ) -> Verdict | None:
-    """Whether the kernels made for the GPU are right there; None where there are none, or where none are wanted.
-    Verdicts are kept in ``folder``."""
+    """Return the verdict on the GPU's kernels, or None if there are no kernels or ``choice`` wants none.
+
+    Verdicts are kept in ``folder``.
+    """
     kernels, _ = made_for(gpu.device, model, shapes.block_size)
     if kernels is None or choice == "xla":
         return None

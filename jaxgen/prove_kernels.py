@@ -1,5 +1,6 @@
-"""Computes what a step does with the kernels for a GPU, in the shapes that will be served, and compares with the
-definition. Runs in a process of its own (jaxgen.kernel_proof): a kernel may fault or never end.
+"""Compare a GPU's kernels with float64 attention, in the shapes of served steps.
+
+Runs in a child process (jaxgen.kernel_proof), because a faulty kernel may crash or hang.
 """
 
 import json
@@ -20,7 +21,7 @@ from jaxgen.attention import attend, plan_attention
 from jaxgen.config import CacheConfig, EngineConfig, LlamaConfig, RopeConfig, SchedulerConfig
 from jaxgen.device import device_info
 from jaxgen.device_info import DeviceInfo
-from jaxgen.kernels import Kernels, made_for, prove_block_copies
+from jaxgen.kernels import PROOF_TOLERANCE, Kernels, made_for, prove_block_copies
 from jaxgen.kv_cache import KVCache
 from jaxgen.row_state import RowState, init_rows
 from jaxgen.step_batch import batch_layout, unpack
@@ -36,11 +37,10 @@ EARLIER = 600
 """Tokens of a prompt that earlier steps computed."""
 LONGEST = 4700
 """Context of one decode and of one prompt: more pieces than are combined at once. Longer where a window is."""
-TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3}
 
 
 def main(result: str) -> None:
-    """The job is the first line of stdin; the verdict goes to the file ``result``. Ends when stdin does."""
+    """Run the job in the first line of stdin and write the verdict to the file ``result``. Exits when stdin closes."""
     job = json.loads(sys.stdin.readline())
     Thread(target=_end_with_parent, daemon=True).start()
     job["shapes"]["token_budgets"] = tuple(job["shapes"]["token_budgets"])
@@ -253,7 +253,7 @@ def _compare(got: np.ndarray, rows: list[Row], inputs: Inputs, shapes: ServedSha
                 position = row.context - row.length + offset
                 want = _attention(inputs.q[layer, start + offset], *wide, position, shapes.window)
                 error = np.abs(got[layer, start + offset].astype(np.float64) - want).max()
-                assert error <= TOLERANCE[shapes.dtype], (
+                assert error <= PROOF_TOLERANCE[shapes.dtype], (
                     f"attention of token {position} in a row of {row.length} is wrong by {error:.3g} in {shapes.dtype}"
                 )
         start += row.length

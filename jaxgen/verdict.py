@@ -10,9 +10,9 @@ Outcome = Literal["right", "wrong", "crashed", "timed out", "killed", "unavailab
 
 @dataclass(frozen=True, slots=True)
 class ServedShapes:
-    """All that shapes the kernels' work: a model's attention in one layer, and the engine's bounds of a step.
+    """Shapes of the attention that a server will run: a model's heads and the bounds of its steps.
 
-    ``token_budgets``: of each program that will run.
+    ``token_budgets``: tokens of each program that will run.
     """
 
     heads: int
@@ -35,7 +35,7 @@ class ServedShapes:
         max_num_seqs: int,
         max_model_len: int,
     ) -> "ServedShapes":
-        """Those of a model's attention."""
+        """Return the shapes of a model's attention."""
         return cls(
             model.num_heads,
             model.num_kv_heads,

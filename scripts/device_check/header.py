@@ -2,12 +2,12 @@
 
 import platform
 import subprocess
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from jaxgen import nvidia
 from scripts.device_check import target
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,14 +31,8 @@ def device_header(device: jax.Device) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of those PACKAGES that are installed."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    """Return the versions of Python and of the installed ones among PACKAGES."""
+    return {"python": platform.python_version()} | nvidia.versions(PACKAGES)
 
 
 def output_of(*command: str) -> str | None:
