@@ -2,11 +2,11 @@
 
 import logging
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import psutil
@@ -16,23 +16,20 @@ from jaxgen.async_engine import AsyncEngine
 from jaxgen.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.compilation_cache import persistent_compilation
 from jaxgen.config import DType, EngineConfig, EngineOptions, KernelChoice, KVResidency, ModelConfig
-from jaxgen.determinism import Scenario, Verifier
 from jaxgen.device import device_info
 from jaxgen.device_info import DeviceInfo, choose_dtype
 from jaxgen.engine import Engine
 from jaxgen.grammar import Grammars
 from jaxgen.kernels import Kernels, choose, native_dtypes, reference
-from jaxgen.memory_plan import DEFAULT_BLOCK_SIZE, cache_bytes, check_options, resolve
+from jaxgen.memory_plan import cache_bytes, check_options, resolve
+from jaxgen.model_info import EmbeddingFormat, ModelInfo, PoolingChoice
 from jaxgen.models import PackedParams, abstract_params
 from jaxgen.models.packing import placing
 from jaxgen.nvidia import Gpu, find_gpu
 from jaxgen.opening import free_memory, is_open, judge_kernels, served_shapes, share_memory
-from jaxgen.request import EmbeddingFormat, ModelInfo, PoolingChoice
-from jaxgen.step_device import Compiled, compile_for
-from jaxgen.token_budget import TUNE_CONTEXT, TUNE_ROUNDS
+from jaxgen.runners import Compiled, compile_for
 from jaxgen.tokenizer_cache import load_tokenizer
-from jaxgen.tune import BUDGETS, StepTime, Tuning, measure
-from jaxgen.tuning_store import choose_budget, save_record
+from jaxgen.tuning_store import choose_budget
 from jaxgen.verdict import Verdict
 from jaxgen.wanted import DeviceMemory
 from weights.chat_template import read_chat_format
@@ -43,8 +40,6 @@ from weights.pooling import read_pooling
 logger = logging.getLogger(__name__)
 
 TINY_NOTE = "a tiny random model made on the spot, whose text means nothing; name a real one with --model"
-VERIFY_CONTEXT = 512
-"""Longest sequence of ``verify_determinism`` unless told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,88 +226,3 @@ def open_engine(
         embedding=EmbeddingFormat(parts.model.output_size, read_pooling(parts.directory, pooling)),
     )
     return AsyncEngine(info, tokenizer, build, Grammars(tokenizer, parts.model.vocab_size, eos_token_ids))
-
-
-def tune(
-    model: str | None = None,
-    *,
-    dtype: DType | Literal["auto"] = "auto",
-    kernels: KernelChoice = "auto",
-    cache_dir: Path | str | None = None,
-    gpu_memory_utilization: float = 0.9,
-    budgets: Sequence[int] | None = None,
-    context: int = TUNE_CONTEXT,
-    rounds: int = TUNE_ROUNDS,
-    report: Callable[[StepTime], None] = lambda _: None,
-) -> tuple[Tuning, Path | None]:
-    """Measure the token budget of a model on this device (see jaxgen.tune) and keep it, where a cache can be written.
-
-    From then on ``open_engine`` uses it when no token budget is given. Raises ConfigError.
-    """
-    parts = find_parts(
-        model,
-        dtype=dtype,
-        kernels=kernels,
-        cache_dir=cache_dir,
-        options=EngineOptions(gpu_memory_utilization=gpu_memory_utilization),
-        budgets=budgets or BUDGETS,
-    )
-    with persistent_compilation(parts.caches.compiled):
-        chosen, params = parts.load(block_size=DEFAULT_BLOCK_SIZE, progress=False)
-        tuning = measure(
-            parts.model,
-            params,
-            parts.memory,
-            kernels=chosen,
-            budgets=budgets,
-            context=context,
-            rounds=rounds,
-            report=report,
-        )
-    folder = parts.tuning_folder
-    return tuning, save_record(folder, parts.model, parts.device, asdict(tuning)) if folder else None
-
-
-def verify_determinism(
-    model: str | None = None,
-    *,
-    dtype: DType | Literal["auto"] = "auto",
-    kernels: KernelChoice = "auto",
-    options: EngineOptions | None = None,
-    cache_dir: Path | str | None = None,
-    requests: int,
-    seed: int,
-    progress: Callable[[str], None] = lambda _: None,
-) -> tuple[dict[str, Any], list[Scenario]]:
-    """What was verified, and what came out in each circumstance; see jaxgen.determinism. Raises ConfigError.
-
-    Where ``options`` do not say, sequences are short, yet longer than a step, with blocks for two of the longest.
-    """
-    options = options or EngineOptions()
-    parts = find_parts(model, dtype=dtype, kernels=kernels, cache_dir=cache_dir, options=options)
-    options = _verify_options(parts, options)
-    with persistent_compilation(parts.caches.compiled):
-        engine = parts.build(parts.resolve(options), options, frozenset(), progress=False)
-    scenarios = Verifier(engine, requests=requests, seed=seed, progress=progress).verify()
-    about = {
-        "model": model or "the embedded default",
-        "dtype": parts.model.dtype,
-        "device": parts.device.kind,
-        "token_budget": engine.config.scheduler.token_budget,
-        "max_num_seqs": engine.config.scheduler.max_num_seqs,
-        "max_model_len": engine.config.scheduler.max_model_len,
-        "num_blocks": engine.config.cache.num_blocks,
-        "steps": engine.stats().steps,
-        "narrow_steps": engine.stats().narrow_steps,
-    }
-    return about, scenarios
-
-
-def _verify_options(parts: Parts, options: EngineOptions) -> EngineOptions:
-    config = parts.resolve(options)
-    scheduler, block_size = config.scheduler, config.cache.block_size
-    longest = options.max_model_len or min(scheduler.max_model_len, max(VERIFY_CONTEXT, 2 * scheduler.token_budget))
-    room_for_two = 2 * -(-longest // block_size)
-    num_blocks = options.num_blocks or min(config.cache.num_blocks, room_for_two)
-    budget = scheduler.token_budget
-    return replace(options, token_budget=budget, max_model_len=longest, num_blocks=num_blocks)

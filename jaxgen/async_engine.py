@@ -9,10 +9,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from jaxgen.config import ConfigError
+from jaxgen.client import EngineStatus
 from jaxgen.engine import Engine
+from jaxgen.errors import ConfigError, EngineDeadError, RequestRefusedError
 from jaxgen.grammar import Grammars, GrammarState
-from jaxgen.request import EngineDeadError, EngineStatus, ModelInfo, Request, RequestRefusedError, TokenEvent
+from jaxgen.model_info import ModelInfo
+from jaxgen.request import Request, TokenEvent
 from jaxgen.sampling_params import SamplingParams
 from jaxgen.stats import EngineStats
 from jaxgen.tokenizer import Tokenizer

@@ -6,6 +6,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from jaxgen.errors import ConfigError
 from jaxgen.host_dtype import HostDType
 
 DType = Literal["float32", "bfloat16", "float16"]
@@ -20,10 +21,6 @@ OffloadPolicy = Literal["plan", "transfer", "recompute"]
 OFFLOAD_POLICIES: tuple[OffloadPolicy, ...] = ("plan", "transfer", "recompute")
 KVResidency = Literal["device", "host", "auto"]
 KV_RESIDENCIES: tuple[KVResidency, ...] = ("device", "host", "auto")
-
-
-class ConfigError(ValueError):
-    """A setting or a file that cannot be honoured; the message names it and what would be right."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxgen.engine import Engine
-from jaxgen.request import FinishReason, Pooling, Request, TokenEvent, TokenLogprobs
+from jaxgen.model_info import Pooling
+from jaxgen.request import (
+    FinishReason,
+    Request,
+    TokenEvent,
+    TokenLogprobs,
+)
 from jaxgen.sampling_params import MAX_LOGPROBS, SamplingParams
 
 ANSWER_TOKENS = 24

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxgen.compilation import num_compilations
 from jaxgen.config import EngineConfig, ModelConfig
+from jaxgen.errors import DeviceLostError, RequestRefusedError
 from jaxgen.grammar import GrammarState, advance
 from jaxgen.latency import LatencyMeter
 from jaxgen.models import PackedParams
@@ -17,14 +18,19 @@ from jaxgen.narrow import compare
 from jaxgen.offload.build import build_offload
 from jaxgen.pace import Decodes, PaceMeter
 from jaxgen.pace_probe import measure_pace
-from jaxgen.request import DeviceLostError, FinishReason, Request, RequestRefusedError, TokenEvent
+from jaxgen.request import FinishReason, Request, TokenEvent
 from jaxgen.row_state import MAX_MASKED_TOKENS
+from jaxgen.runners import (
+    Compiled,
+    compile_for,
+    make_device,
+    start_device,
+)
 from jaxgen.scheduler import Scheduler
 from jaxgen.sequence import Sequence
 from jaxgen.stats import EngineStats
 from jaxgen.step import StepOutput
 from jaxgen.step_cost import StepSample
-from jaxgen.step_device import Compiled, compile_for, make_device, start_device
 from jaxgen.step_events import EventMaker
 from jaxgen.step_plan import Outcome, StepPlan
 
@@ -247,13 +253,15 @@ class Engine:
         taken = [
             (outcome.sequence.grammar, outcome.token)
             for outcome in outcomes
-            if outcome.sequence.grammar is not None and outcome.token is not None and outcome.finish_reason is None
+            if isinstance(outcome.sequence.grammar, GrammarState)
+            and outcome.token is not None
+            and outcome.finish_reason is None
         ]
         advance(taken)
         events = []
         for sequence in [outcome.sequence for outcome in outcomes]:
             state, grammar = sequence.grammar, sequence.params.grammar
-            if state is not None and grammar is not None and state.error is not None:
+            if isinstance(state, GrammarState) and grammar is not None and state.error is not None:
                 self.abort(sequence.request_id)
                 message = f"{grammar.source} could not be followed any further: {state.error}"
                 events.append(

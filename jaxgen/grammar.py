@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxgen.request import RequestRefusedError
+from jaxgen.errors import RequestRefusedError
 from jaxgen.sampling_params import SamplingParams
 
 if TYPE_CHECKING:

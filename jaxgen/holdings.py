@@ -4,8 +4,8 @@ from collections.abc import Sequence as Several
 
 from jaxgen.block_pool import BlockPool
 from jaxgen.config import CacheConfig, SchedulerConfig
+from jaxgen.host_tier import HostTier
 from jaxgen.offload.restorer import Restorer
-from jaxgen.offload.tier import OffloadTier
 from jaxgen.prefix_cache import PrefixCache
 from jaxgen.sequence import Sequence, SequenceStatus
 
@@ -17,7 +17,7 @@ class Holdings:
     them those in host memory are begun to be restored.
     """
 
-    def __init__(self, config: SchedulerConfig, cache: CacheConfig, tier: OffloadTier | None) -> None:
+    def __init__(self, config: SchedulerConfig, cache: CacheConfig, tier: HostTier | None) -> None:
         self.pool = BlockPool(cache.num_blocks, tier)
         self.prefixes = PrefixCache(self.pool, cache.block_size, enabled=config.prefix_caching)
         self.restorer = None if tier is None else Restorer(tier, self.prefixes)

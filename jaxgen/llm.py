@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from jaxgen.assemble import open_engine
 from jaxgen.config import DType, EngineOptions, KernelChoice
+from jaxgen.model_info import Pooling, PoolingChoice
 from jaxgen.pooling import unit_vector
-from jaxgen.request import FinishReason, Pooling, PoolingChoice, Request, TokenEvent
+from jaxgen.request import FinishReason, Request, TokenEvent
 from jaxgen.sampling_params import SamplingParams
 
 Prompt = str | Sequence[int]

@@ -1,7 +1,14 @@
 """What fits: decides every "auto" of EngineOptions from the model and the device's memory, before memory is taken."""
 
 from jaxgen.block_sizes import GIB, block_bytes, host_block_bytes, input_bytes
-from jaxgen.config import ConfigError, EngineConfig, EngineOptions, ModelConfig, OffloadConfig, SchedulerConfig
+from jaxgen.config import (
+    EngineConfig,
+    EngineOptions,
+    ModelConfig,
+    OffloadConfig,
+    SchedulerConfig,
+)
+from jaxgen.errors import ConfigError
 from jaxgen.offload.staging import staging_bytes
 from jaxgen.stream_plan import stream_sizes, streamed_cache
 from jaxgen.token_budget import CPU_ROWS

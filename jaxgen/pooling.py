@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from jaxgen.request import Pooling
+from jaxgen.model_info import Pooling
 
 Vector = npt.NDArray[np.float64]
 

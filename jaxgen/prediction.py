@@ -4,11 +4,11 @@ from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from operator import attrgetter
 
+from jaxgen.errors import WouldBeLateError
 from jaxgen.holdings import Holdings
 from jaxgen.ledger import TokenLedger
 from jaxgen.lineup import Lineup, may_displace
 from jaxgen.pace import Decodes, Pace, targets_between
-from jaxgen.request import WouldBeLateError
 from jaxgen.sequence import Level, Sequence
 from jaxgen.service import ServiceClass
 

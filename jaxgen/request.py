@@ -1,17 +1,12 @@
 """What a caller asks and what it is told: the vocabulary between the engine and its faces. Host only, no jax."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
+from jaxgen.model_info import Pooling
 from jaxgen.sampling_params import SamplingParams, require
 from jaxgen.service import DEFAULT_CLASS, ServiceClass
-from jaxgen.stats import EngineStats
-
-if TYPE_CHECKING:
-    from jaxgen.tokenizer import Tokenizer
 
 MAX_PRIORITY = 2**31 - 1
 
@@ -23,19 +18,6 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
-
-
-class Pooling(StrEnum):
-    """What of a prompt's final hidden states is its embedding: their mean, that of its last token, or of its first."""
-
-    MEAN = "mean"
-    LAST = "last"
-    CLS = "cls"
-
-
-PoolingChoice = Literal["auto", "mean", "last", "cls"]
-"""auto: as the model says."""
-POOLING_CHOICES: tuple[PoolingChoice, ...] = ("auto", "mean", "last", "cls")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,103 +127,3 @@ class TokenEvent:
     """On the first and the last event that come from steps; on all if the request asked for it. Not compared: events of
     two runs are equal if they say the same of the request."""
     param: str | None = None
-
-
-class RequestRefusedError(ValueError):
-    """The engine can never run this request; the message names the field and the limit, ``param`` the field again."""
-
-    def __init__(self, message: str, param: str | None = None) -> None:
-        super().__init__(message)
-        self.param = param
-
-
-class WouldBeLateError(RequestRefusedError):
-    """What its class promises cannot be kept for this request; in ``retry_after`` seconds perhaps."""
-
-    def __init__(self, message: str, retry_after: float) -> None:
-        super().__init__(message, "service_tier")
-        self.retry_after = retry_after
-
-
-class EngineDeadError(RuntimeError):
-    """The engine has stopped and takes no more requests."""
-
-
-class DeviceLostError(RuntimeError):
-    """After a step that failed the device runs no other: only another process can have it back."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChatFormat:
-    """How conversations become text: a Jinja template, and the special tokens that it may name (bos_token, ...).
-
-    ``tool_template``: the one for conversations with tools, where that is another.
-    """
-
-    template: str
-    special_tokens: dict[str, str]
-    tool_template: str | None = None
-
-    def template_for(self, *, tools: bool) -> str:
-        return self.tool_template or self.template if tools else self.template
-
-
-@dataclass(frozen=True, slots=True)
-class EmbeddingFormat:
-    """What the embeddings of a model are: ``size`` numbers, pooled in the way that it was made for."""
-
-    size: int
-    pooling: Pooling
-
-
-@dataclass(frozen=True, slots=True)
-class ModelInfo:
-    """What a face must know of the model to check a request; ``note``: what its users should be told of it.
-
-    ``chat`` None: it was not made for conversations, or does not say how they are written. ``embedding`` None: it gives
-    none.
-    """
-
-    name: str
-    max_model_len: int
-    vocab_size: int
-    note: str = ""
-    chat: ChatFormat | None = None
-    embedding: EmbeddingFormat | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStatus:
-    """``starting`` until everything is compiled, then ``ready``; ``dead`` after a fatal error.
-
-    ``stalled_seconds`` is how long work has been waiting with no step finished; 0 when idle.
-    """
-
-    state: Literal["starting", "ready", "dead"]
-    reason: str = ""
-    stalled_seconds: float = 0.0
-
-
-@runtime_checkable
-class EngineClient(Protocol):
-    """What a face knows of an engine."""
-
-    @property
-    def model(self) -> ModelInfo: ...
-
-    @property
-    def tokenizer(self) -> "Tokenizer": ...
-
-    async def follow(self, request: Request, take: Callable[[TokenEvent], bool]) -> None:
-        """Runs the request until its event with a finish_reason, which is its last.
-
-        ``take`` gets each event as it comes, in the thread of the event loop, and says whether more are wanted. After
-        the first no, an error of ``take``'s or a cancellation it gets no more, and the request is aborted.
-        Raises what ``take`` raises, RequestRefusedError for a request that can never run, and EngineDeadError when the
-        engine is dead.
-        """
-        ...
-
-    def status(self) -> EngineStatus: ...
-
-    def stats(self) -> EngineStats: ...

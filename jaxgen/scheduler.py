@@ -6,13 +6,14 @@ from collections import deque
 from jaxgen.admission import MAX_OVERTAKEN
 from jaxgen.average import Average
 from jaxgen.config import CacheConfig, SchedulerConfig
+from jaxgen.errors import RequestRefusedError, WouldBeLateError
 from jaxgen.holdings import Holdings
+from jaxgen.host_tier import HostTier
 from jaxgen.ledger import TokenLedger
 from jaxgen.lineup import Lineup, due_time
-from jaxgen.offload.tier import OffloadTier
 from jaxgen.pace import Pace
 from jaxgen.prediction import Load, check, predict
-from jaxgen.request import FinishReason, RequestRefusedError, WouldBeLateError
+from jaxgen.request import FinishReason
 from jaxgen.sequence import Restore, Sequence, SequenceStatus
 from jaxgen.step_plan import Outcome, StepPlan
 from jaxgen.step_planner import StepPlanner
@@ -64,7 +65,7 @@ class Scheduler:
         cache: CacheConfig,
         *,
         max_overtaken: int = MAX_OVERTAKEN,
-        tier: OffloadTier | None = None,
+        tier: HostTier | None = None,
         narrow: bool = False,
         pace: Pace | None = None,
     ) -> None:

@@ -2,12 +2,22 @@
 
 from dataclasses import KW_ONLY, dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Any
+from typing import Any, Protocol
 
-from jaxgen.grammar import GrammarState
+import numpy as np
+
 from jaxgen.request import FinishReason, Request
 from jaxgen.sampling_params import SamplingParams
 from jaxgen.service import ServiceClass
+
+
+class TokenConstraint(Protocol):
+    """What a sequence may sample next, such as the state of a grammar."""
+
+    @property
+    def mask(self) -> np.ndarray:
+        """Allowed tokens: bit i of word w is that of token 32 * w + i. int32, ceil(vocabulary / 32)."""
+        ...
 
 
 class SequenceStatus(StrEnum):
@@ -41,7 +51,7 @@ class Sequence:
     eos_token_ids: frozenset[int]
     arrival: int
     seed: int
-    grammar: GrammarState | None = field(default=None, repr=False)
+    grammar: TokenConstraint | None = field(default=None, repr=False)
     service: ServiceClass = field(init=False)
     """Its request's class, without the targets if it was accepted although it would miss them."""
     status: SequenceStatus = field(init=False, default=SequenceStatus.WAITING)

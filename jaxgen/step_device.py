@@ -2,19 +2,10 @@
 
 from typing import Protocol, runtime_checkable
 
-from jaxgen.config import EngineConfig, ModelConfig
-from jaxgen.device import Device
-from jaxgen.kernels import REFERENCE, Kernels
-from jaxgen.layerwise import compile_layers
-from jaxgen.models import PackedParams
-from jaxgen.offload.stream_start import start_streaming
-from jaxgen.offload.streamed_device import CompiledLayers, StreamedDevice
-from jaxgen.programs import CompiledStep, compile_rows, compile_step
+from jaxgen.kernels import Kernels
 from jaxgen.stats import OffloadStats
 from jaxgen.step import StepOutput
 from jaxgen.step_plan import StepPlan
-
-Compiled = CompiledStep | CompiledLayers
 
 
 @runtime_checkable
@@ -53,41 +44,3 @@ class StepDevice(Protocol):
     def offload_stats(self) -> OffloadStats | None:
         """What its host memory does; None: it uses none."""
         ...
-
-
-def compile_for(model: ModelConfig, config: EngineConfig, kernels: Kernels = REFERENCE) -> Compiled:
-    """The programs of the device that the configuration asks for."""
-    streaming = config.streaming
-    if streaming is None:
-        return compile_step(model, config, kernels)
-    layers = compile_layers(
-        model,
-        config,
-        kernels,
-        num_open=streaming.num_open,
-        group=streaming.group,
-        keep_inputs=streaming.keep_inputs,
-    )
-    return CompiledLayers(layers, compile_rows(model, config))
-
-
-def make_device(model: ModelConfig, config: EngineConfig, params: PackedParams, compiled: Compiled) -> StepDevice:
-    """The device that these programs are for. Empties ``params`` where the cache is streamed: they are copied."""
-    if isinstance(compiled, CompiledStep):
-        return Device(model, config, params, compiled)
-    assert config.streaming is not None, "programs by layer were compiled for it"
-    return StreamedDevice(
-        model,
-        config,
-        params,
-        compiled.layers,
-        compiled.rows,
-        num_open=config.streaming.num_open,
-        bytes_per_second=config.streaming.simulated_bytes_per_second,
-    )
-
-
-def start_device(device: StepDevice, model: ModelConfig, config: EngineConfig) -> None:
-    """Let it find out what it must know to run well, once it is known which programs it runs."""
-    if isinstance(device, StreamedDevice) and config.streaming is not None:
-        start_streaming(device, model, config, config.streaming)

@@ -4,7 +4,13 @@ from dataclasses import replace
 from math import ceil
 
 from jaxgen.block_sizes import GIB, block_bytes, input_bytes
-from jaxgen.config import ConfigError, EngineConfig, EngineOptions, ModelConfig, StreamConfig
+from jaxgen.config import (
+    EngineConfig,
+    EngineOptions,
+    ModelConfig,
+    StreamConfig,
+)
+from jaxgen.errors import ConfigError
 from jaxgen.offload.layer_store import LayerStore
 from jaxgen.offload.staging import group_size
 from jaxgen.offload.stream_sizes import StreamSizes

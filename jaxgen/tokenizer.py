@@ -12,8 +12,8 @@ from typing import Any
 
 import tokenizers
 
-from jaxgen.config import ConfigError
 from jaxgen.detokenizer import Detokenizer, TextStream
+from jaxgen.errors import ConfigError
 
 _LOCAL_DECODERS = {"ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Sequence", "Strip"}
 """Decoders under which every token but the first has one spelling, whatever its neighbours."""

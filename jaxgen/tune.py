@@ -3,15 +3,20 @@
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import count
+from pathlib import Path
 from statistics import median
+from typing import Literal
 
 import jax
 
+from jaxgen.assemble import find_parts
 from jaxgen.block_sizes import block_bytes
-from jaxgen.config import ConfigError, EngineConfig, EngineOptions, ModelConfig
+from jaxgen.compilation_cache import persistent_compilation
+from jaxgen.config import DType, EngineConfig, EngineOptions, KernelChoice, ModelConfig
 from jaxgen.engine import Engine
+from jaxgen.errors import ConfigError
 from jaxgen.kernels import REFERENCE, Kernels
 from jaxgen.memory_plan import DEFAULT_BLOCK_SIZE, default_max_num_seqs, resolve
 from jaxgen.models import PackedParams
@@ -19,6 +24,7 @@ from jaxgen.programs import compile_step
 from jaxgen.request import Request
 from jaxgen.sampling_params import SamplingParams
 from jaxgen.token_budget import TUNE_CONTEXT, TUNE_ROUNDS, knee, least_budget, past_knee
+from jaxgen.tuning_store import save_record
 from jaxgen.wanted import DeviceMemory
 
 CPU_BUDGETS = (16, 32, 64, 128, 256)
@@ -209,3 +215,43 @@ def _size(params: PackedParams) -> int:
 
 def _blocks(tokens: int) -> int:
     return -(-tokens // DEFAULT_BLOCK_SIZE)
+
+
+def tune(
+    model: str | None = None,
+    *,
+    dtype: DType | Literal["auto"] = "auto",
+    kernels: KernelChoice = "auto",
+    cache_dir: Path | str | None = None,
+    gpu_memory_utilization: float = 0.9,
+    budgets: Sequence[int] | None = None,
+    context: int = TUNE_CONTEXT,
+    rounds: int = TUNE_ROUNDS,
+    report: Callable[[StepTime], None] = lambda _: None,
+) -> tuple[Tuning, Path | None]:
+    """Measure the token budget of a model on this device (see jaxgen.tune) and keep it, where a cache can be written.
+
+    From then on ``open_engine`` uses it when no token budget is given. Raises ConfigError.
+    """
+    parts = find_parts(
+        model,
+        dtype=dtype,
+        kernels=kernels,
+        cache_dir=cache_dir,
+        options=EngineOptions(gpu_memory_utilization=gpu_memory_utilization),
+        budgets=budgets or BUDGETS,
+    )
+    with persistent_compilation(parts.caches.compiled):
+        chosen, params = parts.load(block_size=DEFAULT_BLOCK_SIZE, progress=False)
+        tuning = measure(
+            parts.model,
+            params,
+            parts.memory,
+            kernels=chosen,
+            budgets=budgets,
+            context=context,
+            rounds=rounds,
+            report=report,
+        )
+    folder = parts.tuning_folder
+    return tuning, save_record(folder, parts.model, parts.device, asdict(tuning)) if folder else None

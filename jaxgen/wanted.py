@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from jaxgen.block_sizes import GIB
 from jaxgen.config import (
     CacheConfig,
-    ConfigError,
     EngineConfig,
     EngineOptions,
     ModelConfig,
@@ -13,6 +12,7 @@ from jaxgen.config import (
     SchedulerConfig,
     StreamConfig,
 )
+from jaxgen.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

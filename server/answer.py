@@ -10,7 +10,8 @@ from uuid import uuid4
 
 from starlette.types import Send
 
-from jaxgen.request import EngineClient, Request
+from jaxgen.client import EngineClient
+from jaxgen.request import Request
 from jaxgen.sampling_params import choice_seed
 from server.choice import Choice, Piece, latency_json
 from server.errors import ApiError, as_api_error

@@ -1,18 +1,15 @@
 """The ASGI app: routes, keys and errors around an engine."""
 
 from importlib.metadata import version
-from time import time
-from typing import Any
 
-from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
-from jaxgen.request import EngineClient, EngineDeadError, RequestRefusedError
+from jaxgen.client import EngineClient
+from jaxgen.errors import EngineDeadError, RequestRefusedError
 from server.access_log import AccessLogMiddleware
 from server.auth import ApiKeyMiddleware, ApiKeys
 from server.batches.app import Batches
@@ -20,20 +17,22 @@ from server.chat import ChatEndpoint
 from server.chat_template import Conversations
 from server.completions import CompletionsEndpoint
 from server.config import DEFAULT_CONFIG, ServerConfig
-from server.cors import OriginMiddleware
+from server.cors import OriginMiddleware, cors_middleware
 from server.embeddings import EmbeddingsEndpoint
-from server.endpoint import Services, model_not_found
-from server.errors import (
-    ApiError,
+from server.endpoint import Services
+from server.error_handlers import (
     UnexpectedErrorMiddleware,
     api_error,
     client_left,
     http_exception,
     unexpected_error,
 )
+from server.errors import ApiError
 from server.lifecycle import Lifecycle, LifecycleMiddleware
 from server.metrics import Metrics
+from server.models import Models
 from server.openapi import Description
+from server.probes import Probes, metrics_route, show_version
 from server.prompts import PromptReader
 from server.queue import Queue
 from server.request_id import RequestIdMiddleware
@@ -55,8 +54,8 @@ def create_app(
     """
     lifecycle = Lifecycle(engine, config)
     metrics = Metrics(engine, [one for one in config.service_classes if one.promises])
-    probes = _Probes(lifecycle)
-    models = _Models(engine)
+    probes = Probes(lifecycle)
+    models = Models(engine)
     prompts = PromptReader(engine, config)
     conversations = Conversations(engine, prompts)
     services = Services(
@@ -77,12 +76,12 @@ def create_app(
             *batches.routes,
             Route("/v1/models", models.list),
             Route("/v1/models/{model:path}", models.get),
-            Route("/version", _version),
+            Route("/version", show_version),
             Route("/capabilities", description.capabilities),
             Route("/openapi.json", description.openapi),
             Route("/health", probes.health),
             Route("/ready", probes.ready),
-            Route("/metrics", _metrics_route(metrics)),
+            Route("/metrics", metrics_route(metrics)),
         ],
         middleware=_middleware(config, metrics, tracing),
         exception_handlers={
@@ -109,66 +108,10 @@ def _middleware(config: ServerConfig, metrics: Metrics, tracing: Middleware | No
         Middleware(RequestIdMiddleware),
         Middleware(AccessLogMiddleware, metrics=metrics, with_prompts=config.log_prompts),
         *([] if tracing is None else [tracing]),
-        *([] if config.cors is None else [config.cors.middleware()]),
+        *([] if config.cors is None else [cors_middleware(config.cors)]),
         # Where callers need keys, a page that has none gets nothing anyway.
         *([Middleware(OriginMiddleware, named=named)] if config.check_origin and not keys.asked_for else []),
         Middleware(ApiKeyMiddleware, keys=keys),
         Middleware(BodyTimeoutMiddleware, seconds=config.body_timeout_s),
         Middleware(UnexpectedErrorMiddleware),
     ]
-
-
-async def _version(_: Request) -> Response:
-    return JSONResponse({"version": version("jaxgen")})
-
-
-class _Models:
-    def __init__(self, engine: EngineClient) -> None:
-        self._engine = engine
-        self._created = int(time())
-
-    def _model(self) -> dict[str, Any]:
-        model = self._engine.model
-        return {
-            "id": model.name,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "jaxgen",
-            "max_model_len": model.max_model_len,
-        }
-
-    async def list(self, _: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [self._model()]})
-
-    async def get(self, request: Request) -> Response:
-        name = request.path_params["model"]
-        if name != self._engine.model.name:
-            raise model_not_found(name)
-        return JSONResponse(self._model())
-
-
-class _Probes:
-    """/health: may this process be left running? /ready: may it be sent requests?"""
-
-    def __init__(self, lifecycle: Lifecycle) -> None:
-        self._lifecycle = lifecycle
-
-    async def health(self, _: Request) -> Response:
-        return _probe_answer(self._lifecycle.trouble())
-
-    async def ready(self, _: Request) -> Response:
-        return _probe_answer("draining" if self._lifecycle.draining else self._lifecycle.trouble())
-
-
-def _probe_answer(trouble: str | None) -> Response:
-    if trouble is None:
-        return JSONResponse({"status": "ok"})
-    return JSONResponse({"status": "unavailable", "reason": trouble}, status_code=503)
-
-
-def _metrics_route(metrics: Metrics) -> Any:
-    async def show(request: Request) -> Response:
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(metrics.registry), media_type=content_type)
-
-    return show

@@ -10,7 +10,7 @@ from pathlib import Path
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from jaxgen.config import ConfigError
+from jaxgen.errors import ConfigError
 from server.errors import ApiError
 from server.record import record_of
 

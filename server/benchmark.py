@@ -17,7 +17,7 @@ from typing import Any, Literal
 import aiohttp
 from tqdm import tqdm
 
-from jaxgen.config import ConfigError
+from jaxgen.errors import ConfigError
 from jaxgen.tokenizer import Tokenizer
 from server.benchmark_options import OPEN_REQUESTS, parse_options, settings_of
 from server.load_client import CompletionsClient, LoadError

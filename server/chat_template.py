@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from jaxgen.request import ChatFormat, EngineClient
+from jaxgen.client import EngineClient
+from jaxgen.model_info import ChatFormat
 from server.chat_messages import for_template
 from server.chat_schema import Conversation
 from server.errors import bad_request

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from jaxgen.request import EngineClient
+from jaxgen.client import EngineClient
 from server.answer import Answer, ChoicesAnswer
 from server.choice import Choice, Piece
 from server.endpoint import GeneratingEndpoint

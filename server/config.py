@@ -1,16 +1,48 @@
 """The server's limits and keys: a frozen dataclass, complete at birth."""
 
+import re
 from dataclasses import dataclass, field, fields
 from math import inf
 from pathlib import Path
 
-from jaxgen.config import ConfigError
+from jaxgen.errors import ConfigError
 from jaxgen.service import ServiceClass
-from server.cors import Cors
 from server.tool_calls.formats import FORMATS
 
 TOOL_CALL_PARSERS = ("auto", *FORMATS)
 MAY_BE_ZERO = ("inline_encode_chars", "max_logit_bias", "log_prompts", "check_origin")
+ANY = ("*",)
+
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*\"',]+")
+
+
+_TOKEN = re.compile(r"\*|[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cors:
+    """Who may call, how. Raises ConfigError that names the flag. ``*`` alone stands for all."""
+
+    origins: tuple[str, ...]
+    methods: tuple[str, ...] = ANY
+    headers: tuple[str, ...] = ANY
+    credentials: bool = False
+    """Whether a page may have cookies and TLS certificates sent along; API keys do not need it."""
+
+    def __post_init__(self) -> None:
+        for origin in self.origins:
+            if self.origins != ANY and not _ORIGIN.fullmatch(origin):
+                raise ConfigError(
+                    f"--allowed-origins {origin!r} is no origin: write scheme://host:port, or * alone, and repeat the "
+                    "flag for several"
+                )
+        for flag, names in (("--allowed-methods", self.methods), ("--allowed-headers", self.headers)):
+            for name in names:
+                if not _TOKEN.fullmatch(name):
+                    raise ConfigError(f"{flag} {name!r} is no name: write one, or *, and repeat the flag for several")
+        if self.credentials and self.origins == ANY:
+            raise ConfigError("--allow-credentials needs origins by name, not --allowed-origins '*'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

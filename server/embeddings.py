@@ -11,11 +11,14 @@ from pydantic_core import to_json
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from jaxgen.client import EngineClient
+from jaxgen.model_info import EmbeddingFormat, Pooling
 from jaxgen.pooling import unit_vector
-from jaxgen.request import EmbeddingFormat, EngineClient, FinishReason, Pooling, Request, TokenEvent
+from jaxgen.request import FinishReason, Request, TokenEvent
 from jaxgen.sampling_params import SamplingParams
 from jaxgen.service import ServiceClass
 from server.choice import given_up, latency_json
+from server.deadline import Deadline
 from server.endpoint import ComputingEndpoint
 from server.errors import bad_request
 from server.generation import Generation
@@ -24,7 +27,6 @@ from server.record import record_of
 from server.schema import ComputingFields, parse_body
 from server.schema import Prompt as PromptField
 from server.service import service_class
-from server.timeouts import Deadline
 
 NOTHING = SamplingParams(max_tokens=0)
 

@@ -10,12 +10,13 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from jaxgen.request import EngineClient
+from jaxgen.client import EngineClient
 from server.answer import Answer
 from server.auth import CALLER
 from server.body import read_json_object
 from server.chat_template import Conversations
 from server.config import ServerConfig
+from server.deadline import Deadline
 from server.errors import ApiError, bad_request
 from server.generation import Generation
 from server.lifecycle import Lifecycle
@@ -25,7 +26,6 @@ from server.queue import Queue
 from server.record import RECORD, RequestRecord, record_of
 from server.schema import CallerFields, ComputingFields
 from server.sse import until_disconnect
-from server.timeouts import Deadline
 from server.tools import Tools
 
 

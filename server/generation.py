@@ -9,12 +9,14 @@ from time import perf_counter
 from types import TracebackType
 from typing import Protocol, Self
 
-from jaxgen.request import EngineClient, FinishReason, TokenEvent, WouldBeLateError
+from jaxgen.client import EngineClient
+from jaxgen.errors import WouldBeLateError
+from jaxgen.request import FinishReason, TokenEvent
+from server.deadline import Deadline
 from server.errors import ApiError
 from server.metrics import Metrics, RequestTimer
 from server.queue import Queue, Queued
 from server.record import RequestRecord
-from server.timeouts import Deadline
 
 
 class Drawing(Queued, Protocol):

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from jaxgen.request import EngineClient
+from jaxgen.client import EngineClient
 from server.config import ServerConfig
 from server.errors import ApiError
 

@@ -11,7 +11,8 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from jaxgen.request import EngineClient, TokenEvent
+from jaxgen.client import EngineClient
+from jaxgen.request import TokenEvent
 from jaxgen.service import DEFAULT_CLASS, ServiceClass
 from jaxgen.stats import OffloadStats
 from server.histogram import Histogram

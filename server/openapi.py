@@ -9,7 +9,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from jaxgen.request import ModelInfo
+from jaxgen.model_info import ModelInfo
 from jaxgen.sampling_params import MAX_LOGPROBS
 from server import answer_schema as shapes
 from server.auth import OPEN_PATHS

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from jaxgen.request import MAX_PRIORITY, ModelInfo
+from jaxgen.model_info import ModelInfo
+from jaxgen.request import MAX_PRIORITY
 from jaxgen.sampling_params import MAX_LOGPROBS, Grammar, SamplingParams
 from jaxgen.service import DEFAULT_CLASS, ServiceClass
 from server.chat_schema import ChatRequest

@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from jaxgen.request import EngineClient, ModelInfo
+from jaxgen.client import EngineClient
+from jaxgen.model_info import ModelInfo
 from jaxgen.tokenizer import Tokenizer
 from server.config import ServerConfig
 from server.errors import bad_request

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Protocol
 
-from jaxgen.request import EngineClient, Request
+from jaxgen.client import EngineClient
+from jaxgen.request import Request
 from server.config import ServerConfig
 from server.errors import ApiError
 

@@ -17,8 +17,8 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
-from jaxgen.config import ConfigError
-from jaxgen.request import ModelInfo
+from jaxgen.errors import ConfigError
+from jaxgen.model_info import ModelInfo
 from jaxgen.stats import EngineStats
 from server.app import create_app
 from server.environment import check_environment

@@ -7,12 +7,12 @@ from typing import Any
 import configargparse
 
 from jaxgen.config import DTYPES, KERNEL_CHOICES, KV_RESIDENCIES, OFFLOAD_POLICIES, EngineOptions
+from jaxgen.errors import ConfigError
 from jaxgen.host_dtype import HOST_DTYPES
-from jaxgen.request import POOLING_CHOICES
-from server.config import DEFAULT_CONFIG, TOOL_CALL_PARSERS, ServerConfig
-from server.cors import cors_of
+from jaxgen.model_info import POOLING_CHOICES
+from server.config import DEFAULT_CONFIG, TOOL_CALL_PARSERS, Cors, ServerConfig
 from server.log import FORMATS, LEVELS
-from server.service import parse_classes
+from server.service_classes import parse_classes
 
 LIMITS = {
     "max_body_bytes": "longest body",
@@ -244,3 +244,19 @@ def server_config(args: Any) -> ServerConfig:
         **limits,
         **times,
     )
+
+
+def cors_of(args: Any) -> Cors | None:
+    """What the flags ask for; None: browsers let no page of another origin call. Raises ConfigError."""
+    given = {
+        "methods": args.allowed_methods and tuple(args.allowed_methods),
+        "headers": args.allowed_headers and tuple(args.allowed_headers),
+        "credentials": args.allow_credentials,
+    }
+    given = {name: value for name, value in given.items() if value}
+    if args.allowed_origins:
+        return Cors(origins=tuple(args.allowed_origins), **given)
+    if given:
+        flag = "--allow-credentials" if "credentials" in given else f"--allowed-{next(iter(given))}"
+        raise ConfigError(f"{flag} needs --allowed-origins")
+    return None

@@ -8,7 +8,7 @@ from typing import Any
 import configargparse
 import yaml
 
-from jaxgen.config import ConfigError
+from jaxgen.errors import ConfigError
 from server.environment import check_environment
 from server.serve_options import make_parser, server_config
 

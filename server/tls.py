@@ -4,7 +4,7 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from jaxgen.config import ConfigError
+from jaxgen.errors import ConfigError
 
 
 def tls_options(certfile: Path | None, keyfile: Path | None, ca_certs: Path | None) -> dict[str, Any]:

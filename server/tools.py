@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxgen.request import EngineClient, ModelInfo
+from jaxgen.client import EngineClient
+from jaxgen.model_info import ModelInfo
 from jaxgen.sampling_params import Grammar
 from server.config import ServerConfig
 from server.errors import bad_request

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import configargparse
 
-from jaxgen.config import DTYPES, KERNEL_CHOICES, ConfigError
+from jaxgen.config import DTYPES, KERNEL_CHOICES
+from jaxgen.errors import ConfigError
 from jaxgen.token_budget import TUNE_CONTEXT, TUNE_ROUNDS, power
 from server.log import set_up_logging
 
@@ -79,7 +80,7 @@ def _table(tuning: "Tuning", kept: Path | None) -> str:
 
 
 def _tune(args: Any) -> tuple["Tuning", Path | None]:
-    from jaxgen.assemble import tune
+    from jaxgen.tune import tune
 
     return tune(
         args.model,

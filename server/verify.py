@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import configargparse
 
-from jaxgen.config import DTYPES, KERNEL_CHOICES, KV_RESIDENCIES, OFFLOAD_POLICIES, ConfigError, EngineOptions
+from jaxgen.config import (
+    DTYPES,
+    KERNEL_CHOICES,
+    KV_RESIDENCIES,
+    OFFLOAD_POLICIES,
+    EngineOptions,
+)
+from jaxgen.errors import ConfigError
 from server.log import set_up_logging
 
 if TYPE_CHECKING:
@@ -53,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     """``jaxgen verify-determinism``; 0 if all bits agree, 1 if not or not all was covered, 2 when it cannot be done."""
     args = parse_options(argv)
     set_up_logging()
-    from jaxgen.assemble import verify_determinism
+    from jaxgen.verify import verify_determinism
 
     flags = (
         *ENGINE_FLAGS,

@@ -17,9 +17,10 @@ from jaxgen.config import (
 )
 from jaxgen.engine import Engine
 from jaxgen.kernels import REFERENCE, Kernels
+from jaxgen.model_info import Pooling
 from jaxgen.models import Params, init_params
 from jaxgen.programs import CompiledStep, compile_step
-from jaxgen.request import FinishReason, Pooling, Request, TokenEvent
+from jaxgen.request import FinishReason, Request, TokenEvent
 from jaxgen.sampling_params import SamplingParams
 
 EOS = 2

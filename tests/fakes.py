@@ -7,13 +7,11 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from jaxgen.client import EngineStatus
+from jaxgen.model_info import EmbeddingFormat, ModelInfo, Pooling
 from jaxgen.request import (
-    EmbeddingFormat,
-    EngineStatus,
     FinishReason,
     Latency,
-    ModelInfo,
-    Pooling,
     Request,
     TokenEvent,
     TokenLogprobs,

@@ -5,8 +5,9 @@ from typing import cast
 
 import pytest
 
+from jaxgen.errors import RequestRefusedError
 from jaxgen.grammar import GrammarState
-from jaxgen.request import FinishReason, RequestRefusedError
+from jaxgen.request import FinishReason
 from jaxgen.sequence import Sequence
 from jaxgen.step_plan import Outcome, StepPlan
 from tests.scheduler_book import Book

@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxgen.config import CacheConfig, SchedulerConfig
+from jaxgen.errors import WouldBeLateError
 from jaxgen.pace import Pace
-from jaxgen.request import Request, WouldBeLateError
+from jaxgen.request import Request
 from jaxgen.sampling_params import SamplingParams
 from jaxgen.scheduler import Scheduler
 from jaxgen.sequence import Sequence

@@ -8,7 +8,9 @@ import pytest
 
 from jaxgen.async_engine import AsyncEngine
 from jaxgen.engine import Engine
-from jaxgen.request import EngineDeadError, FinishReason, ModelInfo, Request, RequestRefusedError, TokenEvent
+from jaxgen.errors import EngineDeadError, RequestRefusedError
+from jaxgen.model_info import ModelInfo
+from jaxgen.request import FinishReason, Request, TokenEvent
 from jaxgen.tokenizer import Tokenizer
 from tests.engines import LLAMA, make_engine, request, run, tokens
 from tests.tiny_tokenizers import byte_level

@@ -8,7 +8,8 @@ import pytest
 from jaxgen.async_engine import AsyncEngine
 from jaxgen.config import EngineConfig
 from jaxgen.engine import Engine
-from jaxgen.request import ModelInfo, Request, TokenEvent
+from jaxgen.model_info import ModelInfo
+from jaxgen.request import Request, TokenEvent
 from jaxgen.tokenizer import Tokenizer
 from tests.engines import EOS, LLAMA, compiled_step, engine_config, make_engine, params_of, request, run, tokens
 from tests.tiny_tokenizers import byte_level

@@ -10,7 +10,7 @@ from openai.types import FileDeleted
 from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
-from jaxgen.request import EngineStatus
+from jaxgen.client import EngineStatus
 from server.app import create_app
 from server.config import ServerConfig
 from tests.batch_client import PATH, jsonl, line, never, start, upload, wait

@@ -12,8 +12,9 @@ import pytest
 from pydantic import BaseModel
 from starlette.testclient import TestClient
 
-from jaxgen.config import ConfigError
-from jaxgen.request import EngineDeadError, EngineStatus, Request
+from jaxgen.client import EngineStatus
+from jaxgen.errors import ConfigError, EngineDeadError
+from jaxgen.request import Request
 from server import answer_schema as shapes
 from server.app import create_app
 from server.batches.store import Store

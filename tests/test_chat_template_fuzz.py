@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxgen.request import ChatFormat, ModelInfo
+from jaxgen.model_info import ChatFormat, ModelInfo
 from server import chat_template
 from server.chat_template import ChatTemplate
 from server.config import DEFAULT_CONFIG, ServerConfig

@@ -10,7 +10,8 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from jaxgen.config import DTYPES, ConfigError, DType
+from jaxgen.config import DTYPES, DType
+from jaxgen.errors import ConfigError
 from tests.conversions import bits_of, run, tiny_conversion
 from tests.goldens import GOLDENS, NAMES, bits, copy_golden
 from weights import convert

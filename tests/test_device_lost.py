@@ -14,7 +14,9 @@ from jaxgen.async_engine import AsyncEngine
 from jaxgen.config import CacheConfig, SchedulerConfig
 from jaxgen.device import Device
 from jaxgen.engine import Engine
-from jaxgen.request import DeviceLostError, EngineDeadError, FinishReason, ModelInfo, TokenEvent
+from jaxgen.errors import DeviceLostError, EngineDeadError
+from jaxgen.model_info import ModelInfo
+from jaxgen.request import FinishReason, TokenEvent
 from jaxgen.scheduler import Scheduler
 from jaxgen.sequence import Sequence
 from jaxgen.step_plan import MOST_DESCRIBED, MOST_OF_AN_ID, StepPlan

@@ -11,10 +11,11 @@ import pytest
 from jaxgen.config import EngineConfig
 from jaxgen.engine import Engine
 from jaxgen.kernels import REFERENCE, native
-from jaxgen.request import FinishReason, Pooling, Request
+from jaxgen.model_info import Pooling
+from jaxgen.request import FinishReason, Request
+from jaxgen.runners import compile_for
 from jaxgen.sampling_params import SamplingParams
 from jaxgen.step import StepOutput
-from jaxgen.step_device import compile_for
 from jaxgen.step_plan import StepPlan
 from tests.engines import LLAMA, embed, embeddings, engine_config, make_engine, request, run, tokens
 from tests.golden_runs import SMALL, load_golden

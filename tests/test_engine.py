@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from jaxgen.compilation import num_compilations
+from jaxgen.errors import RequestRefusedError
 from jaxgen.kv_cache import cache_shape
 from jaxgen.models import abstract_params
-from jaxgen.request import FinishReason, Request, RequestRefusedError
+from jaxgen.request import FinishReason, Request
 from jaxgen.row_state import init_rows
 from tests.engines import EOS, LLAMA, compiled_step, engine_config, make_engine, params_of, request, run, tokens
 

@@ -7,8 +7,8 @@ import re
 import numpy as np
 import pytest
 
+from jaxgen.errors import RequestRefusedError
 from jaxgen.grammar import MAX_LENGTH, Grammars, GrammarState, advance
-from jaxgen.request import RequestRefusedError
 from jaxgen.sampling_params import Grammar, SamplingParams
 from jaxgen.tokenizer import Tokenizer
 from tests import tiny_tokenizers

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from jaxgen.engine import Engine
+from jaxgen.errors import RequestRefusedError
 from jaxgen.grammar import Grammars, GrammarState, advance
-from jaxgen.request import FinishReason, Request, RequestRefusedError, TokenEvent
+from jaxgen.request import FinishReason, Request, TokenEvent
 from jaxgen.sampling import keep_allowed
 from jaxgen.sampling_params import Grammar
 from jaxgen.tokenizer import Tokenizer

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from jaxgen.latency import LatencyMeter
-from jaxgen.request import Latency, Pooling
+from jaxgen.model_info import Pooling
+from jaxgen.request import Latency
 from jaxgen.sequence import Chunk, Sequence
 from jaxgen.step_plan import StepPlan
 from tests.engines import engine_config, make_engine, request, run

@@ -15,11 +15,12 @@ from openai import OpenAI
 import jaxgen
 from jaxgen import LLM, SamplingParams
 from jaxgen.assemble import find_model, open_engine
-from jaxgen.config import ConfigError
 from jaxgen.device import device_info
 from jaxgen.device_info import DeviceInfo
+from jaxgen.errors import ConfigError, RequestRefusedError
 from jaxgen.llm import Prompt
-from jaxgen.request import EmbeddingFormat, FinishReason, Pooling, RequestRefusedError
+from jaxgen.model_info import EmbeddingFormat, Pooling
+from jaxgen.request import FinishReason
 from server.app import create_app
 from tests.live_server import serve
 from weights.convert import convert

@@ -7,7 +7,6 @@ import pytest
 
 from jaxgen.block_sizes import GIB, block_bytes, host_block_bytes, input_bytes
 from jaxgen.config import (
-    ConfigError,
     EngineConfig,
     EngineOptions,
     LlamaConfig,
@@ -15,6 +14,7 @@ from jaxgen.config import (
     OffloadConfig,
     StreamConfig,
 )
+from jaxgen.errors import ConfigError
 from jaxgen.memory_plan import cache_bytes, resolve
 from jaxgen.offload.staging import staging_bytes
 from jaxgen.wanted import DeviceMemory

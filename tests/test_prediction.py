@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from jaxgen.config import CacheConfig, SchedulerConfig
+from jaxgen.errors import WouldBeLateError
 from jaxgen.pace import Pace
 from jaxgen.prediction import Load, Prediction, predict
-from jaxgen.request import WouldBeLateError
 from jaxgen.scheduler import Scheduler
 from jaxgen.sequence import Sequence
 from jaxgen.service import ServiceClass

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from jaxgen.request import RequestRefusedError
+from jaxgen.errors import RequestRefusedError
 from tests.small_scheduler import (
     TOKEN,
     add,

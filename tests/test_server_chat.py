@@ -10,8 +10,8 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk
 
-from jaxgen.config import ConfigError
-from jaxgen.request import ChatFormat, ModelInfo
+from jaxgen.errors import ConfigError
+from jaxgen.model_info import ChatFormat, ModelInfo
 from server.app import create_app
 from server.config import ServerConfig
 from tests.fakes import MODEL, FakeEngine, says

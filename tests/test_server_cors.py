@@ -9,11 +9,10 @@ import httpx2
 import pytest
 from starlette.testclient import TestClient
 
-from jaxgen.config import ConfigError
+from jaxgen.errors import ConfigError
 from server.cli import main
-from server.config import DEFAULT_CONFIG, ServerConfig
-from server.cors import Cors, cors_of
-from server.serve_options import make_parser
+from server.config import DEFAULT_CONFIG, Cors, ServerConfig
+from server.serve_options import cors_of, make_parser
 from tests.server_app import body, client_of, error_of, fake_engine
 
 HERE, ELSEWHERE, OWN = "https://here.example", "https://elsewhere.example", "http://testserver"

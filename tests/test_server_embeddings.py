@@ -10,8 +10,9 @@ import pytest
 from openai.types import CreateEmbeddingResponse, EmbeddingCreateParams
 from starlette.testclient import TestClient
 
+from jaxgen.model_info import ModelInfo, Pooling
 from jaxgen.pooling import unit_vector
-from jaxgen.request import FinishReason, ModelInfo, Pooling, Request, TokenEvent
+from jaxgen.request import FinishReason, Request, TokenEvent
 from server.app import create_app
 from server.config import ServerConfig
 from server.embeddings import EmbeddingRequest

@@ -7,7 +7,7 @@ import openai
 import pytest
 from starlette.testclient import TestClient
 
-from jaxgen.config import ConfigError
+from jaxgen.errors import ConfigError
 from server.app import create_app
 from server.config import ServerConfig
 from tests.fakes import MODEL

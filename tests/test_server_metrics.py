@@ -2,7 +2,8 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from jaxgen.request import ModelInfo, Request
+from jaxgen.model_info import ModelInfo
+from jaxgen.request import Request
 from jaxgen.service import ServiceClass
 from jaxgen.stats import EngineStats
 from server.config import ServerConfig

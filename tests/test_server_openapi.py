@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from starlette.routing import Route
 
-from jaxgen.request import ChatFormat, ModelInfo
+from jaxgen.model_info import ChatFormat, ModelInfo
 from server.app import create_app
 from server.config import ServerConfig
 from server.openapi import ROUTES

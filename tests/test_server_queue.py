@@ -15,12 +15,12 @@ from jaxgen.service import DEFAULT_CLASS, ServiceClass
 from jaxgen.stats import EngineStats
 from server.app import create_app
 from server.config import ServerConfig
+from server.deadline import Deadline
 from server.errors import ApiError
 from server.generation import Generation
 from server.metrics import Metrics
 from server.queue import Queue
 from server.record import RequestRecord
-from server.timeouts import Deadline
 from tests.fakes import FakeEngine, says
 from tests.live_server import serve
 from tests.server_app import body, byte_by_byte, client_of, complete, error_of, fake_engine

@@ -13,8 +13,9 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 
-from jaxgen.config import ConfigError
-from jaxgen.request import EngineStatus, Request
+from jaxgen.client import EngineStatus
+from jaxgen.errors import ConfigError
+from jaxgen.request import Request
 from server.app import create_app
 from server.config import ServerConfig
 from tests.fakes import MODEL, says

@@ -10,7 +10,7 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 
-from jaxgen.request import ChatFormat
+from jaxgen.model_info import ChatFormat
 from server.app import create_app
 from server.openapi import ROUTES
 from tests.fakes import MODEL

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxgen.request import EngineDeadError, Request, RequestRefusedError
+from jaxgen.errors import EngineDeadError, RequestRefusedError
+from jaxgen.request import Request
 from server.app import create_app
 from server.sse import sse_event
 from tests.fakes import MODEL, says

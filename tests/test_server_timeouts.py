@@ -14,9 +14,10 @@ from starlette.types import Message, Receive, Scope, Send
 from jaxgen.request import Request
 from server.app import create_app
 from server.config import ServerConfig
+from server.deadline import Deadline
 from server.errors import ApiError
 from server.prompts import PromptReader
-from server.timeouts import MIN_BODY_RATE, BodyTimeoutMiddleware, Deadline
+from server.timeouts import MIN_BODY_RATE, BodyTimeoutMiddleware
 from tests.fakes import FakeEngine
 from tests.live_server import serve
 from tests.server_app import body, call, client_of, error_of, fake_engine, stream_chunks

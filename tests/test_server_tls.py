@@ -8,7 +8,7 @@ import httpx2
 import pytest
 import trustme
 
-from jaxgen.config import ConfigError
+from jaxgen.errors import ConfigError
 from server.app import create_app
 from server.cli import main
 from server.tls import tls_options

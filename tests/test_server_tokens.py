@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from jaxgen.request import ModelInfo
+from jaxgen.model_info import ModelInfo
 from server.config import ServerConfig
 from tests.fakes import MODEL
 from tests.server_app import SPACED_TOKENIZER, TOKENIZER, client_of, error_of, fake_engine

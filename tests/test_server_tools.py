@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from jaxgen.request import ChatFormat, ModelInfo
+from jaxgen.model_info import ChatFormat, ModelInfo
 from server.config import ServerConfig
 from tests.fakes import MODEL
 from tests.server_app import client_of, error_of, fake_engine

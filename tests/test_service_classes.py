@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from openai.types.chat import ChatCompletion
 
-from jaxgen.config import ConfigError
-from jaxgen.request import ChatFormat, ModelInfo, Request, WouldBeLateError
+from jaxgen.errors import ConfigError, WouldBeLateError
+from jaxgen.model_info import ChatFormat, ModelInfo
+from jaxgen.request import Request
 from jaxgen.service import ServiceClass
 from server.auth import ApiKeys
 from server.config import ServerConfig
-from server.service import parse_classes, service_class
+from server.service import service_class
+from server.service_classes import parse_classes
 from tests.fakes import MODEL
 from tests.server_app import body, client_of, fake_engine
 

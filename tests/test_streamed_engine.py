@@ -14,8 +14,8 @@ from jaxgen.kernels import REFERENCE, Kernels, native
 from jaxgen.offload.layer_store import LayerStore
 from jaxgen.offload.streamed_device import StreamedDevice
 from jaxgen.request import FinishReason, Request, TokenEvent
+from jaxgen.runners import Compiled, compile_for
 from jaxgen.stats import OffloadStats
-from jaxgen.step_device import Compiled, compile_for
 from tests.engines import LLAMA, embed, embeddings, engine_config, make_engine, params_of, request, run
 from tests.native import native as library
 from tests.test_layers_apart import OPT

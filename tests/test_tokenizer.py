@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders
 
-from jaxgen.config import ConfigError
 from jaxgen.detokenizer import TextStream
+from jaxgen.errors import ConfigError
 from jaxgen.stop_strings import StopStrings
 from jaxgen.tokenizer import Tokenizer
 from tests import tiny_tokenizers

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from jaxgen.assemble import open_engine, tune
+from jaxgen.assemble import open_engine
 from jaxgen.block_sizes import GIB
-from jaxgen.config import ConfigError
+from jaxgen.errors import ConfigError
 from jaxgen.kernels import REFERENCE, Kernels, PackedProduct
 from jaxgen.llm import LLM
 from jaxgen.models.packing import pack_params
-from jaxgen.tune import FullSteps, StepTime, fill_steps, measure
+from jaxgen.tune import FullSteps, StepTime, fill_steps, measure, tune
 from jaxgen.wanted import DeviceMemory
 from pallas_kernels.packed_product import pack, packed_product_ref, rows
 from server.cli import main

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jaxgen.config import ConfigError
+from jaxgen.errors import ConfigError
 from tests.conversions import bits_of, run
 from weights import checkpoint
 from weights.load import load_model_config, load_params

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from jaxgen.config import DTYPES, ConfigError, DType
+from jaxgen.config import DTYPES, DType
+from jaxgen.errors import ConfigError
 from tests.goldens import GOLDENS, bits, copy_golden
 from weights.hf_checkpoint import NUMPY_DTYPES, read_parameters
 from weights.hf_config import read_model_config

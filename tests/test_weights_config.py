@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from jaxgen.config import ConfigError, LlamaConfig, OPTConfig, RopeConfig
+from jaxgen.config import LlamaConfig, OPTConfig, RopeConfig
+from jaxgen.errors import ConfigError
 from weights.hf_config import read_eos_token_ids, read_model_config
 
 LLAMA: dict[str, Any] = {

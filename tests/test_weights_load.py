@@ -12,7 +12,7 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 
-from jaxgen.config import ConfigError
+from jaxgen.errors import ConfigError
 from tests.goldens import GOLDENS, bits, copy_golden
 from weights import load
 from weights.load import default_model, load_model_config, load_params, resolve_model
@@ -181,7 +181,7 @@ def test_unknown_repository_is_one_error(hub: type[Hub], cache: Path) -> None:
     assert result.returncode == 1
     last = result.stderr.strip().splitlines()[-1]
     start = "--model org/other: there is no such directory, and it cannot be fetched from the hub: "
-    assert last.startswith(f"jaxgen.config.ConfigError: {start}")
+    assert last.startswith(f"jaxgen.errors.ConfigError: {start}")
     assert "not found" in last.lower()
 
 

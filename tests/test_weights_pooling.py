@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from jaxgen.config import ConfigError
-from jaxgen.request import Pooling, PoolingChoice
+from jaxgen.errors import ConfigError
+from jaxgen.model_info import Pooling, PoolingChoice
 from tests.goldens import GOLDENS, copy_golden
 from weights.convert import convert
 from weights.pooling import read_pooling

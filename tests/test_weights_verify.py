@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from jaxgen.config import ConfigError
+from jaxgen.errors import ConfigError
 from tests.conversions import run, tiny_conversion
 from tests.goldens import copy_golden
 from weights.load import load_model_config, load_params

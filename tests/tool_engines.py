@@ -5,7 +5,7 @@ from typing import Any
 
 from tokenizers import AddedToken
 
-from jaxgen.request import ChatFormat, ModelInfo
+from jaxgen.model_info import ChatFormat, ModelInfo
 from jaxgen.tokenizer import Tokenizer
 from server.tool_calls.formats import FORMATS
 from tests import tiny_tokenizers

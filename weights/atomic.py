@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from jaxgen.config import ConfigError
+from jaxgen.errors import ConfigError
 
 
 @contextmanager

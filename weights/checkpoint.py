@@ -17,7 +17,8 @@ import numpy as np
 from orbax.checkpoint import v1 as ocp
 from tqdm import tqdm
 
-from jaxgen.config import ConfigError, ModelConfig
+from jaxgen.config import ModelConfig
+from jaxgen.errors import ConfigError
 from weights.files import CARRIED_FILES, CONFIG, member
 from weights.hf_checkpoint import NUMPY_DTYPES
 from weights.manifest import MANIFEST, read_manifest, verify, write_manifest

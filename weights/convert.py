@@ -8,7 +8,8 @@ from typing import Literal
 
 import jax
 
-from jaxgen.config import DTYPES, ConfigError, DType
+from jaxgen.config import DTYPES, DType
+from jaxgen.errors import ConfigError
 from weights import checkpoint
 from weights.atomic import new_directory
 from weights.load import load_model_config, load_params, resolve_model

@@ -16,7 +16,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from tqdm import tqdm
 
-from jaxgen.config import ConfigError, DType, ModelConfig
+from jaxgen.config import DType, ModelConfig
+from jaxgen.errors import ConfigError
 from weights.files import CONFIG, member, read_json
 from weights.names import Array, Parameter, Source, parameters
 

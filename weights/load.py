@@ -11,7 +11,8 @@ from typing import Any, Literal
 import huggingface_hub
 import jax
 
-from jaxgen.config import ConfigError, DType, ModelConfig
+from jaxgen.config import DType, ModelConfig
+from jaxgen.errors import ConfigError
 from weights import hf_checkpoint
 from weights.files import CARRIED_FILES, CONFIG, member
 from weights.hf_config import read_model_config

@@ -11,7 +11,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from jaxgen.config import DTYPES, ConfigError, DType
+from jaxgen.config import DTYPES, DType
+from jaxgen.errors import ConfigError
 from weights.files import member, read_json
 
 MANIFEST = "jaxgen.json"

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from jaxgen.config import ConfigError
-from jaxgen.request import Pooling, PoolingChoice
+from jaxgen.errors import ConfigError
+from jaxgen.model_info import Pooling, PoolingChoice
 from weights.files import MODULES, member, read_json, read_json_list
 
 _WAYS = {

@@ -1,6 +1,6 @@
 """Begins restores for the scheduler, and lets sequences share those under way. Host only, no jax, no clock."""
 
-from jaxgen.offload.tier import OffloadTier
+from jaxgen.host_tier import HostTier
 from jaxgen.prefix_cache import PrefixCache
 from jaxgen.sequence import Restore, Sequence
 
@@ -8,7 +8,7 @@ from jaxgen.sequence import Restore, Sequence
 class Restorer:
     """Between the prefix cache, which knows keys, and the tier, which knows what the host holds."""
 
-    def __init__(self, tier: OffloadTier, prefixes: PrefixCache) -> None:
+    def __init__(self, tier: HostTier, prefixes: PrefixCache) -> None:
         self._tier = tier
         self._prefixes = prefixes
         self._begun: list[Restore] = []
@@ -48,4 +48,4 @@ class Restorer:
         return None
 
     def _known(self, sequence: Sequence, first: int) -> list[bytes]:
-        return self._prefixes.look_up_host(sequence, first, self._tier.store.holds)
+        return self._prefixes.look_up_host(sequence, first, self._tier.holds)

@@ -32,7 +32,7 @@ layer inputs of all blocks) -> how they come back."""
 
 
 class OffloadTier:
-    """The host's half of the KV cache, as the scheduler and the block pool see it."""
+    """The host's half of the KV cache, as the scheduler and the block pool see it: a ``HostTier``."""
 
     def __init__(self, store: HostStore[HostBlock], *, block_size: int, most_saving: int, planner: Planner) -> None:
         """``most_saving``: blocks that may be on their way to the host at a time."""
@@ -52,6 +52,10 @@ class OffloadTier:
     def has_saves(self) -> bool:
         """Whether any block waits to be copied, or is being copied."""
         return bool(self._candidates or self._saves or self.store.num_reserved)
+
+    def holds(self, key: bytes) -> bool:
+        """Whether the host has the block of this key, complete."""
+        return self.store.holds(key)
 
     def cached(self, block: int, key: bytes) -> None:
         """Nobody uses the block any more; its content stays until it is evicted."""

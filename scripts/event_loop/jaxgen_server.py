@@ -9,7 +9,8 @@ import time
 from typing import Any, cast
 
 from jaxgen.async_engine import AsyncEngine
-from jaxgen.request import FinishReason, ModelInfo, Request, TokenEvent
+from jaxgen.model_info import ModelInfo
+from jaxgen.request import FinishReason, Request, TokenEvent
 from jaxgen.stats import EngineStats
 from jaxgen.tokenizer import Tokenizer
 from scripts.event_loop.text import MODEL, tokens

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from jaxgen.request import RequestRefusedError
+from jaxgen.errors import RequestRefusedError
 from jaxgen.sequence import Chunk, Sequence
 from jaxgen.step_plan import Outcome, StepPlan
 

@@ -12,7 +12,7 @@ from jaxgen.assemble import compile_to_fit, find_parts
 from jaxgen.compilation_cache import persistent_compilation
 from jaxgen.config import DType, EngineOptions
 from jaxgen.engine import Engine, _InFlight
-from jaxgen.request import RequestRefusedError
+from jaxgen.errors import RequestRefusedError
 from jaxgen.step_cost import StepSample
 from jaxgen.step_plan import StepPlan
 from scripts.simulation.load import Due, Load

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
+from jaxgen.errors import RequestRefusedError
 from jaxgen.pace import Pace
-from jaxgen.request import RequestRefusedError
 from jaxgen.sequence import Sequence
 from jaxgen.step_plan import StepPlan
 from scripts.simulation.load import Load

@@ -3,7 +3,10 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from jaxgen.request import EngineClient, EngineStatus, ModelInfo, Request, RequestRefusedError, TokenEvent
+from jaxgen.client import EngineClient, EngineStatus
+from jaxgen.errors import RequestRefusedError
+from jaxgen.model_info import ModelInfo
+from jaxgen.request import Request, TokenEvent
 from jaxgen.service import DEFAULT_CLASS
 from jaxgen.stats import EngineStats
 from jaxgen.tokenizer import Tokenizer

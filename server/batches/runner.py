@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from jaxgen.request import EngineDeadError
+from jaxgen.errors import EngineDeadError
 from server.batches.lines import Line, Validator, answered, not_answered, parse_line
 from server.batches.store import Store
 from server.batches.tables import new_id

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import filelock
 
-from jaxgen.config import ConfigError
+from jaxgen.errors import ConfigError
 from server.batches.tables import batch_json, connect, file_json, list_page, new_id
 from server.config import ServerConfig
 from server.errors import ApiError
