@@ -7,8 +7,8 @@ host-side modules (scheduler, tokenizer, request types) stay importable without 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jaxgen.core.sampling_params import SamplingParams
     from jaxgen.llm import LLM
-    from jaxgen.sampling_params import SamplingParams
 
 __all__ = ["LLM", "SamplingParams"]
 
@@ -19,7 +19,7 @@ def __getattr__(name: str) -> Any:
 
         return LLM
     if name == "SamplingParams":
-        from jaxgen.sampling_params import SamplingParams
+        from jaxgen.core.sampling_params import SamplingParams
 
         return SamplingParams
     raise AttributeError(f"module 'jaxgen' has no attribute {name!r}")

@@ -12,30 +12,30 @@ import jax
 import psutil
 from tqdm import tqdm
 
-from jaxgen.async_engine import AsyncEngine
-from jaxgen.cache_dirs import CacheDirs, open_cache_dirs
-from jaxgen.compilation_cache import persistent_compilation
-from jaxgen.config import DType, EngineConfig, EngineOptions, KernelChoice, KVResidency, ModelConfig
-from jaxgen.device import device_info
-from jaxgen.device_info import DeviceInfo, choose_dtype
-from jaxgen.engine import Engine
-from jaxgen.grammar import Grammars
-from jaxgen.kernels import Kernels, choose, native_dtypes, reference
-from jaxgen.memory_plan import cache_bytes, check_options, resolve
-from jaxgen.model_info import EmbeddingFormat, ModelInfo, PoolingChoice
+from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
+from jaxgen.core.config import DType, EngineConfig, EngineOptions, KernelChoice, KVResidency, ModelConfig
+from jaxgen.core.model_info import EmbeddingFormat, ModelInfo, PoolingChoice
+from jaxgen.engine.async_engine import AsyncEngine
+from jaxgen.engine.engine import Engine
+from jaxgen.engine.runners import Compiled, compile_for
+from jaxgen.hardware.device_info import DeviceInfo, choose_dtype
+from jaxgen.hardware.nvidia import Gpu, find_gpu
+from jaxgen.kernels.choice import Kernels, choose, native_dtypes, reference
+from jaxgen.kernels.verdict import Verdict
 from jaxgen.models import PackedParams, abstract_params
-from jaxgen.models.packing import placing
-from jaxgen.nvidia import Gpu, find_gpu
+from jaxgen.models.placement import placing
 from jaxgen.opening import free_memory, is_open, judge_kernels, served_shapes, share_memory
-from jaxgen.runners import Compiled, compile_for
-from jaxgen.tokenizer_cache import load_tokenizer
-from jaxgen.tuning_store import choose_budget
-from jaxgen.verdict import Verdict
-from jaxgen.wanted import DeviceMemory
-from weights.chat_template import read_chat_format
-from weights.hf_config import read_eos_token_ids
-from weights.load import DEMO, default_model, load_model_config, load_params, resolve_model
-from weights.pooling import read_pooling
+from jaxgen.runner.compilation_cache import persistent_compilation
+from jaxgen.runner.model_runner import device_info
+from jaxgen.sizing.memory import cache_bytes, check_options, resolve
+from jaxgen.sizing.tuning_store import choose_budget
+from jaxgen.sizing.wanted import DeviceMemory
+from jaxgen.text.grammar import Grammars
+from jaxgen.text.tokenizer_cache import load_tokenizer
+from jaxgen.weights.chat_template import read_chat_format
+from jaxgen.weights.hf_config import read_eos_token_ids
+from jaxgen.weights.load import DEMO, default_model, load_model_config, load_params, resolve_model
+from jaxgen.weights.pooling import read_pooling
 
 logger = logging.getLogger(__name__)
 

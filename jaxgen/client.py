@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
-from jaxgen.model_info import ModelInfo
-from jaxgen.request import Request, TokenEvent
-from jaxgen.stats import EngineStats
-from jaxgen.tokenizer import Tokenizer
+from jaxgen.core.model_info import ModelInfo
+from jaxgen.core.request import Request, TokenEvent
+from jaxgen.core.stats import EngineStats
+from jaxgen.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

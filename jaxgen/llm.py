@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from jaxgen.assemble import open_engine
-from jaxgen.config import DType, EngineOptions, KernelChoice
-from jaxgen.model_info import Pooling, PoolingChoice
-from jaxgen.pooling import unit_vector
-from jaxgen.request import FinishReason, Request, TokenEvent
-from jaxgen.sampling_params import SamplingParams
+from jaxgen.core.config import DType, EngineOptions, KernelChoice
+from jaxgen.core.model_info import Pooling, PoolingChoice
+from jaxgen.core.pooling import unit_vector
+from jaxgen.core.request import FinishReason, Request, TokenEvent
+from jaxgen.core.sampling_params import SamplingParams
 
 Prompt = str | Sequence[int]
 

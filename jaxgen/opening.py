@@ -8,13 +8,13 @@ from pathlib import Path
 import jax
 from jax._src import xla_bridge  # whether a backend is up has no public name
 
-from jaxgen.config import EngineOptions, KernelChoice, ModelConfig
-from jaxgen.kernel_proof import judge
-from jaxgen.kernels import gpu_sources, made_for
-from jaxgen.memory_plan import DEFAULT_BLOCK_SIZE, scheduler_config
-from jaxgen.nvidia import Gpu
-from jaxgen.verdict import ServedShapes, Verdict
-from jaxgen.wanted import narrow_width
+from jaxgen.core.config import EngineOptions, KernelChoice, ModelConfig
+from jaxgen.hardware.nvidia import Gpu
+from jaxgen.kernels.choice import gpu_sources, made_for
+from jaxgen.kernels.proof import judge
+from jaxgen.kernels.verdict import ServedShapes, Verdict
+from jaxgen.sizing.memory import DEFAULT_BLOCK_SIZE, scheduler_config
+from jaxgen.sizing.wanted import narrow_width
 
 logger = logging.getLogger(__name__)
 

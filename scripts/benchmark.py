@@ -2,7 +2,7 @@
 
 import sys
 
-from server.benchmark import main
+from jaxgen.server.benchmark.command import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -15,10 +15,10 @@ from typing import Any
 
 import openai
 
-from server.load_client import CompletionsClient
-from server.load_metrics import RequestRecord, spread
-from server.load_requests import IdPrompts, Lengths, Planner, poisson_arrivals, request_fields, stagger
-from server.loadgen import Load, closed_loop, open_loop
+from jaxgen.server.benchmark.client import CompletionsClient
+from jaxgen.server.benchmark.load import Load, closed_loop, open_loop
+from jaxgen.server.benchmark.metrics import RequestRecord, spread
+from jaxgen.server.benchmark.requests import IdPrompts, Lengths, Planner, poisson_arrivals, request_fields, stagger
 
 LATENCIES = ("ttft", "inter-token", "whole answer")
 

@@ -15,10 +15,17 @@ from collections import Counter
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from server.load_client import CompletionsClient
-from server.load_metrics import RequestRecord, spread
-from server.load_requests import IdPrompts, Lengths, PlannedRequest, Planner, poisson_arrivals, request_fields
-from server.loadgen import Load, closed_loop, open_loop
+from jaxgen.server.benchmark.client import CompletionsClient
+from jaxgen.server.benchmark.load import Load, closed_loop, open_loop
+from jaxgen.server.benchmark.metrics import RequestRecord, spread
+from jaxgen.server.benchmark.requests import (
+    IdPrompts,
+    Lengths,
+    PlannedRequest,
+    Planner,
+    poisson_arrivals,
+    request_fields,
+)
 
 COUNTER = "jaxgen_service_class_requests"
 FLOOD_REQUESTS = 50

@@ -28,7 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from jaxgen.device import device_info
+from jaxgen.runner.model_runner import device_info
 from scripts.offload_benchmark.bench import Bench, kernels_here
 from scripts.offload_benchmark.page import write_page
 from scripts.offload_benchmark.parts import PARTS, Parts, run_part

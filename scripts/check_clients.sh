@@ -1,6 +1,6 @@
 #!/bin/sh
 # check_clients.sh PYTHON
-# Run clients of the server as their users do, each in an environment of its own, against `PYTHON -m server.cli serve`.
+# Run clients of the server as their users do, each in an environment of its own, against `PYTHON -m jaxgen.server.cli serve`.
 # None of them may ask anything of a hub; some keep connections until their process ends; one brings plugins for pytest.
 cd "$(dirname "$0")/.." || exit 1
 . scripts/environment.sh

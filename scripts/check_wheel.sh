@@ -10,5 +10,9 @@ trap 'rm -rf "$work"' EXIT
 cd "$work"
 venv/bin/jaxgen serve --help >/dev/null
 venv/bin/jaxgen convert-weights --help >/dev/null
+# Of a project with packages of these names neither side must see the other's.
+mkdir server weights
+echo 'MINE = True' | tee server/__init__.py >weights/__init__.py
+venv/bin/python -c 'import server, weights, jaxgen.server.app, sys; assert server.MINE and weights.MINE and "jax" not in sys.modules'
 venv/bin/python -c 'from jaxgen import LLM, SamplingParams; print(LLM().generate(["hello"], SamplingParams(max_tokens=4))[0])'
 echo "wheel: ok"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from jaxgen.config import DTYPES
+from jaxgen.core.config import DTYPES
+from jaxgen.weights.tiny import make_tiny_checkpoint
 from scripts.step_time import SHAPES
-from weights.tiny import make_tiny_checkpoint
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ PARTS = (
     Part("lint", (str(BIN / "ruff"), "check", ".")),
     Part("format", (str(BIN / "ruff"), "format", "--check", ".")),
     Part("types", (str(BIN / "mypy"),)),
-    Part("imports", (str(BIN / "lint-imports"),)),
+    Part("imports", (sys.executable, str(Path(__file__).parent / "check_imports.py"))),
     Part("tests", (*PYTEST, "-m", "not full")),
     Part("aot", ("sh", str(Path(__file__).parent / "check_aot.sh")), full_only=True),
     Part("clients", ("sh", str(Path(__file__).parent / "check_clients.sh"), sys.executable), full_only=True),

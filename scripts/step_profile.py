@@ -23,12 +23,12 @@ import jax
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from jaxgen.config import CacheConfig, EngineConfig, SchedulerConfig
-from jaxgen.engine import Engine
+from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
+from jaxgen.core.request import Request
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.engine.engine import Engine
 from jaxgen.models import init_params
-from jaxgen.programs import compile_step
-from jaxgen.request import Request
-from jaxgen.sampling_params import SamplingParams
+from jaxgen.runner.programs import compile_step
 from scripts.step_time import SHAPES, kernels_for
 
 PROMPT_TOKENS, ANSWER_TOKENS = 256, 60

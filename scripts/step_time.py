@@ -18,14 +18,14 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from jaxgen.config import CacheConfig, EngineConfig, LlamaConfig, RopeConfig, SchedulerConfig
-from jaxgen.device import device_info
-from jaxgen.engine import Engine
-from jaxgen.kernels import REFERENCE, Kernels, choose
+from jaxgen.core.config import CacheConfig, EngineConfig, LlamaConfig, RopeConfig, SchedulerConfig
+from jaxgen.core.request import Request
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.engine.engine import Engine
+from jaxgen.kernels.choice import REFERENCE, Kernels, choose
 from jaxgen.models import Params, init_params
-from jaxgen.programs import compile_step
-from jaxgen.request import Request
-from jaxgen.sampling_params import SamplingParams
+from jaxgen.runner.model_runner import device_info
+from jaxgen.runner.programs import compile_step
 
 SHAPES = {
     "88m": LlamaConfig(
@@ -73,7 +73,7 @@ def kernels_for(name: str, model: LlamaConfig) -> Kernels:
     """XLA's, or those that ``jaxgen serve`` would choose on this machine."""
     if name == "XLA":
         return REFERENCE
-    from jaxgen.cache_dirs import open_cache_dirs  # here: gpu_check has nothing but what computes
+    from jaxgen.core.cache_dirs import open_cache_dirs  # here: gpu_check has nothing but what computes
 
     folder = open_cache_dirs().kernels
     if folder is None:

@@ -9,37 +9,37 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from jaxgen.client import EngineClient
-from jaxgen.errors import EngineDeadError, RequestRefusedError
-from server.access_log import AccessLogMiddleware
-from server.auth import ApiKeyMiddleware, ApiKeys
-from server.batches.app import Batches
-from server.chat import ChatEndpoint
-from server.chat_template import Conversations
-from server.completions import CompletionsEndpoint
-from server.config import DEFAULT_CONFIG, ServerConfig
-from server.cors import OriginMiddleware, cors_middleware
-from server.embeddings import EmbeddingsEndpoint
-from server.endpoint import Services
-from server.error_handlers import (
+from jaxgen.core.errors import EngineDeadError, RequestRefusedError
+from jaxgen.server.api.chat import ChatEndpoint
+from jaxgen.server.api.completions import CompletionsEndpoint
+from jaxgen.server.api.embeddings import EmbeddingsEndpoint
+from jaxgen.server.api.endpoint import Services
+from jaxgen.server.api.models import Models
+from jaxgen.server.api.probes import Probes, metrics_route, show_version
+from jaxgen.server.api.responses import ResponsesEndpoint
+from jaxgen.server.api.tokenize import TokensEndpoint
+from jaxgen.server.batches.app import Batches
+from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
+from jaxgen.server.errors import ApiError
+from jaxgen.server.generation.queue_limit import Queue
+from jaxgen.server.metrics.metrics import Metrics
+from jaxgen.server.middleware.access_log import AccessLogMiddleware
+from jaxgen.server.middleware.auth import ApiKeyMiddleware, ApiKeys
+from jaxgen.server.middleware.body_timeout import BodyTimeoutMiddleware
+from jaxgen.server.middleware.cors import OriginMiddleware, cors_middleware
+from jaxgen.server.middleware.errors import (
     UnexpectedErrorMiddleware,
     api_error,
     client_left,
     http_exception,
     unexpected_error,
 )
-from server.errors import ApiError
-from server.lifecycle import Lifecycle, LifecycleMiddleware
-from server.metrics import Metrics
-from server.models import Models
-from server.openapi import Description
-from server.probes import Probes, metrics_route, show_version
-from server.prompts import PromptReader
-from server.queue import Queue
-from server.request_id import RequestIdMiddleware
-from server.responses import ResponsesEndpoint
-from server.timeouts import BodyTimeoutMiddleware
-from server.tokens import TokensEndpoint
-from server.tools import Tools
+from jaxgen.server.middleware.lifecycle import Lifecycle, LifecycleMiddleware
+from jaxgen.server.middleware.request_id import RequestIdMiddleware
+from jaxgen.server.openapi import Description
+from jaxgen.server.requests.chat_template import Conversations
+from jaxgen.server.requests.prompts import PromptReader
+from jaxgen.server.requests.tools import Tools
 
 
 def create_app(

@@ -5,12 +5,18 @@ import sys
 from collections.abc import Callable, Sequence
 
 COMMANDS = {
-    "serve": ("server.serve", "serve a model over HTTP"),
-    "config": ("server.show_config", "print what serve would run with, from flags, environment and file"),
-    "tune": ("server.tune", "measure the token budget of a model on this device"),
-    "verify-determinism": ("server.verify", "show that a request's bits do not depend on its neighbours"),
-    "convert-weights": ("weights.convert", "convert a Hugging Face checkpoint to jaxgen's own format"),
-    "benchmark": ("server.benchmark", "measure a server under load"),
+    "serve": ("jaxgen.server.commands.serve", "serve a model over HTTP"),
+    "config": (
+        "jaxgen.server.commands.show_config",
+        "print what serve would run with, from flags, environment and file",
+    ),
+    "tune": ("jaxgen.server.commands.tune", "measure the token budget of a model on this device"),
+    "verify-determinism": (
+        "jaxgen.server.commands.verify",
+        "show that a request's bits do not depend on its neighbours",
+    ),
+    "convert-weights": ("jaxgen.weights.convert", "convert a Hugging Face checkpoint to jaxgen's own format"),
+    "benchmark": ("jaxgen.server.benchmark.command", "measure a server under load"),
 }
 
 BENCH_EXTRA = ("aiohttp", "matplotlib")

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, fields
 from math import inf
 from pathlib import Path
 
-from jaxgen.errors import ConfigError
-from jaxgen.service import ServiceClass
-from server.tool_calls.formats import FORMATS
+from jaxgen.core.errors import ConfigError
+from jaxgen.core.service_class import ServiceClass
+from jaxgen.server.tool_calls.formats import FORMATS
 
 TOOL_CALL_PARSERS = ("auto", *FORMATS)
 MAY_BE_ZERO = ("inline_encode_chars", "max_logit_bias", "log_prompts", "check_origin")

@@ -6,8 +6,8 @@ from math import ceil
 
 from starlette.responses import JSONResponse
 
-from jaxgen.errors import EngineDeadError, RequestRefusedError, WouldBeLateError
-from server.log import frames
+from jaxgen.core.errors import EngineDeadError, RequestRefusedError, WouldBeLateError
+from jaxgen.server.log import frames
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pythonjsonlogger.json import JsonFormatter
 
-OURS = ("jaxgen", "pallas_kernels", "server", "weights")
+OURS = ("jaxgen", "pallas_kernels")
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("plain", "json")
 FIELDS = "fields"

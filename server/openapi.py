@@ -9,19 +9,19 @@ from pydantic.json_schema import models_json_schema
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from jaxgen.model_info import ModelInfo
-from jaxgen.sampling_params import MAX_LOGPROBS
-from server import answer_schema as shapes
-from server.auth import OPEN_PATHS
-from server.batches.endpoint import BatchRequest
-from server.batches.files import FileForm
-from server.chat_schema import ChatRequest
-from server.config import ServerConfig
-from server.embeddings import EmbeddingRequest
-from server.responses_schema import ResponsesRequest
-from server.schema import Body, CompletionRequest
-from server.tokens import DetokenizeRequest, TokenizeRequest
-from server.tools import tool_format
+from jaxgen.core.model_info import ModelInfo
+from jaxgen.core.sampling_params import MAX_LOGPROBS
+from jaxgen.server.api.embeddings import EmbeddingRequest
+from jaxgen.server.api.tokenize import DetokenizeRequest, TokenizeRequest
+from jaxgen.server.batches.endpoint import BatchRequest
+from jaxgen.server.batches.files import FileForm
+from jaxgen.server.config import ServerConfig
+from jaxgen.server.middleware.auth import OPEN_PATHS
+from jaxgen.server.requests.tools import tool_format
+from jaxgen.server.schema import answers as shapes
+from jaxgen.server.schema.base import Body, CompletionRequest
+from jaxgen.server.schema.chat import ChatRequest
+from jaxgen.server.schema.responses import ResponsesRequest
 
 REFERENCE = "#/components/schemas/{model}"
 NO_LIMITS = (

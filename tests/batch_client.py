@@ -8,7 +8,7 @@ from typing import Any
 from openai.types import Batch, FileObject
 from starlette.testclient import TestClient
 
-from jaxgen.request import Request
+from jaxgen.core.request import Request
 from tests.fakes import MODEL
 
 PATH = "/v1/completions"

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from server.app import create_app
-from server.benchmark import main
-from server.config import ServerConfig
+from jaxgen.server.app import create_app
+from jaxgen.server.benchmark.command import main
+from jaxgen.server.config import ServerConfig
 from tests.fakes import FakeEngine
 from tests.live_server import serve
 

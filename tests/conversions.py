@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from jaxgen.config import DType
+from jaxgen.core.config import DType
+from jaxgen.weights import convert
+from jaxgen.weights.load import load_model_config, load_params
+from jaxgen.weights.tiny import make_tiny_checkpoint
 from tests.goldens import bits
-from weights import convert
-from weights.load import load_model_config, load_params
-from weights.tiny import make_tiny_checkpoint
 
 Bits = tuple[str, tuple[int, ...], bytes]
 

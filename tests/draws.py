@@ -5,9 +5,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxgen.layout import Layout
-from jaxgen.penalties import PenaltyState, init_penalties
-from jaxgen.sampling import RowParams, sample
+from jaxgen.arrays import Layout
+from jaxgen.sampling.penalties import PenaltyState, init_penalties
+from jaxgen.sampling.sampler import RowParams, sample
 
 MAX_BIAS = 4
 SMALL = 7

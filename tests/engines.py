@@ -7,21 +7,14 @@ from functools import cache
 
 import jax
 
-from jaxgen.config import (
-    CacheConfig,
-    EngineConfig,
-    LlamaConfig,
-    ModelConfig,
-    RopeConfig,
-    SchedulerConfig,
-)
-from jaxgen.engine import Engine
-from jaxgen.kernels import REFERENCE, Kernels
-from jaxgen.model_info import Pooling
+from jaxgen.core.config import CacheConfig, EngineConfig, LlamaConfig, ModelConfig, RopeConfig, SchedulerConfig
+from jaxgen.core.model_info import Pooling
+from jaxgen.core.request import FinishReason, Request, TokenEvent
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.engine.engine import Engine
+from jaxgen.kernels.choice import REFERENCE, Kernels
 from jaxgen.models import Params, init_params
-from jaxgen.programs import CompiledStep, compile_step
-from jaxgen.request import FinishReason, Request, TokenEvent
-from jaxgen.sampling_params import SamplingParams
+from jaxgen.runner.programs import CompiledStep, compile_step
 
 EOS = 2
 LLAMA = LlamaConfig(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from jaxgen.engine import Engine
+from jaxgen.engine.engine import Engine
 
 
 def fail_first_copy_back(

@@ -14,10 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jaxgen import assemble, kernel_proof
-from jaxgen.device_info import DeviceInfo
-from jaxgen.nvidia import Gpu
-from pallas_kernels.gpu import ragged_paged_attention
+from jaxgen import assemble
+from jaxgen.hardware.device_info import DeviceInfo
+from jaxgen.hardware.nvidia import Gpu
+from jaxgen.kernels import proof as kernel_proof
+from pallas_kernels.gpu.attention import ragged_paged_attention
 
 H200 = Gpu(DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0)), "13000 580.65.06")
 HOW: dict[str, Callable[[], None]] = {
@@ -37,8 +38,8 @@ def pretend(how: str, seconds: float) -> None:
 
 
 def prove(how: str, result: str) -> None:
-    from jaxgen import prove_kernels
-    from jaxgen.kernels import REFERENCE_GPU
+    from jaxgen.kernels.choice import REFERENCE_GPU
+    from jaxgen.tools import prove_kernels
 
     def fault(*_: Any, **__: Any) -> Any:
         return HOW[how]()
@@ -54,7 +55,7 @@ def main() -> int:
     if Path(second).suffix == ".json":
         prove(how, second)
         return 0
-    from server.cli import main as jaxgen
+    from jaxgen.server.cli import main as jaxgen
 
     pretend(how, float(second))
     return jaxgen(rest)

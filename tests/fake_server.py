@@ -7,9 +7,9 @@ from pathlib import Path
 
 import uvicorn
 
-from jaxgen.request import Request
-from server.app import create_app
-from server.config import ServerConfig
+from jaxgen.core.request import Request
+from jaxgen.server.app import create_app
+from jaxgen.server.config import ServerConfig
 from tests.server_app import fake_engine
 
 

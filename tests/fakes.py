@@ -8,17 +8,11 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from jaxgen.client import EngineStatus
-from jaxgen.model_info import EmbeddingFormat, ModelInfo, Pooling
-from jaxgen.request import (
-    FinishReason,
-    Latency,
-    Request,
-    TokenEvent,
-    TokenLogprobs,
-)
-from jaxgen.sampling_params import SamplingParams
-from jaxgen.stats import EngineStats
-from jaxgen.tokenizer import Tokenizer
+from jaxgen.core.model_info import EmbeddingFormat, ModelInfo, Pooling
+from jaxgen.core.request import FinishReason, Latency, Request, TokenEvent, TokenLogprobs
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.core.stats import EngineStats
+from jaxgen.text.tokenizer import Tokenizer
 
 MODEL = "fake/model-1"
 

@@ -9,20 +9,20 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Array, Float, Int
 
-from jaxgen.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from jaxgen.engine import Engine
-from jaxgen.kernels import REFERENCE, Kernels
-from jaxgen.kv_cache import KVCache, init_cache
+from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from jaxgen.core.sequence import Sequence
+from jaxgen.core.stats import EngineStats
+from jaxgen.engine.engine import Engine
+from jaxgen.kernels.choice import REFERENCE, Kernels
 from jaxgen.models import PackedParams, Params, bind, graph_of
-from jaxgen.models.packing import pack_params
-from jaxgen.row_state import RowLoader, RowState, init_rows, load_row
-from jaxgen.scheduler import Scheduler
-from jaxgen.sequence import Sequence
-from jaxgen.stats import EngineStats
-from jaxgen.step_batch import Packer, unpack
+from jaxgen.models.kv_cache import KVCache, init_cache
+from jaxgen.models.placement import pack_params
+from jaxgen.runner.packer import Packer, unpack
+from jaxgen.runner.row_state import RowLoader, RowState, init_rows, load_row
+from jaxgen.scheduling.scheduler import Scheduler
+from jaxgen.weights.load import load_model_config, load_params
 from tests.engines import request, run, tokens
 from tests.goldens import GOLDENS, Golden
-from weights.load import load_model_config, load_params
 
 LOGIT_TOLERANCE = 1e-4
 """Largest difference of logits, relative to the largest logit of the answer."""

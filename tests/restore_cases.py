@@ -5,7 +5,7 @@ from itertools import accumulate
 
 from hypothesis import strategies as st
 
-from jaxgen.offload.planner import ContextCost, Rates, RestorePlan, plan_restore
+from jaxgen.offload.restore_plan import ContextCost, Rates, RestorePlan, plan_restore
 
 MHA_7B = ContextCost.of_model(num_layers=32, hidden_size=4096, num_kv_heads=32, head_dim=128)
 LLAMA_3_8B = ContextCost.of_model(num_layers=32, hidden_size=4096, num_kv_heads=8, head_dim=128)

@@ -4,11 +4,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from jaxgen.config import CacheConfig, SchedulerConfig
-from jaxgen.request import FinishReason
-from jaxgen.scheduler import Scheduler
-from jaxgen.sequence import Sequence, SequenceStatus
-from jaxgen.step_plan import StepPlan
+from jaxgen.core.config import CacheConfig, SchedulerConfig
+from jaxgen.core.request import FinishReason
+from jaxgen.core.sequence import Sequence, SequenceStatus
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.scheduling.scheduler import Scheduler
 from tests.scheduler_world import Device, Host
 
 

@@ -5,11 +5,11 @@ from typing import cast
 
 import pytest
 
-from jaxgen.errors import RequestRefusedError
-from jaxgen.grammar import GrammarState
-from jaxgen.request import FinishReason
-from jaxgen.sequence import Sequence
-from jaxgen.step_plan import Outcome, StepPlan
+from jaxgen.core.errors import RequestRefusedError
+from jaxgen.core.request import FinishReason
+from jaxgen.core.sequence import Sequence
+from jaxgen.core.step_plan import Outcome, StepPlan
+from jaxgen.text.grammar import GrammarState
 from tests.scheduler_book import Book
 from tests.scheduler_oracle import PlanOracle
 from tests.scheduler_world import EOS, Arrival, Device, full_recomputation

@@ -2,8 +2,8 @@
 
 from collections import Counter, defaultdict
 
-from jaxgen.sequence import Level, Sequence
-from jaxgen.service import ServiceClass
+from jaxgen.core.sequence import Level, Sequence
+from jaxgen.core.service_class import ServiceClass
 from tests.scheduler_book import Book, level
 from tests.scheduler_world import Content
 

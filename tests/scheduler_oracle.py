@@ -3,10 +3,10 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from jaxgen.admission import ADMISSION_WINDOW
-from jaxgen.lineup import may_displace
-from jaxgen.sequence import Restore, Sequence, SequenceStatus
-from jaxgen.step_plan import StepPlan
+from jaxgen.core.sequence import Restore, Sequence, SequenceStatus
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.scheduling.admission import ADMISSION_WINDOW
+from jaxgen.scheduling.queues import may_displace
 from tests.scheduler_book import Book, level
 
 

@@ -6,13 +6,13 @@ from zlib import crc32
 
 from hypothesis import strategies as st
 
+from jaxgen.core.request import FinishReason, Request
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.core.sequence import Chunk, Restore, Sequence
+from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
+from jaxgen.core.step_plan import Save, StepPlan
 from jaxgen.offload.host_store import HostBlock, HostStore
 from jaxgen.offload.tier import OffloadTier, Split
-from jaxgen.request import FinishReason, Request
-from jaxgen.sampling_params import SamplingParams
-from jaxgen.sequence import Chunk, Restore, Sequence
-from jaxgen.service import DEFAULT_CLASS, ServiceClass
-from jaxgen.step_plan import Save, StepPlan
 
 EOS = 0
 STOP_TOKEN = 1

@@ -10,9 +10,9 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 from starlette.types import Message
 
-from jaxgen.tokenizer import Tokenizer
-from server.app import create_app
-from server.config import DEFAULT_CONFIG, ServerConfig
+from jaxgen.server.app import create_app
+from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
+from jaxgen.text.tokenizer import Tokenizer
 from tests import tiny_tokenizers
 from tests.fakes import MODEL, FakeEngine
 

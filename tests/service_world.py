@@ -3,14 +3,14 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxgen.config import CacheConfig, SchedulerConfig
-from jaxgen.errors import WouldBeLateError
-from jaxgen.pace import Pace
-from jaxgen.request import Request
-from jaxgen.sampling_params import SamplingParams
-from jaxgen.scheduler import Scheduler
-from jaxgen.sequence import Sequence
-from jaxgen.service import ServiceClass
+from jaxgen.core.config import CacheConfig, SchedulerConfig
+from jaxgen.core.errors import WouldBeLateError
+from jaxgen.core.request import Request
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.core.sequence import Sequence
+from jaxgen.core.service_class import ServiceClass
+from jaxgen.scheduling.scheduler import Scheduler
+from jaxgen.scheduling.step_time import Pace
 from tests.small_scheduler import ARRIVALS, TOKEN
 
 

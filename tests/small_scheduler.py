@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from jaxgen.config import CacheConfig, SchedulerConfig
-from jaxgen.request import Request
-from jaxgen.sampling_params import SamplingParams
-from jaxgen.scheduler import Scheduler
-from jaxgen.sequence import Sequence
-from jaxgen.step_plan import Outcome, StepPlan
+from jaxgen.core.config import CacheConfig, SchedulerConfig
+from jaxgen.core.request import Request
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.core.sequence import Sequence
+from jaxgen.core.step_plan import Outcome, StepPlan
+from jaxgen.scheduling.scheduler import Scheduler
 
 EOS = 2
 TOKEN = 7

@@ -6,12 +6,12 @@ from contextlib import aclosing
 
 import pytest
 
-from jaxgen.async_engine import AsyncEngine
-from jaxgen.engine import Engine
-from jaxgen.errors import EngineDeadError, RequestRefusedError
-from jaxgen.model_info import ModelInfo
-from jaxgen.request import FinishReason, Request, TokenEvent
-from jaxgen.tokenizer import Tokenizer
+from jaxgen.core.errors import EngineDeadError, RequestRefusedError
+from jaxgen.core.model_info import ModelInfo
+from jaxgen.core.request import FinishReason, Request, TokenEvent
+from jaxgen.engine.async_engine import AsyncEngine
+from jaxgen.engine.engine import Engine
+from jaxgen.text.tokenizer import Tokenizer
 from tests.engines import LLAMA, make_engine, request, run, tokens
 from tests.tiny_tokenizers import byte_level
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pallas_kernels.gpu.attention_items import (
+from pallas_kernels.gpu.attention.items import (
     GRANULE,
     KV_TILE,
     PIECE_TOKENS,

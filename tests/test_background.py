@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from jaxgen.async_engine import AsyncEngine
-from jaxgen.config import EngineConfig
-from jaxgen.engine import Engine
-from jaxgen.model_info import ModelInfo
-from jaxgen.request import Request, TokenEvent
-from jaxgen.tokenizer import Tokenizer
+from jaxgen.core.config import EngineConfig
+from jaxgen.core.model_info import ModelInfo
+from jaxgen.core.request import Request, TokenEvent
+from jaxgen.engine.async_engine import AsyncEngine
+from jaxgen.engine.engine import Engine
+from jaxgen.text.tokenizer import Tokenizer
 from tests.engines import EOS, LLAMA, compiled_step, engine_config, make_engine, params_of, request, run, tokens
 from tests.tiny_tokenizers import byte_level
 
@@ -49,7 +49,7 @@ def test_levels_do_not_show_in_tokens() -> None:
 
 def test_the_background_is_held_beside_others_and_a_while_after(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("jaxgen.engine.time.monotonic", lambda: now)
+    monkeypatch.setattr("jaxgen.engine.engine.time.monotonic", lambda: now)
     engine = engine_with(0)
     back, online = requests()[3], requests()[1]
     engine.add(back)
@@ -68,7 +68,7 @@ def test_the_background_is_held_beside_others_and_a_while_after(monkeypatch: pyt
 
 
 def test_the_thread_goes_on_with_what_was_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jaxgen.engine.QUIET_SECONDS", 0.05)
+    monkeypatch.setattr("jaxgen.engine.engine.QUIET_SECONDS", 0.05)
     engine = AsyncEngine(ModelInfo("tiny", 256, LLAMA.vocab_size), Tokenizer(byte_level()), lambda: engine_with(0))
     engine.start()
     engine.wait_ready()

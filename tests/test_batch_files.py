@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
 from jaxgen.client import EngineStatus
-from server.app import create_app
-from server.config import ServerConfig
+from jaxgen.server.app import create_app
+from jaxgen.server.config import ServerConfig
 from tests.batch_client import PATH, jsonl, line, never, start, upload, wait
 from tests.fakes import MODEL
 from tests.server_app import client_of, error_of, fake_engine

@@ -13,12 +13,12 @@ from pydantic import BaseModel
 from starlette.testclient import TestClient
 
 from jaxgen.client import EngineStatus
-from jaxgen.errors import ConfigError, EngineDeadError
-from jaxgen.request import Request
-from server import answer_schema as shapes
-from server.app import create_app
-from server.batches.store import Store
-from server.config import ServerConfig
+from jaxgen.core.errors import ConfigError, EngineDeadError
+from jaxgen.core.request import Request
+from jaxgen.server.app import create_app
+from jaxgen.server.batches.store import Store
+from jaxgen.server.config import ServerConfig
+from jaxgen.server.schema import answers as shapes
 from tests.batch_client import PATH, jsonl, line, lines_of, never, run, start, upload, wait
 from tests.fakes import MODEL, FakeEngine
 from tests.server_app import client_of, error_of, fake_engine
@@ -163,7 +163,7 @@ def test_a_batch_that_is_cancelled_gives_each_line_an_end(tmp_path: Path) -> Non
 
 
 def test_a_batch_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.batches.store.WINDOW_S", 1)
+    monkeypatch.setattr("jaxgen.server.batches.store.WINDOW_S", 1)
     with client_of(fake_engine(pace=never), ServerConfig(batch_dir=tmp_path)) as client:
         ended, done, failed = run(client, jsonl(line("a", seed=1), line("b", seed=9)))
     assert (ended.status, len(done)) == ("expired", 1)

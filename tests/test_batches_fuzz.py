@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from server.config import ServerConfig
+from jaxgen.server.config import ServerConfig
 from tests.batch_client import line, run
 from tests.fakes import MODEL
 from tests.server_app import client_of, fake_engine

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxgen.request import Request
-from server.load_requests import Lengths
+from jaxgen.core.request import Request
+from jaxgen.server.benchmark.requests import Lengths
 from tests import tiny_tokenizers
 from tests.benchmark_runs import measure
 from tests.fakes import MODEL, FakeEngine, says

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from jaxgen.request import Request
-from jaxgen.service import ServiceClass
+from jaxgen.core.request import Request
+from jaxgen.core.service_class import ServiceClass
+from jaxgen.server.config import ServerConfig
 from scripts.benchmark_classes import main
-from server.config import ServerConfig
 from tests.benchmark_runs import served
 from tests.server_app import fake_engine
 

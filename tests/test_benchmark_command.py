@@ -10,10 +10,10 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
-from jaxgen.request import Request
-from jaxgen.service import ServiceClass
-from server.benchmark import main
-from server.config import ServerConfig
+from jaxgen.core.request import Request
+from jaxgen.core.service_class import ServiceClass
+from jaxgen.server.benchmark.command import main
+from jaxgen.server.config import ServerConfig
 from tests.benchmark_runs import SMALL, last_run, measure, served
 from tests.fakes import says
 from tests.live_server import serve

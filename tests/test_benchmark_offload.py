@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jaxgen.kernels import REFERENCE
+from jaxgen.kernels.choice import REFERENCE
 from scripts.offload_benchmark import parts as parts_module
 from scripts.offload_benchmark.bench import Bench
 from scripts.offload_benchmark.page import reached, write_page

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxgen.block_pool import BlockPool, OutOfBlocksError
+from jaxgen.cache.block_pool import BlockPool, OutOfBlocksError
 
 
 def test_a_new_pool_hands_out_the_lowest_ids_first() -> None:

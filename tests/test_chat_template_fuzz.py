@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxgen.model_info import ChatFormat, ModelInfo
-from server import chat_template
-from server.chat_template import ChatTemplate
-from server.config import DEFAULT_CONFIG, ServerConfig
+from jaxgen.core.model_info import ChatFormat, ModelInfo
+from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
+from jaxgen.server.requests import chat_template
+from jaxgen.server.requests.chat_template import ChatTemplate
 from tests.fakes import MODEL
 from tests.server_app import client_of, error_of, fake_engine
 from tests.test_server_fuzz import JSON, SETTINGS

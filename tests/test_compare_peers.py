@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from jaxgen.server.benchmark.metrics import RequestRecord
 from scripts.peers import cli
 from scripts.peers.agreement import agree
 from scripts.peers.comparison import Comparison
@@ -20,7 +21,6 @@ from scripts.peers.peer import Launch, PeerError, Site, token_ids
 from scripts.peers.process import RunningServer, free_port
 from scripts.peers.records import Records
 from scripts.peers.token_server import Front
-from server.load_metrics import RequestRecord
 
 LIMITS = {
     "memory_bytes_per_s": 10e9,

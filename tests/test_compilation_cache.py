@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental.compilation_cache import compilation_cache as jax_cache
 
-from jaxgen import compilation_cache
-from jaxgen.cache_dirs import CacheDirs, open_cache_dirs
-from jaxgen.compilation import num_compilations
-from jaxgen.compilation_cache import persistent_compilation
-from jaxgen.engine import Engine
-from jaxgen.request import TokenEvent
+from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
+from jaxgen.core.request import TokenEvent
+from jaxgen.engine.engine import Engine
+from jaxgen.runner import compilation_cache
+from jaxgen.runner.compilation import num_compilations
+from jaxgen.runner.compilation_cache import persistent_compilation
 from tests.engines import EOS, LLAMA, engine_config, params_of, request, run
 
 HIT, MISS = "/jax/compilation_cache/cache_hits", "/jax/compilation_cache/cache_misses"

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from server.cli import main
-from server.environment import OTHERS
-from server.serve_options import engine_options, make_parser, server_config
+from jaxgen.server.cli import main
+from jaxgen.server.commands.environment import OTHERS
+from jaxgen.server.commands.serve_options import engine_options, make_parser, server_config
 
 ROOT = Path(__file__).parent.parent
 

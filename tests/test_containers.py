@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from server.access_log import PROBES
-from server.openapi import ROUTES
-from server.serve_options import make_parser
+from jaxgen.server.commands.serve_options import make_parser
+from jaxgen.server.middleware.access_log import PROBES
+from jaxgen.server.openapi import ROUTES
 
 ROOT = Path(__file__).parent.parent
 PORT = 8000

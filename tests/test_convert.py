@@ -10,13 +10,13 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from jaxgen.config import DTYPES, DType
-from jaxgen.errors import ConfigError
+from jaxgen.core.config import DTYPES, DType
+from jaxgen.core.errors import ConfigError
+from jaxgen.weights import convert
+from jaxgen.weights.load import load_model_config, load_params
+from jaxgen.weights.manifest import read_manifest
 from tests.conversions import bits_of, run, tiny_conversion
 from tests.goldens import GOLDENS, NAMES, bits, copy_golden
-from weights import convert
-from weights.load import load_model_config, load_params
-from weights.manifest import read_manifest
 
 
 @pytest.fixture
@@ -139,7 +139,9 @@ def test_force_replaces_a_conversion(converted: Path) -> None:
 
 def test_a_failing_replacement_leaves_the_old_one(converted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = bits_of(converted)
-    monkeypatch.setattr("weights.checkpoint.write_manifest", lambda *args, **kwargs: (_ for _ in ()).throw(OSError(28)))
+    monkeypatch.setattr(
+        "jaxgen.weights.checkpoint.write_manifest", lambda *args, **kwargs: (_ for _ in ()).throw(OSError(28))
+    )
     with pytest.raises(OSError, match="28"):
         run(converted.with_name("source"), converted, dtype="float16", force=True)
     assert bits_of(converted) == before

@@ -7,9 +7,9 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from jaxgen.service import ServiceClass
-from jaxgen.stats import EngineStats, OffloadStats
-from server.config import ServerConfig
+from jaxgen.core.service_class import ServiceClass
+from jaxgen.core.stats import EngineStats, OffloadStats
+from jaxgen.server.config import ServerConfig
 from tests.server_app import body, client_of, fake_engine
 
 PAGE = Path(__file__).parent.parent / "docs" / "grafana-dashboard.json"

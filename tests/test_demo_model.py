@@ -10,12 +10,12 @@ import pytest
 from openai import OpenAI
 
 from jaxgen import LLM, SamplingParams
-from jaxgen.config import CacheConfig, EngineConfig, SchedulerConfig
-from server.app import create_app
+from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
+from jaxgen.server.app import create_app
+from jaxgen.weights.load import DEMO, default_model, load_model_config, load_params
 from tests.golden_runs import logits_of_chunks, make_forward
 from tests.goldens import Golden
 from tests.live_server import serve
-from weights.load import DEMO, default_model, load_model_config, load_params
 
 PROMPTS = (
     "def read_config(path):\n",

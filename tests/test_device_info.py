@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxgen.config import DTYPES, DType
-from jaxgen.device_info import DeviceInfo, choose_dtype, this_cpu
+from jaxgen.core.config import DTYPES, DType
+from jaxgen.hardware.device_info import DeviceInfo, choose_dtype, this_cpu
 
 OLD_CPU = DeviceInfo("cpu", "old", 2, ("avx2",))
 UNKNOWN_CPU = DeviceInfo("cpu", "arm64", 8)

@@ -10,17 +10,17 @@ from typing import Any
 import httpx2
 import pytest
 
-from jaxgen.async_engine import AsyncEngine
-from jaxgen.config import CacheConfig, SchedulerConfig
-from jaxgen.device import Device
-from jaxgen.engine import Engine
-from jaxgen.errors import DeviceLostError, EngineDeadError
-from jaxgen.model_info import ModelInfo
-from jaxgen.request import FinishReason, TokenEvent
-from jaxgen.scheduler import Scheduler
-from jaxgen.sequence import Sequence
-from jaxgen.step_plan import MOST_DESCRIBED, MOST_OF_AN_ID, StepPlan
-from jaxgen.tokenizer import Tokenizer
+from jaxgen.core.config import CacheConfig, SchedulerConfig
+from jaxgen.core.errors import DeviceLostError, EngineDeadError
+from jaxgen.core.model_info import ModelInfo
+from jaxgen.core.request import FinishReason, TokenEvent
+from jaxgen.core.sequence import Sequence
+from jaxgen.core.step_plan import MOST_DESCRIBED, MOST_OF_AN_ID, StepPlan
+from jaxgen.engine.async_engine import AsyncEngine
+from jaxgen.engine.engine import Engine
+from jaxgen.runner.model_runner import Device
+from jaxgen.scheduling.scheduler import Scheduler
+from jaxgen.text.tokenizer import Tokenizer
 from tests.engines import EOS, LLAMA, make_engine, request, run, tokens
 from tests.tiny_tokenizers import byte_level
 
@@ -160,8 +160,8 @@ def test_waiting_for_copies_that_never_come_is_no_progress(monkeypatch: pytest.M
 
 LOST = """
 import sys
-from jaxgen.device import Device
-from server.cli import main
+from jaxgen.runner.model_runner import Device
+from jaxgen.server.cli import main
 
 run, lost = Device.run, []
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxgen.sampling_params import choice_seed
+from jaxgen.core.sampling_params import choice_seed
 from tests.draws import draw, params
 from tests.test_sampling_rule import threefry
 

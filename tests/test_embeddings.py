@@ -8,15 +8,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from jaxgen.config import EngineConfig
-from jaxgen.engine import Engine
-from jaxgen.kernels import REFERENCE, native
-from jaxgen.model_info import Pooling
-from jaxgen.request import FinishReason, Request
-from jaxgen.runners import compile_for
-from jaxgen.sampling_params import SamplingParams
-from jaxgen.step import StepOutput
-from jaxgen.step_plan import StepPlan
+from jaxgen.core.config import EngineConfig
+from jaxgen.core.model_info import Pooling
+from jaxgen.core.request import FinishReason, Request
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.engine.engine import Engine
+from jaxgen.engine.runners import compile_for
+from jaxgen.kernels.choice import REFERENCE, native
+from jaxgen.runner.step import StepOutput
 from tests.engines import LLAMA, embed, embeddings, engine_config, make_engine, request, run, tokens
 from tests.golden_runs import SMALL, load_golden
 from tests.goldens import NAMES, Golden, golden_answers

@@ -9,12 +9,12 @@ import jax
 import numpy as np
 import pytest
 
-from jaxgen.compilation import num_compilations
-from jaxgen.errors import RequestRefusedError
-from jaxgen.kv_cache import cache_shape
+from jaxgen.core.errors import RequestRefusedError
+from jaxgen.core.request import FinishReason, Request
 from jaxgen.models import abstract_params
-from jaxgen.request import FinishReason, Request
-from jaxgen.row_state import init_rows
+from jaxgen.models.kv_cache import cache_shape
+from jaxgen.runner.compilation import num_compilations
+from jaxgen.runner.row_state import init_rows
 from tests.engines import EOS, LLAMA, compiled_step, engine_config, make_engine, params_of, request, run, tokens
 
 RNG = np.random.default_rng(0)

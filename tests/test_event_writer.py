@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from starlette.types import Message
 
-from server.sse import EventWriter
+from jaxgen.server.api.sse import EventWriter
 
 
 class Connection:

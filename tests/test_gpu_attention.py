@@ -10,16 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.gpu import attention_config, attention_fetch, attention_items, attention_tile, attention_walk
-from pallas_kernels.gpu.attention_config import Item, Walk
-from pallas_kernels.gpu.attention_items import KV_TILE, PIECE_TOKENS, WARPGROUP_ROWS, best_tile_groups
-from pallas_kernels.gpu.persistent import REGISTERS, Ref
-from pallas_kernels.gpu.ragged_paged_attention import (
+from pallas_kernels.gpu.attention import config as attention_config
+from pallas_kernels.gpu.attention import fetch as attention_fetch
+from pallas_kernels.gpu.attention import items as attention_items
+from pallas_kernels.gpu.attention import tile as attention_tile
+from pallas_kernels.gpu.attention import walk as attention_walk
+from pallas_kernels.gpu.attention.config import Item, Walk
+from pallas_kernels.gpu.attention.items import KV_TILE, PIECE_TOKENS, WARPGROUP_ROWS, best_tile_groups
+from pallas_kernels.gpu.attention.ragged_paged_attention import (
     UnsupportedError,
     plan_attention,
     ragged_paged_attention,
     supports,
 )
+from pallas_kernels.gpu.persistent import REGISTERS, Ref
 from scripts.device_check.ragged import cancelling
 from tests.attention_cases import TOLERANCE, Case, Inputs, expected, make_inputs, run
 from tests.interpreted import INTERPRET, RaceError, watched

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxgen.kernels import REFERENCE, Kernels
+from jaxgen.kernels.choice import REFERENCE, Kernels
 from scripts.device_check import attention, serving
 from scripts.device_check.attention import dense, distance, inputs_of, measure
 from scripts.device_check.bench import UnavailableError

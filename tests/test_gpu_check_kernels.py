@@ -10,12 +10,12 @@ import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 import pytest
 
-from jaxgen.device_info import DeviceInfo
-from jaxgen.kernels import REFERENCE, Kernels, hopper
+from jaxgen.hardware.device_info import DeviceInfo
+from jaxgen.kernels.choice import REFERENCE, Kernels, hopper
 from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
+from pallas_kernels.gpu.attention.ragged_paged_attention import ragged_paged_attention
 from pallas_kernels.gpu.copy_blocks import gather_blocks, scatter_blocks
 from pallas_kernels.gpu.partial_recompute import partial_recompute
-from pallas_kernels.gpu.ragged_paged_attention import ragged_paged_attention
 from pallas_kernels.gpu.write_kv import write_kv
 from pallas_kernels.partial_recompute import partial_recompute_ref
 from scripts.device_check import kernel_checks

@@ -9,7 +9,7 @@ import jax
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import pytest
 
-from jaxgen.kernels import REFERENCE
+from jaxgen.kernels.choice import REFERENCE
 from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
 from pallas_kernels.gpu.copy_blocks import gather_blocks, scatter_blocks
 from pallas_kernels.gpu.partial_recompute import partial_recompute

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import pytest
 
+from jaxgen.server.commands.serve_options import make_parser
 from scripts.device_check import child, worker
 from scripts.device_check.bench import UnavailableError
 from scripts.device_check.child import environment
@@ -23,7 +24,6 @@ from scripts.device_check.report import Report, State
 from scripts.device_check.rows import rows_of
 from scripts.device_check.sizes import DRY, FULL
 from scripts.device_check.supervisor import Supervisor, Workers
-from server.serve_options import make_parser
 from tests.device_benches import bench
 
 WORKER = """

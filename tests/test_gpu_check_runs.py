@@ -18,7 +18,7 @@ from scripts.device_check.sizes import DRY
 ROOT = Path(__file__).parent.parent
 ABSENT = (
     *("starlette", "uvicorn", "beartype", "pydantic", "pydantic_core", "configargparse", "psutil", "httpx2", "openai"),
-    *("hypothesis", "importlinter", "mypy", "pytest", "platformdirs", "matplotlib", "torch", "server"),
+    *("hypothesis", "importlinter", "mypy", "pytest", "platformdirs", "matplotlib", "torch", "jaxgen.server"),
 )
 SITE = """
 import sys

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxgen.batch import StepBatch
-from jaxgen.config import CacheConfig, LlamaConfig, OPTConfig, RopeConfig
-from jaxgen.kernels import REFERENCE
-from jaxgen.kv_cache import init_cache
+from jaxgen.core.config import CacheConfig, LlamaConfig, OPTConfig, RopeConfig
+from jaxgen.kernels.choice import REFERENCE
+from jaxgen.models.batch import StepBatch
+from jaxgen.models.kv_cache import init_cache
 from jaxgen.models.layers import rotary_angles
 from jaxgen.models.llama import Llama
 from jaxgen.models.opt import OPT

@@ -7,10 +7,10 @@ import re
 import numpy as np
 import pytest
 
-from jaxgen.errors import RequestRefusedError
-from jaxgen.grammar import MAX_LENGTH, Grammars, GrammarState, advance
-from jaxgen.sampling_params import Grammar, SamplingParams
-from jaxgen.tokenizer import Tokenizer
+from jaxgen.core.errors import RequestRefusedError
+from jaxgen.core.sampling_params import Grammar, SamplingParams
+from jaxgen.text.grammar import MAX_LENGTH, Grammars, GrammarState, advance
+from jaxgen.text.tokenizer import Tokenizer
 from tests import tiny_tokenizers
 
 EOS = 1

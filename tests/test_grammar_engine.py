@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxgen.engine import Engine
-from jaxgen.errors import RequestRefusedError
-from jaxgen.grammar import Grammars, GrammarState, advance
-from jaxgen.request import FinishReason, Request, TokenEvent
-from jaxgen.sampling import keep_allowed
-from jaxgen.sampling_params import Grammar
-from jaxgen.tokenizer import Tokenizer
+from jaxgen.core.errors import RequestRefusedError
+from jaxgen.core.request import FinishReason, Request, TokenEvent
+from jaxgen.core.sampling_params import Grammar
+from jaxgen.engine.engine import Engine
+from jaxgen.sampling.sampler import keep_allowed
+from jaxgen.text.grammar import Grammars, GrammarState, advance
+from jaxgen.text.tokenizer import Tokenizer
 from tests import tiny_tokenizers
 from tests.engines import LLAMA, compiled_step, engine_config, params_of, request, tokens
 
@@ -136,7 +136,7 @@ def test_one_whose_grammar_fails_ends_with_an_error_and_the_others_go_on(monkeyp
             if state is broken:
                 state.error = "too complex"
 
-    monkeypatch.setattr("jaxgen.engine.advance", failing)
+    monkeypatch.setattr("jaxgen.engine.engine.advance", failing)
     bad, good = constrained("bad", DATE, 0), constrained("good", DATE, 1)
     engine, broken = make_engine(), grammars().start(bad.params).result()
     engine.add(bad, broken)

@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from jaxgen import kernel_proof, nvidia
-from jaxgen.device_info import DeviceInfo
-from jaxgen.kernel_proof import judge, run_proof
-from jaxgen.nvidia import Gpu, compiler_trouble, find_gpu
-from jaxgen.verdict import ServedShapes, Verdict
+from jaxgen.hardware import nvidia
+from jaxgen.hardware.device_info import DeviceInfo
+from jaxgen.hardware.nvidia import Gpu, compiler_trouble, find_gpu
+from jaxgen.kernels import proof as kernel_proof
+from jaxgen.kernels.proof import judge, run_proof
+from jaxgen.kernels.verdict import ServedShapes, Verdict
 
 H200 = Gpu(DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0)), "13000 580.65.06")
 SHAPES = ServedShapes(32, 8, 128, "bfloat16", None, 64, (256,), 256, 8192)
@@ -100,7 +101,7 @@ def test_it_ends_with_the_process_that_asked(tmp_path: Path) -> None:
     asks = (
         "import os; from jaxgen import kernel_proof\n"
         "code = '''import os, sys, time; from pathlib import Path; from threading import Thread\n"
-        "from jaxgen.prove_kernels import _end_with_parent\n"
+        "from jaxgen.tools.prove_kernels import _end_with_parent\n"
         "sys.stdin.readline(); Thread(target=_end_with_parent, daemon=True).start()\n"
         f"Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(600)'''\n"
         "kernel_proof.COMMAND = (kernel_proof.sys.executable, '-c', code)\n"

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from jaxgen import kernels
-from jaxgen.config import DType
-from jaxgen.device_info import DeviceInfo
-from jaxgen.kernels import REFERENCE_GPU, Kernels, choose, native_dtypes, reference
-from jaxgen.verdict import Verdict
+from jaxgen.core.config import DType
+from jaxgen.hardware.device_info import DeviceInfo
+from jaxgen.kernels import choice
+from jaxgen.kernels.choice import REFERENCE_GPU, Kernels, choose, native_dtypes, reference
+from jaxgen.kernels.verdict import Verdict
 from pallas_kernels.cpu.build import Recipe, UnavailableError
 from pallas_kernels.write_kv import write_kv_ref
 from tests.engines import LLAMA
@@ -39,7 +39,7 @@ def test_native_ones_on_a_cpu(caplog: pytest.LogCaptureFixture) -> None:
     native()
     caplog.clear()  # it may have been compiled just now
     found = chosen(CPU, "bfloat16")
-    assert found == chosen(AMX, "float32") == kernels.native(native())
+    assert found == chosen(AMX, "float32") == choice.native(native())
     assert found.packed is not None
     assert [record.levelno for record in caplog.records] == [logging.INFO] * 2
 
@@ -74,10 +74,10 @@ def test_where_there_are_none(
 @pytest.mark.parametrize(
     ("device", "made"),
     [
-        (HOPPER, kernels.hopper(132)),
-        (ADA, kernels.ampere(58)),
-        (B200, kernels.blackwell(148)),
-        (RTX_50, kernels.blackwell_rtx(170)),
+        (HOPPER, choice.hopper(132)),
+        (ADA, choice.ampere(58)),
+        (B200, choice.blackwell(148)),
+        (RTX_50, choice.blackwell_rtx(170)),
     ],
 )
 def test_those_for_a_gpu_are_taken_if_they_are_right(
@@ -94,13 +94,13 @@ def test_those_for_a_gpu_are_taken_if_they_are_right(
 
 
 def test_an_old_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "compiler_trouble", lambda: "ptxas 12.9.41 is older")
+    monkeypatch.setattr(choice, "compiler_trouble", lambda: "ptxas 12.9.41 is older")
     assert "ptxas 12.9.41" in chosen(HOPPER, "bfloat16", verdict=Verdict("right")).reason
 
 
 def test_kernels_of_one_device_are_equal() -> None:
-    assert kernels.hopper(132) == kernels.hopper(132) != kernels.hopper(114)
-    assert kernels.ampere(108) == kernels.ampere(108) != kernels.hopper(108)
+    assert choice.hopper(132) == choice.hopper(132) != choice.hopper(114)
+    assert choice.ampere(108) == choice.ampere(108) != choice.hopper(108)
 
 
 def test_without_a_compiler_a_warning_says_why(
@@ -109,7 +109,7 @@ def test_without_a_compiler_a_warning_says_why(
     def refuse(*_: object) -> None:
         raise UnavailableError("no compiler here")
 
-    monkeypatch.setattr(kernels, "load", refuse)
+    monkeypatch.setattr(choice, "load", refuse)
     monkeypatch.setattr(Recipe, "find", refuse)
     assert chosen(CPU, "float32") == reference(CPU)
     assert native_dtypes(CPU) == ()

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from jaxgen.latency import LatencyMeter
-from jaxgen.model_info import Pooling
-from jaxgen.request import Latency
-from jaxgen.sequence import Chunk, Sequence
-from jaxgen.step_plan import StepPlan
+from jaxgen.core.model_info import Pooling
+from jaxgen.core.request import Latency
+from jaxgen.core.sequence import Chunk, Sequence
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.engine.latency import LatencyMeter
 from tests.engines import engine_config, make_engine, request, run
 from tests.fakes import fake_latency, says
 from tests.server_app import body, byte_by_byte, client_of, complete, fake_engine, stream_chunks

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from jaxgen.offload.layer_store import LayerStore, StreamedBlock
+from jaxgen.layerwise.layer_store import LayerStore, StreamedBlock
 
 B = 4
 N = 10

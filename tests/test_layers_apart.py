@@ -7,11 +7,11 @@ import jax
 import numpy as np
 import pytest
 
-from jaxgen.config import OPTConfig
-from jaxgen.kernels import REFERENCE, REFERENCE_GPU
-from jaxgen.models.packing import abstract_packed_params, pack_params, placing
-from jaxgen.programs import step_program
-from jaxgen.separate_weights import SeparateWeights
+from jaxgen.core.config import OPTConfig
+from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU
+from jaxgen.models.placement import abstract_packed_params, pack_params, placing
+from jaxgen.models.separate_weights import SeparateWeights
+from jaxgen.runner.programs import step_program
 from pallas_kernels.ragged_paged_attention import ragged_paged_attention_ref
 from tests.engines import LLAMA, engine_config, make_engine, params_of, request, run, tokens
 

@@ -8,16 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxgen.config import DType, EngineConfig, ModelConfig
-from jaxgen.device import Device
-from jaxgen.kernels import REFERENCE, Kernels, native
-from jaxgen.layerwise import LayerPrograms, compile_layers, take_apart
-from jaxgen.models.packing import pack_params
-from jaxgen.packed_weight import PackedWeight
-from jaxgen.row_state import RowLoader, init_rows, load_row
-from jaxgen.step import StepOutput
-from jaxgen.step_batch import Packer
-from jaxgen.step_plan import StepPlan
+from jaxgen.core.config import DType, EngineConfig, ModelConfig
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.kernels.choice import REFERENCE, Kernels, native
+from jaxgen.layerwise.programs import LayerPrograms, compile_layers, take_apart
+from jaxgen.models.packed_weight import PackedWeight
+from jaxgen.models.placement import pack_params
+from jaxgen.runner.model_runner import Device
+from jaxgen.runner.packer import Packer
+from jaxgen.runner.row_state import RowLoader, init_rows, load_row
+from jaxgen.runner.step import StepOutput
 from tests.engines import LLAMA, engine_config, make_engine, params_of, request, run
 from tests.native import native as library
 from tests.test_layers_apart import OPT

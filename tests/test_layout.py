@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxgen.layout import Layout
+from jaxgen.arrays import Layout
 
 
 def test_host_views_and_device_split_agree_for_every_type_and_shape() -> None:

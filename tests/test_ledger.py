@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from jaxgen.ledger import LEAD_STEPS, TokenLedger
-from jaxgen.pace import Pace
-from jaxgen.sequence import Chunk, Sequence
-from jaxgen.step_cost import StepCost
+from jaxgen.core.sequence import Chunk, Sequence
+from jaxgen.scheduling.cost_model import StepCost
+from jaxgen.scheduling.fair_share import LEAD_STEPS, TokenLedger
+from jaxgen.scheduling.step_time import Pace
 from tests.service_world import VirtualServer, promised, sequence_for
 
 BUDGET = 10

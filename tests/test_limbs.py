@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxgen import limbs
+from jaxgen.sampling import exact_sum
 
 WORD = 2**32 - 1
 edge_words = st.sampled_from([0, 1, 2**16 - 1, 2**16, 2**31, WORD])
@@ -19,11 +19,11 @@ def u32(values: list[int]) -> jax.Array:
     return jnp.asarray(np.array(values, np.uint32))
 
 
-def from_ints(values: list[int]) -> limbs.Limbs:
-    return limbs.from_words(u32([v >> 32 for v in values]), u32([v & WORD for v in values]))
+def from_ints(values: list[int]) -> exact_sum.Limbs:
+    return exact_sum.from_words(u32([v >> 32 for v in values]), u32([v & WORD for v in values]))
 
 
-def to_ints(number: limbs.Limbs) -> list[int]:
+def to_ints(number: exact_sum.Limbs) -> list[int]:
     assert all(np.all(np.asarray(limb) < 2**16) for limb in number)
     return [sum(int(limb) << 16 * i for i, limb in enumerate(row)) for row in np.stack(number, axis=-1).reshape(-1, 4)]
 
@@ -32,23 +32,27 @@ def to_ints(number: limbs.Limbs) -> list[int]:
 @given(st.lists(words, min_size=7, max_size=7))
 def test_sums_of_words(values: list[int]) -> None:
     row = u32(values)
-    (once,) = limbs.word_sums(row[None])
+    (once,) = exact_sum.word_sums(row[None])
     assert to_ints(once) == [sum(values)]
-    assert [to_ints(s) for s in limbs.word_sums(row, jnp.zeros_like(row), row)] == [[sum(values)], [0], [sum(values)]]
-    assert to_ints(limbs.running_word_sum(row)) == [sum(values[: i + 1]) for i in range(7)]
+    assert [to_ints(s) for s in exact_sum.word_sums(row, jnp.zeros_like(row), row)] == [
+        [sum(values)],
+        [0],
+        [sum(values)],
+    ]
+    assert to_ints(exact_sum.running_word_sum(row)) == [sum(values[: i + 1]) for i in range(7)]
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers(0, 2**60), min_size=5, max_size=5))
 def test_sums_of_numbers(values: list[int]) -> None:
     row = from_ints(values)
-    assert to_ints(limbs.total(row)) == [sum(values)]
-    assert to_ints(limbs.running_total(row)) == [sum(values[: i + 1]) for i in range(5)]
+    assert to_ints(exact_sum.total(row)) == [sum(values)]
+    assert to_ints(exact_sum.running_total(row)) == [sum(values[: i + 1]) for i in range(5)]
 
 
 def test_the_longest_sum_does_not_wrap() -> None:
     longest = 2**16 - 1
-    (once,) = limbs.word_sums(jnp.full((1, longest), WORD, jnp.uint32))
+    (once,) = exact_sum.word_sums(jnp.full((1, longest), WORD, jnp.uint32))
     assert to_ints(once) == [longest * WORD]
 
 
@@ -57,17 +61,17 @@ def test_the_longest_sum_does_not_wrap() -> None:
 def test_arithmetic_and_order(pairs: list[tuple[int, int]]) -> None:
     a, b = [p[0] for p in pairs], [p[1] for p in pairs]
     left, right = from_ints(a), from_ints(b)
-    assert to_ints(limbs.add(left, right)) == [(x + y) % 2**64 for x, y in pairs]
-    assert limbs.at_least(left, right).tolist() == [x >= y for x, y in pairs]
-    assert limbs.at_least(left, left).all()
-    assert limbs.is_zero(left).tolist() == [x == 0 for x in a]
+    assert to_ints(exact_sum.add(left, right)) == [(x + y) % 2**64 for x, y in pairs]
+    assert exact_sum.at_least(left, right).tolist() == [x >= y for x, y in pairs]
+    assert exact_sum.at_least(left, left).all()
+    assert exact_sum.is_zero(left).tolist() == [x == 0 for x in a]
     for drop in range(5):
-        assert to_ints(limbs.multiply(left, right, drop)) == [(x * y >> 16 * drop) % 2**64 for x, y in pairs]
+        assert to_ints(exact_sum.multiply(left, right, drop)) == [(x * y >> 16 * drop) % 2**64 for x, y in pairs]
 
 
 @pytest.mark.parametrize("shape", [(1,), (3, 5), (2, 3, 4)])
 def test_fused_sums_are_the_separate_ones(shape: tuple[int, ...]) -> None:
     a = jnp.asarray(np.random.default_rng(1).integers(0, WORD, shape, np.uint32))
-    one, other = limbs.fused_sums(a, a >> 3, axes=[len(shape) - 1])
+    one, other = exact_sum.fused_sums(a, a >> 3, axes=[len(shape) - 1])
     assert np.array_equal(one, np.asarray(a).sum(-1, dtype=np.uint32))
     assert np.array_equal(other, (np.asarray(a) >> 3).sum(-1, dtype=np.uint32))

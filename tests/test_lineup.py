@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxgen.lineup import Lineup, due_time, may_displace
-from jaxgen.sequence import Level, Sequence
-from jaxgen.service import PATIENCE, ServiceClass
+from jaxgen.core.sequence import Level, Sequence
+from jaxgen.core.service_class import PATIENCE, ServiceClass
+from jaxgen.scheduling.queues import Lineup, due_time, may_displace
 from tests.service_world import promised, sequence_for
 
 SOON = promised("soon", 1.0, serve_late=True)

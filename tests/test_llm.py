@@ -15,17 +15,17 @@ from openai import OpenAI
 import jaxgen
 from jaxgen import LLM, SamplingParams
 from jaxgen.assemble import find_model, open_engine
-from jaxgen.device import device_info
-from jaxgen.device_info import DeviceInfo
-from jaxgen.errors import ConfigError, RequestRefusedError
+from jaxgen.core.errors import ConfigError, RequestRefusedError
+from jaxgen.core.model_info import EmbeddingFormat, Pooling
+from jaxgen.core.request import FinishReason
+from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.llm import Prompt
-from jaxgen.model_info import EmbeddingFormat, Pooling
-from jaxgen.request import FinishReason
-from server.app import create_app
+from jaxgen.runner.model_runner import device_info
+from jaxgen.server.app import create_app
+from jaxgen.weights.convert import convert
+from jaxgen.weights.load import load_model_config, load_params
+from jaxgen.weights.tiny import make_tiny_checkpoint
 from tests.live_server import serve
-from weights.convert import convert
-from weights.load import load_model_config, load_params
-from weights.tiny import make_tiny_checkpoint
 
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True)
 

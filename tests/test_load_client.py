@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from server.load_client import CompletionsClient, LoadError, Trace
-from server.load_requests import PlannedRequest
-from server.loadgen import Load, open_loop
+from jaxgen.server.benchmark.client import CompletionsClient, LoadError, Trace
+from jaxgen.server.benchmark.load import Load, open_loop
+from jaxgen.server.benchmark.requests import PlannedRequest
 
 
 def chunk(text: str, tokens: int | None = None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.load_metrics import Promise, RequestRecord, ewm_mean, percentile, spread, summarize
+from jaxgen.server.benchmark.metrics import Promise, RequestRecord, ewm_mean, percentile, spread, summarize
 
 times = st.floats(0.0, 100.0)
 

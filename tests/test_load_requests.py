@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from server.load_requests import IdPrompts, Lengths, poisson_arrivals, stagger
+from jaxgen.server.benchmark.requests import IdPrompts, Lengths, poisson_arrivals, stagger
 
 
 def test_lengths_are_normal_and_clipped() -> None:

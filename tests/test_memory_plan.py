@@ -5,19 +5,12 @@ from typing import Any
 
 import pytest
 
-from jaxgen.block_sizes import GIB, block_bytes, host_block_bytes, input_bytes
-from jaxgen.config import (
-    EngineConfig,
-    EngineOptions,
-    LlamaConfig,
-    ModelConfig,
-    OffloadConfig,
-    StreamConfig,
-)
-from jaxgen.errors import ConfigError
-from jaxgen.memory_plan import cache_bytes, resolve
+from jaxgen.cache.block_sizes import GIB, block_bytes, host_block_bytes, input_bytes
+from jaxgen.core.config import EngineConfig, EngineOptions, LlamaConfig, ModelConfig, OffloadConfig, StreamConfig
+from jaxgen.core.errors import ConfigError
 from jaxgen.offload.staging import staging_bytes
-from jaxgen.wanted import DeviceMemory
+from jaxgen.sizing.memory import cache_bytes, resolve
+from jaxgen.sizing.wanted import DeviceMemory
 from tests.engines import LLAMA
 
 CPU = DeviceMemory("cpu", 8 * GIB)

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxgen import narrow
-from jaxgen.device import Device
-from jaxgen.engine import Engine
-from jaxgen.narrow import compare
-from jaxgen.programs import CompiledStep
+from jaxgen.engine import narrow
+from jaxgen.engine.engine import Engine
+from jaxgen.engine.narrow import compare
+from jaxgen.runner.model_runner import Device
+from jaxgen.runner.programs import CompiledStep
 from tests.engines import LLAMA, compiled_step, embed, embeddings, engine_config, make_engine, params_of, request, run
 
 CONFIG = replace(engine_config(token_budget=32, max_num_seqs=8), narrow_width=8)

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jaxgen.config import DType
-from jaxgen.kernels import native
-from jaxgen.models.packing import pack_params
-from jaxgen.packed_weight import PackedWeight
-from jaxgen.request import Request, TokenEvent
+from jaxgen.core.config import DType
+from jaxgen.core.request import Request, TokenEvent
+from jaxgen.kernels.choice import native
+from jaxgen.models.packed_weight import PackedWeight
+from jaxgen.models.placement import pack_params
 from tests.engines import LLAMA, engine_config, make_engine, params_of, request, run, tokens
 from tests.native import native as library
 

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxgen.block_sizes import block_bytes, host_block_bytes
-from jaxgen.config import DType, OffloadConfig
-from jaxgen.host_dtype import HostDType, group_of
+from jaxgen.cache.block_sizes import block_bytes, host_block_bytes
+from jaxgen.core.config import DType, OffloadConfig
+from jaxgen.core.host_dtype import HostDType, group_of
 from jaxgen.offload.codec import Quantised, decode, encode
 from tests.engines import LLAMA, engine_config, make_engine, request, run, tokens
 

@@ -8,18 +8,18 @@ import jax
 import numpy as np
 import pytest
 
-from jaxgen.config import ModelConfig
-from jaxgen.kernels import REFERENCE
-from jaxgen.layerwise import LayerPrograms, compile_layers
-from jaxgen.offload.layer_store import LayerStore
-from jaxgen.offload.layer_weights import LayerWeights, _part
-from jaxgen.offload.links import Links
-from jaxgen.offload.planner import ContextCost
-from jaxgen.offload.stream_rates import StreamRates, transfer_all
-from jaxgen.offload.streamed_device import Streaming
-from jaxgen.programs import RowPrograms, compile_rows
-from jaxgen.scheduler import Scheduler
-from jaxgen.sequence import Sequence
+from jaxgen.core.config import ModelConfig
+from jaxgen.core.sequence import Sequence
+from jaxgen.kernels.choice import REFERENCE
+from jaxgen.layerwise.layer_store import LayerStore
+from jaxgen.layerwise.layer_weights import LayerWeights, _part
+from jaxgen.layerwise.links import Links
+from jaxgen.layerwise.model_runner import Streaming
+from jaxgen.layerwise.programs import LayerPrograms, compile_layers
+from jaxgen.layerwise.rates import StreamRates, transfer_all
+from jaxgen.offload.restore_plan import ContextCost
+from jaxgen.runner.programs import RowPrograms, compile_rows
+from jaxgen.scheduling.scheduler import Scheduler
 from scripts.offload_benchmark.columns import Columns, column_of, planned_split, step_seconds
 from tests.engines import LLAMA, engine_config, make_engine, params_of, request, run, tokens
 from tests.test_layers_apart import OPT

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxgen.config import EngineConfig, OffloadConfig, OffloadPolicy
-from jaxgen.engine import Engine
+from jaxgen.core.config import EngineConfig, OffloadConfig, OffloadPolicy
+from jaxgen.core.request import FinishReason, Request, TokenEvent
+from jaxgen.core.stats import OffloadStats
+from jaxgen.engine.engine import Engine
 from jaxgen.offload.tier import OffloadTier, Split
-from jaxgen.request import FinishReason, Request, TokenEvent
-from jaxgen.stats import OffloadStats
 from tests.engines import LLAMA, engine_config, make_engine, request, run
 from tests.failing_copies import fail_first_copy_back
 

@@ -10,19 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxgen.config import CacheConfig, EngineConfig, ModelConfig, OffloadConfig
-from jaxgen.device import Device
-from jaxgen.engine import Engine
-from jaxgen.kernels import REFERENCE, REFERENCE_GPU, Kernels
-from jaxgen.kernels import native as native_kernels
-from jaxgen.kv_cache import KVCache, init_cache
+from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, OffloadConfig
+from jaxgen.core.request import Request, TokenEvent
+from jaxgen.core.stats import OffloadStats
+from jaxgen.engine.engine import Engine
+from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernels
+from jaxgen.kernels.choice import native as native_kernels
 from jaxgen.models import abstract_params, graph_of
+from jaxgen.models.kv_cache import KVCache, init_cache
 from jaxgen.offload.build import context_cost, make_planner
 from jaxgen.offload.projection import project_blocks
 from jaxgen.offload.rates import RateMeter
 from jaxgen.offload.tier import Split
-from jaxgen.request import Request, TokenEvent
-from jaxgen.stats import OffloadStats
+from jaxgen.runner.model_runner import Device
 from tests.engines import LLAMA, engine_config, make_engine, request, run, tokens
 from tests.failing_copies import fail_first_copy_back
 from tests.native import native

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxgen.offload.planner import MIN_GAIN, ContextCost, Rates, RestorePlan, plan_restore
+from jaxgen.offload.restore_plan import MIN_GAIN, ContextCost, Rates, RestorePlan, plan_restore
 from tests.restore_cases import LLAMA_3_8B, MHA_7B, Case, cases
 
 rates_of_any_machine = st.builds(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import LinearConstraint, linprog, milp
 
-from jaxgen.offload.planner import MIN_GAIN, Rates, TokenSeconds, plan_restore
+from jaxgen.offload.restore_plan import MIN_GAIN, Rates, TokenSeconds, plan_restore
 from tests.restore_cases import MHA_7B, Case, cases, device_ends, seconds
 
 EXACT = {"mip_rel_gap": 0.0}

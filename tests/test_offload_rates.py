@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxgen.average import NEWS, Average
 from jaxgen.offload.link import Link, Transfer
-from jaxgen.offload.planner import ContextCost, plan_restore
 from jaxgen.offload.rates import LinkRate, RateMeter, StepFit
+from jaxgen.offload.restore_plan import ContextCost, plan_restore
+from jaxgen.scheduling.average import NEWS, Average
 
 
 def test_an_average_forgets() -> None:

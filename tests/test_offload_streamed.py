@@ -9,14 +9,14 @@ import jax
 import numpy as np
 import pytest
 
-from jaxgen.config import ModelConfig
-from jaxgen.kernels import REFERENCE
-from jaxgen.layerwise import LayerPrograms, compile_layers
-from jaxgen.offload.layer_store import LayerStore
-from jaxgen.offload.stream_rates import transfer_all
-from jaxgen.offload.streamed_device import StreamedDevice, Streaming
-from jaxgen.programs import RowPrograms, compile_rows
-from jaxgen.request import Request, TokenEvent
+from jaxgen.core.config import ModelConfig
+from jaxgen.core.request import Request, TokenEvent
+from jaxgen.kernels.choice import REFERENCE
+from jaxgen.layerwise.layer_store import LayerStore
+from jaxgen.layerwise.model_runner import StreamedDevice, Streaming
+from jaxgen.layerwise.programs import LayerPrograms, compile_layers
+from jaxgen.layerwise.rates import transfer_all
+from jaxgen.runner.programs import RowPrograms, compile_rows
 from tests.engines import LLAMA, engine_config, make_engine, params_of, request, run
 from tests.test_layers_apart import OPT
 

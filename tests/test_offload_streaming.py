@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jaxgen.offload.planner import ContextCost, Rates, TokenSeconds
-from jaxgen.offload.streaming import Column, Stack, StreamPlan, plan_column, plan_in_turn, plan_pipelined, plan_stack
+from jaxgen.layerwise.split_plan import Column, Stack, StreamPlan, plan_column, plan_in_turn, plan_pipelined, plan_stack
+from jaxgen.offload.restore_plan import ContextCost, Rates, TokenSeconds
 
 seconds = st.floats(1e-3, 10.0)
 

@@ -2,12 +2,12 @@
 
 import pytest
 
+from jaxgen.core.request import Request
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.core.sequence import Sequence
+from jaxgen.core.step_plan import Save
 from jaxgen.offload.host_store import HostBlock, HostStore
 from jaxgen.offload.tier import OffloadTier, Split
-from jaxgen.request import Request
-from jaxgen.sampling_params import SamplingParams
-from jaxgen.sequence import Sequence
-from jaxgen.step_plan import Save
 
 BLOCK = 4
 

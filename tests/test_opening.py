@@ -8,9 +8,10 @@ from typing import Any
 import jax
 import pytest
 
-from jaxgen import assemble, kernel_proof, opening
-from jaxgen.config import EngineOptions
-from jaxgen.kernels import REFERENCE_GPU
+from jaxgen import assemble, opening
+from jaxgen.core.config import EngineOptions
+from jaxgen.kernels import proof as kernel_proof
+from jaxgen.kernels.choice import REFERENCE_GPU
 from jaxgen.opening import free_memory, is_open, served_shapes, share_memory
 from tests.engines import LLAMA
 from tests.fake_gpu import H200
@@ -27,7 +28,7 @@ def test_a_program_that_holds_the_gpu_proves_nothing(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(assemble, "device_info", lambda: H200.device)
     made = replace(REFERENCE_GPU, name="those"), ""
     monkeypatch.setattr(opening, "made_for", lambda *_: made)
-    monkeypatch.setattr("jaxgen.kernels.made_for", lambda *_: made)
+    monkeypatch.setattr("jaxgen.kernels.choice.made_for", lambda *_: made)
     monkeypatch.setattr(kernel_proof, "run_proof", refuse)
     for choice, name, reason in (("auto", "XLA", "this process has opened the GPU before"), ("unproven", "those", "")):
         parts = assemble.find_parts(kernels=choice, cache_dir=tmp_path)  # type: ignore[arg-type]

@@ -5,10 +5,19 @@ from math import inf
 import numpy as np
 import pytest
 
-from jaxgen.pace import LEAST_CHUNK, MARGIN, Decodes, Pace, PaceMeter, StepRoom, time_for_prompts, time_left
-from jaxgen.pace_probe import prompt_lengths
-from jaxgen.sequence import Chunk
-from jaxgen.step_cost import StepCost, StepSample
+from jaxgen.core.sequence import Chunk
+from jaxgen.engine.pace_probe import prompt_lengths
+from jaxgen.scheduling.cost_model import StepCost, StepSample
+from jaxgen.scheduling.step_time import (
+    LEAST_CHUNK,
+    MARGIN,
+    Decodes,
+    Pace,
+    PaceMeter,
+    StepRoom,
+    time_for_prompts,
+    time_left,
+)
 from tests.service_world import promised, sequence_for
 
 COST = StepCost(base=0.010, per_token=0.001, per_position=1e-5)

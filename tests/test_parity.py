@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from jaxgen.config import CacheConfig, DType, EngineConfig, SchedulerConfig
-from jaxgen.engine import Engine
-from jaxgen.kernels import native
+from jaxgen.core.config import CacheConfig, DType, EngineConfig, SchedulerConfig
+from jaxgen.engine.engine import Engine
+from jaxgen.kernels.choice import native
+from jaxgen.weights import convert
+from jaxgen.weights.load import load_model_config, load_params
 from tests.engines import request, run
 from tests.golden_runs import LOGIT_TOLERANCE, SMALL, greedy_tokens, load_golden, relative_logit_error
 from tests.goldens import GOLDENS, NAMES, golden_answers
 from tests.native import native as library
-from weights import convert
-from weights.load import load_model_config, load_params
 
 TIGHT = EngineConfig(CacheConfig(8, 16), SchedulerConfig(16, 8, 128), seed=0, max_logit_bias=4)
 """Blocks for one sequence of full length: the others are preempted."""

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxgen.penalties import PenaltyState, count_output, init_penalties
-from jaxgen.sampling import RowParams, adjust_logits
+from jaxgen.sampling.penalties import PenaltyState, count_output, init_penalties
+from jaxgen.sampling.sampler import RowParams, adjust_logits
 from tests.draws import MAX_BIAS, params
 
 S, T, V = 4, 12, 9

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxgen.model_info import Pooling
-from jaxgen.pooling import Pool, unit_vector
+from jaxgen.core.model_info import Pooling
+from jaxgen.core.pooling import Pool, unit_vector
 
 HIDDEN = (np.random.default_rng(3).standard_normal((300, 5)) * 10.0 ** np.arange(-2, 3)).astype(np.float32)
 

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from jaxgen.config import CacheConfig, SchedulerConfig
-from jaxgen.errors import WouldBeLateError
-from jaxgen.pace import Pace
-from jaxgen.prediction import Load, Prediction, predict
-from jaxgen.scheduler import Scheduler
-from jaxgen.sequence import Sequence
-from jaxgen.service import ServiceClass
-from jaxgen.step_cost import StepCost
+from jaxgen.core.config import CacheConfig, SchedulerConfig
+from jaxgen.core.errors import WouldBeLateError
+from jaxgen.core.sequence import Sequence
+from jaxgen.core.service_class import ServiceClass
+from jaxgen.scheduling.cost_model import StepCost
+from jaxgen.scheduling.scheduler import Scheduler
+from jaxgen.scheduling.slo import Load, Prediction, predict
+from jaxgen.scheduling.step_time import Pace
 from tests.service_world import promised, sequence_for
 from tests.small_scheduler import TOKEN
 

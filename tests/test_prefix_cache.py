@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from jaxgen.config import CacheConfig, SchedulerConfig
-from jaxgen.prefix_cache import root_key
-from jaxgen.request import FinishReason, Request
-from jaxgen.sampling_params import SamplingParams
-from jaxgen.scheduler import Scheduler
-from jaxgen.sequence import Sequence
-from jaxgen.step_plan import StepPlan
+from jaxgen.cache.prefix_cache import root_key
+from jaxgen.core.config import CacheConfig, SchedulerConfig
+from jaxgen.core.request import FinishReason, Request
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.core.sequence import Sequence
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.scheduling.scheduler import Scheduler
 
 EOS = 2
 BLOCK = 4

@@ -6,11 +6,11 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from jaxgen import prove_kernels
-from jaxgen.device_info import DeviceInfo
-from jaxgen.kernels import REFERENCE_GPU, Kernels
-from jaxgen.prove_kernels import LONGEST, prove, rows_of_step
-from jaxgen.verdict import ServedShapes
+from jaxgen.hardware.device_info import DeviceInfo
+from jaxgen.kernels.choice import REFERENCE_GPU, Kernels
+from jaxgen.kernels.verdict import ServedShapes
+from jaxgen.tools import prove_kernels
+from jaxgen.tools.prove_kernels import LONGEST, prove, rows_of_step
 from pallas_kernels.copy_blocks import scatter_blocks_ref
 from pallas_kernels.write_kv import write_kv_ref
 

@@ -9,10 +9,10 @@ import httpx2
 import pytest
 
 from jaxgen import LLM, SamplingParams
-from jaxgen.sampling_params import choice_seed
-from server.app import create_app
+from jaxgen.core.sampling_params import choice_seed
+from jaxgen.server.app import create_app
+from jaxgen.weights.tiny import make_tiny_checkpoint
 from tests.live_server import serve
-from weights.tiny import make_tiny_checkpoint
 
 FIELDS = {
     "prompt": "def main(): return",

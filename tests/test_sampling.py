@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from jaxgen.penalties import PenaltyState
-from jaxgen.sampling import RowParams
+from jaxgen.sampling.penalties import PenaltyState
+from jaxgen.sampling.sampler import RowParams
 from tests.draws import SMALL, STATE, draw, draw_many, params, program, random_rows, small, support
 
 

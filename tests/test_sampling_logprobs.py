@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxgen.sampling import token_logprobs
-from jaxgen.sampling_params import MAX_LOGPROBS
+from jaxgen.core.sampling_params import MAX_LOGPROBS
+from jaxgen.sampling.sampler import token_logprobs
 
 program = jax.jit(token_logprobs)
 

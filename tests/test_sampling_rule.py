@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jaxgen import limbs
-from jaxgen.sampling import _pick, _random_bits
+from jaxgen.sampling import exact_sum
+from jaxgen.sampling.sampler import _pick, _random_bits
 from tests.draws import draw, draw_many, params, random_rows
 
 pick = jax.jit(_pick)
@@ -122,7 +122,7 @@ def test_the_ends_of_the_unit_interval_draw_possible_tokens(words: tuple[int, in
     w = np.zeros((2, 3 * 256), np.uint32)
     w[0, [2, 700]] = 1
     w[1, [2, 300, 700]] = 2**31
-    bits = limbs.from_words(*(jnp.full(2, word, jnp.uint32) for word in words))
+    bits = exact_sum.from_words(*(jnp.full(2, word, jnp.uint32) for word in words))
     token, possible = pick(jnp.asarray(w.reshape(2, 3, 256)), bits)
     assert token.tolist() == [expected, expected]
     assert possible.all()
@@ -150,7 +150,7 @@ def test_a_rare_token_is_drawn_where_its_interval_says() -> None:
 
     def token(bits: int) -> int:
         words = (jnp.full(1, word, jnp.uint32) for word in (bits >> 32, bits & 0xFFFFFFFF))
-        return int(pick(jnp.asarray(w), limbs.from_words(*words))[0][0])
+        return int(pick(jnp.asarray(w), exact_sum.from_words(*words))[0][0])
 
     assert [token(begin - 1), token(begin), token(begin + 2**32)] == [0, 1, 1]
     assert token(begin + 2**33 + 2**32) == 2
@@ -160,5 +160,5 @@ def test_the_random_bits_are_one_threefry_block_of_seed_and_position() -> None:
     rng = np.random.default_rng(0)
     seeds, positions = rng.integers(0, 2**32, (100, 2), np.uint32), rng.integers(0, 2**31, 100, np.int32)
     words = threefry(seeds, np.stack([np.zeros_like(positions), positions], axis=1).astype(np.uint32))
-    expected = limbs.from_words(jnp.asarray(words[:, 0]), jnp.asarray(words[:, 1]))
+    expected = exact_sum.from_words(jnp.asarray(words[:, 0]), jnp.asarray(words[:, 1]))
     assert np.array_equal(_random_bits(jnp.asarray(seeds), jnp.asarray(positions)), expected)

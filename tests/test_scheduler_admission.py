@@ -2,8 +2,8 @@
 
 import pytest
 
-from jaxgen.admission import ADMISSION_WINDOW, MAX_OVERTAKEN
-from jaxgen.sequence import SequenceStatus
+from jaxgen.core.sequence import SequenceStatus
+from jaxgen.scheduling.admission import ADMISSION_WINDOW, MAX_OVERTAKEN
 from tests.small_scheduler import TOKEN, add, new_scheduler, run_dry, step
 
 

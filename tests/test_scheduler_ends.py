@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from jaxgen.request import FinishReason
-from jaxgen.sequence import SequenceStatus
-from jaxgen.step_plan import Outcome
+from jaxgen.core.request import FinishReason
+from jaxgen.core.sequence import SequenceStatus
+from jaxgen.core.step_plan import Outcome
 from tests.small_scheduler import EOS, TOKEN, add, new_scheduler, run_dry, shown, step
 
 

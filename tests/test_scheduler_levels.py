@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from jaxgen.config import CacheConfig, SchedulerConfig
-from jaxgen.request import Request
-from jaxgen.sampling_params import SamplingParams
-from jaxgen.scheduler import Scheduler
-from jaxgen.sequence import Sequence, SequenceStatus
+from jaxgen.core.config import CacheConfig, SchedulerConfig
+from jaxgen.core.request import Request
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.core.sequence import Sequence, SequenceStatus
+from jaxgen.scheduling.scheduler import Scheduler
 from tests.small_scheduler import ARRIVALS, EOS, TOKEN, add, new_scheduler, run_dry, sequence_of, step
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from jaxgen.request import FinishReason
-from jaxgen.scheduler import Scheduler
-from jaxgen.sequence import Sequence
-from jaxgen.step_plan import Outcome, StepPlan
+from jaxgen.core.request import FinishReason
+from jaxgen.core.sequence import Sequence
+from jaxgen.core.step_plan import Outcome, StepPlan
+from jaxgen.scheduling.scheduler import Scheduler
 from tests.small_scheduler import EOS, TOKEN, add, new_scheduler, run_dry, shown, step, step_ahead
 
 

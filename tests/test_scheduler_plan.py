@@ -1,6 +1,6 @@
 """What a step's plan holds: the order of chunks, the budget, the rows."""
 
-from jaxgen.step_plan import Outcome, StepPlan
+from jaxgen.core.step_plan import Outcome, StepPlan
 from tests.small_scheduler import TOKEN, add, new_scheduler, shown, step
 
 

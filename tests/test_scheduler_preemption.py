@@ -1,7 +1,7 @@
 """Who makes room when blocks run out, and how it goes on."""
 
-from jaxgen.scheduler import Scheduler
-from jaxgen.sequence import Sequence, SequenceStatus
+from jaxgen.core.sequence import Sequence, SequenceStatus
+from jaxgen.scheduling.scheduler import Scheduler
 from tests.small_scheduler import TOKEN, add, new_scheduler, run_dry, step
 
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from jaxgen import admission
-from jaxgen.pace import Pace
-from jaxgen.sequence import Sequence
-from jaxgen.service import PATIENCE, ServiceClass
-from jaxgen.step_cost import StepCost
+from jaxgen.core.sequence import Sequence
+from jaxgen.core.service_class import PATIENCE, ServiceClass
+from jaxgen.scheduling import admission
+from jaxgen.scheduling.cost_model import StepCost
+from jaxgen.scheduling.step_time import Pace
 from tests.service_world import VirtualServer, Watched, promised
 
 PACE = Pace(128, StepCost(base=0.010, per_token=0.0005, per_position=1e-7))

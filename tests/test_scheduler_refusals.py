@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from jaxgen.errors import RequestRefusedError
+from jaxgen.core.errors import RequestRefusedError
 from tests.small_scheduler import (
     TOKEN,
     add,

@@ -26,13 +26,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from jaxgen.config import CacheConfig, SchedulerConfig
-from jaxgen.pace import Pace
-from jaxgen.scheduler import Scheduler
-from jaxgen.sequence import SequenceStatus
-from jaxgen.service import ServiceClass
-from jaxgen.step_cost import StepCost
-from jaxgen.step_plan import StepPlan
+from jaxgen.core.config import CacheConfig, SchedulerConfig
+from jaxgen.core.sequence import SequenceStatus
+from jaxgen.core.service_class import ServiceClass
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.scheduling.cost_model import StepCost
+from jaxgen.scheduling.scheduler import Scheduler
+from jaxgen.scheduling.step_time import Pace
 from tests.scheduler_book import Book
 from tests.scheduler_caller import Caller
 from tests.scheduler_invariants import INVARIANTS, every_block_has_its_owners

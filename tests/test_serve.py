@@ -16,7 +16,7 @@ import httpx2
 import pytest
 from openai import OpenAI
 
-from weights.tiny import make_tiny_checkpoint
+from jaxgen.weights.tiny import make_tiny_checkpoint
 
 ROOT = Path(__file__).parent.parent
 START_SECONDS = 120
@@ -30,7 +30,7 @@ SMALL = ("--max-model-len", "512", "--token-budget", "32", "--max-num-seqs", "4"
 
 @contextmanager
 def served(
-    *arguments: str, environment: dict[str, str] | None = None, module: tuple[str, ...] = ("server.cli",)
+    *arguments: str, environment: dict[str, str] | None = None, module: tuple[str, ...] = ("jaxgen.server.cli",)
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """``jaxgen serve`` at a free port, and the line it prints when ready. Ended if the test has not. ``module``: what
     is run as jaxgen, with its own arguments."""
@@ -175,7 +175,7 @@ def test_api_key_from_the_environment() -> None:
     ],
 )
 def test_what_cannot_start_says_so_in_one_line(arguments: list[str], says: str) -> None:
-    command = [sys.executable, "-m", "server.cli", "serve", "--port", "0", *arguments]
+    command = [sys.executable, "-m", "jaxgen.server.cli", "serve", "--port", "0", *arguments]
     offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, env=offline, check=False)
     assert done.returncode == 2
@@ -188,7 +188,7 @@ def test_a_corrupt_checkpoint_is_named(tmp_path: Path) -> None:
     make_tiny_checkpoint(tmp_path)
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    command = [sys.executable, "-m", "server.cli", "serve", "--port", "0", "--model", str(tmp_path)]
+    command = [sys.executable, "-m", "jaxgen.server.cli", "serve", "--port", "0", "--model", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert str(weights) in done.stderr.strip().splitlines()[-1]
@@ -260,7 +260,7 @@ def test_a_missing_python_is_said_in_one_line(tmp_path: Path) -> None:
 
 
 def test_unknown_commands_are_named() -> None:
-    command = [sys.executable, "-m", "server.cli", "sevre"]
+    command = [sys.executable, "-m", "jaxgen.server.cli", "sevre"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "sevre" in done.stderr

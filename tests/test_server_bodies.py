@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from server.app import create_app
-from server.config import ServerConfig
-from server.openapi import ROUTES
+from jaxgen.server.app import create_app
+from jaxgen.server.config import ServerConfig
+from jaxgen.server.openapi import ROUTES
 from tests.fakes import MODEL, FakeEngine
 from tests.server_app import body, client_of, error_of, fake_engine
 

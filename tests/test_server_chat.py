@@ -10,14 +10,14 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk
 
-from jaxgen.errors import ConfigError
-from jaxgen.model_info import ChatFormat, ModelInfo
-from server.app import create_app
-from server.config import ServerConfig
+from jaxgen.core.errors import ConfigError
+from jaxgen.core.model_info import ChatFormat, ModelInfo
+from jaxgen.server.app import create_app
+from jaxgen.server.config import ServerConfig
+from jaxgen.weights.chat_template import read_chat_format
 from tests.fakes import MODEL, FakeEngine, says
 from tests.live_server import serve
 from tests.server_app import BYTE_TOKENS, TOKENIZER, byte_by_byte, client_of, error_of, fake_engine, stream_chunks
-from weights.chat_template import read_chat_format
 
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}"

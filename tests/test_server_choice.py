@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxgen.request import FinishReason, Request, TokenEvent, TokenLogprobs
-from jaxgen.sampling_params import SamplingParams
-from server.choice import Choice, Piece, given_up
-from server.logprobs import ChatLogprobs, LogprobList
-from server.params import CompletionParams
-from server.prompts import Prompt
-from server.tool_calls.deltas import merged
+from jaxgen.core.request import FinishReason, Request, TokenEvent, TokenLogprobs
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.server.generation.choice import Choice, Piece, given_up
+from jaxgen.server.generation.logprobs import ChatLogprobs, LogprobList
+from jaxgen.server.requests.params import CompletionParams
+from jaxgen.server.requests.prompts import Prompt
+from jaxgen.server.tool_calls.deltas import merged
 from tests.fakes import fake_logprobs
 from tests.server_app import TOKENIZER, byte_by_byte
 

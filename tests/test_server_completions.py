@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Iterator
 import openai
 import pytest
 
-from jaxgen.request import FinishReason, Request, TokenEvent
-from server.app import create_app
+from jaxgen.core.request import FinishReason, Request, TokenEvent
+from jaxgen.server.app import create_app
 from tests.fakes import MODEL, FakeEngine, says
 from tests.live_server import serve
 from tests.server_app import (

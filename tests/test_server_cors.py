@@ -9,10 +9,10 @@ import httpx2
 import pytest
 from starlette.testclient import TestClient
 
-from jaxgen.errors import ConfigError
-from server.cli import main
-from server.config import DEFAULT_CONFIG, Cors, ServerConfig
-from server.serve_options import cors_of, make_parser
+from jaxgen.core.errors import ConfigError
+from jaxgen.server.cli import main
+from jaxgen.server.commands.serve_options import cors_of, make_parser
+from jaxgen.server.config import DEFAULT_CONFIG, Cors, ServerConfig
 from tests.server_app import body, client_of, error_of, fake_engine
 
 HERE, ELSEWHERE, OWN = "https://here.example", "https://elsewhere.example", "http://testserver"

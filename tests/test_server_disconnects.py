@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from jaxgen.request import Request, TokenEvent
-from server.app import create_app
+from jaxgen.core.request import Request, TokenEvent
+from jaxgen.server.app import create_app
 from tests.fakes import FakeEngine, counts_up
 from tests.live_server import serve
 from tests.server_app import TOKENIZER, body, byte_by_byte, call, client_of, complete, fake_engine, stream_chunks

@@ -10,12 +10,12 @@ import pytest
 from openai.types import CreateEmbeddingResponse, EmbeddingCreateParams
 from starlette.testclient import TestClient
 
-from jaxgen.model_info import ModelInfo, Pooling
-from jaxgen.pooling import unit_vector
-from jaxgen.request import FinishReason, Request, TokenEvent
-from server.app import create_app
-from server.config import ServerConfig
-from server.embeddings import EmbeddingRequest
+from jaxgen.core.model_info import ModelInfo, Pooling
+from jaxgen.core.pooling import unit_vector
+from jaxgen.core.request import FinishReason, Request, TokenEvent
+from jaxgen.server.api.embeddings import EmbeddingRequest
+from jaxgen.server.app import create_app
+from jaxgen.server.config import ServerConfig
 from tests.fakes import MODEL, FakeEngine, fake_embedding
 from tests.server_app import TOKENIZER, call, client_of, error_of, fake_engine
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from server.schema import CompletionRequest
+from jaxgen.server.schema.base import CompletionRequest
 from tests.fakes import MODEL
 from tests.server_app import client_of, fake_engine
 

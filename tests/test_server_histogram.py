@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client import Histogram as Reference
 
-from server.histogram import Histogram
+from jaxgen.server.metrics.histogram import Histogram
 
 BOUNDS = (0.001, 0.0025, 1.0, 10.0)
 VALUES = (0.0, 0.001, 0.0011, 0.5, 1.0, 10.0, 10.5, 1e6)

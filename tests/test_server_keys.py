@@ -7,9 +7,9 @@ import openai
 import pytest
 from starlette.testclient import TestClient
 
-from jaxgen.errors import ConfigError
-from server.app import create_app
-from server.config import ServerConfig
+from jaxgen.core.errors import ConfigError
+from jaxgen.server.app import create_app
+from jaxgen.server.config import ServerConfig
 from tests.fakes import MODEL
 from tests.live_server import serve
 from tests.server_app import body, client_of, error_of, fake_engine

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from jaxgen.request import Request
-from server.auth import ApiKeys
-from server.config import DEFAULT_CONFIG, ServerConfig
-from server.errors import with_prompts
-from server.log import FIELDS, _Json, _Plain
+from jaxgen.core.request import Request
+from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
+from jaxgen.server.errors import with_prompts
+from jaxgen.server.log import FIELDS, _Json, _Plain
+from jaxgen.server.middleware.auth import ApiKeys
 from tests.fakes import FakeEngine, says
 from tests.server_app import TOKENIZER, body, byte_by_byte, client_of, fake_engine
 
@@ -23,7 +23,9 @@ SECRET = "my secret diary"
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    return [getattr(record, FIELDS) for record in caplog.records if record.name == "server.access_log"]
+    return [
+        getattr(record, FIELDS) for record in caplog.records if record.name == "jaxgen.server.middleware.access_log"
+    ]
 
 
 @pytest.fixture
@@ -148,7 +150,7 @@ def test_no_text_of_a_prompt_is_logged(log: pytest.LogCaptureFixture, path: str,
         with client_of(engine) as client, log.at_level(logging.DEBUG):
             client.post(path, json=fields)
             client.post(path, content=f'{{"prompt": "{SECRET}')
-    said = log.text + str([vars(record) for record in log.records if record.name.startswith(("server", "jaxgen"))])
+    said = log.text + str([vars(record) for record in log.records if record.name.startswith("jaxgen")])
     assert "request" in said
     assert SECRET not in said
     assert "secret" not in said
@@ -164,7 +166,7 @@ def test_an_unexpected_error_is_located(log: pytest.LogCaptureFixture) -> None:
 def test_prompts_are_logged_if_asked(log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(with_prompts, "level", logging.NOTSET)
     monkeypatch.setattr(with_prompts, "_cache", {})
-    monkeypatch.setattr("server.record.MOST_OF_A_PROMPT", 20)
+    monkeypatch.setattr("jaxgen.server.middleware.record.MOST_OF_A_PROMPT", 20)
     with client_of(failing("quotes it"), ServerConfig(log_prompts=True)) as client:
         client.post("/v1/completions", json=body(prompt=[SECRET, "b" * 50], max_tokens=1))
         client.post("/v1/completions", json=body())

@@ -2,11 +2,11 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from jaxgen.model_info import ModelInfo
-from jaxgen.request import Request
-from jaxgen.service import ServiceClass
-from jaxgen.stats import EngineStats
-from server.config import ServerConfig
+from jaxgen.core.model_info import ModelInfo
+from jaxgen.core.request import Request
+from jaxgen.core.service_class import ServiceClass
+from jaxgen.core.stats import EngineStats
+from jaxgen.server.config import ServerConfig
 from tests.fakes import MODEL, says
 from tests.server_app import TOKENIZER, body, byte_by_byte, client_of, fake_engine
 from tests.test_tool_calls import written

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from starlette.routing import Route
 
-from jaxgen.model_info import ChatFormat, ModelInfo
-from server.app import create_app
-from server.config import ServerConfig
-from server.openapi import ROUTES
-from server.schema import CompletionRequest
+from jaxgen.core.model_info import ChatFormat, ModelInfo
+from jaxgen.server.app import create_app
+from jaxgen.server.config import ServerConfig
+from jaxgen.server.openapi import ROUTES
+from jaxgen.server.schema.base import CompletionRequest
 from tests.fakes import MODEL
 from tests.server_app import client_of, fake_engine
 from tests.tool_templates import HERMES

@@ -9,18 +9,18 @@ from typing import Any
 import httpx2
 import pytest
 
-from jaxgen.request import Request, TokenEvent
-from jaxgen.sampling_params import SamplingParams
-from jaxgen.service import DEFAULT_CLASS, ServiceClass
-from jaxgen.stats import EngineStats
-from server.app import create_app
-from server.config import ServerConfig
-from server.deadline import Deadline
-from server.errors import ApiError
-from server.generation import Generation
-from server.metrics import Metrics
-from server.queue import Queue
-from server.record import RequestRecord
+from jaxgen.core.request import Request, TokenEvent
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
+from jaxgen.core.stats import EngineStats
+from jaxgen.server.app import create_app
+from jaxgen.server.config import ServerConfig
+from jaxgen.server.errors import ApiError
+from jaxgen.server.generation.deadline import Deadline
+from jaxgen.server.generation.generation import Generation
+from jaxgen.server.generation.queue_limit import Queue
+from jaxgen.server.metrics.metrics import Metrics
+from jaxgen.server.middleware.record import RequestRecord
 from tests.fakes import FakeEngine, says
 from tests.live_server import serve
 from tests.server_app import body, byte_by_byte, client_of, complete, error_of, fake_engine

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from jaxgen.sampling_params import Grammar, choice_seed
-from server.config import ServerConfig
-from server.schema import CompletionRequest, StreamOptions
+from jaxgen.core.sampling_params import Grammar, choice_seed
+from jaxgen.server.config import ServerConfig
+from jaxgen.server.schema.base import CompletionRequest, StreamOptions
 from tests.fakes import FakeEngine
 from tests.server_app import TOKENIZER, body, client_of, complete, error_of, fake_engine, refusal, stream_chunks
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from jaxgen.request import Request
-from jaxgen.sampling_params import SamplingParams
-from server.app import create_app
-from server.structured import json_grammar
+from jaxgen.core.request import Request
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.server.app import create_app
+from jaxgen.server.requests.structured import json_grammar
 from tests.fakes import MODEL, FakeEngine
 from tests.live_server import serve
 from tests.server_app import client_of, error_of, fake_engine

@@ -14,10 +14,10 @@ from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 
 from jaxgen.client import EngineStatus
-from jaxgen.errors import ConfigError
-from jaxgen.request import Request
-from server.app import create_app
-from server.config import ServerConfig
+from jaxgen.core.errors import ConfigError
+from jaxgen.core.request import Request
+from jaxgen.server.app import create_app
+from jaxgen.server.config import ServerConfig
 from tests.fakes import MODEL, says
 from tests.live_server import serve
 from tests.server_app import body, byte_by_byte, client_of, error_of, fake_engine

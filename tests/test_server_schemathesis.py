@@ -10,9 +10,9 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 
-from jaxgen.model_info import ChatFormat
-from server.app import create_app
-from server.openapi import ROUTES
+from jaxgen.core.model_info import ChatFormat
+from jaxgen.server.app import create_app
+from jaxgen.server.openapi import ROUTES
 from tests.fakes import MODEL
 from tests.server_app import fake_engine
 

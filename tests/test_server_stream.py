@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxgen.errors import EngineDeadError, RequestRefusedError
-from jaxgen.request import Request
-from server.app import create_app
-from server.sse import sse_event
+from jaxgen.core.errors import EngineDeadError, RequestRefusedError
+from jaxgen.core.request import Request
+from jaxgen.server.api.sse import sse_event
+from jaxgen.server.app import create_app
 from tests.fakes import MODEL, says
 from tests.live_server import serve
 from tests.server_app import (

@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from jaxgen.request import Request
-from server.app import create_app
-from server.config import ServerConfig
-from server.deadline import Deadline
-from server.errors import ApiError
-from server.prompts import PromptReader
-from server.timeouts import MIN_BODY_RATE, BodyTimeoutMiddleware
+from jaxgen.core.request import Request
+from jaxgen.server.app import create_app
+from jaxgen.server.config import ServerConfig
+from jaxgen.server.errors import ApiError
+from jaxgen.server.generation.deadline import Deadline
+from jaxgen.server.middleware.body_timeout import MIN_BODY_RATE, BodyTimeoutMiddleware
+from jaxgen.server.requests.prompts import PromptReader
 from tests.fakes import FakeEngine
 from tests.live_server import serve
 from tests.server_app import body, call, client_of, error_of, fake_engine, stream_chunks

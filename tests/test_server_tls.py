@@ -8,10 +8,10 @@ import httpx2
 import pytest
 import trustme
 
-from jaxgen.errors import ConfigError
-from server.app import create_app
-from server.cli import main
-from server.tls import tls_options
+from jaxgen.core.errors import ConfigError
+from jaxgen.server.app import create_app
+from jaxgen.server.cli import main
+from jaxgen.server.commands.tls import tls_options
 from tests.live_server import serve
 from tests.server_app import body, fake_engine
 

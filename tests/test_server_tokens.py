@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from jaxgen.model_info import ModelInfo
-from server.config import ServerConfig
+from jaxgen.core.model_info import ModelInfo
+from jaxgen.server.config import ServerConfig
 from tests.fakes import MODEL
 from tests.server_app import SPACED_TOKENIZER, TOKENIZER, client_of, error_of, fake_engine
 from tests.test_server_chat import CHAT, user

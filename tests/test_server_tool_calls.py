@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
-from server.app import create_app
-from server.tool_calls.grammar import either
+from jaxgen.server.app import create_app
+from jaxgen.server.tool_calls.grammar import either
 from tests.fakes import MODEL
 from tests.live_server import serve
 from tests.server_app import error_of

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from openai.types.chat import ChatCompletion
 
-from jaxgen.errors import ConfigError, WouldBeLateError
-from jaxgen.model_info import ChatFormat, ModelInfo
-from jaxgen.request import Request
-from jaxgen.service import ServiceClass
-from server.auth import ApiKeys
-from server.config import ServerConfig
-from server.service import service_class
-from server.service_classes import parse_classes
+from jaxgen.core.errors import ConfigError, WouldBeLateError
+from jaxgen.core.model_info import ChatFormat, ModelInfo
+from jaxgen.core.request import Request
+from jaxgen.core.service_class import ServiceClass
+from jaxgen.server.commands.service_classes import parse_classes
+from jaxgen.server.config import ServerConfig
+from jaxgen.server.middleware.auth import ApiKeys
+from jaxgen.server.requests.service_tier import service_class
 from tests.fakes import MODEL
 from tests.server_app import body, client_of, fake_engine
 

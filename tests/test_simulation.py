@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from jaxgen.config import CacheConfig, SchedulerConfig
-from jaxgen.pace import Pace
-from jaxgen.sequence import Sequence
-from jaxgen.service import ServiceClass
-from jaxgen.step_cost import StepCost
-from jaxgen.step_plan import StepPlan
+from jaxgen.core.config import CacheConfig, SchedulerConfig
+from jaxgen.core.sequence import Sequence
+from jaxgen.core.service_class import ServiceClass
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.scheduling.cost_model import StepCost
+from jaxgen.scheduling.step_time import Pace
+from jaxgen.server.benchmark.metrics import RequestRecord
 from scripts.simulation.baselines import WholePrompts
 from scripts.simulation.fastgen import figure_samples, fit_with_floor, make_policies, residuals, settings
 from scripts.simulation.load import (
@@ -30,7 +31,6 @@ from scripts.simulation.loop import Simulation, seconds_at
 from scripts.simulation.merits import Curves, crossing, simulate_setting
 from scripts.simulation.policies import Policy, SplitFuse
 from scripts.simulation.record import Recorder, kept
-from server.load_metrics import RequestRecord
 
 COST = StepCost(base=1.0, per_token=0.1)
 """A step of n tokens takes 1 + n / 10 seconds."""

@@ -2,8 +2,8 @@
 
 import pytest
 
-from jaxgen.step_cost import StepCost, StepSample
-from jaxgen.step_plan import StepPlan
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.scheduling.cost_model import StepCost, StepSample
 from scripts.simulation import cli
 from scripts.simulation.check import FIGURES, PREDICTED, StepTimes, fitted_load, predict
 from scripts.simulation.live import LiveRun, MeasuredEngine, MeasuredStep

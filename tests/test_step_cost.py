@@ -5,7 +5,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from jaxgen.step_cost import MEMORY, CostMeter, StepCost, StepSample, fit
+from jaxgen.scheduling.cost_model import MEMORY, CostMeter, StepCost, StepSample, fit
 
 TRUE = StepCost(base=0.004, per_token=2e-4, per_position=3e-8)
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from jaxgen.offload.planner import ContextCost
-from jaxgen.offload.stream_meter import MOST_CHANGE, StreamMeter
-from jaxgen.offload.stream_rates import StreamRates
+from jaxgen.layerwise.meter import MOST_CHANGE, StreamMeter
+from jaxgen.layerwise.rates import StreamRates
+from jaxgen.offload.restore_plan import ContextCost
 
 COST = ContextCost(kv_bytes=1000.0, x_bytes=500.0, projection_flops=0.0)
 CHUNK, TOKENS = 10, 400

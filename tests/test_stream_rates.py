@@ -5,9 +5,9 @@ from math import inf
 
 import pytest
 
-from jaxgen.offload.planner import ContextCost
-from jaxgen.offload.stream_rates import StepSeconds, StreamRates
-from jaxgen.offload.streaming import plan_stack
+from jaxgen.layerwise.rates import StepSeconds, StreamRates
+from jaxgen.layerwise.split_plan import plan_stack
+from jaxgen.offload.restore_plan import ContextCost
 
 LAYERS = 4
 COST = ContextCost(kv_bytes=8.0, x_bytes=4.0, projection_flops=0.0)

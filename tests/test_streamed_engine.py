@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxgen.config import DType, EngineConfig, ModelConfig, OffloadPolicy, StreamConfig
-from jaxgen.engine import Engine
-from jaxgen.kernels import REFERENCE, Kernels, native
-from jaxgen.offload.layer_store import LayerStore
-from jaxgen.offload.streamed_device import StreamedDevice
-from jaxgen.request import FinishReason, Request, TokenEvent
-from jaxgen.runners import Compiled, compile_for
-from jaxgen.stats import OffloadStats
+from jaxgen.core.config import DType, EngineConfig, ModelConfig, OffloadPolicy, StreamConfig
+from jaxgen.core.request import FinishReason, Request, TokenEvent
+from jaxgen.core.stats import OffloadStats
+from jaxgen.engine.engine import Engine
+from jaxgen.engine.runners import Compiled, compile_for
+from jaxgen.kernels.choice import REFERENCE, Kernels, native
+from jaxgen.layerwise.layer_store import LayerStore
+from jaxgen.layerwise.model_runner import StreamedDevice
 from tests.engines import LLAMA, embed, embeddings, engine_config, make_engine, params_of, request, run
 from tests.native import native as library
 from tests.test_layers_apart import OPT
@@ -130,7 +130,7 @@ def test_a_projection_of_other_bits_is_told(monkeypatch: pytest.MonkeyPatch, cap
 
 def test_the_narrow_program_runs_here_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is compared while blocks are filled, by steps that are run twice."""
-    monkeypatch.setattr("jaxgen.narrow.CLEARLY_FASTER", np.inf)
+    monkeypatch.setattr("jaxgen.engine.narrow.CLEARLY_FASTER", np.inf)
     wanted = requests("abcde")
     engine = engine_of("plan", narrow_width=8)
     assert answers(run(engine, wanted)) == expected(wanted)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from openai import BadRequestError, OpenAI
 
+from jaxgen.core.sampling_params import Grammar, SamplingParams
 from jaxgen.llm import LLM
-from jaxgen.sampling_params import Grammar, SamplingParams
-from server.app import create_app
+from jaxgen.server.app import create_app
 from tests.fakes import MODEL
 from tests.live_server import serve
 from tests.server_app import client_of, complete, error_of, fake_engine

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from jaxgen.device_info import DeviceInfo
-from jaxgen.token_budget import CPU_BUDGET, UNKNOWN_BUDGET, default_budget, knee, least_budget, past_knee
+from jaxgen.hardware.device_info import DeviceInfo
+from jaxgen.sizing.token_budget import CPU_BUDGET, UNKNOWN_BUDGET, default_budget, knee, least_budget, past_knee
 
 BUDGETS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 A, KNEE = 0.01, 128

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders
 
-from jaxgen.detokenizer import TextStream
-from jaxgen.errors import ConfigError
-from jaxgen.stop_strings import StopStrings
-from jaxgen.tokenizer import Tokenizer
+from jaxgen.core.errors import ConfigError
+from jaxgen.text.detokenizer import TextStream
+from jaxgen.text.stop_strings import StopStrings
+from jaxgen.text.tokenizer import Tokenizer
 from tests import tiny_tokenizers
 
 KINDS: dict[str, Callable[[], tokenizers.Tokenizer]] = {
@@ -305,7 +305,7 @@ def test_code_in_the_directory_never_runs(tmp_path: Path) -> None:
 
 def test_loading_prints_nothing(tmp_path: Path) -> None:
     directory = tiny_tokenizers.save(tiny_tokenizers.byte_level(), tmp_path)
-    program = f"from jaxgen.tokenizer import Tokenizer; Tokenizer.from_directory({str(directory)!r}).encode('a b')"
+    program = f"from jaxgen.text.tokenizer import Tokenizer; Tokenizer.from_directory({str(directory)!r}).encode('a b')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import tokenizers
 
-from jaxgen.tokenizer import Tokenizer
-from jaxgen.tokenizer_cache import load_tokenizer
+from jaxgen.text.tokenizer import Tokenizer
+from jaxgen.text.tokenizer_cache import load_tokenizer
 from tests import tiny_tokenizers
 
 KINDS = {
@@ -22,7 +22,7 @@ WITHOUT_TRANSFORMERS = """
 import sys
 sys.modules["transformers"] = None
 from pathlib import Path
-from jaxgen.tokenizer_cache import load_tokenizer
+from jaxgen.text.tokenizer_cache import load_tokenizer
 print(load_tokenizer(Path(sys.argv[1]), Path(sys.argv[2])).encode(sys.argv[3]))
 """
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.tool_calls.deltas import Arguments, CallStart, Delta, calls_of, content_of, merged
-from server.tool_calls.formats import FORMATS, recognised
-from server.tool_calls.parser import ToolParser
+from jaxgen.server.tool_calls.deltas import Arguments, CallStart, Delta, calls_of, content_of, merged
+from jaxgen.server.tool_calls.formats import FORMATS, recognised
+from jaxgen.server.tool_calls.parser import ToolParser
 from tests.tool_templates import BY_FORMAT
 
 NAMES = ("f", "get_weather")

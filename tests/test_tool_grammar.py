@@ -8,10 +8,10 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import AddedToken
 
-from jaxgen.tokenizer import Tokenizer
-from server.structured import json_grammar
-from server.tool_calls.formats import FORMATS
-from server.tool_calls.grammar import call_grammar, either
+from jaxgen.server.requests.structured import json_grammar
+from jaxgen.server.tool_calls.formats import FORMATS
+from jaxgen.server.tool_calls.grammar import call_grammar, either
+from jaxgen.text.tokenizer import Tokenizer
 from tests import tiny_tokenizers
 from tests.test_tool_calls import message, written
 

@@ -18,10 +18,10 @@ from opentelemetry.trace import SpanKind, StatusCode
 from starlette.middleware import Middleware
 from starlette.testclient import TestClient
 
-from jaxgen.request import Request
-from server.app import create_app
-from server.cli import main
-from server.tracing import TraceMiddleware, open_provider
+from jaxgen.core.request import Request
+from jaxgen.server.app import create_app
+from jaxgen.server.cli import main
+from jaxgen.server.middleware.tracing import TraceMiddleware, open_provider
 from tests.fakes import FakeEngine
 from tests.server_app import TOKENIZER, body, fake_engine
 
@@ -155,7 +155,7 @@ def gunzip(content: bytes) -> bytes:
 def test_the_flag_says_what_it_needs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--otlp-traces-endpoint", "collector:4317"]) == 2
     assert "--otlp-traces-endpoint 'collector:4317' must be a URL" in capsys.readouterr().err
-    monkeypatch.delitem(sys.modules, "server.tracing", raising=False)
+    monkeypatch.delitem(sys.modules, "jaxgen.server.middleware.tracing", raising=False)
     for name in [name for name in sys.modules if name.startswith("opentelemetry")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "opentelemetry", None)

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from jaxgen.assemble import open_engine
-from jaxgen.block_sizes import GIB
-from jaxgen.errors import ConfigError
-from jaxgen.kernels import REFERENCE, Kernels, PackedProduct
+from jaxgen.cache.block_sizes import GIB
+from jaxgen.core.errors import ConfigError
+from jaxgen.kernels.choice import REFERENCE, Kernels, PackedProduct
 from jaxgen.llm import LLM
-from jaxgen.models.packing import pack_params
-from jaxgen.tune import FullSteps, StepTime, fill_steps, measure, tune
-from jaxgen.wanted import DeviceMemory
+from jaxgen.models.placement import pack_params
+from jaxgen.server.cli import main
+from jaxgen.sizing.wanted import DeviceMemory
+from jaxgen.tools.tune import FullSteps, StepTime, fill_steps, measure, tune
+from jaxgen.weights.tiny import make_tiny_checkpoint
 from pallas_kernels.packed_product import pack, packed_product_ref, rows
-from server.cli import main
 from tests.engines import LLAMA, engine_config, make_engine, params_of
-from weights.tiny import make_tiny_checkpoint
 
 CPU = DeviceMemory("cpu", GIB)
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from jaxgen import tuning_store
-from jaxgen.config import LlamaConfig
-from jaxgen.device_info import DeviceInfo
-from jaxgen.token_budget import default_budget
-from jaxgen.tuning_store import choose_budget, record_path, save_record
+from jaxgen.core.config import LlamaConfig
+from jaxgen.hardware.device_info import DeviceInfo
+from jaxgen.sizing import tuning_store
+from jaxgen.sizing.token_budget import default_budget
+from jaxgen.sizing.tuning_store import choose_budget, record_path, save_record
 from tests.engines import LLAMA
 
 CPU = DeviceInfo("cpu", "A Fast One 9", 2, ("avx2",))

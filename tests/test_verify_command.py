@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from jaxgen.determinism import Scenario
-from jaxgen.kernels import REFERENCE
-from server.cli import main
-from weights.tiny import make_tiny_checkpoint
+from jaxgen.kernels.choice import REFERENCE
+from jaxgen.server.cli import main
+from jaxgen.tools.determinism import Scenario
+from jaxgen.weights.tiny import make_tiny_checkpoint
 
 FLAGS = (
     "--requests",

@@ -6,12 +6,12 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from jaxgen.config import DType, EngineConfig, OffloadConfig
-from jaxgen.determinism import ANSWER_TOKENS, Scenario, Verifier
-from jaxgen.device import Device
-from jaxgen.kernels import REFERENCE, Kernels, native
-from jaxgen.step import StepOutput
-from jaxgen.step_plan import StepPlan
+from jaxgen.core.config import DType, EngineConfig, OffloadConfig
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.kernels.choice import REFERENCE, Kernels, native
+from jaxgen.runner.model_runner import Device
+from jaxgen.runner.step import StepOutput
+from jaxgen.tools.determinism import ANSWER_TOKENS, Scenario, Verifier
 from tests.engines import LLAMA, engine_config, make_engine
 from tests.native import native as library
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from jaxgen.errors import ConfigError
+from jaxgen.core.errors import ConfigError
+from jaxgen.weights import checkpoint
+from jaxgen.weights.load import load_model_config, load_params
+from jaxgen.weights.tiny import make_tiny_checkpoint
 from tests.conversions import bits_of, run
-from weights import checkpoint
-from weights.load import load_model_config, load_params
-from weights.tiny import make_tiny_checkpoint
 
 
 class Stop(BaseException):
@@ -20,12 +20,12 @@ class Stop(BaseException):
 
 
 STEPS = {
-    "load_params": "weights.convert.load_params",
-    "copyfile": "weights.checkpoint.shutil.copyfile",
-    "save": "weights.checkpoint.ocp.save",
-    "write_manifest": "weights.checkpoint.write_manifest",
-    "sync_tree": "weights.atomic.sync_tree",
-    "swap": "weights.atomic._swap",
+    "load_params": "jaxgen.weights.convert.load_params",
+    "copyfile": "jaxgen.weights.checkpoint.shutil.copyfile",
+    "save": "jaxgen.weights.checkpoint.ocp.save",
+    "write_manifest": "jaxgen.weights.checkpoint.write_manifest",
+    "sync_tree": "jaxgen.weights.atomic.sync_tree",
+    "swap": "jaxgen.weights.atomic._swap",
 }
 
 
@@ -86,7 +86,7 @@ def test_what_is_written_reaches_the_disk_before_it_gets_its_name(
         synced.append(os.fstat(handle).st_ino)
         fsync(handle)
 
-    monkeypatch.setattr("weights.atomic.os.fsync", record)
+    monkeypatch.setattr("jaxgen.weights.atomic.os.fsync", record)
     directory = run(tmp_path / "source", tmp_path / "dest")
     assert {path.stat().st_ino for path in [directory, *directory.rglob("*")]} <= set(synced)
     assert synced[-1] == tmp_path.stat().st_ino
@@ -105,6 +105,6 @@ def test_two_conversions_to_one_place(tmp_path: Path, monkeypatch: pytest.Monkey
             seen.append(str(caught.value))
         save(*args, **kwargs)
 
-    monkeypatch.setattr("weights.convert.checkpoint.save", second)
+    monkeypatch.setattr("jaxgen.weights.convert.checkpoint.save", second)
     assert bits_of(run(tmp_path / "source", tmp_path / "dest")) == bits_of(tmp_path / "source")
     assert seen[1] == f"{tmp_path}/.dest.partial is being written by another process; wait until it is done"

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from jaxgen.config import DTYPES, DType
-from jaxgen.errors import ConfigError
+from jaxgen.core.config import DTYPES, DType
+from jaxgen.core.errors import ConfigError
+from jaxgen.weights.hf_checkpoint import NUMPY_DTYPES, read_parameters
+from jaxgen.weights.hf_config import read_model_config
+from jaxgen.weights.names import Array
 from tests.goldens import GOLDENS, bits, copy_golden
-from weights.hf_checkpoint import NUMPY_DTYPES, read_parameters
-from weights.hf_config import read_model_config
-from weights.names import Array
 
 EXTRA = "model.layers.0.self_attn.q_norm.weight"
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from jaxgen.config import LlamaConfig, OPTConfig, RopeConfig
-from jaxgen.errors import ConfigError
-from weights.hf_config import read_eos_token_ids, read_model_config
+from jaxgen.core.config import LlamaConfig, OPTConfig, RopeConfig
+from jaxgen.core.errors import ConfigError
+from jaxgen.weights.hf_config import read_eos_token_ids, read_model_config
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

@@ -12,11 +12,11 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 
-from jaxgen.errors import ConfigError
+from jaxgen.core.errors import ConfigError
+from jaxgen.weights import load
+from jaxgen.weights.load import default_model, load_model_config, load_params, resolve_model
+from jaxgen.weights.tiny import make_tiny_checkpoint
 from tests.goldens import GOLDENS, bits, copy_golden
-from weights import load
-from weights.load import default_model, load_model_config, load_params, resolve_model
-from weights.tiny import make_tiny_checkpoint
 
 
 def refusal(model: str) -> str:
@@ -154,7 +154,7 @@ def hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
 FETCH = """
 import os, sys
 os.environ |= {"HF_ENDPOINT": sys.argv[1], "HF_HUB_CACHE": sys.argv[2], "HF_HUB_DISABLE_XET": "1"}
-from weights.load import resolve_model
+from jaxgen.weights.load import resolve_model
 print(resolve_model("org/" + sys.argv[3]))
 """
 
@@ -181,7 +181,7 @@ def test_unknown_repository_is_one_error(hub: type[Hub], cache: Path) -> None:
     assert result.returncode == 1
     last = result.stderr.strip().splitlines()[-1]
     start = "--model org/other: there is no such directory, and it cannot be fetched from the hub: "
-    assert last.startswith(f"jaxgen.errors.ConfigError: {start}")
+    assert last.startswith(f"jaxgen.core.errors.ConfigError: {start}")
     assert "not found" in last.lower()
 
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from jaxgen.config import LlamaConfig, ModelConfig, OPTConfig, RopeConfig
+from jaxgen.core.config import LlamaConfig, ModelConfig, OPTConfig, RopeConfig
 from jaxgen.models import abstract_params
+from jaxgen.weights.hf_checkpoint import NUMPY_DTYPES, read_parameters
+from jaxgen.weights.load import load_model_config
+from jaxgen.weights.names import Array, parameters, to_checkpoint
 from tests.goldens import GOLDENS, NAMES, bits
-from weights.hf_checkpoint import NUMPY_DTYPES, read_parameters
-from weights.load import load_model_config
-from weights.names import Array, parameters, to_checkpoint
 
 
 def llama(tied: bool, attention_bias: bool, mlp_bias: bool) -> LlamaConfig:

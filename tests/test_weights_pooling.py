@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from jaxgen.errors import ConfigError
-from jaxgen.model_info import Pooling, PoolingChoice
+from jaxgen.core.errors import ConfigError
+from jaxgen.core.model_info import Pooling, PoolingChoice
+from jaxgen.weights.convert import convert
+from jaxgen.weights.pooling import read_pooling
 from tests.goldens import GOLDENS, copy_golden
-from weights.convert import convert
-from weights.pooling import read_pooling
 
 TYPES = "sentence_transformers.models."
 MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")

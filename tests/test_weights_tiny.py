@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from jaxgen.config import LlamaConfig
-from weights.hf_checkpoint import read_parameters
-from weights.hf_config import read_eos_token_ids, read_model_config
-from weights.tiny import EOS, make_tiny_checkpoint
+from jaxgen.core.config import LlamaConfig
+from jaxgen.weights.hf_checkpoint import read_parameters
+from jaxgen.weights.hf_config import read_eos_token_ids, read_model_config
+from jaxgen.weights.tiny import EOS, make_tiny_checkpoint
 
 
 def contents(directory: Path) -> dict[str, bytes]:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from jaxgen.errors import ConfigError
+from jaxgen.core.errors import ConfigError
+from jaxgen.weights.load import load_model_config, load_params
+from jaxgen.weights.manifest import read_manifest
 from tests.conversions import run, tiny_conversion
 from tests.goldens import copy_golden
-from weights.load import load_model_config, load_params
-from weights.manifest import read_manifest
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from typing import Any
 
 from tokenizers import AddedToken
 
-from jaxgen.model_info import ChatFormat, ModelInfo
-from jaxgen.tokenizer import Tokenizer
-from server.tool_calls.formats import FORMATS
+from jaxgen.core.model_info import ChatFormat, ModelInfo
+from jaxgen.server.tool_calls.formats import FORMATS
+from jaxgen.text.tokenizer import Tokenizer
 from tests import tiny_tokenizers
 from tests.fakes import MODEL, FakeEngine, says
 from tests.server_app import BYTE_TOKENS

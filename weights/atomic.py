@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from jaxgen.errors import ConfigError
+from jaxgen.core.errors import ConfigError
 
 
 @contextmanager

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from jaxgen.errors import ConfigError
-from jaxgen.model_info import ChatFormat
+from jaxgen.core.errors import ConfigError
+from jaxgen.core.model_info import ChatFormat
 
 TEMPLATE_FILE = "chat_template.jinja"
 TOOL_TEMPLATE_FILE = "additional_chat_templates/tool_use.jinja"

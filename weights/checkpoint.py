@@ -1,6 +1,6 @@
 """The converted directory: an Orbax checkpoint of the tree, the configuration and tokenizer files, and a manifest.
 
-jaxgen.json             see weights.manifest
+jaxgen.json             see jaxgen.weights.manifest
 config.json, ...        as they were in the Hugging Face directory
 params/                 Orbax checkpoint: the flat dict from dotted path to array
 """
@@ -17,13 +17,13 @@ import numpy as np
 from orbax.checkpoint import v1 as ocp
 from tqdm import tqdm
 
-from jaxgen.config import ModelConfig
-from jaxgen.errors import ConfigError
-from weights.files import CARRIED_FILES, CONFIG, member
-from weights.hf_checkpoint import NUMPY_DTYPES
-from weights.manifest import MANIFEST, read_manifest, verify, write_manifest
-from weights.names import Array, family_name, parameters
-from weights.placing import Place, on_device
+from jaxgen.core.config import ModelConfig
+from jaxgen.core.errors import ConfigError
+from jaxgen.weights.files import CARRIED_FILES, CONFIG, member
+from jaxgen.weights.hf_checkpoint import NUMPY_DTYPES
+from jaxgen.weights.manifest import MANIFEST, read_manifest, verify, write_manifest
+from jaxgen.weights.names import Array, family_name, parameters
+from jaxgen.weights.placing import Place, on_device
 
 PARAMS = "params"
 _DATA_FILE_BYTES = 2**30

@@ -8,12 +8,12 @@ from typing import Literal
 
 import jax
 
-from jaxgen.config import DTYPES, DType
-from jaxgen.errors import ConfigError
-from weights import checkpoint
-from weights.atomic import new_directory
-from weights.load import load_model_config, load_params, resolve_model
-from weights.manifest import is_converted
+from jaxgen.core.config import DTYPES, DType
+from jaxgen.core.errors import ConfigError
+from jaxgen.weights import checkpoint
+from jaxgen.weights.atomic import new_directory
+from jaxgen.weights.load import load_model_config, load_params, resolve_model
+from jaxgen.weights.manifest import is_converted
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from jaxgen.errors import ConfigError
+from jaxgen.core.errors import ConfigError
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"

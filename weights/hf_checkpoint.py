@@ -16,10 +16,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from tqdm import tqdm
 
-from jaxgen.config import DType, ModelConfig
-from jaxgen.errors import ConfigError
-from weights.files import CONFIG, member, read_json
-from weights.names import Array, Parameter, Source, parameters
+from jaxgen.core.config import DType, ModelConfig
+from jaxgen.core.errors import ConfigError
+from jaxgen.weights.files import CONFIG, member, read_json
+from jaxgen.weights.names import Array, Parameter, Source, parameters
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

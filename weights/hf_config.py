@@ -9,16 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from jaxgen.config import (
-    DTYPES,
-    DType,
-    LlamaConfig,
-    ModelConfig,
-    OPTConfig,
-    RopeConfig,
-)
-from jaxgen.errors import ConfigError
-from weights.files import CONFIG, GENERATION_CONFIG, member, read_json
+from jaxgen.core.config import DTYPES, DType, LlamaConfig, ModelConfig, OPTConfig, RopeConfig
+from jaxgen.core.errors import ConfigError
+from jaxgen.weights.files import CONFIG, GENERATION_CONFIG, member, read_json
 
 _ROPE_KEYS = {
     "rope_theta",

@@ -11,14 +11,14 @@ from typing import Any, Literal
 import huggingface_hub
 import jax
 
-from jaxgen.config import DType, ModelConfig
-from jaxgen.errors import ConfigError
-from weights import hf_checkpoint
-from weights.files import CARRIED_FILES, CONFIG, member
-from weights.hf_config import read_model_config
-from weights.manifest import is_converted, read_manifest
-from weights.placing import Place, on_device
-from weights.tiny import make_tiny_checkpoint
+from jaxgen.core.config import DType, ModelConfig
+from jaxgen.core.errors import ConfigError
+from jaxgen.weights import hf_checkpoint
+from jaxgen.weights.files import CARRIED_FILES, CONFIG, member
+from jaxgen.weights.hf_config import read_model_config
+from jaxgen.weights.manifest import is_converted, read_manifest
+from jaxgen.weights.placing import Place, on_device
+from jaxgen.weights.tiny import make_tiny_checkpoint
 
 DEMO = Path(__file__).parent / "demo"
 
@@ -82,7 +82,9 @@ def load_params(
     missing, corrupt or does not fit ``config``.
     """
     if is_converted(directory):
-        from weights import checkpoint  # here, because importing Orbax takes 0.2 s, and only these directories need it
+        from jaxgen.weights import (
+            checkpoint,  # here, because importing Orbax takes 0.2 s, and only these directories need it
+        )
 
         return checkpoint.restore(directory, config, place=place, checksums=checksums, progress=progress)
     return {

@@ -11,9 +11,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from jaxgen.config import DTYPES, DType
-from jaxgen.errors import ConfigError
-from weights.files import member, read_json
+from jaxgen.core.config import DTYPES, DType
+from jaxgen.core.errors import ConfigError
+from jaxgen.weights.files import member, read_json
 
 MANIFEST = "jaxgen.json"
 FORMAT_VERSION = 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from jaxgen.config import LlamaConfig, ModelConfig, OPTConfig
+from jaxgen.core.config import LlamaConfig, ModelConfig, OPTConfig
 
 Array = npt.NDArray[np.generic]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from weights.names import Array
+from jaxgen.weights.names import Array
 
 Place = Callable[[str, Array], Any]
 """Puts a parameter, given its dotted path and the host's array, where programs read it."""

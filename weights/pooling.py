@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from jaxgen.errors import ConfigError
-from jaxgen.model_info import Pooling, PoolingChoice
-from weights.files import MODULES, member, read_json, read_json_list
+from jaxgen.core.errors import ConfigError
+from jaxgen.core.model_info import Pooling, PoolingChoice
+from jaxgen.weights.files import MODULES, member, read_json, read_json_list
 
 _WAYS = {
     "mean": Pooling.MEAN,

@@ -13,10 +13,10 @@ from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
-from weights.files import CONFIG, GENERATION_CONFIG
-from weights.hf_checkpoint import SINGLE
-from weights.hf_config import read_model_config
-from weights.names import parameters
+from jaxgen.weights.files import CONFIG, GENERATION_CONFIG
+from jaxgen.weights.hf_checkpoint import SINGLE
+from jaxgen.weights.hf_config import read_model_config
+from jaxgen.weights.names import parameters
 
 BOS, EOS = "<|begin|>", "<|end|>"
 _VOCAB_SIZE = 384

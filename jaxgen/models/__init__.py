@@ -9,10 +9,10 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from jaxgen.batch import StepBatch
-from jaxgen.config import LlamaConfig, ModelConfig, OPTConfig
-from jaxgen.kv_cache import KVCache
-from jaxgen.leaf import Leaf
+from jaxgen.arrays import Leaf
+from jaxgen.core.config import LlamaConfig, ModelConfig, OPTConfig
+from jaxgen.models.batch import StepBatch
+from jaxgen.models.kv_cache import KVCache
 from jaxgen.models.layers import Layer
 from jaxgen.models.llama import Llama
 from jaxgen.models.opt import OPT

@@ -14,14 +14,14 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxgen.attention import attend
-from jaxgen.batch import StepBatch
-from jaxgen.config import ModelConfig, RopeConfig
-from jaxgen.kernels import Kernels
-from jaxgen.kv_cache import KVCache
-from jaxgen.leaf import Leaf
-from jaxgen.packed_weight import PackedWeight
-from jaxgen.separate_weights import SeparateWeights
+from jaxgen.arrays import Leaf
+from jaxgen.core.config import ModelConfig, RopeConfig
+from jaxgen.kernels.choice import Kernels
+from jaxgen.models.attention import attend
+from jaxgen.models.batch import StepBatch
+from jaxgen.models.kv_cache import KVCache
+from jaxgen.models.packed_weight import PackedWeight
+from jaxgen.models.separate_weights import SeparateWeights
 
 Shape = tuple[int, ...]
 INIT_STD = 0.02

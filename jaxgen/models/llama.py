@@ -8,12 +8,12 @@ from functools import partial
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from jaxgen.attention import plan_attention
-from jaxgen.batch import StepBatch
-from jaxgen.config import LlamaConfig
-from jaxgen.kernels import REFERENCE, Kernels
-from jaxgen.kv_cache import KVCache
-from jaxgen.leaf import Leaf
+from jaxgen.arrays import Leaf
+from jaxgen.core.config import LlamaConfig
+from jaxgen.kernels.choice import REFERENCE, Kernels
+from jaxgen.models.attention import plan_attention
+from jaxgen.models.batch import StepBatch
+from jaxgen.models.kv_cache import KVCache
 from jaxgen.models.layers import (
     Angles,
     Attention,

@@ -8,12 +8,12 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from jaxgen.attention import plan_attention
-from jaxgen.batch import StepBatch
-from jaxgen.config import OPTConfig
-from jaxgen.kernels import REFERENCE
-from jaxgen.kv_cache import KVCache
-from jaxgen.leaf import Leaf
+from jaxgen.arrays import Leaf
+from jaxgen.core.config import OPTConfig
+from jaxgen.kernels.choice import REFERENCE
+from jaxgen.models.attention import plan_attention
+from jaxgen.models.batch import StepBatch
+from jaxgen.models.kv_cache import KVCache
 from jaxgen.models.layers import Angles, Attention, Embedding, LayerNorm, Linear, Shape, scan_layers
 
 POSITION_OFFSET = 2

@@ -3,18 +3,18 @@
 import logging
 from dataclasses import dataclass, replace
 
-from jaxgen.block_sizes import block_bytes, host_block_bytes, input_bytes
-from jaxgen.config import CacheConfig, EngineConfig, ModelConfig, OffloadPolicy
-from jaxgen.device import Device
+from jaxgen.cache.block_sizes import block_bytes, host_block_bytes, input_bytes
+from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, OffloadPolicy
+from jaxgen.core.stats import OffloadStats
 from jaxgen.offload.host_store import HostBlock, HostStore
 from jaxgen.offload.mover import Mover
-from jaxgen.offload.planner import ContextCost, plan_restore
 from jaxgen.offload.projection import Projection
 from jaxgen.offload.rates import RateMeter
+from jaxgen.offload.restore_plan import ContextCost, plan_restore
 from jaxgen.offload.staging import SAVING_GROUPS, group_size, projected_blocks
 from jaxgen.offload.tier import OffloadTier, Planner, Split
-from jaxgen.stats import OffloadStats
-from jaxgen.step_device import StepDevice
+from jaxgen.runner.interface import StepDevice
+from jaxgen.runner.model_runner import Device
 
 logger = logging.getLogger(__name__)
 

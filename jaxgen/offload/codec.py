@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt8
 
-from jaxgen.host_dtype import BITS, HostDType, group_of
-from jaxgen.leaf import Leaf
+from jaxgen.arrays import Leaf
+from jaxgen.core.host_dtype import BITS, HostDType, group_of
 
 _F16_MAX = 65504.0
 _BITS_OF_BYTE = 8

@@ -22,10 +22,10 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 from jaxtyping import Array, Int
 
-from jaxgen.average import Average
-from jaxgen.device import Device
-from jaxgen.host_dtype import HostDType
-from jaxgen.kv_cache import KVCache
+from jaxgen.core.host_dtype import HostDType
+from jaxgen.core.sequence import Restore
+from jaxgen.core.step_plan import Save, StepPlan
+from jaxgen.models.kv_cache import KVCache
 from jaxgen.offload.codec import Piece, decode, encode
 from jaxgen.offload.host_store import HostBlock
 from jaxgen.offload.link import Link, Transfer
@@ -33,8 +33,8 @@ from jaxgen.offload.projection import Projection
 from jaxgen.offload.rates import LinkRate, RateMeter
 from jaxgen.offload.staging import RESTORING_GROUPS
 from jaxgen.offload.tier import OffloadTier
-from jaxgen.sequence import Restore
-from jaxgen.step_plan import Save, StepPlan
+from jaxgen.runner.model_runner import Device
+from jaxgen.scheduling.average import Average
 
 logger = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxgen.config import CacheConfig, ModelConfig
-from jaxgen.device import Device
-from jaxgen.kv_cache import KVCache
+from jaxgen.core.config import CacheConfig, ModelConfig
 from jaxgen.models import LAYERS, Graph, PackedParams, bind, graph_of
+from jaxgen.models.kv_cache import KVCache
 from jaxgen.models.layers import fold_layers, project
+from jaxgen.runner.model_runner import Device
 
 MEASURED_RUNS = 3
 

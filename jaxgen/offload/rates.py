@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from jaxgen.average import Average
-from jaxgen.offload.planner import Rates
+from jaxgen.offload.restore_plan import Rates
+from jaxgen.scheduling.average import Average
 
 LEAST_SHARE = 0.02
 """Of a step's time that a projection right before it takes: steps vary by more than a fast projection takes."""

@@ -10,10 +10,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from jaxgen.core.sequence import Restore, Sequence
+from jaxgen.core.stats import OffloadStats
+from jaxgen.core.step_plan import Save
 from jaxgen.offload.host_store import HostBlock, HostStore
-from jaxgen.sequence import Restore, Sequence
-from jaxgen.stats import OffloadStats
-from jaxgen.step_plan import Save
 
 
 @dataclass(frozen=True, slots=True)

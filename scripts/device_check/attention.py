@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxgen.kernels import Kernels
+from jaxgen.kernels.choice import Kernels
 from scripts.device_check.bench import Bench
 from scripts.device_check.kernels import BLOCK_SIZE, kernels_for
 from scripts.device_check.report import Measurement

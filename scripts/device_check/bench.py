@@ -8,11 +8,11 @@ from typing import Any
 
 import jax
 
-from jaxgen.config import EngineConfig, ModelConfig
-from jaxgen.kernels import Kernels
+from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.kernels.choice import Kernels
 from jaxgen.models import PackedParams, init_params
-from jaxgen.models.packing import pack_params
-from jaxgen.programs import CompiledStep, compile_step
+from jaxgen.models.placement import pack_params
+from jaxgen.runner.programs import CompiledStep, compile_step
 from scripts.device_check.plan import Registers
 from scripts.device_check.sizes import Sizes
 

@@ -8,7 +8,7 @@ from statistics import median
 import jax
 import jax.numpy as jnp
 
-from jaxgen.kernels import REFERENCE
+from jaxgen.kernels.choice import REFERENCE
 from scripts.device_check.attention import TOLERANCE, dense, distance, inputs_of
 from scripts.device_check.bench import Bench, UnavailableError
 from scripts.device_check.comparison import compared

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from jaxgen import nvidia
+from jaxgen.hardware import nvidia
 from scripts.device_check import target
 
 ROOT = Path(__file__).resolve().parents[2]

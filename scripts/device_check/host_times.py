@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from jaxgen.engine import Engine
-from jaxgen.kernels import Kernels
-from jaxgen.request import Request
-from jaxgen.sampling_params import SamplingParams
+from jaxgen.core.request import Request
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.engine.engine import Engine
+from jaxgen.kernels.choice import Kernels
 from scripts.device_check.bench import Bench, Shared
 from scripts.device_check.kernels import kernels_for
 from scripts.device_check.report import Measurement

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxgen.config import ModelConfig
-from jaxgen.kernel_proof import run_proof
-from jaxgen.kernels import REFERENCE, Kernel, Kernels
-from jaxgen.nvidia import find_gpu
-from jaxgen.prove_kernels import check_step, model_of
-from jaxgen.verdict import ServedShapes
+from jaxgen.core.config import ModelConfig
+from jaxgen.hardware.nvidia import find_gpu
+from jaxgen.kernels.choice import REFERENCE, Kernel, Kernels
+from jaxgen.kernels.proof import run_proof
+from jaxgen.kernels.verdict import ServedShapes
+from jaxgen.tools.prove_kernels import check_step, model_of
 from scripts.device_check.bench import Bench, UnavailableError
 from scripts.device_check.kernels import BLOCK_SIZE, kernels_for, recompute_kernel
 from scripts.device_check.ragged import Padding, Piece, cancelling, padded, random_rows, rearranged

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from functools import cache, partial
 
-from jaxgen.device import device_info
-from jaxgen.kernels import Kernel, Kernels, hopper, maker_of, reference
+from jaxgen.kernels.choice import Kernel, Kernels, hopper, maker_of, reference
+from jaxgen.runner.model_runner import device_info
 from pallas_kernels.partial_recompute import partial_recompute_ref
 from scripts.device_check.bench import Bench
 from scripts.device_check.plan import REGISTERS, Registers

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from jaxgen.config import LlamaConfig, ModelConfig
+from jaxgen.core.config import LlamaConfig, ModelConfig
 from jaxgen.models.layers import rotary_angles
 from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
 from pallas_kernels.partial_recompute import partial_recompute_ref

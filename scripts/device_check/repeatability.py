@@ -9,13 +9,13 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
-from jaxgen.config import CacheConfig, EngineConfig, LlamaConfig, SchedulerConfig
-from jaxgen.engine import Engine
-from jaxgen.kernels import Kernels
+from jaxgen.core.config import CacheConfig, EngineConfig, LlamaConfig, SchedulerConfig
+from jaxgen.core.request import Request, TokenEvent
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.engine.engine import Engine
+from jaxgen.kernels.choice import Kernels
 from jaxgen.models import Params, init_params
-from jaxgen.programs import compile_step
-from jaxgen.request import Request, TokenEvent
-from jaxgen.sampling_params import SamplingParams
+from jaxgen.runner.programs import compile_step
 from scripts.device_check.bench import Bench
 from scripts.device_check.kernels import BLOCK_SIZE, kernels_for
 from scripts.device_check.report import Measurement, State

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 
-from jaxgen.config import ModelConfig
-from pallas_kernels.gpu.attention_items import best_tile_groups, value_slices
+from jaxgen.core.config import ModelConfig
+from pallas_kernels.gpu.attention.items import best_tile_groups, value_slices
 from scripts.device_check.plan import OTHER_REGISTERS, REGISTERS, PlannedRow, attention_configuration
 from scripts.device_check.sizes import BITS, BITS_TOKENS, PIECES, RANDOM_TOKENS, TILES, AttentionLoad, Sizes, StepLoad
 from tests.attention_cases import Case

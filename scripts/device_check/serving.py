@@ -5,16 +5,16 @@ import time
 from importlib import import_module
 from typing import Any
 
-from jaxgen.block_sizes import block_bytes
-from jaxgen.config import EngineConfig, EngineOptions
-from jaxgen.device import device_info
-from jaxgen.engine import Engine
-from jaxgen.memory_plan import resolve
-from jaxgen.programs import compile_step
-from jaxgen.request import Request
-from jaxgen.sampling_params import SamplingParams
-from jaxgen.token_budget import default_budget
-from jaxgen.wanted import DeviceMemory
+from jaxgen.cache.block_sizes import block_bytes
+from jaxgen.core.config import EngineConfig, EngineOptions
+from jaxgen.core.request import Request
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.engine.engine import Engine
+from jaxgen.runner.model_runner import device_info
+from jaxgen.runner.programs import compile_step
+from jaxgen.sizing.memory import resolve
+from jaxgen.sizing.token_budget import default_budget
+from jaxgen.sizing.wanted import DeviceMemory
 from scripts.device_check.bench import Bench
 from scripts.device_check.comparison import compared
 from scripts.device_check.kernels import BLOCK_SIZE, kernels_for

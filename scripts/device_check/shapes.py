@@ -1,6 +1,6 @@
 """Shapes of models that checks are made with."""
 
-from jaxgen.config import LlamaConfig, OPTConfig, RopeConfig
+from jaxgen.core.config import LlamaConfig, OPTConfig, RopeConfig
 
 LLAMA3_8B = LlamaConfig(
     vocab_size=128_256,

@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass, replace
 
-from jaxgen.config import LlamaConfig, ModelConfig
+from jaxgen.core.config import LlamaConfig, ModelConfig
 from scripts.device_check.shapes import LLAMA3_1B, LLAMA3_8B, OPT_6_7B, TINY, TINY_OPT
 from scripts.step_time import SHAPES
 from tests.attention_cases import Case

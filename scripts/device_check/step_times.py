@@ -13,17 +13,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxgen.block_sizes import block_bytes
-from jaxgen.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from jaxgen.device import Device
-from jaxgen.kv_cache import KVCache, cache_shape
+from jaxgen.cache.block_sizes import block_bytes
+from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from jaxgen.core.request import Request
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.core.sequence import Chunk, Sequence
+from jaxgen.core.step_plan import StepPlan
 from jaxgen.models import PackedParams, abstract_params
-from jaxgen.programs import CompiledStep
-from jaxgen.request import Request
-from jaxgen.sampling_params import SamplingParams
-from jaxgen.sequence import Chunk, Sequence
-from jaxgen.step_plan import StepPlan
-from jaxgen.token_budget import Ceilings, knee, roofline_budget
+from jaxgen.models.kv_cache import KVCache, cache_shape
+from jaxgen.runner.model_runner import Device
+from jaxgen.runner.programs import CompiledStep
+from jaxgen.sizing.token_budget import Ceilings, knee, roofline_budget
 from scripts.device_check.bench import Bench
 from scripts.device_check.kernels import BLOCK_SIZE, kernels_for
 from scripts.device_check.report import COPY_RATE, MATRIX_RATE, Measurement, State

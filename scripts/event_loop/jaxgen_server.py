@@ -8,14 +8,14 @@ import sys
 import time
 from typing import Any, cast
 
-from jaxgen.async_engine import AsyncEngine
-from jaxgen.model_info import ModelInfo
-from jaxgen.request import FinishReason, Request, TokenEvent
-from jaxgen.stats import EngineStats
-from jaxgen.tokenizer import Tokenizer
+from jaxgen.core.model_info import ModelInfo
+from jaxgen.core.request import FinishReason, Request, TokenEvent
+from jaxgen.core.stats import EngineStats
+from jaxgen.engine.async_engine import AsyncEngine
+from jaxgen.server.app import create_app
+from jaxgen.server.commands.serve import listen, serve_app
+from jaxgen.text.tokenizer import Tokenizer
 from scripts.event_loop.text import MODEL, tokens
-from server.app import create_app
-from server.serve import listen, serve_app
 
 LONGEST = 2048
 

@@ -6,22 +6,22 @@ from functools import cached_property
 
 import numpy as np
 
-from jaxgen.cache_dirs import open_cache_dirs
-from jaxgen.config import ModelConfig
-from jaxgen.device import Device, device_info
-from jaxgen.kernels import Kernels, choose, reference
-from jaxgen.layerwise import compile_layers, take_apart
+from jaxgen.core.cache_dirs import open_cache_dirs
+from jaxgen.core.config import ModelConfig
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.kernels.choice import Kernels, choose, reference
+from jaxgen.layerwise.calibration import load_of, time_steps
+from jaxgen.layerwise.layer_store import LayerStore
+from jaxgen.layerwise.links import Links
+from jaxgen.layerwise.model_runner import StreamedDevice, Streaming
+from jaxgen.layerwise.programs import compile_layers, take_apart
+from jaxgen.layerwise.rates import Split, StreamRates
 from jaxgen.models import init_params
-from jaxgen.offload.calibration import load_of, time_steps
-from jaxgen.offload.layer_store import LayerStore
-from jaxgen.offload.links import Links
-from jaxgen.offload.planner import ContextCost
+from jaxgen.offload.restore_plan import ContextCost
 from jaxgen.offload.staging import group_size
-from jaxgen.offload.stream_rates import Split, StreamRates
-from jaxgen.offload.streamed_device import StreamedDevice, Streaming
-from jaxgen.programs import compile_rows, compile_step
-from jaxgen.step import StepOutput
-from jaxgen.step_plan import StepPlan
+from jaxgen.runner.model_runner import Device, device_info
+from jaxgen.runner.programs import compile_rows, compile_step
+from jaxgen.runner.step import StepOutput
 from scripts.offload_benchmark.generation import Generation, Runner, generate
 from scripts.offload_benchmark.settings import Setting
 

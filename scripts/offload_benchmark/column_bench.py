@@ -2,10 +2,10 @@
 
 from functools import cached_property
 
-from jaxgen.kernels import Kernels
+from jaxgen.kernels.choice import Kernels
+from jaxgen.layerwise.model_runner import Streaming
+from jaxgen.layerwise.rates import Split, StreamRates
 from jaxgen.models import init_params
-from jaxgen.offload.stream_rates import Split, StreamRates
-from jaxgen.offload.streamed_device import Streaming
 from scripts.offload_benchmark.bench import Bench, Mode
 from scripts.offload_benchmark.columns import Columns, column_of, planned_split, step_seconds
 from scripts.offload_benchmark.generation import Generation, Runner

@@ -12,19 +12,19 @@ from functools import cache
 
 import jax
 
-from jaxgen.config import EngineConfig, ModelConfig
-from jaxgen.layerwise import LayerPrograms, take_apart
+from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.layerwise.layer_stream import Incoming, Stage, run_stages
+from jaxgen.layerwise.layer_weights import LayerWeights
+from jaxgen.layerwise.links import Links
+from jaxgen.layerwise.model_runner import LayeredStep, StreamedDevice, Streaming
+from jaxgen.layerwise.programs import LayerPrograms, take_apart
+from jaxgen.layerwise.rates import Split, StreamRates
+from jaxgen.layerwise.split_plan import Column, plan_column
 from jaxgen.models import PackedParams
-from jaxgen.offload.layer_stream import Incoming, Stage, run_stages
-from jaxgen.offload.layer_weights import LayerWeights
-from jaxgen.offload.links import Links
-from jaxgen.offload.planner import ContextCost, TokenSeconds
-from jaxgen.offload.stream_rates import Split, StreamRates
-from jaxgen.offload.streamed_device import LayeredStep, StreamedDevice, Streaming
-from jaxgen.offload.streaming import Column, plan_column
-from jaxgen.programs import RowPrograms
-from jaxgen.step import StepOutput
-from jaxgen.step_plan import StepPlan
+from jaxgen.offload.restore_plan import ContextCost, TokenSeconds
+from jaxgen.runner.programs import RowPrograms
+from jaxgen.runner.step import StepOutput
 
 Begun = tuple[StreamedDevice, LayeredStep]
 

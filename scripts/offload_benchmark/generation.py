@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxgen import sequence
-from jaxgen.offload.links import Links
-from jaxgen.offload.stream_rates import Split
-from jaxgen.request import Request
-from jaxgen.sampling_params import SamplingParams
-from jaxgen.scheduler import Scheduler
-from jaxgen.step import StepOutput
-from jaxgen.step_plan import StepPlan
+from jaxgen.core import sequence
+from jaxgen.core.request import Request
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.layerwise.links import Links
+from jaxgen.layerwise.rates import Split
+from jaxgen.runner.step import StepOutput
+from jaxgen.scheduling.scheduler import Scheduler
 from scripts.offload_benchmark.settings import Setting
 
 Steps = Callable[[Sequence[StepPlan]], Sequence[StepOutput | None]]

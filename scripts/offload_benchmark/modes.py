@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from jaxgen.offload.stream_rates import Split, StreamRates, transfer_all
+from jaxgen.layerwise.rates import Split, StreamRates, transfer_all
 from scripts.offload_benchmark.bench import Bench, Mode
 from scripts.offload_benchmark.generation import Generation
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import psutil
 
-from jaxgen.config import LlamaConfig
-from jaxgen.kernels import Kernels
-from jaxgen.offload.stream_rates import StreamRates, transfer_all
+from jaxgen.core.config import LlamaConfig
+from jaxgen.kernels.choice import Kernels
+from jaxgen.layerwise.rates import StreamRates, transfer_all
 from scripts.offload_benchmark.bench import Bench, Mode, kernels_here
 from scripts.offload_benchmark.column_bench import ColumnBench
 from scripts.offload_benchmark.modes import Modes, Results, compare, half_of, modes_of, only

@@ -10,17 +10,17 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from jaxgen.block_sizes import block_bytes
-from jaxgen.config import CacheConfig, EngineConfig, ModelConfig, OffloadConfig, OffloadPolicy, SchedulerConfig
-from jaxgen.engine import Engine
-from jaxgen.kernels import Kernels
+from jaxgen.cache.block_sizes import block_bytes
+from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, OffloadConfig, OffloadPolicy, SchedulerConfig
+from jaxgen.core.request import Request
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.engine.engine import Engine
+from jaxgen.kernels.choice import Kernels
 from jaxgen.models import init_params
 from jaxgen.offload.build import Offload, context_cost, group_sizes, make_planner
-from jaxgen.offload.planner import Rates, TokenSeconds
+from jaxgen.offload.restore_plan import Rates, TokenSeconds
 from jaxgen.offload.tier import Planner, Split
-from jaxgen.programs import compile_step
-from jaxgen.request import Request
-from jaxgen.sampling_params import SamplingParams
+from jaxgen.runner.programs import compile_step
 
 BLOCK_SIZE = 64
 SPEEDS = (1.0, 2.0, 4.0)

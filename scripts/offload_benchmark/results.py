@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from jaxgen.device_info import DeviceInfo
+from jaxgen.hardware.device_info import DeviceInfo
 
 PREFIX = "offload-"
 

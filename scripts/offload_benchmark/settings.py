@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxgen.config import CacheConfig, EngineConfig, LlamaConfig, OPTConfig, RopeConfig, SchedulerConfig
+from jaxgen.core.config import CacheConfig, EngineConfig, LlamaConfig, OPTConfig, RopeConfig, SchedulerConfig
 
 PAPERS_LINKS = (4e9, 16e9, 32e9, 64e9, 450e9)
 PROJECTION_PART = 0.3

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from statistics import median
 
-from jaxgen.offload.stream_rates import StreamRates
+from jaxgen.layerwise.rates import StreamRates
 from scripts.offload_benchmark.bench import Bench
 from scripts.offload_benchmark.modes import Modes, Results, compare, modes_of, of_bench, only
 from scripts.offload_benchmark.settings import PROJECTION_PART

@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from jaxgen.server.benchmark.requests import FIRST_ID
 from scripts.peers.load import VOCAB_SIZE
 from scripts.peers.peer import Peer, PeerError
 from scripts.peers.process import RunningServer
-from server.load_requests import FIRST_ID
 
 NUM_PROMPTS, PROMPT_TOKENS, ANSWER_TOKENS = 16, 64, 8
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf, nan
 from pathlib import Path
 
-from jaxgen.device_info import this_cpu
+from jaxgen.hardware.device_info import this_cpu
 from scripts.peers.comparison import Comparison
 from scripts.peers.jaxgen import Jaxgen
 from scripts.peers.llama_cpp import LlamaCpp

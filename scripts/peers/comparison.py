@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from jaxgen.device_info import this_cpu
+from jaxgen.hardware.device_info import this_cpu
 from scripts.peers.agreement import answers
 from scripts.peers.limits import measure_limits
 from scripts.peers.load import Cell, measure

@@ -30,7 +30,7 @@ class Jaxgen:
         # Not the user's own cache: it may hold another token budget for this model, and what a first start makes.
         where = ["--model", str(site.checkpoint(dtype)), "--cache-dir", str(site.work_dir / "jaxgen-cache")]
         flags = [*where, "--served-model-name", SERVED_NAME, "--port", str(port)]
-        return Launch([sys.executable, "-m", "server.cli", "serve", *flags, "--dtype", dtype, *self.flags])
+        return Launch([sys.executable, "-m", "jaxgen.server.cli", "serve", *flags, "--dtype", dtype, *self.flags])
 
     def tokens(self, answer: dict[str, Any]) -> list[int]:
         return token_ids(answer)

@@ -10,11 +10,19 @@ from typing import Any
 
 import uvloop
 
+from jaxgen.server.benchmark.client import CompletionsClient
+from jaxgen.server.benchmark.load import Load, closed_loop, open_loop, run_bounded
+from jaxgen.server.benchmark.metrics import RequestRecord, spread
+from jaxgen.server.benchmark.requests import (
+    STD_SHARE,
+    IdPrompts,
+    Lengths,
+    PlannedRequest,
+    Planner,
+    request_fields,
+    stagger,
+)
 from scripts.peers.peer import SERVED_NAME
-from server.load_client import CompletionsClient
-from server.load_metrics import RequestRecord, spread
-from server.load_requests import STD_SHARE, IdPrompts, Lengths, PlannedRequest, Planner, request_fields, stagger
-from server.loadgen import Load, closed_loop, open_loop, run_bounded
 
 VOCAB_SIZE = 8000
 PROMPT_MEAN, OUTPUT_MEAN = 256, 60

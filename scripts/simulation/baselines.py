@@ -2,9 +2,9 @@
 
 from collections import deque
 
-from jaxgen.errors import RequestRefusedError
-from jaxgen.sequence import Chunk, Sequence
-from jaxgen.step_plan import Outcome, StepPlan
+from jaxgen.core.errors import RequestRefusedError
+from jaxgen.core.sequence import Chunk, Sequence
+from jaxgen.core.step_plan import Outcome, StepPlan
 
 
 class WholePrompts:

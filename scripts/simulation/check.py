@@ -10,16 +10,16 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Literal
 
-from jaxgen.config import DType
-from jaxgen.device import device_info
-from jaxgen.step_cost import StepSample, fit
-from jaxgen.step_plan import StepPlan
+from jaxgen.core.config import DType
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.runner.model_runner import device_info
+from jaxgen.scheduling.cost_model import StepSample, fit
+from jaxgen.server.benchmark.metrics import percentile
 from scripts.simulation.live import LiveRun, MeasuredEngine, MeasuredStep, measured_engine
 from scripts.simulation.load import Load, Waves, closed_loop, normal_requests, open_loop
 from scripts.simulation.loop import Simulation, StepSeconds
 from scripts.simulation.policies import SplitFuse
 from scripts.simulation.record import Recorder
-from server.load_metrics import percentile
 
 SEED = 42
 TOGETHER = 8

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from jaxgen.config import DTYPES, DType
+from jaxgen.core.config import DTYPES, DType
 from scripts.simulation.fastgen import Setting, describe, make_policies, settings
 from scripts.simulation.load import read_trace
 from scripts.simulation.loop import Simulation, seconds_at

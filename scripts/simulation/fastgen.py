@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxgen.config import CacheConfig, SchedulerConfig
-from jaxgen.pace import Pace
-from jaxgen.step_cost import StepCost, StepSample, fit
+from jaxgen.core.config import CacheConfig, SchedulerConfig
+from jaxgen.scheduling.cost_model import StepCost, StepSample, fit
+from jaxgen.scheduling.step_time import Pace
 from scripts.simulation.baselines import WholePrompts
 from scripts.simulation.policies import Policy, SplitFuse
 

@@ -9,12 +9,12 @@ from math import inf
 from typing import Any, Literal
 
 from jaxgen.assemble import compile_to_fit, find_parts
-from jaxgen.compilation_cache import persistent_compilation
-from jaxgen.config import DType, EngineOptions
-from jaxgen.engine import Engine, _InFlight
-from jaxgen.errors import RequestRefusedError
-from jaxgen.step_cost import StepSample
-from jaxgen.step_plan import StepPlan
+from jaxgen.core.config import DType, EngineOptions
+from jaxgen.core.errors import RequestRefusedError
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.engine.engine import Engine, _InFlight
+from jaxgen.runner.compilation_cache import persistent_compilation
+from jaxgen.scheduling.cost_model import StepSample
 from scripts.simulation.load import Due, Load
 from scripts.simulation.record import Recorder
 

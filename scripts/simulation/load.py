@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jaxgen.request import Request
-from jaxgen.sampling_params import SamplingParams
-from jaxgen.service import DEFAULT_CLASS, ServiceClass
-from server.load_requests import Lengths, poisson_arrivals, stagger
+from jaxgen.core.request import Request
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
+from jaxgen.server.benchmark.requests import Lengths, poisson_arrivals, stagger
 
 STAGGER = 0.01
 """FastGen's clients begin within this many seconds times their number."""

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
-from jaxgen.errors import RequestRefusedError
-from jaxgen.pace import Pace
-from jaxgen.sequence import Sequence
-from jaxgen.step_plan import StepPlan
+from jaxgen.core.errors import RequestRefusedError
+from jaxgen.core.sequence import Sequence
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.scheduling.step_time import Pace
 from scripts.simulation.load import Load
 from scripts.simulation.policies import Policy
 from scripts.simulation.record import Recorder

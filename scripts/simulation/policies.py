@@ -3,11 +3,11 @@
 from dataclasses import replace
 from typing import Protocol
 
-from jaxgen.config import CacheConfig, SchedulerConfig
-from jaxgen.pace import Pace
-from jaxgen.scheduler import Scheduler
-from jaxgen.sequence import Sequence
-from jaxgen.step_plan import Outcome, StepPlan
+from jaxgen.core.config import CacheConfig, SchedulerConfig
+from jaxgen.core.sequence import Sequence
+from jaxgen.core.step_plan import Outcome, StepPlan
+from jaxgen.scheduling.scheduler import Scheduler
+from jaxgen.scheduling.step_time import Pace
 
 
 class Policy(Protocol):
@@ -31,7 +31,7 @@ class Policy(Protocol):
 
 
 class SplitFuse:
-    """``jaxgen.scheduler.Scheduler`` itself. Prompts are taken to begin differently: nothing is found cached."""
+    """The server's own ``Scheduler``. Prompts are taken to begin differently: nothing is found cached."""
 
     runs_ahead = True
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxgen.service import ServiceClass
+from jaxgen.core.service_class import ServiceClass
+from jaxgen.server.benchmark.metrics import Outcome, Promise, RequestRecord, ewm_mean, summarize
 from scripts.simulation.load import Due, SimulatedRequest
-from server.load_metrics import Outcome, Promise, RequestRecord, ewm_mean, summarize
 
 EMA_SPAN = 16.0
 PROMISES = tuple(Promise(sla=sla) for sla in (2.0, 4.0, 6.0))

@@ -10,7 +10,7 @@ Made by `scripts/simulate.py` from docs/results/simulation*.json:
 .venv/bin/python scripts/simulate.py --check [--model DIR]  # predictions against live runs on this machine
 ```
 
-The scheduler is the server's own (`jaxgen.scheduler.Scheduler`); a model of what a step costs stands for the device.
+The scheduler is the server's own (`jaxgen/scheduling`); a model of what a step costs stands for the device.
 The loop is the engine's: a plan is made while the one before it is in flight, then that one is completed. Time is a
 number that jumps from event to event, so a run of an hour takes seconds and comes out the same every time. Planning
 takes no time, a step's time depends on its tokens and on what they attend to alone, and nothing is found in a prefix
@@ -20,7 +20,7 @@ requests in time at light loads are too good.
 
 A trace has a line of JSON for each request: `{"arrival": 0.5, "prompt_tokens": 900, "output_tokens": 40}`, seconds and
 tokens. It may name `tenant`, `tenant_weight` and `priority`, and have a `service` class such as `{"name": "fast",
-"first_token_seconds": 2, "inter_token_seconds": 0.2}` (`jaxgen.service.ServiceClass`). Where these differ, the figures
+"first_token_seconds": 2, "inter_token_seconds": 0.2}` (`jaxgen/core/service_class.py`). Where these differ, the figures
 of each class and the tokens of each tenant are told apart; `kept` counts the requests of a class that got what it
 promises. Figures are those of `jaxgen benchmark` ([benchmark.md](benchmark.md)).
 

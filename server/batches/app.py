@@ -11,19 +11,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from server.batches.background import BackgroundEngine
-from server.batches.endpoint import BatchesEndpoint
-from server.batches.files import FilesEndpoint
-from server.batches.runner import BatchRunner, LineEndpoint
-from server.batches.store import Store
-from server.chat import ChatEndpoint
-from server.completions import CompletionsEndpoint
-from server.embeddings import EmbeddingsEndpoint
-from server.endpoint import Services
-from server.lifecycle import LifecycleMiddleware
-from server.metrics import Metrics
-from server.queue import Queue
-from server.responses import ResponsesEndpoint
+from jaxgen.server.api.chat import ChatEndpoint
+from jaxgen.server.api.completions import CompletionsEndpoint
+from jaxgen.server.api.embeddings import EmbeddingsEndpoint
+from jaxgen.server.api.endpoint import Services
+from jaxgen.server.api.responses import ResponsesEndpoint
+from jaxgen.server.batches.background import BackgroundEngine
+from jaxgen.server.batches.endpoint import BatchesEndpoint
+from jaxgen.server.batches.files import FilesEndpoint
+from jaxgen.server.batches.runner import BatchRunner, LineEndpoint
+from jaxgen.server.batches.store import Store
+from jaxgen.server.generation.queue_limit import Queue
+from jaxgen.server.metrics.metrics import Metrics
+from jaxgen.server.middleware.lifecycle import LifecycleMiddleware
 
 ENDPOINTS: dict[str, Callable[[Services], LineEndpoint]] = {
     "/v1/completions": CompletionsEndpoint,

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from jaxgen.client import EngineClient, EngineStatus
-from jaxgen.errors import RequestRefusedError
-from jaxgen.model_info import ModelInfo
-from jaxgen.request import Request, TokenEvent
-from jaxgen.service import DEFAULT_CLASS
-from jaxgen.stats import EngineStats
-from jaxgen.tokenizer import Tokenizer
+from jaxgen.core.errors import RequestRefusedError
+from jaxgen.core.model_info import ModelInfo
+from jaxgen.core.request import Request, TokenEvent
+from jaxgen.core.service_class import DEFAULT_CLASS
+from jaxgen.core.stats import EngineStats
+from jaxgen.text.tokenizer import Tokenizer
 
 
 class BackgroundEngine:

@@ -5,13 +5,13 @@ from collections.abc import Collection
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from server.batches.files import Query, caller, kept
-from server.batches.runner import BatchRunner
-from server.batches.store import Store
-from server.body import read_json_object
-from server.config import ServerConfig
-from server.errors import ApiError, bad_request
-from server.schema import Body, parse_body
+from jaxgen.server.api.body import read_json_object
+from jaxgen.server.batches.files import Query, caller, kept
+from jaxgen.server.batches.runner import BatchRunner
+from jaxgen.server.batches.store import Store
+from jaxgen.server.config import ServerConfig
+from jaxgen.server.errors import ApiError, bad_request
+from jaxgen.server.schema.base import Body, parse_body
 
 MOST_LISTED = 100
 MOST_METADATA = (64, 512)

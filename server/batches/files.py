@@ -7,11 +7,11 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.types import Message
 
-from server.auth import CALLER
-from server.batches.store import Store
-from server.config import ServerConfig
-from server.errors import ApiError, bad_request
-from server.schema import Body
+from jaxgen.server.batches.store import Store
+from jaxgen.server.config import ServerConfig
+from jaxgen.server.errors import ApiError, bad_request
+from jaxgen.server.middleware.auth import CALLER
+from jaxgen.server.schema.base import Body
 
 MOST_LISTED = 10_000
 _ENVELOPE = 2**16

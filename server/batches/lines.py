@@ -12,9 +12,9 @@ from uuid import uuid4
 import numpy as np
 from pydantic import ValidationError
 
-from server.body import parse_json_object
-from server.errors import ApiError
-from server.schema import Body
+from jaxgen.server.api.body import parse_json_object
+from jaxgen.server.errors import ApiError
+from jaxgen.server.schema.base import Body
 
 MOST_FAULTS = 100
 """Faults told of one file."""

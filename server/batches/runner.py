@@ -9,13 +9,13 @@ from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from jaxgen.errors import EngineDeadError
-from server.batches.lines import Line, Validator, answered, not_answered, parse_line
-from server.batches.store import Store
-from server.batches.tables import new_id
-from server.config import ServerConfig
-from server.errors import as_api_error
-from server.lifecycle import Lifecycle
+from jaxgen.core.errors import EngineDeadError
+from jaxgen.server.batches.lines import Line, Validator, answered, not_answered, parse_line
+from jaxgen.server.batches.store import Store
+from jaxgen.server.batches.tables import new_id
+from jaxgen.server.config import ServerConfig
+from jaxgen.server.errors import as_api_error
+from jaxgen.server.middleware.lifecycle import Lifecycle
 
 logger = logging.getLogger(__name__)
 

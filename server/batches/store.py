@@ -15,10 +15,10 @@ from typing import IO, Any
 
 import filelock
 
-from jaxgen.errors import ConfigError
-from server.batches.tables import batch_json, connect, file_json, list_page, new_id
-from server.config import ServerConfig
-from server.errors import ApiError
+from jaxgen.core.errors import ConfigError
+from jaxgen.server.batches.tables import batch_json, connect, file_json, list_page, new_id
+from jaxgen.server.config import ServerConfig
+from jaxgen.server.errors import ApiError
 
 ACTIVE = ("validating", "in_progress", "finalizing", "cancelling")
 WINDOW_S = 24 * 60 * 60

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from server.errors import ApiError
+from jaxgen.server.errors import ApiError
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS files (

@@ -9,7 +9,7 @@ import string
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from server.tool_calls.reader import CallReader, NotACallError, Reading
+from jaxgen.server.tool_calls.reader import CallReader, NotACallError, Reading
 
 TOOL_CALL, END_TOOL_CALL = "<tool_call>", "</tool_call>"
 PYTHON_TAG = "<|python_tag|>"

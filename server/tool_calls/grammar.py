@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from server.tool_calls.formats import ToolFormat
+from jaxgen.server.tool_calls.formats import ToolFormat
 
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """As chat templates write JSON, and none that is free, in which a small model could go on without end."""

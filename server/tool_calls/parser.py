@@ -2,9 +2,9 @@
 
 from collections.abc import Container
 
-from server.tool_calls.deltas import Delta, merged
-from server.tool_calls.formats import ToolFormat
-from server.tool_calls.reader import CallReader, Reading
+from jaxgen.server.tool_calls.deltas import Delta, merged
+from jaxgen.server.tool_calls.formats import ToolFormat
+from jaxgen.server.tool_calls.reader import CallReader, Reading
 
 
 class ToolParser:

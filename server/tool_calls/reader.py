@@ -7,7 +7,7 @@ characters so far decides, what comes out does not depend on how the text was cu
 import json
 from collections.abc import Callable, Container, Generator
 
-from server.tool_calls.deltas import Arguments, CallStart, Delta
+from jaxgen.server.tool_calls.deltas import Arguments, CallStart, Delta
 
 type Reading[Result] = Generator[None, str, Result]
 """Sent the characters of a text one by one, then "" for its end."""

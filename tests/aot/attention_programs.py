@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.gpu.ragged_paged_attention import ragged_paged_attention
+from pallas_kernels.gpu.attention.ragged_paged_attention import ragged_paged_attention
 
 MAX_BLOCKS = 512
 """Entries of a row's block table: 32k tokens in blocks of 64."""

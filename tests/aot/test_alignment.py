@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxgen.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from jaxgen.kernels import Kernels, ampere, hopper
-from jaxgen.layer_pool import LayerPool
-from jaxgen.layerwise import width_programs
-from jaxgen.programs import STEP_DONATES, step_program
-from pallas_kernels.gpu.ragged_paged_attention import ragged_paged_attention
+from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from jaxgen.kernels.choice import Kernels, ampere, hopper
+from jaxgen.layerwise.layer_pool import LayerPool
+from jaxgen.layerwise.programs import width_programs
+from jaxgen.runner.programs import STEP_DONATES, step_program
+from pallas_kernels.gpu.attention.ragged_paged_attention import ragged_paged_attention
 from scripts.device_check.shapes import LLAMA3_8B
 from tests.aot.target import H200, Executable, Target, compile_for
 

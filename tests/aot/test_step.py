@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxgen.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from jaxgen.kernels import REFERENCE, REFERENCE_GPU, Kernels, ampere, hopper
-from jaxgen.programs import STEP_DONATES, step_program
+from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernels, ampere, hopper
+from jaxgen.runner.programs import STEP_DONATES, step_program
 from scripts.device_check.shapes import LLAMA3_8B, OPT_6_7B
 from tests.aot.target import H200, Executable, Target, compile_for
 

@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @contextmanager
 def _served(python: Path, *flags: str) -> Iterator[str]:
     """The server's base URL, without /v1."""
-    command = [str(python.absolute()), "-m", "server.cli", "serve", "--port", "0", *flags]
+    command = [str(python.absolute()), "-m", "jaxgen.server.cli", "serve", "--port", "0", *flags]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

@@ -1,0 +1,46 @@
+"""Small arrays packed as one vector of words, and the array type of a pytree's fields."""
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Int32
+
+# Programs see jax.Array. At run time the same classes also hold numpy arrays and the shapes of a program's arguments.
+if TYPE_CHECKING:
+    Leaf = jax.Array
+else:
+    Leaf = Any
+
+Shape = tuple[int, ...]
+Field = tuple[Shape, type[np.generic]]
+
+
+class Layout:
+    """Several small arrays as one vector of 32-bit words, so that they cross to the device in one transfer.
+
+    It says where each named array lies in the vector. Element types are numpy's int32, uint32 and float32.
+    """
+
+    def __init__(self, **fields: Field):
+        """``fields``: name=(shape, dtype). Raises ValueError for a type that is not 32 bits wide."""
+        self._places: dict[str, tuple[slice, Shape, np.dtype[Any]]] = {}
+        self.size = 0
+        for name, (shape, dtype) in fields.items():
+            if np.dtype(dtype).itemsize != 4:
+                raise ValueError(f"{name} must have a 32-bit type, not {np.dtype(dtype)}")
+            self._places[name] = slice(self.size, self.size + prod(shape)), shape, np.dtype(dtype)
+            self.size += prod(shape)
+
+    def views(self, words: np.ndarray) -> dict[str, np.ndarray]:
+        """The arrays as writable views of a host vector of int32."""
+        return {name: words[here].view(dtype).reshape(shape) for name, (here, shape, dtype) in self._places.items()}
+
+    def split(self, words: Int32[Array, "*n P"]) -> dict[str, Array]:
+        """The arrays of each vector, behind the leading dimensions of ``words``; for use in a program."""
+        arrays = {}
+        for name, (here, shape, dtype) in self._places.items():
+            array = words[..., here].reshape(*words.shape[:-1], *shape)
+            arrays[name] = array if dtype == np.int32 else jax.lax.bitcast_convert_type(array, dtype)
+        return arrays

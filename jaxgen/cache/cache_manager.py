@@ -1,0 +1,111 @@
+"""What sequences hold on the device, a row and blocks of the cache, and what is free of both. Host only, no jax."""
+
+from collections.abc import Sequence as Several
+
+from jaxgen.cache.block_pool import BlockPool
+from jaxgen.cache.host_tier import HostTier
+from jaxgen.cache.prefix_cache import PrefixCache
+from jaxgen.cache.restorer import Restorer
+from jaxgen.core.config import CacheConfig, SchedulerConfig
+from jaxgen.core.sequence import Sequence, SequenceStatus
+
+
+class Holdings:
+    """Gives rows and blocks to sequences that begin to run, more blocks while they run, and takes all back.
+
+    What a sequence begins with are blocks for all its tokens: those that the prefix cache finds are shared, and behind
+    them those in host memory are begun to be restored.
+    """
+
+    def __init__(self, config: SchedulerConfig, cache: CacheConfig, tier: HostTier | None) -> None:
+        self.pool = BlockPool(cache.num_blocks, tier)
+        self.prefixes = PrefixCache(self.pool, cache.block_size, enabled=config.prefix_caching)
+        self.restorer = None if tier is None else Restorer(tier, self.prefixes)
+        self.prefix_queries = 0
+        """Tokens of admitted sequences that were looked up in the prefix cache."""
+        self.prefix_hits = 0
+        """Those of them that were found."""
+        self.block_size = cache.block_size
+        self.num_rows = config.max_num_seqs
+        self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
+
+    @property
+    def has_row(self) -> bool:
+        """Whether a row is free."""
+        return bool(self._free_rows)
+
+    def blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def num_growing(self, running: Several[Sequence]) -> int:
+        """How many of them may want blocks beyond those that they have."""
+        return sum([s.max_cached > len(s.block_table) * self.block_size for s in running])
+
+    def may_grow(self, sequence: Sequence) -> bool:
+        """Whether it will want blocks beyond those that it is admitted with."""
+        return self.blocks_for(sequence.max_cached) > self.blocks_for(len(sequence.tokens))
+
+    def would_have(self, rows: int, blocks: int, running: Several[Sequence]) -> bool:
+        """Whether so many will be free when those that run have taken what they need for their next token, with a
+        block for each that may grow after that."""
+        due = [s for s in running if s.num_computed == len(s.block_table) * self.block_size]
+        ending = sum([s.max_cached <= (len(s.block_table) + 1) * self.block_size for s in due])
+        spare = self.num_growing(running) + len(due) - ending
+        return rows <= len(self._free_rows) and blocks + spare <= self.pool.num_free
+
+    def begin(self, sequence: Sequence, spare: int, *, free_tokens: int, num_waiting: int) -> bool:
+        """Gives a waiting sequence a free row and the blocks of all its tokens, found ones first, then new; it runs
+        from here on. False, and nothing given, if not ``spare`` blocks stay free.
+
+        ``free_tokens`` of a step and ``num_waiting`` sequences beside it decide what a restore may cost.
+        """
+        assert sequence.num_pending == 0, "a sequence waits until what was in flight when it was preempted is completed"
+        found = self.prefixes.look_up(sequence)
+        new = self.blocks_for(len(sequence.tokens)) - len(found)
+        unowned = sum([self.pool.num_owners(block) == 0 for block in found])
+        if new + unowned + spare > self.pool.num_free:
+            return False
+        self.pool.share(found)
+        sequence.block_table += found + self.pool.allocate(new)
+        sequence.num_computed = len(found) * self.block_size
+        sequence.num_registered = sequence.num_shared = len(found)
+        if sequence.num_preemptions == 0:
+            sequence.num_cached = sequence.num_computed
+        if self.prefixes.may_look_up(sequence):
+            self.prefix_queries += len(sequence.tokens)
+            self.prefix_hits += sequence.num_computed
+        if self.restorer is not None:
+            self.restorer.begin(sequence, free_tokens=free_tokens, num_waiting=num_waiting)
+        sequence.status, sequence.row = SequenceStatus.RUNNING, self._free_rows.pop()
+        return True
+
+    def has_slot(self, sequence: Sequence) -> bool:
+        """Whether its blocks have a place for its next token."""
+        return sequence.num_computed < len(sequence.block_table) * self.block_size
+
+    def grow(self, sequence: Sequence) -> None:
+        """One more block. Raises what the pool raises when none is free."""
+        sequence.block_table += self.pool.allocate(1)
+
+    def skip_restored(self, sequence: Sequence) -> None:
+        """Goes on behind what has come from the host, once what is before it is computed."""
+        restore = sequence.restore
+        if restore is None or not restore.landed or not sequence.waits_for_host:
+            return
+        sequence.num_computed, sequence.restore = restore.end, None
+        self.prefixes.register(sequence)
+
+    def release(self, sequence: Sequence, status: SequenceStatus) -> None:
+        """It gives back what it holds; from here on its status is ``status``."""
+        if sequence.restore is not None:
+            sequence.restore.cancelled, sequence.restore = True, None
+        # What the background leaves is given up before what others left, but not what it only shared.
+        own = sequence.num_shared if sequence.request.background else len(sequence.block_table)
+        self.pool.release(sequence.block_table[own:], evict_first=True)
+        self.pool.release(sequence.block_table[:own])
+        sequence.block_table.clear()
+        sequence.num_computed = sequence.num_registered = 0
+        if sequence.row is not None:
+            self._free_rows.append(sequence.row)
+            sequence.row = None
+        sequence.status = status

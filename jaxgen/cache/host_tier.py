@@ -1,0 +1,29 @@
+"""What the scheduler and the prefix cache ask of a host tier behind the KV cache. Host only, no jax."""
+
+from typing import Protocol
+
+from jaxgen.cache.block_pool import PoolWatcher
+from jaxgen.core.sequence import Restore, Sequence
+from jaxgen.core.step_plan import Save
+
+
+class HostTier(PoolWatcher, Protocol):
+    """KV blocks in host memory: copies of blocks that the device no longer uses. ``jaxgen.offload`` implements it."""
+
+    def holds(self, key: bytes) -> bool:
+        """Whether the host has the block of this key, complete."""
+        ...
+
+    def take_saves(self) -> tuple[Save, ...]:
+        """The blocks to copy to the host before the step that is being planned."""
+        ...
+
+    def plan_restore(
+        self, sequence: Sequence, first: int, keys: list[bytes], *, free_tokens: int, num_waiting: int
+    ) -> Restore | None:
+        """How the blocks of ``keys`` come back into the sequence's blocks from index ``first`` on.
+
+        The host holds all of ``keys``. ``free_tokens`` of a step and ``num_waiting`` sequences decide what a restore
+        may cost. None: the sequence computes them all.
+        """
+        ...

@@ -1,0 +1,51 @@
+"""Begins restores for the scheduler, and lets sequences share those under way. Host only, no jax, no clock."""
+
+from jaxgen.cache.host_tier import HostTier
+from jaxgen.cache.prefix_cache import PrefixCache
+from jaxgen.core.sequence import Restore, Sequence
+
+
+class Restorer:
+    """Between the prefix cache, which knows keys, and the tier, which knows what the host holds."""
+
+    def __init__(self, tier: HostTier, prefixes: PrefixCache) -> None:
+        self._tier = tier
+        self._prefixes = prefixes
+        self._begun: list[Restore] = []
+        self._under_way: list[tuple[Restore, frozenset[bytes]]] = []  # with all keys it was planned for
+
+    def begin(self, sequence: Sequence, *, free_tokens: int, num_waiting: int) -> None:
+        """For a sequence that has just got its blocks: what the host holds behind what is computed comes from there, as
+        far as the tier's planner says."""
+        first = sequence.num_registered
+        keys = self._known(sequence, first)
+        restore = self._tier.plan_restore(sequence, first, keys, free_tokens=free_tokens, num_waiting=num_waiting)
+        if restore is not None:
+            sequence.restore = restore
+            self._begun.append(restore)
+            self._under_way.append((restore, frozenset(keys)))
+
+    def take_begun(self) -> tuple[Restore, ...]:
+        """Those begun since this was last asked."""
+        begun, self._begun = tuple(self._begun), []
+        return begun
+
+    def waits_for_another(self, sequence: Sequence) -> bool:
+        """Whether half or more of what a waiting sequence would take from the host is coming for another one, whose
+        blocks it can then share. While it waits, that holds of one restore only."""
+        if sequence.awaited is None:
+            sequence.awaited = self._bringing(sequence)
+        return sequence.awaited is not None and sequence.awaited.is_under_way
+
+    def _bringing(self, sequence: Sequence) -> Restore | None:
+        self._under_way = [(restore, keys) for restore, keys in self._under_way if restore.is_under_way]
+        if not self._under_way:
+            return None
+        wanted = self._known(sequence, len(self._prefixes.look_up(sequence)))
+        for restore, keys in self._under_way:
+            if 0 < len(wanted) <= 2 * sum(key in keys for key in wanted):
+                return restore
+        return None
+
+    def _known(self, sequence: Sequence, first: int) -> list[bytes]:
+        return self._prefixes.look_up_host(sequence, first, self._tier.holds)

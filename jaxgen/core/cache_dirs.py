@@ -1,0 +1,51 @@
+"""The user's cache directory: what jaxgen keeps between starts and can make again. Host only, no jax."""
+
+import logging
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheDirs:
+    """Folders of one cache directory, all of which exist; None: nothing is kept. Where what a folder holds changes, so
+    does its version."""
+
+    compiled: Path | None = None
+    """Compiled programs, see jaxgen.runner.compilation_cache."""
+    tokenizers: Path | None = None
+    """Tokenizers as transformers made them, see jaxgen.text.tokenizer_cache."""
+    tuning: Path | None = None
+    """Measured step times, see jaxgen.sizing.tuning_store."""
+    kernels: Path | None = None
+    """Native kernels compiled for this machine, see jaxgen.kernels.choice."""
+    proofs: Path | None = None
+    """Verdicts on kernels for GPUs, see jaxgen.kernels.proof."""
+
+
+def default_cache_dir() -> Path:
+    """The platform's place for a user's caches."""
+    return platformdirs.user_cache_path("jaxgen", appauthor=False)
+
+
+def open_cache_dirs(root: Path | str | None = None) -> CacheDirs:
+    """The folders in ``root`` (None: the default), made where they are missing.
+
+    Only the user may enter them: whoever can write compiled programs decides what this process runs. Where files cannot
+    be written, one warning says so and nothing is kept: everything works without.
+    """
+    root = default_cache_dir() if root is None else Path(root)
+    folders = [root / name / "v1" for name in ("compiled", "tokenizers", "tuning", "kernels", "proofs")]
+    try:
+        for folder in folders:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+    except OSError as error:
+        logger.warning("nothing is kept for a faster next start: --cache-dir %s cannot be written (%s)", root, error)
+        return CacheDirs()
+    return CacheDirs(*folders)

@@ -1,0 +1,217 @@
+"""Configuration: frozen dataclasses, complete at birth. Host only, no jax.
+
+``EngineOptions`` holds a user's wishes (None: decide for me); ``EngineConfig`` is what was decided, once, at start.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxgen.core.errors import ConfigError
+from jaxgen.core.host_dtype import HostDType
+
+DType = Literal["float32", "bfloat16", "float16"]
+DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")
+KernelChoice = Literal["auto", "xla", "prove", "unproven"]
+"""auto: the fastest kernels that are proven right. xla: XLA's. prove: as auto, but GPU kernels are proven again.
+unproven: GPU kernels without a proof."""
+KERNEL_CHOICES: tuple[KernelChoice, ...] = ("auto", "xla", "prove", "unproven")
+
+
+OffloadPolicy = Literal["plan", "transfer", "recompute"]
+OFFLOAD_POLICIES: tuple[OffloadPolicy, ...] = ("plan", "transfer", "recompute")
+KVResidency = Literal["device", "host", "auto"]
+KV_RESIDENCIES: tuple[KVResidency, ...] = ("device", "host", "auto")
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """Rotary position embedding. ``kind`` default: plain; linear: positions divided by ``factor``; llama3: long
+    wavelengths divided by ``factor``, with a smooth band between low and high frequency factors."""
+
+    theta: float = 10_000.0
+    kind: Literal["default", "linear", "llama3"] = "default"
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position: int = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """What every family has. ``max_position`` is the longest context the model was made for, in tokens."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_position: int
+    dtype: DType
+    sliding_window: int | None = None
+    """A token attends to itself and the ``sliding_window - 1`` tokens before it; None: to all before it."""
+
+    def __post_init__(self) -> None:
+        if self.num_heads % self.num_kv_heads:
+            raise ConfigError(
+                f"num_attention_heads ({self.num_heads}) must be a multiple of "
+                f"num_key_value_heads ({self.num_kv_heads})"
+            )
+
+    @property
+    def output_size(self) -> int:
+        """Numbers in a token's final hidden state."""
+        return self.hidden_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaConfig(ModelConfig):
+    """Llama 1 to 3 and Mistral: RMSNorm, rotary positions, gated SiLU MLP, grouped-query attention."""
+
+    norm_eps: float
+    rope: RopeConfig
+    tie_embeddings: bool = False
+    attention_bias: bool = False
+    mlp_bias: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OPTConfig(ModelConfig):
+    """OPT: learned positions, LayerNorm, plain MLP. ``pre_norm`` False and ``embed_size`` != hidden_size is the
+    350m variant: LayerNorm after each residual sum, no final norm, projections around the stack."""
+
+    embed_size: int
+    activation: Literal["relu", "gelu"] = "relu"
+    pre_norm: bool = True
+    final_norm: bool = True
+    """False for checkpoints made with ``_remove_final_layer_norm``; post-norm models never have one."""
+    norm_affine: bool = True
+    bias: bool = True
+    tie_embeddings: bool = True
+
+    @property
+    def output_size(self) -> int:
+        """What the logits are made of has the width of the embedding."""
+        return self.embed_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """A user's wishes; None means: decide from model and device. One field per flag of ``jaxgen serve``."""
+
+    max_model_len: int | None = None
+    token_budget: int | None = None
+    max_num_seqs: int | None = None
+    block_size: int | None = None
+    num_blocks: int | None = None
+    prefix_caching: bool = True
+    gpu_memory_utilization: float = 0.9
+    seed: int | None = None
+    max_logit_bias: int = 300
+    """Most logit_bias entries of one request."""
+    kv_offloading_size: float = 0.0
+    """GiB of host memory for blocks that leave the device, or for all of them; 0: none."""
+    kv_offload_policy: OffloadPolicy = "plan"
+    """How blocks come back: as the planner says, all from the host, or all computed again."""
+    kv_residency: KVResidency = "device"
+    """Where the KV cache is: on the device, in host memory, or there where the device is too small for a sequence."""
+    kv_host_dtype: HostDType = "auto"
+    kv_offload_inputs: bool = False
+    """Keep layer inputs beside K and V, so that a part may come back as these and be projected."""
+    background_tokens: int | None = None
+    """Most tokens of background requests in a step that has others."""
+    single_shape: bool = False
+    """Never compile a second, narrow program for steps of decodes only."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """The blocked KV cache: ``num_blocks`` blocks of ``block_size`` tokens; with ``keep_inputs`` of their layer inputs
+    too."""
+
+    block_size: int
+    num_blocks: int
+    keep_inputs: bool = False
+
+    @property
+    def num_slots(self) -> int:
+        return self.block_size * self.num_blocks
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Bounds of a step: ``token_budget`` tokens of at most ``max_num_seqs`` sequences of ``max_model_len`` tokens.
+
+    ``prefix_caching``: K and V of full blocks are kept and found again by later requests with the same prefix.
+    ``background_tokens``: most tokens of background requests in a step that has others; None: what these leave over;
+    0: and none for a while after them.
+    """
+
+    token_budget: int
+    max_num_seqs: int
+    max_model_len: int
+    prefix_caching: bool = True
+    background_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.background_tokens is not None and self.background_tokens < 0:
+            raise ConfigError(f"--background-tokens must be 0 or more, not {self.background_tokens}")
+        if not 1 <= self.max_num_seqs <= self.token_budget:
+            raise ConfigError(
+                f"--max-num-seqs {self.max_num_seqs} must be between 1 and --token-budget {self.token_budget}: "
+                "every running sequence gets a token in every step"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadConfig:
+    """Host memory behind the cache: ``host_blocks`` blocks.
+
+    ``simulated_bytes_per_second`` holds copies back as a slower link would, for measurements.
+    """
+
+    host_blocks: int
+    policy: OffloadPolicy = "plan"
+    host_dtype: HostDType = "auto"
+    simulated_bytes_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamConfig:
+    """A cache in host memory, of which each step brings what it reads to the device, layer by layer.
+
+    ``num_open``: blocks on the device in all layers, since steps write to them or they are being saved. ``group``:
+    blocks of a layer that are copied together. ``keep_inputs``: the host has the layers' inputs too, to project them.
+    ``simulated_bytes_per_second`` as in OffloadConfig.
+    """
+
+    num_open: int
+    group: int
+    keep_inputs: bool = False
+    policy: OffloadPolicy = "transfer"
+    simulated_bytes_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """All that the engine was told, resolved. One of ``offload`` and ``streaming`` at most."""
+
+    cache: CacheConfig
+    scheduler: SchedulerConfig
+    seed: int | None
+    max_logit_bias: int
+    narrow_width: int | None = None
+    """Tokens of the second program, for steps of decodes only; None: there is no second program."""
+    offload: OffloadConfig | None = None
+    streaming: StreamConfig | None = None
+    """None: the cache is on the device."""
+
+    def __post_init__(self) -> None:
+        need = -(-self.scheduler.max_model_len // self.cache.block_size)
+        if self.cache.num_blocks < need:
+            raise ConfigError(
+                f"--num-blocks {self.cache.num_blocks} cannot hold one sequence of --max-model-len "
+                f"{self.scheduler.max_model_len}: use --num-blocks {need} or more, or --max-model-len "
+                f"{self.cache.num_slots} or less"
+            )

@@ -1,0 +1,290 @@
+"""The engine's thread, and the hand-over of its events to event loops; implements EngineClient."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from jaxgen.client import EngineStatus
+from jaxgen.core.errors import ConfigError, EngineDeadError, RequestRefusedError
+from jaxgen.core.model_info import ModelInfo
+from jaxgen.core.request import Request, TokenEvent
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.core.stats import EngineStats
+from jaxgen.engine.engine import Engine
+from jaxgen.text.grammar import Grammars, GrammarState
+from jaxgen.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+COMPILE_SECONDS = 10
+"""Longest wait for a grammar; llguidance's own limits end its work within seconds of that."""
+
+_Item = TokenEvent | Exception
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """Where the events of one request go: to ``put``, in the event loop that asked.
+
+    Called for every token, hence no task that waits for a queue.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    put: Callable[[_Item], None]
+    over: bool = False
+    """Whether the engine has nothing more for it."""
+
+    def deliver(self, item: _Item) -> None:
+        """In the loop's own thread."""
+        self.over = isinstance(item, Exception) or item.finish_reason is not None
+        self.put(item)
+
+
+@dataclass(frozen=True, slots=True)
+class _Submit:
+    request: Request
+    stream: _Stream
+    grammar: GrammarState | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Abort:
+    request_id: str
+    stream: _Stream
+
+
+class AsyncEngine:
+    """Drives an Engine in a thread of its own and serves any number of event loops.
+
+    ``build`` makes the engine, in that thread, after ``start``: it loads and compiles, and until it returns the status
+    is ``starting``. If it raises, or the thread ends by an error, the status is ``dead`` and says why.
+    """
+
+    def __init__(
+        self, model: ModelInfo, tokenizer: Tokenizer, build: Callable[[], Engine], grammars: Grammars | None = None
+    ):
+        """``grammars``: None: requests that have one are refused."""
+        self._model = model
+        self._grammars = grammars
+        self._tokenizer = tokenizer
+        self._build = build
+        self._inbox: deque[_Submit | _Abort] = deque()
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._streams: dict[str, _Stream] = {}
+        self._status = EngineStatus("starting")
+        self._settled = threading.Event()
+        self._stats = EngineStats()
+        self._busy_since: float | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._main, name="jaxgen-engine", daemon=True)
+
+    @property
+    def model(self) -> ModelInfo:
+        return self._model
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
+
+    def start(self) -> None:
+        """Begin to load and compile; returns at once."""
+        self._thread.start()
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        """Block until the engine is ready. Raises what made it die, or TimeoutError."""
+        if not self._settled.wait(timeout):
+            raise TimeoutError(f"the engine was not ready after {timeout} s")
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """End the thread after the step under way; requests that live end with EngineDeadError."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def status(self) -> EngineStatus:
+        since = self._busy_since
+        if self._status.state != "ready" or since is None:
+            return self._status
+        return EngineStatus("ready", stalled_seconds=time.monotonic() - since)
+
+    def stats(self) -> EngineStats:
+        return self._stats
+
+    async def follow(self, request: Request, take: Callable[[TokenEvent], bool]) -> None:
+        """See EngineClient."""
+        ended = asyncio.get_running_loop().create_future()
+
+        def put(item: _Item) -> None:
+            if ended.done():
+                return
+            try:
+                if isinstance(item, Exception):
+                    raise item
+                if not take(item) or item.finish_reason is not None:
+                    ended.set_result(None)
+            except Exception as error:
+                ended.set_exception(error)
+
+        async with self._under_way(request, put):
+            await ended
+
+    async def generate(self, request: Request) -> AsyncGenerator[TokenEvent, None]:
+        """As ``follow``, for whoever would rather draw: closing the iterator early aborts the request.
+
+        Events are queued without bound: a slow reader holds its own tokens, at most max_tokens.
+        """
+        items: asyncio.Queue[_Item] = asyncio.Queue()
+        async with self._under_way(request, items.put_nowait):
+            ended = False
+            while not ended:
+                item = await items.get()
+                if isinstance(item, Exception):
+                    raise item
+                ended = item.finish_reason is not None
+                yield item
+
+    @asynccontextmanager
+    async def _under_way(self, request: Request, put: Callable[[_Item], None]) -> AsyncIterator[None]:
+        """The engine works on the request, which is aborted if it is not over when the context is left."""
+        grammar = await self._start_grammar(request.params)
+        stream = _Stream(asyncio.get_running_loop(), put)
+        self._send(_Submit(request, stream, grammar))
+        try:
+            yield
+        finally:
+            if not stream.over:
+                self._send(_Abort(request.request_id, stream))
+
+    async def _start_grammar(self, params: SamplingParams) -> GrammarState | None:
+        """Neither the event loop nor the engine waits for it."""
+        if params.grammar is None or self._grammars is None:
+            return None
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(self._grammars.start(params)), COMPILE_SECONDS)
+        except TimeoutError as error:
+            source = params.grammar.source
+            raise RequestRefusedError(f"{source}: it takes over {COMPILE_SECONDS} s to compile", source) from error
+
+    def _send(self, message: _Submit | _Abort) -> None:
+        with self._wake:
+            if self._status.state == "dead" or self._stopping:
+                if isinstance(message, _Submit):
+                    raise EngineDeadError(self._status.reason or "the engine has stopped")
+                return
+            self._inbox.append(message)
+            self._wake.notify()
+
+    def _main(self) -> None:
+        try:
+            engine = self._build()
+            self._stats = engine.stats()
+            self._status = EngineStatus("ready")
+            self._settled.set()
+            while self._receive(engine):
+                events = engine.step()
+                # Known before the events are: who has an answer sees figures that count it.
+                before, self._stats = self._stats, engine.stats()
+                self._note_progress(moved=bool(events) or self._stats.steps > before.steps)
+                self._post(events)
+            self._die("the engine has stopped")
+        except BaseException as error:
+            self._error = error
+            if self._settled.is_set():
+                logger.exception("the engine's thread ended by an error")
+            # A setting's own message says it all; of anything else the kind matters too.
+            self._die(str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}")
+        finally:
+            self._settled.set()
+
+    def _receive(self, engine: Engine) -> bool:
+        """Apply what has come in, waiting for something if there is nothing to do. False: it is time to stop."""
+        with self._wake:
+            while not (self._inbox or self._stopping or (engine.has_work and engine.held_for == 0.0)):
+                self._wake.wait(engine.held_for if engine.has_work else None)
+            messages, self._inbox = self._inbox, deque()
+            if self._stopping:
+                self._inbox = messages
+                return False
+        for message in messages:
+            if isinstance(message, _Submit):
+                self._accept(engine, message)
+            elif self._streams.get(message.request_id) is message.stream:
+                engine.abort(message.request_id)
+                del self._streams[message.request_id]
+        self._stats = engine.stats()
+        self._note_progress(moved=False)
+        return True
+
+    def _note_progress(self, *, moved: bool) -> None:
+        """Since when requests wait for a step to finish; a wait for copies is no progress, however often it is left."""
+        if not self._stats.num_running + self._stats.num_waiting:
+            self._busy_since = None
+        elif moved or self._busy_since is None:
+            self._busy_since = time.monotonic()
+
+    def _accept(self, engine: Engine, message: _Submit) -> None:
+        request_id = message.request.request_id
+        try:
+            if request_id in self._streams:
+                raise RequestRefusedError(f"request_id {request_id!r} is in use")
+            engine.add(message.request, message.grammar)
+        except Exception as error:  # whatever is wrong with one request is that request's answer
+            _deliver(message.stream.loop, [(message.stream, error)])
+            return
+        self._streams[request_id] = message.stream
+
+    def _post(self, events: list[TokenEvent]) -> None:
+        """Hand events to their loops, one wake-up per loop."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Stream, _Item]]] = defaultdict(list)
+        for event in events:
+            stream = self._streams.get(event.request_id)
+            if stream is None:
+                continue
+            by_loop[stream.loop].append((stream, event))
+            if event.finish_reason is not None:
+                del self._streams[event.request_id]
+        for loop, items in by_loop.items():
+            if not _deliver(loop, items):
+                for stream, item in items:
+                    self._forget(stream, item)
+
+    def _forget(self, stream: _Stream, item: _Item) -> None:
+        """Its event loop is gone, so nobody will abort the request: do it here."""
+        if isinstance(item, TokenEvent) and self._streams.get(item.request_id) is stream:
+            with self._wake:
+                self._inbox.append(_Abort(item.request_id, stream))
+
+    def _die(self, reason: str) -> None:
+        with self._wake:
+            self._status = EngineStatus("dead", reason)
+            self._busy_since = None
+            streams = list(self._streams.values())
+            streams += [message.stream for message in self._inbox if isinstance(message, _Submit)]
+            self._streams.clear()
+            self._inbox.clear()
+        for stream in streams:
+            _deliver(stream.loop, [(stream, EngineDeadError(reason))])
+
+
+def _deliver(loop: asyncio.AbstractEventLoop, items: list[tuple[_Stream, _Item]]) -> bool:
+    """Hand items over in the loop's own thread. False if the loop is closed."""
+
+    def put() -> None:
+        for stream, item in items:
+            stream.deliver(item)
+
+    try:
+        loop.call_soon_threadsafe(put)
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,346 @@
+"""The engine: its loop is schedule -> dispatch -> complete, and one step is under way while the next is planned."""
+
+import logging
+import random
+import time
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+
+from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.core.errors import DeviceLostError, RequestRefusedError
+from jaxgen.core.request import FinishReason, Request, TokenEvent
+from jaxgen.core.sequence import Sequence
+from jaxgen.core.stats import EngineStats
+from jaxgen.core.step_plan import Outcome, StepPlan
+from jaxgen.engine.events import EventMaker
+from jaxgen.engine.latency import LatencyMeter
+from jaxgen.engine.narrow import compare
+from jaxgen.engine.pace_probe import measure_pace
+from jaxgen.engine.runners import Compiled, compile_for, make_device, start_device
+from jaxgen.models import PackedParams
+from jaxgen.offload.build import build_offload
+from jaxgen.runner.compilation import num_compilations
+from jaxgen.runner.row_state import MAX_MASKED_TOKENS
+from jaxgen.runner.step import StepOutput
+from jaxgen.scheduling.cost_model import StepSample
+from jaxgen.scheduling.scheduler import Scheduler
+from jaxgen.scheduling.step_time import Decodes, PaceMeter
+from jaxgen.text.grammar import GrammarState, advance
+
+logger = logging.getLogger(__name__)
+
+QUIET_SECONDS = 1.0
+"""Where background requests get nothing beside others, they get nothing either for so long after these: a request that
+finds the device busy with them waits for two steps, and where some are, more are likely to come."""
+MOST_WAIT = 0.02
+"""Seconds that a call of ``step`` waits for copies, with nothing else to do: new requests come between calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    """A step that was dispatched and whose output has not been read."""
+
+    plan: StepPlan
+    output: StepOutput
+    dispatched: float
+    projected: int = 0
+    """Tokens that were projected right before it."""
+
+
+class Engine:
+    """Runs requests on one device; no clock but for statistics, no thread: whoever calls ``step`` drives it."""
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        config: EngineConfig,
+        params: PackedParams,
+        eos_token_ids: frozenset[int],
+        *,
+        compiled: Compiled | None = None,
+    ):
+        """Compiles the step unless it is given, and packs the parameters that it wants packed.
+
+        Copies no other, unless the cache is streamed: then all that are the layers', and ``params`` is emptied.
+        """
+        self.model = model
+        self.config = config
+        self._eos_token_ids = eos_token_ids
+        self._device = make_device(model, config, params, compiled or compile_for(model, config))
+        self._latencies = LatencyMeter()
+        self._events = EventMaker(self._latencies)
+        self._seeds = random.Random(config.seed)
+        self._arrivals = count()
+        self._answered: list[TokenEvent] = []
+        self._in_flight: _InFlight | None = None
+        self._quiet_from = 0.0
+        self._last_read = 0.0
+        self._counters = _Counters()
+        self._pace = self._warm_up()
+        start_device(self._device, model, config)
+        self.offload = build_offload(model, config, self._device)
+        tier = None if self.offload is None else self.offload.tier
+        narrow = self._device.uses_narrow(StepPlan(()))
+        self._scheduler = Scheduler(config.scheduler, config.cache, tier=tier, narrow=narrow, pace=self._pace.pace)
+        self._compilations_at_ready = num_compilations()
+
+    def add(self, request: Request, grammar: GrammarState | None = None) -> None:
+        """Accept a request; its events come from ``step``. ``grammar``: the beginning of its grammar, if it has one.
+
+        Raises RequestRefusedError, naming field and limit, for one that can never run.
+        """
+        self._check(request)
+        if grammar is None and request.params.grammar is not None:
+            raise RequestRefusedError("grammar: this engine was not given a tokenizer to follow it with")
+        seed = request.params.seed
+        sequence = Sequence(
+            request,
+            eos_token_ids=self._eos_token_ids,
+            arrival=next(self._arrivals),
+            seed=self._seeds.getrandbits(63) if seed is None else seed,
+            grammar=grammar,
+        )
+        if request.params.max_tokens == 0 and not request.wants_every_token:
+            self._answered.append(TokenEvent(request.request_id, finish_reason=FinishReason.LENGTH))
+            return
+        self._scheduler.add(sequence, time.monotonic())
+        self._latencies.arrive(request.request_id, time.perf_counter())
+
+    def abort(self, request_id: str) -> bool:
+        """Drop a request and free what it holds; False if there is none. It gets no further event."""
+        self._events.forget(request_id)
+        return self._scheduler.abort(request_id)
+
+    @property
+    def has_work(self) -> bool:
+        saves = self.offload is not None and (self.offload.tier.has_saves or self.offload.mover.busy)
+        return bool(self._answered) or self._scheduler.has_work or saves
+
+    @property
+    def held_for(self) -> float:
+        """Seconds for which all that is left to do is held, since it is in the background; 0 where it is not."""
+        if self._answered or self._in_flight is not None or self._scheduler.num_online:
+            return 0.0
+        if self.offload is not None and self.offload.mover.busy:
+            return 0.0
+        return max(0.0, self._quiet_from - time.monotonic())
+
+    def step(self) -> list[TokenEvent]:
+        """Dispatch the next step, then wait for the one before it and return what that brought.
+
+        So the device goes on while the host reads, and the events of a request's first step come from the second call;
+        from the first where a step is done when it has been dispatched, because its context is streamed.
+        A step that raises ends the requests it may concern, all that run, with ERROR. Raises DeviceLostError if the
+        device does not run any more.
+        """
+        started = time.perf_counter()
+        events, self._answered = self._answered, []
+        before, self._in_flight = self._in_flight, None
+        waited = 0.0
+        plan = StepPlan(())
+        try:
+            plan = self._plan()
+            if plan.chunks:
+                dispatched = time.perf_counter()
+                projected = 0 if self.offload is None else self.offload.mover.projected
+                self._in_flight = _InFlight(plan, self._device.run(plan), dispatched, projected)
+                if not self._device.runs_ahead:
+                    waited += time.perf_counter() - dispatched
+                    before, self._in_flight = self._in_flight, None
+            elif before is None:
+                waited = self._wait_for_copies()
+            if before is not None:
+                waiting = time.perf_counter()
+                before.output.tokens.block_until_ready()
+                waited += time.perf_counter() - waiting
+                events += self._read(before)
+        except Exception as error:  # whatever a device raises: the engine must go on
+            dispatched_before = "none" if before is None else before.plan.describe()
+            logger.exception("a step failed: %s; under way: %s", plan.describe(), dispatched_before)
+            events += self._fail(error)
+        self._counters.host_seconds += time.perf_counter() - started - waited
+        return events
+
+    def stats(self) -> EngineStats:
+        """A snapshot for metrics."""
+        scheduler, counters, pace = self._scheduler, self._counters, self._pace.pace
+        return EngineStats(
+            kernels=self._device.kernels.name,
+            kernels_reason=self._device.kernels.reason,
+            num_running=scheduler.num_running + scheduler.num_ending,
+            num_waiting=scheduler.num_waiting,
+            blocks_total=scheduler.pool.num_blocks,
+            blocks_free=scheduler.pool.num_free,
+            blocks_cached=scheduler.pool.num_cached,
+            prefix_queries=scheduler.prefix_queries,
+            prefix_hits=scheduler.prefix_hits,
+            preemptions=scheduler.preemptions,
+            compilations_after_ready=num_compilations() - self._compilations_at_ready,
+            longest_step_seconds=self._pace.spread * pace.most_seconds,
+            first_token_seconds_per_1000=pace.prompt_seconds(1000, 500_000, Decodes(scheduler.num_running)),
+            offload=self._device.offload_stats() if self.offload is None else self.offload.stats(),
+            **vars(counters),
+        )
+
+    def _plan(self) -> StepPlan:
+        """The next step's plan, after what has come from the host is in the cache; what the plan moves is under way."""
+        now, self._scheduler.pace = time.monotonic(), self._pace.pace
+        if self.config.scheduler.background_tokens == 0:
+            if self._scheduler.num_online:
+                self._quiet_from = now + QUIET_SECONDS
+            self._scheduler.hold_background = now < self._quiet_from
+        if self.offload is None:
+            return self._scheduler.schedule(now)
+        for restore, whole in self.offload.mover.poll():
+            self._scheduler.restored(restore, whole=whole)
+        plan = self._scheduler.schedule(now)
+        self.offload.mover.start(plan)
+        if not plan.chunks:
+            self._device.load(plan)
+            self._latencies.admit(plan, time.perf_counter())
+        return plan
+
+    def _wait_for_copies(self) -> float:
+        """With nothing to compute. Returns the seconds waited."""
+        if self.offload is None or not self.offload.mover.busy:
+            return 0.0
+        started = time.perf_counter()
+        self.offload.mover.wait(MOST_WAIT)
+        waited = time.perf_counter() - started
+        self._counters.stalled_seconds += waited
+        return waited
+
+    def _warm_up(self) -> PaceMeter:
+        """Run each program once, and find out whether the narrow one may be used, and how long steps take."""
+        self._device.run(StepPlan(()))
+        self._device.wait()
+        if self.config.narrow_width is not None:
+            verdict = compare(self._device, self.model, self.config)
+            if not verdict.use_narrow:
+                self._device.disable_narrow()
+            logger.info(
+                "steps of decodes: a program of %d tokens takes %.0f %% of the time of that of %d, its bits %s: %s",
+                self.config.narrow_width,
+                100 * verdict.ratio,
+                self.config.scheduler.token_budget,
+                "agree" if verdict.equal else "differ",
+                "used" if verdict.use_narrow else "not used",
+            )
+        pace = measure_pace(self._device, self.config)
+        self._device.reset()
+        return pace
+
+    def _read(self, step: _InFlight) -> list[TokenEvent]:
+        """Take over what a step found. Waits for it."""
+        tokens = np.asarray(step.output.tokens)
+        self._events.read(step.plan, step.output)
+        now = time.perf_counter()
+        self._count(step, max(step.dispatched, self._last_read), now)
+        self._last_read = now
+        sampled = [int(tokens[i]) for i, chunk in enumerate(step.plan.chunks) if chunk.samples]
+        outcomes = self._scheduler.complete(step.plan, sampled)
+        return [self._events.make(outcome, now) for outcome in outcomes] + self._follow_grammars(outcomes)
+
+    def _follow_grammars(self, outcomes: list[Outcome]) -> list[TokenEvent]:
+        """Brings grammars up to the tokens that have come. Returns the ends of requests for which that failed."""
+        taken = [
+            (outcome.sequence.grammar, outcome.token)
+            for outcome in outcomes
+            if isinstance(outcome.sequence.grammar, GrammarState)
+            and outcome.token is not None
+            and outcome.finish_reason is None
+        ]
+        advance(taken)
+        events = []
+        for sequence in [outcome.sequence for outcome in outcomes]:
+            state, grammar = sequence.grammar, sequence.params.grammar
+            if isinstance(state, GrammarState) and grammar is not None and state.error is not None:
+                self.abort(sequence.request_id)
+                message = f"{grammar.source} could not be followed any further: {state.error}"
+                events.append(
+                    TokenEvent(
+                        sequence.request_id, finish_reason=FinishReason.ERROR, error=message, param=grammar.source
+                    )
+                )
+        return events
+
+    def _fail(self, error: Exception) -> list[TokenEvent]:
+        """The failed step owned cache and rows; nothing in them can be trusted, or even be alive."""
+        self._in_flight = None
+        failed = self._scheduler.fail()
+        self._recover(error)
+        if self.offload is not None:
+            self.offload.mover.fail()
+        for sequence in failed:
+            self._events.forget(sequence.request_id)
+        message = f"the step that computed this request failed: {type(error).__name__}"
+        return [TokenEvent(s.request_id, finish_reason=FinishReason.ERROR, error=message) for s in failed]
+
+    def _recover(self, failure: Exception) -> None:
+        """Reset the device and prove that it still runs.
+
+        An error that CUDA keeps for the life of a process (a fault of an address, of memory or of the bus) arrives as
+        the same INTERNAL error as one of a single step, so a step without work tells them apart, not the message.
+        """
+        try:
+            self._device.reset()
+            self._device.run(StepPlan(()))
+            self._device.wait()
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+            raise DeviceLostError(
+                f"after {type(failure).__name__} in a step the device runs no other: {what}"
+            ) from error
+
+    def _check(self, request: Request) -> None:
+        params, vocab = request.params, self.model.vocab_size
+        if bad := [t for t in request.prompt if not 0 <= t < vocab]:
+            raise RequestRefusedError(f"prompt has token id {bad[0]}, the vocabulary has {vocab}")
+        for name, ids in (("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):
+            if bad := [t for t in ids if not 0 <= t < vocab]:
+                raise RequestRefusedError(f"{name} has token id {bad[0]}, the vocabulary has {vocab}")
+        ending = len(self._eos_token_ids | set(params.stop_token_ids))
+        if ending > MAX_MASKED_TOKENS:
+            raise RequestRefusedError(
+                f"stop_token_ids and the model's EOS tokens are {ending} tokens, the limit is {MAX_MASKED_TOKENS}"
+            )
+        limit = self.config.max_logit_bias
+        if len(params.logit_bias) > limit:
+            raise RequestRefusedError(f"logit_bias has {len(params.logit_bias)} entries, the limit is {limit}")
+
+    def _count(self, step: _InFlight, began: float, ended: float) -> None:
+        """``began``: when the step was dispatched, or the one before it was read, if that was later."""
+        counters, plan, seconds = self._counters, step.plan, ended - began
+        narrow = self._device.uses_narrow(plan)
+        width = (self.config.narrow_width if narrow else None) or self.config.scheduler.token_budget
+        counters.steps += 1
+        counters.narrow_steps += narrow
+        counters.step_seconds += seconds
+        counters.generation_tokens += plan.num_samples
+        counters.step_tokens += width
+        counters.padded_tokens += width - plan.num_tokens
+        self._latencies.count(plan, began, width)
+        self._pace.observe(StepSample(plan.num_tokens, plan.num_positions, seconds), narrow=narrow)
+        if self.offload is not None and not narrow:
+            self.offload.meter.observe_step(seconds, plan.num_positions, step.projected)
+        for chunk in plan.chunks:
+            if chunk.start < chunk.sequence.num_prompt:
+                counters.prompt_tokens += min(chunk.end, chunk.sequence.num_prompt) - chunk.start
+                self._latencies.count_prompt_chunk(chunk.sequence.request_id)
+
+
+@dataclass
+class _Counters:
+    """What only grows; the names are those of EngineStats."""
+
+    steps: int = 0
+    narrow_steps: int = 0
+    step_seconds: float = 0.0
+    host_seconds: float = 0.0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    step_tokens: int = 0
+    padded_tokens: int = 0
+    stalled_seconds: float = 0.0

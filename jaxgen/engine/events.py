@@ -1,0 +1,116 @@
+"""Turns what a step found into the events its requests are told."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from jaxgen.core.pooling import Pool
+from jaxgen.core.request import TokenEvent, TokenLogprobs
+from jaxgen.core.sequence import Chunk
+from jaxgen.core.step_plan import Outcome, StepPlan
+from jaxgen.engine.latency import LatencyMeter
+from jaxgen.runner.step import Logprobs, StepOutput
+
+
+@dataclass(frozen=True)
+class _HostLogprobs:
+    chosen: np.ndarray
+    top_tokens: np.ndarray
+    top_values: np.ndarray
+
+    @classmethod
+    def fetch(cls, logprobs: Logprobs) -> "_HostLogprobs":
+        return cls(*(np.asarray(x) for x in (logprobs.chosen, logprobs.top_tokens, logprobs.top_values)))
+
+    def entry(self, row: int, token: int, alternatives: int) -> TokenLogprobs:
+        top = zip(
+            self.top_tokens[row, :alternatives].tolist(), self.top_values[row, :alternatives].tolist(), strict=True
+        )
+        return TokenLogprobs(token, float(self.chosen[row]), tuple(top))
+
+
+@dataclass
+class EventMaker:
+    """Collects what is asked of a prompt's tokens over its chunks and hands it out with the request's first event."""
+
+    latencies: LatencyMeter
+    _prompt: dict[str, list[TokenLogprobs | None]] = field(default_factory=dict)
+    _pools: dict[str, Pool] = field(default_factory=dict)
+    _told: set[str] = field(default_factory=set)
+    _logprobs: _HostLogprobs | None = None
+
+    def read(self, plan: StepPlan, output: StepOutput) -> None:
+        """Fetch from the device what the plan's requests want to know."""
+        wants = [chunk for chunk in plan.chunks if chunk.samples and chunk.sequence.params.logprobs is not None]
+        self._logprobs = _HostLogprobs.fetch(output.logprobs) if wants else None
+        starts = np.cumsum([0, *(chunk.length for chunk in plan.chunks)])
+        wanting = [
+            (chunk, int(start)) for chunk, start in zip(plan.chunks, starts, strict=False) if self._wants_prompt(chunk)
+        ]
+        scored = [one for one in wanting if one[0].sequence.params.prompt_logprobs is not None]
+        if scored:
+            found = _HostLogprobs.fetch(output.prompt_logprobs)
+            for chunk, start in scored:
+                self._collect(chunk, start, found)
+        pooled = [one for one in wanting if one[0].sequence.request.pooling is not None]
+        if pooled:
+            hidden = np.asarray(output.hidden)
+            for chunk, start in pooled:
+                self._pool(chunk, hidden[start : start + chunk.length])
+
+    def make(self, outcome: Outcome, now: float) -> TokenEvent:
+        """The event of one outcome of the plan read last; ``now``: when it was read, by the clock of the steps."""
+        sequence = outcome.sequence
+        params, request_id = sequence.params, sequence.request_id
+        logprobs = None
+        if self._logprobs is not None and outcome.token is not None and params.logprobs is not None:
+            logprobs = self._logprobs.entry(outcome.index, outcome.token, params.logprobs)
+        first = request_id not in self._told
+        self._told.add(request_id)
+        prompt, pool = self._prompt.pop(request_id, None), self._pools.pop(request_id, None)
+        latency = None
+        if first or outcome.finish_reason is not None or sequence.request.latency:
+            latency = self.latencies.read(sequence, now)
+        if outcome.finish_reason is not None:
+            self.forget(request_id)
+        return TokenEvent(
+            request_id,
+            outcome.token,
+            logprobs,
+            None if prompt is None else tuple(prompt),
+            outcome.finish_reason,
+            embedding=None if pool is None else pool.result(),
+            cached_tokens=sequence.num_cached if first else None,
+            latency=latency,
+        )
+
+    def forget(self, request_id: str) -> None:
+        """The request has ended."""
+        self._prompt.pop(request_id, None)
+        self._pools.pop(request_id, None)
+        self._told.discard(request_id)
+        self.latencies.forget(request_id)
+
+    def _wants_prompt(self, chunk: Chunk) -> bool:
+        sequence = chunk.sequence
+        return (
+            sequence.request.wants_every_token
+            and sequence.finish_reason is None
+            and chunk.start < sequence.num_prompt
+            and sequence.request_id not in self._told
+        )
+
+    def _pool(self, chunk: Chunk, hidden: np.ndarray) -> None:
+        request = chunk.sequence.request
+        if chunk.start == 0 and request.pooling is not None:  # anew after a preemption, as below
+            self._pools[request.request_id] = Pool(request.pooling)
+        self._pools[request.request_id].add(hidden)
+
+    def _collect(self, chunk: Chunk, at: int, found: _HostLogprobs) -> None:
+        sequence = chunk.sequence
+        if chunk.start == 0:  # also after a preemption in mid-prompt, which begins anew
+            self._prompt[sequence.request_id] = [None]
+        entries = self._prompt[sequence.request_id]
+        for position in range(chunk.start + 1, min(chunk.end + 1, sequence.num_prompt)):
+            row = at + position - 1 - chunk.start
+            entries.append(found.entry(row, sequence.tokens[position], sequence.params.prompt_logprobs or 0))

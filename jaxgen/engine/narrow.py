@@ -1,0 +1,110 @@
+"""Whether the narrow program may run in place of the wide one: only if it gives the same bits here, and is faster."""
+
+import logging
+import random
+import time
+from dataclasses import dataclass
+from statistics import median
+
+import jax
+import numpy as np
+
+from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.core.request import Request
+from jaxgen.core.sampling_params import MAX_LOGPROBS, SamplingParams
+from jaxgen.core.sequence import Sequence
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.runner.interface import StepDevice
+from jaxgen.runner.step import StepOutput
+from jaxgen.scheduling.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+CHECKED_TOKENS = 512
+"""Tokens compared, at least: sums in another order, rounded to bfloat16, changed the result of one token in 140."""
+MIN_STEPS = 16
+"""The first are slower and say little of time."""
+CLEARLY_FASTER = 0.95
+"""Largest ratio of step times, narrow to wide, for which two programs are worth having."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What ``compare`` found: whether all bits agree, and the narrow program's share of the wide one's time."""
+
+    equal: bool
+    ratio: float
+
+    @property
+    def use_narrow(self) -> bool:
+        return self.equal and self.ratio <= CLEARLY_FASTER
+
+
+def compare(device: StepDevice, model: ModelConfig, config: EngineConfig) -> Verdict:
+    """Decode random sequences in all rows by both programs, from the same state, and compare all they put out.
+
+    Ends early when there is no use for the narrow one. Leaves the device's cache and rows used: reset it after.
+    """
+    scheduler = Scheduler(config.scheduler, config.cache)
+    for sequence in _sequences(model, config):
+        scheduler.add(sequence)
+    equal = True
+    ratios: list[float] = []
+    while scheduler.has_work and equal and not (len(ratios) >= MIN_STEPS and median(ratios) > CLEARLY_FASTER):
+        plan = scheduler.schedule()
+        if not plan.decodes_only:
+            output = device.run(plan)
+        else:
+            narrow, narrow_seconds = _timed(device, plan, narrow=True)
+            # Input tokens are known on the host, so the second run starts from what the first started from.
+            output, seconds = _timed(device, plan, narrow=False)
+            ratios.append(narrow_seconds / seconds)
+            equal = equal and _same_bits(narrow, output, len(plan.chunks))
+        tokens = np.asarray(output.tokens)
+        scheduler.complete(plan, [int(tokens[i]) for i, chunk in enumerate(plan.chunks) if chunk.samples])
+    return Verdict(equal, median(ratios) if ratios else 1.0)
+
+
+def _sequences(model: ModelConfig, config: EngineConfig) -> list[Sequence]:
+    """One per row, as long as fits, up to a few blocks."""
+    rows = config.scheduler.max_num_seqs
+    steps = max(MIN_STEPS, -(-CHECKED_TOKENS // rows))
+    room = min(config.scheduler.max_model_len, config.cache.num_blocks // rows * config.cache.block_size)
+    longest = max(1, min(3 * config.cache.block_size, room) - steps)
+    generator = random.Random(0)
+    params = SamplingParams(
+        max_tokens=min(steps + 1, config.scheduler.max_model_len - 1),
+        temperature=0.0,
+        ignore_eos=True,
+        logprobs=MAX_LOGPROBS,
+    )
+    return [
+        Sequence(
+            Request(
+                f"check-{row}",
+                tuple(generator.choices(range(model.vocab_size), k=generator.randint(1, longest))),
+                params,
+            ),
+            eos_token_ids=frozenset(),
+            arrival=row,
+            seed=0,
+        )
+        for row in range(rows)
+    ]
+
+
+def _timed(device: StepDevice, plan: StepPlan, *, narrow: bool) -> tuple[StepOutput, float]:
+    device.wait()
+    started = time.perf_counter()
+    output = device.run(plan, narrow=narrow, again=narrow)  # the narrow program is the first of two
+    device.wait()
+    return output, time.perf_counter() - started
+
+
+def _same_bits(one: StepOutput, other: StepOutput, num_rows: int) -> bool:
+    """Whether tokens, log-probabilities and hidden states of the first rows, a token each, agree to the bit."""
+    found, expected = (jax.tree.leaves((output.tokens, output.logprobs, output.hidden)) for output in (one, other))
+    return all(
+        np.asarray(a)[:num_rows].tobytes() == np.asarray(b)[:num_rows].tobytes()
+        for a, b in zip(found, expected, strict=True)
+    )

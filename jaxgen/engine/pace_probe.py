@@ -1,0 +1,66 @@
+"""How long a device's steps take, before the first request."""
+
+import random
+import time
+
+from jaxgen.core.config import EngineConfig
+from jaxgen.core.request import Request
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.core.sequence import Sequence
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.runner.interface import StepDevice
+from jaxgen.scheduling.cost_model import StepSample
+from jaxgen.scheduling.scheduler import Scheduler
+from jaxgen.scheduling.step_time import PaceMeter
+
+ROUNDS = 2
+MOST_SECONDS = 0.5
+"""After these no further round begins: what is measured later, of steps that have work, counts for more."""
+
+
+def measure_pace(device: StepDevice, config: EngineConfig) -> PaceMeter:
+    """Times steps of prompts that fill the budget, a half and an eighth of it, and of decodes in all rows and in one.
+
+    Leaves the device's cache and rows used: reset it after.
+    """
+    budget = config.scheduler.token_budget
+    longest = min(budget, config.scheduler.max_model_len - 1, config.cache.num_slots)
+    rows = min(config.scheduler.max_num_seqs, config.cache.num_blocks)
+    prompts = [_plan(config, 1, length) for length in prompt_lengths(longest)]
+    decodes = [_plan(config, count, 1) for count in sorted({1, rows})]
+    wide: list[StepSample] = []
+    narrow: list[StepSample] = []
+    started = time.perf_counter()
+    for turn in range(1 + ROUNDS):
+        if turn > 1 and time.perf_counter() - started > MOST_SECONDS:
+            break
+        found = [_time(device, plan, narrow=False) for plan in (*prompts, *decodes)]
+        found_narrow = [_time(device, plan, narrow=True) for plan in decodes if device.uses_narrow(plan)]
+        if turn > 0:  # the first of each is slower
+            wide += found
+            narrow += found_narrow
+    return PaceMeter(budget, wide, narrow)
+
+
+def prompt_lengths(longest: int) -> list[int]:
+    """Of the prompts that are timed; two tokens at least, where there may be as many, since one is a decode's."""
+    return sorted({min(longest, max(2, length)) for length in (longest, longest // 2, longest // 8)})
+
+
+def _plan(config: EngineConfig, count: int, length: int) -> StepPlan:
+    """The first step of so many prompts of random tokens."""
+    scheduler = Scheduler(config.scheduler, config.cache)
+    generator = random.Random(length)
+    params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
+    for row in range(count):
+        prompt = tuple(generator.choices(range(2), k=length))
+        scheduler.add(Sequence(Request(f"pace-{row}", prompt, params), eos_token_ids=frozenset(), arrival=row, seed=0))
+    return scheduler.schedule()
+
+
+def _time(device: StepDevice, plan: StepPlan, *, narrow: bool) -> StepSample:
+    device.wait()
+    started = time.perf_counter()
+    device.run(plan, narrow=narrow)
+    device.wait()
+    return StepSample(plan.num_tokens, plan.num_positions, time.perf_counter() - started)

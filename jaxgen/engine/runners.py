@@ -1,0 +1,51 @@
+"""Which device a configuration asks for: its programs, and how it is made and started."""
+
+from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.kernels.choice import REFERENCE, Kernels
+from jaxgen.layerwise.model_runner import CompiledLayers, StreamedDevice
+from jaxgen.layerwise.programs import compile_layers
+from jaxgen.layerwise.start import start_streaming
+from jaxgen.models import PackedParams
+from jaxgen.runner.interface import StepDevice
+from jaxgen.runner.model_runner import Device
+from jaxgen.runner.programs import CompiledStep, compile_rows, compile_step
+
+Compiled = CompiledStep | CompiledLayers
+
+
+def compile_for(model: ModelConfig, config: EngineConfig, kernels: Kernels = REFERENCE) -> Compiled:
+    """The programs of the device that the configuration asks for."""
+    streaming = config.streaming
+    if streaming is None:
+        return compile_step(model, config, kernels)
+    layers = compile_layers(
+        model,
+        config,
+        kernels,
+        num_open=streaming.num_open,
+        group=streaming.group,
+        keep_inputs=streaming.keep_inputs,
+    )
+    return CompiledLayers(layers, compile_rows(model, config))
+
+
+def make_device(model: ModelConfig, config: EngineConfig, params: PackedParams, compiled: Compiled) -> StepDevice:
+    """The device that these programs are for. Empties ``params`` where the cache is streamed: they are copied."""
+    if isinstance(compiled, CompiledStep):
+        return Device(model, config, params, compiled)
+    assert config.streaming is not None, "programs by layer were compiled for it"
+    return StreamedDevice(
+        model,
+        config,
+        params,
+        compiled.layers,
+        compiled.rows,
+        num_open=config.streaming.num_open,
+        bytes_per_second=config.streaming.simulated_bytes_per_second,
+    )
+
+
+def start_device(device: StepDevice, model: ModelConfig, config: EngineConfig) -> None:
+    """Let it find out what it must know to run well, once it is known which programs it runs."""
+    if isinstance(device, StreamedDevice) and config.streaming is not None:
+        start_streaming(device, model, config, config.streaming)

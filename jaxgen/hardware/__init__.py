@@ -1,0 +1,1 @@
+"""What the machine has: devices and NVIDIA's driver, asked without jax."""

@@ -1,0 +1,67 @@
+"""What is known of the device that decides anything, and the dtype it computes fastest. Host only, no jax."""
+
+import os
+import platform
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from jaxgen.core.config import DType
+
+_VECTOR_FEATURE = re.compile(r"(avx|amx|fma|asimd|sve|bf16|i8mm)\w*")
+_BF16_FEATURES = {"avx512_bf16", "amx_bf16"}
+_BF16_CAPABILITY = (8, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """One device. ``kind``: its model, as JAX or the processor names it; ``num_cores``: what this process may use of a
+    CPU, multiprocessors of a GPU; ``features``: vector instructions of a CPU, in order; ``compute_capability``: of an
+    NVIDIA GPU."""
+
+    platform: str
+    kind: str
+    num_cores: int
+    features: tuple[str, ...] = ()
+    compute_capability: tuple[int, int] | None = None
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.platform == "cpu"
+
+    def computes_as(self, other: "DeviceInfo") -> bool:
+        """Whether kernels made for one fit the other, whatever the two are called."""
+        ours, theirs = ((one.platform, one.compute_capability, one.num_cores) for one in (self, other))
+        return ours == theirs
+
+    @property
+    def title(self) -> str:
+        """For readers of reports."""
+        return f"{self.kind}, {self.num_cores} {'cores' if self.is_cpu else 'multiprocessors'}"
+
+
+def this_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> DeviceInfo:
+    """The processor of this machine. Where the system has no ``cpuinfo`` file its features are unknown, so none."""
+    text = cpuinfo.read_text() if cpuinfo.is_file() else ""
+    name = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
+    features = {flag for flag in flags[1].split() if _VECTOR_FEATURE.fullmatch(flag)} if flags else set()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return DeviceInfo("cpu", name[1] if name else platform.machine(), cores, tuple(sorted(features)))
+
+
+def choose_dtype(checkpoint: DType, device: DeviceInfo, native_dtypes: Collection[str]) -> DType:
+    """The dtype to compute a checkpoint in: its own, or float32 where that is faster. Never one that loses anything.
+
+    ``native_dtypes``: those of the native kernels that the device will have. Float32 holds every bfloat16 and float16
+    exactly. XLA converts at every use what a CPU has no arithmetic for (docs/tuning.md has the times), and GPUs before
+    compute capability 8.0 have no bfloat16. They have float16, which cannot hold bfloat16's range.
+    """
+    capability = device.compute_capability
+    if device.is_cpu:
+        arithmetic = {"float32"} if _BF16_FEATURES.isdisjoint(device.features) else {"float32", "bfloat16"}
+        fast = checkpoint in arithmetic or checkpoint in native_dtypes
+    else:
+        fast = checkpoint != "bfloat16" or capability is None or capability >= _BF16_CAPABILITY
+    return checkpoint if fast else "float32"

@@ -1,0 +1,127 @@
+"""Find the NVIDIA GPU that JAX would take, and the installed ptxas, without opening the GPU.
+
+A process that has opened a GPU holds most of its memory, and is lost with a kernel that faults there. What must be
+known before that comes from the driver's library, which makes no context for it. Host only, no jax.
+"""
+
+import ctypes
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from jaxgen.hardware.device_info import DeviceInfo
+
+PLUGINS = {12: "jax_cuda12_plugin", 13: "jax_cuda13_plugin"}
+"""JAX's, by the major version of CUDA."""
+LEAST_PTXAS = (12, 9, 86)
+"""That of CUDA 12.9.1. Those of 12.8.0 to 12.9.0 compile masks of attention kernels wrongly, for which JAX's own kernel
+refuses them (jax.experimental.pallas.ops.gpu.attention_mgpu); older ones are not tried."""
+_PTXAS_PACKAGES = {12: "nvidia-cuda-nvcc-cu12", 13: "nvidia-cuda-nvcc"}
+_MULTIPROCESSOR_COUNT, _MAJOR, _MINOR = 16, 75, 76
+"""Numbers of device attributes (CUdevice_attribute)."""
+_MODULE_VERSION = Path("/sys/module/nvidia/version")
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU and its driver: the CUDA version that the driver supports and, if known, its kernel module's version."""
+
+    device: DeviceInfo
+    driver: str
+
+
+def find_gpu(platforms: str | None) -> Gpu | None:
+    """The first GPU that this process may see; None where JAX would not take it.
+
+    ``platforms``: JAX's setting jax_platforms, which may forbid GPUs.
+    """
+    allowed = not platforms or not {"cuda", "gpu"}.isdisjoint(platforms.split(","))
+    if not allowed or plugin() is None:
+        return None
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    return _ask(driver)
+
+
+def _ask(driver: ctypes.CDLL) -> Gpu | None:
+    """What a driver's library says of its first device; None where it has none."""
+    device, supported = ctypes.c_int(), ctypes.c_int()
+    name = ctypes.create_string_buffer(256)
+    calls = (
+        driver.cuInit(0),
+        driver.cuDriverGetVersion(ctypes.byref(supported)),
+        driver.cuDeviceGet(ctypes.byref(device), 0),
+        driver.cuDeviceGetName(name, len(name), device),
+    )
+    if any(calls):
+        return None
+    values = []
+    for attribute in (_MULTIPROCESSOR_COUNT, _MAJOR, _MINOR):
+        value = ctypes.c_int()
+        if driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device):
+            return None
+        values.append(value.value)
+    cores, major, minor = values
+    info = DeviceInfo("gpu", name.value.decode(), cores, compute_capability=(major, minor))
+    module = ""
+    with suppress(OSError):
+        module = _MODULE_VERSION.read_text().strip()
+    return Gpu(info, f"{supported.value} {module}".strip())
+
+
+def plugin() -> int | None:
+    """The major version of CUDA for which JAX's plugin is installed; None: there is none."""
+    return next((major for major, module in sorted(PLUGINS.items(), reverse=True) if find_spec(module)), None)
+
+
+def ptxas() -> tuple[int, ...] | None:
+    """The version of the compiler that kernels are compiled by; None: none is to be found."""
+    major = plugin()
+    return None if major is None else _ptxas(_PTXAS_PACKAGES[major])
+
+
+def compiler_trouble() -> str | None:
+    """Why kernels cannot be trusted to the ptxas that is installed; None: they can, or there is none to be found."""
+    found = ptxas()
+    if found is None or found >= LEAST_PTXAS:
+        return None
+    return (
+        f"ptxas {'.'.join(map(str, found))} is older than that of CUDA 12.9.1 and may compile them wrongly: "
+        f"pip install 'nvidia-cuda-nvcc-cu12>={'.'.join(map(str, LEAST_PTXAS))}'"
+    )
+
+
+def _ptxas(package: str) -> tuple[int, ...] | None:
+    """Return the version of ``package``, or else of the ptxas in PATH."""
+    with suppress(PackageNotFoundError):
+        return _numbers(version(package))
+    command = shutil.which("ptxas")
+    if command is None:
+        return None
+    try:
+        said = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=30, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r"V(\d+\.\d+\.\d+)", said)
+    return _numbers(found[1]) if found else None
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:3])
+
+
+def versions(packages: Sequence[str]) -> dict[str, str]:
+    """Return the versions of the installed ones among ``packages``."""
+    found = {}
+    for package in packages:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found

@@ -1,0 +1,154 @@
+"""Prove a GPU's kernels in a child process, and keep the verdict for the next start. Host only, no jax.
+
+A faulty kernel can crash its process, make the GPU unusable for it, or hang. So a child computes with the kernels, in
+the shapes that will be served and under a time limit. It runs before this process opens the GPU and takes its memory.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from jaxgen.core.files import write_file
+from jaxgen.hardware.nvidia import Gpu, ptxas, versions
+from jaxgen.kernels.verdict import Outcome, ServedShapes, Verdict
+
+logger = logging.getLogger(__name__)
+
+PROOF_SECONDS = 300.0
+"""Some ten seconds go into starting, a minute or two into compiling on few cores, and less than one into computing."""
+EXIT_SECONDS = 10.0
+"""For a process that was killed: one whose kernel never ends may take its driver a while to end."""
+COMMAND = (
+    sys.executable,
+    "-c",
+    "import sys; sys.path[:] = sys.argv[2:]; from jaxgen.tools.prove_kernels import main; main(sys.argv[1])",
+)
+_PACKAGES = (
+    *("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt"),
+    *("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc"),
+)
+_FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
+"""Signals that say nothing of the kernels: above all, a machine that is short of memory sends one."""
+
+
+def proof_key(shapes: ServedShapes, gpu: Gpu, sources: str) -> dict[str, Any]:
+    """Everything that decides how a proof ends. ``sources``: a digest of the kernels' code."""
+    installed = versions(_PACKAGES) | {"ptxas": ptxas()}
+    device = asdict(gpu.device)
+    found: dict[str, Any] = {"shapes": asdict(shapes), "device": device, "driver": gpu.driver, "sources": sources}
+    return {**found, "versions": installed}
+
+
+class Verdicts:
+    """Verdicts on disk, one JSON file each. Without a folder nothing is kept."""
+
+    def __init__(self, folder: Path | None):
+        self._folder = folder
+
+    def find(self, key: dict[str, Any]) -> Verdict | None:
+        path = self._path(key)
+        if path is None or not path.is_file():
+            return None
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            return Verdict(kept["outcome"], kept["reason"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            logger.warning("%s cannot be read, so the kernels are proven again: %s", path, error)
+            return None
+
+    def keep(self, key: dict[str, Any], verdict: Verdict) -> None:
+        path = self._path(key)
+        if path is not None and verdict.is_final:
+            write_file(path, json.dumps({**asdict(verdict), "key": key}, indent=1) + "\n")
+
+    def _path(self, key: dict[str, Any]) -> Path | None:
+        if self._folder is None:
+            return None
+        digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+        return self._folder / f"{digest[:20]}.json"
+
+
+def judge(
+    shapes: ServedShapes, gpu: Gpu, sources: str, folder: Path | None, *, may_run: bool, again: bool = False
+) -> Verdict:
+    """Return the kept verdict, or run the proof and keep its verdict.
+
+    ``sources``: digest of the kernels' code. ``may_run``: False if this process has opened the GPU, which leaves no
+    memory for a child. ``again``: ignore what is kept.
+    """
+    verdicts, key = Verdicts(folder), proof_key(shapes, gpu, sources)
+    kept = None if again else verdicts.find(key)
+    if kept is not None:
+        return kept if kept.is_right else Verdict(kept.outcome, f"{kept.reason} (kept; --kernels prove tries again)")
+    if not may_run:
+        return Verdict(
+            "unavailable",
+            "this process has opened the GPU before, so no other can prove them, and no verdict is kept: start the "
+            "engine before JAX is used, or jaxgen serve once, or say kernels='unproven'",
+        )
+    logger.info("proving the kernels on %s in a process of their own, which may take a minute, once", gpu.device.kind)
+    verdict = run_proof({"shapes": asdict(shapes), "device": asdict(gpu.device)}, PROOF_SECONDS)
+    verdicts.keep(key, verdict)
+    return verdict
+
+
+def run_proof(job: dict[str, Any], seconds: float) -> Verdict:
+    """Run the proof in a child process, which ends with this one or after ``seconds``."""
+    # What a server takes of the GPU is for this process: that one takes what it needs. Assertions prove.
+    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONOPTIMIZE": ""}
+    with tempfile.TemporaryDirectory(prefix="jaxgen-proof-") as work, Path(work, "log").open("w+") as log:
+        result = Path(work, "verdict.json")
+        process = subprocess.Popen(
+            [*COMMAND, str(result), *sys.path],
+            stdin=subprocess.PIPE,  # closes when this process ends, however it does, which ends that one
+            stdout=log,
+            stderr=log,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):
+                process.stdin.write(json.dumps(job) + "\n")
+                process.stdin.flush()
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return Verdict("timed out", f"their proof was not done after {seconds:.0f} s")
+        finally:
+            _end(process)
+        log.seek(0)
+        return _verdict(process.returncode, result, log.read())
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """Kill a child and everything it started, such as a compiler."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    try:
+        process.wait(EXIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        logger.error("process %d, which proved kernels, was killed and has not ended: it may hold the GPU", process.pid)
+    with suppress(BrokenPipeError):
+        if process.stdin is not None:
+            process.stdin.close()
+
+
+def _verdict(status: int, result: Path, log: str) -> Verdict:
+    if status == 0 and result.is_file():
+        return Verdict(**json.loads(result.read_text(encoding="utf-8")))
+    said = log.strip().splitlines()[-1:] or ["it said nothing"]
+    if status >= 0:
+        return Verdict("crashed", f"the process of their proof ended with status {status}: {said[0]}")
+    name = signal.Signals(-status).name
+    outcome: Outcome = "killed" if name in _FROM_OUTSIDE else "crashed"
+    return Verdict(outcome, f"the process of their proof was ended by {name}")

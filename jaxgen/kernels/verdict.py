@@ -1,0 +1,66 @@
+"""What is proven of kernels for GPUs, and how a proof may end. Host only, no jax."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxgen.core.config import ModelConfig
+
+Outcome = Literal["right", "wrong", "crashed", "timed out", "killed", "unavailable"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServedShapes:
+    """Shapes of the attention that a server will run: a model's heads and the bounds of its steps.
+
+    ``token_budgets``: tokens of each program that will run.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    dtype: str
+    window: int | None
+    block_size: int
+    token_budgets: tuple[int, ...]
+    max_num_seqs: int
+    max_model_len: int
+
+    @classmethod
+    def of(
+        cls,
+        model: ModelConfig,
+        *,
+        block_size: int,
+        token_budgets: tuple[int, ...],
+        max_num_seqs: int,
+        max_model_len: int,
+    ) -> "ServedShapes":
+        """Return the shapes of a model's attention."""
+        return cls(
+            model.num_heads,
+            model.num_kv_heads,
+            model.head_dim,
+            model.dtype,
+            model.sliding_window,
+            block_size,
+            token_budgets,
+            max_num_seqs,
+            max_model_len,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a proof ended, and in words for the log what that means where it is not ``right``."""
+
+    outcome: Outcome
+    reason: str = ""
+
+    @property
+    def is_right(self) -> bool:
+        return self.outcome == "right"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the same kernels would end so again: it may be kept."""
+        return self.outcome not in ("killed", "unavailable")

@@ -1,0 +1,1 @@
+"""A KV cache that stays in host memory and crosses the link layer by layer."""

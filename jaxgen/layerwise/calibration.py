@@ -1,0 +1,60 @@
+"""Measures what steps that stream their context take, where nothing overlaps."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from jaxgen.core.config import EngineConfig
+from jaxgen.core.request import Request
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.core.sequence import Chunk, Sequence
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.layerwise.model_runner import StreamedDevice, Streaming
+from jaxgen.layerwise.rates import Split, StepSeconds, transfer_all
+
+
+@dataclass(frozen=True)
+class Load:
+    """A step, and the blocks that it wants to find in host memory, whatever they hold."""
+
+    plan: StepPlan
+    context: tuple[int, ...]
+
+
+def load_of(config: EngineConfig, *, rows: int = 1, blocks: int, length: int = 1) -> Load:
+    """A chunk of ``length`` tokens of each of ``rows`` sequences behind ``blocks`` full blocks."""
+    sequences = [_sequence(config, row, blocks, length) for row in range(rows)]
+    start = blocks * config.cache.block_size
+    plan = StepPlan(tuple(Chunk(sequence, start, length) for sequence in sequences), tuple(sequences))
+    return Load(plan, tuple(block for sequence in sequences for block in sequence.block_table[:blocks]))
+
+
+def time_steps(device: StreamedDevice, loads: Iterable[Load], *, steps: int, project: bool) -> list[StepSeconds]:
+    """Of each load ``steps`` steps that copy all of the context and, if ``project``, as many that project all, in turn,
+    so that a change of the machine's speed meets both.
+
+    Both are run once more before, untimed. The device is reset, and left to stream without overlap.
+    """
+    found: list[StepSeconds] = []
+    splits: tuple[Split, ...] = (transfer_all, lambda tokens: tokens) if project else (transfer_all,)
+    for load in loads:
+        device.reset()
+        device.fill(load.context)
+        for step in range(1 + steps):
+            for split in splits:
+                device.streaming = Streaming(split, overlap=False)
+                device.run(load.plan, again=True)
+                assert device.seconds is not None, "there is no overlap"
+                if step:
+                    found.append(device.seconds)
+    device.reset()
+    return found
+
+
+def _sequence(config: EngineConfig, row: int, blocks: int, length: int) -> Sequence:
+    """Of zeros; its blocks are those of its row."""
+    size = config.cache.block_size
+    request = Request(f"load-{row}", (0,) * (blocks * size + length), SamplingParams(max_tokens=1, temperature=0.0))
+    sequence = Sequence(request, eos_token_ids=frozenset(), arrival=row, seed=0)
+    each = blocks + -(-length // size)
+    sequence.row, sequence.block_table = row, list(range(row * each, (row + 1) * each))
+    return sequence

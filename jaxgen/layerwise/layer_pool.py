@@ -1,0 +1,98 @@
+"""What the device holds of a KV cache that does not fit: one layer's blocks at a time, and what is being written."""
+
+from dataclasses import dataclass, field, replace
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxgen.arrays import Leaf
+from jaxgen.core.config import CacheConfig, ModelConfig
+from jaxgen.kernels.choice import Kernels
+from jaxgen.models.batch import StepBatch
+from jaxgen.models.kv_cache import KVCache
+from jaxgen.models.layers import Layer, project
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LayerPool:
+    """Room for the N blocks of a layer, whichever is computed, and for W open blocks of each of L layers.
+
+    An open block is one that steps still write to. A block's place is the same number for all layers: its id below N
+    while a layer's content is brought for each layer anew, N + w while it is open block w. ``inputs``: the layer inputs
+    X of open blocks, O = L * W, layer by layer; None: they are not kept.
+    """
+
+    cache: KVCache
+    """[N + L * W, 1, 2, K, B, D]."""
+    inputs: Float[Leaf, "O B E"] | None
+    num_blocks: int = field(metadata={"static": True})
+    num_open: int = field(metadata={"static": True})
+
+    @classmethod
+    def zeros(
+        cls, model: ModelConfig, cache: CacheConfig, kernels: Kernels, *, num_open: int, keep_inputs: bool
+    ) -> "LayerPool":
+        """Zeros, since attention may read, and mask, slots that nobody has written yet."""
+        N, B, opened = cache.num_blocks, cache.block_size, model.num_layers * num_open
+        dtype = jnp.dtype(model.dtype)
+        data = jnp.zeros((N + opened, 1, 2, model.num_kv_heads, B, model.head_dim), dtype)
+        inputs = jnp.zeros((opened, B, model.hidden_size), dtype) if keep_inputs else None
+        return cls(KVCache(data, kernels), inputs, N, num_open)
+
+    def placed(self, batch: StepBatch, places: Int[Array, "N"]) -> StepBatch:
+        """The batch, made for a cache of N blocks, with places for their ids; what it does not write to stays so."""
+        B = self.cache.block_size
+        block = jnp.minimum(batch.slots // B, self.num_blocks - 1)
+        slots = jnp.where(batch.slots < self.num_blocks * B, places[block] * B + batch.slots % B, self.cache.num_slots)
+        return replace(batch, block_tables=places[batch.block_tables], slots=slots)
+
+    def of_layer(self, batch: StepBatch, layer: Int[Array, ""]) -> StepBatch:
+        """A placed batch for one layer: with the blocks of ``cache``."""
+        N, B, shift = self.num_blocks, self.cache.block_size, layer * self.num_open
+        tables = batch.block_tables
+        return replace(
+            batch,
+            block_tables=tables + jnp.where(tables >= N, shift, 0),
+            slots=batch.slots + jnp.where(batch.slots >= N * B, shift * B, 0),
+        )
+
+    def keep(self, x: Float[Array, "T E"], slots: Int[Array, "T"]) -> "LayerPool":
+        """With the inputs of the tokens at these slots of ``cache``, if inputs are kept."""
+        if self.inputs is None:
+            return self
+        opened, B, E = self.inputs.shape
+        kept = self.inputs.reshape(opened * B, E).at[slots - self.num_blocks * B].set(x, mode="drop")
+        return replace(self, inputs=kept.reshape(opened, B, E))
+
+    def gather(self, place: Int[Array, ""]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        """What an open block holds, layer by layer: [1, 2, K, B, D] of K and V, and [B, E] of inputs if kept."""
+        L = (len(self.cache.data) - self.num_blocks) // self.num_open
+        ids = place + jnp.arange(L, dtype=jnp.int32) * self.num_open
+        kv = self.cache.gather(ids, jnp.int32(L))
+        if self.inputs is None:
+            return kv, ()
+        return kv, tuple(self.inputs[ids - self.num_blocks])
+
+    def scatter(self, ids: Int[Array, "m"], count: Int[Array, ""], *pieces: Float[Array, "1 2 K B D"]) -> "LayerPool":
+        """With the first ``count`` of m pieces of K and V as the layer's blocks ``ids[:count]``."""
+        return replace(self, cache=self.cache.scatter(ids, count, *pieces))
+
+    def project(
+        self,
+        layer: Layer,
+        ids: Int[Array, "m"],
+        starts: Int[Array, "m"],
+        count: Int[Array, ""],
+        *pieces: Float[Array, "B E"],
+    ) -> "LayerPool":
+        """With K and V of the first ``count`` of m pieces of inputs to ``layer`` as its blocks ``ids[:count]``; see
+        jaxgen.models.layers.project. ``starts``: the position of each block's first token."""
+        m, B = len(ids), self.cache.block_size
+        blocks = jnp.where(jnp.arange(m) < count, ids, len(self.cache.data))
+        slots = (blocks[:, None] * B + jnp.arange(B)).reshape(m * B)
+        positions = (starts[:, None] + jnp.arange(B)).reshape(m * B)
+        angles = layer.angles(positions)
+        x, index = jnp.concatenate(pieces), jnp.int32(0)
+        return replace(self, cache=project(layer, x, self.cache, index, slots, angles, count * B))

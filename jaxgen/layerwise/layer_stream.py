@@ -1,0 +1,170 @@
+"""Brings each layer's context from host memory while the layer before it computes, and takes new blocks there."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import batched
+
+import jax
+import numpy as np
+
+from jaxgen.layerwise.layer_pool import LayerPool
+from jaxgen.layerwise.layer_store import LayerStore, SavedBlock, StreamedBlock
+from jaxgen.layerwise.layer_weights import Layers
+from jaxgen.layerwise.links import HostArray, Links
+from jaxgen.layerwise.programs import LayerPrograms
+from jaxgen.offload.link import Transfer
+
+
+@dataclass(frozen=True, slots=True)
+class HostPiece:
+    """A block's content in host memory: K and V of each layer, [1, 2, K, B, D], and inputs, [B, E], if kept."""
+
+    kv: tuple[HostArray, ...]
+    inputs: tuple[HostArray, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What has been copied to the device so far: how many groups, their bytes, and the seconds that took the link."""
+
+    copies: int
+    num_bytes: int
+    seconds: float
+
+    def since(self, before: "Traffic") -> "Traffic":
+        """What came after ``before``."""
+        return Traffic(self.copies - before.copies, self.num_bytes - before.num_bytes, self.seconds - before.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A group of blocks of one layer on its way to the device: as inputs, or as K and V."""
+
+    blocks: tuple[StreamedBlock, ...]
+    as_inputs: bool
+    transfer: Transfer
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """What was asked for one layer."""
+
+    layer: int
+    copies: tuple[_Copy, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A layer of one step: ``ask`` begins to bring its context, ``compute`` dispatches it and returns its output."""
+
+    ask: Callable[[], Incoming]
+    compute: Callable[[Incoming], jax.Array]
+
+
+def run_stages(stages: Iterable[Stage], buffers: int) -> None:
+    """Dispatch the stages in order; what a stage needs is asked for when all but ``buffers`` - 1 of those before it
+    have been computed: 2 brings the next one's context while one computes, 1 only after that."""
+    to_ask, asked = iter(stages), deque[tuple[Stage, Incoming]]()
+    outputs = deque[jax.Array]()
+    while True:
+        while len(asked) < buffers and (stage := next(to_ask, None)) is not None:
+            if len(outputs) + len(asked) >= buffers:
+                outputs.popleft().block_until_ready()
+            asked.append((stage, stage.ask()))
+        if not asked:
+            return
+        stage, incoming = asked.popleft()
+        outputs.append(stage.compute(incoming))
+
+
+class LayerStream:
+    """What crosses the links between a LayerStore's host memory and a LayerPool. Used by one thread, beside the links'
+    own."""
+
+    def __init__(
+        self,
+        programs: LayerPrograms,
+        layers: Layers,
+        store: LayerStore[HostPiece],
+        links: Links,
+    ) -> None:
+        """``layers``: parameters."""
+        self._programs = programs
+        self._layers = layers
+        self._store = store
+        self.links = links
+        self.down, self.up = links.down, links.up
+        self._saving: deque[tuple[SavedBlock, Transfer]] = deque()
+        self._copies = 0
+        self.saved_blocks = 0
+        """Copied to the host so far."""
+
+    @property
+    def traffic(self) -> Traffic:
+        """Exact when nothing is on its way."""
+        return Traffic(self._copies, self.up.num_bytes, self.up.busy_seconds)
+
+    def forget(self, store: LayerStore[HostPiece]) -> None:
+        """Work for this store from now on; what is being saved for the one before it is dropped."""
+        self._saving.clear()
+        self._store = store
+
+    def ask(self, layer: int, project: tuple[StreamedBlock, ...], transfer: tuple[StreamedBlock, ...]) -> Incoming:
+        """Begin to bring a layer's context: inputs of ``project``, then K and V of ``transfer``. Returns at once."""
+        copies = []
+        for blocks, as_inputs in ((project, True), (transfer, False)):
+            for group in batched(blocks, self._programs.group):
+                pieces = [self._store.piece(one.block) for one in group]
+                content = tuple((piece.inputs if as_inputs else piece.kv)[layer] for piece in pieces)
+                copies.append(_Copy(group, as_inputs, self.up.submit(content)))
+        self._copies += len(copies)
+        return Incoming(layer, tuple(copies))
+
+    def wait(self, incoming: Incoming) -> None:
+        """Until all of it has been copied; the device waits too."""
+        for copy in incoming.copies:
+            self.links.wait_idle(copy.transfer, ())
+
+    def take(self, pool: LayerPool, incoming: Incoming) -> LayerPool:
+        """The pool with all of it as the layer's context; each copy's program is dispatched when it has landed.
+
+        Raises what a copy raised.
+        """
+        programs = self._programs
+        for copy in incoming.copies:
+            pieces = self.links.wait_idle(copy.transfer, pool)
+            count = len(copy.blocks)
+            pieces += (pieces[0],) * (programs.group - count)
+            ids, starts = np.zeros((2, programs.group), np.int32)
+            ids[:count] = [one.block for one in copy.blocks]
+            if not copy.as_inputs:
+                pool = programs.scatter(pool, ids, np.int32(count), *pieces)
+                continue
+            assert programs.project is not None, "asked for only where inputs are kept"
+            starts[:count] = [one.start for one in copy.blocks]
+            pool = programs.project(self._layers[incoming.layer], pool, ids, starts, np.int32(count), *pieces)
+        return pool
+
+    def save(self, pool: LayerPool, block: int) -> None:
+        """Begin to copy a full open block to the host; what is dispatched later may overwrite it."""
+        saved = self._store.save(block)
+        kv, inputs = self._programs.gather(pool, np.int32(saved.place))
+        self._saving.append((saved, self.down.submit((kv, inputs))))
+
+    def fill(self, pool: LayerPool, block: int) -> None:
+        """Give a block that no step wrote some content in host memory, and wait for it. For measurements."""
+        transfer = self.down.submit(self._programs.gather(pool, np.int32(self._store.num_blocks)))
+        self._store.put(block, HostPiece(*self.links.wait(transfer)))
+
+    def take_over_saved(self, *, wait: bool) -> bool:
+        """Enter in the store what has reached the host. ``wait`` for one at least; False if there is none."""
+        if wait and self._saving:
+            self.links.wait(self._saving[0][1])
+        any_saved = False
+        while self._saving and self._saving[0][1].done:
+            saved, transfer = self._saving.popleft()
+            self._store.saved(saved, HostPiece(*self.links.wait(transfer)))
+            self.saved_blocks += 1
+            any_saved = True
+        return any_saved

@@ -1,0 +1,186 @@
+"""The step cut into programs by layer, for a cache of which the device holds one layer at a time.
+
+    begin   rows, words of a plan, places of blocks      -> rows, batch, x: the first layer's input
+    layer   one layer's parameters, pool, x, batch, l    -> pool, x: its output; the same program for all layers
+    end     rows, batch, x: the last layer's output      -> rows, StepOutput
+
+One after another they compute what ``jaxgen.runner.step`` does in one program. Between them the pool's blocks may be
+brought from elsewhere: by ``scatter`` as K and V, by ``project`` as the layer's inputs.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.kernels.choice import Kernels
+from jaxgen.layerwise.layer_pool import LayerPool
+from jaxgen.models import LAYERS, PackedParams, bind, bind_layer, graphs_apart
+from jaxgen.models.attention import plan_attention
+from jaxgen.models.batch import StepBatch
+from jaxgen.models.layers import Layer
+from jaxgen.models.packed_weight import PackedWeight
+from jaxgen.models.placement import abstract_packed_params
+from jaxgen.models.separate_weights import SeparateWeights
+from jaxgen.runner.packer import batch_layout, unpack
+from jaxgen.runner.row_state import RowState, init_rows, row_layout
+from jaxgen.runner.step import StepOutput, choose_tokens, count_tokens
+
+_BELOW = f"{LAYERS}."
+
+
+@dataclass(frozen=True)
+class WidthPrograms:
+    """The step of one width (tokens), compiled; pool and rows are donated."""
+
+    begin: Callable[..., tuple[RowState, StepBatch, jax.Array]]
+    layer: Callable[..., tuple[LayerPool, jax.Array]]
+    end: Callable[..., tuple[RowState, StepOutput]]
+
+
+@dataclass(frozen=True)
+class Uncompiled:
+    """A function to compile, with the shapes of its arguments and the index of the donated one."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    donated: int
+
+    def compile(self) -> Any:
+        return jax.jit(self.function, donate_argnums=self.donated).lower(*self.args).compile()
+
+
+@dataclass(frozen=True)
+class LayerPrograms:
+    """All compiled: steps by width, and what moves blocks, in groups of ``group``."""
+
+    widths: dict[int, WidthPrograms]
+    gather: Callable[..., Any]
+    scatter: Callable[..., LayerPool]
+    project: Callable[..., LayerPool] | None
+    """None: inputs are not kept."""
+    make_pool: Callable[[], LayerPool]
+    group: int
+    kernels: Kernels
+    temporary_bytes: int
+    """Of the program that takes most, beside its arguments."""
+
+
+def take_apart(
+    params: PackedParams, put_layer: Callable[[Any], Any] = jax.device_put
+) -> tuple[PackedParams, tuple[PackedParams, ...]]:
+    """The parameters without those of the layers, on the device, and those of each layer, where ``put_layer`` puts
+    them. Empties ``params``, so that no more than one of them is in memory twice."""
+    ends: PackedParams = {}
+    layers: list[PackedParams] = []
+    for path in list(params):
+        value = params.pop(path)
+        if not path.startswith(_BELOW):
+            ends[path] = jax.device_put(value)
+            continue
+        pieces = _split(value)
+        layers = layers or [{} for _ in pieces]
+        for of_layer, piece in zip(layers, pieces, strict=True):
+            of_layer[path.removeprefix(_BELOW)] = put_layer(piece)
+    return ends, tuple(layers)
+
+
+def _split(value: Any) -> tuple[Any, ...]:
+    """The layers' parts of a parameter."""
+    if isinstance(value, SeparateWeights):
+        return value.weights
+    if isinstance(value, PackedWeight):
+        return tuple(value.alone(layer) for layer in range(len(value.data)))
+    return tuple(value)
+
+
+def compile_layers(
+    model: ModelConfig, config: EngineConfig, kernels: Kernels, *, num_open: int, group: int, keep_inputs: bool
+) -> LayerPrograms:
+    """For LayerPools of ``num_open`` open blocks a layer, and parameters as these kernels read them."""
+
+    def make_pool() -> LayerPool:
+        return LayerPool.zeros(model, config.cache, kernels, num_open=num_open, keep_inputs=keep_inputs)
+
+    pool = jax.eval_shape(make_pool)
+    ids, scalar = jax.ShapeDtypeStruct((group,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
+    block, dtype = pool.cache.data.shape[1:], pool.cache.data.dtype
+    kv_piece = jax.ShapeDtypeStruct(block, dtype)
+    x_piece = jax.ShapeDtypeStruct((config.cache.block_size, model.hidden_size), dtype)
+    shapes = _abstract_apart(model, kernels)
+    graph = graphs_apart(model)[1]
+
+    def project(params: PackedParams, pool: LayerPool, *args: Array) -> LayerPool:
+        return pool.project(bind_layer(graph, params), *args)
+
+    widths = {
+        width: WidthPrograms(*(one.compile() for one in width_programs(model, config, kernels, width, pool)))
+        for width in {config.scheduler.token_budget, config.narrow_width or config.scheduler.token_budget}
+    }
+    gather: Any = jax.jit(LayerPool.gather).lower(pool, scalar).compile()
+    scatter: Any = jax.jit(LayerPool.scatter, donate_argnums=0).lower(pool, ids, scalar, *[kv_piece] * group).compile()
+    projecting: Any = None
+    if keep_inputs:
+        lowered = jax.jit(project, donate_argnums=1).lower(shapes[1], pool, ids, ids, scalar, *[x_piece] * group)
+        projecting = lowered.compile()
+    programs = [gather, scatter, *([projecting] if keep_inputs else [])]
+    programs += [program for of_width in widths.values() for program in vars(of_width).values()]
+    found = [program.memory_analysis() for program in programs]
+    temporary_bytes = max(m.temp_size_in_bytes + m.output_size_in_bytes - m.alias_size_in_bytes for m in found)
+    return LayerPrograms(widths, gather, scatter, projecting, make_pool, group, kernels, temporary_bytes)
+
+
+Shapes = tuple[PackedParams, PackedParams]
+"""Of the parameters without the layers', and of one layer's."""
+
+
+def _abstract_apart(model: ModelConfig, kernels: Kernels) -> Shapes:
+    ends, layers = jax.eval_shape(take_apart, abstract_packed_params(model, kernels))
+    return ends, layers[0]
+
+
+def width_programs(
+    model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int, pool: Any
+) -> tuple[Uncompiled, Uncompiled, Uncompiled]:
+    """Return the functions of WidthPrograms, in its order, before compilation, for LayerPools shaped like ``pool``."""
+    ends_graph, layer_graph = graphs_apart(model)
+    ends_shapes, layer_shapes = _abstract_apart(model, kernels)
+    params_layout, vocab_size = row_layout(config), model.vocab_size
+
+    def begin(
+        params: PackedParams, pool: LayerPool, rows: RowState, words: Int[Array, "W"], places: Int[Array, "N"]
+    ) -> tuple[RowState, StepBatch, Float[Array, "T E"]]:
+        batch, rows = unpack(words, rows, width, config.cache.block_size, config.cache.num_slots)
+        rows = count_tokens(rows, params_layout, batch)
+        batch = plan_attention(model, pool.cache, pool.placed(batch, places))
+        return rows, batch, bind(ends_graph, params).embedded(batch)
+
+    def layer(
+        params: PackedParams, pool: LayerPool, x: Float[Array, "T E"], batch: StepBatch, index: Int[Array, ""]
+    ) -> tuple[LayerPool, Float[Array, "T E"]]:
+        batch = pool.of_layer(batch, index)
+        one: Layer = bind_layer(layer_graph, params)
+        pool = pool.keep(x, batch.slots)
+        x, cache = one(x, pool.cache, jnp.int32(0), batch, one.angles(batch.positions))
+        return LayerPool(cache, pool.inputs, pool.num_blocks, pool.num_open), x
+
+    def end(
+        params: PackedParams, rows: RowState, x: Float[Array, "T E"], batch: StepBatch
+    ) -> tuple[RowState, StepOutput]:
+        ends = bind(ends_graph, params)
+        return choose_tokens(ends, ends.final(x, batch), rows, params_layout, batch, vocab_size)
+
+    rows = jax.eval_shape(lambda: init_rows(config, vocab_size))
+    words = jax.ShapeDtypeStruct((batch_layout(width, config.scheduler.max_num_seqs).size,), jnp.int32)
+    places = jax.ShapeDtypeStruct((config.cache.num_blocks,), jnp.int32)
+    _, batch, x = jax.eval_shape(begin, ends_shapes, pool, rows, words, places)
+    scalar = jax.ShapeDtypeStruct((), jnp.int32)
+    return (
+        Uncompiled(begin, (ends_shapes, pool, rows, words, places), donated=2),
+        Uncompiled(layer, (layer_shapes, pool, x, batch, scalar), donated=1),
+        Uncompiled(end, (ends_shapes, rows, x, batch), donated=1),
+    )

@@ -1,0 +1,113 @@
+"""What steps that stream their context take, measured where nothing overlaps, for the planner. Host only, no jax."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from math import inf
+from statistics import linear_regression, median
+from typing import Self
+
+from jaxgen.layerwise.split_plan import Stack, StreamPlan, plan_stack
+from jaxgen.offload.restore_plan import ContextCost, TokenSeconds
+
+Split = Callable[[int], int]
+"""Tokens of a layer's context in host memory -> how many of them, from the front, to project from their inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepSeconds:
+    """Where a step without overlap spent its time, in all layers.
+
+    ``tokens``: those streamed, of all sequences, of which ``projected`` came as inputs. ``link``: seconds in which it
+    copied, ``link_bytes`` in ``copies``. ``other``: before the first layer and after the last.
+    """
+
+    tokens: int
+    projected: int
+    copies: int
+    link_bytes: int
+    link: float
+    device: float
+    other: float
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRates:
+    """``device_seconds`` of a layer with nothing projected, and what each streamed token adds to them.
+
+    ``project_seconds``: what a token's projection takes longer than putting its K and V in place. ``other_seconds``: of
+    a step outside its layers.
+    """
+
+    num_layers: int
+    bytes_per_second: float
+    copy_seconds: float
+    """Of each copy, whatever its size."""
+    device_seconds: float
+    device_seconds_per_token: float
+    project_seconds: float
+    other_seconds: float
+
+    @classmethod
+    def fit(cls, steps: Iterable[StepSeconds], num_layers: int, *, others: Iterable[StepSeconds] = ()) -> Self:
+        """Medians and straight lines, of steps of one batch that had something to copy.
+
+        ``others`` have used the same link. Where no step projected, projection takes forever. ValueError if all did.
+        """
+        copying = [step for step in steps if step.copies]
+        plain = [step for step in copying if not step.projected]
+        projecting = [step for step in copying if step.projected]
+        if not plain:
+            raise ValueError("to tell what a step takes, some must copy K and V and project nothing")
+        slope, intercept = _line((s.tokens, s.device / num_layers) for s in plain)
+        extra = [(s.device / num_layers - intercept - slope * s.tokens) / s.projected for s in projecting]
+        copies = [(s.link_bytes / s.copies, s.link / s.copies) for s in (*copying, *others) if s.copies]
+        byte_seconds, copy_seconds = _line(copies)
+        if not byte_seconds or not copy_seconds:
+            byte_seconds, copy_seconds = median(seconds / size for size, seconds in copies), 0.0
+        return cls(
+            num_layers,
+            1 / byte_seconds,
+            copy_seconds,
+            intercept,
+            slope,
+            max(0.0, median(extra)) if extra else inf,
+            median(step.other for step in (*plain, *projecting)),
+        )
+
+    def unit(self, cost: ContextCost, chunk: int) -> TokenSeconds:
+        """``cost``: of a token in one layer. ``chunk``: tokens of a copy."""
+        link, copy = 1 / self.bytes_per_second, self.copy_seconds / chunk
+        return TokenSeconds(cost.kv_bytes * link + copy, cost.x_bytes * link + copy, self.project_seconds)
+
+    def stack(self, tokens: int) -> Stack:
+        """The layers of a step that streams so many tokens."""
+        device = self.device_seconds + self.device_seconds_per_token * tokens
+        return Stack(self.num_layers, device, self.other_seconds)
+
+    def plan(self, tokens: int, cost: ContextCost, chunk: int) -> StreamPlan:
+        """For the context of a step, of all sequences together, in copies of ``chunk`` tokens; KV alone where that is
+        hardly slower."""
+        unit, stack = self.unit(cost, chunk), self.stack(tokens)
+        return plan_stack(tokens, unit=unit, chunk=chunk, limit=tokens, stack=stack).if_it_pays()
+
+    def planned_split(self, cost: ContextCost, chunk: int) -> Split:
+        """As ``plan`` says, remembered for each length."""
+        return cache(lambda tokens: self.plan(tokens, cost, chunk).project)
+
+
+def _line(points: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    """Slope and intercept through the medians at each x, neither below 0."""
+    found: defaultdict[float, list[float]] = defaultdict(list)
+    for x, y in points:
+        found[x].append(y)
+    at = {x: median(ys) for x, ys in found.items()}
+    slope = max(0.0, linear_regression(list(at), list(at.values())).slope) if len(at) > 1 else 0.0
+    return slope, max(0.0, median(y - slope * x for x, y in at.items()))
+
+
+def transfer_all(tokens: int) -> int:
+    """The Split that projects nothing."""
+    del tokens
+    return 0

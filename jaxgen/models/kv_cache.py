@@ -1,0 +1,77 @@
+"""The functional blocked KV cache: a pytree that a step takes (donated) and gives back."""
+
+from dataclasses import dataclass, field, replace
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxgen.arrays import Leaf
+from jaxgen.core.config import CacheConfig, ModelConfig
+from jaxgen.kernels.choice import REFERENCE, Kernels
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class KVCache:
+    """K and V of every block and layer, in the layout that pallas_kernels documents, and the kernels for it.
+
+    ``inputs``: of every block and layer its tokens' layer inputs X, before the layer's norm; None: they are not kept.
+    """
+
+    data: Float[Leaf, "N L 2 K B D"]
+    kernels: Kernels = field(default=REFERENCE, metadata={"static": True})
+    inputs: Float[Leaf, "N L B E"] | None = None
+
+    @property
+    def block_size(self) -> int:
+        return self.data.shape[4]
+
+    @property
+    def num_slots(self) -> int:
+        return self.data.shape[0] * self.data.shape[4]
+
+    def write(
+        self, layer: Int[Array, ""], k: Float[Array, "T K D"], v: Float[Array, "T K D"], slots: Int[Array, "T"]
+    ) -> "KVCache":
+        """The cache with token t's K and V at ``slots[t]``; a slot past the last one writes nothing."""
+        return replace(self, data=self.kernels.write_kv(self.data, layer, k, v, slots))
+
+    def keep(self, layer: Int[Array, ""], x: Float[Array, "T E"], slots: Int[Array, "T"]) -> "KVCache":
+        """The cache with token t's input to ``layer`` at ``slots[t]``, if it keeps inputs; as for ``write``."""
+        if self.inputs is None:
+            return self
+        B = self.block_size
+        return replace(self, inputs=self.inputs.at[slots // B, layer, slots % B].set(x, mode="drop"))
+
+    def gather(self, ids: Int[Array, "m"], count: Int[Array, ""]) -> tuple[Float[Array, "L 2 K B D"], ...]:
+        """The first ``count`` of the blocks ``ids``, each an array of its own; the others are undefined."""
+        staging = self.kernels.gather_blocks(self.data, ids, count)
+        return tuple(staging[i] for i in range(len(ids)))
+
+    def scatter(self, ids: Int[Array, "m"], count: Int[Array, ""], *pieces: Float[Array, "L 2 K B D"]) -> "KVCache":
+        """The cache with the first ``count`` of m pieces as its blocks ``ids[:count]``."""
+        return replace(self, data=self.kernels.scatter_blocks(self.data, ids, jnp.stack(pieces), count))
+
+    def gather_inputs(self, ids: Int[Array, "m"]) -> tuple[Float[Array, "L B E"] | None, ...]:
+        """The inputs of the blocks ``ids``, each an array of its own; None where they are not kept."""
+        if self.inputs is None:
+            return (None,) * len(ids)
+        return tuple(self.inputs[ids])
+
+    def scatter_inputs(self, ids: Int[Array, "m"], count: Int[Array, ""], pieces: Float[Array, "m L B E"]) -> "KVCache":
+        """The cache with the first ``count`` of m pieces as the inputs of its blocks ``ids[:count]``."""
+        assert self.inputs is not None
+        wanted = jnp.where(jnp.arange(len(ids)) < count, ids, len(self.inputs))
+        return replace(self, inputs=self.inputs.at[wanted].set(pieces, mode="drop"))
+
+
+def cache_shape(model: ModelConfig, cache: CacheConfig) -> tuple[int, int, int, int, int, int]:
+    return (cache.num_blocks, model.num_layers, 2, model.num_kv_heads, cache.block_size, model.head_dim)
+
+
+def init_cache(model: ModelConfig, cache: CacheConfig, kernels: Kernels = REFERENCE) -> KVCache:
+    """A cache of zeros: attention may read, and mask, slots that nobody has written yet, so they must be finite."""
+    dtype, of_inputs = jnp.dtype(model.dtype), (cache.num_blocks, model.num_layers, cache.block_size, model.hidden_size)
+    inputs = jnp.zeros(of_inputs, dtype) if cache.keep_inputs else None
+    return KVCache(jnp.zeros(cache_shape(model, cache), dtype), kernels, inputs)

@@ -1,0 +1,55 @@
+"""Weights in the layout of a packed product, which reads them as they lie where XLA would rearrange them every time."""
+
+from dataclasses import dataclass, field, replace
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int, Shaped
+
+from jaxgen.arrays import Leaf
+from jaxgen.kernels.choice import PackedProduct
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class PackedWeight:
+    """A stack of L weights [out, in], and which of them is meant: a slice of the stack would be a copy of it."""
+
+    data: Shaped[Leaf, "L ..."]
+    layer: Int[Leaf, ""]
+    out_features: int = field(metadata={"static": True})
+    in_features: int = field(metadata={"static": True})
+    kernel: PackedProduct = field(metadata={"static": True})
+
+    @classmethod
+    def pack(cls, weight: Float[Array, "*L O I"], kernel: PackedProduct) -> "PackedWeight":
+        """``weight`` may have one stack axis, or none."""
+        stack = weight if weight.ndim == 3 else weight[None]
+        _, size_out, size_in = stack.shape
+        return cls(kernel.pack(stack), jnp.zeros((), jnp.int32), size_out, size_in, kernel)
+
+    def at(self, layer: Int[Array, ""]) -> "PackedWeight":
+        return replace(self, layer=layer)
+
+    def alone(self, layer: int) -> "PackedWeight":
+        """That weight as a stack of its own, which is a copy."""
+        return replace(self, data=self.data[layer : layer + 1])
+
+    def product(
+        self,
+        x: Float[Array, "T I"],
+        num_tokens: Int[Leaf, ""],
+        residual: Float[Array, "T O"] | None = None,
+        *,
+        dtype: DTypeLike = jnp.float32,
+    ) -> Float[Array, "T O"]:
+        """x @ weight.T of the first ``num_tokens`` rows of x, rounded from float32 to ``dtype``, and then added to
+        ``residual``, if any; zeros in the others."""
+        return self.kernel.product(
+            x, self.data, self.layer, num_tokens, residual, out_features=self.out_features, dtype=dtype
+        )
+
+    def rows(self, ids: Int[Array, "n"]) -> Float[Array, "n I"]:
+        """Rows of the first weight of the stack."""
+        return self.kernel.rows(self.data[0], ids)[:, : self.in_features]

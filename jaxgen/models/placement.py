@@ -1,0 +1,46 @@
+"""How parameters lie in memory for the programs of some kernels: the matrices packed, or each layer's by itself."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from jaxgen.core.config import ModelConfig
+from jaxgen.kernels.choice import Kernels
+from jaxgen.models import PackedParams, abstract_model, abstract_params, dotted
+from jaxgen.models.layers import Matrix
+from jaxgen.models.packed_weight import PackedWeight
+from jaxgen.models.separate_weights import SeparateWeights
+
+Place = Callable[[str, Any], Any]
+
+
+def placing(config: ModelConfig, kernels: Kernels) -> Place:
+    """A function of a parameter's path and its value, on the host or the device, that puts it on the device as programs
+    of these kernels read it. What is there already stays."""
+    matrices = {dotted(path) for path, leaf in nnx.to_flat_state(abstract_model(config)[1]) if isinstance(leaf, Matrix)}
+
+    def place(path: str, value: Any) -> Any:
+        if path in matrices and isinstance(value, jax.Array | np.ndarray):
+            if kernels.packed is not None:
+                return PackedWeight.pack(jax.device_put(value), kernels.packed)
+            if kernels.separate_layers and value.ndim == 3:
+                return SeparateWeights.split(value)
+        return jax.device_put(value) if isinstance(value, np.ndarray) else value
+
+    return place
+
+
+def pack_params(config: ModelConfig, params: PackedParams, kernels: Kernels) -> PackedParams:
+    """All parameters, placed. Takes them one by one out of ``params``, so that no more than one of them is in memory
+    twice."""
+    place = placing(config, kernels)
+    return {path: place(path, params.pop(path)) for path in list(params)}
+
+
+def abstract_packed_params(config: ModelConfig, kernels: Kernels) -> PackedParams:
+    """Shapes and dtypes of what ``pack_params`` returns."""
+    packed: PackedParams = jax.eval_shape(lambda params: pack_params(config, params, kernels), abstract_params(config))
+    return packed

@@ -1,0 +1,1 @@
+"""The step as one compiled program, and the device that runs it."""

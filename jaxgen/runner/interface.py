@@ -1,0 +1,46 @@
+"""What an engine needs of a device that runs its plans, and which one a configuration asks for."""
+
+from typing import Protocol, runtime_checkable
+
+from jaxgen.core.stats import OffloadStats
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.kernels.choice import Kernels
+from jaxgen.runner.step import StepOutput
+
+
+@runtime_checkable
+class StepDevice(Protocol):
+    """Parameters, cache, rows and compiled programs. Runs plans in the order given."""
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether ``run`` returns before its step is done."""
+        ...
+
+    @property
+    def kernels(self) -> Kernels: ...
+
+    def reset(self) -> None:
+        """Forget everything but the parameters, also after a step that failed."""
+        ...
+
+    def load(self, plan: StepPlan) -> None:
+        """Load the rows that the plan admits."""
+        ...
+
+    def run(self, plan: StepPlan, *, narrow: bool | None = None, again: bool = False) -> StepOutput:
+        """Load the rows that the plan admits and run its step, by the narrow program where there is one for it, or as
+        ``narrow`` says. ``again``: the same plan will be run once more, from the same state."""
+        ...
+
+    def wait(self) -> None:
+        """Until nothing is on its way."""
+        ...
+
+    def uses_narrow(self, plan: StepPlan) -> bool: ...
+
+    def disable_narrow(self) -> None: ...
+
+    def offload_stats(self) -> OffloadStats | None:
+        """What its host memory does; None: it uses none."""
+        ...

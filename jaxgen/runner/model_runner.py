@@ -1,0 +1,105 @@
+"""The device's half of an engine: parameters, cache, rows and the compiled programs that work on them."""
+
+import atexit
+import logging
+
+import jax
+
+from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.hardware.device_info import DeviceInfo, this_cpu
+from jaxgen.kernels.choice import Kernels
+from jaxgen.models import PackedParams
+from jaxgen.models.kv_cache import init_cache
+from jaxgen.models.placement import pack_params
+from jaxgen.runner.packer import Packer
+from jaxgen.runner.programs import CompiledStep
+from jaxgen.runner.row_state import RowLoader, init_rows
+from jaxgen.runner.step import StepOutput
+
+logger = logging.getLogger(__name__)
+
+
+@atexit.register
+def wait_for_all() -> None:
+    """Until nothing is computed any more: XLA aborts a process that ends while a program runs on its CPU."""
+    jax.block_until_ready(jax.live_arrays())
+
+
+def device_info() -> DeviceInfo:
+    """What the default device is."""
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        return this_cpu()
+    capability = getattr(device, "compute_capability", None)  # only NVIDIA's have one
+    if capability is not None:
+        major, minor = map(int, capability.split("."))
+        capability = (major, minor)
+    return DeviceInfo(device.platform, device.device_kind, device.core_count, compute_capability=capability)
+
+
+class Device:
+    """Runs plans, in the order given; what it returns may still be on its way."""
+
+    runs_ahead = True
+
+    def __init__(self, model: ModelConfig, config: EngineConfig, params: PackedParams, compiled: CompiledStep):
+        """Packs the parameters that the programs want packed, and takes the others as they are (no copy)."""
+        self._model = model
+        self._config = config
+        self.params = pack_params(model, dict(params), compiled.kernels)
+        self._compiled = compiled
+        self._loader = RowLoader(config, model.vocab_size)
+        self._packer = Packer(config)
+        self._narrow_packer = Packer(config, config.narrow_width)
+        self._narrow = compiled.narrow
+        self.reset()
+
+    @property
+    def kernels(self) -> Kernels:
+        """What the programs are built of."""
+        return self._compiled.kernels
+
+    def reset(self) -> None:
+        """Forget everything but the parameters."""
+        self.__dict__.pop("cache", None)  # first, since two may not fit
+        self.cache = init_cache(self._model, self._config.cache, self._compiled.kernels)
+        self.rows = init_rows(self._config, self._model.vocab_size)
+
+    def disable_narrow(self) -> None:
+        """Run every plan by the one shape."""
+        self._narrow = None
+
+    def uses_narrow(self, plan: StepPlan) -> bool:
+        """Whether the plan holds decodes only and there is a program for these."""
+        return self._narrow is not None and plan.decodes_only
+
+    def load(self, plan: StepPlan) -> None:
+        """Load the rows that the plan admits."""
+        self.rows = self._compiled.rows.load(self.rows, plan, self._loader)
+
+    def run(self, plan: StepPlan, *, narrow: bool | None = None, again: bool = False) -> StepOutput:
+        """Load the rows that the plan admits and dispatch its step.
+
+        Decodes alone run by the narrow program, if there is one; ``narrow`` says otherwise. Any plan may be run
+        ``again``, from the same state if its input tokens are known on the host.
+        """
+        del again
+        self.load(plan)
+        if narrow is None:
+            narrow = self.uses_narrow(plan)
+        if narrow and self._narrow is not None:
+            step, packer = self._narrow, self._narrow_packer
+        else:
+            step, packer = self._compiled.run, self._packer
+        words = packer.pack(plan)
+        self.cache, self.rows, output = step(self.params, self.cache, self.rows, words)
+        output.tokens.copy_to_host_async()
+        return output
+
+    def offload_stats(self) -> None:
+        """The cache is here, and what is behind it says so itself."""
+
+    def wait(self) -> None:
+        """Until everything dispatched has been computed."""
+        jax.block_until_ready((self.cache, self.rows))

@@ -1,0 +1,140 @@
+"""From a plan to the one shape that a step takes: the only place where padding lives."""
+
+from dataclasses import replace
+from functools import cache
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int32
+
+from jaxgen.arrays import Layout
+from jaxgen.core.config import EngineConfig
+from jaxgen.core.sequence import Chunk
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.models.batch import StepBatch
+from jaxgen.runner.row_state import RowState
+
+FED = -1
+"""Stands for the token that the row sampled last, which the device knows before the host does."""
+
+
+@cache
+def batch_layout(width: int, num_rows: int) -> Layout:
+    """The words of a packed plan of ``width`` tokens (T) of ``num_rows`` (R) chunks."""
+    return Layout(
+        num_tokens=((), np.int32),
+        num_rows=((), np.int32),
+        num_decodes=((), np.int32),
+        want_logprobs=((), np.int32),
+        query_starts=((num_rows + 1,), np.int32),
+        context_lens=((num_rows,), np.int32),
+        rows=((num_rows,), np.int32),
+        new_blocks=((num_rows,), np.int32),
+        tokens=((width,), np.int32),
+        prompt_targets=((width,), np.int32),
+    )
+
+
+class Packer:
+    """Turns plans into vectors of one shape, which ``unpack`` makes a StepBatch of on the device."""
+
+    def __init__(self, config: EngineConfig, width: int | None = None):
+        """``width``: tokens of the shape; the token budget if None."""
+        self._width = width or config.scheduler.token_budget
+        self._num_rows = config.scheduler.max_num_seqs
+        self._block_size = config.cache.block_size
+        self._layout = batch_layout(self._width, self._num_rows)
+        self._empty = np.zeros(self._layout.size, np.int32)
+        views = self._layout.views(self._empty)
+        views["rows"][:] = self._num_rows
+        views["new_blocks"][:] = -1
+        views["prompt_targets"][:] = -1
+
+    def pack(self, plan: StepPlan) -> np.ndarray:
+        """The plan's words. Raises ValueError when the plan exceeds the shape."""
+        chunks, num_tokens = plan.chunks, plan.num_tokens
+        if num_tokens > self._width or len(chunks) > self._num_rows:
+            raise ValueError(
+                f"a plan of {num_tokens} tokens in {len(chunks)} chunks exceeds {self._width} in {self._num_rows}"
+            )
+        words = self._empty.copy()  # a new one each time: the device may read the last one still
+        if not chunks:
+            return words
+        n = len(chunks)
+        views = self._layout.views(words)
+        starts = np.array([chunk.start for chunk in chunks], np.int32)
+        lengths = np.array([chunk.length for chunk in chunks], np.int32)
+        at = views["query_starts"]
+        np.cumsum(lengths, out=at[1 : n + 1])
+        at[n + 1 :] = num_tokens
+        views["context_lens"][:n] = starts + lengths
+        views["rows"][:n] = [chunk.sequence.row for chunk in chunks]
+        num_decodes = int(np.count_nonzero(lengths == 1))
+        words[:4] = num_tokens, n, num_decodes, any(_wants_logprobs(chunk) for chunk in chunks)
+        views["tokens"][:num_decodes] = [_token(chunk) for chunk in chunks[:num_decodes]]
+        for index in np.flatnonzero(starts[:num_decodes] % self._block_size == 0).tolist():
+            chunk = chunks[index]
+            views["new_blocks"][index] = chunk.sequence.block_table[chunk.start // self._block_size]
+        for index in range(num_decodes, n):
+            views["tokens"][at[index] : at[index + 1]] = _known_tokens(chunks[index])
+        for index, chunk in enumerate(chunks):
+            if chunk.sequence.params.prompt_logprobs is not None:
+                self._pack_targets(chunk, views["prompt_targets"][at[index] : at[index + 1]])
+        return words
+
+    @staticmethod
+    def _pack_targets(chunk: Chunk, targets: np.ndarray) -> None:
+        sequence = chunk.sequence
+        wanted = sequence.tokens[chunk.start + 1 : min(chunk.end + 1, sequence.num_prompt)]
+        targets[: len(wanted)] = wanted
+
+
+def unpack(
+    words: Int32[Array, "W"], state: RowState, width: int, block_size: int, num_slots: int
+) -> tuple[StepBatch, RowState]:
+    """The batch of a packed plan of ``width`` tokens, and the state with the blocks that decodes have begun."""
+    R = state.last_tokens.shape[0]
+    packed = batch_layout(width, R).split(words)
+    starts, lens, rows = packed["query_starts"], packed["context_lens"], packed["rows"]
+    begun = jnp.where(packed["new_blocks"] >= 0, rows, R)
+    tables = state.block_tables.at[begun, (lens - 1) // block_size].set(packed["new_blocks"], mode="drop")
+    index = jnp.arange(width)
+    # The chunk of each token: how many chunks end at or before it. Padding comes out as R or as an empty chunk.
+    chunk = jnp.sum(index[:, None] >= starts[1:], axis=1, dtype=jnp.int32)
+    real = index < packed["num_tokens"]
+    chunk = jnp.where(real, chunk, 0)
+    positions = jnp.where(real, lens[chunk] - starts[chunk + 1] + index, 0)
+    token_rows = jnp.where(real, rows[chunk], R)
+    block = tables.at[token_rows, positions // block_size].get(mode="fill", fill_value=0)
+    tokens = packed["tokens"]
+    fed = state.last_tokens.at[token_rows].get(mode="fill", fill_value=0)
+    batch = StepBatch(
+        tokens=jnp.where(tokens == FED, fed, tokens),
+        positions=positions,
+        slots=jnp.where(real, block * block_size + positions % block_size, num_slots),
+        token_rows=token_rows,
+        query_starts=starts,
+        context_lens=lens,
+        block_tables=tables.at[rows].get(mode="clip"),
+        rows=rows,
+        num_tokens=packed["num_tokens"],
+        num_rows=packed["num_rows"],
+        num_decodes=packed["num_decodes"],
+        want_logprobs=packed["want_logprobs"] != 0,
+        prompt_targets=packed["prompt_targets"],
+    )
+    return batch, replace(state, block_tables=tables)
+
+
+def _wants_logprobs(chunk: Chunk) -> bool:
+    return chunk.samples and chunk.sequence.params.logprobs is not None
+
+
+def _token(chunk: Chunk) -> int:
+    tokens = chunk.sequence.tokens
+    return tokens[chunk.start] if chunk.start < len(tokens) else FED
+
+
+def _known_tokens(chunk: Chunk) -> list[int]:
+    """All are known: only a decode can be of a token that is still on its way."""
+    return chunk.sequence.tokens[chunk.start : chunk.end]

@@ -1,0 +1,117 @@
+"""The compiled programs of an engine. All are compiled before it is ready, and none after."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import batched
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.kernels.choice import REFERENCE, Kernels
+from jaxgen.models import graph_of
+from jaxgen.models.kv_cache import KVCache, init_cache
+from jaxgen.models.placement import abstract_packed_params
+from jaxgen.runner.packer import batch_layout
+from jaxgen.runner.row_state import (
+    MASKS_AT_ONCE,
+    RowLoader,
+    RowState,
+    has_penalties,
+    init_rows,
+    load_allowed,
+    load_penalties,
+    load_row,
+    mask_words,
+    row_layout,
+)
+from jaxgen.runner.step import Step, StepOutput, make_step
+
+CompiledProgram = Callable[..., tuple[KVCache, RowState, StepOutput]]
+"""A compiled Step, which takes the words as a numpy array too."""
+STEP_DONATES = (1, 2)
+"""Arguments of a Step that it updates in place: cache and rows."""
+
+
+@dataclass(frozen=True)
+class RowPrograms:
+    """What loads a row's state before a step."""
+
+    load_row: Callable[..., RowState]
+    load_penalties: Callable[..., RowState]
+    load_allowed: Callable[..., RowState]
+
+    def load(self, rows: RowState, plan: StepPlan, loader: RowLoader) -> RowState:
+        """The rows with those that the plan admits, and with what those may sample that are under a grammar."""
+        for sequence in plan.admitted:
+            rows = self.load_row(rows, loader.words(sequence))
+            if has_penalties(sequence.params):
+                rows = self.load_penalties(rows, *loader.penalties(sequence))
+        for sequences in batched(plan.constrained, MASKS_AT_ONCE):
+            rows = self.load_allowed(rows, *loader.allowed(sequences))
+        return rows
+
+
+@dataclass(frozen=True)
+class CompiledStep:
+    """The one step, what loads a row's state before it, and what XLA says of the step's memory, in bytes.
+
+    ``temporary_bytes``: beside parameters, cache and rows, while the output of the step before has not been read.
+    """
+
+    run: CompiledProgram
+    narrow: CompiledProgram | None
+    """The step of ``config.narrow_width`` tokens, for plans of decodes only."""
+    rows: RowPrograms
+    kernels: Kernels
+    temporary_bytes: int
+    aliased_bytes: int
+
+
+def compile_step(model: ModelConfig, config: EngineConfig, kernels: Kernels = REFERENCE) -> CompiledStep:
+    """Compile for this model and configuration, with these kernels. Cache and rows are donated, so updated in place."""
+    wide: Any = _compile_width(model, config, kernels, config.scheduler.token_budget)
+    narrow: Any = _compile_width(model, config, kernels, config.narrow_width) if config.narrow_width else None
+    memory = wide.memory_analysis()  # its type is jaxlib's own and not exported
+    return CompiledStep(
+        wide,
+        narrow,
+        compile_rows(model, config),
+        kernels,
+        memory.temp_size_in_bytes + 2 * (memory.output_size_in_bytes - memory.alias_size_in_bytes),
+        memory.alias_size_in_bytes,
+    )
+
+
+def compile_rows(model: ModelConfig, config: EngineConfig) -> RowPrograms:
+    """The rows are donated."""
+    rows = jax.eval_shape(lambda: init_rows(config, model.vocab_size))
+    row = jax.ShapeDtypeStruct((RowLoader(config, model.vocab_size).num_words,), jnp.int32)
+    seen = jax.ShapeDtypeStruct((model.vocab_size,), jnp.bool_)
+    counts = jax.ShapeDtypeStruct((model.vocab_size,), jnp.int32)
+    index = jax.ShapeDtypeStruct((), jnp.int32)
+    indices = jax.ShapeDtypeStruct((MASKS_AT_ONCE,), jnp.int32)
+    allowed = jax.ShapeDtypeStruct((MASKS_AT_ONCE, mask_words(model.vocab_size)), jnp.int32)
+    return RowPrograms(
+        jax.jit(load_row, donate_argnums=0).lower(rows, row).compile(),
+        jax.jit(load_penalties, donate_argnums=0).lower(rows, index, counts, seen).compile(),
+        jax.jit(load_allowed, donate_argnums=0).lower(rows, indices, allowed).compile(),
+    )
+
+
+def step_program(
+    model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int
+) -> tuple[Step, tuple[Any, ...]]:
+    """The step of ``width`` tokens and the shapes of its arguments, of which STEP_DONATES are to be donated."""
+    cache = jax.eval_shape(lambda: init_cache(model, config.cache, kernels))
+    rows = jax.eval_shape(lambda: init_rows(config, model.vocab_size))
+    words = jax.ShapeDtypeStruct((batch_layout(width, config.scheduler.max_num_seqs).size,), jnp.int32)
+    step = make_step(graph_of(model), model.vocab_size, width, row_layout(config))
+    return step, (abstract_packed_params(model, kernels), cache, rows, words)
+
+
+def _compile_width(model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int) -> Any:
+    step, args = step_program(model, config, kernels, width)
+    return jax.jit(step, donate_argnums=STEP_DONATES).lower(*args).compile()

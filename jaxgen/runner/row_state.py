@@ -1,0 +1,161 @@
+"""What the device keeps of every running sequence: loaded once, when it is admitted, not sent with every step.
+
+The scheduler gives each running sequence a row; a step names the rows that its chunks belong to.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int32
+
+from jaxgen.arrays import Layout, Leaf
+from jaxgen.core.config import EngineConfig
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.core.sequence import Sequence
+from jaxgen.sampling.penalties import PenaltyState, init_penalties
+from jaxgen.sampling.sampler import RowParams
+
+MAX_MASKED_TOKENS = 128
+"""Room for the EOS and stop tokens of one row, which are masked while it is below min_tokens."""
+
+MASKS_AT_ONCE = 8
+"""Rows whose allowed tokens are loaded by one call."""
+
+_WORD = 0xFFFFFFFF
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class RowState:
+    """S = max_num_seqs rows; M = blocks of the longest sequence; row S of ``params`` is that of padding."""
+
+    block_tables: Int32[Leaf, "S M"]
+    last_tokens: Int32[Leaf, "S"]
+    """What each row sampled last: the next step's input, whether or not the host has read it yet."""
+    params: Int32[Leaf, "S1 P"]
+    """Each row's RowParams, in the words of ``row_layout``."""
+    penalties: PenaltyState
+    allowed: Int32[Leaf, "S V32"]
+    """Tokens that the next of a constrained row may be: a bit for each, those of 32 tokens in a word, lowest first."""
+
+
+def row_layout(config: EngineConfig) -> Layout:
+    """The words of one row's RowParams."""
+    return Layout(**RowParams.fields(config.max_logit_bias, MAX_MASKED_TOKENS))
+
+
+def blocks_per_sequence(config: EngineConfig) -> int:
+    return -(-config.scheduler.max_model_len // config.cache.block_size)
+
+
+def init_rows(config: EngineConfig, vocab_size: int) -> RowState:
+    """Rows that nobody has loaded: greedy, with nothing to penalise."""
+    S = config.scheduler.max_num_seqs
+    return RowState(
+        jnp.zeros((S, blocks_per_sequence(config)), jnp.int32),
+        jnp.zeros(S, jnp.int32),
+        jnp.tile(_neutral(row_layout(config), vocab_size), (S + 1, 1)),
+        init_penalties(S, vocab_size),
+        jnp.zeros((S, mask_words(vocab_size)), jnp.int32),
+    )
+
+
+def mask_words(vocab_size: int) -> int:
+    """Words that hold a bit for each token."""
+    return -(-vocab_size // 32)
+
+
+def load_row(state: RowState, words: Int32[Array, "W"]) -> RowState:
+    """The state with one row loaded from ``RowLoader.words``. Meant to be jitted with the state donated."""
+    row, table, params = words[0], words[1 : 1 + state.block_tables.shape[1]], words[-state.params.shape[1] :]
+    return replace(state, block_tables=state.block_tables.at[row].set(table), params=state.params.at[row].set(params))
+
+
+def load_penalties(
+    state: RowState, row: Int32[Array, ""], counts: Int32[Array, "V"], seen: Bool[Array, "V"]
+) -> RowState:
+    """The state with one row's tokens so far: how often each was generated, which are in the prompt."""
+    penalties = PenaltyState(
+        state.penalties.output_counts.at[row].set(counts), state.penalties.prompt_seen.at[row].set(seen)
+    )
+    return replace(state, penalties=penalties)
+
+
+def load_allowed(state: RowState, rows: Int32[Array, "8"], allowed: Int32[Array, "8 V32"]) -> RowState:
+    """The state with what some rows may sample next; S stands for no row. Meant to be jitted with the state donated."""
+    return replace(state, allowed=state.allowed.at[rows].set(allowed, mode="drop"))
+
+
+class RowLoader:
+    """Packs what the device must know of a sequence that was just admitted."""
+
+    def __init__(self, config: EngineConfig, vocab_size: int):
+        self._layout = row_layout(config)
+        self._neutral = _neutral(self._layout, vocab_size)
+        self._num_blocks = blocks_per_sequence(config)
+        self._num_rows = config.scheduler.max_num_seqs
+        self._vocab_size = vocab_size
+        self.num_words = 1 + self._num_blocks + self._layout.size
+
+    def words(self, sequence: Sequence) -> np.ndarray:
+        """Row, block table and RowParams, as ``load_row`` takes them."""
+        assert sequence.row is not None, "held by every running sequence"
+        words = np.zeros(self.num_words, np.int32)
+        words[0] = sequence.row
+        words[1 : 1 + len(sequence.block_table)] = sequence.block_table
+        words[1 + self._num_blocks :] = self._neutral
+        self._fill(self._layout.views(words[1 + self._num_blocks :]), sequence)
+        return words
+
+    def penalties(self, sequence: Sequence) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Row, counts and prompt tokens, as ``load_penalties`` takes them, of all the sequence's tokens so far."""
+        prompt, output = sequence.tokens[: sequence.num_prompt], sequence.tokens[sequence.num_prompt :]
+        counts = np.bincount(output, minlength=self._vocab_size).astype(np.int32)
+        seen = np.zeros(self._vocab_size, np.bool_)
+        seen[prompt] = True
+        return np.array(sequence.row, np.int32), counts, seen
+
+    def allowed(self, sequences: Iterable[Sequence]) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and masks, as ``load_allowed`` takes them, of MASKS_AT_ONCE sequences under grammars at most."""
+        rows = np.full(MASKS_AT_ONCE, self._num_rows, np.int32)
+        masks = np.zeros((MASKS_AT_ONCE, mask_words(self._vocab_size)), np.int32)
+        for index, sequence in enumerate(sequences):
+            assert sequence.row is not None, "held by every running sequence"
+            assert sequence.grammar is not None, "asked of those that have one"
+            rows[index], masks[index] = sequence.row, sequence.grammar.mask
+        return rows, masks
+
+    def _fill(self, row: dict[str, np.ndarray], sequence: Sequence) -> None:
+        params = sequence.params
+        row["temperature"][()] = params.temperature
+        row["top_p"][()] = params.top_p
+        row["top_k"][()] = min(params.top_k, self._vocab_size)
+        row["min_p"][()] = params.min_p
+        row["presence"][()] = params.presence_penalty
+        row["frequency"][()] = params.frequency_penalty
+        row["repetition"][()] = params.repetition_penalty
+        row["counted_from"][()] = len(sequence.tokens)
+        row["seed"][:] = (sequence.seed >> 32) & _WORD, sequence.seed & _WORD
+        row["bias_tokens"][: len(params.logit_bias)] = list(params.logit_bias)
+        row["bias_values"][: len(params.logit_bias)] = list(params.logit_bias.values())
+        row["constrained"][()] = sequence.grammar is not None
+        if params.min_tokens and sequence.grammar is None:  # a grammar's state sees to it
+            masked = (frozenset() if params.ignore_eos else sequence.eos_token_ids) | set(params.stop_token_ids)
+            row["masked_tokens"][: len(masked)] = sorted(masked)
+            row["masked_until"][()] = sequence.num_prompt + params.min_tokens
+
+
+def has_penalties(params: SamplingParams) -> bool:
+    """Whether the device must count this request's tokens."""
+    return bool(params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1.0)
+
+
+def _neutral(layout: Layout, vocab_size: int) -> np.ndarray:
+    words = np.zeros(layout.size, np.int32)
+    row = layout.views(words)
+    for name, value in RowParams.neutral_values(vocab_size).items():
+        row[name][...] = value
+    return words

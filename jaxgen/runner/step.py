@@ -1,0 +1,135 @@
+"""THE jitted function: one step of fixed shape. Whatever a batch holds, the same program computes it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from jaxgen.arrays import Layout, Leaf
+from jaxgen.core.sampling_params import MAX_LOGPROBS
+from jaxgen.models import Graph, Model, PackedParams, bind
+from jaxgen.models.batch import StepBatch
+from jaxgen.models.kv_cache import KVCache
+from jaxgen.runner.packer import unpack
+from jaxgen.runner.row_state import RowState
+from jaxgen.sampling.penalties import count_output
+from jaxgen.sampling.sampler import RowParams, keep_allowed, sample, token_logprobs
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Logprobs:
+    """Natural-log probabilities of the raw model for n positions: of one token each, and of the best alternatives."""
+
+    chosen: Float[Leaf, "n"]
+    top_tokens: Int[Leaf, "n P"]
+    top_values: Float[Leaf, "n P"]
+
+    @classmethod
+    def zeros(cls, n: int, vocab_size: int) -> "Logprobs":
+        best = min(MAX_LOGPROBS, vocab_size)
+        return cls(jnp.zeros(n), jnp.zeros((n, best), jnp.int32), jnp.zeros((n, best)))
+
+    def map(self, function: Callable[..., Array], *others: "Logprobs") -> "Logprobs":
+        """``function`` of each array, beside those of ``others``."""
+        mapped: Logprobs = jax.tree.map(function, self, *others)
+        return mapped
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class StepOutput:
+    """What a step found. Rows of padding, and rows whose chunk ends before its prompt does, hold nothing to read."""
+
+    tokens: Int[Leaf, "R"]
+    logprobs: Logprobs
+    """Of ``tokens``; zeros unless the batch wants them."""
+    prompt_logprobs: Logprobs
+    """Of ``batch.prompt_targets``, one entry per token; zeros where there is no target."""
+    hidden: Float[Leaf, "T D"]
+    """Final hidden states of the batch's tokens, which the host reads only where it pools them; nothing to read in
+    those of padding."""
+
+
+Step = Callable[[PackedParams, KVCache, RowState, Int[Array, "W"]], tuple[KVCache, RowState, StepOutput]]
+
+
+def make_step(graph: Graph, vocab_size: int, width: int, row_layout: Layout) -> Step:
+    """The step of one model: (params, kv_cache, rows, words of a plan) -> (kv_cache, rows, output).
+
+    Pure; meant to be jitted with the cache and the rows donated. Optional work (penalties, filters, draws,
+    log-probabilities) hides behind ``lax.cond``, so there is no second program for it. What a row samples stays in
+    ``rows`` and can be the next step's input before the host has seen it. ``width`` is the number of tokens (T),
+    ``row_layout`` that of the words of ``rows.params``.
+    """
+
+    def step(
+        params: PackedParams, cache: KVCache, rows: RowState, words: Int[Array, "W"]
+    ) -> tuple[KVCache, RowState, StepOutput]:
+        model = bind(graph, params)
+        batch, rows = unpack(words, rows, width, cache.block_size, cache.num_slots)
+        rows = count_tokens(rows, row_layout, batch)
+        hidden, cache = model(batch, cache)
+        return cache, *choose_tokens(model, hidden, rows, row_layout, batch, vocab_size)
+
+    return step
+
+
+def choose_tokens(
+    model: Model, hidden: Float[Array, "T D"], rows: RowState, row_layout: Layout, batch: StepBatch, vocab_size: int
+) -> tuple[RowState, StepOutput]:
+    """The end of a step: what each row samples from its last token's final hidden state, and the rows that know it."""
+    last = jnp.maximum(batch.query_starts[1:] - 1, 0)
+    logits = model.logits(hidden[last], batch.num_rows)
+    chosen = RowParams(**row_layout.split(rows.params[batch.rows]))
+    possible = keep_allowed(logits, rows.allowed, batch.rows, chosen.constrained)
+    tokens = sample(possible, chosen, rows.penalties, batch.rows, batch.context_lens)
+    rows = replace(rows, last_tokens=rows.last_tokens.at[batch.rows].set(tokens, mode="drop"))
+    R, T = len(last), len(batch.tokens)
+    logprobs = lax.cond(
+        batch.want_logprobs,
+        lambda: Logprobs(*token_logprobs(logits, tokens)),
+        lambda: Logprobs.zeros(R, vocab_size),
+    )
+    prompt_logprobs = lax.cond(
+        jnp.any(batch.prompt_targets >= 0),
+        lambda: _prompt_logprobs(model, hidden, batch.prompt_targets, vocab_size, tile=min(R, T)),
+        lambda: Logprobs.zeros(T, vocab_size),
+    )
+    return rows, StepOutput(tokens, logprobs, prompt_logprobs, hidden)
+
+
+def count_tokens(rows: RowState, row_layout: Layout, batch: StepBatch) -> RowState:
+    """The rows with this step's generated tokens counted, where penalties want them."""
+    R = rows.last_tokens.shape[0]
+    params = RowParams(**row_layout.split(rows.params))
+    counts = params.penalised[batch.token_rows] & (batch.positions >= params.counted_from[batch.token_rows])
+    counted_rows = jnp.where(counts, batch.token_rows, R)
+    return replace(rows, penalties=count_output(rows.penalties, batch.tokens, counted_rows))
+
+
+def _prompt_logprobs(
+    model: Model, hidden: Float[Array, "T D"], targets: Int[Array, "T"], vocab_size: int, *, tile: int
+) -> Logprobs:
+    """Log-probabilities of ``targets``, ``tile`` tokens at a time so that no [T, V] array is ever made."""
+    T = len(targets)
+    padded = -(-T // tile) * tile
+    hidden = jnp.pad(hidden, ((0, padded - T), (0, 0)))
+    targets = jnp.pad(targets, (0, padded - T), constant_values=-1)
+
+    def compute(start: Int[Array, ""]) -> Logprobs:
+        logits = model.logits(lax.dynamic_slice_in_dim(hidden, start, tile), jnp.int32(tile))
+        wanted = lax.dynamic_slice_in_dim(targets, start, tile)
+        return Logprobs(*token_logprobs(logits, jnp.maximum(wanted, 0)))
+
+    def body(i: Int[Array, ""], found: Logprobs) -> Logprobs:
+        start = i * tile
+        wanted = jnp.any(lax.dynamic_slice_in_dim(targets, start, tile) >= 0)
+        piece = lax.cond(wanted, compute, lambda _: Logprobs.zeros(tile, vocab_size), start)
+        return found.map(lambda all_, new: lax.dynamic_update_slice_in_dim(all_, new, start, axis=0), piece)
+
+    found = lax.fori_loop(0, padded // tile, body, Logprobs.zeros(padded, vocab_size))
+    return found.map(lambda x: x[:T])

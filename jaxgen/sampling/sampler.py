@@ -1,0 +1,294 @@
+"""Choosing tokens inside the step: pure functions of logits [R, V], R rows of V tokens, that treat every row alone.
+
+A row's token depends on its own logits, parameters, seed and position only, bit for bit: whatever is added up over the
+vocabulary to decide it is an integer, and no two rows share a random number. Nothing is sorted.
+
+The rule, for whoever wants the same token from the same logits x of one row:
+
+1. Penalties and bias, in float32 (``adjust_logits``). Then NaN counts as -inf and +inf as the largest float32. If
+   temperature is 0 (below 2**-126), the token is the first of the greatest.
+2. Unless top_k is 0, x below the k-th greatest becomes -inf.
+3. Token i weighs ``w[i] = round(2**31 * exp((x[i] - max(x)) / temperature))``, in float32, halves to even, so
+   probabilities are fixed-point numbers relative to the greatest: a token less probable than 2**-32 of the most
+   probable one is never drawn. If ``w[i] < min_p * 2**31`` it becomes 0.
+4. With W the sum of all w, weights below t become 0, where t is the greatest integer for which the weights of t or
+   more add up to ``floor(W * floor(2**32 * top_p) / 2**32)`` or more, and to more than 0.
+5. With W the sum of what is left, the token is the first whose running sum of weights exceeds ``floor(U * W / 2**64)``.
+   U is 64 random bits, high word first: one block of Threefry-2x32 with 20 rounds, key (high, low) word of the seed,
+   counter (0, position). 64 bits, because the 24 of a float32 uniform would never draw some tokens of probability
+   below 2**-24 and draw others twice as often as they should be.
+6. If W is 0 (every x is -inf), the token is 0.
+
+Thresholds keep what ties with them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Float32, Int32, UInt32
+
+from jaxgen.arrays import Field, Leaf
+from jaxgen.core.sampling_params import MAX_LOGPROBS
+from jaxgen.sampling import exact_sum
+from jaxgen.sampling.penalties import PenaltyState
+
+_GROUP = 256
+"""The vocabulary is added up in groups, so that a draw looks into one of them only."""
+_ONE = 2.0**31
+_TINY, _MAX = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class RowParams:
+    """How each row's token is chosen: SamplingParams as arrays; B = most bias entries of a row, E = most masked ones.
+
+    Only finite values in SamplingParams' ranges are honoured; nothing is checked here.
+    """
+
+    temperature: Float32[Leaf, "R"]
+    top_p: Float32[Leaf, "R"]
+    top_k: Int32[Leaf, "R"]
+    """0: off."""
+    min_p: Float32[Leaf, "R"]
+    presence: Float32[Leaf, "R"]
+    frequency: Float32[Leaf, "R"]
+    repetition: Float32[Leaf, "R"]
+    seed: UInt32[Leaf, "R 2"]
+    """High and low word of a 64-bit seed."""
+    bias_tokens: Int32[Leaf, "R B"]
+    """Token ids, each once in a row; V in entries that are not used."""
+    bias_values: Float32[Leaf, "R B"]
+    """Added to the logits."""
+    masked_tokens: Int32[Leaf, "R E"]
+    """Token ids that are forbidden at positions below ``masked_until``; V in entries that are not used."""
+    masked_until: Int32[Leaf, "R"]
+    counted_from: Int32[Leaf, "R"]
+    """Tokens from this position on are counted for penalties when they are computed; earlier ones were loaded."""
+    constrained: Int32[Leaf, "R"]
+    """1: only tokens that a grammar allows; see ``keep_allowed``."""
+
+    @classmethod
+    def fields(cls, max_bias: int, max_masked: int) -> dict[str, Field]:
+        """Shape and type of one row's share of each array."""
+        shapes = {"seed": (2,), "masked_tokens": (max_masked,)} | dict.fromkeys(
+            ("bias_tokens", "bias_values"), (max_bias,)
+        )
+        integers = {"top_k", "bias_tokens", "masked_tokens", "masked_until", "counted_from", "constrained"}
+        types = dict.fromkeys(integers, np.int32) | {"seed": np.uint32}
+        return {name: (shapes.get(name, ()), types.get(name, np.float32)) for name in cls.__dataclass_fields__}
+
+    @staticmethod
+    def neutral_values(vocab_size: int) -> dict[str, int]:
+        """What is not 0 in a row that is greedy and changes nothing."""
+        return {"top_p": 1, "repetition": 1, "bias_tokens": vocab_size, "masked_tokens": vocab_size}
+
+    @property
+    def penalised(self) -> Bool[Leaf, "R"]:
+        return (self.presence != 0) | (self.frequency != 0) | (self.repetition != 1)
+
+
+def sample(
+    logits: Float[Array, "R V"],
+    params: RowParams,
+    penalties: PenaltyState,
+    rows: Int32[Array, "R"],
+    positions: Int32[Array, "R"],
+) -> Int32[Array, "R"]:
+    """Each row's token by the rule above.
+
+    ``rows`` are the rows of ``penalties`` that belong to the sequences, S where none does; ``positions`` are those
+    that the tokens will have in their sequences.
+    """
+    x = _finite_above(adjust_logits(logits.astype(jnp.float32), params, penalties, rows, positions))
+    greatest = jnp.max(x, axis=-1)
+    greedy = _first(x == greatest[:, None])
+    sampled = params.temperature >= _TINY
+
+    def draw() -> Array:
+        token, possible = _draw(x, greatest, params, positions)
+        return jnp.where(sampled & possible, token, greedy)
+
+    tokens: Array = jax.lax.cond(jnp.any(sampled), draw, lambda: greedy)
+    return tokens
+
+
+def keep_allowed(
+    logits: Float[Array, "R V"], allowed: Int32[Array, "S V32"], rows: Int32[Array, "R"], constrained: Int32[Leaf, "R"]
+) -> Float[Array, "R V"]:
+    """Logits with -inf for tokens that are not in ``allowed``, bit i of word w being token 32 * w + i, in constrained
+    rows. ``rows`` are those of ``allowed`` that belong to the sequences."""
+
+    def keep() -> Array:
+        words = allowed.at[rows].get(mode="fill", fill_value=0)
+        bits = (words[:, :, None] >> jnp.arange(32)) & 1
+        may = bits.reshape(len(rows), -1)[:, : logits.shape[1]] == 1
+        return jnp.where(may | (constrained == 0)[:, None], logits, -jnp.inf)
+
+    kept: Array = jax.lax.cond(jnp.any(constrained != 0), keep, lambda: logits)
+    return kept
+
+
+def token_logprobs(
+    logits: Float[Array, "R V"], tokens: Int32[Array, "R"], max_logprobs: int = MAX_LOGPROBS
+) -> tuple[Float32[Array, "R"], Int32[Array, "R L"], Float32[Array, "R L"]]:
+    """Natural-log probabilities of ``tokens``, and the L = max_logprobs most probable tokens with theirs.
+
+    L is V where the vocabulary is smaller. Most probable first, lower ids first where equal. NaN and +inf count as they
+    do in ``sample``; what is impossible has -inf.
+    """
+    x = _finite_above(logits.astype(jnp.float32))
+    greatest = jnp.maximum(jnp.max(x, axis=-1), -_MAX)[:, None]
+    log_mass = jnp.log(jnp.sum(jnp.exp(x - greatest), axis=-1, keepdims=True))
+
+    def logprob(values: Array) -> Array:
+        return jnp.where(values == -jnp.inf, -jnp.inf, values - greatest - log_mass)
+
+    chosen = jnp.take_along_axis(x, tokens[:, None], axis=-1, mode="clip")
+    top_values, top_tokens = jax.lax.top_k(x, min(max_logprobs, x.shape[1]))
+    return logprob(chosen)[:, 0], top_tokens, logprob(top_values)
+
+
+def adjust_logits(
+    x: Float32[Array, "R V"],
+    params: RowParams,
+    penalties: PenaltyState,
+    rows: Int32[Array, "R"],
+    positions: Int32[Array, "R"],
+) -> Float32[Array, "R V"]:
+    """Logits after, in this order: repetition penalty, frequency and presence penalties, bias, masked tokens.
+
+    The repetition penalty divides positive logits and multiplies the others, of tokens in prompt or output (Keskar et
+    al., 2019, as transformers has it); frequency * count and presence are subtracted for tokens in the output.
+    ``rows`` and ``positions`` are those of ``sample``.
+    """
+    V = x.shape[1]
+
+    def penalise(x: Array) -> Array:
+        counts = penalties.output_counts.at[rows].get(mode="fill", fill_value=0)
+        prompt_seen = penalties.prompt_seen.at[rows].get(mode="fill", fill_value=False)
+        repetition = params.repetition[:, None]
+        x = jnp.where((counts > 0) | prompt_seen, jnp.where(x > 0, x / repetition, x * repetition), x)
+        x = x - params.frequency[:, None] * counts.astype(jnp.float32)
+        return jnp.where(counts > 0, x - params.presence[:, None], x)
+
+    def bias(x: Array) -> Array:
+        row = jax.lax.broadcasted_iota(jnp.int32, params.bias_tokens.shape, 0)
+        return x.at[row, params.bias_tokens].add(params.bias_values, mode="drop")
+
+    def mask(x: Array) -> Array:
+        row = jax.lax.broadcasted_iota(jnp.int32, params.masked_tokens.shape, 0)
+        masked = jnp.where(early[:, None], params.masked_tokens, V)
+        return x.at[row, masked].set(-jnp.inf, mode="drop")
+
+    early = positions < params.masked_until
+    # A neutral row, whose counts may be somebody else's of old, keeps its bits: by factors of 1 and 0.
+    x = jax.lax.cond(jnp.any(params.penalised), penalise, lambda x: x, x)
+    x = jax.lax.cond(jnp.any(params.bias_tokens < V), bias, lambda x: x, x)
+    adjusted: Array = jax.lax.cond(jnp.any(early), mask, lambda x: x, x)
+    return adjusted
+
+
+def _finite_above(x: Float32[Array, "R V"]) -> Float32[Array, "R V"]:
+    return jnp.where(jnp.isnan(x), -jnp.inf, jnp.minimum(x, _MAX))
+
+
+def _first(mask: Bool[Array, "R V"]) -> Int32[Array, "R"]:
+    # Several times as fast as argmax on a CPU, where XLA does not vectorise reductions to pairs (value, index).
+    index = jax.lax.broadcasted_iota(jnp.int32, mask.shape, 1)
+    return jnp.min(jnp.where(mask, index, mask.shape[1]), axis=-1)
+
+
+def _draw(
+    x: Float32[Array, "R V"], greatest: Float32[Array, "R"], params: RowParams, positions: Int32[Array, "R"]
+) -> tuple[Int32[Array, "R"], Bool[Array, "R"]]:
+    """Steps 2 to 5: tokens, and whether there was any to draw from."""
+    R, V = x.shape
+    limited = (params.top_k > 0) & (params.top_k < V)
+    k = jnp.where(limited, params.top_k, V).astype(jnp.uint32)
+    x = jnp.pad(x, ((0, 0), (0, -V % _GROUP)), constant_values=-jnp.inf).reshape(R, -1, _GROUP)
+    x = jax.lax.cond(jnp.any(limited), lambda: _keep_top_k(x, k), lambda: x)
+    w = _weights(x, greatest, params)
+    w = jax.lax.cond(jnp.any(params.top_p < 1), lambda: _keep_top_p(w, params.top_p), lambda: w)
+    return _pick(w, _random_bits(params.seed, positions))
+
+
+def _weights(x: Float32[Array, "R G L"], greatest: Float32[Array, "R"], params: RowParams) -> UInt32[Array, "R G L"]:
+    # A greedy row in a batch that samples: its weights are not used, but must not be made from NaN.
+    temperature = jnp.where(params.temperature >= _TINY, params.temperature, 1.0)
+    distance = x - jnp.maximum(greatest, -_MAX)[:, None, None]
+    w = jnp.round(jnp.exp(distance / temperature[:, None, None]) * _ONE).astype(jnp.uint32)
+    least = jnp.ceil(params.min_p * _ONE).astype(jnp.uint32)
+    return jnp.where(w >= least[:, None, None], w, 0)
+
+
+def _keep_top_k(x: Float32[Array, "R G L"], k: UInt32[Array, "R"]) -> Float32[Array, "R G L"]:
+    # Unsigned integers in the order of the floats that have their bits, -0.0 taken for 0.0.
+    bits = jax.lax.bitcast_convert_type(jnp.where(x == 0, 0.0, x), jnp.uint32)
+    keys = jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(1 << 31))
+
+    def holds(thresholds: Sequence[Array]) -> list[Array]:
+        kept = (jnp.where(keys >= t[:, None, None], jnp.uint32(1), jnp.uint32(0)) for t in thresholds)
+        return [count >= k for count in exact_sum.fused_sums(*kept, axes=(1, 2))]
+
+    return jnp.where(keys >= _greatest(holds, x.shape[0])[:, None, None], x, -jnp.inf)
+
+
+def _keep_top_p(w: UInt32[Array, "R G L"], top_p: Float32[Leaf, "R"]) -> UInt32[Array, "R G L"]:
+    def masses(*weights: Array) -> list[exact_sum.Limbs]:
+        return [exact_sum.total(groups) for groups in exact_sum.word_sums(*weights)]
+
+    (mass,) = masses(w)
+    whole = jnp.floor(top_p)
+    fraction = exact_sum.from_words(whole.astype(jnp.uint32), ((top_p - whole) * 2.0**32).astype(jnp.uint32))
+    target = exact_sum.multiply(mass, fraction, drop=2)
+
+    def holds(thresholds: Sequence[Array]) -> list[Array]:
+        kept = masses(*(jnp.where(w >= t[:, None, None], w, 0) for t in thresholds))
+        return [exact_sum.at_least(mass, target) & ~exact_sum.is_zero(mass) for mass in kept]
+
+    return jnp.where(w >= _greatest(holds, w.shape[0])[:, None, None], w, 0)
+
+
+def _greatest(holds: Callable[[Sequence[Array]], Sequence[Array]], num_rows: int) -> UInt32[Array, "R"]:
+    """Per row the greatest 32-bit t that holds, or 0; what holds for a t must hold for every smaller one.
+
+    It is found from the highest bit down, two bits and so three thresholds at a time.
+    """
+
+    def two_bits(i: Array, t: Array) -> Array:
+        step = jnp.uint32(1) << (30 - 2 * i).astype(jnp.uint32)
+        for held in holds([t + step, t + 2 * step, t + 3 * step]):
+            t = t + jnp.where(held, step, jnp.uint32(0))
+        return t
+
+    greatest: Array = jax.lax.fori_loop(0, 16, two_bits, jnp.zeros(num_rows, jnp.uint32))
+    return greatest
+
+
+def _random_bits(seed: UInt32[Leaf, "R 2"], positions: Int32[Array, "R"]) -> exact_sum.Limbs:
+    keys = jax.random.wrap_key_data(seed, impl="threefry2x32")
+    words = jax.random.key_data(jax.vmap(jax.random.fold_in)(keys, positions))
+    return exact_sum.from_words(words[:, 0], words[:, 1])
+
+
+def _pick(w: UInt32[Array, "R G L"], random_bits: exact_sum.Limbs) -> tuple[Int32[Array, "R"], Bool[Array, "R"]]:
+    """Step 5: the group that holds the point drawn, then the token in it."""
+
+    def column(number: exact_sum.Limbs) -> exact_sum.Limbs:
+        a, b, c, d = (limb[:, None] for limb in number)
+        return a, b, c, d
+
+    (groups,) = exact_sum.word_sums(w)
+    mass = exact_sum.total(groups)
+    point = column(exact_sum.multiply(random_bits, mass, drop=4))
+    group = jnp.sum(exact_sum.at_least(point, exact_sum.running_total(groups)), axis=-1, dtype=jnp.int32)
+    earlier = jax.lax.broadcasted_iota(jnp.int32, w.shape[:2], 1) < group[:, None]
+    a, b, c, d = (jnp.where(earlier, limb, 0) for limb in groups)
+    inside = jnp.take_along_axis(w, group[:, None, None], axis=1, mode="clip")[:, 0]
+    running = exact_sum.add(column(exact_sum.total((a, b, c, d))), exact_sum.running_word_sum(inside))
+    token = group * _GROUP + jnp.sum(exact_sum.at_least(point, running), axis=-1, dtype=jnp.int32)
+    return token, ~exact_sum.is_zero(mass)

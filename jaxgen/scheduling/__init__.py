@@ -1,0 +1,1 @@
+"""Dynamic SplitFuse: which tokens of which sequences the next step computes. Host only, no jax."""

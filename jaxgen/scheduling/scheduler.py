@@ -1,0 +1,288 @@
+"""Dynamic SplitFuse: which tokens of which sequences the next step computes. Host only, no jax, no thread; the time is
+told to it."""
+
+from collections import deque
+
+from jaxgen.cache.cache_manager import Holdings
+from jaxgen.cache.host_tier import HostTier
+from jaxgen.core.config import CacheConfig, SchedulerConfig
+from jaxgen.core.errors import RequestRefusedError, WouldBeLateError
+from jaxgen.core.request import FinishReason
+from jaxgen.core.sequence import Restore, Sequence, SequenceStatus
+from jaxgen.core.step_plan import Outcome, StepPlan
+from jaxgen.scheduling.admission import MAX_OVERTAKEN
+from jaxgen.scheduling.average import Average
+from jaxgen.scheduling.fair_share import TokenLedger
+from jaxgen.scheduling.planner import StepPlanner
+from jaxgen.scheduling.queues import Lineup, due_time
+from jaxgen.scheduling.slo import Load, check, predict
+from jaxgen.scheduling.step_time import Pace
+
+
+class Scheduler:
+    """Fills every step's token budget: one token of each decoding sequence, then pieces of prompts.
+
+    Dynamic SplitFuse of DeepSpeed-FastGen (arXiv 2401.08671), with other rules for memory, because FastGen's can lock
+    (all prompts partly computed, no block free) and its queue stands still behind one prompt that does not fit. Who
+    begins, and what that leaves to others, is in ``Admission``; the order of service in ``Lineup``.
+
+    When blocks run out all the same, the last running sequence is preempted: it loses its blocks, waits at its place in
+    the order and is computed anew. So the first running sequence advances in every step, and the first of all is never
+    preempted. A waiting sequence that lacks a row or blocks preempts those that it may displace, the last first, and
+    none of these is admitted before it: who is preempted so comes back when it is served.
+
+    Prompts get the budget in the order of service, those that are partly computed and those that wait in one; but those
+    of tenants that are ahead of others in tokens computed come after theirs (``TokenLedger``). Where classes promise
+    times between tokens, prompts are cut so short that a step takes no longer, as far as the pace of steps is known.
+
+    Background sequences get what is left of the budget when online ones, their prompts too, have had theirs: beside
+    online chunks ``background_tokens`` at most, and, where steps of decodes only are ``narrow``, no more than a token
+    each where more would make such a step a wide one. While ``hold_background`` is set they get nothing.
+
+    Steps overlap: a plan is made while the one before it is in flight, that is, not completed. So ``schedule`` counts
+    what it plans as computed, and the token a chunk samples as pending; what must be known of a token before the next
+    plan is only that it comes. A sequence whose last token is planned gives row and blocks back at the next plan and is
+    ENDING until that token arrives. The device runs steps in the order planned, so whoever gets the blocks writes them
+    after they were read.
+
+    If anything runs or waits, and is not held, the plan is not empty. Every online sequence that decodes is in every
+    plan, since decodes leave the budget a token (max_num_seqs <= token_budget). Only a sequence under a grammar sits
+    out while its last token is in flight, since what may follow depends on it; a plan is empty where all that may be
+    computed do so.
+
+    With a ``tier``, blocks found in host memory come from there while the steps go on. A sequence that waits for them
+    has no chunk, so a plan may be empty. Steps never wait: ``restored`` says when blocks are there.
+
+    The order of calls: ``schedule`` when one plan at most is in flight, ``complete`` with each plan in the order
+    planned, or ``fail``, which drops the plans in flight; ``add`` and ``abort`` at any time. Plans without chunks are
+    never in flight; completing one does nothing. Times are seconds by any one clock; without classes that promise
+    anything they change nothing.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        cache: CacheConfig,
+        *,
+        max_overtaken: int = MAX_OVERTAKEN,
+        tier: HostTier | None = None,
+        narrow: bool = False,
+        pace: Pace | None = None,
+    ) -> None:
+        """``narrow``: steps of which no chunk is longer than a token are cheaper than others."""
+        self._holdings = Holdings(config, cache, tier)
+        self.pool = self._holdings.pool
+        self.hold_background = False
+        self.pace = pace
+        """What steps take now; None: nothing is known, and no promise is thought of."""
+        self.num_online = 0
+        """Sequences that live and are not of the background."""
+        self._config = config
+        self._block_size = cache.block_size
+        self._prefixes = self._holdings.prefixes
+        self._lineup = Lineup()
+        self._ledgers = {background: TokenLedger(config.token_budget) for background in (False, True)}
+        self._planner = StepPlanner(
+            config, self._holdings, self._lineup, self._ledgers, max_overtaken=max_overtaken, narrow=narrow
+        )
+        self._answered = Average(1.0)  # share of max_tokens that answers came to
+        self._live: dict[str, Sequence] = {}
+        self._in_flight: deque[StepPlan] = deque()
+        self._last_arrival: int | None = None
+        self._tier = tier
+        self._restorer = self._holdings.restorer
+
+    @property
+    def num_running(self) -> int:
+        return len(self._lineup.running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._lineup.waiting)
+
+    @property
+    def num_ending(self) -> int:
+        return len(self._live) - self.num_running - self.num_waiting
+
+    @property
+    def preemptions(self) -> int:
+        """How often a sequence lost its row and blocks before its end."""
+        return self._planner.preemptions
+
+    @property
+    def prefix_queries(self) -> int:
+        """Tokens of admitted sequences that were looked up in the prefix cache."""
+        return self._holdings.prefix_queries
+
+    @property
+    def prefix_hits(self) -> int:
+        """Those of them that were found."""
+        return self._holdings.prefix_hits
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any sequence has not ended; all that is left may be in flight."""
+        return bool(self._live)
+
+    def add(self, sequence: Sequence, now: float = 0.0) -> None:
+        """Takes a new sequence, younger than all before it.
+
+        Raises RequestRefusedError if it is too long for the model or the cache, WouldBeLateError if its class promises
+        what cannot be kept, ValueError if its request_id is that of a living sequence or its arrival is not above that
+        of every sequence added before.
+        """
+        self._check_length(sequence)
+        if sequence.request_id in self._live:
+            raise ValueError(f"request_id {sequence.request_id!r} is in use")
+        if self._last_arrival is not None and sequence.arrival <= self._last_arrival:
+            raise ValueError(f"arrival must be above {self._last_arrival}, not {sequence.arrival}")
+        self._give_place(sequence, now)
+        self._last_arrival = sequence.arrival
+        self._live[sequence.request_id] = sequence
+        background = sequence.request.background
+        ledger = self._ledgers[background]
+        ledger.join(sequence, self._lineup.wanting(background=background) if ledger.has_others(sequence) else ())
+        self._lineup.join(sequence)
+        self.num_online += not sequence.request.background
+
+    def schedule(self, now: float = 0.0) -> StepPlan:
+        """Plans the next step and counts it as computed; empty when there is nothing that can be computed. May preempt.
+
+        Raises RuntimeError when two plans are in flight.
+        """
+        if len(self._in_flight) > 1:
+            raise RuntimeError("two plans are in flight: complete the older one before the next is made")
+        self._lineup.end_patience(now)
+        chunks, admitted = self._planner.plan(self.pace, hold_background=self.hold_background)
+        for background, ledger in self._ledgers.items():
+            if ledger.compares:
+                ledger.charge([chunk for chunk in chunks if chunk.sequence.request.background is background])
+        short = [chunk for chunk in chunks if chunk.length == 1]
+        long = [chunk for chunk in chunks if chunk.length > 1]
+        saves = () if self._tier is None else self._tier.take_saves()
+        restores = () if self._restorer is None else self._restorer.take_begun()
+        plan = StepPlan((*short, *long), tuple(admitted), saves, restores, self._planner.idle(chunks))
+        if plan.chunks:
+            self._in_flight.append(plan)
+        return plan
+
+    def complete(self, plan: StepPlan, sampled: list[int]) -> list[Outcome]:
+        """Takes a step's result: one token per chunk that samples, in the plan's order.
+
+        Returns an outcome for each sequence that got a token or ended. One that had ended before gets none. Raises
+        ValueError if the number of tokens is wrong, RuntimeError if the plan is not the oldest in flight.
+        """
+        if len(sampled) != plan.num_samples:
+            raise ValueError(f"the plan samples {plan.num_samples} tokens, got {len(sampled)}")
+        if not plan.chunks:
+            return []
+        if not self._in_flight or self._in_flight[0] is not plan:
+            raise RuntimeError("stale plan: plans are completed once, in the order planned")
+        self._in_flight.popleft()
+        tokens = iter(sampled)
+        outcomes = []
+        for index, chunk in enumerate(plan.chunks):
+            sequence = chunk.sequence
+            token = next(tokens) if chunk.samples else None
+            if sequence.finish_reason is not None:
+                continue
+            if token is not None:
+                sequence.num_pending -= 1
+                sequence.tokens.append(token)
+                if len(sequence.tokens) % self._block_size == 0:
+                    self._prefixes.register(sequence)
+            elif chunk.end < sequence.max_length:
+                continue  # a piece of a prompt; with max_tokens 0 the last piece is the end
+            reason = sequence.stop_reason()
+            if reason is not None:
+                self._end(sequence, reason)
+            outcomes.append(Outcome(sequence, index, token, reason))
+        return outcomes
+
+    def restored(self, restore: Restore, *, whole: bool) -> None:
+        """What a plan's restore brought is in the cache, or, if not ``whole``, will not be: then it is computed."""
+        sequence = restore.sequence
+        if sequence.restore is not restore:
+            return  # it lost its blocks meanwhile
+        if not whole:
+            sequence.restore = None
+            return
+        restore.landed = True
+        if sequence.num_preemptions == 0:
+            sequence.num_cached += restore.end - restore.start
+        self._holdings.skip_restored(sequence)
+
+    def abort(self, request_id: str) -> bool:
+        """Ends a living sequence, wherever it stands. False if none such lives."""
+        sequence = self._live.get(request_id)
+        if sequence is None:
+            return False
+        self._end(sequence, FinishReason.ABORT)
+        return True
+
+    def fail(self) -> list[Sequence]:
+        """The device's state is lost: ends, with ERROR, every sequence that needs it, and returns them, oldest first.
+
+        These are all but those that wait with no token pending. Plans in flight can no longer be completed, and nothing
+        cached is found again.
+        """
+        lost = [s for s in self._live.values() if s.status is not SequenceStatus.WAITING or s.num_pending]
+        for sequence in lost:
+            self._end(sequence, FinishReason.ERROR)
+        self.pool.forget()
+        self._in_flight.clear()
+        return lost
+
+    def _give_place(self, sequence: Sequence, now: float) -> None:
+        """In the order of service, by when it is due. Raises WouldBeLateError."""
+        prompt_seconds = 0.0 if self.pace is None else self.pace.prompt_seconds(sequence.num_prompt)
+        sequence.place = due_time(sequence, now, prompt_seconds), sequence.arrival
+        if sequence.service.promises and not self._keeps_promises(sequence, now):
+            # It would be late at any place, and at this one others would be too.
+            sequence.give_up_promises()
+            sequence.place = due_time(sequence, now, prompt_seconds), sequence.arrival
+
+    def _keeps_promises(self, sequence: Sequence, now: float) -> bool:
+        """What its class promises can be kept; False where it is served all the same. Else raises WouldBeLateError."""
+        serve_late = sequence.service.serve_late
+        if self.pace is None:
+            return True
+        if serve_late and self._lineup.late_one_waits(sequence):
+            return False  # if it came before those, they might not be served at all
+        load = Load(self._lineup, self._holdings, self._ledgers[False], self._answered.value or 1.0)
+        under_way = sum([self.pace.step_seconds(plan) for plan in self._in_flight])
+        try:
+            check(sequence, predict(sequence, load, self.pace, now, under_way))
+        except WouldBeLateError:
+            if serve_late:
+                return False
+            raise
+        return True
+
+    def _check_length(self, sequence: Sequence) -> None:
+        prompt, max_tokens = sequence.num_prompt, sequence.params.max_tokens
+        asked = f"prompt ({prompt} tokens) + max_tokens ({max_tokens})"
+        if prompt + max_tokens > self._config.max_model_len:
+            raise RequestRefusedError(
+                f"{asked} is {prompt + max_tokens} tokens, the limit (--max-model-len) is {self._config.max_model_len}"
+            )
+        blocks = self._holdings.blocks_for(sequence.max_cached)
+        if blocks > self.pool.num_blocks:
+            raise RequestRefusedError(
+                f"{asked} takes {blocks} cache blocks of {self._block_size} tokens, "
+                f"the cache (--num-blocks) has {self.pool.num_blocks}"
+            )
+
+    def _end(self, sequence: Sequence, reason: FinishReason) -> None:
+        if sequence.status is SequenceStatus.RUNNING:
+            self._lineup.leave(sequence, self._lineup.running)
+        elif sequence.status is SequenceStatus.WAITING:
+            self._lineup.leave(sequence, self._lineup.waiting)
+        if sequence.num_generated and reason is not FinishReason.ERROR:  # ABORT counts: stop strings end so
+            self._answered.observe(sequence.num_generated / sequence.params.max_tokens)
+        del self._live[sequence.request_id]
+        self._ledgers[sequence.request.background].leave(sequence)
+        self.num_online -= not sequence.request.background
+        self._holdings.release(sequence, SequenceStatus.FINISHED)
+        sequence.num_pending = 0  # what is on the way is dropped
+        sequence.finish_reason = reason

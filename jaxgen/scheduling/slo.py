@@ -1,0 +1,175 @@
+"""Whether what a request's class promises can be kept, by what runs and waits. Host only, no jax, no clock."""
+
+from collections.abc import Sequence as Several
+from dataclasses import dataclass
+from operator import attrgetter
+
+from jaxgen.cache.cache_manager import Holdings
+from jaxgen.core.errors import WouldBeLateError
+from jaxgen.core.sequence import Level, Sequence
+from jaxgen.core.service_class import ServiceClass
+from jaxgen.scheduling.fair_share import TokenLedger
+from jaxgen.scheduling.queues import Lineup, may_displace
+from jaxgen.scheduling.step_time import Decodes, Pace, targets_between
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a request finds. ``answered``: the share of max_tokens that answers came to lately."""
+
+    lineup: Lineup
+    holdings: Holdings
+    ledger: TokenLedger
+    answered: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Of a request that comes now: seconds to its first token, and between tokens when it runs with all that run and
+    wait and that it may not displace."""
+
+    first_token: float
+    inter_token: float
+    strictest: ServiceClass
+    """Of its class and theirs, where these were promised something, the one that promises least between tokens."""
+    delayed: ServiceClass | None = None
+    """Of one that waits behind it, and whose first token it would make late."""
+
+
+def predict(sequence: Sequence, load: Load, pace: Pace, now: float, under_way: float) -> Prediction:
+    """For a sequence that has its place but has not joined the line; sets what it may expect of the prefix cache.
+
+    Steps that are ``under_way`` for so many seconds end first. Prompts before it, by order and shares, are computed
+    next, in steps as long as promises allow, beside all that decode; it waits, too, until those before it and itself
+    have rows and blocks, as those that run end.
+    """
+    lineup, holdings = load.lineup, load.holdings
+    staying = [s for s in lineup.running if not may_displace(sequence, s)]
+    wanting = sorted(lineup.wanting(background=False), key=attrgetter("urgency"))
+    urgency = lineup.urgency_of(sequence)
+    first = load.ledger.before(sequence, urgency, wanting)
+    ahead = [s for s in first if s.row is None]
+    _expect(sequence, first, holdings)
+    decodes = _decodes(staying, first, load, pace)
+    before, prompt = (pace.prompt_seconds(*_work(some), decodes) for some in (first, [sequence]))
+    missing = _missing_blocks(sequence, ahead, load)
+    steps = _steps_to_room(staying, len(ahead) + 1 - (holdings.num_rows - len(staying)), missing, load.answered)
+    # Once these prompts are computed, steps have decodes only.
+    steps -= sum([s.num_to_compute for s in first]) / pace.prompt_tokens(decodes)
+    wait = max(0.0, steps) * pace.decode_seconds(decodes.count, decodes.positions)
+    delayed = _delayed(sequence, urgency, wanting, pace, decodes, now + under_way, prompt)
+    between = _between_tokens(sequence, staying, lineup, pace, holdings.num_rows)
+    return Prediction(under_way + before + wait + prompt, *between, delayed)
+
+
+def check(sequence: Sequence, prediction: Prediction) -> None:
+    """Raises WouldBeLateError if a target of the sequence's class would be missed, or, because of it, what another
+    class promises."""
+    service, waited = sequence.service, sequence.request.waited_seconds
+    target = service.first_token_target(sequence.num_prompt)
+    if target is not None and waited + prediction.first_token > target:
+        raise WouldBeLateError(
+            f"service_tier {service.name!r} promises the first token in {target:.3g} s, "
+            f"and it would come in {waited + prediction.first_token:.3g} s",
+            waited + prediction.first_token - target,
+        )
+    if prediction.delayed is not None:
+        raise WouldBeLateError(
+            f"a request of service_tier {prediction.delayed.name!r}, promised its first token before, "
+            "would be late behind this one",
+            prediction.first_token,
+        )
+    strictest = prediction.strictest
+    target = strictest.inter_token_seconds
+    if target is not None and prediction.inter_token > target:
+        raise WouldBeLateError(
+            f"service_tier {strictest.name!r} promises {target:.3g} s between tokens, "
+            f"and beside what runs it would be {prediction.inter_token:.3g} s",
+            target,
+        )
+
+
+def _expect(sequence: Sequence, first: Several[Sequence], holdings: Holdings) -> None:
+    """Sets what it will find in the prefix cache: what is there, or those before it will have computed."""
+    found = holdings.prefixes.look_up(sequence)
+    coming = max([holdings.prefixes.num_common(sequence, s) for s in first], default=0)
+    sequence.num_expected = max(len(found), coming) * holdings.block_size
+    sequence.num_expected_shared = max(sum([holdings.pool.num_owners(block) > 0 for block in found]), coming)
+
+
+def _decodes(staying: Several[Sequence], first: Several[Sequence], load: Load, pace: Pace) -> Decodes:
+    """Those that decode while it waits: who stays does, of the others as many as have rows beside it, and those
+    computed before it, each for half of the time on average where its answer is that long."""
+    running, rows = load.lineup.running, load.holdings.num_rows
+    found = [s for s in running if s.num_uncomputed <= 1 and not s.request.background]
+    stay = sum([s.num_uncomputed <= 1 and not s.request.background for s in staying])
+    ahead = [s for s in first if s.row is None]
+    now = max(stay, min(len(found), rows - len(ahead) - 1))
+    steps = max(1.0, sum([s.num_to_compute for s in first]) / max(1, pace.token_budget - now))
+    more = sum([min(0.5, load.answered * s.params.max_tokens / steps) for s in first])
+    count = min(rows, now + int(more))
+    positions = sum([s.num_computed for s in found]) * count // max(1, len(found))
+    return Decodes(count, positions, targets_between([*running, *ahead]))
+
+
+def _missing_blocks(sequence: Sequence, ahead: Several[Sequence], load: Load) -> int:
+    """Blocks that it and those before it lack, of which those that it displaces hold none any more."""
+    holdings = load.holdings
+    wanted = sum([holdings.blocks_for(len(s.tokens)) - s.num_expected_shared for s in (*ahead, sequence)])
+    displaced = sum([len(s.block_table) for s in load.lineup.running if may_displace(sequence, s)])
+    return wanted - holdings.pool.num_free - displaced
+
+
+def _delayed(
+    sequence: Sequence,
+    urgency: tuple[int, float, int],
+    wanting: Several[Sequence],
+    pace: Pace,
+    decodes: Decodes,
+    begin: float,
+    seconds: float,
+) -> ServiceClass | None:
+    """The class of one of its tenant's behind this ``urgency`` that would begin when it is due, but not so many
+    ``seconds`` later. What it takes from other tenants is its share."""
+    tokens = pace.prompt_tokens(decodes)
+    each = pace.wide.seconds(tokens + decodes.count, decodes.positions) / tokens
+    for s in wanting:
+        if s.level is not Level.PROMISED:
+            return None
+        promises = s.service.first_token_target(s.num_prompt) is not None and not s.service.serve_late
+        promises = promises and s.request.tenant == sequence.request.tenant
+        if promises and s.urgency > urgency and begin <= s.due < begin + seconds:
+            return s.service
+        begin += each * s.num_to_compute
+    return None
+
+
+def _between_tokens(
+    sequence: Sequence, staying: Several[Sequence], lineup: Lineup, pace: Pace, num_rows: int
+) -> tuple[float, ServiceClass]:
+    """Seconds between tokens when all that came before and will decode do, as far as there are rows, and the strictest
+    class among those that count on it."""
+    waiting = [s for s in lineup.waiting if s.level is Level.PROMISED]
+    decoding = [s for s in (*staying, *waiting, sequence) if s.params.max_tokens > 1]
+    rows = min(len(decoding), num_rows)
+    contexts = sum([s.num_tokens for s in decoding]) * rows // max(1, len(decoding))
+    relying = [s.service for s in (*staying, *waiting) if not s.service.serve_late]
+    strictest = min([sequence.service, *relying], key=lambda s: s.inter_token_seconds or float("inf"))
+    return pace.decode_seconds(rows, contexts), strictest
+
+
+def _work(sequences: Several[Sequence]) -> tuple[int, int]:
+    """Tokens that they are to compute before they decode, and the positions of these."""
+    tokens = [s.num_to_compute for s in sequences]
+    return sum(tokens), sum([n * (2 * s.num_tokens - n) // 2 for s, n in zip(sequences, tokens, strict=True)])
+
+
+def _steps_to_room(running: Several[Sequence], rows: int, blocks: int, answered: float) -> float:
+    """Steps until so many of those that run have ended that they leave so many rows and blocks."""
+    ends = sorted([(max(1.0, answered * s.params.max_tokens - s.num_generated), len(s.block_table)) for s in running])
+    steps = 0.0
+    for left, held in ends:
+        if rows <= 0 and blocks <= 0:
+            break
+        steps, rows, blocks = left, rows - 1, blocks - held
+    return steps

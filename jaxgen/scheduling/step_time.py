@@ -1,0 +1,161 @@
+"""How fast steps go, and what that leaves for prompts in a step that is planned. Host only, no jax, no clock."""
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Several
+from dataclasses import dataclass
+from math import inf
+
+from jaxgen.core.sequence import Chunk, Sequence
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.scheduling.cost_model import CostMeter, StepCost, StepSample
+
+MARGIN = 0.9
+"""Share of an inter-token target that a step is planned to take: steps vary, and a mean is what is predicted."""
+LEAST_CHUNK = 16
+"""Where a target leaves room for fewer tokens of prompts than these, a step takes all it can: as many tokens would come
+late of prompts in such small pieces, over more steps."""
+
+SPREAD_STEP = 0.05
+"""Of a meter's spread, for a step that is slower than it says."""
+
+NO_COST = StepCost(0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Decodes:
+    """``count`` sequences that decode beside prompts. ``positions``: as many tokens are before theirs, summed.
+    ``targets``: the times between tokens that they were promised, the shortest first."""
+
+    count: int = 0
+    positions: int = 0
+    targets: Several[float] = ()
+
+
+NO_DECODES = Decodes()
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What steps cost: ``wide`` those of ``token_budget`` tokens, ``narrow`` those of decodes only; None: the same."""
+
+    token_budget: int
+    wide: StepCost
+    narrow: StepCost | None = None
+
+    @property
+    def most_seconds(self) -> float:
+        """A full step of sequences that have only begun."""
+        return self.wide.seconds(self.token_budget)
+
+    def decode_seconds(self, rows: int, positions: int = 0) -> float:
+        """A step of so many decodes and nothing else; ``positions`` as in StepSample."""
+        return (self.narrow or self.wide).seconds(rows, positions)
+
+    def step_seconds(self, plan: StepPlan) -> float:
+        """A step with this plan."""
+        cost = self.narrow if self.narrow is not None and plan.decodes_only else self.wide
+        return cost.seconds(plan.num_tokens, plan.num_positions)
+
+    def prompt_tokens(self, decodes: Decodes) -> int:
+        """Most tokens of prompts in a step beside these, in which the shortest of their targets is kept that leaves
+        room for LEAST_CHUNK."""
+        most = max(1, self.token_budget - decodes.count)
+        for target in decodes.targets:
+            within = self.wide.tokens_within(MARGIN * target, decodes.positions) - decodes.count
+            if within >= LEAST_CHUNK:
+                return int(min(most, within))
+        return most
+
+    def prompt_seconds(self, tokens: int, positions: int = 0, decodes: Decodes = NO_DECODES) -> float:
+        """The steps that compute so many tokens of prompts, each beside ``decodes``."""
+        each = self.prompt_tokens(decodes)
+        whole, rest = divmod(tokens, each)
+        last = self.wide.seconds(rest + decodes.count, decodes.positions) if rest else 0.0
+        steps = whole * self.wide.seconds(each + decodes.count, decodes.positions) + last
+        return steps + self.wide.per_position * positions
+
+
+@dataclass(slots=True)
+class StepRoom:
+    """What is left of a step that is planned: of its tokens, and of the time that it may take."""
+
+    tokens: int
+    longest: int
+    """Most tokens of one sequence."""
+    cost: StepCost = NO_COST
+    seconds: float = inf
+
+    @property
+    def is_full(self) -> bool:
+        return self.tokens <= 0 or (self.seconds < inf and self.seconds < max(self.cost.per_token, 1e-12))
+
+    def tokens_for(self, sequence: Sequence) -> int:
+        """Most tokens that it may compute in a step that is not full: one at least, late as it may be, so that nobody
+        is admitted for nothing."""
+        most = min(self.tokens, self.longest)
+        if self.seconds == inf:
+            return most
+        return min(most, max(1, int(self.seconds / max(self._seconds_each(sequence.num_computed), 1e-12))))
+
+    def spend(self, chunk: Chunk) -> None:
+        self.tokens -= chunk.length
+        if self.seconds < inf:
+            self.seconds -= chunk.length * self._seconds_each(chunk.start)
+
+    def _seconds_each(self, start: int) -> float:
+        return self.cost.per_token + self.cost.per_position * start
+
+
+def targets_between(sequences: Iterable[Sequence]) -> list[float]:
+    """The times between tokens that they were promised, the shortest first."""
+    return sorted({t for s in sequences if (t := s.service.inter_token_seconds) is not None})
+
+
+def time_left(pace: Pace, chunks: list[Chunk]) -> float:
+    """Seconds that a step with these chunks may still take, for the promises made to those of them that decode;
+    negative where none of these is kept any more, infinite where there are none."""
+    left = _times_left(pace, chunks)
+    return next((seconds for seconds in left if seconds >= 0.0), left[-1] if left else inf)
+
+
+def time_for_prompts(pace: Pace, decodes: list[Chunk], start: int) -> float:
+    """Seconds for prompts beside these decodes, by the shortest promise that leaves enough for LEAST_CHUNK tokens of
+    the first of them, from ``start`` on: the others could be kept only without prompts. Infinite where none does."""
+    least = LEAST_CHUNK * (pace.wide.per_token + pace.wide.per_position * start)
+    return next((seconds for seconds in _times_left(pace, decodes) if seconds >= least), inf)
+
+
+def _times_left(pace: Pace, chunks: list[Chunk]) -> list[float]:
+    """Of each time between tokens that was promised to those that decode, the shortest first."""
+    targets = targets_between([chunk.sequence for chunk in chunks if chunk.length == 1])
+    if not targets:
+        return []
+    tokens = sum([chunk.length for chunk in chunks])
+    taken = pace.wide.seconds(tokens, sum([chunk.length * chunk.start for chunk in chunks]))
+    return [MARGIN * target - taken for target in targets]
+
+
+class PaceMeter:
+    """Keeps a pace up with the steps that are measured, and knows by how much single steps miss it.
+
+    ``wide``, ``narrow``: steps of each program measured before; no narrow ones: there is no such program.
+    """
+
+    def __init__(self, token_budget: int, wide: Iterable[StepSample], narrow: Iterable[StepSample] = ()) -> None:
+        wide, narrow = tuple(wide), tuple(narrow)
+        self._wide = CostMeter(wide)
+        self._narrow = CostMeter(narrow) if narrow else None
+        self.pace = Pace(token_budget, self._wide.cost, None if self._narrow is None else self._narrow.cost)
+        self.spread = max(
+            [sample.seconds / self._wide.cost.seconds(sample.tokens, sample.positions) for sample in wide]
+        )
+        """Of 100 steps one takes more than so many times what the pace says."""
+
+    def observe(self, sample: StepSample, *, narrow: bool) -> None:
+        meter = self._narrow if narrow and self._narrow is not None else self._wide
+        ratio = sample.seconds / max(meter.cost.seconds(sample.tokens, sample.positions), 1e-9)
+        # Robbins and Monro's way to a quantile (1951): as many steps up as down once 1 % are above it.
+        self.spread += SPREAD_STEP * (0.99 if ratio > self.spread else -0.01)
+        if meter.observe(sample):
+            narrow_cost = None if self._narrow is None else self._narrow.cost
+            self.pace = Pace(self.pace.token_budget, self._wide.cost, narrow_cost)

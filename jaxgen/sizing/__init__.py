@@ -1,0 +1,1 @@
+"""What fits: memory, token budget, widths of programs."""

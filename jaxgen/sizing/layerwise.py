@@ -1,0 +1,92 @@
+"""What fits where the KV cache is in host memory and streamed through the device. Host only, no jax."""
+
+from dataclasses import replace
+from math import ceil
+
+from jaxgen.cache.block_sizes import GIB, block_bytes, input_bytes
+from jaxgen.core.config import EngineConfig, EngineOptions, ModelConfig, StreamConfig
+from jaxgen.core.errors import ConfigError
+from jaxgen.layerwise.layer_store import LayerStore
+from jaxgen.offload.staging import group_size
+from jaxgen.sizing.layerwise_sizes import StreamSizes
+from jaxgen.sizing.wanted import DeviceMemory, Wanted
+
+COPIES_OF_LONGEST = 4
+"""At least so many bring a layer of the longest sequence, so that the planner has a choice of parts."""
+STREAMED_ROWS = 16
+"""Most rows of a step when nobody names a number and the cache is streamed: each takes open blocks of all layers."""
+
+
+def stream_sizes(model: ModelConfig, block_size: int, memory: DeviceMemory, *, keep_inputs: bool) -> StreamSizes:
+    """Of the blocks of such a cache."""
+    inputs = input_bytes(model, block_size) // model.num_layers if keep_inputs else 0
+    layer = block_bytes(model, block_size) // model.num_layers
+    return StreamSizes(layer, inputs, model.num_layers, on_cpu=memory.is_cpu)
+
+
+def streamed_cache(wanted: Wanted) -> EngineConfig:
+    """With the cache in host memory. Raises ConfigError."""
+    if wanted.options.max_num_seqs is None:
+        rows = min(wanted.scheduler.max_num_seqs, STREAMED_ROWS)
+        wanted = replace(wanted, scheduler=replace(wanted.scheduler, max_num_seqs=rows))
+    options, model, scheduler, block_size = wanted.options, wanted.model, wanted.scheduler, wanted.block_size
+    keep_inputs = _streams_inputs(options, model)
+    sizes = stream_sizes(model, block_size, wanted.memory, keep_inputs=keep_inputs)
+    in_flight = scheduler.token_budget // block_size
+    num_open = in_flight + LayerStore.most_open(scheduler.token_budget, scheduler.max_num_seqs, block_size)
+    held = int(options.kv_offloading_size * GIB / sizes.host)
+    fitting = max(wanted.room - sizes.fixed(num_open), 0) // sizes.each
+    _require_host_blocks(wanted, sizes, held)
+    useful = scheduler.max_num_seqs * -(-scheduler.max_model_len // block_size)
+    num_blocks = wanted.num_blocks(fitting, min(held, fitting, useful))
+    if options.num_blocks is None and num_blocks * block_size < (options.max_model_len or 0):
+        raise ConfigError(
+            f"{wanted.memory} holds one layer of {num_blocks} blocks beside all else: "
+            f"use --max-model-len {num_blocks * block_size} or less"
+        )
+    longest = min(-(-scheduler.max_model_len // block_size), num_blocks)
+    group = min(group_size(sizes.layer), -(-longest // COPIES_OF_LONGEST))
+    streaming = StreamConfig(num_open, group, keep_inputs, options.kv_offload_policy)
+    return wanted.config(num_blocks, streaming=streaming)
+
+
+def _streams_inputs(options: EngineOptions, model: ModelConfig) -> bool:
+    """Whether layer inputs go to the host too. ConfigError for options that a streamed cache cannot honour."""
+    size, policy = options.kv_offloading_size, options.kv_offload_policy
+    if options.kv_host_dtype != "auto":
+        raise ConfigError(
+            f"--kv-host-dtype {options.kv_host_dtype} is for blocks behind a cache on the device: "
+            "with --kv-residency host use --kv-host-dtype auto"
+        )
+    if options.kv_offload_inputs:
+        raise ConfigError(
+            "--kv-offload-inputs is for a cache on the device: with --kv-residency host layer inputs are kept wherever "
+            "that pays, so drop the flag"
+        )
+    if not 0 < size < float("inf"):
+        raise ConfigError(f"--kv-residency host needs --kv-offloading-size, the GiB of host memory to use, not {size}")
+    pays = model.hidden_size < 2 * model.num_kv_heads * model.head_dim
+    if policy == "recompute" and not pays:
+        raise ConfigError(
+            "--kv-offload-policy recompute brings layer inputs to the device, which in this model are no fewer bytes "
+            "than K and V: use plan or transfer"
+        )
+    return pays and policy != "transfer"
+
+
+def _require_host_blocks(wanted: Wanted, sizes: StreamSizes, held: int) -> None:
+    """ConfigError if the host holds fewer blocks than were asked for, or than the promised sequence has."""
+    options, block_size = wanted.options, wanted.block_size
+    if options.num_blocks is not None:
+        need, asked = options.num_blocks, f"--num-blocks {options.num_blocks}"
+    elif options.max_model_len is not None:
+        need, asked = -(-options.max_model_len // block_size), f"a sequence of --max-model-len {options.max_model_len}"
+    else:
+        need, asked = 1, "one block"
+    if held < need:
+        enough = ceil(1000 * need * sizes.host / GIB) / 1000
+        raise ConfigError(
+            f"--kv-offloading-size {options.kv_offloading_size} GiB does not hold {asked}: "
+            f"use --kv-offloading-size {enough} or more"
+            + (f", or --max-model-len {held * block_size} or less" if options.max_model_len and held else "")
+        )

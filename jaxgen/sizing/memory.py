@@ -1,0 +1,177 @@
+"""What fits: decides every "auto" of EngineOptions from the model and the device's memory, before memory is taken."""
+
+from jaxgen.cache.block_sizes import GIB, block_bytes, host_block_bytes, input_bytes
+from jaxgen.core.config import EngineConfig, EngineOptions, ModelConfig, OffloadConfig, SchedulerConfig
+from jaxgen.core.errors import ConfigError
+from jaxgen.offload.staging import staging_bytes
+from jaxgen.sizing.layerwise import stream_sizes, streamed_cache
+from jaxgen.sizing.token_budget import CPU_ROWS
+from jaxgen.sizing.wanted import DeviceMemory, Wanted
+
+DEFAULT_BLOCK_SIZE = 64
+CPU_CACHE_BYTES = 2 * GIB
+
+
+def estimate_temporaries(model: ModelConfig, config: SchedulerConfig) -> int:
+    """A first guess, in bytes, of what a step takes beside weights and cache; the compiled program gives the truth."""
+    per_token = 4 * (4 * model.hidden_size + 3 * model.intermediate_size)
+    per_row = 4 * 4 * model.vocab_size
+    return config.token_budget * per_token + config.max_num_seqs * per_row
+
+
+def cache_bytes(model: ModelConfig, config: EngineConfig, memory: DeviceMemory) -> int:
+    """Bytes of ``memory`` that the KV cache takes."""
+    size, streaming = config.cache.block_size, config.streaming
+    if streaming is None:
+        return config.cache.num_blocks * block_bytes(model, size, inputs=config.cache.keep_inputs)
+    sizes = stream_sizes(model, size, memory, keep_inputs=streaming.keep_inputs)
+    return sizes.fixed(streaming.num_open) + config.cache.num_blocks * sizes.each
+
+
+def resolve(
+    options: EngineOptions,
+    model: ModelConfig,
+    memory: DeviceMemory,
+    *,
+    token_budget: int,
+    params_bytes: int,
+    temporary_bytes: int | None = None,
+) -> EngineConfig:
+    """The configuration that honours ``options`` and fits: weights + step temporaries (None: a guess) + KV blocks.
+
+    ``token_budget`` is what a step has when the options name none. Raises ConfigError that names the flag, and the
+    value that would fit, when there is none.
+    """
+    check_options(options)
+    block_size = options.block_size or DEFAULT_BLOCK_SIZE
+    scheduler = scheduler_config(options, model, token_budget, is_cpu=memory.is_cpu)
+    if temporary_bytes is None:
+        temporary_bytes = estimate_temporaries(model, scheduler)
+    wanted = Wanted(options, model, memory, scheduler, block_size, params_bytes, temporary_bytes)
+    if options.kv_residency == "auto":
+        return _wherever(wanted)
+    return _resident(wanted) if options.kv_residency == "device" else streamed_cache(wanted)
+
+
+def _resident(wanted: Wanted) -> EngineConfig:
+    """With the cache on the device."""
+    model, memory, block_size = wanted.model, wanted.memory, wanted.block_size
+    offload, inputs = _offload_config(wanted.options, model, block_size), _keeps_inputs(wanted.options, model)
+    size, room = block_bytes(model, block_size, inputs=inputs), wanted.room
+    if offload is not None:
+        room -= staging_bytes(size)
+        if memory.is_cpu:
+            room -= offload.host_blocks * host_block_bytes(model, block_size, offload.host_dtype, inputs=inputs)
+    fitting = max(room, 0) // size
+    most = _num_blocks(wanted.scheduler, memory, block_size, size, fitting)
+    return wanted.config(wanted.num_blocks(fitting, most), keep_inputs=inputs, offload=offload)
+
+
+def _wherever(wanted: Wanted) -> EngineConfig:
+    """With the cache on the device if it can hold a sequence of the promised length there, or if the host cannot hold a
+    longer one. Raises the device's ConfigError where both do."""
+    found: EngineConfig | None = None
+    refused: ConfigError | None = None
+    try:
+        found = _resident(wanted)
+    except ConfigError as error:
+        refused = error
+    longest = found.scheduler.max_model_len if found is not None else 0
+    if longest < wanted.scheduler.max_model_len and wanted.options.kv_offloading_size:
+        try:
+            streamed = streamed_cache(wanted)
+        except ConfigError:
+            streamed = None
+        if streamed is not None and streamed.scheduler.max_model_len > longest:
+            return streamed
+    if found is None:
+        assert refused is not None
+        raise refused
+    return found
+
+
+def default_max_num_seqs(token_budget: int, *, is_cpu: bool) -> int:
+    """Rows of a step when nobody names a number. A row costs logits and KV cache, and hardly any of a step's time."""
+    return min(token_budget, CPU_ROWS if is_cpu else 256)
+
+
+def scheduler_config(options: EngineOptions, model: ModelConfig, token_budget: int, *, is_cpu: bool) -> SchedulerConfig:
+    """The bounds of a step, but for contexts that do not fit: how much memory there is need not be known.
+
+    ``token_budget`` as for ``resolve``. Raises ConfigError.
+    """
+    token_budget = options.token_budget or max(token_budget, options.max_num_seqs or 1)
+    max_num_seqs = options.max_num_seqs or default_max_num_seqs(token_budget, is_cpu=is_cpu)
+    if options.max_model_len is not None and options.max_model_len > model.max_position:
+        raise ConfigError(
+            f"--max-model-len {options.max_model_len} is over the {model.max_position} positions the model has: "
+            f"use --max-model-len {model.max_position} or less"
+        )
+    return SchedulerConfig(
+        token_budget,
+        max_num_seqs,
+        options.max_model_len or model.max_position,
+        prefix_caching=options.prefix_caching,
+        background_tokens=_background_tokens(options, is_cpu=is_cpu),
+    )
+
+
+def _background_tokens(options: EngineOptions, *, is_cpu: bool) -> int | None:
+    """A token in place of padding is free on an accelerator at the knee of its throughput, and never on a CPU."""
+    if options.background_tokens is None and is_cpu:
+        return 0
+    return options.background_tokens
+
+
+def _offload_config(options: EngineOptions, model: ModelConfig, block_size: int) -> OffloadConfig | None:
+    size = options.kv_offloading_size
+    if size == 0:
+        return None
+    if not 0 < size < float("inf"):
+        raise ConfigError(f"--kv-offloading-size must be 0 (none) or more GiB, not {size}")
+    if not options.prefix_caching:
+        raise ConfigError("--kv-offloading-size needs the prefix cache, by which blocks are found: drop one of the two")
+    inputs = _keeps_inputs(options, model)
+    one = host_block_bytes(model, block_size, options.kv_host_dtype, inputs=inputs)
+    blocks = int(size * GIB / one)
+    if blocks < 1:
+        raise ConfigError(f"--kv-offloading-size {size} GiB does not hold one block of {one / GIB:.4f} GiB")
+    return OffloadConfig(blocks, options.kv_offload_policy, options.kv_host_dtype)
+
+
+def _keeps_inputs(options: EngineOptions, model: ModelConfig) -> bool:
+    if not options.kv_offload_inputs:
+        return False
+    if options.kv_offloading_size == 0:
+        raise ConfigError("--kv-offload-inputs needs host memory to keep them in: set --kv-offloading-size")
+    if options.kv_host_dtype != "auto":
+        raise ConfigError(
+            f"--kv-offload-inputs keeps blocks as they are, --kv-host-dtype {options.kv_host_dtype} quantises them: "
+            "drop one of the two"
+        )
+    kv, inputs = block_bytes(model, 1), input_bytes(model, 1)
+    if inputs >= kv:
+        raise ConfigError(
+            f"--kv-offload-inputs: the layer inputs of a token have {inputs} bytes, its K and V {kv}, so that nothing "
+            "would come back sooner: drop the flag"
+        )
+    return True
+
+
+def _num_blocks(scheduler: SchedulerConfig, memory: DeviceMemory, block_size: int, size: int, fitting: int) -> int:
+    """As many blocks as all rows at full length can use, within what fits and, on a CPU, a modest share of memory."""
+    useful = scheduler.max_num_seqs * -(-scheduler.max_model_len // block_size)
+    if not memory.is_cpu:
+        return min(fitting, useful)
+    share = min(CPU_CACHE_BYTES, memory.free_bytes // 2) // size
+    return min(fitting, useful, share)
+
+
+def check_options(options: EngineOptions) -> None:
+    """Raises ConfigError for numbers that are wrong on every device."""
+    for name in ("max_model_len", "token_budget", "max_num_seqs", "block_size", "num_blocks"):
+        value: int | None = getattr(options, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} must be 1 or more, not {value}")
+    if not 0.0 < options.gpu_memory_utilization <= 1.0:
+        raise ConfigError(f"--gpu-memory-utilization must be in (0, 1], not {options.gpu_memory_utilization}")

@@ -1,0 +1,122 @@
+"""How many tokens a step has: the knee of throughput over tokens, measured or from a data sheet. Host only, no jax.
+
+docs/tuning.md has the argument and the figures behind it.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from jaxgen.hardware.device_info import DeviceInfo
+
+CPU_ROWS = 16
+"""Sequences that a step on a CPU may have unless told otherwise."""
+CPU_BUDGET = 4 * CPU_ROWS
+UNKNOWN_BUDGET = 512
+TUNE_CONTEXT, TUNE_ROUNDS = 128, 3
+"""What jaxgen tune does unless told otherwise: tokens before each decode, and timings of each budget."""
+_MULTIPLE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBudget:
+    """Tokens in every step, and which rule decided so."""
+
+    tokens: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """A device's data sheet: dense bfloat16 FLOP/s with float32 sums, and bytes/s of its memory."""
+
+    flops: float
+    bandwidth: float
+
+
+_DATA_SHEETS: tuple[tuple[str, Ceilings], ...] = (
+    ("B200", Ceilings(2250e12, 8000e9)),
+    ("H200 NVL", Ceilings(836e12, 4800e9)),
+    ("H200", Ceilings(989e12, 4800e9)),
+    ("H100 NVL", Ceilings(835e12, 3900e9)),
+    ("H100 PCIe", Ceilings(756e12, 2000e9)),
+    ("H100", Ceilings(989e12, 3350e9)),
+    ("A100 40GB", Ceilings(312e12, 1555e9)),
+    ("A100", Ceilings(312e12, 2039e9)),
+    ("L40S", Ceilings(362e12, 864e9)),
+    ("L4", Ceilings(121e12, 300e9)),
+    ("A10G", Ceilings(70e12, 600e9)),
+    ("RTX 4090", Ceilings(165e12, 1008e9)),
+)
+"""By the words that must all be in JAX's ``device_kind``, the more special first."""
+
+
+def least_budget(*, skips_padding: bool) -> int:
+    """What a measured budget should not be under, wherever the knee is.
+
+    Where padding is paid for, the knee says all. Where it is not, a larger budget hardly costs light loads anything,
+    and one that just holds all rows while they write leaves no room for prompts.
+    """
+    return CPU_BUDGET if skips_padding else 1
+
+
+def default_budget(device: DeviceInfo) -> TokenBudget:
+    """The budget where nothing was measured: the roofline of a known GPU, else a constant."""
+    if device.is_cpu:
+        return TokenBudget(CPU_BUDGET, "the rule for CPUs; jaxgen tune measures it")
+    sheet = data_sheet(device.kind)
+    if sheet is None:
+        return TokenBudget(UNKNOWN_BUDGET, f"{device.kind} is in no table here; jaxgen tune measures it")
+    return TokenBudget(roofline_budget(sheet), f"the roofline of {device.kind}; jaxgen tune measures it")
+
+
+def data_sheet(kind: str) -> Ceilings | None:
+    """The ceilings of a device by its name; None for one that is not in the table."""
+    words = _words(kind)
+    return next((sheet for name, sheet in _DATA_SHEETS if _words(name) <= words), None)
+
+
+def roofline_budget(sheet: Ceilings) -> int:
+    """Tokens whose arithmetic takes as long as reading the weights: 2 FLOPs a token against 2 bytes, for each weight.
+
+    So T* = flops * 2 / (2 * bandwidth), rounded up to a multiple of 64. The same for float32 weights on TensorFloat-32
+    units, which have half the FLOP/s for twice the bytes. (Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009.)
+    """
+    bytes_per_weight, flops_per_weight = 2, 2
+    tokens = sheet.flops * bytes_per_weight / (flops_per_weight * sheet.bandwidth)
+    return ceil(tokens / _MULTIPLE) * _MULTIPLE
+
+
+def knee(seconds: Mapping[int, float], least: int = 1) -> int:
+    """The budget at the knee of measured step times: token budget -> seconds of a full step.
+
+    Of those from ``least`` on, if any was measured, else the largest. It has the most power, throughput / time =
+    T / t(T)**2; of equals the smaller. (Kleinrock, ICC 1979; Jain, The Art of Computer Systems Performance Analysis,
+    1991, defines the knee so.) It is the roofline's T* = a / b where t = max(a, bT), as where t = a + bT.
+    """
+    by_budget = power(seconds)
+    allowed = [budget for budget in seconds if budget >= least] or [max(seconds)]
+    return max(allowed, key=lambda budget: (by_budget[budget], -budget))
+
+
+def past_knee(seconds: Mapping[int, float], least: int = 1) -> bool:
+    """Whether no larger budget need be tried: the last two have less power than the best, the last less than half.
+
+    Two, so that one slow reading does not end the search; it goes on to ``least`` in any case.
+    """
+    if max(seconds) < least:
+        return False
+    by_budget = power(seconds)
+    best = max(by_budget.values())
+    last = [by_budget[budget] for budget in sorted(seconds)[-2:]]
+    return max(last) < best and last[-1] < best / 2
+
+
+def power(seconds: Mapping[int, float]) -> dict[int, float]:
+    """Throughput / time, T / t(T)**2, by token budget T."""
+    return {budget: budget / time**2 for budget, time in seconds.items()}
+
+
+def _words(name: str) -> set[str]:
+    return set(re.split(r"[\s-]+", name.upper()))

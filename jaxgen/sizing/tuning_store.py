@@ -1,0 +1,67 @@
+"""Where measured step times are kept: one JSON file for each device, model shape, dtype and version. Host only, no jax.
+
+A measurement holds for what it was made with and nothing else, so all of that is in the file's name as a hash, and in
+the file to read.
+"""
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from jaxgen.core.config import ModelConfig
+from jaxgen.core.files import write_file
+from jaxgen.hardware.device_info import DeviceInfo
+from jaxgen.sizing.token_budget import TokenBudget, default_budget
+
+logger = logging.getLogger(__name__)
+
+_GENERATION = 2
+"""Raised when kernels or the rule change so that measurements from before would choose another budget than new ones."""
+
+
+def subject(model: ModelConfig, device: DeviceInfo) -> dict[str, Any]:
+    """All that a step time depends on and that can change between two starts."""
+    return {
+        "device": asdict(device),
+        "model": {"family": type(model).__name__, **asdict(model)},
+        "versions": {name: version(name) for name in ("jax", "jaxlib", "jaxgen")},
+        "generation": _GENERATION,
+    }
+
+
+def record_path(folder: Path, model: ModelConfig, device: DeviceInfo) -> Path:
+    """Where the measurement of this model on this device is, or would be."""
+    canonical = json.dumps(subject(model, device), sort_keys=True)
+    slug = re.sub(r"[^a-z0-9]+", "-", f"{device.kind}-{model.dtype}".lower()).strip("-")
+    return folder / f"{slug}-{hashlib.sha256(canonical.encode()).hexdigest()[:16]}.json"
+
+
+def save_record(folder: Path, model: ModelConfig, device: DeviceInfo, result: Mapping[str, Any]) -> Path:
+    """Keep a measurement, in place of an earlier one; ``result`` has at least ``token_budget``."""
+    path = record_path(folder, model, device)
+    write_file(path, json.dumps({**subject(model, device), **result}, indent=1) + "\n")
+    return path
+
+
+def choose_budget(folder: Path | None, model: ModelConfig, device: DeviceInfo) -> TokenBudget:
+    """The measured token budget, if ``folder`` has one, else the rule for the device.
+
+    A file that cannot be understood counts as none, and a warning names it.
+    """
+    path = None if folder is None else record_path(folder, model, device)
+    if path is None or not path.is_file():
+        return default_budget(device)
+    try:
+        tokens = json.loads(path.read_text(encoding="utf-8"))["token_budget"]
+        if not isinstance(tokens, int) or tokens < 1:
+            raise ValueError(f"token_budget is {tokens!r}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        logger.warning("%s is no measurement of jaxgen tune and is left aside: %r", path, error)
+        return default_budget(device)
+    return TokenBudget(tokens, f"measured by jaxgen tune ({path})")

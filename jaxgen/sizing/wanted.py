@@ -1,0 +1,92 @@
+"""What an engine is asked to be, beside the memory that there is. Host only, no jax."""
+
+from dataclasses import dataclass, replace
+
+from jaxgen.cache.block_sizes import GIB
+from jaxgen.core.config import (
+    CacheConfig,
+    EngineConfig,
+    EngineOptions,
+    ModelConfig,
+    OffloadConfig,
+    SchedulerConfig,
+    StreamConfig,
+)
+from jaxgen.core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """The memory an engine may use. ``free_bytes``: all of it on an accelerator, what the machine has left on a CPU."""
+
+    platform: str
+    free_bytes: int
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.platform == "cpu"
+
+    def __str__(self) -> str:
+        return f"the {self.free_bytes / GIB:.2f} GiB of {self.platform} memory that may be used"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is asked for, and what is there."""
+
+    options: EngineOptions
+    model: ModelConfig
+    memory: DeviceMemory
+    scheduler: SchedulerConfig
+    block_size: int
+    params_bytes: int
+    temporary_bytes: int
+
+    @property
+    def room(self) -> int:
+        """Bytes for the cache."""
+        return self.memory.free_bytes - self.params_bytes - self.temporary_bytes
+
+    def num_blocks(self, fitting: int, most: int) -> int:
+        """As many as were asked for, else ``most``; ConfigError if more were, or none fits."""
+        asked, memory = self.options.num_blocks, self.memory
+        if asked is not None and asked > fitting:
+            would = f"--num-blocks {fitting} would" if fitting > 0 else "not even one block does"
+            raise ConfigError(f"--num-blocks {asked} does not fit in {memory}: {would}")
+        found = most if asked is None else asked
+        if found < 1:
+            remedy = "raise --gpu-memory-utilization, or lower --token-budget or --max-num-seqs"
+            raise ConfigError(
+                f"the model's weights ({self.params_bytes / GIB:.2f} GiB) and a step's temporaries "
+                f"({self.temporary_bytes / GIB:.2f} GiB) leave no room for a KV cache in {memory}: "
+                + ("free some memory" if memory.is_cpu else remedy)
+            )
+        return found
+
+    def config(
+        self,
+        num_blocks: int,
+        *,
+        keep_inputs: bool = False,
+        offload: OffloadConfig | None = None,
+        streaming: StreamConfig | None = None,
+    ) -> EngineConfig:
+        """With the longest sequence that fits, if its length was left open. ``keep_inputs``: as CacheConfig has it."""
+        options, scheduler = self.options, self.scheduler
+        if options.max_model_len is None:
+            longest = min(scheduler.max_model_len, num_blocks * self.block_size)
+            scheduler = replace(scheduler, max_model_len=longest)
+        return EngineConfig(
+            CacheConfig(self.block_size, num_blocks, keep_inputs),
+            scheduler,
+            options.seed,
+            options.max_logit_bias,
+            None if options.single_shape else narrow_width(scheduler),
+            offload,
+            streaming,
+        )
+
+
+def narrow_width(scheduler: SchedulerConfig) -> int | None:
+    """One token of every row, where that is so much less than the budget that a second program may pay."""
+    return scheduler.max_num_seqs if 2 * scheduler.max_num_seqs <= scheduler.token_budget else None

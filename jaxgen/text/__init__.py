@@ -1,0 +1,1 @@
+"""Text and tokens: tokenizer, detokenizer, stop strings, grammars. Host only, no jax."""

@@ -1,0 +1,206 @@
+"""Grammars that say what a request's text must be, followed token by token. Host only, no jax.
+
+llguidance does the parsing: a grammar and the tokens so far give the set of tokens that may come next. It is imported
+when there is a grammar: machines that only measure steps and kernels need not have it.
+"""
+
+import logging
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache, lru_cache
+from threading import Barrier, Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jaxgen.core.errors import RequestRefusedError
+from jaxgen.core.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
+
+    from jaxgen.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+MAX_KEPT = 32
+"""Compiled grammars kept for the next request that has the same."""
+
+MAX_LENGTH = 2**17
+"""Longest grammar, characters."""
+
+_MESSAGE_LENGTH = 300
+_THREADS = 2
+_STACK_BYTES = 2**28
+"""llguidance recurses as deep as rules refer to rules, which MAX_LENGTH bounds; the usual 8 MiB end at 2,000 rules, and
+the process with them."""
+
+
+@cache
+def _executor() -> "LLExecutor":
+    from llguidance import LLExecutor
+
+    return LLExecutor()
+
+
+class GrammarState:
+    """How far one request has come in its grammar."""
+
+    def __init__(self, matcher: "LLMatcher", first_mask: np.ndarray, ending: frozenset[int], min_tokens: int) -> None:
+        """``ending``: tokens not allowed among the first ``min_tokens``, unless nothing else is."""
+        self.matcher = matcher
+        self.error: str | None = None
+        """Why it could not be followed any further."""
+        self._late = np.full_like(first_mask, -1)
+        for token in ending:
+            self._late[token // 32] &= ~np.array(1 << token % 32, np.uint32).view(np.int32)
+        self._min_tokens = min_tokens
+        self._num_tokens = 0
+        self.mask = self._ripened(first_mask)
+        """The tokens that may come next: bit i of word w is that of token 32 * w + i. int32, ceil(vocabulary / 32)."""
+
+    def take(self, mask: np.ndarray) -> None:
+        """One more token was taken, after which those of ``mask`` may come."""
+        self._num_tokens += 1
+        self.mask = self._ripened(mask)
+
+    def _ripened(self, mask: np.ndarray) -> np.ndarray:
+        if self._num_tokens >= self._min_tokens:
+            return mask
+        without = mask & self._late
+        return without if without.any() else mask
+
+
+def advance(taken: Sequence[tuple[GrammarState, int]]) -> None:
+    """Takes a token in each of several states, in parallel. Those that cannot go on say so in ``error``."""
+    if not taken:
+        return
+    from llguidance.numpy import fill_next_token_bitmask_par
+
+    followed = _executor().consume_token_par([(state.matcher, token) for state, token in taken])
+    going_on = [state for (state, _), ok in zip(taken, followed, strict=True) if ok]
+    masks = np.zeros((len(going_on), len(taken[0][0].mask)), np.int32)
+    if going_on:
+        fill_next_token_bitmask_par(_executor(), [(state.matcher, i) for i, state in enumerate(going_on)], masks)
+    for state, mask in zip(going_on, masks, strict=True):
+        state.take(mask)
+    for state, _ in taken:
+        if state.matcher.is_error():
+            state.error = _first_line(state.matcher.get_error())
+
+
+class Grammars:
+    """Compiles grammars for one tokenizer, in threads of its own, and keeps the last ones."""
+
+    def __init__(self, tokenizer: "Tokenizer", vocab_size: int, eos_token_ids: frozenset[int]) -> None:
+        """``vocab_size``: the model's, which may be padded beyond the tokenizer's."""
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._eos_token_ids = eos_token_ids
+        self._ll_tokenizer: LLTokenizer | None = None
+        self._making = Lock()
+        self._threads: ThreadPoolExecutor | None = None
+        self._compiled = lru_cache(MAX_KEPT)(self._compile)
+
+    def start(self, params: SamplingParams) -> "Future[GrammarState]":
+        """The state before the first token of a request that has a grammar.
+
+        Its result raises RequestRefusedError, naming the grammar's source, for one that is wrong or costs too much.
+        """
+        with self._making:
+            if self._threads is None:
+                self._threads = _deep_threads()
+        return self._threads.submit(self._start, params)
+
+    def _start(self, params: SamplingParams) -> GrammarState:
+        grammar = params.grammar
+        assert grammar is not None, "asked for requests that have one"
+        try:
+            matcher, first_mask = self._compiled(grammar.text)
+        except ValueError as error:
+            raise RequestRefusedError(f"{grammar.source}: {error}", grammar.source) from error
+        ending = self._eos_token_ids | frozenset(params.stop_token_ids)
+        return GrammarState(matcher.deep_copy(), first_mask, ending, params.min_tokens)
+
+    def _compile(self, text: str) -> "tuple[LLMatcher, np.ndarray]":
+        """A matcher at its start and its first mask. Raises ValueError that says what is wrong."""
+        from llguidance import LLMatcher
+        from llguidance.gbnf_to_lark import any_to_lark
+        from llguidance.numpy import fill_next_token_bitmask
+
+        if len(text) > MAX_LENGTH:
+            raise ValueError(f"it is {len(text)} characters as a grammar, the limit is {MAX_LENGTH}")
+        try:
+            lark = any_to_lark(text)
+        except Exception as error:  # the reader of GBNF raises a bare Exception for some faults
+            raise ValueError(_first_line(str(error))) from error
+        matcher = LLMatcher(self._tokens(), lark, log_level=0, limits=_limits())
+        masks = np.zeros((1, -(-self._vocab_size // 32)), np.int32)
+        if not matcher.is_error():
+            fill_next_token_bitmask(matcher, masks)
+        faults = [one.get_error() for one in (matcher, _with_a_token(matcher, masks[0])) if one.is_error()]
+        if faults:
+            del matcher  # the error's frames live until Python looks for cycles, and it may be large
+            raise ValueError(_first_line(faults[0]))
+        return matcher, masks[0]
+
+    def _tokens(self) -> "LLTokenizer":
+        with self._making:  # once: it takes a second for the largest vocabularies
+            if self._ll_tokenizer is None:
+                self._ll_tokenizer = self._read_tokenizer()
+            return self._ll_tokenizer
+
+    def _read_tokenizer(self) -> "LLTokenizer":
+        from llguidance import LLTokenizer
+
+        text = self._tokenizer.to_json()
+        if text is None or not self._eos_token_ids:
+            raise ValueError("this model has no end-of-sequence token, or a tokenizer that cannot be followed")
+        try:
+            return LLTokenizer(text, n_vocab=self._vocab_size, eos_token=sorted(self._eos_token_ids))
+        except Exception as error:  # whatever llguidance finds in a tokenizer that it does not know
+            logger.warning("structured outputs are not available with this tokenizer: %s", error)
+            raise ValueError("structured outputs are not available with this model's tokenizer") from error
+
+
+def _with_a_token(matcher: "LLMatcher", mask: np.ndarray) -> "LLMatcher":
+    """A copy after the first token of the ``mask``: some of what costs too much shows only there."""
+    copy = matcher.deep_copy()
+    for token in np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))[:1]:
+        copy.consume_token(int(token))
+    return copy
+
+
+def _limits() -> "LLParserLimits":
+    """What one grammar may cost: tens of milliseconds for a step's mask, about 40 MB when it is compiled and 100 MB of
+    lexer states at the very worst. A JSON schema of 200 fields needs less than a quarter of the initial fuel."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(
+        initial_lexer_fuel=200_000,
+        step_lexer_fuel=200_000,
+        step_max_items=50_000,
+        max_lexer_states=50_000,
+        max_grammar_size=500_000,
+        verbose_errors=False,
+    )
+
+
+def _deep_threads() -> ThreadPoolExecutor:
+    """Started here, while the size of a stack is set, which is the process's."""
+    pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="jaxgen-grammar")
+    all_there = Barrier(_THREADS + 1)
+    before = threading.stack_size(_STACK_BYTES)
+    try:
+        for _ in range(_THREADS):
+            pool.submit(all_there.wait)
+        all_there.wait()
+    finally:
+        threading.stack_size(before)
+    return pool
+
+
+def _first_line(message: str) -> str:
+    """llguidance's message without the copy of the grammar that it may have below."""
+    return (message.strip().splitlines() or ["it cannot be used"])[0][:_MESSAGE_LENGTH]

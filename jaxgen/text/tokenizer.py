@@ -1,0 +1,213 @@
+"""Text to tokens, and the bytes that each token stands for. Host only, no jax.
+
+Tokens become text through a table from token id to bytes, read once per token from the tokenizer's own decoder.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Container, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from jaxgen.core.errors import ConfigError
+from jaxgen.text.detokenizer import Detokenizer, TextStream
+
+_LOCAL_DECODERS = {"ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Sequence", "Strip"}
+"""Decoders under which every token but the first has one spelling, whatever its neighbours."""
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+class Tokenizer:
+    """A tokenizer, read-only once made: its methods may be called from several threads at once.
+
+    Raises ConfigError for a decoder whose text for a token depends on its neighbours (WordPiece, CTC).
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        self.vocab_size = _vocab_size(backend)
+        kinds = set(_decoder_types(backend))
+        if unknown := kinds - _LOCAL_DECODERS:
+            names, supported = ", ".join(sorted(unknown)), ", ".join(sorted(_LOCAL_DECODERS))
+            raise ConfigError(f"the tokenizer's decoder has {names}; supported: {supported}")
+        added = backend.get_added_tokens_decoder()
+        self._added = {token.content: i for i, token in added.items()}
+        self._special = {i for i, token in added.items() if token.special}
+        self._byte_level = "ByteLevel" in kinds
+        self._byte_fallback = "ByteFallback" in kinds
+        self._anchor = None if self._byte_level else self._find_anchor()
+        self._bytes: dict[int, bytes] = {}
+        self._texts: dict[int, str | None] = {}
+        self._first_bytes: dict[int, bytes] = {}
+
+    @classmethod
+    def from_directory(cls, path: str | Path) -> "Tokenizer":
+        """The tokenizer of a model directory (tokenizer.json, or files that transformers can turn into one).
+
+        Never runs code from the directory and never uses the network. Raises ConfigError that names the directory.
+        """
+        if not Path(path).is_dir():
+            raise ConfigError(f"tokenizer directory {path} does not exist")
+        try:
+            loaded = _auto_tokenizer().from_pretrained(
+                str(path), trust_remote_code=False, local_files_only=True, clean_up_tokenization_spaces=False
+            )
+        except Exception as error:  # transformers and tokenizers raise a dozen types, the latter a bare Exception
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ConfigError(f"cannot load a tokenizer from {path}: {reason}") from error
+        backend = getattr(loaded, "backend_tokenizer", None)
+        if backend is None:
+            raise ConfigError(f"the tokenizer in {path} has no fast version: add its tokenizer.json")
+        try:
+            return cls(backend)
+        except ConfigError as error:
+            raise ConfigError(f"cannot use the tokenizer in {path}: {error}") from error
+
+    @classmethod
+    def from_json(cls, text: str) -> "Tokenizer":
+        """What ``to_json`` wrote. Raises whatever the tokenizers library does with a text that is no tokenizer."""
+        return cls(tokenizers.Tokenizer.from_str(text))
+
+    def to_json(self) -> str | None:
+        """All that this tokenizer is; None where the library's format cannot say it (``split_special_tokens``)."""
+        return None if self._backend.encode_special_tokens else self._backend.to_str()
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Token ids of ``text``; ``special``: with what the tokenizer itself adds (BOS where it has one).
+
+        Other threads run meanwhile: the batch call gives up the interpreter lock, the single one does not.
+        """
+        return self._backend.encode_batch_fast([text], add_special_tokens=special)[0].ids
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text of ``tokens``, special tokens left out.
+
+        Equal to the Hugging Face decode, except that bytes which are no UTF-8 never spoil the characters beside them: a
+        run of byte-fallback tokens keeps its whole characters and has U+FFFD for the rest.
+        """
+        detokenizer = Detokenizer(self)
+        return "".join(map(detokenizer.push, tokens)) + detokenizer.flush()
+
+    def text_stream(
+        self,
+        *,
+        prompt: Sequence[int] = (),
+        stop: Sequence[str] = (),
+        min_tokens: int = 0,
+        shown: Container[int] = (),
+    ) -> TextStream:
+        """The text of a completion of ``prompt``, token by token; see TextStream."""
+        return TextStream(self, prompt=prompt, stop=stop, min_tokens=min_tokens, shown=shown)
+
+    def added_token(self, name: str) -> int | None:
+        """The id of the token, special or not, that was added beside the vocabulary under this name, if one was."""
+        return self._added.get(name)
+
+    def is_special(self, token: int) -> bool:
+        """Whether the token is left out of texts."""
+        return token in self._special
+
+    def text_bytes(self, token: int, *, first: bool = False) -> bytes:
+        """What the token adds to a text; ``first``: as its first token, where some tokenizers drop a space.
+
+        Empty for special tokens and for ids without a token (rows that only pad the vocabulary).
+        """
+        known = self._first_bytes if first else self._bytes
+        found = known.get(token)
+        if found is None:
+            found = known[token] = b"" if token in self._special else self._read_bytes(token, first)
+        return found
+
+    def text(self, token: int) -> str | None:
+        """What the token adds to a text of whole characters, other than as its first; None: no whole characters."""
+        if token in self._texts:
+            return self._texts[token]
+        try:
+            found = self.text_bytes(token).decode("utf-8")
+        except UnicodeDecodeError:
+            found = None
+        self._texts[token] = found
+        return found
+
+    def token_text(self, token: int) -> str:
+        """The token as shown beside its log-probability: its text within a sentence, its name if it is special, and
+        ``bytes:\\xe2\\x82`` if its bytes are no whole characters."""
+        if token in self._special:
+            return self._backend.id_to_token(token) or ""
+        text = self.text(token)
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in self.text_bytes(token)) if text is None else text
+
+    def _read_bytes(self, token: int, first: bool) -> bytes:
+        name = self._backend.id_to_token(token)
+        if name is None:
+            return b""
+        if self._byte_level:
+            return _byte_level_bytes(name)
+        byte = _BYTE_TOKEN.fullmatch(name) if self._byte_fallback else None
+        if byte is not None and int(byte[1], 16) >= 0x80:
+            return bytes.fromhex(byte[1])
+        if first or self._anchor is None:
+            return self._decode_exactly([token]).encode()
+        both = self._decode_exactly([self._anchor, token])
+        return both[len(self._decode_exactly([self._anchor])) :].encode()
+
+    def _decode_exactly(self, tokens: list[int]) -> str:
+        return self._backend.decode(tokens, skip_special_tokens=False)
+
+    def _find_anchor(self) -> int | None:
+        """A token with text of its own: what another adds after it is that one's text within a sentence."""
+        for token in range(self.vocab_size):
+            name = self._backend.id_to_token(token)
+            if name is not None and not _BYTE_TOKEN.fullmatch(name) and self._decode_exactly([token]):
+                return token
+        return None
+
+
+def _auto_tokenizer() -> Any:
+    # Imported on first use: transformers takes a second, and a server's import needs none of it.
+    class _NoAdvice(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            return "PyTorch was not found" not in record.getMessage()
+
+    logging.getLogger("transformers").addFilter(_NoAdvice())
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer
+
+
+def _vocab_size(backend: tokenizers.Tokenizer) -> int:
+    return max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+
+def _decoder_types(backend: tokenizers.Tokenizer) -> Iterator[str]:
+    if backend.decoder is None:
+        return
+    waiting: list[dict[str, Any]] = [json.loads(backend.decoder.__getstate__())]
+    while waiting:
+        decoder = waiting.pop()
+        yield decoder["type"]
+        waiting.extend(decoder.get("decoders", ()))
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The characters that byte-level BPE writes for the 256 bytes (Radford et al. 2019): printable ones stand for
+    themselves, the others for U+0100 onwards."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_OF_CHAR = _byte_alphabet()
+
+
+def _byte_level_bytes(name: str) -> bytes:
+    try:
+        return bytes(_BYTE_OF_CHAR[char] for char in name)
+    except KeyError:  # an added token, written as itself
+        return name.encode()

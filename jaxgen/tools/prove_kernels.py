@@ -1,0 +1,285 @@
+"""Compare a GPU's kernels with float64 attention, in the shapes of served steps.
+
+Runs in a child process (jaxgen.kernels.proof), because a faulty kernel may crash or hang.
+"""
+
+import json
+import math
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Thread
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int32
+
+from jaxgen.core.config import CacheConfig, EngineConfig, LlamaConfig, RopeConfig, SchedulerConfig
+from jaxgen.hardware.device_info import DeviceInfo
+from jaxgen.kernels.choice import PROOF_TOLERANCE, Kernels, made_for, prove_block_copies
+from jaxgen.kernels.verdict import ServedShapes, Verdict
+from jaxgen.models.attention import attend, plan_attention
+from jaxgen.models.kv_cache import KVCache
+from jaxgen.runner.model_runner import device_info
+from jaxgen.runner.packer import batch_layout, unpack
+from jaxgen.runner.row_state import RowState, init_rows
+
+LAYERS = 2
+MOST_DECODES = 24
+COMPARED = 128
+"""Tokens of prompts that are compared; all must be finite."""
+CONTEXTS = (1, 2, 63, 64, 65, 511, 512, 513, 1100, 700)
+"""Of decodes, in turns: about the ends of blocks and of what kernels take at once."""
+EARLIER = 600
+"""Tokens of a prompt that earlier steps computed."""
+LONGEST = 4700
+"""Context of one decode and of one prompt: more pieces than are combined at once. Longer where a window is."""
+
+
+def main(result: str) -> None:
+    """Run the job in the first line of stdin and write the verdict to the file ``result``. Exits when stdin closes."""
+    job = json.loads(sys.stdin.readline())
+    Thread(target=_end_with_parent, daemon=True).start()
+    job["shapes"]["token_budgets"] = tuple(job["shapes"]["token_budgets"])
+    job["device"]["compute_capability"] = tuple(job["device"]["compute_capability"])
+    verdict = prove(ServedShapes(**job["shapes"]), DeviceInfo(**job["device"]))
+    partial = Path(result).with_suffix(".part")
+    partial.write_text(json.dumps({"outcome": verdict.outcome, "reason": verdict.reason}), encoding="utf-8")
+    partial.replace(result)
+    os._exit(0)  # at once: what ends a device after a fault may abort, and the thread holds stdin
+
+
+def _end_with_parent() -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    os._exit(1)
+
+
+def prove(shapes: ServedShapes, expected: DeviceInfo) -> Verdict:
+    """The verdict on the kernels made for this device, which is ``expected`` to be that one."""
+    if not __debug__:
+        return Verdict("unavailable", "Python was told to leave out assertions (-O), which prove them")
+    try:
+        device = device_info()
+        jax.block_until_ready(jnp.zeros(1) + 1)
+    except Exception as error:
+        return Verdict("unavailable", f"another process could not open the GPU to prove them: {_line(error)}")
+    if not device.computes_as(expected):
+        return Verdict("unavailable", f"another process opened {device.title} to prove them, not {expected.title}")
+    try:
+        check_served(shapes, device)
+    except AssertionError as error:
+        return Verdict("wrong", f"they are wrong on this device: {_line(error)}")
+    except (MemoryError, OSError, ImportError) as error:
+        return Verdict("unavailable", f"this machine could not prove them: {_line(error)}")
+    except Exception as error:
+        if "RESOURCE_EXHAUSTED" in str(error):
+            return Verdict("unavailable", f"there was no room on the GPU to prove them: {_line(error)}")
+        return Verdict("wrong", f"they failed on this device: {_line(error)}")
+    return Verdict("right")
+
+
+def check_served(shapes: ServedShapes, device: DeviceInfo) -> None:
+    """Raise AssertionError, or what a compiler or device raises, if the kernels made for the device are not right."""
+    model = model_of(shapes)
+    kernels, reason = made_for(device, model, shapes.block_size)
+    assert kernels is not None, reason
+    for budget in shapes.token_budgets:
+        check_step(kernels, model, shapes, budget)
+    prove_block_copies(kernels, model, shapes.block_size)
+
+
+def model_of(shapes: ServedShapes) -> LlamaConfig:
+    """A model with this attention."""
+    return LlamaConfig(
+        vocab_size=32,
+        hidden_size=shapes.heads * shapes.head_dim,
+        intermediate_size=32,
+        num_layers=LAYERS,
+        num_heads=shapes.heads,
+        num_kv_heads=shapes.kv_heads,
+        head_dim=shapes.head_dim,
+        max_position=shapes.max_model_len,
+        dtype=shapes.dtype,  # type: ignore[arg-type]
+        sliding_window=shapes.window,
+        norm_eps=1e-5,
+        rope=RopeConfig(),
+    )
+
+
+@dataclass(frozen=True)
+class Row:
+    """The last ``length`` tokens of a context of ``context`` are computed."""
+
+    length: int
+    context: int
+
+
+def rows_of_step(shapes: ServedShapes, budget: int) -> list[Row]:
+    """Decodes, and prompts that fill what they leave of a step, as far as there are rows for both."""
+    longest, most = shapes.max_model_len, shapes.max_num_seqs
+    decodes = min(MOST_DECODES, max(1, most // 2))
+    long = max(LONGEST, (shapes.window or 0) + EARLIER)
+    contexts = long, *(CONTEXTS[i % len(CONTEXTS)] for i in range(decodes - 1))
+    rows = [Row(1, min(context, longest)) for context in contexts]
+    left = budget - decodes
+    while left > 0 and len(rows) < most:
+        first = len(rows) == decodes
+        length = min(-(-2 * left // 3) if first else left, longest)
+        rows.append(Row(length, min(max(length + EARLIER, long if first else 0), longest)))
+        left -= length
+    return sorted(rows, key=lambda row: row.length > 1)  # a step has its decodes first
+
+
+class Inputs(NamedTuple):
+    """Random inputs of a step, and the blocks ``ids`` of each row; K and V [L, S, K, D] of each row's whole context."""
+
+    ids: list[np.ndarray]
+    q: Float[np.ndarray, "L T H D"]
+    k: list[np.ndarray]
+    v: list[np.ndarray]
+
+    @classmethod
+    def random(cls, rows: list[Row], shapes: ServedShapes, budget: int) -> "Inputs":
+        """In blocks in a random order; there is one more than they need."""
+        generator = np.random.default_rng(0)
+        blocks = [math.ceil(row.context / shapes.block_size) for row in rows]
+        ids = np.split(generator.permutation(sum(blocks) + 1)[:-1], np.cumsum(blocks)[:-1])
+        head = shapes.kv_heads, shapes.head_dim
+        k, v = ([_rounded(generator, (LAYERS, row.context, *head), shapes.dtype) for row in rows] for _ in range(2))
+        return cls(ids, _rounded(generator, (LAYERS, budget, shapes.heads, shapes.head_dim), shapes.dtype), k, v)
+
+    def new(self, rows: list[Row]) -> list[Float[np.ndarray, "L T K D"]]:
+        """K and V of the step's tokens."""
+        budget, (_, _, *head) = self.q.shape[1], self.k[0].shape
+        found = [np.zeros((LAYERS, budget, *head), self.q.dtype) for _ in range(2)]
+        for target, source in zip(found, (self.k, self.v), strict=True):
+            given = [of_row[:, -row.length :] for row, of_row in zip(rows, source, strict=True)]
+            together = np.concatenate(given, axis=1)
+            target[:, : together.shape[1]] = together
+        return found
+
+
+def check_step(kernels: Kernels, model: LlamaConfig, shapes: ServedShapes, budget: int) -> None:
+    """Write and attend as a step of ``budget`` tokens does in each layer, twice; AssertionError if outputs are wrong,
+    or differ."""
+    shapes = replace(shapes, max_num_seqs=min(shapes.max_num_seqs, budget))
+    rows = rows_of_step(shapes, budget)
+    inputs = Inputs.random(rows, shapes, budget)
+    step = jax.jit(_make_step(model, budget), donate_argnums=0)
+    cache = KVCache(_earlier(rows, inputs, shapes.block_size), kernels)
+    given = _state(model, shapes, inputs.ids), _words(rows, budget, shapes.max_num_seqs), inputs.q, *inputs.new(rows)
+    cache, first = step(cache, *given)
+    _, second = step(cache, *given)
+    got, again = (np.asarray(out)[:, : sum(row.length for row in rows)] for out in (first, second))
+    assert np.isfinite(got.astype(np.float32)).all(), f"a step of {budget} tokens gives numbers that are not finite"
+    assert np.array_equal(got, again), f"a step of {budget} tokens gives other bits again"
+    _compare(got, rows, inputs, shapes)
+
+
+def _state(model: LlamaConfig, shapes: ServedShapes, ids: list[np.ndarray]) -> RowState:
+    """With the rows' block tables."""
+    widest = math.ceil(shapes.max_model_len / shapes.block_size)
+    tables = np.zeros((shapes.max_num_seqs, widest), np.int32)
+    for row_ids, table in zip(ids, tables, strict=False):
+        table[: len(row_ids)] = row_ids
+    config = EngineConfig(
+        CacheConfig(shapes.block_size, widest),
+        SchedulerConfig(shapes.max_num_seqs, shapes.max_num_seqs, shapes.max_model_len),
+        seed=0,
+        max_logit_bias=1,
+    )
+    return replace(init_rows(config, model.vocab_size), block_tables=jnp.asarray(tables))
+
+
+def _make_step(model: LlamaConfig, budget: int) -> Any:
+    def step(
+        cache: KVCache,
+        state: RowState,
+        words: Int32[Array, "W"],
+        q: Float[Array, "L T H D"],
+        k: Float[Array, "L T K D"],
+        v: Float[Array, "L T K D"],
+    ) -> tuple[KVCache, Float[Array, "L T H D"]]:
+        batch, _ = unpack(words, state, budget, cache.block_size, cache.num_slots)
+        batch = plan_attention(model, cache, batch)
+        outputs = []
+        for layer in range(LAYERS):
+            out, cache = attend(model, q[layer], k[layer], v[layer], cache, jnp.int32(layer), batch)
+            outputs.append(out)
+        return cache, jnp.stack(outputs)
+
+    return step
+
+
+def _words(rows: list[Row], budget: int, max_num_seqs: int) -> np.ndarray:
+    """The packed plan of these rows; what of it attention does not read is as in an empty one."""
+    layout = batch_layout(budget, max_num_seqs)
+    words = np.zeros(layout.size, np.int32)
+    views, lengths = layout.views(words), [row.length for row in rows]
+    words[:4] = sum(lengths), len(rows), lengths.count(1), 0
+    views["query_starts"][:] = np.pad(np.cumsum([0, *lengths]), (0, max_num_seqs - len(rows)), mode="edge")
+    views["context_lens"][: len(rows)] = [row.context for row in rows]
+    views["rows"][:] = max_num_seqs
+    views["rows"][: len(rows)] = range(len(rows))
+    views["new_blocks"][:] = -1
+    views["prompt_targets"][:] = -1
+    return words
+
+
+def _earlier(rows: list[Row], inputs: Inputs, size: int) -> Float[Array, "N L 2 K B D"]:
+    """The cache before the step: NaN in blocks of nobody, zeros where nothing has been written yet."""
+    _, _, K, D = inputs.k[0].shape
+    cache = np.full((sum(map(len, inputs.ids)) + 1, LAYERS, 2, K, size, D), np.nan, inputs.q.dtype)
+    for row, ids, keys, values in zip(rows, inputs.ids, inputs.k, inputs.v, strict=True):
+        cache[ids] = 0
+        token = np.arange(row.context - row.length)
+        for which, source in enumerate((keys, values)):
+            cache[ids[token // size], :, which, :, token % size] = source[:, token].swapaxes(0, 1)
+    return jnp.asarray(cache)
+
+
+def _compare(got: np.ndarray, rows: list[Row], inputs: Inputs, shapes: ServedShapes) -> None:
+    """All decodes and some tokens of prompts, with attention from its definition in float64."""
+    start, prompts = 0, max(1, sum(row.length > 1 for row in rows))
+    for row, keys, values in zip(rows, inputs.k, inputs.v, strict=True):
+        offsets = np.unique(np.linspace(0, row.length - 1, max(2, COMPARED // prompts)).astype(int)).tolist()
+        for layer in range(LAYERS):
+            wide = keys[layer].astype(np.float64).transpose(1, 2, 0), values[layer].astype(np.float64).swapaxes(0, 1)
+            for offset in offsets:
+                position = row.context - row.length + offset
+                want = _attention(inputs.q[layer, start + offset], *wide, position, shapes.window)
+                error = np.abs(got[layer, start + offset].astype(np.float64) - want).max()
+                assert error <= PROOF_TOLERANCE[shapes.dtype], (
+                    f"attention of token {position} in a row of {row.length} is wrong by {error:.3g} in {shapes.dtype}"
+                )
+        start += row.length
+
+
+def _attention(
+    query: Float[np.ndarray, "H D"],
+    keys: Float[np.ndarray, "K D S"],
+    values: Float[np.ndarray, "K S D"],
+    position: int,
+    window: int | None,
+) -> Float[np.ndarray, "H D"]:
+    """Of one token, float64."""
+    seen = slice(0 if window is None else max(0, position - window + 1), position + 1)
+    heads, size = query.shape
+    grouped = query.astype(np.float64).reshape(len(keys), -1, size) * size**-0.5
+    scores = grouped @ keys[:, :, seen]
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    out = (weights / weights.sum(axis=-1, keepdims=True)) @ values[:, seen]
+    return out.reshape(heads, size)
+
+
+def _rounded(generator: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    return generator.standard_normal(shape, np.float32).astype(jnp.dtype(dtype))
+
+
+def _line(error: BaseException) -> str:
+    said = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {said[0] if said else ''}"[:300]

@@ -1,0 +1,257 @@
+"""Measures step time against token budget, to choose the token budget of a model on this device."""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import count
+from pathlib import Path
+from statistics import median
+from typing import Literal
+
+import jax
+
+from jaxgen.assemble import find_parts
+from jaxgen.cache.block_sizes import block_bytes
+from jaxgen.core.config import DType, EngineConfig, EngineOptions, KernelChoice, ModelConfig
+from jaxgen.core.errors import ConfigError
+from jaxgen.core.request import Request
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.engine.engine import Engine
+from jaxgen.kernels.choice import REFERENCE, Kernels
+from jaxgen.models import PackedParams
+from jaxgen.runner.compilation_cache import persistent_compilation
+from jaxgen.runner.programs import compile_step
+from jaxgen.sizing.memory import DEFAULT_BLOCK_SIZE, default_max_num_seqs, resolve
+from jaxgen.sizing.token_budget import TUNE_CONTEXT, TUNE_ROUNDS, knee, least_budget, past_knee
+from jaxgen.sizing.tuning_store import save_record
+from jaxgen.sizing.wanted import DeviceMemory
+
+CPU_BUDGETS = (16, 32, 64, 128, 256)
+BUDGETS = (*CPU_BUDGETS, 512, 1024, 2048)
+_MAX_DECODES = 32
+_PROMPT_ROWS = 4
+"""Rows beside the decodes: for the prompt that ends in a step, the next one, and those whose end is not yet known."""
+_BLOCK_SECONDS = 0.5
+_BLOCK_STEPS = (4, 32)
+_ESTIMATE_STEPS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """What was measured at one budget. ``blocks``: seconds a step in each block of ``steps`` steps; ``seconds``: their
+    median."""
+
+    token_budget: int
+    decodes: int
+    seconds: float
+    blocks: tuple[float, ...]
+    steps: int
+    compile_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """``token_budget`` is the knee of ``times``, where padding costs nothing of those that have room (see
+    ``least_budget``); ``ended`` says why no larger budget was tried."""
+
+    token_budget: int
+    times: tuple[StepTime, ...]
+    ended: str
+
+
+class FullSteps:
+    """Keeps an engine's steps full: ``decodes`` sequences that write and, beside them, prompts one after the other.
+
+    The sequences have written from ``context`` tokens on and go on for ``steps`` steps; each call of ``seconds`` takes
+    one more than it times. Prompts are random, so that no two begin alike.
+    """
+
+    def __init__(self, engine: Engine, *, decodes: int, context: int, steps: int):
+        self._engine = engine
+        self._random = random.Random(0)
+        self._names = count()
+        self._chunk = engine.config.scheduler.token_budget - decodes
+        self._prompt_length = min(max(context, self._chunk), engine.config.scheduler.max_model_len - 1)
+        writing = SamplingParams(
+            max_tokens=steps + fill_steps(self._chunk + decodes, decodes, context), temperature=0.0, ignore_eos=True
+        )
+        waiting = {self._add(context, writing) for _ in range(decodes)}
+        while waiting:
+            waiting -= {event.request_id for event in engine.step()}
+
+    def seconds(self, steps: int) -> float:
+        """The mean time of ``steps`` steps in a row."""
+        for _ in range(-(-(steps + 1) * self._chunk // self._prompt_length) + 1):
+            self._add(self._prompt_length, SamplingParams(max_tokens=1, temperature=0.0))
+        self._engine.step()  # brings the end of the step under way, which knew nothing of these prompts
+        counted = self._engine.stats().steps
+        started = time.perf_counter()
+        for _ in range(steps):
+            self._engine.step()
+        seconds = time.perf_counter() - started
+        return seconds / (self._engine.stats().steps - counted)
+
+    def _add(self, length: int, params: SamplingParams) -> str:
+        name = f"full-{next(self._names)}"
+        tokens = self._random.choices(range(self._engine.model.vocab_size), k=length)
+        self._engine.add(Request(name, tuple(tokens), params))
+        return name
+
+
+def fill_steps(token_budget: int, decodes: int, context: int) -> int:
+    """Most steps in which ``decodes`` prompts of ``context`` tokens are computed, while those before them write."""
+    return sum(-(-context // (token_budget - row)) + 2 for row in range(decodes))
+
+
+def measure(
+    model: ModelConfig,
+    params: PackedParams,
+    memory: DeviceMemory,
+    *,
+    kernels: Kernels = REFERENCE,
+    budgets: Sequence[int] | None = None,
+    context: int = TUNE_CONTEXT,
+    rounds: int = TUNE_ROUNDS,
+    report: Callable[[StepTime], None] = lambda _: None,
+) -> Tuning:
+    """Time full steps of the model at each budget, with these kernels, and choose one of them.
+
+    Budgets (None: 16, 32, ... up to 256 on a CPU and 2048 elsewhere) rise until the list, the model's context or memory
+    ends, or the knee is clearly past, and what has room is reached where padding costs nothing. Then all are timed
+    ``rounds`` - 1 times more, in turns, so that a change of the machine's speed meets all of them. ``report`` gets each
+    budget's first block at once. Raises ConfigError when not even one budget can be measured.
+    """
+    least = least_budget(skips_padding=kernels.skips_padding)
+    budgets = sorted(budgets or (CPU_BUDGETS if memory.is_cpu else BUDGETS))
+    trials: list[_Trial] = []
+    ended = "the last budget of the list"
+    for budget in budgets:
+        try:
+            trial = _Trial(model, params, memory, kernels, budget, context, rounds)
+        except ConfigError as error:
+            if not trials:
+                raise
+            ended = str(error)
+            break
+        memory = replace(memory, free_bytes=memory.free_bytes - trial.cache_bytes)
+        trials.append(trial)
+        report(trial.result())
+        if past_knee({trial.budget: trial.blocks[0] for trial in trials}, least):
+            ended = "the knee is past"
+            break
+    for _ in range(rounds - 1):
+        for trial in trials:
+            trial.run_block()
+    times = tuple(trial.result() for trial in trials)
+    return Tuning(knee({found.token_budget: found.seconds for found in times}, least), times, ended)
+
+
+class _Trial:
+    """One budget: an engine, compiled and filled, and one block of steps timed."""
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        params: PackedParams,
+        memory: DeviceMemory,
+        kernels: Kernels,
+        budget: int,
+        context: int,
+        rounds: int,
+    ):
+        self.budget = budget
+        self.blocks: list[float] = []
+        rows = default_max_num_seqs(budget, is_cpu=memory.is_cpu)
+        self._decodes = max(1, min(_MAX_DECODES, rows - _PROMPT_ROWS))
+        steps = _ESTIMATE_STEPS + 1 + rounds * (_BLOCK_STEPS[1] + 1)
+        config = self._config(model, memory, _size(params), context, steps)
+        self.cache_bytes = config.cache.num_blocks * block_bytes(model, config.cache.block_size)
+        started = time.perf_counter()
+        compiled = compile_step(model, config, kernels)
+        self._compile_seconds = time.perf_counter() - started
+        engine = Engine(model, config, params, frozenset(), compiled=compiled)
+        self._load = FullSteps(engine, decodes=self._decodes, context=context, steps=steps)
+        least, most = _BLOCK_STEPS
+        self._steps = min(max(least, int(_BLOCK_SECONDS / self._load.seconds(_ESTIMATE_STEPS))), most)
+        self.run_block()
+
+    def run_block(self) -> None:
+        self.blocks.append(self._load.seconds(self._steps))
+
+    def result(self) -> StepTime:
+        return StepTime(
+            self.budget, self._decodes, median(self.blocks), tuple(self.blocks), self._steps, self._compile_seconds
+        )
+
+    def _config(
+        self, model: ModelConfig, memory: DeviceMemory, params_bytes: int, context: int, steps: int
+    ) -> EngineConfig:
+        """Room for exactly the load. Raises ConfigError when model or memory are too small for it."""
+        chunk = max(self.budget - self._decodes, 1)
+        longest = context + steps + fill_steps(self.budget, self._decodes, context)
+        prompt = max(context, chunk)
+        if max(longest, prompt + 1) > model.max_position:
+            raise ConfigError(
+                f"a budget of {self.budget} is measured with sequences of {max(longest, prompt + 1)} tokens, "
+                f"and the model has {model.max_position} positions"
+            )
+        blocks = self._decodes * _blocks(longest) + _PROMPT_ROWS * _blocks(prompt + 1) + _MAX_DECODES
+        options = EngineOptions(
+            token_budget=self.budget,
+            max_num_seqs=default_max_num_seqs(self.budget, is_cpu=memory.is_cpu),
+            max_model_len=max(longest, prompt + 1),
+            num_blocks=blocks,
+            prefix_caching=False,
+            seed=0,
+            single_shape=True,
+        )
+        return resolve(options, model, memory, token_budget=self.budget, params_bytes=params_bytes)
+
+
+def _size(params: PackedParams) -> int:
+    return sum(array.nbytes for array in jax.tree.leaves(params))
+
+
+def _blocks(tokens: int) -> int:
+    return -(-tokens // DEFAULT_BLOCK_SIZE)
+
+
+def tune(
+    model: str | None = None,
+    *,
+    dtype: DType | Literal["auto"] = "auto",
+    kernels: KernelChoice = "auto",
+    cache_dir: Path | str | None = None,
+    gpu_memory_utilization: float = 0.9,
+    budgets: Sequence[int] | None = None,
+    context: int = TUNE_CONTEXT,
+    rounds: int = TUNE_ROUNDS,
+    report: Callable[[StepTime], None] = lambda _: None,
+) -> tuple[Tuning, Path | None]:
+    """Measure the token budget of a model on this device and keep it, where a cache can be written.
+
+    From then on ``open_engine`` uses it when no token budget is given. Raises ConfigError.
+    """
+    parts = find_parts(
+        model,
+        dtype=dtype,
+        kernels=kernels,
+        cache_dir=cache_dir,
+        options=EngineOptions(gpu_memory_utilization=gpu_memory_utilization),
+        budgets=budgets or BUDGETS,
+    )
+    with persistent_compilation(parts.caches.compiled):
+        chosen, params = parts.load(block_size=DEFAULT_BLOCK_SIZE, progress=False)
+        tuning = measure(
+            parts.model,
+            params,
+            parts.memory,
+            kernels=chosen,
+            budgets=budgets,
+            context=context,
+            rounds=rounds,
+            report=report,
+        )
+    folder = parts.tuning_folder
+    return tuning, save_record(folder, parts.model, parts.device, asdict(tuning)) if folder else None

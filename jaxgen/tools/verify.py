@@ -1,0 +1,59 @@
+"""Verify that a request's bits do not depend on its neighbours, for a model as it would be served."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from jaxgen.assemble import Parts, find_parts
+from jaxgen.core.config import DType, EngineOptions, KernelChoice
+from jaxgen.runner.compilation_cache import persistent_compilation
+from jaxgen.tools.determinism import Scenario, Verifier
+
+VERIFY_CONTEXT = 512
+"""Longest sequence of ``verify_determinism`` unless told otherwise."""
+
+
+def verify_determinism(
+    model: str | None = None,
+    *,
+    dtype: DType | Literal["auto"] = "auto",
+    kernels: KernelChoice = "auto",
+    options: EngineOptions | None = None,
+    cache_dir: Path | str | None = None,
+    requests: int,
+    seed: int,
+    progress: Callable[[str], None] = lambda _: None,
+) -> tuple[dict[str, Any], list[Scenario]]:
+    """What was verified, and what came out in each circumstance; see jaxgen.tools.determinism. Raises ConfigError.
+
+    Where ``options`` do not say, sequences are short, yet longer than a step, with blocks for two of the longest.
+    """
+    options = options or EngineOptions()
+    parts = find_parts(model, dtype=dtype, kernels=kernels, cache_dir=cache_dir, options=options)
+    options = _verify_options(parts, options)
+    with persistent_compilation(parts.caches.compiled):
+        engine = parts.build(parts.resolve(options), options, frozenset(), progress=False)
+    scenarios = Verifier(engine, requests=requests, seed=seed, progress=progress).verify()
+    about = {
+        "model": model or "the embedded default",
+        "dtype": parts.model.dtype,
+        "device": parts.device.kind,
+        "token_budget": engine.config.scheduler.token_budget,
+        "max_num_seqs": engine.config.scheduler.max_num_seqs,
+        "max_model_len": engine.config.scheduler.max_model_len,
+        "num_blocks": engine.config.cache.num_blocks,
+        "steps": engine.stats().steps,
+        "narrow_steps": engine.stats().narrow_steps,
+    }
+    return about, scenarios
+
+
+def _verify_options(parts: Parts, options: EngineOptions) -> EngineOptions:
+    config = parts.resolve(options)
+    scheduler, block_size = config.scheduler, config.cache.block_size
+    longest = options.max_model_len or min(scheduler.max_model_len, max(VERIFY_CONTEXT, 2 * scheduler.token_budget))
+    room_for_two = 2 * -(-longest // block_size)
+    num_blocks = options.num_blocks or min(config.cache.num_blocks, room_for_two)
+    budget = scheduler.token_budget
+    return replace(options, token_budget=budget, max_model_len=longest, num_blocks=num_blocks)

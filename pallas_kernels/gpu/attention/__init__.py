@@ -1,0 +1,1 @@
+"""Ragged paged attention for NVIDIA GPUs in Pallas Mosaic GPU."""

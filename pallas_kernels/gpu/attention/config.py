@@ -1,0 +1,178 @@
+"""What a walk over contexts is compiled for, its shared memory, and the items that a CTA takes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pallas_kernels.gpu import persistent
+from pallas_kernels.gpu.attention.items import GRANULE, KV_TILE, WARPGROUP_ROWS, value_slices
+from pallas_kernels.gpu.attention.online_softmax import LOG2_E
+from pallas_kernels.gpu.persistent import Interpret, Ref
+
+Scalar = Any
+
+SHARED_MEMORY = 227 * 1024
+"""Bytes of shared memory that a CTA may have on Hopper."""
+_RESERVED = 3072
+"""Of these for barriers, maxima and sums, each aligned to 1024 bytes."""
+_MOST_STAGES = 4
+_LEAST_STAGES = 2
+FIELDS = ("row", "granule", "granules", "origin", "begin", "end")
+"""Of an item, as in attention_items.Items."""
+
+
+@dataclass(frozen=True)
+class Walk:
+    """The static configuration."""
+
+    kv_heads: int
+    group: int
+    head_dim: int
+    block_size: int
+    dtype: Any
+    scale: float
+    window: int | None
+    soft_cap: float | None
+    tile_groups: int
+    """Warpgroups of WARPGROUP_ROWS packed queries in a tile: 1 or 2."""
+    in_pieces: bool
+    num_ctas: int
+    bulk: bool
+    """By bulk copies (TMA), which need Hopper or newer; else by cp.async."""
+    wgmma: bool
+    """With wgmma, which only Hopper has, and a warpgroup that fetches; else with mma, one warpgroup doing all."""
+    registers: tuple[int, int]
+    """On Hopper, of a thread of the warpgroup that fetches, and of those that compute."""
+    interpret: Interpret
+    """The interpreter knows neither weights in registers nor accumulators that
+    begin with a value, so there weights go through shared memory; and as its race detector overlooks what wgmma reads,
+    operands are read before it and after it."""
+
+    @property
+    def name(self) -> str:
+        """In profiles."""
+        return "attention_in_pieces" if self.in_pieces else "attention_of_tiles"
+
+    @property
+    def layout(self) -> Any:
+        """Of products in registers."""
+        return plgpu.Layout.WGMMA if self.wgmma else plgpu.Layout.MMA_ACC(jnp.float32)
+
+    @property
+    def unit(self) -> float:
+        """Of scores, in exponents of 2; positive."""
+        return (self.scale if self.soft_cap is None else self.soft_cap) * LOG2_E
+
+    @property
+    def copies(self) -> int:
+        """Blocks that make up a KV tile."""
+        return max(1, KV_TILE // self.block_size)
+
+    @property
+    def piece_granules(self) -> int:
+        """Granules of one token's packed queries."""
+        return -(-self.group // GRANULE)
+
+    @property
+    def slices(self) -> int:
+        """Of a head's values: warpgroups that compute the same weights for different values."""
+        return value_slices(self.head_dim)
+
+    @property
+    def slice_dim(self) -> int:
+        return self.head_dim // self.slices
+
+    @property
+    def compute_groups(self) -> int:
+        """Warpgroups that compute. Number ``g`` has rows ``g // slices`` and slice ``g % slices`` of a tile."""
+        return self.tile_groups * self.slices
+
+    @property
+    def query_slots(self) -> int:
+        """Tiles of queries in shared memory: that of the item being computed and, if there is room, the next one's."""
+        return 2 if self._stages(query_slots=2) >= _LEAST_STAGES else 1
+
+    @property
+    def stages(self) -> int:
+        """KV tiles in shared memory: as many as fit, so that they are fetched ahead."""
+        return min(_MOST_STAGES, self._stages(self.query_slots))
+
+    def _stages(self, query_slots: int) -> int:
+        row = self.head_dim * jnp.dtype(self.dtype).itemsize
+        out = self.head_dim * 4 if self.in_pieces else row
+        left = SHARED_MEMORY - _RESERVED - self.tile_groups * WARPGROUP_ROWS * (query_slots * row + out)
+        return left // (2 * KV_TILE * row)
+
+
+class Item(NamedTuple):
+    """One item as a CTA sees it: its place in the list, its kv head, and the list's fields."""
+
+    index: Scalar
+    head: Scalar
+    row: Scalar
+    granule: Scalar
+    granules: Scalar
+    origin: Scalar
+    begin: Scalar
+    end: Scalar
+
+
+def for_each_item(
+    walk: Walk, refs: dict[str, Ref], body: Callable[[Scalar, Item, Scalar], Scalar]
+) -> tuple[Scalar, Scalar]:
+    """Calls ``body(items before, item, KV tiles before)``, which returns the KV tiles before the next item, for each of
+    this CTA's items; returns how many items and KV tiles there were."""
+    items = persistent.Items(refs["num_items"][0] * walk.kv_heads, walk.num_ctas)
+
+    def step(n: Scalar, tiles: Scalar) -> Scalar:
+        at = items[n]
+        index = lax.div(at, walk.kv_heads)
+        item = Item(index, lax.rem(at, walk.kv_heads), *(refs[name][index] for name in FIELDS))
+        return body(n, item, tiles)
+
+    return items.mine, lax.fori_loop(0, items.mine, step, jnp.int32(0))
+
+
+def slots_of(walk: Walk, refs: dict[str, Ref], item: Item, tile: Scalar, copy: int) -> tuple[Scalar, Any]:
+    """The block and the slots in it of one copy of a KV tile; past the context those of the context's last block again,
+    which are masked."""
+    last = refs["context_lens"][item.row] - 1
+    token = jnp.minimum(tile * KV_TILE + copy * walk.block_size, last)
+    count = min(walk.block_size, KV_TILE)
+    start = lax.rem(lax.div(token, count), walk.block_size // count) * count
+    return refs["tables"][item.row, lax.div(token, walk.block_size)], pl.ds(pl.multiple_of(start, count), count)
+
+
+def scratch(walk: Walk) -> dict[str, Any]:
+    n, rows, stages, slots = walk.compute_groups, WARPGROUP_ROWS, walk.stages, walk.query_slots
+    out_dtype = jnp.float32 if walk.in_pieces else walk.dtype
+    kinds = {
+        "q": tiled((slots, walk.tile_groups, rows, walk.head_dim), walk.dtype),
+        "k": tiled((stages, KV_TILE, walk.head_dim), walk.dtype),
+        "v": tiled((stages, walk.slices, KV_TILE, walk.slice_dim), walk.dtype),
+        "output": tiled((n, rows, walk.slice_dim), out_dtype),
+        "q_full": plgpu.Barrier(num_arrivals=walk.tile_groups, num_barriers=slots),
+        "q_consumed": plgpu.Barrier(num_arrivals=n, num_barriers=slots),
+        "k_full": plgpu.Barrier(num_arrivals=walk.copies, num_barriers=stages),
+        "v_full": plgpu.Barrier(num_arrivals=walk.copies * walk.slices, num_barriers=stages),
+        "consumed": plgpu.Barrier(num_arrivals=n, num_barriers=stages),
+    }
+    if walk.in_pieces:
+        kinds |= {name: plgpu.SMEM((n, rows), jnp.float32) for name in ("maximum", "total")}
+    if walk.interpret:
+        kinds["weights"] = tiled((n, rows, KV_TILE), walk.dtype)
+    return kinds
+
+
+def tiled(shape: tuple[int, ...], dtype: Any) -> Any:
+    """Shared memory in the widest swizzle that divides a row."""
+    size = jnp.dtype(dtype).itemsize
+    swizzle = next(s for s in (128, 64, 32) if shape[-1] * size % s == 0)
+    tiling = plgpu.TilingTransform((GRANULE, swizzle // size))  # type: ignore[abstract]
+    transforms = (tiling, plgpu.SwizzleTransform(swizzle))  # type: ignore[abstract]
+    return plgpu.SMEM(shape, dtype, transforms=transforms)

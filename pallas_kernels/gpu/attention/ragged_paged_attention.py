@@ -1,0 +1,164 @@
+"""Attention of a ragged batch over a blocked KV cache, for Hopper, and with ``mma`` for Ampere, Ada and
+Blackwell.
+
+Decodes' contexts are cut in pieces of PIECE_TOKENS that any CTA may take, so that a few long ones fill the device,
+and the pieces combined afterwards; rows of more tokens are cut in tiles, and a CTA walks a tile's whole context and
+merges its pieces as it goes. Either way a token's pieces begin at the same tokens, are computed by the same
+instructions and merged from the left, so its output does not depend on what else is in the batch, nor on how its prompt
+was cut, to the bit. online_softmax says why that holds across differently compiled kernels.
+"""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels.gpu.attention.combine import combine_pieces
+from pallas_kernels.gpu.attention.config import Walk
+from pallas_kernels.gpu.attention.items import (
+    KV_TILE,
+    MOST_VALUES,
+    WARPGROUP_ROWS,
+    Plan,
+    best_tile_groups,
+    make_plan,
+    pack,
+    unpack,
+)
+from pallas_kernels.gpu.attention.online_softmax import LOG2_E
+from pallas_kernels.gpu.attention.walk import walk_contexts
+from pallas_kernels.gpu.persistent import H200_MULTIPROCESSORS, REGISTERS, Interpret
+
+_DTYPES = ("bfloat16", "float16")
+_BLOCK_SIZES = (16, 32)
+_HEAD_DIMS = (64, 80, 96, 128, 256)
+
+
+class UnsupportedError(ValueError):
+    """The kernel cannot do this; the message says why."""
+
+
+def supports(
+    *, heads: int, kv_heads: int, head_dim: int, block_size: int, dtype: str, wgmma: bool = True
+) -> str | None:
+    """Why the kernel cannot do a model's attention, or None if it can."""
+    head_dims = tuple(D for D in _HEAD_DIMS if wgmma or D <= MOST_VALUES)
+    if dtype not in _DTYPES:
+        return f"keys and values are {dtype}, not {' or '.join(_DTYPES)}"
+    if head_dim not in head_dims:
+        return f"head_dim is {head_dim}, none of {head_dims}"
+    if block_size not in _BLOCK_SIZES and block_size % KV_TILE:
+        return f"block_size is {block_size}, neither one of {_BLOCK_SIZES} nor a multiple of {KV_TILE}"
+    if heads % kv_heads or heads // kv_heads > WARPGROUP_ROWS:
+        return f"{heads} query heads on {kv_heads} kv heads are not a whole group of {WARPGROUP_ROWS} at most"
+    return None
+
+
+def ragged_paged_attention(
+    q: Float[Array, "T H D"],
+    cache: Float[Array, "N L 2 K B D"],
+    layer: Int[Array, ""],
+    block_tables: Int[Array, "R M"],
+    query_starts: Int[Array, "R1"],
+    context_lens: Int[Array, "R"],
+    num_rows: Int[Array, ""],
+    num_decodes: Int[Array, ""],
+    *,
+    scale: float,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    sinks: Float[Array, "H"] | None = None,
+    plan: Plan | None = None,
+    num_ctas: int = H200_MULTIPROCESSORS,
+    bulk: bool = True,
+    wgmma: bool = True,
+    registers: tuple[int, int] = REGISTERS,
+    interpret: Interpret = None,
+) -> Float[Array, "T H D"]:
+    """As ``ragged_paged_attention_ref``, with these differences: scale is positive; q has the cache's dtype, bfloat16
+    or float16; slots of V past a context, inside its last block, must be finite (a cache begins as zeros); outputs of
+    tokens of no row are zeros. ``plan``: that of ``plan_attention``, made once for many layers, since XLA moves little
+    of it out of a scan. ``bulk``: by bulk copies, which need Hopper or newer. ``wgmma``: by what only Hopper has; if
+    not, heads are of at most MOST_VALUES. ``registers``: how a CTA's threads share them out, see persistent.REGISTERS.
+    Raises UnsupportedError for what ``supports`` refuses.
+
+    Reads 2 * K * D elements per context token of each decode, and of each tile of other rows, which is 64 packed
+    queries if a CTA has one tile at most then, else 128; 4 * D * H FLOPs per context token and query, where a decode
+    counts as WARPGROUP_ROWS / group queries. Work and memory are bounded by T, R and the cache, never by M.
+    """
+    _check(q, cache, wgmma)
+    T, H, D = q.shape
+    K, B = cache.shape[3:5]
+    group = H // K
+    if plan is None:
+        rows = query_starts, context_lens, num_rows, num_decodes
+        plan = plan_attention(q, cache, *rows, window=window, num_ctas=num_ctas, wgmma=wgmma)
+    decodes = Walk(
+        kv_heads=K,
+        group=group,
+        head_dim=D,
+        block_size=B,
+        dtype=jnp.dtype(q.dtype),
+        scale=scale,
+        window=window,
+        soft_cap=soft_cap,
+        tile_groups=1,
+        in_pieces=True,
+        num_ctas=num_ctas,
+        bulk=bulk,
+        wgmma=wgmma,
+        registers=registers,
+        interpret=interpret,
+    )
+    packed, exponents, packed_exponents = pack(q, plan.packing, K), None, None
+    if sinks is not None:
+        exponents = sinks.astype(jnp.float32) * LOG2_E
+        packed_exponents = pack(jnp.broadcast_to(exponents[:, None], (T, H, 1)), plan.packing, K)[..., 0]
+    context = cache, layer, block_tables, plan.context_lens
+    parts = walk_contexts(decodes, packed, *context, plan.pieces.items, None)
+    combined = combine_pieces(decodes, plan.pieces, parts, exponents)
+    tiles = replace(decodes, tile_groups=plan.tile_groups, in_pieces=False)
+    whole = walk_contexts(tiles, packed, *context, plan.tiles, packed_exponents)
+    return unpack(whole, combined, plan.packing, group)
+
+
+def plan_attention(
+    q: Float[Array, "T H D"],
+    cache: Float[Array, "N L 2 K B D"],
+    query_starts: Int[Array, "R1"],
+    context_lens: Int[Array, "R"],
+    num_rows: Int[Array, ""],
+    num_decodes: Int[Array, ""],
+    *,
+    window: int | None = None,
+    num_ctas: int = H200_MULTIPROCESSORS,
+    wgmma: bool = True,
+) -> Plan:
+    """What ``ragged_paged_attention`` of these arrays does before all else, and that is the same in every layer of the
+    same window; for the same ``wgmma``. Of q and cache only the shapes matter."""
+    num_blocks, K, B = cache.shape[0], *cache.shape[3:5]
+    T, H, D = q.shape
+    group = H // K
+    return make_plan(
+        query_starts,
+        context_lens,
+        num_rows,
+        num_decodes,
+        T=T,
+        group=group,
+        num_blocks=num_blocks,
+        block_size=B,
+        window=window,
+        tile_groups=best_tile_groups(T, group, K, D, num_ctas) if wgmma else 1,
+    )
+
+
+def _check(q: Float[Array, "T H D"], cache: Float[Array, "N L 2 K B D"], wgmma: bool) -> None:
+    _, H, D = q.shape
+    K, B = cache.shape[3:5]
+    dtype = jnp.dtype(cache.dtype).name
+    reason = supports(heads=H, kv_heads=K, head_dim=D, block_size=B, dtype=dtype, wgmma=wgmma)
+    if reason is None and q.dtype != cache.dtype:
+        reason = f"queries are {q.dtype}, keys and values {dtype}"
+    if reason is not None:
+        raise UnsupportedError(f"attention kernel: {reason}")

@@ -1,0 +1,213 @@
+"""The walk over contexts. This is the body for Hopper: a persistent grid takes items one after another; a CTA's last
+warpgroup fetches queries, keys and values by bulk copies (TMA), the others compute, on the same keys and values: each
+for 64 packed queries, or where heads are large for a slice of 64 queries' values.
+
+One body, two configurations. In pieces: an item is one piece of a decode's context, and its maximum, sum and output are
+stored as they are. Whole: an item walks all of its context and merges the pieces in registers, in the same order and
+with the same arithmetic as the kernel that combines stored pieces.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+from jaxtyping import Array, Float, Int
+
+from pallas_kernels.gpu.attention import mma
+from pallas_kernels.gpu.attention.config import Item, Scalar, Walk, for_each_item, scratch
+from pallas_kernels.gpu.attention.fetch import fetch
+from pallas_kernels.gpu.attention.items import GRANULE, KV_TILE, MOST_VALUES, WARPGROUP_ROWS, Items
+from pallas_kernels.gpu.attention.online_softmax import Part, normalized
+from pallas_kernels.gpu.attention.tile import walk_item, weigh
+from pallas_kernels.gpu.persistent import CTA, Ref
+
+
+def walk_contexts(
+    walk: Walk,
+    q: Float[Array, "K P D"],
+    cache: Float[Array, "N L 2 K B D"],
+    layer: Int[Array, ""],
+    tables: Int[Array, "R M"],
+    context_lens: Int[Array, "R"],
+    items: Items,
+    sinks: Float[Array, "K P"] | None,
+) -> Any:
+    """Outputs [K, P, D] of packed queries in the queries' dtype or, in pieces, a Part of n pieces in float32: maxima
+    and sums [n, K, rows], outputs [n, K, rows, D]. What belongs to no item is undefined, and may be NaN. ``sinks`` are
+    in the exponents' unit."""
+    K, P, D = q.shape
+    n, rows = len(items.row), walk.piece_granules * GRANULE
+    operands = {"q": q, "cache": cache, "layer": layer[None], "tables": tables, "context_lens": context_lens}
+    operands |= items._asdict()
+    if sinks is not None:
+        operands["sinks"] = sinks
+    if walk.in_pieces:
+        each = rows if walk.wgmma else WARPGROUP_ROWS
+        shapes = {"maximum": (n, K, each), "total": (n, K, each), "output": (n, K, rows, D)}
+        results = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
+    else:
+        results = {"output": jax.ShapeDtypeStruct((K, P // GRANULE, GRANULE, D), q.dtype)}
+    names = (*operands, *(f"result_{name}" for name in results))
+
+    run, memory = (_run, scratch(walk)) if walk.wgmma else (mma.run, mma.scratch(walk))
+
+    def body(*refs: Ref, **shared: Ref) -> None:
+        run(walk, dict(zip(names, refs, strict=True)), shared)
+
+    out = plgpu.kernel(
+        body,
+        out_type=tuple(results.values()),
+        scratch_types=memory,
+        grid=(walk.num_ctas,),
+        grid_names=(CTA,),
+        num_threads=walk.compute_groups + walk.wgmma,
+        thread_name="warpgroup",
+        # A row is reduced within a warp, which takes no shared memory.
+        compiler_params=plgpu.CompilerParams(approx_math=True, reduction_scratch_bytes=0),
+        interpret=walk.interpret,
+        kernel_name=walk.name,
+    )(*operands.values())
+    return Part(*out) if walk.in_pieces else out[0].reshape(K, P, D)
+
+
+def _run(walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref]) -> None:
+    few, many = walk.registers
+    group = lax.axis_index("warpgroup")
+
+    @pl.when(group == walk.compute_groups)
+    def _() -> None:
+        plgpu.set_max_registers(few, action="decrease")
+        fetch(walk, refs, shared)
+
+    @pl.when(group < walk.compute_groups)
+    def _() -> None:
+        plgpu.set_max_registers(many, action="increase")
+        for_each_item(walk, refs, partial(_attend, walk, refs, shared, group))
+        plgpu.wait_smem_to_gmem(0)
+
+
+def _attend(
+    walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], group: Scalar, n: Scalar, item: Item, walked: Scalar
+) -> Scalar:
+    """One warpgroup's share of an item."""
+    slot, rows = lax.rem(n, walk.query_slots), lax.div(group, walk.slices)
+    q = shared["q"].at[slot, rows]
+    fold = partial(_fold, walk, shared, group, q, item.origin + rows * WARPGROUP_ROWS)
+    plgpu.barrier_wait(shared["q_full"].at[slot])
+
+    part, walked = walk_item(walk, refs, item, rows, fold, walked)
+    _show(walk, q)
+    plgpu.barrier_arrive(shared["q_consumed"].at[slot])
+    plgpu.wait_smem_to_gmem(0)
+    (_store_piece if walk.in_pieces else _store_rows)(walk, refs, shared, group, item, part)
+    return walked
+
+
+def _fold(
+    walk: Walk,
+    shared: dict[str, Ref],
+    group: Scalar,
+    q: Ref,
+    origin: Scalar,
+    tile: Scalar,
+    carry: tuple[Part, Scalar],
+) -> tuple[Part, Scalar]:
+    """One KV tile more."""
+    part, walked = carry
+    stage = lax.rem(walked, walk.stages)
+    k, v = shared["k"].at[stage], shared["v"].at[stage, lax.rem(group, walk.slices)]
+    await_tile(shared["k_full"].at[stage])
+    part, weights = weigh(walk, origin, tile, _products(walk, q, k), part)
+    await_tile(shared["v_full"].at[stage])
+    output = _add_weighted(walk, shared, group, part.output, weights, v)
+    _show(walk, k, v)
+    plgpu.barrier_arrive(shared["consumed"].at[stage])
+    return part._replace(output=output), walked + 1
+
+
+def await_tile(full: Ref) -> None:
+    """Until keys or values have arrived."""
+    plgpu.barrier_wait(full)
+
+
+def _products(walk: Walk, q: Ref, k: Ref) -> Any:
+    """Of a warpgroup's queries and a tile of keys."""
+    _show(walk, q, k)
+
+    def product(accumulator: Ref) -> Any:
+        # In steps where heads are large: a compiler keeps all addresses of a step in registers.
+        step = min(walk.head_dim, MOST_VALUES // walk.slices)
+        for first in range(0, walk.head_dim, step):
+            depth = pl.ds(first, step)
+            plgpu.wgmma(accumulator, q.at[:, depth], k.at[:, depth].transpose((1, 0)))
+        return accumulator[...]
+
+    return pl.run_scoped(product, plgpu.WGMMAAccumulatorRef((WARPGROUP_ROWS, KV_TILE), jnp.float32))
+
+
+def _add_weighted(walk: Walk, shared: dict[str, Ref], group: Scalar, output: Any, weights: Any, v: Ref) -> Any:
+    """output + weights x values."""
+    if not walk.interpret:
+        return pl.run_state(lambda accumulator: plgpu.wgmma(accumulator, weights, v))(
+            plgpu.WGMMAAccumulatorRef.init(output)
+        )
+    staging = shared["weights"].at[group]
+    staging[...] = weights
+    plgpu.commit_smem()
+    _show(walk, v)
+
+    def product(accumulator: Ref) -> Any:
+        plgpu.wgmma(accumulator, staging, v)
+        return accumulator[...]
+
+    return output + pl.run_scoped(product, plgpu.WGMMAAccumulatorRef(output.shape, jnp.float32))
+
+
+def _show(walk: Walk, *operands: Ref) -> None:
+    """Shows the interpreter's race detector what a wgmma reads."""
+    if walk.interpret:
+        for operand in operands:
+            operand[...]
+        plgpu.commit_smem()
+
+
+def _store_rows(
+    walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], group: Scalar, item: Item, part: Part
+) -> None:
+    """The queries' outputs, as many granules as are the row's."""
+    staging = shared["output"].at[group]
+    staging[...] = normalized(part).astype(walk.dtype)
+    plgpu.commit_smem()
+    granules = WARPGROUP_ROWS // GRANULE
+    for g in range(granules):
+        mine = lax.div(group, walk.slices) * granules + g
+        source = staging.at[pl.ds(g * GRANULE, GRANULE)]
+        target = refs["result_output"].at[item.head, item.granule + mine, :, _columns(walk, group)]
+        pl.when(mine < item.granules)(partial(plgpu.copy_smem_to_gmem, source, target))
+
+
+def _store_piece(
+    walk: Walk, refs: dict[str, Ref], shared: dict[str, Ref], group: Scalar, item: Item, part: Part
+) -> None:
+    """Maxima, sums and outputs of one token's query heads."""
+    rows = pl.ds(0, walk.piece_granules * GRANULE)
+    for name, values in part._asdict().items():
+        shared[name].at[group][...] = values
+    plgpu.commit_smem()
+    target = refs["result_output"].at[item.index, item.head, :, _columns(walk, group)]
+    plgpu.copy_smem_to_gmem(shared["output"].at[group, rows], target)
+
+    @pl.when(lax.rem(group, walk.slices) == 0)
+    def _() -> None:
+        for name in ("maximum", "total"):
+            plgpu.copy_smem_to_gmem(shared[name].at[group, rows], refs[f"result_{name}"].at[item.index, item.head])
+
+
+def _columns(walk: Walk, group: Scalar) -> Any:
+    """Of a head's output, a warpgroup's."""
+    first = lax.rem(group, walk.slices) * walk.slice_dim
+    return pl.ds(pl.multiple_of(first, walk.slice_dim), walk.slice_dim)

@@ -1,0 +1,256 @@
+"""What a request is answered with: its choices, and the objects that say them, whole or as events."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from time import time
+from typing import Any
+from uuid import uuid4
+
+from starlette.types import Send
+
+from jaxgen.client import EngineClient
+from jaxgen.core.request import Request
+from jaxgen.core.sampling_params import choice_seed
+from jaxgen.server.api.sse import DONE, EventWriter, encode, sse_event, start_of_events
+from jaxgen.server.errors import ApiError, as_api_error
+from jaxgen.server.generation.choice import Choice, Piece, latency_json
+from jaxgen.server.generation.generation import Generation
+from jaxgen.server.generation.logprobs import Logprobs, prompt_logprobs_json
+from jaxgen.server.requests.params import CompletionParams
+from jaxgen.server.requests.prompts import Prompt
+from jaxgen.server.requests.tools import ToolUse
+
+_TEXT = uuid4().hex
+"""Stands for a text where an event is encoded to be cut there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts. A prompt counts once, however many choices it has; every token generated counts.
+
+    ``cached_tokens``: those of the prompt whose keys and values the prefix cache had when its first choice began.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+
+class Answer(ABC):
+    """The choices of one request, and objects or events that tell of them."""
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        prompts: Sequence[Prompt],
+        params: CompletionParams,
+        *,
+        prefix: str,
+        logprobs: Callable[[], Logprobs],
+        tools: ToolUse | None = None,
+    ) -> None:
+        """``prefix``: of its id. ``logprobs``: makes the list of a choice's. ``tools``: that it may call."""
+        self._id = f"{prefix}-{uuid4().hex}"
+        self._created = int(time())
+        self._model = engine.model.name
+        self._prompts = prompts
+        self._params = params
+        self._tokenizer = engine.tokenizer
+        self._tools = tools
+        self._told: set[int] = set()
+        self._around: dict[int, tuple[bytes, bytes]] = {}
+        """By choice: what an event that says nothing but text has before and after it."""
+        self._error: str | None = None
+        self.choices = [
+            self._choice(engine, prompt, i, j, logprobs())
+            for i, prompt in enumerate(prompts)
+            for j in range(params.best_of)
+        ]
+
+    @abstractmethod
+    def whole(self) -> dict[str, Any]:
+        """The answer in one object, when all choices have ended."""
+
+    @abstractmethod
+    def _news(self, choice: Choice) -> Iterable[bytes]:
+        """Events of what the choice has to say now."""
+
+    @abstractmethod
+    def _failed(self, error: ApiError) -> list[bytes]:
+        """The last events where one comes between."""
+
+    @abstractmethod
+    def _ended(self) -> list[bytes]:
+        """The last events otherwise."""
+
+    async def stream(self, generation: Generation[Choice], send: Send, send_more: Send) -> None:
+        """Answers with server-sent events: what there is together goes out in one write, and nothing is taken while
+        that waits. ``send`` takes the first message, ``send_more`` the others. Raises ApiError before anything is
+        sent."""
+        # Until its first token an answer can still be an error with a status of its own.
+        events = self._events(await generation.next_news())
+        await send(start_of_events())
+        writer = EventWriter(send_more)
+        # What several choices have to say goes out together, so only one alone takes a shorter way.
+        take_news = partial(self._write_at_once, self.choices[0], writer) if len(self.choices) == 1 else None
+        try:
+            while events:
+                await writer.write(events)
+                try:
+                    news = await generation.next_news(take_news)
+                    await writer.until_free()  # and only then take what there is
+                    events = self._events(news)
+                except Exception as error:
+                    told = as_api_error(error)
+                    self._error = told.code or told.kind
+                    await writer.write(self._failed(told), last=True)
+                    return
+            await writer.write(self._ended(), last=True)
+        finally:
+            writer.close()
+
+    def _write_at_once(self, choice: Choice, writer: EventWriter) -> bool:
+        """Whether nothing is left to say, as far as ``choice`` has come. Not its end, which others wait for too."""
+        if choice.finish_reason is not None or not writer.is_free:
+            return False
+        if choice.has_news:
+            writer.write_at_once(self._news(choice))
+        return True
+
+    def _events(self, news: Iterable[Choice]) -> list[bytes]:
+        return [event for choice in news for event in self._news(choice)]
+
+    def _choice(self, engine: EngineClient, prompt: Prompt, i: int, j: int, logprobs: Logprobs) -> Choice:
+        sampling = self._params.sampling
+        # Counted within its prompt, so that an answer does not depend on what else is in the request.
+        seed = None if sampling.seed is None else choice_seed(sampling.seed, j)
+        request = Request(
+            f"{self._id}-{i}-{j}",
+            prompt.tokens,
+            replace(sampling, seed=seed),
+            self._params.cache_salt,
+            priority=self._params.priority,
+            service=self._params.service,
+            latency=self._params.return_latency,
+        )
+        return Choice(
+            i * self._params.best_of + j, prompt, request, engine.tokenizer, self._params, logprobs, self._tools
+        )
+
+    @property
+    def failed(self) -> bool:
+        """Whether an error ended its events."""
+        return self._error is not None
+
+    def summary(self) -> dict[str, Any]:
+        """What the log says of it; nothing of any text."""
+        usage = self._usage()
+        return {
+            "model": self._model,
+            "prompt_tokens": usage.prompt_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "choices": len(self.choices),
+            "finish_reasons": sorted({choice.finish_reason or "none" for choice in self.choices}),
+        } | ({} if self._error is None else {"error": self._error})
+
+    def prompt_texts(self) -> list[str]:
+        """Of each prompt, what its tokens say."""
+        return [self._tokenizer.decode(prompt.tokens) for prompt in self._prompts]
+
+    def _end_extras(self, choice: Choice) -> dict[str, Any]:
+        """What was asked for of the choice as a whole, once it has ended."""
+        return latency_json(choice.latency, choice.cached_tokens) if self._params.return_latency else {}
+
+    def _usage(self) -> Usage:
+        return Usage(
+            sum(len(prompt.tokens) for prompt in self._prompts),
+            sum(choice.num_tokens for choice in self.choices),
+            sum(choice.cached_tokens for choice in self.choices[:: self._params.best_of]),
+        )
+
+
+class ChoicesAnswer(Answer):
+    """An object with ``choices``, or events that are such objects, each with one."""
+
+    @abstractmethod
+    def _pieces(self, choice: Choice, piece: Piece) -> Iterable[dict[str, Any]]:
+        """What the choice has to say now, each an entry of an event's ``choices``."""
+
+    @property
+    @abstractmethod
+    def _chunk_object(self) -> str:
+        """What ``object`` says in events."""
+
+    def _prompt_extras(self, choice: Choice) -> dict[str, Any]:
+        """What was asked for of the choice's prompt, once for a choice."""
+        extras: dict[str, Any] = {}
+        if choice.index not in self._told:
+            self._told.add(choice.index)
+            if self._params.return_token_ids:
+                extras["prompt_token_ids"] = choice.prompt.tokens
+            if self._params.prompt_logprobs is not None:
+                known = choice.prompt_logprobs
+                extras["prompt_logprobs"] = prompt_logprobs_json(self._tokenizer, known, self._params.prompt_logprobs)
+        return extras
+
+    def _chunk_extras(self) -> dict[str, Any]:
+        """What an event has beside its choice."""
+        return {}
+
+    def _token_extras(self, piece: Piece) -> dict[str, Any]:
+        """What was asked for of the tokens generated."""
+        return {"token_ids": piece.token_ids} if self._params.return_token_ids else {}
+
+    def _failed(self, error: ApiError) -> list[bytes]:
+        """Without [DONE]."""
+        return [sse_event(error.body())]
+
+    def _ended(self) -> list[bytes]:
+        if not self._params.include_usage:
+            return [DONE]
+        head = self._head(self._chunk_object)
+        return [sse_event({**head, "choices": [], "usage": self._usage().as_json()}), DONE]
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
+
+    def _news(self, choice: Choice) -> Iterable[bytes]:
+        piece = choice.take()
+        text = piece.only_text
+        around = self._around.get(choice.index)
+        if text is not None and around is not None:
+            return (around[0] + encode(text) + around[1],)
+        events = list(self._encoded(choice, piece))
+        if text is not None and not (self._params.return_token_ids or self._params.continuous_usage):
+            # From here on only the text changes: events like this one, of most tokens, are encoded around it.
+            (event,) = self._encoded(choice, piece._replace(deltas=(_TEXT,)))
+            before, after = event.split(encode(_TEXT))
+            self._around[choice.index] = before, after
+        return events
+
+    def _encoded(self, choice: Choice, piece: Piece) -> Iterator[bytes]:
+        for entry in self._pieces(choice, piece):
+            if entry["finish_reason"] is not None:
+                entry.update(self._end_extras(choice))
+            chunk = {"choices": [entry], **self._chunk_extras()}
+            if self._params.continuous_usage:
+                chunk["usage"] = Usage(len(choice.prompt.tokens), choice.num_tokens, choice.cached_tokens).as_json()
+            elif self._params.include_usage:
+                chunk["usage"] = None
+            # What all chunks begin with is encoded once: one object, cut after its last field.
+            yield self._event_head + encode(chunk)[1:] + b"\n\n"
+
+    @cached_property
+    def _event_head(self) -> bytes:
+        return b"data: " + encode(self._head(self._chunk_object))[:-1] + b","

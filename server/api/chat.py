@@ -1,0 +1,118 @@
+"""POST /v1/chat/completions."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from jaxgen.client import EngineClient
+from jaxgen.server.api.answer import Answer, ChoicesAnswer
+from jaxgen.server.api.endpoint import GeneratingEndpoint, Services
+from jaxgen.server.generation.choice import Choice, Piece
+from jaxgen.server.generation.logprobs import ChatLogprobs
+from jaxgen.server.requests.params import CompletionParams, most_tokens, resolve_chat_params
+from jaxgen.server.requests.prompts import Prompt
+from jaxgen.server.requests.tools import ToolChoice, ToolUse
+from jaxgen.server.schema.base import parse_body
+from jaxgen.server.schema.chat import ChatRequest
+from jaxgen.server.schema.tools import NamedToolChoice
+from jaxgen.server.tool_calls.deltas import CallStart, Delta, calls_of
+
+
+class ChatEndpoint(GeneratingEndpoint[ChatRequest]):
+    def _parse(self, data: dict[str, Any]) -> ChatRequest:
+        body = parse_body(ChatRequest, data, self._services.config)
+        body.refuse_what_is_missing()
+        return body
+
+    async def _answer(self, body: ChatRequest) -> Answer:
+        return ChatCompletion(self._engine, *await resolve_chat(body, self._services))
+
+
+async def resolve_chat(body: ChatRequest, services: Services) -> tuple[Prompt, CompletionParams, ToolUse | None]:
+    """What the model reads, how it answers, and what it may call meanwhile. Raises ApiError."""
+    params = resolve_chat_params(body, services.engine.model, services.config)
+    functions = [tool.function for tool in body.tools or ()]
+    parallel = body.parallel_tool_calls is not False
+    answer = params.sampling.grammar
+    tools = services.tools.use(functions, _tool_choice(body), parallel=parallel, answer=answer)
+    if tools is not None and tools.grammar is not None:
+        params = params.with_grammar(tools.grammar)
+    shown = () if tools is None else tools.for_template()
+    prompt = await services.conversations.read(body, most_tokens(body) or 1, shown)
+    room = services.engine.model.max_model_len - len(prompt.tokens)
+    return prompt, params.within(room), tools
+
+
+class ChatCompletion(ChoicesAnswer):
+    """OpenAI's chat.completion."""
+
+    _chunk_object = "chat.completion.chunk"
+
+    def __init__(
+        self, engine: EngineClient, prompt: Prompt, params: CompletionParams, tools: ToolUse | None = None
+    ) -> None:
+        super().__init__(engine, [prompt], params, prefix="chatcmpl", logprobs=ChatLogprobs, tools=tools)
+        self._begun: set[int] = set()
+        self._spoken: set[int] = set()
+        """Choices that had content or calls."""
+
+    def whole(self) -> dict[str, Any]:
+        choices = []
+        for choice in self.choices:
+            piece = choice.take()
+            message: dict[str, Any] = {"role": "assistant", "content": piece.text, "refusal": None}
+            if calls := calls_of(piece.deltas):
+                message |= {"content": piece.text or None, "tool_calls": calls}
+            made = _choice_json(choice.index, "message", message, piece.logprobs, piece.finish_reason)
+            choices.append(made | self._token_extras(piece) | self._end_extras(choice))
+        usage = self._usage().as_json()
+        return {**self._head("chat.completion"), "choices": choices, "usage": usage, **self._chunk_extras()}
+
+    def _chunk_extras(self) -> dict[str, Any]:
+        tier = {"service_tier": self._params.service.name} if self._params.names_service else {}
+        return self._prompt_extras(self.choices[0]) | tier  # all choices have one prompt
+
+    def _pieces(self, choice: Choice, piece: Piece) -> Iterator[dict[str, Any]]:
+        """The role first, then text and calls, then the reason of the end with nothing else, as OpenAI's own server has
+        it. Content is null as long as it may be null in the end: in a message that only calls."""
+        index = choice.index
+        if index not in self._begun:
+            self._begun.add(index)
+            yield _choice_json(index, "delta", {"role": "assistant", "content": self._first_content(piece)}, None, None)
+        extras, logprobs = self._token_extras(piece), piece.logprobs
+        deltas = [_delta_json(delta) for delta in piece.deltas]
+        if not deltas and (any(extras.values()) or (logprobs is not None and logprobs["content"])):
+            deltas = [{}]
+        for delta in deltas:
+            yield _choice_json(index, "delta", delta, logprobs, None) | extras
+            extras, logprobs = {}, None
+        if piece.deltas:
+            self._spoken.add(index)
+        if piece.finish_reason is not None:
+            rest = {} if index in self._spoken or self._tools is None else {"content": ""}
+            yield _choice_json(index, "delta", rest, None, piece.finish_reason)
+
+    def _first_content(self, piece: Piece) -> str | None:
+        return "" if self._tools is None or (piece.deltas and isinstance(piece.deltas[0], str)) else None
+
+
+def _tool_choice(body: ChatRequest) -> ToolChoice:
+    choice = body.tool_choice
+    if isinstance(choice, NamedToolChoice):
+        return ToolChoice("required", choice.function.name)
+    return ToolChoice(choice or "auto")
+
+
+def _delta_json(delta: Delta) -> dict[str, Any]:
+    if isinstance(delta, str):
+        return {"content": delta}
+    if isinstance(delta, CallStart):
+        call = {"id": delta.call_id, "type": "function", "function": {"name": delta.name, "arguments": ""}}
+    else:
+        call = {"function": {"arguments": delta.text}}
+    return {"tool_calls": [{"index": delta.position, **call}]}
+
+
+def _choice_json(
+    index: int, kind: str, content: dict[str, Any], logprobs: dict[str, Any] | None, finish_reason: str | None
+) -> dict[str, Any]:
+    return {"index": index, kind: content, "logprobs": logprobs, "finish_reason": finish_reason}

@@ -1,0 +1,60 @@
+"""POST /v1/completions."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from jaxgen.client import EngineClient
+from jaxgen.server.api.answer import Answer, ChoicesAnswer
+from jaxgen.server.api.endpoint import GeneratingEndpoint
+from jaxgen.server.generation.choice import Choice, Piece
+from jaxgen.server.generation.logprobs import LogprobList
+from jaxgen.server.requests.params import CompletionParams, resolve_params
+from jaxgen.server.requests.prompts import Prompt
+from jaxgen.server.schema.base import CompletionRequest, parse_body
+
+
+class CompletionsEndpoint(GeneratingEndpoint[CompletionRequest]):
+    def _parse(self, data: dict[str, Any]) -> CompletionRequest:
+        return parse_body(CompletionRequest, data, self._services.config)
+
+    async def _answer(self, body: CompletionRequest) -> Answer:
+        params = resolve_params(body, self._engine.model, self._services.config)
+        return Completion(self._engine, await self._services.prompts.read(body, params), params)
+
+
+class Completion(ChoicesAnswer):
+    """OpenAI's text_completion."""
+
+    _chunk_object = "text_completion"
+
+    def __init__(self, engine: EngineClient, prompts: Sequence[Prompt], params: CompletionParams) -> None:
+        super().__init__(engine, prompts, params, prefix="cmpl", logprobs=LogprobList)
+
+    def whole(self) -> dict[str, Any]:
+        """The answer in one object; of best_of candidates the n with the highest mean log-probability."""
+        chosen = [choice for i in range(len(self._prompts)) for choice in self._best(i)]
+        choices = [
+            self._choice_json(index, choice, choice.take()) | self._end_extras(choice)
+            for index, choice in enumerate(chosen)
+        ]
+        return {**self._head(self._chunk_object), "choices": choices, "usage": self._usage().as_json()}
+
+    def _best(self, i: int) -> Sequence[Choice]:
+        n, best_of = self._params.n, self._params.best_of
+        candidates = self.choices[i * best_of : (i + 1) * best_of]
+        if n == best_of:
+            return candidates
+        return sorted(candidates, key=lambda choice: -choice.mean_logprob)[:n]
+
+    def _pieces(self, choice: Choice, piece: Piece) -> Iterable[dict[str, Any]]:
+        return (self._choice_json(choice.index, choice, piece),)
+
+    def _choice_json(self, index: int, choice: Choice, piece: Piece) -> dict[str, Any]:
+        return {
+            "index": index,
+            "text": piece.text,
+            "logprobs": piece.logprobs,
+            "finish_reason": piece.finish_reason,
+            **self._prompt_extras(choice),
+            **self._token_extras(piece),
+        }

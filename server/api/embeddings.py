@@ -1,0 +1,150 @@
+"""POST /v1/embeddings: texts as vectors of length 1."""
+
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+from uuid import uuid4
+
+import numpy as np
+from pydantic_core import to_json
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from jaxgen.client import EngineClient
+from jaxgen.core.model_info import EmbeddingFormat, Pooling
+from jaxgen.core.pooling import unit_vector
+from jaxgen.core.request import FinishReason, Request, TokenEvent
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.core.service_class import ServiceClass
+from jaxgen.server.api.endpoint import ComputingEndpoint
+from jaxgen.server.errors import bad_request
+from jaxgen.server.generation.choice import given_up, latency_json
+from jaxgen.server.generation.deadline import Deadline
+from jaxgen.server.generation.generation import Generation
+from jaxgen.server.middleware.record import record_of
+from jaxgen.server.requests.prompts import Prompt
+from jaxgen.server.requests.service_tier import service_class
+from jaxgen.server.schema.base import ComputingFields, parse_body
+from jaxgen.server.schema.base import Prompt as PromptField
+
+NOTHING = SamplingParams(max_tokens=0)
+
+
+class EmbeddingRequest(ComputingFields):
+    """The body of /v1/embeddings: OpenAI's fields, ``cache_salt`` and ``return_latency``."""
+
+    input: PromptField | None = None
+    dimensions: int | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+
+
+class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
+    def _parse(self, data: dict[str, Any]) -> EmbeddingRequest:
+        return parse_body(EmbeddingRequest, data, self._services.config)
+
+    async def _respond(
+        self, body: EmbeddingRequest, deadline: Deadline, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        pooling, services = self._format(body).pooling, self._services
+        async with deadline.bound():
+            prompts = await services.prompts.read_all(body.input, "input")
+        record = record_of(scope)
+        # There is no time between tokens, and none of many inputs is refused for those before it.
+        service = service_class(None, services.config.service_classes)
+        service = replace(service, inter_token_seconds=None, serve_late=True)
+        made = record.answer = _Embeddings(self._engine, prompts, pooling, service, body)
+        async with Generation(
+            self._engine, made.vectors, services.queue, services.metrics, record, deadline
+        ) as generation:
+            await generation.finish()
+        await Response(made.whole(), media_type="application/json")(scope, receive, send)
+
+    def _format(self, body: EmbeddingRequest) -> EmbeddingFormat:
+        """The model's. Raises ApiError 400 where it cannot give what is asked for."""
+        found = self._engine.model.embedding
+        if found is None:
+            raise bad_request("This model gives no embeddings.", "model")
+        if body.dimensions is not None and not 1 <= body.dimensions <= found.size:
+            raise bad_request(
+                f"dimensions must be between 1 and {found.size}, as this model has, not {body.dimensions}.",
+                "dimensions",
+            )
+        return found
+
+
+class _Embeddings:
+    """The vectors of one request, and the object that says them."""
+
+    failed = False
+    """It is answered whole: an error has a status of its own."""
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        prompts: Sequence[Prompt],
+        pooling: Pooling,
+        service: ServiceClass,
+        body: EmbeddingRequest,
+    ) -> None:
+        self._engine = engine
+        self._prompts = prompts
+        name, salt, latency = f"embd-{uuid4().hex}", body.cache_salt, bool(body.return_latency)
+        requests = [
+            Request(f"{name}-{i}", prompt.tokens, NOTHING, salt, pooling, service=service, latency=latency)
+            for i, prompt in enumerate(prompts)
+        ]
+        self.vectors = [_Vector(i, request, body) for i, request in enumerate(requests)]
+
+    def whole(self) -> bytes:
+        """The answer as JSON, when all vectors are there."""
+        num_tokens = self._num_tokens()
+        usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
+        head = to_json({"object": "list", "model": self._engine.model.name, "usage": usage})
+        return head[:-1] + b',"data":[' + b",".join(one.entry for one in self.vectors) + b"]}"
+
+    def summary(self) -> dict[str, Any]:
+        """What the log says of it; nothing of any text."""
+        return {
+            "model": self._engine.model.name,
+            "prompt_tokens": self._num_tokens(),
+            "embeddings": len(self.vectors),
+        }
+
+    def prompt_texts(self) -> list[str]:
+        """Of each prompt, what its tokens say."""
+        return [self._engine.tokenizer.decode(prompt.tokens) for prompt in self._prompts]
+
+    def _num_tokens(self) -> int:
+        return sum(len(prompt.tokens) for prompt in self._prompts)
+
+
+class _Vector:
+    """An embedding on its way. ``entry``: its JSON in the answer.
+
+    It is written when the event comes: thousands at once would hold up the event loop.
+    """
+
+    def __init__(self, index: int, request: Request, body: EmbeddingRequest) -> None:
+        self._index = index
+        self.request = request
+        self.finish_reason: str | None = None
+        self.entry = b""
+        self._dimensions = body.dimensions
+        self._base64 = body.encoding_format == "base64"
+
+    @property
+    def has_news(self) -> bool:
+        return self.finish_reason is not None
+
+    def feed(self, event: TokenEvent) -> None:
+        """Raises ApiError when the event says that the engine gave the request up."""
+        if event.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
+            raise given_up(event)
+        if event.embedding is None or event.finish_reason is None:
+            raise RuntimeError(f"the engine sent no embedding for {self.request.request_id}")
+        vector = unit_vector(event.embedding, self._dimensions).astype(np.dtype("<f4"))
+        shown = b64encode(vector.tobytes()).decode("ascii") if self._base64 else vector.tolist()
+        extras = latency_json(event.latency, event.cached_tokens or 0) if self.request.latency else {}
+        self.entry = to_json({"object": "embedding", "index": self._index, "embedding": shown, **extras})
+        self.finish_reason = event.finish_reason.value

@@ -1,0 +1,141 @@
+"""What every endpoint that the engine works for does around its own fields."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import pydantic_core
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
+from starlette.types import Message, Receive, Scope, Send
+
+from jaxgen.client import EngineClient
+from jaxgen.server.api.answer import Answer
+from jaxgen.server.api.body import read_json_object
+from jaxgen.server.api.sse import until_disconnect
+from jaxgen.server.config import ServerConfig
+from jaxgen.server.errors import ApiError, bad_request
+from jaxgen.server.generation.deadline import Deadline
+from jaxgen.server.generation.generation import Generation
+from jaxgen.server.generation.queue_limit import Queue
+from jaxgen.server.metrics.metrics import Metrics
+from jaxgen.server.middleware.auth import CALLER
+from jaxgen.server.middleware.lifecycle import Lifecycle
+from jaxgen.server.middleware.record import RECORD, RequestRecord, record_of
+from jaxgen.server.requests.chat_template import Conversations
+from jaxgen.server.requests.prompts import PromptReader
+from jaxgen.server.requests.tools import Tools
+from jaxgen.server.schema.base import CallerFields, ComputingFields
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What an app's endpoints share."""
+
+    engine: EngineClient
+    config: ServerConfig
+    lifecycle: Lifecycle
+    queue: Queue
+    metrics: Metrics
+    prompts: PromptReader
+    conversations: Conversations
+    tools: Tools
+
+
+class ComputingEndpoint[Fields: ComputingFields](ABC):
+    """An ASGI app rather than a function of a request: it must see the caller leave while it works."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._engine = services.engine
+
+    @abstractmethod
+    def _parse(self, data: dict[str, Any]) -> Fields:
+        """The typed request. Raises ApiError 400 that names the field."""
+
+    @abstractmethod
+    async def _respond(self, body: Fields, deadline: Deadline, scope: Scope, receive: Receive, send: Send) -> None:
+        """Compute and send the answer; cancelled when the caller leaves. Given up at the deadline. Raises ApiError
+        before anything is sent."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        services = self._services
+        deadline = Deadline(services.config.request_timeout_s)
+        with services.lifecycle.request():
+            try:
+                async with deadline.bound():
+                    data = await read_json_object(scope, receive, services.config.max_body_bytes)
+            except ClientDisconnect:
+                return
+            body = self._read(data, scope.get(CALLER, ""))
+            await until_disconnect(receive, self._respond(body, deadline, scope, receive, send))
+
+    async def answer_whole(self, data: dict[str, Any], caller: str) -> dict[str, Any]:
+        """The answer to a body that came by another way than a request. Raises ApiError."""
+        body = self._read(data, caller)
+        if isinstance(body, CallerFields) and body.stream:
+            raise bad_request("stream: this body is answered whole.", "stream")
+        parts: list[bytes] = []
+
+        async def send(message: Message) -> None:
+            parts.append(message.get("body", b""))
+
+        async def receive() -> Message:
+            raise RuntimeError("the body has been read")
+
+        record = RequestRecord(f"req-{uuid4().hex}", "POST", "", caller=caller)
+        scope = {"type": "http", RECORD: record}
+        await self._respond(body, Deadline(None), scope, receive, send)
+        answer: dict[str, Any] = pydantic_core.from_json(b"".join(parts))
+        return answer
+
+    def _read(self, data: dict[str, Any], caller: str) -> Fields:
+        body = self._parse(data)
+        check_model(body.model, self._engine)
+        return _of_caller(body, caller)
+
+
+class GeneratingEndpoint[Fields: CallerFields](ComputingEndpoint[Fields]):
+    """Answers with text, whole or as events."""
+
+    @abstractmethod
+    async def _answer(self, body: Fields) -> Answer:
+        """What is to be computed for it. Raises ApiError."""
+
+    async def _respond(self, body: Fields, deadline: Deadline, scope: Scope, receive: Receive, send: Send) -> None:
+        record, services = record_of(scope), self._services
+        async with deadline.bound():
+            made = record.answer = await self._answer(body)
+        async with Generation(
+            self._engine, made.choices, services.queue, services.metrics, record, deadline
+        ) as generation:
+            if body.stream:
+                await made.stream(generation, send, record.send_more or send)
+                return
+            await generation.finish()
+        await JSONResponse(made.whole())(scope, receive, send)
+
+
+def _of_caller[Fields: ComputingFields](body: Fields, caller: str) -> Fields:
+    """With a cache salt of the caller's own: none learns from its answers' speed what others have sent.
+
+    Raises ApiError 400 for an empty one.
+    """
+    if body.cache_salt == "":
+        raise bad_request("cache_salt must not be empty.", "cache_salt")
+    if not caller:
+        return body
+    return body.model_copy(update={"cache_salt": f"{caller}/{body.cache_salt or ''}"})
+
+
+def check_model(name: str | None, engine: EngineClient) -> None:
+    """Raises ApiError: 400 without a name, 404 for another model's."""
+    if name is None:
+        raise bad_request("model is missing: name the model to use.", "model")
+    if name != engine.model.name:
+        raise model_not_found(name)
+
+
+def model_not_found(name: str) -> ApiError:
+    return ApiError(404, f"The model {name[:200]!r} does not exist.", param="model", code="model_not_found")

@@ -1,0 +1,1 @@
+"""``jaxgen benchmark``: a client that measures any server. It knows nothing of this one."""

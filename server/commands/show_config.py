@@ -1,0 +1,50 @@
+"""``jaxgen config``: what ``jaxgen serve`` would run with, as a file for its ``--config``."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import configargparse
+import yaml
+
+from jaxgen.core.errors import ConfigError
+from jaxgen.server.commands.environment import check_environment
+from jaxgen.server.commands.serve_options import make_parser, server_config
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print YAML: every flag that has a value, wherever that is from; keys of callers as ``***``."""
+    parser = make_parser("config")
+    args = parser.parse_args(argv)
+    check_environment(parser, os.environ)
+    try:
+        server_config(args)
+    except ConfigError as error:
+        print(f"jaxgen config: {error}", file=sys.stderr)
+        return 2
+    print(yaml.safe_dump(resolved(parser, args), sort_keys=False), end="")
+    return 0
+
+
+def resolved(parser: configargparse.ArgumentParser, args: Any) -> dict[str, Any]:
+    """By flag, without its dashes, in the order of the help."""
+    found = {}
+    for action in parser._actions:
+        name = action.option_strings[0].removeprefix("--")
+        if action.dest in ("help", "config"):
+            continue
+        value = getattr(args, action.dest)
+        if name.startswith("no-"):  # a flag that takes something away is set when that is false
+            value = not value
+        if value is not None:
+            found[name] = _plain(name, value)
+    return found
+
+
+def _plain(name: str, value: Any) -> Any:
+    if name == "api-key":
+        return ["***"] * len(value)
+    if isinstance(value, list):
+        return [str(item) for item in value]
+    return value if isinstance(value, bool | int | float) else str(value)

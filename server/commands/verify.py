@@ -1,0 +1,101 @@
+"""``jaxgen verify-determinism``: show on a model and a device that answers keep their bits. A composition root."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import configargparse
+
+from jaxgen.core.config import DTYPES, KERNEL_CHOICES, KV_RESIDENCIES, OFFLOAD_POLICIES, EngineOptions
+from jaxgen.core.errors import ConfigError
+from jaxgen.server.log import set_up_logging
+
+if TYPE_CHECKING:
+    from jaxgen.tools.determinism import Scenario
+
+ENGINE_FLAGS = ("token_budget", "max_num_seqs", "max_model_len", "block_size", "num_blocks")
+
+
+def parse_options(argv: Sequence[str]) -> Any:
+    """The flags as a namespace; each can also be set as JAXGEN_<FLAG>. Exits with 2 when they make no sense."""
+    parser = configargparse.ArgumentParser(
+        prog="jaxgen verify-determinism",
+        description="Compute the same random requests alone, with others, with cached prefixes, after preemption and "
+        "as prompts, and compare every token and log-probability to the bit (docs/reproducibility.md). "
+        "Exit status: 0 all agree, 1 something differs or was not covered, 2 it could not be done.",
+        auto_env_var_prefix="JAXGEN_",
+        formatter_class=configargparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--model", help="directory or hub id; without it the embedded default")
+    parser.add_argument("--dtype", choices=("auto", *DTYPES), default="auto", help="as for jaxgen serve")
+    parser.add_argument("--kernels", choices=KERNEL_CHOICES, default="auto", help="as for jaxgen serve")
+    parser.add_argument("--cache-dir", type=Path, help="as for jaxgen serve")
+    parser.add_argument("--requests", type=int, default=24, help="how many to compare")
+    parser.add_argument("--seed", type=int, default=0, help="of the random requests")
+    for name in ENGINE_FLAGS:
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help="as for jaxgen serve")
+    parser.add_argument("--single-shape", action="store_true", help="as for jaxgen serve")
+    parser.add_argument("--kv-offloading-size", type=float, default=0.0, help="as for jaxgen serve; adds a scenario")
+    parser.add_argument("--kv-offload-policy", choices=OFFLOAD_POLICIES, default="plan", help="as for jaxgen serve")
+    parser.add_argument("--kv-residency", choices=KV_RESIDENCIES, default="device", help="as for jaxgen serve")
+    parser.add_argument("--kv-offload-inputs", action="store_true", help="as for jaxgen serve")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the report here")
+    args = parser.parse_args(argv)
+    if args.requests < 14:
+        parser.error(f"--requests must be 14 or more, not {args.requests}: fewer do not cover every way of sampling")
+    return args
+
+
+def main(argv: Sequence[str]) -> int:
+    """``jaxgen verify-determinism``; 0 if all bits agree, 1 if not or not all was covered, 2 when it cannot be done."""
+    args = parse_options(argv)
+    set_up_logging()
+    from jaxgen.tools.verify import verify_determinism
+
+    flags = (
+        *ENGINE_FLAGS,
+        "single_shape",
+        "kv_offloading_size",
+        "kv_offload_policy",
+        "kv_offload_inputs",
+        "kv_residency",
+    )
+    options = EngineOptions(**{name: getattr(args, name) for name in flags})
+    try:
+        about, scenarios = verify_determinism(
+            args.model,
+            dtype=args.dtype,
+            kernels=args.kernels,
+            options=options,
+            cache_dir=args.cache_dir,
+            requests=args.requests,
+            seed=args.seed,
+            progress=lambda what: print(f"{what} ...", file=sys.stderr, flush=True),
+        )
+    except ConfigError as error:
+        print(f"jaxgen verify-determinism: {error}", file=sys.stderr)
+        return 2
+    passed = all(scenario.passed for scenario in scenarios)
+    print(_table(about, scenarios))
+    print("all bits agree" if passed else "NOT reproducible, or not covered: see above")
+    if args.json is not None:
+        report = {**about, "passed": passed, "scenarios": [asdict(scenario) for scenario in scenarios]}
+        args.json.write_text(json.dumps(report, indent=1) + "\n")
+    return 0 if passed else 1
+
+
+def _table(about: dict[str, Any], scenarios: Sequence["Scenario"]) -> str:
+    lines = [", ".join(f"{name} {value}" for name, value in about.items())]
+    for scenario in scenarios:
+        happened = ", ".join(f"{count} {what}" for what, count in scenario.happened.items())
+        differ = f"{len(scenario.mismatches)} of {scenario.compared} answers differ"
+        verdict = "ok" if scenario.passed else differ if scenario.mismatches else "not covered"
+        lines.append(f"  {scenario.name:40} {scenario.compared:4} answers  {verdict:12} {happened}".rstrip())
+        for mismatch in scenario.mismatches[:1]:
+            lines.append(f"    {mismatch.request_id}, event {mismatch.index}:")
+            lines += [f"      expected {mismatch.expected}", f"      found    {mismatch.found}"]
+    return "\n".join(lines)

@@ -1,0 +1,174 @@
+"""One completion as it grows: token events in; text, log-probabilities and a finish reason out, in pieces or whole."""
+
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
+
+from jaxgen.core.request import FinishReason, Latency, Request, TokenEvent, TokenLogprobs
+from jaxgen.server.errors import ApiError, bad_request
+from jaxgen.server.generation.logprobs import Logprobs
+from jaxgen.server.requests.params import CompletionParams
+from jaxgen.server.requests.prompts import Prompt
+from jaxgen.server.requests.tools import ToolUse
+from jaxgen.server.tool_calls.deltas import Delta, content_of, merged
+from jaxgen.text.tokenizer import Tokenizer
+
+
+class Piece(NamedTuple):  # once for every token: a frozen dataclass takes twice as long to make
+    """What a choice has to say since it was last asked. ``deltas``: its text, and the calls of tools found in it."""
+
+    deltas: tuple[Delta, ...]
+    logprobs: dict[str, Any] | None
+    finish_reason: str | None
+    token_ids: tuple[int, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return content_of(self.deltas)
+
+    @property
+    def only_text(self) -> str | None:
+        """Its text, where that and its tokens are all that it says; else None."""
+        if self.finish_reason is not None or self.logprobs is not None or len(self.deltas) != 1:
+            return None
+        (delta,) = self.deltas
+        return delta if isinstance(delta, str) else None
+
+
+class Choice:
+    """``feed`` it the request's events until ``finish_reason`` is set; ``take`` what there is at any time.
+
+    The pieces of a choice join to the same text and log-probabilities however often one is taken.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        prompt: Prompt,
+        request: Request,
+        tokenizer: Tokenizer,
+        params: CompletionParams,
+        logprobs: Logprobs,
+        tools: ToolUse | None = None,
+    ):
+        self.index = index
+        self.prompt = prompt
+        self.request = request
+        self.num_tokens = 0
+        self.prompt_logprobs: tuple[TokenLogprobs | None, ...] = ()
+        """With as many alternatives as were asked for, if any were."""
+        self.cached_tokens = 0
+        self.finish_reason: str | None = None
+        self.latency: Latency | None = None
+        """Where its time went; None: no step was for it."""
+        self._tokenizer = tokenizer
+        self._echo = params.echo
+        self._show_logprobs = params.logprobs is not None
+        self._num_echoed = params.logprobs or 0
+        sampling = params.sampling
+        self._stream = tokenizer.text_stream(
+            prompt=prompt.tokens,
+            stop=sampling.stop,
+            min_tokens=sampling.min_tokens,
+            shown=() if tools is None else tools.shown,
+        )
+        self._parser = None if tools is None else tools.parser()
+        self._begun = False
+        self._told_finish = False
+        self._deltas: list[Delta] = []
+        self._token_ids: list[int] = []
+        self._length = 0
+        self._prompt_length = 0
+        self._logprobs = logprobs
+        self._logprob_sum = 0.0
+
+    @property
+    def mean_logprob(self) -> float:
+        """Natural log, per generated token; 0 when there is none."""
+        return self._logprob_sum / self.num_tokens if self.num_tokens else 0.0
+
+    @property
+    def has_news(self) -> bool:
+        """Whether ``take`` would return something new."""
+        if self.finish_reason is not None:
+            return not self._told_finish
+        return bool(self._deltas) or self._logprobs.begins_within(self._length)
+
+    def feed(self, event: TokenEvent) -> None:
+        """Raises ApiError when the event says that the engine gave the request up."""
+        if event.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
+            raise given_up(event)
+        if not self._begun:
+            self._begun = True
+            self.cached_tokens = event.cached_tokens or 0
+            self.prompt_logprobs = event.prompt_logprobs or ()
+            if self._echo:
+                self._echo_prompt(event)
+        if event.latency is not None:
+            self.latency = event.latency
+        if event.token is not None:
+            self._add_token(event)
+        if self._stream.stopped or (self._parser is not None and self._parser.done):
+            self._finish("stop")
+        elif event.finish_reason is not None:
+            self._add_text(self._stream.flush())
+            self._finish("stop" if self._stream.stopped else event.finish_reason.value)
+
+    def take(self) -> Piece:
+        deltas = merged(self._deltas)
+        self._deltas.clear()
+        ended = self.finish_reason is not None
+        self._told_finish = ended
+        logprobs = self._logprobs.take(self._length, ended=ended) if self._show_logprobs else None
+        token_ids = tuple(self._token_ids)
+        self._token_ids.clear()
+        return Piece(deltas, logprobs, self.finish_reason, token_ids)
+
+    def _finish(self, reason: str) -> None:
+        if self._parser is not None:
+            self._deltas += self._parser.finish()
+            if self._parser.called and reason == "stop":
+                reason = "tool_calls"
+        self.finish_reason = reason
+
+    def _add_token(self, event: TokenEvent) -> None:
+        assert event.token is not None
+        self.num_tokens += 1
+        self._token_ids.append(event.token)
+        if event.logprobs is not None:
+            self._logprob_sum += event.logprobs.logprob
+            if self._show_logprobs:
+                offset = self._prompt_length + self._stream.offset
+                self._logprobs.append(self._tokenizer, event.token, event.logprobs, offset)
+        # The EOS or stop token that ends a request is counted, but is not part of its text.
+        if event.finish_reason is not FinishReason.STOP:
+            self._add_text(self._stream.push(event.token))
+
+    def _add_text(self, text: str) -> None:
+        if text:
+            self._deltas += [text] if self._parser is None else self._parser.push(text)
+            self._length += len(text)
+
+    def _echo_prompt(self, event: TokenEvent) -> None:
+        prompt = self.prompt
+        self._add_text(prompt.text)
+        self._prompt_length = len(prompt.text)
+        if self._show_logprobs:
+            known = event.prompt_logprobs or (None,) * len(prompt.tokens)
+            for token, logprobs, offset in zip(prompt.tokens, known, prompt.offsets, strict=True):
+                echoed = None if logprobs is None else replace(logprobs, top=logprobs.top[: self._num_echoed])
+                self._logprobs.append(self._tokenizer, token, echoed, offset)
+
+
+def latency_json(latency: Latency | None, cached_tokens: int) -> dict[str, Any]:
+    """Where the time of a request went, as a field beside what came of it; null where no step was for it."""
+    return {"latency": None if latency is None else asdict(latency) | {"cached_tokens": cached_tokens}}
+
+
+def given_up(event: TokenEvent) -> ApiError:
+    """What a caller is told of a request that ended by ABORT or ERROR."""
+    if event.finish_reason is FinishReason.ABORT:
+        return ApiError(503, "The server ended this request early.", code="aborted")
+    reason = (event.error or "no reason given").splitlines()[0]
+    if event.param is not None:
+        return bad_request(f"{reason}.", event.param)
+    return ApiError(500, f"The engine failed on this request: {reason}")

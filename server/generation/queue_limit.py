@@ -1,0 +1,99 @@
+"""Bounds what waits: beyond it a caller is told at once when to come again, rather than kept without end."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Protocol
+
+from jaxgen.client import EngineClient
+from jaxgen.core.request import Request
+from jaxgen.server.config import ServerConfig
+from jaxgen.server.errors import ApiError
+
+LONGEST_RETRY_S = 600
+
+
+class Queued(Protocol):
+    """What waits: a choice, or a text to embed."""
+
+    @property
+    def request(self) -> Request: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A request of the engine's that waits. ``name``: what it counts by. ``bounded``: the engine refuses it where it
+    would be late."""
+
+    name: str
+    tokens: int
+    caller: str
+    bounded: bool
+
+
+class Queue:
+    """The choices that have no token yet, the texts that have no embedding, and the tokens of their prompts."""
+
+    def __init__(self, engine: EngineClient, config: ServerConfig) -> None:
+        self._engine = engine
+        self._config = config
+        self._waiting: dict[str, _Entry] = {}
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(entry.tokens for entry in self._waiting.values())
+
+    def enter(self, choices: Sequence[Queued], caller: str = "") -> None:
+        """Raises ApiError 429 where they are too many beside those that wait, by number or tokens. An empty queue takes
+        any request.
+
+        A caller that has less than an equal share of what may wait is not refused for what others have. Requests of
+        classes that promise a first token, and are refused where it would be late, have a queue of their own, so that
+        no flood of others takes it from them.
+
+        The texts of a request for embeddings count as one, or else a request with as many as are allowed would be
+        refused whenever anything waits; but no further one is taken while as many texts wait as requests may.
+        """
+        first = choices[0].request
+        bounded = first.service.first_token_target(1) is not None and not first.service.serve_late
+        beside = [entry for entry in self._waiting.values() if entry.bounded is bounded]
+        own = [entry for entry in beside if entry.caller == caller]
+        num_callers = len({entry.caller for entry in beside} | {caller})
+        if (
+            beside
+            and not self._fits(beside, choices)
+            and not (num_callers > 1 and self._fits(own, choices, num_callers))
+        ):
+            waiting, tokens = len({entry.name for entry in beside}), sum(entry.tokens for entry in beside)
+            raise ApiError(
+                429,
+                f"The server is at its limit: {waiting} requests with {tokens} tokens wait for their first token.",
+                code="queue_full",
+                headers={"Retry-After": str(self._retry_after(tokens))},
+            )
+        for request in (choice.request for choice in choices):
+            name = request.request_id if request.pooling is None else first.request_id
+            self._waiting[request.request_id] = _Entry(name, len(request.prompt), caller, bounded)
+
+    def _fits(self, beside: Sequence[_Entry], choices: Sequence[Queued], shares: int = 1) -> bool:
+        """Whether they are within the limits together, or within one of so many equal shares of these."""
+        if choices[0].request.pooling is None:
+            count = len({entry.name for entry in beside}) + len(choices)
+        else:
+            count = len(beside) + 1
+        tokens = sum(entry.tokens for entry in beside) + sum(len(choice.request.prompt) for choice in choices)
+        return (
+            count <= self._config.max_queued_requests // shares and tokens <= self._config.max_queued_tokens // shares
+        )
+
+    def leave(self, choice: Queued) -> None:
+        """It has a token, or has ended; once more does nothing."""
+        self._waiting.pop(choice.request.request_id, None)
+
+    def _retry_after(self, tokens: int) -> int:
+        """Seconds in which steps, as long as they were so far, compute half of these tokens."""
+        stats = self._engine.stats()
+        computed = stats.prompt_tokens + stats.generation_tokens + stats.padded_tokens
+        if not computed:
+            return self._config.retry_after_s
+        return min(LONGEST_RETRY_S, max(1, ceil(tokens / 2 * stats.step_seconds / computed)))

@@ -1,0 +1,258 @@
+"""Prometheus metrics under the names that vLLM's dashboards know, with the prefix ``jaxgen_``.
+
+Counters and gauges are read from the engine when they are asked for; latencies are measured here, where events arrive.
+Time in the queue and for the prompt is what the engine says of it.
+"""
+
+from collections.abc import Iterable, Iterator
+from time import perf_counter
+
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from jaxgen.client import EngineClient
+from jaxgen.core.request import TokenEvent
+from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
+from jaxgen.core.stats import OffloadStats
+from jaxgen.server.metrics.histogram import Histogram
+
+_TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 10.0)
+_REQUEST_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0)
+_LENGTH_BUCKETS = (1, 8, 32, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+AVERAGED_TOKENS = 16
+"""Span of the exponentially weighted average of times between tokens that a target is held against."""
+_LABEL = ["model_name"]
+
+
+class Metrics:
+    """One app's metrics, in a registry of their own."""
+
+    def __init__(self, engine: EngineClient, classes: Iterable[ServiceClass] = ()) -> None:
+        """``classes``: those that requests may name."""
+        self.registry = CollectorRegistry()
+        self.registry.register(_EngineCollector(engine))
+        model = engine.model.name
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            made = Histogram(f"jaxgen_{name}", text, {_LABEL[0]: model}, buckets)
+            self.registry.register(made)
+            return made
+
+        self.first_token = histogram(
+            "time_to_first_token_seconds", "From a request's arrival to its first token.", _REQUEST_BUCKETS
+        )
+        self.inter_token = histogram(
+            "inter_token_latency_seconds", "From one token of a request to its next.", _TOKEN_BUCKETS
+        )
+        self.request = histogram(
+            "e2e_request_latency_seconds", "From a request's arrival to its last token.", _REQUEST_BUCKETS
+        )
+        self.queue_time = histogram(
+            "request_queue_time_seconds", "From a request's arrival to its first step.", _REQUEST_BUCKETS
+        )
+        self.prompt_time = histogram(
+            "request_prefill_time_seconds", "From its first step to its first token.", _REQUEST_BUCKETS
+        )
+        self.decode_time = histogram(
+            "request_decode_time_seconds", "From its first token to its last.", _REQUEST_BUCKETS
+        )
+        self.prompt_length = histogram("request_prompt_tokens", "Tokens of a request's prompt.", _LENGTH_BUCKETS)
+        self.answer_length = histogram(
+            "request_generation_tokens", "Tokens generated for a request that ended.", _LENGTH_BUCKETS
+        )
+        self._responses = Counter(
+            "jaxgen_http_responses", "Answers, probes too, by HTTP status.", [*_LABEL, "status"], registry=self.registry
+        )
+        self._finished = Counter(
+            "jaxgen_request_success", "Requests ended.", [*_LABEL, "finished_reason"], registry=self.registry
+        )
+        self._kept = Counter(
+            "jaxgen_service_class_requests",
+            "Requests of classes with targets, by what came of them.",
+            [*_LABEL, "service_class", "outcome"],
+            registry=self.registry,
+        )
+        self._model = model
+        for reason in ("stop", "length", "abort", "error", "refused"):
+            self._finished.labels(model, reason)
+        for service in classes:
+            for outcome in ("kept", "late_first_token", "late_token", "refused"):
+                self._kept.labels(model, service.name, outcome)
+
+    def count_finished(self, reason: str) -> None:
+        """``reason``: stop, length, abort (the caller left, or its time was up), error or refused (it would have been
+        late)."""
+        self._finished.labels(self._model, reason).inc()
+
+    def count_kept(self, service: ServiceClass, outcome: str) -> None:
+        """``outcome``: kept, late_first_token, late_token (which were in time at first) or refused."""
+        self._kept.labels(self._model, service.name, outcome).inc()
+
+    def count_response(self, status: int) -> None:
+        self._responses.labels(self._model, str(status)).inc()
+
+
+class RequestTimer:
+    """Latencies and lengths of one engine request that arrived at ``arrival``, a ``perf_counter`` reading."""
+
+    def __init__(
+        self, metrics: Metrics, arrival: float, num_prompt: int, service: ServiceClass = DEFAULT_CLASS
+    ) -> None:
+        self._service = service
+        self._target = service.first_token_target(num_prompt)
+        self._between = service.inter_token_seconds
+        self._mean_between: float | None = None
+        self._outcome = "kept"
+        self._num_prompt = num_prompt
+        self._num_generated = 0
+        self._metrics = metrics
+        self._arrival = arrival
+        self.first: float | None = None
+        """When its first token came."""
+        self._last: float | None = None
+
+    def observe(self, event: TokenEvent) -> None:
+        if event.cached_tokens is not None:
+            self._metrics.prompt_length.observe(self._num_prompt)
+            if event.latency is not None:
+                self._metrics.queue_time.observe(event.latency.queue_seconds)
+                self._metrics.prompt_time.observe(event.latency.prompt_seconds)
+        if event.token is None:
+            return
+        self._num_generated += 1
+        now = perf_counter()
+        if self._last is None:
+            self.first = now
+            self._metrics.first_token.observe(now - self._arrival)
+            self._hold_to_first(now)
+        else:
+            self._metrics.inter_token.observe(now - self._last)
+            if self._between is not None:
+                self._observe_between(now - self._last, self._between)
+        self._last = now
+
+    def _observe_between(self, seconds: float, target: float) -> None:
+        """FastGen's rule: an average of the last tokens' times must be within the target at every token."""
+        mean = self._mean_between
+        self._mean_between = seconds if mean is None else mean + 2 / (AVERAGED_TOKENS + 1) * (seconds - mean)
+        if self._mean_between > target and self._outcome == "kept":
+            self._outcome = "late_token"
+
+    def _hold_to_first(self, now: float) -> None:
+        if self._target is not None and now - self._arrival > self._target:
+            self._outcome = "late_first_token"
+
+    def finish(self, reason: str) -> None:
+        """``reason``: as ``count_finished``."""
+        now = perf_counter()
+        if self.first is None:  # nothing was to be generated: what was promised for the first token is for the answer
+            self._hold_to_first(now)
+        self._metrics.count_finished(reason)
+        if self._service.promises and reason in ("stop", "length", "refused"):
+            self._metrics.count_kept(self._service, "refused" if reason == "refused" else self._outcome)
+        if reason in ("stop", "length"):
+            self._metrics.request.observe(now - self._arrival)
+            self._metrics.answer_length.observe(self._num_generated)
+            if self.first is not None and self._last is not None:
+                self._metrics.decode_time.observe(self._last - self.first)
+
+
+class _EngineCollector(Collector):
+    """The engine's own numbers, at the time of the scrape."""
+
+    def __init__(self, engine: EngineClient) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self._engine.stats()
+        used = stats.blocks_total - stats.blocks_free
+        gauges = {
+            "num_requests_running": ("Requests that are computed.", stats.num_running),
+            "num_requests_waiting": ("Requests that wait for their first step.", stats.num_waiting),
+            "kv_cache_usage_perc": ("Share of KV cache blocks in use, 0 to 1.", used / max(stats.blocks_total, 1)),
+            "longest_step_seconds": (
+                "What 99 of 100 full steps take at most, and so the time between two tokens.",
+                stats.longest_step_seconds,
+            ),
+            "first_token_seconds_per_1000_prompt_tokens": (
+                "What 1,000 tokens of a prompt would take beside what runs.",
+                stats.first_token_seconds_per_1000,
+            ),
+            "kv_cache_blocks": ("Blocks in the KV cache.", stats.blocks_total),
+            "kv_cache_blocks_cached": ("Blocks that nobody uses, kept for prefixes to come.", stats.blocks_cached),
+        }
+        counters = {
+            "prompt_tokens": ("Prompt tokens computed.", stats.prompt_tokens),
+            "generation_tokens": ("Tokens generated.", stats.generation_tokens),
+            "step_tokens": ("Tokens of steps, padding included.", stats.step_tokens),
+            "padded_tokens": ("Tokens of steps that were padding.", stats.padded_tokens),
+            "steps": ("Steps run.", stats.steps),
+            "step_seconds": ("Time spent in steps, seconds.", stats.step_seconds),
+            "narrow_steps": ("Steps of decodes only that ran by the narrow program.", stats.narrow_steps),
+            "stalled_seconds": ("Time with nothing to compute before a copy ended, seconds.", stats.stalled_seconds),
+            "host_seconds": ("Time that the engine's thread worked rather than waited, seconds.", stats.host_seconds),
+            "prefix_cache_queries": ("Tokens looked up in the prefix cache.", stats.prefix_queries),
+            "prefix_cache_hits": ("Tokens found in the prefix cache.", stats.prefix_hits),
+            "num_preemptions": ("Requests that lost their blocks and waited again.", stats.preemptions),
+            "compilations_after_ready": (
+                "Programs compiled after the engine was ready.",
+                stats.compilations_after_ready,
+            ),
+        }
+        if stats.offload is not None:
+            gauges |= _offload_gauges(stats.offload)
+            counters |= _offload_counters(stats.offload)
+        model = [self._engine.model.name]
+        kernels = InfoMetricFamily("jaxgen_kernels", "What steps are made of, and why of no faster.", labels=_LABEL)
+        kernels.add_metric(model, {"kernels": stats.kernels, "reason": stats.kernels_reason})
+        yield kernels
+        for name, (text, value) in gauges.items():
+            gauge = GaugeMetricFamily(f"jaxgen_{name}", text, labels=_LABEL)
+            gauge.add_metric(model, value)
+            yield gauge
+        states = {"used": used, "cached": stats.blocks_cached, "free": stats.blocks_free - stats.blocks_cached}
+        blocks = GaugeMetricFamily("jaxgen_kv_cache_blocks_by_state", "Blocks by state.", labels=[*_LABEL, "state"])
+        for state, count in states.items():
+            blocks.add_metric([*model, state], count)
+        yield blocks
+        for name, (text, value) in counters.items():
+            counter = CounterMetricFamily(f"jaxgen_{name}", text, labels=_LABEL)
+            counter.add_metric(model, value)
+            yield counter
+
+
+def _offload_gauges(stats: OffloadStats) -> dict[str, tuple[str, float]]:
+    return {
+        "offload_host_blocks_total": ("Blocks that host memory can hold.", stats.host_blocks_total),
+        "offload_host_blocks": ("Blocks in host memory.", stats.host_blocks),
+    }
+
+
+def _offload_counters(stats: OffloadStats) -> dict[str, tuple[str, float]]:
+    return {
+        "offload_saved_blocks": ("Blocks copied to host memory.", stats.saved_blocks),
+        "offload_lost_blocks": ("Blocks evicted before they could be copied to host memory.", stats.lost_blocks),
+        "offload_host_evictions": ("Blocks that host memory gave up for others.", stats.host_evictions),
+        "offload_host_hits": ("Tokens found in host memory, not on the device.", stats.host_hit_tokens),
+        "offload_planned_restore": ("Of these, to be copied back as K and V.", stats.planned_restore_tokens),
+        "offload_planned_project": ("Of these, to be projected from layer inputs.", stats.planned_project_tokens),
+        "offload_planned_recompute": ("Of these, to be computed again.", stats.planned_recompute_tokens),
+        "offload_restored": ("Tokens copied back as K and V.", stats.restored_tokens),
+        "offload_projected": ("Tokens copied back as layer inputs and projected.", stats.projected_tokens),
+        "offload_restores": ("Requests for which blocks were copied back, or steps that streamed.", stats.restores),
+        "offload_recomputes": ("Requests that found blocks and computed all of them.", stats.recomputes),
+        "offload_failed_restores": ("Copies back that failed; what they held was computed.", stats.failed_restores),
+        "offload_failed_saves": ("Blocks whose copy to host memory failed.", stats.failed_saves),
+        "offload_predicted_seconds": (
+            "Planned for the copies back that ended well, or for streamed steps.",
+            stats.predicted_seconds,
+        ),
+        "offload_restore_seconds": ("What these took.", stats.restore_seconds),
+        "offload_saved_bytes": ("Copied to host memory.", stats.saved_bytes),
+        "offload_save_link_seconds": ("That the link to host memory was busy.", stats.save_link_seconds),
+        "offload_restored_bytes": ("Copied from host memory.", stats.restored_bytes),
+        "offload_restored_input_bytes": ("Of these, layer inputs.", stats.restored_input_bytes),
+        "offload_restore_link_seconds": ("That the link from host memory was busy.", stats.restore_link_seconds),
+        "offload_idle_seconds": ("That a device that streams its cache waited for copies.", stats.idle_seconds),
+    }

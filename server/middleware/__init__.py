@@ -1,0 +1,1 @@
+"""What happens to every request: ids, logs, keys, origins, timeouts, errors."""

@@ -1,0 +1,40 @@
+"""A line in the log for each request, when it has ended, and a count of answers."""
+
+import logging
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from jaxgen.server.log import FIELDS
+from jaxgen.server.metrics.metrics import Metrics
+from jaxgen.server.middleware.record import record_of
+
+logger = logging.getLogger(__name__)
+
+PROBES = frozenset({"/health", "/ready", "/metrics"})
+"""Asked every few seconds, whatever happens: at level DEBUG."""
+
+CALLER_LEFT = 499
+"""What proxies log where no answer went out because nobody waited for it."""
+
+
+class AccessLogMiddleware:
+    """``with_prompts``: the line has the text of the prompts too."""
+
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, with_prompts: bool) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._with_prompts = with_prompts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        record = record_of(scope)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            record.status = record.status or CALLER_LEFT
+            self._metrics.count_response(record.status)
+            level = logging.DEBUG if record.path in PROBES else logging.INFO
+            if logger.isEnabledFor(level):
+                logger.log(level, "request", extra={FIELDS: record.fields(with_prompts=self._with_prompts)})

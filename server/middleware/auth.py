@@ -1,0 +1,137 @@
+"""API keys: ``Authorization: Bearer KEY`` on every route but the probes."""
+
+import hmac
+import logging
+from collections.abc import Sequence
+from hashlib import sha256
+from math import inf
+from pathlib import Path
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from jaxgen.core.errors import ConfigError
+from jaxgen.server.errors import ApiError
+from jaxgen.server.middleware.record import record_of
+
+logger = logging.getLogger(__name__)
+
+OPEN_PATHS = frozenset({"/health", "/ready"})
+CALLER = "jaxgen.caller"
+"""In a request's scope: whose it is, where there are several keys."""
+
+
+class ApiKeys:
+    """The keys that callers may present: those given, and those of a file, which is read again when it changes.
+
+    The file has a key a line, and behind it may say ``weight=2``: where callers want more than there is, this one gets
+    twice the tokens of others. Empty lines and those that begin with # are left out. Raises ConfigError if it cannot be
+    read, or there is no key in it; later the keys known last stay while it cannot be read.
+    """
+
+    def __init__(self, keys: Sequence[str] = (), file: Path | None = None) -> None:
+        self._given = [_digest(key.encode()) for key in keys]
+        self._file = file
+        self._in_file: list[bytes] = []
+        self._weights: dict[str, float] = {}
+        self._version: tuple[int, ...] = ()
+        if file is not None:
+            try:
+                self._read(file)
+            except OSError as error:
+                raise ConfigError(f"--api-key-file {file} cannot be read: {error.strerror}") from error
+            if not self._in_file:
+                raise ConfigError(f"--api-key-file {file} has no key in it")
+
+    @property
+    def asked_for(self) -> bool:
+        """Whether a caller needs a key."""
+        return bool(self._given) or self._file is not None
+
+    def caller(self, key: bytes) -> str | None:
+        """Whose key it is: a name that says nothing of the key, empty where there is one key only; None: nobody's.
+
+        Digests have one length, and every one is compared, whichever matches.
+        """
+        self._refresh()
+        digest, known = _digest(key), [*self._given, *self._in_file]
+        if not sum(hmac.compare_digest(digest, other) for other in known):
+            return None
+        return digest.hex() if self._file is not None or len(known) > 1 else ""
+
+    def weight(self, caller: str) -> float:
+        """Of a caller, by the name that ``caller`` gave it."""
+        return self._weights.get(caller, 1.0)
+
+    def _refresh(self) -> None:
+        if self._file is not None:
+            try:
+                self._read(self._file)
+            except (OSError, ConfigError) as error:
+                logger.warning("the keys of %s stay as they were: %s", self._file, error)
+
+    def _read(self, file: Path) -> None:
+        found = file.stat()
+        version = (found.st_mtime_ns, found.st_size, found.st_ino)
+        if version != self._version:
+            lines = [line.split() for line in file.read_bytes().splitlines()]
+            keys = {_digest(key): _weight(rest, file) for key, *rest in filter(None, lines) if not key.startswith(b"#")}
+            self._in_file = list(keys)
+            self._weights = {digest.hex(): weight for digest, weight in keys.items()}
+            self._version = version
+
+
+class ApiKeyMiddleware:
+    """Answers 401 unless a request presents a key, where one is asked for. Unknown routes and every method are
+    covered."""
+
+    def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
+        self._app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not self._keys.asked_for or _path(scope) in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        found = self._check(Headers(scope=scope).get("authorization", ""))
+        if isinstance(found, ApiError):
+            await found.response()(scope, receive, send)
+        else:
+            record = record_of(scope)
+            record.caller, record.weight = found, self._keys.weight(found)
+            await self._app({**scope, CALLER: found}, receive, send)
+
+    def _check(self, authorization: str) -> str | ApiError:
+        headers = {"WWW-Authenticate": "Bearer"}
+        scheme, _, key = authorization.partition(" ")
+        if scheme.lower() != "bearer" or not key.strip():
+            message = "You didn't provide an API key: send it as the header Authorization: Bearer YOUR_KEY."
+            return ApiError(401, message, headers=headers)
+        caller = self._keys.caller(key.strip().encode("latin-1"))  # header text is latin-1 by ASGI
+        if caller is None:
+            return ApiError(401, "Incorrect API key provided.", code="invalid_api_key", headers=headers)
+        return caller
+
+
+def _weight(words: list[bytes], file: Path) -> float:
+    """What a line says behind its key. Raises ConfigError."""
+    if not words:
+        return 1.0
+    name, _, value = words[0].partition(b"=")
+    try:
+        weight = float(value)
+    except ValueError:
+        weight = 0.0
+    if name != b"weight" or len(words) > 1 or not 0.0 < weight < inf:
+        raise ConfigError(f"--api-key-file {file}: behind a key may be weight=NUMBER, above 0, and nothing else")
+    return weight
+
+
+def _digest(key: bytes) -> bytes:
+    return sha256(key).digest()
+
+
+def _path(scope: Scope) -> str:
+    """The path below the place where the app is mounted."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))

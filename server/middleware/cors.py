@@ -1,0 +1,60 @@
+"""Which web pages may call the server from a browser: its own, and those whose origins are named (CORS)."""
+
+from collections.abc import Collection
+
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from jaxgen.server.config import Cors
+from jaxgen.server.errors import ApiError
+from jaxgen.server.middleware.record import record_of
+from jaxgen.server.middleware.request_id import HEADER
+
+_OF_PAGES = ("http", "https")
+"""Other schemes are those of extensions and desktop programs, which no page can pretend to."""
+
+
+def cors_middleware(cors: Cors) -> Middleware:
+    """Answers preflight requests itself, and adds its headers to every answer of what is inside it."""
+    return Middleware(
+        CORSMiddleware,
+        allow_origins=cors.origins,
+        allow_methods=cors.methods,
+        allow_headers=cors.headers,
+        allow_credentials=cors.credentials,
+        expose_headers=(HEADER, "retry-after"),
+    )
+
+
+class OriginMiddleware:
+    """Answers 403 to web pages of origins that are neither ``named`` nor the server's own.
+
+    CORS keeps such a page from reading an answer, not from having it computed: a browser sends bodies without a content
+    type, and forms with files, before it asks. Programs that are no browsers send no ``Origin``.
+    """
+
+    def __init__(self, app: ASGIApp, named: Collection[str]) -> None:
+        self._app = app
+        self._named = frozenset(named)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        origin = _header(scope, b"origin") if scope["type"] == "http" else None
+        if origin is None or self._allows(origin, scope):
+            await self._app(scope, receive, send)
+            return
+        message = f"Pages of {origin[:200]!r} may not call this server: their origin is none of --allowed-origins."
+        refusal = ApiError(403, message, code="origin_not_allowed")
+        record_of(scope).error = refusal.code
+        await refusal.response()(scope, receive, send)
+
+    def _allows(self, origin: str, scope: Scope) -> bool:
+        if "*" in self._named or origin in self._named:
+            return True
+        scheme, _, host = origin.partition("://")  # no host in "null", which is that of files and sandboxes
+        return host != "" and (scheme not in _OF_PAGES or host == _header(scope, b"host"))
+
+
+def _header(scope: Scope, name: bytes) -> str | None:
+    found: bytes | None = next((value for key, value in scope["headers"] if key == name), None)
+    return None if found is None else found.decode("latin-1")

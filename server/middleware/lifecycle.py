@@ -1,0 +1,69 @@
+"""Whether the server takes requests: the engine's state, how many requests run, and whether it is draining."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from jaxgen.client import EngineClient
+from jaxgen.server.config import ServerConfig
+from jaxgen.server.errors import ApiError
+
+
+class Lifecycle:
+    """Set ``draining`` to refuse new requests while the ``num_requests`` that run go on."""
+
+    def __init__(self, engine: EngineClient, config: ServerConfig) -> None:
+        self._engine = engine
+        self._config = config
+        self.draining = False
+        self.num_requests = 0
+
+    def trouble(self) -> str | None:
+        """Why the engine answers nobody now; None when it does."""
+        status = self._engine.status()
+        if status.state != "ready":
+            return f"the engine is {status.state}" + (f": {status.reason}" if status.reason else "")
+        if status.stalled_seconds > self._config.stall_limit_s:
+            return f"the engine finished no step for {status.stalled_seconds:.0f} s while work was waiting"
+        return None
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Around each request that the engine works for. Raises ApiError 503 while starting, draining, or after the
+        engine died."""
+        with self.other_request():
+            state = self._engine.status().state
+            if state == "starting":
+                raise ApiError(503, "The engine is still starting.", code="starting", headers=self._retry())
+            if state == "dead":
+                raise ApiError(503, "The engine is not running.", code="engine_dead")
+            yield
+
+    @contextmanager
+    def other_request(self) -> Iterator[None]:
+        """Around each that it does not work for, until all of the answer is sent. Raises ApiError 503 while
+        draining."""
+        if self.draining:
+            message = "The server is shutting down and takes no new requests."
+            raise ApiError(503, message, code="draining", headers=self._retry())
+        self.num_requests += 1
+        try:
+            yield
+        finally:
+            self.num_requests -= 1
+
+    def _retry(self) -> dict[str, str]:
+        return {"Retry-After": str(self._config.retry_after_s)}
+
+
+class LifecycleMiddleware:
+    """Of a route that needs no engine: a request to it is under way until its answer, a file perhaps, is sent."""
+
+    def __init__(self, app: ASGIApp, lifecycle: Lifecycle) -> None:
+        self._app = app
+        self._lifecycle = lifecycle
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._lifecycle.other_request():
+            await self._app(scope, receive, send)

@@ -1,0 +1,35 @@
+"""``x-request-id``: the caller's, or one made here, in every answer and in the request's record."""
+
+import re
+from uuid import uuid4
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from jaxgen.server.middleware.record import RECORD, RequestRecord
+
+HEADER = "x-request-id"
+_ACCEPTED = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+class RequestIdMiddleware:
+    """A caller's id of up to 128 visible ASCII characters is given back; instead of another one is made."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get(HEADER, "")
+        name = given if _ACCEPTED.fullmatch(given) else f"req-{uuid4().hex}"
+        record = RequestRecord(name, scope["method"], scope["path"], send_more=send)
+
+        async def named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                record.status = message["status"]
+                MutableHeaders(scope=message)[HEADER] = name
+            await send(message)
+
+        await self._app({**scope, RECORD: record}, receive, named)

@@ -1,0 +1,261 @@
+"""From a request's fields to sampling parameters: defaults, limits, and which fields go together."""
+
+from dataclasses import dataclass, replace
+
+from jaxgen.core.model_info import ModelInfo
+from jaxgen.core.request import MAX_PRIORITY
+from jaxgen.core.sampling_params import MAX_LOGPROBS, Grammar, SamplingParams
+from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
+from jaxgen.server.config import ServerConfig
+from jaxgen.server.errors import ApiError, bad_request
+from jaxgen.server.requests.service_tier import service_class
+from jaxgen.server.requests.structured import resolve_grammar
+from jaxgen.server.schema.base import CompletionRequest, SamplingFields, StreamOptions
+from jaxgen.server.schema.chat import ChatRequest
+
+DEFAULT_MAX_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionParams:
+    """What to compute, and how to show it. ``sampling`` is one choice's, its seed still that of the request."""
+
+    sampling: SamplingParams
+    n: int
+    best_of: int
+    echo: bool
+    logprobs: int | None
+    stream: bool
+    include_usage: bool
+    continuous_usage: bool
+    cache_salt: str | None
+    prompt_logprobs: int | None = None
+    """Alternatives to show of each token of the prompt; None: do not show them."""
+    return_token_ids: bool = False
+    priority: int = 0
+    service: ServiceClass = DEFAULT_CLASS
+    names_service: bool = False
+    """Whether the request named it."""
+    return_latency: bool = False
+
+    def within(self, room: int) -> "CompletionParams":
+        """With at most ``room`` tokens to generate. Raises ApiError 400 where more are asked for at least."""
+        if self.sampling.min_tokens > room:
+            raise bad_request(
+                f"min_tokens is {self.sampling.min_tokens}, and the context has room for {room}.", "min_tokens"
+            )
+        most = min(self.sampling.max_tokens, room)
+        return replace(self, sampling=replace(self.sampling, max_tokens=most))
+
+    def with_grammar(self, grammar: Grammar) -> "CompletionParams":
+        """With a text that the ``grammar`` allows. Raises ApiError 400 where that cannot go with another field."""
+        try:
+            return replace(self, sampling=replace(self.sampling, grammar=grammar))
+        except ValueError as error:
+            raise _out_of_range(error) from error
+
+
+def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConfig) -> CompletionParams:
+    """Every field but model and prompt, honoured or refused. Raises ApiError 400 that names the field."""
+    if body.suffix is not None:
+        raise bad_request("suffix is not supported: this server continues prompts and does not insert.", "suffix")
+    n = _n(body, config)
+    best_of = _best_of(body, n, config)
+    echoed = body.logprobs if body.echo else None
+    if body.logprobs is not None and not 0 <= body.logprobs <= MAX_LOGPROBS:
+        raise bad_request(
+            f"logprobs must be between 0 and {MAX_LOGPROBS} (OpenAI's own limit is 5), not {body.logprobs}.", "logprobs"
+        )
+    sampling = _sampling(
+        body,
+        model,
+        config,
+        max_tokens=_or(body.max_tokens, DEFAULT_MAX_TOKENS),
+        logprobs=0 if best_of > n and body.logprobs is None else body.logprobs,
+        prompt_logprobs=_most(echoed, _prompt_logprobs(body)),
+    )
+    return _params(body, sampling, config, n=n, best_of=best_of, echo=bool(body.echo), logprobs=body.logprobs)
+
+
+def resolve_chat_params(body: ChatRequest, model: ModelInfo, config: ServerConfig) -> CompletionParams:
+    """Every field but model, messages and what concerns the template. Raises ApiError 400 that names the field.
+
+    Where the body does not say how long an answer may be, ``max_tokens`` of the sampling is the whole context.
+    """
+    if body.top_logprobs is not None and not body.logprobs:
+        raise bad_request("top_logprobs needs logprobs to be true.", "top_logprobs")
+    if not 0 <= _or(body.top_logprobs, 0) <= MAX_LOGPROBS:
+        raise bad_request(
+            f"top_logprobs must be between 0 and {MAX_LOGPROBS}, not {body.top_logprobs}.", "top_logprobs"
+        )
+    n = _n(body, config)
+    logprobs = _or(body.top_logprobs, 0) if body.logprobs else None
+    most = _or(most_tokens(body), model.max_model_len)
+    sampling = _sampling(
+        body, model, config, max_tokens=most, logprobs=logprobs, prompt_logprobs=_prompt_logprobs(body)
+    )
+    return _params(body, sampling, config, n=n, best_of=n, echo=False, logprobs=logprobs)
+
+
+def most_tokens(body: ChatRequest) -> int | None:
+    """The longest answer, in tokens; None: as the context allows. Raises ApiError 400."""
+    if body.max_tokens is not None and body.max_completion_tokens is not None:
+        raise bad_request("max_tokens is the old name of max_completion_tokens: send one of them.", "max_tokens")
+    name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    most: int | None = getattr(body, name)
+    if most is not None and most < 1:
+        raise bad_request(f"{name} must be 1 or more, not {most}.", name)
+    return most
+
+
+def _params(
+    body: SamplingFields,
+    sampling: SamplingParams,
+    config: ServerConfig,
+    *,
+    n: int,
+    best_of: int,
+    echo: bool,
+    logprobs: int | None,
+) -> CompletionParams:
+    options = body.stream_options or StreamOptions()
+    if body.stream_options is not None and not body.stream:
+        raise bad_request("stream_options needs stream to be true.", "stream_options")
+    if options.include_obfuscation:
+        raise bad_request(
+            "stream_options.include_obfuscation: this server does not pad events.", "stream_options.include_obfuscation"
+        )
+    return CompletionParams(
+        sampling=sampling,
+        n=n,
+        best_of=best_of,
+        echo=echo,
+        logprobs=logprobs,
+        stream=bool(body.stream),
+        include_usage=bool(options.include_usage),
+        continuous_usage=bool(options.continuous_usage_stats),
+        cache_salt=body.cache_salt,
+        prompt_logprobs=_prompt_logprobs(body),
+        return_token_ids=bool(body.return_token_ids),
+        priority=_priority(body),
+        service=service_class(body.service_tier, config.service_classes),
+        names_service=body.service_tier is not None,
+        return_latency=bool(body.return_latency),
+    )
+
+
+def _priority(body: SamplingFields) -> int:
+    priority = _or(body.priority, 0)
+    if abs(priority) > MAX_PRIORITY:
+        raise bad_request(
+            f"priority must be between {-MAX_PRIORITY} and {MAX_PRIORITY} (lower is served first), not {priority}.",
+            "priority",
+        )
+    return priority
+
+
+def _prompt_logprobs(body: SamplingFields) -> int | None:
+    asked = body.prompt_logprobs
+    if asked is None:
+        return None
+    if body.stream:
+        raise bad_request(
+            "prompt_logprobs cannot be streamed: they are of the prompt, not of an answer.", "prompt_logprobs"
+        )
+    if not 0 <= asked <= MAX_LOGPROBS:
+        raise bad_request(f"prompt_logprobs must be between 0 and {MAX_LOGPROBS}, not {asked}.", "prompt_logprobs")
+    return asked
+
+
+def _most(*counts: int | None) -> int | None:
+    return max((count for count in counts if count is not None), default=None)
+
+
+def _n(body: SamplingFields, config: ServerConfig) -> int:
+    n = _or(body.n, 1)
+    if not 1 <= n <= config.max_n:
+        raise bad_request(f"n must be between 1 and {config.max_n}, not {n}.", "n")
+    return n
+
+
+def _best_of(body: CompletionRequest, n: int, config: ServerConfig) -> int:
+    best_of = _or(body.best_of, n)
+    if not n <= best_of <= config.max_n:
+        raise bad_request(f"best_of must be between n ({n}) and {config.max_n}, not {best_of}.", "best_of")
+    if best_of > n and body.stream:
+        raise bad_request("best_of over n cannot be streamed: the best are known only at the end.", "best_of")
+    return best_of
+
+
+def _sampling(
+    body: SamplingFields,
+    model: ModelInfo,
+    config: ServerConfig,
+    *,
+    max_tokens: int,
+    logprobs: int | None,
+    prompt_logprobs: int | None,
+) -> SamplingParams:
+    try:
+        return SamplingParams(
+            max_tokens=max_tokens,
+            min_tokens=_or(body.min_tokens, 0),
+            temperature=_or(body.temperature, 1.0),
+            top_p=_or(body.top_p, 1.0),
+            top_k=0 if body.top_k == -1 else _or(body.top_k, 0),
+            min_p=_or(body.min_p, 0.0),
+            presence_penalty=_or(body.presence_penalty, 0.0),
+            frequency_penalty=_or(body.frequency_penalty, 0.0),
+            repetition_penalty=_or(body.repetition_penalty, 1.0),
+            logit_bias=_logit_bias(body, model),
+            seed=body.seed,
+            stop=_stop(body, config),
+            stop_token_ids=_stop_token_ids(body, model),
+            ignore_eos=bool(body.ignore_eos),
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            grammar=resolve_grammar(body),
+        )
+    except ValueError as error:
+        raise _out_of_range(error) from error
+
+
+def _out_of_range(error: ValueError) -> ApiError:
+    """SamplingParams begins its messages with the field."""
+    name = str(error).partition(" ")[0]
+    return bad_request(f"{error}.", name if name in SamplingFields.model_fields else None)
+
+
+def _logit_bias(body: SamplingFields, model: ModelInfo) -> dict[int, float]:
+    bias = {}
+    for key, value in (body.logit_bias or {}).items():
+        token = int(key) if key.isascii() and key.isdecimal() and len(key) < 20 else -1
+        if not 0 <= token < model.vocab_size or key != str(token):
+            raise bad_request(
+                f"logit_bias: {key[:20]!r} is no token id; ids are 0 to {model.vocab_size - 1}.", "logit_bias"
+            )
+        bias[token] = value
+    return bias
+
+
+def _stop(body: SamplingFields, config: ServerConfig) -> tuple[str, ...]:
+    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    longest = max(map(len, stop), default=0)
+    if longest > config.max_stop_length:
+        raise bad_request(
+            f"stop has a string of {longest} characters; this server takes {config.max_stop_length}.", "stop"
+        )
+    return stop
+
+
+def _stop_token_ids(body: SamplingFields, model: ModelInfo) -> tuple[int, ...]:
+    for token in body.stop_token_ids or ():
+        if not 0 <= token < model.vocab_size:
+            raise bad_request(
+                f"stop_token_ids: {token} is no token id; ids are 0 to {model.vocab_size - 1}.", "stop_token_ids"
+            )
+    return tuple(body.stop_token_ids or ())
+
+
+def _or[T](value: T | None, default: T) -> T:
+    return default if value is None else value

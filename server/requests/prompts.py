@@ -1,0 +1,143 @@
+"""Prompts as the engine takes them: token ids, within the vocabulary and the context."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from jaxgen.client import EngineClient
+from jaxgen.core.model_info import ModelInfo
+from jaxgen.server.config import ServerConfig
+from jaxgen.server.errors import bad_request
+from jaxgen.server.requests.params import CompletionParams
+from jaxgen.server.schema.base import PROMPT_MESSAGE, CompletionRequest
+from jaxgen.server.schema.base import Prompt as PromptField
+from jaxgen.text.tokenizer import Tokenizer
+
+_Source = str | list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """``text`` is the prompt as echoed: what the caller wrote, or what its token ids say. ``offsets`` is where each
+    token begins in it, in characters. Both are empty unless the request has echo."""
+
+    tokens: tuple[int, ...]
+    text: str = ""
+    offsets: tuple[int, ...] = ()
+
+
+class PromptReader:
+    """Turns the prompt field, or a rendered conversation, into Prompts. Long ones are read in a few threads, so that
+    neither the event loop nor the machine's other cores are taken up by them."""
+
+    def __init__(self, engine: EngineClient, config: ServerConfig) -> None:
+        self._engine = engine
+        self._config = config
+        self._threads = ThreadPoolExecutor(config.encode_threads, thread_name_prefix="jaxgen-encode")
+
+    async def read(self, body: CompletionRequest, params: CompletionParams) -> list[Prompt]:
+        """Raises ApiError 400 for a prompt that is missing, empty, out of the vocabulary or too long, and for more
+        choices than may be computed at once."""
+        sources = _sources(body.prompt, "prompt")
+        choices = len(sources) * params.best_of
+        if choices > self._config.max_choices:
+            raise bad_request(
+                f"prompts times best_of (or n) is {choices}; this server computes {self._config.max_choices} at once.",
+                "best_of" if params.best_of > params.n else "n",
+            )
+        return await self._read(sources, "prompt", params.sampling.max_tokens, echo=params.echo)
+
+    async def read_all(self, value: PromptField | None, field: str) -> list[Prompt]:
+        """Those of a field that are to be read and not continued. Raises ApiError 400 as ``read`` does."""
+        return await self._read(_sources(value, field), field, max_tokens=0, echo=False)
+
+    async def read_text(
+        self, write: Callable[[], str], length: int, *, special: bool, field: str, max_tokens: int
+    ) -> Prompt:
+        """The prompt of the text that ``write`` returns, of about ``length`` characters.
+
+        ``special``: the tokenizer adds its special tokens. ``field``: where it came from. Raises ApiError 400 for one
+        that is too long with ``max_tokens``, or longer than any body, and what ``write`` raises.
+        """
+        tokenizer, model, longest = self._engine.tokenizer, self._engine.model, self._config.max_body_bytes
+
+        def read() -> Prompt:
+            text = write()
+            if len(text) > longest:  # also what a chat template blew up, which would take the tokenizer minutes
+                raise bad_request(f"{field}: {len(text)} characters as text; this server reads {longest}.", field)
+            tokens = tokenizer.encode(text, special=special)
+            _check(tokens, max_tokens, model, field)
+            return Prompt(tuple(tokens))
+
+        return await self.work(read, length)
+
+    async def work[Result](self, read: Callable[[], Result], length: int) -> Result:
+        """What ``read`` makes of so many characters: here if they are few, else in a thread."""
+        if length <= self._config.inline_encode_chars:
+            return read()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, read)
+
+    async def _read(self, sources: Sequence[_Source], field: str, max_tokens: int, *, echo: bool) -> list[Prompt]:
+        tokenizer, model = self._engine.tokenizer, self._engine.model
+        read = partial(_read_prompt, tokenizer=tokenizer, model=model, field=field, max_tokens=max_tokens, echo=echo)
+        if sum(map(len, sources)) <= self._config.inline_encode_chars:
+            return [read(source) for source in sources]
+        loop = asyncio.get_running_loop()
+        # One after another: a request holds one thread at a time, and none once its caller has left.
+        return [await loop.run_in_executor(self._threads, read, source) for source in sources]
+
+    def run_aside(self, work: Callable[[], None]) -> None:
+        """In one of the threads, some time."""
+        self._threads.submit(work)
+
+
+def _sources(prompt: PromptField | None, field: str) -> list[_Source]:
+    if prompt is None:
+        raise bad_request(f"{field} is missing: {PROMPT_MESSAGE.format(field)}.", field)
+    if isinstance(prompt, str):
+        return [prompt]
+    tokens = [item for item in prompt if isinstance(item, int)]
+    return [tokens] if tokens else [item for item in prompt if not isinstance(item, int)]
+
+
+def _read_prompt(
+    source: _Source, *, tokenizer: Tokenizer, model: ModelInfo, field: str, max_tokens: int, echo: bool
+) -> Prompt:
+    if not source:
+        raise bad_request(f"{field} must not be empty; to start from nothing, send the id of the BOS token.", field)
+    tokens = tokenizer.encode(source) if isinstance(source, str) else source
+    _check(tokens, max_tokens, model, field)
+    if not echo:
+        return Prompt(tuple(tokens))
+    text, offsets = _echo(tokenizer, tokens)
+    if isinstance(source, str):
+        # A tokenizer that normalises text may count other characters than the caller wrote.
+        text, offsets = source, [min(offset, len(source)) for offset in offsets]
+    return Prompt(tuple(tokens), text, tuple(offsets))
+
+
+def _check(tokens: Sequence[int], max_tokens: int, model: ModelInfo, field: str) -> None:
+    if not tokens:
+        raise bad_request(f"{field}: there are no tokens in it.", field)
+    for token in (min(tokens), max(tokens)):
+        if not 0 <= token < model.vocab_size:
+            raise bad_request(f"{field}: {token} is no token id; ids are 0 to {model.vocab_size - 1}.", field)
+    if len(tokens) + max_tokens > model.max_model_len:
+        raise bad_request(
+            f"This model's longest context is {model.max_model_len} tokens, but {len(tokens) + max_tokens} were asked "
+            f"for: {len(tokens)} of the prompt and max_tokens {max_tokens}.",
+            "max_tokens" if len(tokens) <= model.max_model_len else field,
+            "context_length_exceeded",
+        )
+
+
+def _echo(tokenizer: Tokenizer, tokens: Sequence[int]) -> tuple[str, list[int]]:
+    """The text of ``tokens`` without a character left unfinished at its end, and where each begins in it."""
+    stream = tokenizer.text_stream()
+    offsets, parts = [], []
+    for token in tokens:
+        offsets.append(stream.offset)
+        parts.append(stream.push(token))
+    return "".join(parts), offsets

@@ -1,0 +1,88 @@
+"""What a request says its answer's text must be, as one grammar for the engine."""
+
+import json
+from typing import Any
+
+from llguidance import regex_to_lark
+
+from jaxgen.core.sampling_params import Grammar
+from jaxgen.server.errors import bad_request
+from jaxgen.server.schema.base import ResponseFormat, SamplingFields, StructuredOutputs
+
+COMPACT = {"whitespace_flexible": False}
+"""No white space between the parts of a JSON text, so that a small model cannot fill its answer with it."""
+
+KINDS = ("json", "json_object", "regex", "choice", "grammar")
+
+
+def resolve_grammar(body: SamplingFields) -> Grammar | None:
+    """The grammar of ``response_format`` or ``structured_outputs``; None: any text. Raises ApiError 400."""
+    asked = None if body.response_format is None else _of_format(body.response_format)
+    if body.structured_outputs is None:
+        return asked
+    if asked is not None:
+        raise bad_request("structured_outputs cannot go with response_format: send one of them.", "structured_outputs")
+    return Grammar(_of_structured(body.structured_outputs), "structured_outputs")
+
+
+def json_grammar(schema: dict[str, Any] | bool, **options: Any) -> str:
+    """JSON texts of the schema, in llguidance's Lark. ``options``: of its ``x-guidance``, which the schema's own
+    precede."""
+    if schema is True:
+        schema = {}
+    if isinstance(schema, dict) and isinstance(own := schema.get("x-guidance", {}), dict):
+        schema = {**schema, "x-guidance": COMPACT | options | own}
+    return f"start: %json {json.dumps(schema)}"
+
+
+def _of_format(asked: ResponseFormat) -> Grammar | None:
+    if asked.type == "json_schema":
+        if asked.json_schema is None or asked.json_schema.schema_ is None:
+            raise bad_request(
+                'response_format: type "json_schema" needs json_schema with a schema.', "response_format.json_schema"
+            )
+        return Grammar(json_grammar(asked.json_schema.schema_), "response_format")
+    if asked.json_schema is not None:
+        raise bad_request(
+            f'response_format: json_schema goes with type "json_schema", not {asked.type!r}.',
+            "response_format.json_schema",
+        )
+    return Grammar(json_grammar({"type": "object"}), "response_format") if asked.type == "json_object" else None
+
+
+def _of_structured(asked: StructuredOutputs) -> str:
+    given = [name for name in KINDS if getattr(asked, "schema_" if name == "json" else name) not in (None, False)]
+    if len(given) != 1:
+        raise bad_request(
+            f"structured_outputs takes one of {', '.join(KINDS)}; this has {' and '.join(given) or 'none'}.",
+            "structured_outputs",
+        )
+    if asked.schema_ is not None or asked.json_object:
+        return _json(asked)
+    if asked.whitespace_pattern is not None or asked.disable_any_whitespace is not None:
+        raise bad_request("structured_outputs: white space is a matter of json only.", "structured_outputs")
+    if asked.regex is not None:
+        return f"start: /{regex_to_lark(asked.regex, 'dws')}/"
+    if asked.choice is not None:
+        if not asked.choice:
+            raise bad_request("structured_outputs.choice has no entry.", "structured_outputs.choice")
+        return "start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in asked.choice)
+    assert asked.grammar is not None
+    return asked.grammar
+
+
+def _json(asked: StructuredOutputs) -> str:
+    options: dict[str, Any] = {}
+    if asked.whitespace_pattern is not None:
+        options["whitespace_pattern"] = asked.whitespace_pattern
+    if asked.disable_any_whitespace is False:
+        options["whitespace_flexible"] = True
+    schema = {"type": "object"} if asked.json_object else asked.schema_
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except ValueError as error:
+            raise bad_request(f"structured_outputs.json is no JSON: {error}.", "structured_outputs.json") from error
+    if not isinstance(schema, dict | bool):
+        raise bad_request("structured_outputs.json must be a JSON schema: an object.", "structured_outputs.json")
+    return json_grammar(schema, **options)

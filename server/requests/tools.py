@@ -1,0 +1,123 @@
+"""How the tools of a request are used: who may be called, how calls are recognised, and when they are demanded."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxgen.client import EngineClient
+from jaxgen.core.model_info import ModelInfo
+from jaxgen.core.sampling_params import Grammar
+from jaxgen.server.config import ServerConfig
+from jaxgen.server.errors import bad_request
+from jaxgen.server.schema.tools import FunctionDefinition, ToolMode
+from jaxgen.server.tool_calls.formats import FORMATS, ToolFormat, recognised
+from jaxgen.server.tool_calls.grammar import call_grammar, either
+from jaxgen.server.tool_calls.parser import ToolParser
+
+NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """``name``: of the one function that must be called, with mode ``required``."""
+
+    mode: ToolMode
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """Of one request. ``shown``: special tokens that its text must have. ``grammar``: what its text must be; None:
+    anything."""
+
+    kind: ToolFormat
+    functions: tuple[FunctionDefinition, ...]
+    most: int | None
+    shown: frozenset[int]
+    grammar: Grammar | None
+
+    def parser(self) -> ToolParser:
+        """Of one message."""
+        return ToolParser(self.kind, frozenset(function.name for function in self.functions), self.most)
+
+    def for_template(self) -> list[dict[str, Any]]:
+        """As chat templates read them: JSON schemas of functions, all with parameters."""
+        return [for_template(function) for function in self.functions]
+
+
+def tool_format(model: ModelInfo, config: ServerConfig) -> str | None:
+    """The name of the format in which the model writes calls; None if it is not known."""
+    if config.tool_call_parser != "auto":
+        return config.tool_call_parser
+    return None if model.chat is None else recognised(model.chat.template_for(tools=True))
+
+
+class Tools:
+    """Knows the format in which the model writes calls, if any."""
+
+    def __init__(self, engine: EngineClient, config: ServerConfig) -> None:
+        self._format = tool_format(engine.model, config)
+        self._tokenizer = engine.tokenizer
+
+    def use(
+        self,
+        functions: Sequence[FunctionDefinition],
+        choice: ToolChoice,
+        *,
+        parallel: bool,
+        answer: Grammar | None = None,
+    ) -> ToolUse | None:
+        """``answer``: what its text must be where there is no call. None: there are no tools to use. Raises ApiError
+        400 that names ``tools``, ``tool_choice`` or where the ``answer`` is from."""
+        _check(functions, choice)
+        if not functions or choice.mode == "none":
+            return None
+        if self._format is None:
+            raise bad_request(
+                "tools: this model's chat template shows no format of tool calls that this server reads; name one "
+                f"with --tool-call-parser ({', '.join(FORMATS)}) if it writes that.",
+                "tools",
+            )
+        kind, token_of = FORMATS[self._format], self._tokenizer.added_token
+        several = parallel and choice.name is None
+        grammar = None
+        if choice.mode == "required" or answer is not None:
+            named = [function for function in functions if choice.name in (None, function.name)]
+            schemas = [(function.name, function.parameters or NO_PARAMETERS) for function in named]
+            calls = call_grammar(kind, schemas, several=several, token_of=token_of)
+            grammar = _with_calls(None if choice.mode == "required" else answer, calls)
+        shown = frozenset(token for marker in kind.markers if (token := token_of(marker)) is not None)
+        return ToolUse(kind, tuple(functions), None if several else 1, shown, grammar)
+
+
+def _check(functions: Sequence[FunctionDefinition], choice: ToolChoice) -> None:
+    names: set[str] = set()
+    for function in functions:
+        if function.name in names:
+            raise bad_request(f"tools: {function.name!r} is there twice.", "tools")
+        names.add(function.name)
+        if (function.parameters or NO_PARAMETERS).get("type", "object") != "object":
+            raise bad_request(f"tools: parameters of {function.name!r} must be the JSON schema of an object.", "tools")
+    if choice.mode == "required" and not functions:
+        raise bad_request("tool_choice: a call is demanded, but tools names nothing to call.", "tool_choice")
+    if choice.name is not None and choice.name not in names:
+        raise bad_request(f"tool_choice: {choice.name!r} is none of the tools.", "tool_choice")
+
+
+def _with_calls(answer: Grammar | None, calls: str) -> Grammar:
+    """What the ``answer`` says, or calls; None: calls alone."""
+    if answer is None:
+        return Grammar(calls, "tools")
+    if answer.source != "response_format":
+        raise bad_request(f"{answer.source} cannot go with tools; response_format can.", answer.source)
+    return Grammar(either(answer.text, calls), answer.source)
+
+
+def for_template(function: FunctionDefinition) -> dict[str, Any]:
+    """As chat templates read it: always with description and parameters, which some add to a text unasked."""
+    shown = {
+        "name": function.name,
+        "description": function.description or "",
+        "parameters": function.parameters or NO_PARAMETERS,
+    }
+    return {"type": "function", "function": shown}

@@ -1,0 +1,195 @@
+"""The bodies of requests to compute: their fields and types. What is not here is refused by name.
+
+Every field may be null, which means absent. Types are strict: true is no integer and "1" is no number, but an integer
+is a number.
+"""
+
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
+
+from jaxgen.server.config import ServerConfig
+from jaxgen.server.errors import ApiError, bad_request
+
+PROMPT_MESSAGE = "{} must be a string, a list of strings, a list of token ids, or a list of lists of token ids"
+"""Of a field that is a Prompt."""
+
+MAX_FAULTS = 1000
+"""Of a body, beyond which none is named: an object of unknown fields has one for each."""
+
+MAX_METADATA = 16
+"""Pairs; OpenAI's own limit."""
+
+Entry = TypeVar("Entry")
+ListOf = Annotated[list[Entry], Field(fail_fast=True)]
+"""Read up to its first fault, which is all that a caller is told of: a body has room for two million, and making an
+error of each would hold up everyone."""
+
+
+def _prompt_kind(value: Any) -> str | None:
+    if isinstance(value, str):
+        return ":text"
+    first = value[0] if isinstance(value, list) and value else None
+    return {str: ":texts", int: ":tokens", list: ":token_lists"}.get(type(first))
+
+
+Prompt = Annotated[
+    Annotated[str, Tag(":text")]
+    | Annotated[ListOf[str], Tag(":texts")]
+    | Annotated[ListOf[int], Tag(":tokens")]
+    | Annotated[ListOf[ListOf[int]], Tag(":token_lists")],
+    Discriminator(_prompt_kind),
+]
+
+Stop = Annotated[
+    Annotated[str, Tag(":text")] | Annotated[ListOf[str], Tag(":texts")],
+    Discriminator(lambda value: ":texts" if isinstance(value, list) else ":text"),
+]
+
+
+class Body(BaseModel):
+    """An object whose fields are all named."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class StreamOptions(Body):
+    """``continuous_usage_stats``: every chunk carries the usage of its choice so far. ``include_obfuscation``: padding
+    against listeners who measure, which is not done."""
+
+    include_obfuscation: bool | None = None
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class JsonSchema(Body):
+    """``strict`` may be anything: an answer always keeps to the schema. Nor does a name or description change it."""
+
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    """OpenAI's way to say what the text of an answer must be."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(Body):
+    """vLLM's way: one of json, json_object, regex, choice and grammar; what is about white space goes with json."""
+
+    schema_: Any = Field(None, alias="json")
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: ListOf[str] | None = None
+    grammar: str | None = None
+    disable_any_whitespace: bool | None = None
+    whitespace_pattern: str | None = None
+
+
+class ComputingFields(Body):
+    """What all have that the engine works for. ``user`` only names the caller's end user."""
+
+    model: str | None = None
+    user: str | None = None
+    cache_salt: str | None = None
+    return_latency: bool | None = None
+
+
+class CallerFields(ComputingFields):
+    """What every request for generated text has."""
+
+    stream: bool | None = None
+
+
+class SamplingFields(CallerFields):
+    """What text and chat completions have in common: OpenAI's fields, then those that others add."""
+
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    max_tokens: int | None = None
+    n: int | None = None
+    presence_penalty: float | None = None
+    seed: int | None = None
+    stop: Stop | None = None
+    stream_options: StreamOptions | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+
+    ignore_eos: bool | None = None
+    min_p: float | None = None
+    min_tokens: int | None = None
+    priority: int | None = None
+    prompt_logprobs: int | None = None
+    repetition_penalty: float | None = None
+    response_format: ResponseFormat | None = None
+    return_token_ids: bool | None = None
+    service_tier: str | None = None
+    stop_token_ids: ListOf[int] | None = None
+    structured_outputs: StructuredOutputs | None = None
+    top_k: int | None = None
+
+
+class CompletionRequest(SamplingFields):
+    """The body of /v1/completions."""
+
+    prompt: Prompt | None = None
+    best_of: int | None = None
+    echo: bool | None = None
+    logprobs: int | None = None
+    suffix: str | None = None
+
+
+def parse_body[Fields: Body](kind: type[Fields], data: dict[str, Any], config: ServerConfig) -> Fields:
+    """The typed request. Raises ApiError 400 that names the first unknown, oversized or mistyped field."""
+    for name in data:
+        if name not in kind.model_fields:
+            raise bad_request(f"Unknown field {name[:100]!r}.", name[:100])
+    # Sizes first: what is over a limit is not worth looking at entry by entry.
+    _check_sizes(kind, data, config)
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise _first_fault(kind, error) from error
+
+
+@cache
+def _prompts_of(kind: type[Body]) -> frozenset[str]:
+    """The fields that are Prompts."""
+    return frozenset(name for name, field in kind.model_fields.items() if field.annotation == Prompt | None)
+
+
+def _check_sizes(kind: type[Body], data: dict[str, Any], config: ServerConfig) -> None:
+    prompts = {"input": config.max_inputs, "prompt": config.max_prompts}
+    others = {
+        "input": config.max_messages,
+        "logit_bias": config.max_logit_bias,
+        "messages": config.max_messages,
+        "metadata": MAX_METADATA,
+        "stop": config.max_stop_strings,
+        "stop_token_ids": config.max_stop_token_ids,
+        "tools": config.max_tools,
+    }
+    for name, value in data.items():
+        is_prompt = name in _prompts_of(kind)
+        limit = (prompts if is_prompt else others).get(name)
+        one_prompt = is_prompt and _prompt_kind(value) == ":tokens"
+        if limit is not None and isinstance(value, list | dict) and len(value) > limit and not one_prompt:
+            raise bad_request(f"{name} has {len(value)} entries; this server takes {limit}.", name)
+
+
+def _first_fault(kind: type[Body], error: ValidationError) -> ApiError:
+    if error.error_count() > MAX_FAULTS:
+        return bad_request(f"The body has {error.error_count()} fields that are unknown or of another type.")
+    fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    path = [str(step)[:100] for step in fault["loc"] if not str(step).startswith(":")]  # tags of unions are no fields
+    param = ".".join(path)
+    if param in _prompts_of(kind):
+        return bad_request(f"{PROMPT_MESSAGE.format(param)}.", param)
+    if fault["type"] == "extra_forbidden":
+        return bad_request(f"Unknown field {param!r}.", param)
+    return bad_request(f"{param}: {fault['msg']}.", param)

@@ -1,0 +1,66 @@
+"""Tools in the bodies of requests: what may be called, what must be, and what was."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from jaxgen.server.schema.base import Body
+
+FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}\z")]
+
+
+class FunctionDefinition(Body):
+    """``parameters`` None: it takes none. ``strict`` asks for no more than is done anyway where a call is demanded."""
+
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FunctionTool(Body):
+    """A function of the caller's; other kinds of tools are refused."""
+
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
+class FunctionChoice(Body):
+    """The name of a function."""
+
+    name: FunctionName
+
+
+class NamedToolChoice(Body):
+    """This function must be called."""
+
+    type: Literal["function"]
+    function: FunctionChoice
+
+
+class CalledFunction(Body):
+    """``arguments``: JSON text of an object."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(Body):
+    """A call in a message of the assistant's."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+ToolMode = Literal["none", "auto", "required"]
+
+
+def choice_tag(value: Any) -> str:
+    """Tells an object from a mode, for pydantic."""
+    return ":mode" if isinstance(value, str) else ":named"
+
+
+ToolChoice = Annotated[
+    Annotated[ToolMode, Tag(":mode")] | Annotated[NamedToolChoice, Tag(":named")], Discriminator(choice_tag)
+]
