@@ -136,7 +136,7 @@ def test_one_whose_grammar_fails_ends_with_an_error_and_the_others_go_on(monkeyp
             if state is broken:
                 state.error = "too complex"
 
-    monkeypatch.setattr("jaxgen.engine.engine.advance", failing)
+    monkeypatch.setattr("jaxgen.engine.grammars.advance", failing)
     bad, good = constrained("bad", DATE, 0), constrained("good", DATE, 1)
     engine, broken = make_engine(), grammars().start(bad.params).result()
     engine.add(bad, broken)

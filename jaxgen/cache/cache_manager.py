@@ -7,7 +7,7 @@ from jaxgen.cache.host_tier import HostTier
 from jaxgen.cache.prefix_cache import PrefixCache
 from jaxgen.cache.restorer import Restorer
 from jaxgen.core.config import CacheConfig, SchedulerConfig
-from jaxgen.core.sequence import Sequence, SequenceStatus
+from jaxgen.core.sequence import Chunk, Sequence, SequenceStatus
 
 
 class Holdings:
@@ -86,6 +86,19 @@ class Holdings:
     def grow(self, sequence: Sequence) -> None:
         """One more block. Raises what the pool raises when none is free."""
         sequence.block_table += self.pool.allocate(1)
+
+    def advance(self, chunk: Chunk) -> None:
+        """Count a planned chunk as computed."""
+        chunk.sequence.num_computed = chunk.end
+        if chunk.end % self.block_size < chunk.length:  # it reaches the end of a block
+            self.prefixes.register(chunk.sequence)
+
+    def take_token(self, sequence: Sequence, token: int) -> None:
+        """Append a token that a step sampled."""
+        sequence.num_pending -= 1
+        sequence.tokens.append(token)
+        if len(sequence.tokens) % self.block_size == 0:
+            self.prefixes.register(sequence)
 
     def skip_restored(self, sequence: Sequence) -> None:
         """Goes on behind what has come from the host, once what is before it is computed."""

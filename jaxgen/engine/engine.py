@@ -14,7 +14,10 @@ from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.stats import EngineStats
 from jaxgen.core.step_plan import Outcome, StepPlan
+from jaxgen.engine.checks import check_request
+from jaxgen.engine.counters import Counters
 from jaxgen.engine.events import EventMaker
+from jaxgen.engine.grammars import follow_grammars
 from jaxgen.engine.latency import LatencyMeter
 from jaxgen.engine.narrow import compare
 from jaxgen.engine.pace_probe import measure_pace
@@ -22,12 +25,11 @@ from jaxgen.engine.runners import Compiled, compile_for, make_device, start_devi
 from jaxgen.models import PackedParams
 from jaxgen.offload.build import build_offload
 from jaxgen.runner.compilation import num_compilations
-from jaxgen.runner.row_state import MAX_MASKED_TOKENS
 from jaxgen.runner.step import StepOutput
 from jaxgen.scheduling.cost_model import StepSample
 from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.scheduling.step_time import Decodes, PaceMeter
-from jaxgen.text.grammar import GrammarState, advance
+from jaxgen.text.grammar import GrammarState
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +79,7 @@ class Engine:
         self._in_flight: _InFlight | None = None
         self._quiet_from = 0.0
         self._last_read = 0.0
-        self._counters = _Counters()
+        self._counters = Counters()
         self._pace = self._warm_up()
         start_device(self._device, model, config)
         self.offload = build_offload(model, config, self._device)
@@ -91,7 +93,7 @@ class Engine:
 
         Raises RequestRefusedError, naming field and limit, for one that can never run.
         """
-        self._check(request)
+        check_request(request, self.model, self.config, self._eos_token_ids)
         if grammar is None and request.params.grammar is not None:
             raise RequestRefusedError("grammar: this engine was not given a tokenizer to follow it with")
         seed = request.params.seed
@@ -244,27 +246,11 @@ class Engine:
         return [self._events.make(outcome, now) for outcome in outcomes] + self._follow_grammars(outcomes)
 
     def _follow_grammars(self, outcomes: list[Outcome]) -> list[TokenEvent]:
-        """Brings grammars up to the tokens that have come. Returns the ends of requests for which that failed."""
-        taken = [
-            (outcome.sequence.grammar, outcome.token)
-            for outcome in outcomes
-            if isinstance(outcome.sequence.grammar, GrammarState)
-            and outcome.token is not None
-            and outcome.finish_reason is None
-        ]
-        advance(taken)
-        events = []
-        for sequence in [outcome.sequence for outcome in outcomes]:
-            state, grammar = sequence.grammar, sequence.params.grammar
-            if isinstance(state, GrammarState) and grammar is not None and state.error is not None:
-                self.abort(sequence.request_id)
-                message = f"{grammar.source} could not be followed any further: {state.error}"
-                events.append(
-                    TokenEvent(
-                        sequence.request_id, finish_reason=FinishReason.ERROR, error=message, param=grammar.source
-                    )
-                )
-        return events
+        """Bring grammars up to the tokens that have come; return the ends of requests for which that failed."""
+        ends = follow_grammars(outcomes)
+        for end in ends:
+            self.abort(end.request_id)
+        return ends
 
     def _fail(self, error: Exception) -> list[TokenEvent]:
         """The failed step owned cache and rows; nothing in them can be trusted, or even be alive."""
@@ -294,22 +280,6 @@ class Engine:
                 f"after {type(failure).__name__} in a step the device runs no other: {what}"
             ) from error
 
-    def _check(self, request: Request) -> None:
-        params, vocab = request.params, self.model.vocab_size
-        if bad := [t for t in request.prompt if not 0 <= t < vocab]:
-            raise RequestRefusedError(f"prompt has token id {bad[0]}, the vocabulary has {vocab}")
-        for name, ids in (("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):
-            if bad := [t for t in ids if not 0 <= t < vocab]:
-                raise RequestRefusedError(f"{name} has token id {bad[0]}, the vocabulary has {vocab}")
-        ending = len(self._eos_token_ids | set(params.stop_token_ids))
-        if ending > MAX_MASKED_TOKENS:
-            raise RequestRefusedError(
-                f"stop_token_ids and the model's EOS tokens are {ending} tokens, the limit is {MAX_MASKED_TOKENS}"
-            )
-        limit = self.config.max_logit_bias
-        if len(params.logit_bias) > limit:
-            raise RequestRefusedError(f"logit_bias has {len(params.logit_bias)} entries, the limit is {limit}")
-
     def _count(self, step: _InFlight, began: float, ended: float) -> None:
         """``began``: when the step was dispatched, or the one before it was read, if that was later."""
         counters, plan, seconds = self._counters, step.plan, ended - began
@@ -329,18 +299,3 @@ class Engine:
             if chunk.start < chunk.sequence.num_prompt:
                 counters.prompt_tokens += min(chunk.end, chunk.sequence.num_prompt) - chunk.start
                 self._latencies.count_prompt_chunk(chunk.sequence.request_id)
-
-
-@dataclass
-class _Counters:
-    """What only grows; the names are those of EngineStats."""
-
-    steps: int = 0
-    narrow_steps: int = 0
-    step_seconds: float = 0.0
-    host_seconds: float = 0.0
-    prompt_tokens: int = 0
-    generation_tokens: int = 0
-    step_tokens: int = 0
-    padded_tokens: int = 0
-    stalled_seconds: float = 0.0

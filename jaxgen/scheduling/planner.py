@@ -182,11 +182,9 @@ class StepPlanner:
     def _plan(self, sequence: Sequence, budget: int) -> Chunk:
         """The sequence's next chunk, ``budget`` tokens at most, which from here on counts as computed."""
         chunk = Chunk(sequence, sequence.num_computed, min(sequence.num_uncomputed, budget))
-        sequence.num_computed = chunk.end
+        self._holdings.advance(chunk)
         if chunk.samples:
             sequence.num_pending += 1
         if chunk.end + chunk.samples == sequence.max_length:
             self._exhausted.append(sequence)
-        if chunk.end % self._holdings.block_size < chunk.length:  # it reaches the end of a block
-            self._holdings.prefixes.register(sequence)
         return chunk

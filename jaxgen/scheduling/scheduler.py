@@ -79,7 +79,6 @@ class Scheduler:
         """Sequences that live and are not of the background."""
         self._config = config
         self._block_size = cache.block_size
-        self._prefixes = self._holdings.prefixes
         self._lineup = Lineup()
         self._ledgers = {background: TokenLedger(config.token_budget) for background in (False, True)}
         self._planner = StepPlanner(
@@ -187,10 +186,7 @@ class Scheduler:
             if sequence.finish_reason is not None:
                 continue
             if token is not None:
-                sequence.num_pending -= 1
-                sequence.tokens.append(token)
-                if len(sequence.tokens) % self._block_size == 0:
-                    self._prefixes.register(sequence)
+                self._holdings.take_token(sequence, token)
             elif chunk.end < sequence.max_length:
                 continue  # a piece of a prompt; with max_tokens 0 the last piece is the end
             reason = sequence.stop_reason()

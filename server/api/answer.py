@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from time import time
 from typing import Any
@@ -11,13 +11,13 @@ from uuid import uuid4
 from starlette.types import Send
 
 from jaxgen.client import EngineClient
-from jaxgen.core.request import Request
-from jaxgen.core.sampling_params import choice_seed
 from jaxgen.server.api.sse import DONE, EventWriter, encode, sse_event, start_of_events
 from jaxgen.server.errors import ApiError, as_api_error
 from jaxgen.server.generation.choice import Choice, Piece, latency_json
 from jaxgen.server.generation.generation import Generation
 from jaxgen.server.generation.logprobs import Logprobs, prompt_logprobs_json
+from jaxgen.server.middleware.record import RequestRecord
+from jaxgen.server.requests.engine_requests import completion_request
 from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.requests.tools import ToolUse
@@ -54,17 +54,20 @@ class Answer(ABC):
         engine: EngineClient,
         prompts: Sequence[Prompt],
         params: CompletionParams,
+        record: RequestRecord,
         *,
         prefix: str,
         logprobs: Callable[[], Logprobs],
         tools: ToolUse | None = None,
     ) -> None:
-        """``prefix``: of its id. ``logprobs``: makes the list of a choice's. ``tools``: that it may call."""
+        """``record``: of the caller's request. ``prefix``: of its id. ``logprobs``: makes the list of a choice's.
+        ``tools``: that it may call."""
         self._id = f"{prefix}-{uuid4().hex}"
         self._created = int(time())
         self._model = engine.model.name
         self._prompts = prompts
         self._params = params
+        self._record = record
         self._tokenizer = engine.tokenizer
         self._tools = tools
         self._told: set[int] = set()
@@ -72,9 +75,7 @@ class Answer(ABC):
         """By choice: what an event that says nothing but text has before and after it."""
         self._error: str | None = None
         self.choices = [
-            self._choice(engine, prompt, i, j, logprobs())
-            for i, prompt in enumerate(prompts)
-            for j in range(params.best_of)
+            self._choice(prompt, i, j, logprobs()) for i, prompt in enumerate(prompts) for j in range(params.best_of)
         ]
 
     @abstractmethod
@@ -130,22 +131,10 @@ class Answer(ABC):
     def _events(self, news: Iterable[Choice]) -> list[bytes]:
         return [event for choice in news for event in self._news(choice)]
 
-    def _choice(self, engine: EngineClient, prompt: Prompt, i: int, j: int, logprobs: Logprobs) -> Choice:
-        sampling = self._params.sampling
-        # Counted within its prompt, so that an answer does not depend on what else is in the request.
-        seed = None if sampling.seed is None else choice_seed(sampling.seed, j)
-        request = Request(
-            f"{self._id}-{i}-{j}",
-            prompt.tokens,
-            replace(sampling, seed=seed),
-            self._params.cache_salt,
-            priority=self._params.priority,
-            service=self._params.service,
-            latency=self._params.return_latency,
-        )
-        return Choice(
-            i * self._params.best_of + j, prompt, request, engine.tokenizer, self._params, logprobs, self._tools
-        )
+    def _choice(self, prompt: Prompt, i: int, j: int, logprobs: Logprobs) -> Choice:
+        index = i * self._params.best_of + j
+        request = completion_request(f"{self._id}-{i}-{j}", prompt, self._params, j, self._record)
+        return Choice(index, prompt, request, self._tokenizer, self._params, logprobs, self._tools)
 
     @property
     def failed(self) -> bool:

@@ -8,6 +8,7 @@ from jaxgen.server.api.answer import Answer, ChoicesAnswer
 from jaxgen.server.api.endpoint import GeneratingEndpoint, Services
 from jaxgen.server.generation.choice import Choice, Piece
 from jaxgen.server.generation.logprobs import ChatLogprobs
+from jaxgen.server.middleware.record import RequestRecord
 from jaxgen.server.requests.params import CompletionParams, most_tokens, resolve_chat_params
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.requests.tools import ToolChoice, ToolUse
@@ -23,8 +24,9 @@ class ChatEndpoint(GeneratingEndpoint[ChatRequest]):
         body.refuse_what_is_missing()
         return body
 
-    async def _answer(self, body: ChatRequest) -> Answer:
-        return ChatCompletion(self._engine, *await resolve_chat(body, self._services))
+    async def _answer(self, body: ChatRequest, record: RequestRecord) -> Answer:
+        prompt, params, tools = await resolve_chat(body, self._services)
+        return ChatCompletion(self._engine, prompt, params, record, tools)
 
 
 async def resolve_chat(body: ChatRequest, services: Services) -> tuple[Prompt, CompletionParams, ToolUse | None]:
@@ -48,9 +50,14 @@ class ChatCompletion(ChoicesAnswer):
     _chunk_object = "chat.completion.chunk"
 
     def __init__(
-        self, engine: EngineClient, prompt: Prompt, params: CompletionParams, tools: ToolUse | None = None
+        self,
+        engine: EngineClient,
+        prompt: Prompt,
+        params: CompletionParams,
+        record: RequestRecord,
+        tools: ToolUse | None = None,
     ) -> None:
-        super().__init__(engine, [prompt], params, prefix="chatcmpl", logprobs=ChatLogprobs, tools=tools)
+        super().__init__(engine, [prompt], params, record, prefix="chatcmpl", logprobs=ChatLogprobs, tools=tools)
         self._begun: set[int] = set()
         self._spoken: set[int] = set()
         """Choices that had content or calls."""

@@ -8,6 +8,7 @@ from jaxgen.server.api.answer import Answer, ChoicesAnswer
 from jaxgen.server.api.endpoint import GeneratingEndpoint
 from jaxgen.server.generation.choice import Choice, Piece
 from jaxgen.server.generation.logprobs import LogprobList
+from jaxgen.server.middleware.record import RequestRecord
 from jaxgen.server.requests.params import CompletionParams, resolve_params
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.schema.base import CompletionRequest, parse_body
@@ -17,9 +18,10 @@ class CompletionsEndpoint(GeneratingEndpoint[CompletionRequest]):
     def _parse(self, data: dict[str, Any]) -> CompletionRequest:
         return parse_body(CompletionRequest, data, self._services.config)
 
-    async def _answer(self, body: CompletionRequest) -> Answer:
+    async def _answer(self, body: CompletionRequest, record: RequestRecord) -> Answer:
         params = resolve_params(body, self._engine.model, self._services.config)
-        return Completion(self._engine, await self._services.prompts.read(body, params), params)
+        prompts = await self._services.prompts.read(body, params)
+        return Completion(self._engine, prompts, params, record)
 
 
 class Completion(ChoicesAnswer):
@@ -27,8 +29,10 @@ class Completion(ChoicesAnswer):
 
     _chunk_object = "text_completion"
 
-    def __init__(self, engine: EngineClient, prompts: Sequence[Prompt], params: CompletionParams) -> None:
-        super().__init__(engine, prompts, params, prefix="cmpl", logprobs=LogprobList)
+    def __init__(
+        self, engine: EngineClient, prompts: Sequence[Prompt], params: CompletionParams, record: RequestRecord
+    ) -> None:
+        super().__init__(engine, prompts, params, record, prefix="cmpl", logprobs=LogprobList)
 
     def whole(self) -> dict[str, Any]:
         """The answer in one object; of best_of candidates the n with the highest mean log-probability."""

@@ -15,20 +15,18 @@ from jaxgen.client import EngineClient
 from jaxgen.core.model_info import EmbeddingFormat, Pooling
 from jaxgen.core.pooling import unit_vector
 from jaxgen.core.request import FinishReason, Request, TokenEvent
-from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.service_class import ServiceClass
 from jaxgen.server.api.endpoint import ComputingEndpoint
 from jaxgen.server.errors import bad_request
 from jaxgen.server.generation.choice import given_up, latency_json
 from jaxgen.server.generation.deadline import Deadline
 from jaxgen.server.generation.generation import Generation
-from jaxgen.server.middleware.record import record_of
+from jaxgen.server.middleware.record import RequestRecord, record_of
+from jaxgen.server.requests.engine_requests import embedding_request
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.requests.service_tier import service_class
 from jaxgen.server.schema.base import ComputingFields, parse_body
 from jaxgen.server.schema.base import Prompt as PromptField
-
-NOTHING = SamplingParams(max_tokens=0)
 
 
 class EmbeddingRequest(ComputingFields):
@@ -53,7 +51,7 @@ class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
         # There is no time between tokens, and none of many inputs is refused for those before it.
         service = service_class(None, services.config.service_classes)
         service = replace(service, inter_token_seconds=None, serve_late=True)
-        made = record.answer = _Embeddings(self._engine, prompts, pooling, service, body)
+        made = record.answer = _Embeddings(self._engine, prompts, pooling, service, body, record)
         async with Generation(
             self._engine, made.vectors, services.queue, services.metrics, record, deadline
         ) as generation:
@@ -86,12 +84,13 @@ class _Embeddings:
         pooling: Pooling,
         service: ServiceClass,
         body: EmbeddingRequest,
+        record: RequestRecord,
     ) -> None:
         self._engine = engine
         self._prompts = prompts
         name, salt, latency = f"embd-{uuid4().hex}", body.cache_salt, bool(body.return_latency)
         requests = [
-            Request(f"{name}-{i}", prompt.tokens, NOTHING, salt, pooling, service=service, latency=latency)
+            embedding_request(f"{name}-{i}", prompt, pooling, service, record, cache_salt=salt, latency=latency)
             for i, prompt in enumerate(prompts)
         ]
         self.vectors = [_Vector(i, request, body) for i, request in enumerate(requests)]

@@ -100,13 +100,13 @@ class GeneratingEndpoint[Fields: CallerFields](ComputingEndpoint[Fields]):
     """Answers with text, whole or as events."""
 
     @abstractmethod
-    async def _answer(self, body: Fields) -> Answer:
+    async def _answer(self, body: Fields, record: RequestRecord) -> Answer:
         """What is to be computed for it. Raises ApiError."""
 
     async def _respond(self, body: Fields, deadline: Deadline, scope: Scope, receive: Receive, send: Send) -> None:
         record, services = record_of(scope), self._services
         async with deadline.bound():
-            made = record.answer = await self._answer(body)
+            made = record.answer = await self._answer(body, record)
         async with Generation(
             self._engine, made.choices, services.queue, services.metrics, record, deadline
         ) as generation:

@@ -14,6 +14,7 @@ from jaxgen.server.api.sse import sse_event
 from jaxgen.server.errors import ApiError
 from jaxgen.server.generation.choice import Choice
 from jaxgen.server.generation.logprobs import ChatLogprobs
+from jaxgen.server.middleware.record import RequestRecord
 from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.requests.tools import ToolUse
@@ -27,7 +28,7 @@ class ResponsesEndpoint(GeneratingEndpoint[ResponsesRequest]):
         body.refuse_what_is_missing()
         return body
 
-    async def _answer(self, body: ResponsesRequest) -> Answer:
+    async def _answer(self, body: ResponsesRequest, record: RequestRecord) -> Answer:
         try:
             prompt, params, tools = await resolve_chat(as_chat(body), self._services)
         except ApiError as error:
@@ -35,7 +36,7 @@ class ResponsesEndpoint(GeneratingEndpoint[ResponsesRequest]):
         grammar = params.sampling.grammar
         if grammar is not None and grammar.source == "response_format":
             params = params.with_grammar(replace(grammar, source=FORMAT))  # as errors should name it
-        return ResponseAnswer(body, self._services, prompt, params, tools)
+        return ResponseAnswer(body, self._services, prompt, params, record, tools)
 
 
 class ResponseAnswer(Answer):
@@ -47,9 +48,10 @@ class ResponseAnswer(Answer):
         services: Services,
         prompt: Prompt,
         params: CompletionParams,
+        record: RequestRecord,
         tools: ToolUse | None,
     ) -> None:
-        super().__init__(services.engine, [prompt], params, prefix="resp", logprobs=ChatLogprobs, tools=tools)
+        super().__init__(services.engine, [prompt], params, record, prefix="resp", logprobs=ChatLogprobs, tools=tools)
         self._body = body
         self._output = Output()
         self._num_events = 0

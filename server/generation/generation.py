@@ -3,9 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
-from dataclasses import replace
 from functools import partial
-from time import perf_counter
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -159,10 +157,7 @@ class Generation[Choice: Drawing]:
 
     async def _run(self, choice: Choice) -> None:
         record = self._record
-        waited = perf_counter() - record.arrival
-        request = replace(
-            choice.request, tenant=record.caller, tenant_weight=record.weight, waited_seconds=max(0.0, waited)
-        )
+        request = choice.request
         timer = RequestTimer(self._metrics, record.arrival, len(request.prompt), request.service)
         reason = "error"
         try:

@@ -54,6 +54,11 @@ class RequestRecord:
     """When the first token of any choice came, a ``perf_counter`` reading."""
 
     @property
+    def seconds(self) -> float:
+        """Since it arrived."""
+        return max(0.0, perf_counter() - self.arrival)
+
+    @property
     def failed(self) -> bool:
         """Whether the fault was the server's."""
         return (self.status or 0) >= 500 or (self.answer is not None and self.answer.failed)
@@ -65,7 +70,7 @@ class RequestRecord:
             "path": self.path[:200],
             "status": self.status,
             "request_id": self.request_id,
-            "seconds": round(perf_counter() - self.arrival, 6),
+            "seconds": round(self.seconds, 6),
             "caller": self.caller[:CALLER_DIGITS] or None,
             "error": self.error,
         }

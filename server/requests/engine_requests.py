@@ -1,0 +1,61 @@
+"""The engine's request: built once, complete, of what is asked and of who asks."""
+
+from dataclasses import replace
+
+from jaxgen.core.model_info import Pooling
+from jaxgen.core.request import Request
+from jaxgen.core.sampling_params import SamplingParams, choice_seed
+from jaxgen.core.service_class import ServiceClass
+from jaxgen.server.middleware.record import RequestRecord
+from jaxgen.server.requests.params import CompletionParams
+from jaxgen.server.requests.prompts import Prompt
+
+NOTHING = SamplingParams(max_tokens=0)
+
+
+def completion_request(
+    request_id: str, prompt: Prompt, params: CompletionParams, index: int, record: RequestRecord
+) -> Request:
+    """Return the request of choice ``index`` of one prompt.
+
+    Its seed is counted within its prompt, so that an answer does not depend on what else is in the body.
+    """
+    sampling = params.sampling
+    seed = None if sampling.seed is None else choice_seed(sampling.seed, index)
+    return Request(
+        request_id,
+        prompt.tokens,
+        replace(sampling, seed=seed),
+        params.cache_salt,
+        priority=params.priority,
+        service=params.service,
+        tenant=record.caller,
+        tenant_weight=record.weight,
+        waited_seconds=record.seconds,
+        latency=params.return_latency,
+    )
+
+
+def embedding_request(
+    request_id: str,
+    prompt: Prompt,
+    pooling: Pooling,
+    service: ServiceClass,
+    record: RequestRecord,
+    *,
+    cache_salt: str | None,
+    latency: bool,
+) -> Request:
+    """Return the request of one prompt's embedding."""
+    return Request(
+        request_id,
+        prompt.tokens,
+        NOTHING,
+        cache_salt,
+        pooling,
+        service=service,
+        tenant=record.caller,
+        tenant_weight=record.weight,
+        waited_seconds=record.seconds,
+        latency=latency,
+    )
