@@ -3,7 +3,7 @@
 The cache below holds one long prompt. A second one pushes the first out of it, into host memory
 (``kv_offloading_size``, in GiB), and the first comes back from there when it is asked for again. Run
 ``.venv/bin/python examples/offload.py`` in the environment that ``scripts/serve`` makes. A server does the same with
-``scripts/serve --kv-offloading-size 1 --num-blocks 24`` and counts it in ``jaxgen_offload_host_hit_tokens_total`` at
+``scripts/serve --kv-offloading-size 1 --num-blocks 24`` and counts it in ``jaxgen_offload_host_hits_total`` at
 ``/metrics``.
 """
 
