@@ -169,7 +169,7 @@ def test_conversion_stays_on_the_cpu() -> None:
     """The command leaves an accelerator to whoever computes on it; that it says so to JAX is all a CPU can show."""
     program = (
         "import jax\n"
-        "from weights import convert\n"
+        "from jaxgen.weights import convert\n"
         "convert.convert = lambda *args, **kwargs: None\n"
         "convert.main(['a', 'b'])\n"
         "assert jax.config.jax_platforms == 'cpu', jax.config.jax_platforms\n"

@@ -54,7 +54,7 @@ def test_an_interrupted_conversion_leaves_nothing(tmp_path: Path, monkeypatch: p
 KILLED = """
 import os, sys
 from pathlib import Path
-from weights import checkpoint, convert
+from jaxgen.weights import checkpoint, convert
 
 checkpoint.write_manifest = lambda *args, **kwargs: os.kill(os.getpid(), 9)
 convert.convert(sys.argv[1], Path(sys.argv[2]), progress=False)

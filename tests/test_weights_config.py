@@ -277,5 +277,5 @@ def test_bad_eos_token_id_is_named(tmp_path: Path, value: object) -> None:
 
 def test_host_files_do_not_need_jax() -> None:
     modules = ["hf_config", "tiny", "names", "hf_checkpoint", "files", "manifest", "atomic"]
-    program = "import sys; sys.modules['jax'] = None\n" + "\n".join(f"import weights.{name}" for name in modules)
+    program = "import sys; sys.modules['jax'] = None\n" + "\n".join(f"import jaxgen.weights.{name}" for name in modules)
     subprocess.run([sys.executable, "-c", program], check=True)

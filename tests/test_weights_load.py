@@ -197,7 +197,7 @@ def test_the_default_loads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 def test_without_a_demo_the_default_is_tiny_and_goes_away_with_the_process(tmp_path: Path) -> None:
     program = (
         "from pathlib import Path\n"
-        "from weights import load\n"
+        "from jaxgen.weights import load\n"
         f"load.DEMO = Path({str(tmp_path)!r})\n"
         "directory = load.default_model()\n"
         "assert load.load_params(directory, load.load_model_config(directory), progress=False)\n"
