@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-GOLDENS = Path(__file__).parent / "data" / "goldens"
+from tests.paths import ROOT
+
+GOLDENS = ROOT / "tests" / "data" / "goldens"
 NAMES = (
     "llama",
     "llama3_rope",

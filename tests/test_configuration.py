@@ -10,8 +10,7 @@ import yaml
 from jaxgen.server.cli import main
 from jaxgen.server.commands.environment import OTHERS
 from jaxgen.server.commands.serve_options import engine_options, make_parser, server_config
-
-ROOT = Path(__file__).parent.parent
+from tests.paths import ROOT
 
 
 def parsed(*arguments: str) -> Any:

@@ -3,7 +3,6 @@
 import re
 import tomllib
 from fnmatch import fnmatch
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +11,8 @@ import yaml
 from jaxgen.server.commands.serve_options import make_parser
 from jaxgen.server.middleware.access_log import PROBES
 from jaxgen.server.openapi import ROUTES
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parent.parent
 PORT = 8000
 
 

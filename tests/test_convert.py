@@ -17,6 +17,7 @@ from jaxgen.weights.load import load_model_config, load_params
 from jaxgen.weights.manifest import read_manifest
 from tests.conversions import bits_of, run, tiny_conversion
 from tests.goldens import GOLDENS, NAMES, bits, copy_golden
+from tests.paths import ROOT
 
 
 @pytest.fixture
@@ -98,9 +99,8 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_command_fails_in_one_line(tmp_path: Path) -> None:
     command = [sys.executable, "scripts/convert_weights.py", str(tmp_path), str(tmp_path / "dest")]
-    root = Path(__file__).parent.parent
     result = subprocess.run(
-        command, cwd=root, env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True, text=True
+        command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
     )
     assert result.returncode == 1
     assert result.stderr == f"jaxgen convert-weights: {tmp_path} is no model directory: it has no config.json\n"

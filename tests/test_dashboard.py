@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -10,9 +9,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from jaxgen.core.service_class import ServiceClass
 from jaxgen.core.stats import EngineStats, OffloadStats
 from jaxgen.server.config import ServerConfig
+from tests.paths import ROOT
 from tests.server_app import body, client_of, fake_engine
 
-PAGE = Path(__file__).parent.parent / "docs" / "grafana-dashboard.json"
+PAGE = ROOT / "docs" / "grafana-dashboard.json"
 
 LEFT_OUT = {
     "jaxgen_kernels_info": "says what steps are made of, once",

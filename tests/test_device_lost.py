@@ -4,7 +4,6 @@ import asyncio
 import logging
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -22,9 +21,9 @@ from jaxgen.runner.model_runner import Device
 from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.text.tokenizer import Tokenizer
 from tests.engines import EOS, LLAMA, make_engine, request, run, tokens
+from tests.paths import ROOT
 from tests.tiny_tokenizers import byte_level
 
-ROOT = Path(__file__).parent.parent
 PROMPT = [211, 212, 213, 214, 215, 216, 217]
 
 

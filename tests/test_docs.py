@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.paths import ROOT
+
 DOCS = ROOT / "docs"
 FOLDERS = "jaxgen|server|weights|pallas_kernels|scripts|tests|docs|examples"
 PAGES = [

@@ -1,7 +1,6 @@
 """The sampling rule as docs/reproducibility.md has it, run as it is printed there, against the step's."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,9 +8,10 @@ import pytest
 
 from jaxgen.core.sampling_params import choice_seed
 from tests.draws import draw, params
+from tests.paths import ROOT
 from tests.test_sampling_rule import threefry
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "reproducibility.md"
+DOCUMENT = ROOT / "docs" / "reproducibility.md"
 
 
 @pytest.fixture(scope="module")

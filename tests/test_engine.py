@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -16,6 +15,7 @@ from jaxgen.models.kv_cache import cache_shape
 from jaxgen.runner.compilation import num_compilations
 from jaxgen.runner.row_state import init_rows
 from tests.engines import EOS, LLAMA, compiled_step, engine_config, make_engine, params_of, request, run, tokens
+from tests.paths import ROOT
 
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(3, LLAMA.vocab_size, size=n).tolist() for n in (1, 5, 16, 17, 33, 70, 120)]
@@ -259,6 +259,5 @@ engine.step()
 
 def test_a_process_may_end_while_a_step_runs() -> None:
     """XLA would abort it: the engine waits."""
-    root = Path(__file__).parent.parent
-    done = subprocess.run([sys.executable, "-c", LEAVE], cwd=root, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", LEAVE], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

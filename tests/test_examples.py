@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -16,9 +15,10 @@ import pytest
 
 from jaxgen import LLM
 from jaxgen.core.config import EngineOptions
+from tests.paths import ROOT
 from tests.test_serve import served, url_of
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = ROOT / "examples"
 OF_A_SERVER = ("completion", "chat_stream", "structured_output", "batch")
 OF_A_PROGRAM = ("llm_class", "offload")
 

@@ -18,8 +18,8 @@ from scripts.device_check.rows import served_rows
 from scripts.device_check.sizes import DRY, FULL, StepLoad
 from scripts.device_check.target import describe
 from tests.device_benches import bench
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parent.parent
 MAX_CHECKOUT_BYTES = 40 * 2**20
 ROWS = [PlannedRow(name, "part", "") for name in ("copies", "multiplies", "broken")]
 

@@ -14,8 +14,8 @@ from scripts.device_check.cli import main, private_directory
 from scripts.device_check.report import COPY_RATE, MATRIX_RATE
 from scripts.device_check.rows import rows_of
 from scripts.device_check.sizes import DRY
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parent.parent
 ABSENT = (
     *("starlette", "uvicorn", "beartype", "pydantic", "pydantic_core", "configargparse", "psutil", "httpx2", "openai"),
     *("hypothesis", "importlinter", "mypy", "pytest", "platformdirs", "matplotlib", "torch", "jaxgen.server"),

@@ -21,6 +21,7 @@ from jaxgen.hardware.nvidia import Gpu, compiler_trouble, find_gpu
 from jaxgen.kernels import proof as kernel_proof
 from jaxgen.kernels.proof import judge, run_proof
 from jaxgen.kernels.verdict import ServedShapes, Verdict
+from tests.paths import ROOT
 
 H200 = Gpu(DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0)), "13000 580.65.06")
 SHAPES = ServedShapes(32, 8, 128, "bfloat16", None, 64, (256,), 256, 8192)
@@ -107,8 +108,7 @@ def test_it_ends_with_the_process_that_asked(tmp_path: Path) -> None:
         "kernel_proof.COMMAND = (kernel_proof.sys.executable, '-c', code)\n"
         "kernel_proof.run_proof({}, 600)"
     )
-    root = Path(__file__).parents[1]
-    parent = subprocess.Popen([sys.executable, "-c", asks], cwd=root, env={**os.environ, "PYTHONPATH": str(root)})
+    parent = subprocess.Popen([sys.executable, "-c", asks], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
     deadline = time.monotonic() + 60
     try:
         while not (pid.is_file() and pid.read_text()):

@@ -17,8 +17,8 @@ import pytest
 from openai import OpenAI
 
 from jaxgen.weights.tiny import make_tiny_checkpoint
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parent.parent
 START_SECONDS = 120
 FLAGS = (
     "--model --served-model-name --host --port --dtype --max-model-len --token-budget --max-num-batched-tokens "

@@ -5,8 +5,7 @@ import sys
 from pathlib import Path
 
 from tests import tiny_tokenizers
-
-ROOT = Path(__file__).parent.parent
+from tests.paths import ROOT
 
 PROGRAM = """
 import importlib, sys

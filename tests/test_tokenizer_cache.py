@@ -10,6 +10,7 @@ import tokenizers
 from jaxgen.text.tokenizer import Tokenizer
 from jaxgen.text.tokenizer_cache import load_tokenizer
 from tests import tiny_tokenizers
+from tests.paths import ROOT
 
 KINDS = {
     "byte_level": tiny_tokenizers.byte_level,
@@ -56,8 +57,7 @@ def test_the_second_start_does_without_transformers(tmp_path: Path, cache: Path)
     directory = tiny_tokenizers.save(tiny_tokenizers.byte_level(), tmp_path / "model")
     tokens = load_tokenizer(directory, cache).encode(TEXT)
     command = [sys.executable, "-c", WITHOUT_TRANSFORMERS, str(directory), str(cache), TEXT]
-    root = Path(__file__).parent.parent
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.strip() == str(tokens), done.stderr
 
 
