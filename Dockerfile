@@ -6,18 +6,18 @@ FROM base AS sources
 RUN python -m venv /opt/jaxgen
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
-COPY scripts/constraints.txt scripts/constraints.txt
+COPY scripts/ci/constraints.txt scripts/ci/constraints.txt
 COPY pallas_kernels pallas_kernels
 COPY jaxgen jaxgen
 COPY weights weights
 COPY server server
 
 FROM sources AS build-cpu
-RUN pip install --no-cache-dir --no-compile --constraint scripts/constraints.txt ".[otel]"
+RUN pip install --no-cache-dir --no-compile --constraint scripts/ci/constraints.txt ".[otel]"
 
 FROM sources AS build-cuda
 ARG CUDA=cuda12
-RUN pip install --no-cache-dir --no-compile --constraint scripts/constraints.txt ".[otel,${CUDA}]"
+RUN pip install --no-cache-dir --no-compile --constraint scripts/ci/constraints.txt ".[otel,${CUDA}]"
 
 FROM base AS runtime
 RUN useradd --uid 10001 --user-group --create-home jaxgen \

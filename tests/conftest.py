@@ -11,10 +11,10 @@ os.environ.setdefault("PJRT_NPROC", str(max(8, os.cpu_count() or 1)))
 import pytest
 from jaxtyping import install_import_hook
 
-import tests.typechecker  # noqa: F401  (the hook finds it as an attribute of ``tests``)
+import tests.support.typechecker  # noqa: F401  (the hook finds it as an attribute of ``tests``)
 
 collect_ignore = ["aot", "clients"]
-"""They need environments of their own: scripts/check_aot.sh, scripts/check_clients.sh."""
+"""They need environments of their own: scripts/ci/check_aot.sh, scripts/ci/check_clients.sh."""
 
 # Files that never touch an array are left out: the hook would only slow down the scheduler's state machine.
 WITH_ARRAYS = """arrays engine.engine engine.events engine.narrow engine.pace_probe engine.runners kernels.choice
@@ -22,11 +22,13 @@ WITH_ARRAYS = """arrays engine.engine engine.events engine.narrow engine.pace_pr
     layerwise.model_runner layerwise.programs layerwise.start models offload.codec offload.link offload.mover
     offload.projection runner.interface runner.model_runner runner.packer runner.programs runner.row_state
     runner.step sampling.exact_sum sampling.penalties sampling.sampler tools.tune"""
-install_import_hook(["pallas_kernels", *(f"jaxgen.{name}" for name in WITH_ARRAYS.split())], "tests.typechecker.check")
+install_import_hook(
+    ["pallas_kernels", *(f"jaxgen.{name}" for name in WITH_ARRAYS.split())], "tests.support.typechecker.check"
+)
 
 # What these helpers assert is shown with its values, as in a test.
 pytest.register_assert_rewrite(
-    *(f"tests.scheduler_{name}" for name in ("book", "caller", "invariants", "oracle", "world"))
+    *(f"tests.support.scheduler_{name}" for name in ("book", "caller", "invariants", "oracle", "world"))
 )
 
 

@@ -25,7 +25,7 @@ from jaxgen.server.app import create_app
 from jaxgen.weights.convert import convert
 from jaxgen.weights.load import load_model_config, load_params
 from jaxgen.weights.tiny import make_tiny_checkpoint
-from tests.live_server import serve
+from tests.support.live_server import serve
 
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True)
 

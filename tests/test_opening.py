@@ -13,8 +13,8 @@ from jaxgen.core.config import EngineOptions
 from jaxgen.kernels import proof as kernel_proof
 from jaxgen.kernels.choice import REFERENCE_GPU
 from jaxgen.opening import free_memory, is_open, served_shapes, share_memory
-from tests.engines import LLAMA
-from tests.fake_gpu import H200
+from tests.support.engines import LLAMA
+from tests.support.fake_gpu import H200
 
 
 def test_a_program_that_holds_the_gpu_proves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

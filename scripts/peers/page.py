@@ -13,7 +13,7 @@ from scripts.peers.records import Line, Records
 OURS = "jaxgen"
 INTRO = f"""# jaxgen beside its peers
 
-Made by `scripts/compare_peers.py` from docs/results/peers.jsonl. All servers compute the same random weights of a Llama
+Made by `python -m scripts.peers` from docs/results/peers.jsonl. All servers compute the same random weights of a Llama
 shape (88 million parameters: hidden 768, 12 layers, 12 heads, 4 KV heads, 8,192 tokens), one after another on the same
 machine with the same number of threads, the load beside them on the same cores. In a round every server has its turn.
 

@@ -1,4 +1,4 @@
-"""The command ``scripts/simulate.py``."""
+"""The command ``python -m scripts.simulation``."""
 
 import argparse
 import json

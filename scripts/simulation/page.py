@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from scripts.offload_benchmark.page import percent, table
+from scripts.offload.page import percent, table
 from scripts.simulation.check import FIGURES, WITHIN
 from scripts.simulation.fastgen import PUBLISHED, figure_samples, fit_with_floor, residuals
 from scripts.simulation.merits import SLAS, Curves, Point

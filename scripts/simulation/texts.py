@@ -2,12 +2,12 @@
 
 INTRO = """# Schedulers in virtual time
 
-Made by `scripts/simulate.py` from docs/results/simulation*.json:
+Made by `python -m scripts.simulation` from docs/results/simulation*.json:
 
 ```sh
-.venv/bin/python scripts/simulate.py                        # FastGen's benchmark: minutes; this page and its plots
-.venv/bin/python scripts/simulate.py --trace FILE           # a trace of your own, its figures as JSON
-.venv/bin/python scripts/simulate.py --check [--model DIR]  # predictions against live runs on this machine
+.venv/bin/python -m scripts.simulation                        # FastGen's benchmark: minutes; this page and its plots
+.venv/bin/python -m scripts.simulation --trace FILE           # a trace of your own, its figures as JSON
+.venv/bin/python -m scripts.simulation --check [--model DIR]  # predictions against live runs on this machine
 ```
 
 The scheduler is the server's own (`jaxgen/scheduling`); a model of what a step costs stands for the device.
@@ -89,7 +89,7 @@ the narrow program apart, to means of up to eight steps in a row; a position is 
 Simulated steps take the fitted time, multiplied by measured over fitted of some step of that load, drawn at random: so
 the machine's own unrest is in the prediction. Then other loads are predicted and run, of which no step is in the fit.
 The fitted load runs before and after each of them, since a shared machine's speed changes. Cells: predicted, measured
-(median error of the rounds). 88m is what `scripts/make_random_model.py` makes.
+(median error of the rounds). 88m is what `python -m scripts.make.random_model` makes.
 """
 
 NOT_CHECKED = "**Not measured yet.**"

@@ -1,8 +1,8 @@
 """Compile for a GPU that is not there, to machine code, and read what the compiler says of it.
 
-Needs the CUDA plugin and ptxas of .venv-aot-VERSION (scripts/aot_constraints.txt) and JAX_PLATFORMS=cpu. One target per
-process: after one, the code of another may compile that a fresh process refuses. Compiled is all it says: nothing of
-results, and cuDNN calls compile to anything.
+Needs the CUDA plugin and ptxas of .venv-aot-VERSION (scripts/ci/aot_constraints.txt) and JAX_PLATFORMS=cpu. One target
+per process: after one, the code of another may compile that a fresh process refuses. Compiled is all it says: nothing
+of results, and cuDNN calls compile to anything.
 """
 
 import math

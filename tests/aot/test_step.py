@@ -11,7 +11,7 @@ import pytest
 from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernels, ampere, hopper
 from jaxgen.runner.programs import STEP_DONATES, step_program
-from scripts.device_check.shapes import LLAMA3_8B, OPT_6_7B
+from scripts.gpu.shapes import LLAMA3_8B, OPT_6_7B
 from tests.aot.target import H200, Executable, Target, compile_for
 
 CONFIG = EngineConfig(CacheConfig(64, 1024), SchedulerConfig(256, 64, 8192), 0, 4)

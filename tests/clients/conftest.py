@@ -1,6 +1,6 @@
 """A live ``jaxgen serve`` of the embedded model, and the commands of clients.
 
-These modules run in environments that have no jaxgen: scripts/check_clients.sh. They are Python 3.11.
+These modules run in environments that have no jaxgen: scripts/ci/check_clients.sh. They are Python 3.11.
 """
 
 import json

@@ -1,0 +1,81 @@
+# Sourced by the other scripts, after they have changed to the repository root:
+# make_environment EXTRA makes .venv, or brings it up to date, with the pinned dependencies of that extra ("" for none).
+# make_aot_environment VERSION makes .venv-aot-VERSION, or anew where the pins have changed, to compile for GPUs that are
+# not there with that version of jax.
+# make_client_environment NAME makes .venv-clients/NAME likewise, for a client of the server (scripts/ci/clients/NAME.txt).
+
+find_python() {
+    # VERSIONS CANDIDATES: a pyenv shim can be found and still fail, so each candidate is tried by running it.
+    versions=$1
+    shift
+    for candidate in "$@"; do
+        if [ -n "$candidate" ] && "$candidate" -c "import sys, venv, ensurepip; assert $versions" 2>/dev/null; then
+            printf '%s\n' "$candidate"
+            return 0
+        fi
+    done
+    return 1
+}
+
+create_venv() {
+    directory=$1
+    if python=$(find_python 'sys.version_info >= (3, 12)' "${JAXGEN_PYTHON:-}" python3 python3.14 python3.13 python3.12 \
+        "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[2-9]*/bin/python3); then
+        "$python" -m venv "$directory"
+    elif command -v uv >/dev/null 2>&1; then
+        uv venv --quiet --seed --python '>=3.12' "$directory"
+    else
+        echo "$0: no Python 3.12 or newer found: install one (for example 'apt install python3.12 python3.12-venv'," \
+            "'pyenv install 3.12' or 'uv python install 3.12') and run this again" >&2
+        return 1
+    fi
+}
+
+make_environment() {
+    extra=$1
+    wanted=$(cat pyproject.toml scripts/ci/constraints.txt | cksum)
+    # The environment of the tests serves as well.
+    for stamp in .venv/.installed-test ".venv/.installed-${extra:-run}"; do
+        if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && .venv/bin/python -c '' 2>/dev/null; then
+            return 0
+        fi
+    done
+    .venv/bin/python -c '' 2>/dev/null || { rm -rf .venv && create_venv .venv || return 1; }
+    echo "installing jaxgen's dependencies into .venv (once) ..." >&2
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+        --constraint scripts/ci/constraints.txt --editable ".${extra:+[$extra]}" >&2 || return 1
+    printf '%s' "$wanted" >"$stamp"
+}
+
+make_aot_environment() {
+    directory=.venv-aot-$1
+    is_installed "$directory" scripts/ci/aot_constraints.txt && return 0
+    create_venv "$directory" || return 1
+    echo "installing the compiler for GPUs into $directory (once, 1.5 GB) ..." >&2
+    JAX_VERSION=$1 install_exactly "$directory" scripts/ci/aot_constraints.txt
+}
+
+make_client_environment() {
+    directory=.venv-clients/$1
+    is_installed "$directory" "scripts/ci/clients/$1.txt" && return 0
+    # The wheel of torch for this one is small: that for others brings CUDA.
+    if ! python=$(find_python 'sys.version_info[:2] == (3, 11)' python3.11 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.11*/bin/python3); then
+        echo "$0: no Python 3.11 with venv found, which the clients are pinned for: install one (for example" \
+            "'apt install python3.11 python3.11-venv' or 'pyenv install 3.11') and run this again" >&2
+        return 1
+    fi
+    "$python" -m venv "$directory" || return 1
+    echo "installing $1 into $directory (once) ..." >&2
+    install_exactly "$directory" "scripts/ci/clients/$1.txt"
+}
+
+is_installed() { # DIRECTORY REQUIREMENTS: whether it has what they pin; else it is removed
+    [ "$(cat "$1/.installed" 2>/dev/null)" = "$(cksum <"$2")" ] && "$1/bin/python" -c '' 2>/dev/null && return 0
+    rm -rf "$1"
+    return 1
+}
+
+install_exactly() { # DIRECTORY REQUIREMENTS, which name everything
+    "$1/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --requirement "$2" >&2 || return 1
+    cksum <"$2" >"$1/.installed"
+}

@@ -1,0 +1,25 @@
+"""Runs rows by name in this process, for a tool that watches it: alone.py dry|full FETCH,COMPUTE OUT NAME ..."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from scripts.gpu.bench import Bench, Shared
+from scripts.gpu.rows import rows_of
+from scripts.gpu.sizes import DRY, FULL
+from scripts.gpu.worker import run_row
+
+
+def main() -> None:
+    """Of a row only what became of it is printed."""
+    size, registers, out, *names = sys.argv[1:]
+    fetch, compute = map(int, registers.split(","))
+    bench = Bench(DRY if size == "dry" else FULL, Shared(), (fetch, compute), {}, {}, Path(out))
+    planned = {row.name: row for row in rows_of(bench.sizes)}
+    for name in names:
+        found = run_row(name, replace(bench, registers=planned[name].registers or bench.registers))
+        print(name, found.get("why") or found["found"]["failure"] or "held", flush=True)
+
+
+if __name__ == "__main__":
+    main()

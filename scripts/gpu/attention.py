@@ -1,0 +1,123 @@
+"""Attention alone, one layer: decodes of long contexts, which the cache's bytes bound, and chunks of long prompts,
+which FLOPs bound. What is planned once for all layers of a step is planned before, and timed by itself."""
+
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxgen.kernels.choice import Kernels
+from scripts.gpu.bench import Bench
+from scripts.gpu.kernels import BLOCK_SIZE, kernels_for
+from scripts.gpu.report import Measurement
+from scripts.gpu.sizes import AttentionLoad
+from scripts.gpu.timing import seconds_of
+
+TOLERANCE = 2e-2
+"""Of bfloat16 outputs, whose values are of the order of 1."""
+BEYOND_L2 = 256 * 2**20
+"""Bytes of K and V that calls go through before they come to the same ones again, as a step's layers do."""
+MOST_LAYERS = 8
+
+
+def measure(bench: Bench, load: AttentionLoad) -> Measurement:
+    """Seconds of one of many calls in one program, beside those of a program of one call and of the plan."""
+    q, cache, *rest = inputs_of(load)
+    kernels = kernels_for(bench)
+    plan, plan_seconds = _planned(kernels, q, cache, rest, bench.sizes.repeats)
+    calls = bench.sizes.chained
+    attend = partial(kernels.ragged_paged_attention, scale=load.model.head_dim**-0.5)
+    one, many = (partial(jax.jit(partial(_chain, attend, n)), q, cache, rest, plan) for n in (1, calls))
+    error = distance(one(), dense(load, q, cache, *rest))
+    single = seconds_of(one, bench.sizes.repeats)
+    seconds = [total / calls for total in seconds_of(many, bench.sizes.repeats)]
+    moved, flops = load.cost()
+    detail = {
+        "kernels": kernels.name,
+        "largest_error": error,
+        "calls": calls,
+        "layers": cache.shape[1],
+        "best_seconds": min(seconds),
+        "single_call_seconds": median(single),
+        "plan_seconds": plan_seconds,
+    }
+    # Written so that a NaN fails.
+    failure = None if error <= TOLERANCE else f"differs from dense attention by {error}"
+    return Measurement(seconds=median(seconds), bytes=moved, flops=flops, detail=detail, failure=failure)
+
+
+def _chain(
+    attend: Callable[..., jax.Array], calls: int, q: jax.Array, cache: jax.Array, rest: list[jax.Array], plan: Any
+) -> jax.Array:
+    """Each call takes the next layer, and the queries and what the one before it gave; the first only the queries."""
+    options = {} if plan is None else {"plan": plan}
+
+    def call(i: jax.Array, out: jax.Array) -> jax.Array:
+        return attend(q + out, cache, i % cache.shape[1], *rest, **options)
+
+    return jax.lax.fori_loop(0, calls, call, jnp.zeros_like(q))
+
+
+def _planned(
+    kernels: Kernels, q: jax.Array, cache: jax.Array, rest: list[jax.Array], repeats: int
+) -> tuple[Any, float | None]:
+    """What attention plans of the rows, and the seconds that this takes; None where the kernels plan nothing."""
+    if kernels.plan_attention is None:
+        return None, None
+    _, *rows = rest  # all but the block tables
+    program = jax.jit(kernels.plan_attention)
+    return program(q, cache, *rows), median(seconds_of(lambda: program(q, cache, *rows), repeats, calls=4))
+
+
+@partial(jax.jit, static_argnums=0)
+def dense(
+    load: AttentionLoad,
+    q: jax.Array,
+    cache: jax.Array,
+    tables: jax.Array,
+    _: jax.Array,
+    contexts: jax.Array,
+    *counts: jax.Array,
+) -> jax.Array:
+    """The same of the first layer by XLA, over blocks that are gathered first; rows have as many queries each."""
+    del counts
+    rows, length = len(tables), load.rows[0][0]
+    kv = cache[tables, 0].transpose(2, 0, 1, 4, 3, 5)  # from [row, block, 2, head, slot, D]
+    k, v = kv.reshape(2, rows, -1, *kv.shape[4:])
+    positions = contexts[:, None] - length + jnp.arange(length)
+    seen = jnp.arange(k.shape[1]) <= positions[..., None]
+    out = jax.nn.dot_product_attention(
+        q.reshape(rows, length, *q.shape[1:]), k, v, mask=seen[:, None], implementation="xla"
+    )
+    return out.reshape(q.shape)
+
+
+def distance(got: jax.Array, want: jax.Array) -> float:
+    """The largest difference."""
+    return float(jnp.abs(got.astype(jnp.float32) - want.astype(jnp.float32)).max())
+
+
+def inputs_of(load: AttentionLoad) -> tuple[jax.Array, ...]:
+    """Queries, a cache of just the blocks that are used, in a shuffled order, and the rows; without the layer, which
+    comes after the cache in a call."""
+    model = load.model
+    lengths, contexts = (np.array(column, np.int32) for column in zip(*load.rows, strict=True))
+    blocks = -(-contexts // BLOCK_SIZE)
+    tables = np.zeros((len(blocks), blocks.max()), np.int32)
+    order = np.random.default_rng(0).permutation(blocks.sum())
+    for row, ids in enumerate(np.split(order, np.cumsum(blocks)[:-1])):
+        tables[row, : len(ids)] = ids
+    block = (2, model.num_kv_heads, BLOCK_SIZE, model.head_dim)
+    layer_bytes = int(blocks.sum() * np.prod(block)) * jnp.dtype(model.dtype).itemsize
+    layers = min(-(-BEYOND_L2 // layer_bytes), MOST_LAYERS)
+    keys = jax.random.split(jax.random.key(0))
+    shape = (int(blocks.sum()), layers, *block)
+    cache = jax.jit(partial(jax.random.normal, shape=shape, dtype=model.dtype))(keys[0])
+    q = jax.random.normal(keys[1], (int(lengths.sum()), model.num_heads, model.head_dim), model.dtype)
+    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    counts = (np.int32(len(lengths)), np.int32((lengths == 1).sum()))
+    return (q, cache, *(jnp.asarray(x) for x in (tables, starts, contexts, *counts)))

@@ -1,0 +1,117 @@
+"""The ceilings of the machine: what copies, matrix products and the link to the host reach by themselves."""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import SingleDeviceSharding
+from jaxtyping import Array, BFloat16, Shaped, UInt32
+
+from scripts.gpu.bench import Bench
+from scripts.gpu.clocks import sampled_clocks
+from scripts.gpu.report import COPY_RATE, MATRIX_RATE, Measurement
+from scripts.gpu.sizes import Sizes
+from scripts.gpu.timing import seconds_of
+
+H200_LEAST_COPY_RATE = 3.9e12
+"""Bytes per second. A low ceiling would flatter every fraction that is taken of it."""
+
+
+def copy(bench: Bench, way: str) -> Measurement:
+    """On the device, by XLA's copy or by a kernel; a device called H200 must reach its copy rate."""
+    function = {"memcpy": jnp.copy, "kernel": lambda x: x + 1}[way]
+    found = measure_copy(bench.sizes, _words(bench.sizes.copy_bytes), jax.jit(function))
+    return replace(found, failure=copy_failure(bench.shared.device.device_kind, found.ceilings[COPY_RATE]))
+
+
+def copy_failure(device_kind: str, rate: float) -> str | None:
+    """What is wrong with an H200's copy rate, if anything."""
+    if "H200" not in device_kind or rate >= H200_LEAST_COPY_RATE:
+        return None
+    return f"copy rate {rate / 1e12:.2f} TB/s on an H200, must be {H200_LEAST_COPY_RATE / 1e12} or more"
+
+
+def _words(num_bytes: int) -> UInt32[Array, "a b"]:
+    """Words that differ, in two axes: one axis of 8 GiB would not be counted by 32 bits."""
+    rows = max(num_bytes // 2**17, 1)
+    shape = (rows, num_bytes // 4 // rows)
+
+    @jax.jit
+    def make() -> UInt32[Array, "a b"]:
+        a, b = (lax.broadcasted_iota(jnp.uint32, shape, axis) for axis in (0, 1))
+        return (a * np.uint32(shape[1]) + b) * np.uint32(2654435761)
+
+    return jax.block_until_ready(make())
+
+
+def measure_copy(sizes: Sizes, x: Shaped[Array, "a b"], function: jax.stages.Wrapped) -> Measurement:
+    """The ceiling that ``function`` of ``x`` reaches; RuntimeError unless it reads and writes all of it."""
+    compiled = function.lower(x).compile()
+    memory: Any = compiled.memory_analysis()
+    if memory.alias_size_in_bytes:
+        raise RuntimeError("the copy shares memory with what it copies")
+    if memory.output_size_in_bytes != x.nbytes:
+        raise RuntimeError(f"the copy writes {memory.output_size_in_bytes} bytes, not {x.nbytes}")
+    samples = seconds_of(lambda: compiled(x), sizes.copy_repeats, calls=3)
+    moved = 2 * x.nbytes
+    return _best(samples, {COPY_RATE: moved / min(samples)}, moved=moved)
+
+
+def matrix(bench: Bench, dtype: str) -> Measurement:
+    """A bfloat16 product, and what clocks and power are while the device does nothing else for a while."""
+    sizes = bench.sizes
+    n = sizes.matrix_side
+
+    @jax.jit
+    def make(key: Array) -> BFloat16[Array, "n n"]:
+        return jax.random.normal(key, (n, n), jnp.bfloat16)
+
+    @jax.jit
+    def multiply(a: BFloat16[Array, "n n"], b: BFloat16[Array, "n n"]) -> Shaped[Array, "n n"]:
+        return jnp.matmul(a, b, preferred_element_type=jnp.float32).astype(dtype)
+
+    a, b = (make(key) for key in jax.random.split(jax.random.key(0)))
+    samples = seconds_of(lambda: multiply(a, b), sizes.repeats, calls=5)
+    flops = 2 * n**3
+    found = _best(samples, {MATRIX_RATE: flops / min(samples)}, flops=flops)
+    with sampled_clocks() as clocks:
+        until = time.monotonic() + sizes.load_seconds
+        while time.monotonic() < until:
+            jax.block_until_ready([multiply(a, b) for _ in range(5)])
+    return replace(found, detail=found.detail | {"under_load": clocks})
+
+
+def link(bench: Bench, kind: str, way: str) -> Measurement:
+    """A transfer between host and device. ``kind`` of host memory: pinned or pageable."""
+    samples, num_bytes = (_pinned if kind == "pinned" else _pageable)(bench, to_device=way == "host_to_device")
+    return _best(samples, {f"{way}_{kind}_bytes_per_second": num_bytes / min(samples)}, moved=num_bytes)
+
+
+def _pinned(bench: Bench, *, to_device: bool) -> tuple[list[float], int]:
+    """device_put between page-locked host memory and device memory."""
+    memories = [SingleDeviceSharding(bench.shared.device, memory_kind=kind) for kind in ("pinned_host", "device")]
+    source, target = memories if to_device else reversed(memories)
+    x = jax.block_until_ready(jax.device_put(_words(bench.sizes.link_bytes), source))
+    return seconds_of(lambda: jax.device_put(x, target), bench.sizes.repeats), x.nbytes
+
+
+def _pageable(bench: Bench, *, to_device: bool) -> tuple[list[float], int]:
+    """device_put of a numpy array, and numpy's view of a device array (a fresh one each time: arrays keep theirs)."""
+    x, repeats = _words(bench.sizes.link_bytes), bench.sizes.repeats
+    if to_device:
+        host = np.array(x)
+        return seconds_of(lambda: jax.device_put(host, bench.shared.device), repeats), x.nbytes
+    copied = jax.jit(jnp.copy)
+    fresh = [jax.block_until_ready(copied(x)) for _ in range(repeats + 1)]
+    return seconds_of(lambda: np.asarray(fresh.pop()), repeats), x.nbytes
+
+
+def _best(
+    samples: list[float], ceilings: dict[str, float], *, moved: int | None = None, flops: int | None = None
+) -> Measurement:
+    detail = {"median_seconds": sorted(samples)[len(samples) // 2], "samples": len(samples)}
+    return Measurement(seconds=min(samples), bytes=moved, flops=flops, ceilings=ceilings, detail=detail)

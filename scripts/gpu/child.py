@@ -1,0 +1,131 @@
+"""A worker as the supervisor sees it: a process that is asked one thing at a time, and that may hang or die."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
+from typing import Any
+
+from scripts.gpu.header import ROOT
+from scripts.gpu.plan import MEMORY_FRACTION, PROCESSES
+
+WORKER = (sys.executable, "-m", "scripts.gpu.worker")
+EXIT_SECONDS = 10.0
+"""For a process to end that was told to, or was killed: one whose kernel hangs ends when the driver has dropped it."""
+_PACKAGED_PTXAS = ("nvidia/cu13/bin/ptxas", "nvidia/cuda_nvcc/bin/ptxas")
+_TAIL = 3000
+"""Characters of what a lost process said last."""
+
+
+class LostError(Exception):
+    """The process hung or died; the message says which."""
+
+
+class Child:
+    """A worker's process, from its start to its end."""
+
+    def __init__(self, process: str, *, dry_run: bool, cache_dir: Path, log: Path):
+        """What the process prints goes to the end of ``log``."""
+        self.name = process
+        self._log = log
+        with log.open("ab") as stderr:
+            self._process = subprocess.Popen(
+                [*WORKER, process, "dry" if dry_run else "full"],
+                cwd=ROOT,
+                env=environment(process, cache_dir, os.environ),
+                stdin=subprocess.PIPE,  # closes when this process ends, however it does, which ends the worker
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                process_group=0,
+            )
+        self._answers: Queue[str | None] = Queue()
+        Thread(target=self._pump, daemon=True).start()
+
+    def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """The answer to a request. LostError if there is none in time, or the process ends."""
+        self._asked_at = self._log.stat().st_size
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        try:
+            line = self._answers.get(timeout=seconds)
+        except Empty:
+            raise LostError(f"hung and was killed after {seconds:.3g} s") from None
+        if line is None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(EXIT_SECONDS)
+            raise LostError(f"ended its process {_ending(self._process.returncode)}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def last_words(self) -> str:
+        """The end of what it printed since it was last asked."""
+        with self._log.open("rb") as log:
+            log.seek(self._asked_at)
+            return log.read().decode(errors="replace")[-_TAIL:]
+
+    def end(self) -> None:
+        """Let it end, then kill it and all that it started."""
+        self._close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(EXIT_SECONDS)
+        self.kill()
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(EXIT_SECONDS)
+
+    def _close(self) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    def _pump(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as answers:
+            for line in answers:
+                self._answers.put(line)
+        self._answers.put(None)
+
+
+def environment(process: str, cache_dir: Path, base: Mapping[str, str]) -> dict[str, str]:
+    """That of a worker. JAX keeps XLA's choices of the fastest form of each fusion beside the programs."""
+    plan = PROCESSES[process]
+    found = {**_defaults(base), **base, **plan.environment}
+    if "XLA_FLAGS" in plan.environment:
+        found["XLA_FLAGS"] = f"{base.get('XLA_FLAGS', '')} {plan.environment['XLA_FLAGS']}".strip()
+    if not plan.compiles_afresh:
+        found["JAX_COMPILATION_CACHE_DIR"] = str(cache_dir)
+        found["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    return found
+
+
+def _defaults(base: Mapping[str, str]) -> dict[str, str]:
+    """What JAX is told where ``base`` says nothing: of two names for its share of memory it takes no more than one; and
+    without a ptxas among its packages it finds no other by itself."""
+    found = {}
+    if "XLA_PYTHON_CLIENT_MEM_FRACTION" not in base:
+        found["XLA_CLIENT_MEM_FRACTION"] = MEMORY_FRACTION
+    command = shutil.which("ptxas", path=f"{base.get('PATH', '')}:/usr/local/cuda/bin")
+    packaged = any((Path(one) / name).exists() for one in sys.path for name in _PACKAGED_PTXAS)
+    if command is not None and not packaged:
+        found["CUDA_ROOT"] = str(Path(command).parents[1])
+    return found
+
+
+def _ending(status: int | None) -> str:
+    if status is not None and status < 0:
+        return f"by {signal.Signals(-status).name}"
+    return f"with status {status}"

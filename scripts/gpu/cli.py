@@ -1,0 +1,148 @@
+"""Measure this machine's device and check the engine on it.
+
+Writes DIR/<device>-<date>.json anew after every row, and what processes print to DIR/gpu_check.log. Ends within nine
+minutes on a device, whatever happens there: every row has a limit and runs in a process that may hang or crash, which
+loses that row alone. What there was no time for is said to be not reached; --resume FILE runs that and nothing else.
+
+Exit status: 0 everything asked for, that this machine has what it takes for, ran and held; 1 a check failed, or a row
+raised or was lost; 3 nothing of that, but rows were not reached.
+"""
+
+import argparse
+import json
+import os
+import platform
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from scripts.gpu.child import LostError, environment
+from scripts.gpu.header import output_of, versions
+from scripts.gpu.plan import PROCESSES, TOTAL_SECONDS, PlannedRow
+from scripts.gpu.report import Report, State, free_path
+from scripts.gpu.rows import rows_of
+from scripts.gpu.sizes import DRY, FULL
+from scripts.gpu.supervisor import Supervisor, Workers
+
+FAILED, INCOMPLETE = 1, 3
+PARTS = tuple(dict.fromkeys(row.part for row in rows_of(FULL)))
+SAME = ("device", "dry_run", "versions", "commit")
+"""What a run must share with the file that it goes on with."""
+
+
+class RefusedError(Exception):
+    """The run cannot be done; the message says why."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the rows asked for; the exit status says how it went."""
+    ends = time.monotonic() + TOTAL_SECONDS
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    parts = options.parts.split(",")
+    if unknown := [name for name in parts if name not in PARTS]:
+        parser.error(f"--parts has {unknown[0]!r}; the parts are {', '.join(PARTS)}")
+    rows = rows_of(DRY if options.dry_run else FULL)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))  # so that what runs is ended too
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+        cache_dir = private_directory(options.cache_dir)
+        workers = Workers(dry_run=options.dry_run, cache_dir=cache_dir, log=options.out / "gpu_check.log")
+        try:
+            report = make_report(options, workers.header(), rows)
+            asked = [row for row in rows if row.part in parts]
+            Supervisor(asked, report, workers, ends=ends).run()
+        finally:
+            workers.end()
+    except RefusedError as error:
+        parser.error(str(error))
+    except LostError as lost:
+        print(
+            f"no device: the process that was to name it {lost}; see {options.out / 'gpu_check.log'}", file=sys.stderr
+        )
+        return FAILED
+    print(f"written: {report.path}")
+    return exit_status(report, asked)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the result goes; made if need be")
+    parser.add_argument("--commit", help="hash to record (default: what git says)")
+    parser.add_argument("--parts", default=",".join(PARTS), help="comma-separated, of: %(default)s")
+    parser.add_argument("--dry-run", action="store_true", help="tiny sizes, to see that everything works; any device")
+    parser.add_argument(
+        "--resume", type=Path, metavar="FILE", help="a result: keep what it has, run what it did not reach"
+    )
+    parser.add_argument("--again", default="", metavar="NAME,...", help="with --resume: rows to run again all the same")
+    parser.add_argument(
+        "--cache-dir",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / f"jaxgen-gpu-check-{os.getuid()}",
+        metavar="DIR",
+        help="where compiled programs are kept for the next run (default: %(default)s)",
+    )
+    return parser
+
+
+def exit_status(report: Report, asked: Sequence[PlannedRow]) -> int:
+    """FAILED, INCOMPLETE or 0."""
+    if report.failures:
+        return FAILED
+    not_reached = any(report.rows[row.name].state is State.NOT_REACHED for row in asked)
+    return INCOMPLETE if not_reached else 0
+
+
+def make_report(options: argparse.Namespace, device: dict[str, Any], rows: Sequence[PlannedRow]) -> Report:
+    """A new one, or that of ``--resume``. RefusedError if there is no accelerator, or the file is of something else."""
+    if device["platform"] == "cpu" and not options.dry_run:
+        raise RefusedError("jax finds no accelerator here; --dry-run runs everything on the CPU in tiny sizes")
+    about = {
+        "device": device["device"],
+        "dry_run": options.dry_run,
+        "versions": versions(),
+        "commit": options.commit or output_of("git", "rev-parse", "HEAD"),
+        "target": device["target"],
+        "processes": {name: environment(name, options.cache_dir, {}) for name in PROCESSES},
+        "call": {
+            "started": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+            "uname": " ".join(platform.uname()),
+            "nvidia_smi": device["nvidia_smi"],
+        },
+    }
+    if options.resume is None and options.again:
+        raise RefusedError("--again is for a run with --resume")
+    if options.resume is None:
+        return Report(free_path(options.out, device["device"]), about, rows, {})
+    return Report(options.out / options.resume.name, about, rows, _earlier(options, about))
+
+
+def _earlier(options: argparse.Namespace, about: dict[str, Any]) -> dict[str, Any]:
+    """The file of ``--resume``, without the results of rows that are to be run again."""
+    try:
+        earlier: dict[str, Any] = json.loads(options.resume.read_text())
+    except (OSError, ValueError) as error:
+        raise RefusedError(f"--resume {options.resume}: {error}") from error
+    if other := [name for name in SAME if earlier.get(name) != about[name]]:
+        raise RefusedError(
+            f"--resume {options.resume}: its {other[0]} is {earlier.get(other[0])}, not {about[other[0]]}"
+        )
+    again = [name for name in options.again.split(",") if name]
+    if unknown := set(again) - {row["name"] for row in earlier["rows"]}:
+        raise RefusedError(f"--again has {min(unknown)!r}, which {options.resume} has not")
+    earlier["rows"] = [row for row in earlier["rows"] if row["name"] not in again]
+    return earlier
+
+
+def private_directory(path: Path) -> Path:
+    """Made if need be. RefusedError if others may write into it: what is read from it is run."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    about = path.stat()
+    if about.st_uid != os.getuid() or about.st_mode & 0o022:
+        raise RefusedError(f"--cache-dir {path} is not this user's alone")
+    return path

@@ -1,0 +1,62 @@
+"""Attention of the same loads by what XLA has: over blocks gathered first, cuDNN's on contiguous K and V, and the
+kernels' twins in plain jnp."""
+
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+
+import jax
+import jax.numpy as jnp
+
+from jaxgen.kernels.choice import REFERENCE
+from scripts.gpu.attention import TOLERANCE, dense, distance, inputs_of
+from scripts.gpu.bench import Bench, UnavailableError
+from scripts.gpu.comparison import compared
+from scripts.gpu.report import Measurement
+from scripts.gpu.sizes import AttentionLoad
+from scripts.gpu.timing import seconds_of
+
+REFERENCE_REPEATS = 2
+"""It is many times as slow."""
+
+
+@compared
+def xla_gathered(bench: Bench, load: AttentionLoad) -> Measurement:
+    """Gather every row's blocks, then jax.nn.dot_product_attention."""
+    inputs = inputs_of(load)
+    seconds = seconds_of(lambda: dense(load, *inputs), bench.sizes.repeats, calls=4)
+    return _measurement(load, seconds, masked=True)
+
+
+@compared
+def xla_reference(_: Bench, load: AttentionLoad) -> Measurement:
+    """What a server falls back to. Checked against the gathered form, which checks all others."""
+    q, cache, *rest = inputs_of(load)
+    attend = jax.jit(partial(REFERENCE.ragged_paged_attention, scale=load.model.head_dim**-0.5))
+    call = partial(attend, q, cache, jnp.int32(0), *rest)
+    error = distance(call(), dense(load, q, cache, *rest))
+    if not error <= TOLERANCE:
+        raise RuntimeError(f"differs from dense attention by {error}")
+    return _measurement(load, seconds_of(call, REFERENCE_REPEATS), masked=True)
+
+
+@compared
+def cudnn(bench: Bench, load: AttentionLoad) -> Measurement:
+    if bench.shared.device.platform != "gpu":
+        raise UnavailableError("cuDNN needs a GPU")
+    model, (length, context) = load.model, load.rows[0]
+    shapes = (length, model.num_heads), (context, model.num_kv_heads), (context, model.num_kv_heads)
+    draw: Callable[..., jax.Array] = jax.jit(jax.random.normal, static_argnums=(1, 2))
+    q, k, v = (
+        draw(key, (len(load.rows), *shape, model.head_dim), jnp.dtype(model.dtype))
+        for key, shape in zip(jax.random.split(jax.random.key(0), 3), shapes, strict=True)
+    )
+    attend = jax.jit(partial(jax.nn.dot_product_attention, implementation="cudnn"))
+    return _measurement(load, seconds_of(lambda: attend(q, k, v), bench.sizes.repeats, calls=4), masked=False)
+
+
+def _measurement(load: AttentionLoad, seconds: list[float], *, masked: bool) -> Measurement:
+    """``masked``: whether queries of a prompt do not see the tokens after them; if not, they do a little more."""
+    moved, flops = load.cost()
+    detail = {"best_seconds": min(seconds), "masked": masked}
+    return Measurement(seconds=median(seconds), bytes=moved, flops=flops, detail=detail)

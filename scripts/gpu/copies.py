@@ -1,0 +1,76 @@
+"""Steps beside copies of blocks to the host: that they run at once is what offload is built on."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Event, Thread
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import SingleDeviceSharding
+
+from scripts.gpu.bench import Bench
+from scripts.gpu.kernels import kernels_for
+from scripts.gpu.report import Measurement
+from scripts.gpu.step_times import filled_device, full_plan, served_config, step_cost, timed
+
+
+@dataclass
+class Copied:
+    """What was copied while steps ran."""
+
+    bytes: int = 0
+    seconds: float = 0.0
+
+    @property
+    def rate(self) -> float | None:
+        return self.bytes / self.seconds if self.bytes else None
+
+
+def beside(bench: Bench) -> Measurement:
+    """The step as a server has it, by itself and while blocks are copied to page-locked host memory all the time."""
+    load, config = bench.sizes.steps, served_config(bench.sizes)
+    kernels = kernels_for(bench)
+    compiled = bench.shared.compiled_step(load.model, config, kernels)
+    device = filled_device(load.model, config, bench.shared.params_of(load.model, kernels), compiled)
+    plan = full_plan(load, config)
+    blocks = jnp.copy(device.cache.data[: bench.sizes.copied_blocks])
+    with _copying(bench, blocks) as alone:
+        time.sleep(bench.sizes.row_seconds / 6)
+    quiet = timed(device, plan, bench.sizes.row_seconds / 2)
+    with _copying(bench, blocks) as copied:
+        busy = timed(device, plan, bench.sizes.row_seconds / 2)
+    moved, flops = step_cost(load.model, config, plan)
+    detail = {
+        "kernels": kernels.name,
+        "alone_seconds": quiet.overlapped_seconds,
+        "slower_by": busy.overlapped_seconds / quiet.overlapped_seconds,
+        "bytes_of_a_copy": blocks.nbytes,
+        "copied_bytes_per_second": copied.rate,
+        "copied_alone_bytes_per_second": alone.rate,
+    }
+    return Measurement(seconds=busy.overlapped_seconds, bytes=moved, flops=flops, detail=detail)
+
+
+@contextmanager
+def _copying(bench: Bench, blocks: jax.Array) -> Iterator[Copied]:
+    """One copy after another, until the end of the context; then what was copied."""
+    host = SingleDeviceSharding(bench.shared.device, memory_kind="pinned_host")
+    jax.block_until_ready(jax.device_put(blocks, host))  # the first is not counted
+    copied, stop = Copied(), Event()
+
+    def copy() -> None:
+        while not stop.is_set():
+            jax.block_until_ready(jax.device_put(blocks, host))
+            copied.bytes += blocks.nbytes
+
+    thread = Thread(target=copy)
+    started = time.perf_counter()
+    thread.start()
+    try:
+        yield copied
+    finally:
+        stop.set()
+        thread.join()
+        copied.seconds = time.perf_counter() - started

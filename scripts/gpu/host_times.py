@@ -1,0 +1,83 @@
+"""Host time of a step: scheduling, dispatching (loading rows and packing included) and completing."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from jaxgen.core.request import Request
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.engine.engine import Engine
+from jaxgen.kernels.choice import Kernels
+from scripts.gpu.bench import Bench, Shared
+from scripts.gpu.kernels import kernels_for
+from scripts.gpu.report import Measurement
+from scripts.gpu.sizes import Sizes
+from scripts.gpu.step_times import served_config
+from scripts.measure.step_time import Load, fill
+
+
+def measure(bench: Bench, kind: str) -> Measurement:
+    """Time per step over many: the device works on one while the host reads the one before and plans the next.
+
+    Steps of "decodes" alone, or "full": beside them a prompt that fills the budget.
+    """
+    probe, rows = _probe(bench.sizes, bench.shared, kernels_for(bench)), bench.sizes.steps.rows
+    num_steps, prompt_tokens = bench.sizes.host_steps, bench.sizes.served_budget - rows
+    probe.step()
+    probe.seconds.clear()
+    before = probe.engine.stats()
+    started = time.perf_counter()
+    for i in range(num_steps):
+        if kind == "full":
+            prompt = tuple((i + j) % 499 for j in range(prompt_tokens))
+            probe.engine.add(Request(f"prompt-{i}", prompt, SamplingParams(max_tokens=1)))
+        probe.step()
+    total = (time.perf_counter() - started) / num_steps
+    host = (probe.engine.stats().host_seconds - before.host_seconds) / num_steps
+    pieces = {f"{name}_seconds": seconds / num_steps for name, seconds in probe.seconds.items()}
+    detail = {**pieces, "host_seconds": host, "host_share": host / total, "kernels": probe.kernels.name}
+    return Measurement(seconds=total, detail=detail | {"decode_rows": rows, "steps": num_steps})
+
+
+class Probe:
+    """An engine whose pieces are timed."""
+
+    def __init__(self, sizes: Sizes, shared: Shared, kernels: Kernels):
+        self.kernels = kernels
+        model, rows = sizes.steps.model, sizes.steps.rows
+        load = Load(sizes.host_context, rows, 4 * sizes.host_steps)
+        config = served_config(sizes)
+        compiled = shared.compiled_step(model, config, kernels)
+        params = shared.params_of(model, kernels)
+        self.engine = Engine(model, config, params, frozenset(), compiled=compiled)
+        self.seconds: dict[str, float] = defaultdict(float)
+        # The engine offers no hooks, and needs none but for this.
+        scheduler: Any = self.engine._scheduler
+        device: Any = self.engine._device
+        scheduler.schedule = self._time(scheduler.schedule, "schedule")
+        scheduler.complete = self._time(scheduler.complete, "complete")
+        device.run = self._time(device.run, "dispatch")
+        fill(self.engine, load)
+        if (running := self.engine.stats().num_running) != rows:
+            raise RuntimeError(f"{running} of {rows} sequences decode; the log says why")
+
+    def step(self) -> None:
+        if errors := [event.error for event in self.engine.step() if event.error is not None]:
+            raise RuntimeError(errors[0])
+
+    def _time(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def timed(*args: Any) -> Any:
+            started = time.perf_counter()
+            result = function(*args)
+            self.seconds[name] += time.perf_counter() - started
+            return result
+
+        return timed
+
+
+@lru_cache(maxsize=1)
+def _probe(sizes: Sizes, shared: Shared, kernels: Kernels) -> Probe:
+    """The same for all rows of a process."""
+    return Probe(sizes, shared, kernels)

@@ -1,0 +1,228 @@
+"""The kernels' own checks on the device: attention against float64 from the definition and against itself to the bit,
+writes and copies against numpy. What must not be read is NaN."""
+
+import time
+from dataclasses import asdict, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxgen.core.config import ModelConfig
+from jaxgen.hardware.nvidia import find_gpu
+from jaxgen.kernels.choice import REFERENCE, Kernel, Kernels
+from jaxgen.kernels.proof import run_proof
+from jaxgen.kernels.verdict import ServedShapes
+from jaxgen.tools.prove_kernels import check_step, model_of
+from scripts.gpu.bench import Bench, UnavailableError
+from scripts.gpu.kernels import BLOCK_SIZE, kernels_for, recompute_kernel
+from scripts.gpu.ragged import Padding, Piece, cancelling, padded, random_rows, rearranged
+from scripts.gpu.report import Measurement
+from scripts.gpu.sizes import BITS, BITS_TOKENS, RANDOM_ROWS, RANDOM_TOKENS, SMOKE_CTAS, SmokeLoad
+from tests.support.attention_cases import TOLERANCE, Case, Inputs, expected, make_inputs
+from tests.support.attention_cases import run as attend
+
+START_SECONDS = 75.0
+BITS_PADDING = (Padding(8, 24, 64, 20), Padding(16, BITS_TOKENS, 64, 20))
+N, L, K, B, D, E, H = 12, 3, 2, 16, 64, 256, 4
+"""Blocks, layers, heads of K and V, block size, head dimension, hidden size and query heads of the other checks."""
+
+
+def smoke(bench: Bench, load: SmokeLoad) -> Measurement:
+    """Whether attention comes back at all, and is right."""
+    return check_attention(kernels_for(bench, num_ctas=SMOKE_CTAS), load.case, make_inputs(load.case))
+
+
+def write_kv(bench: Bench) -> Measurement:
+    return check_write_kv(kernels_for(bench, num_ctas=SMOKE_CTAS).write_kv)
+
+
+def gather_blocks(bench: Bench) -> Measurement:
+    return check_gather_blocks(kernels_for(bench, num_ctas=SMOKE_CTAS).gather_blocks)
+
+
+def scatter_blocks(bench: Bench) -> Measurement:
+    return check_scatter_blocks(kernels_for(bench, num_ctas=SMOKE_CTAS).scatter_blocks)
+
+
+def partial_recompute(bench: Bench) -> Measurement:
+    _, function = recompute_kernel(bench)
+    return check_partial_recompute(function)
+
+
+def proof(bench: Bench, model: ModelConfig, tokens: int, rows: int) -> Measurement:
+    """What a server demands of its kernels before it takes them: a step's attention in the shapes that it serves."""
+    kernels, shapes = kernels_for(bench), _shapes(model, tokens, rows)
+    try:
+        check_step(kernels, model_of(shapes), shapes, tokens)
+        failure = None
+    except AssertionError as error:
+        failure = str(error)
+    return Measurement(detail={"kernels": kernels.name}, failure=failure)
+
+
+def _shapes(model: ModelConfig, tokens: int, rows: int) -> ServedShapes:
+    longest = model.max_position
+    return ServedShapes.of(
+        model, block_size=BLOCK_SIZE, token_budgets=(tokens,), max_num_seqs=rows, max_model_len=longest
+    )
+
+
+def start(_: Bench, model: ModelConfig, tokens: int, rows: int) -> Measurement:
+    """The same as a server does it, before it has opened the device: in a process of its own."""
+    gpu = find_gpu(None)
+    if gpu is None:
+        raise UnavailableError("the driver has no GPU for JAX")
+    began = time.monotonic()
+    shapes = _shapes(model, tokens, rows)
+    verdict = run_proof({"shapes": asdict(shapes), "device": asdict(gpu.device)}, START_SECONDS)
+    detail = {"gpu": asdict(gpu), "outcome": verdict.outcome, "seconds_in_all": round(time.monotonic() - began, 1)}
+    return Measurement(detail=detail, failure=None if verdict.is_right else verdict.reason)
+
+
+def case(bench: Bench, case: Case) -> Measurement:
+    return check_attention(kernels_for(bench), case, make_inputs(case))
+
+
+def bits(bench: Bench, window: int | None = None) -> Measurement:
+    return check_bits(kernels_for(bench), replace(BITS, window=window))
+
+
+def random(bench: Bench, seed: int) -> Measurement:
+    """Random rows, many of them at the edges of tiles and pieces, in a padded shape that all seeds share."""
+    case, most = bench.sizes.random_case, bench.sizes.random_most_context
+    blocks = -(-most // case.block_size)
+    rows = random_rows(seed, most_rows=RANDOM_ROWS, most_tokens=RANDOM_TOKENS, most_context=most)
+    case = replace(case, rows=rows, padding=0)
+    to = Padding(RANDOM_ROWS, RANDOM_TOKENS, RANDOM_ROWS * blocks + 5, blocks + 2)
+    return check_attention(kernels_for(bench), *padded(case, make_inputs(case, seed), to))
+
+
+def check_attention(kernels: Kernels, case: Case, inputs: Inputs) -> Measurement:
+    """Against float64 from the definition; tokens of no row must be finite."""
+    got, want = attend(kernels.ragged_paged_attention, case, inputs), expected(case, inputs)
+    real = inputs.starts[len(case.rows)]
+    error, limit = float(np.abs(got[:real] - want[:real]).max(initial=0.0)), TOLERANCE[case.dtype]
+    failure = None
+    if not error <= limit:  # so a NaN fails
+        failure = f"wrong by {error}, limit {limit}, rows {case.rows}"
+    elif not np.isfinite(got).all():
+        failure = f"tokens of no row are not finite, rows {case.rows}"
+    detail = {"kernels": kernels.name, "largest_error": error, "limit": limit, "rows": case.rows}
+    return Measurement(detail=detail, failure=failure)
+
+
+def check_bits(kernels: Kernels, case: Case) -> Measurement:
+    """The first row's queries at once, alone or not, one by one in either way, in chunks, and in a wider step: their
+    bits may not differ. XLA's kernels are only reported on."""
+    inputs, length = cancelling(case), case.rows[0][0]
+    single = tuple(Piece(0, i, i + 1) for i in range(length))
+    whole, other = Piece(0, 0, length), Piece(1, 0, 7)
+    variants: dict[str, tuple[tuple[Piece, ...], int, int, Padding]] = {
+        "decodes": (single, length, 0, BITS_PADDING[0]),
+        "chunks of one": (single, 0, 0, BITS_PADDING[0]),
+        "chunks": ((other, Piece(0, 0, 3), Piece(0, 3, length)), 0, 7, BITS_PADDING[0]),
+        "among others": ((Piece(1, 6, 7), Piece(0, 1, 2), other, whole), 2, 9, BITS_PADDING[0]),
+        "a wider step": ((whole, other), 0, 0, BITS_PADDING[1]),
+    }
+
+    def outputs(pieces: tuple[Piece, ...], num_decodes: int, first: int, to: Padding) -> np.ndarray:
+        batch = padded(*rearranged(case, inputs, pieces, num_decodes), to)
+        return attend(kernels.ragged_paged_attention, *batch)[first : first + length]
+
+    reference = outputs((whole,), 0, 0, BITS_PADDING[0])
+    unequal = [name for name, variant in variants.items() if not np.array_equal(outputs(*variant), reference)]
+    if len(np.unique(reference.reshape(length, -1), axis=0)) != length or not np.isfinite(reference).all():
+        raise RuntimeError("the queries' outputs are alike or not finite, so compare to anything")
+    failure = f"bits differ: {', '.join(unequal)}" if unequal and kernels.name != REFERENCE.name else None
+    return Measurement(detail={"kernels": kernels.name, "equal": not unequal, "unequal": unequal}, failure=failure)
+
+
+def check_write_kv(write_kv: Kernel) -> Measurement:
+    """Into one layer of a random cache, some tokens being padding."""
+    rng = np.random.default_rng(0)
+    T = 61
+    cache, (k, v), slots = _cache(rng), _bf16(rng.normal(size=(2, T, K, D))), _slots(rng, T)
+    got = jax.jit(write_kv)(*map(jnp.asarray, (cache, np.int32(1), k, v, slots)))
+    want = cache.copy()
+    for token, slot in enumerate(slots):
+        if slot < N * B:
+            want[slot // B, 1, :, :, slot % B] = np.stack([k[token], v[token]])
+    return _exactly("write_kv", got, want)
+
+
+def check_gather_blocks(gather: Kernel) -> Measurement:
+    """Of blocks that are listed, as many as are counted, and no others."""
+    cache, ids, count = _listed_blocks()
+    unlisted = cache.copy()
+    unlisted[sorted(set(range(N)) - set(ids[:count].tolist()))] = np.nan
+    beyond = np.where(np.arange(len(ids)) < count, ids, 10**6).astype(np.int32)
+    gathered = jax.jit(gather)(*map(jnp.asarray, (unlisted, beyond, np.int32(count))))[:count]
+    return _exactly("gather_blocks", gathered, cache[ids[:count]])
+
+
+def check_scatter_blocks(scatter: Kernel) -> Measurement:
+    """Into blocks that are listed, as many as are counted, and no others."""
+    cache, ids, count = _listed_blocks()
+    staging = _cache(np.random.default_rng(1))[: len(ids)]
+    twice = np.where(np.arange(len(ids)) < count, ids, ids[0]).astype(np.int32)
+    scattered = jax.jit(scatter)(*map(jnp.asarray, (cache, twice, staging, np.int32(count))))
+    want = cache.copy()
+    want[ids[:count]] = staging[:count]
+    return _exactly("scatter_blocks", scattered, want)
+
+
+def _listed_blocks() -> tuple[np.ndarray, np.ndarray, int]:
+    """A cache, ids of blocks, and how many of these count."""
+    rng = np.random.default_rng(0)
+    return _cache(rng), rng.permutation(N)[:7].astype(np.int32), 5
+
+
+def check_partial_recompute(function: Kernel) -> Measurement:
+    """With bias and rotation, some tokens being padding, against float64; what is not written keeps its bits."""
+    rng = np.random.default_rng(0)
+    T, KD = 150, K * D
+    x, weight = _bf16(rng.normal(size=(T, E))), np.full((L, (H + 2 * K) * D, E), np.nan)
+    bias = np.full((L, (H + 2 * K) * D), np.nan)
+    weight[1, H * D :] = rng.normal(size=(2 * KD, E)) * E**-0.5
+    bias[1, H * D :] = rng.normal(size=2 * KD)
+    weight, bias, cache, slots = _bf16(weight), _bf16(bias), _cache(rng), _slots(rng, T)
+    turns = np.exp(1j * np.arange(T)[:, None, None] * 100.0 ** -(np.arange(D // 2) / (D // 2)))
+    angles = tuple(jnp.asarray(part, jnp.float32) for part in (turns.real, turns.imag))
+    arrays: list[Any] = [jnp.asarray(array) for array in (cache, np.int32(1), x, weight, bias)]
+    got = np.asarray(jax.jit(function)(*arrays, angles, jnp.asarray(slots))).astype(np.float64)
+    kv = x.astype(np.float64) @ weight[1, H * D :].astype(np.float64).T + bias[1, H * D :].astype(np.float64)
+    k, v = np.split(kv.reshape(T, 2 * K, D), 2, axis=1)
+    turned = (k[..., : D // 2] + 1j * k[..., D // 2 :]) * turns
+    k = np.concatenate([turned.real, turned.imag], axis=-1)
+    want, written = cache.astype(np.float64), np.zeros(cache.shape, bool)
+    for token, slot in enumerate(slots):
+        if slot < N * B:
+            want[slot // B, 1, :, :, slot % B] = np.stack([k[token], v[token]])
+            written[slot // B, 1, :, :, slot % B] = True
+    error, limit = float(np.abs(got - want)[written].max()), 2.0**-5
+    failure = None if error <= limit else f"wrong by {error}, limit {limit}"
+    if not np.array_equal(got[~written], want[~written]):
+        failure = "something was written that should not be"
+    return Measurement(detail={"largest_error": error, "limit": limit}, failure=failure)
+
+
+def _exactly(name: str, got: jax.Array, want: np.ndarray) -> Measurement:
+    equal = np.array_equal(np.asarray(got), want)
+    return Measurement(detail={"equal": equal}, failure=None if equal else f"{name} differs from numpy")
+
+
+def _bf16(array: np.ndarray) -> np.ndarray:
+    return np.asarray(jnp.asarray(array, jnp.bfloat16))
+
+
+def _cache(rng: np.random.Generator) -> np.ndarray:
+    return _bf16(rng.normal(size=(N, L, 2, K, B, D)))
+
+
+def _slots(rng: np.random.Generator, tokens: int) -> np.ndarray:
+    """Distinct, every seventh past the cache, which writes nothing."""
+    slots = rng.permutation(N * B)[:tokens]
+    slots[::7] = N * B + np.arange(len(slots[::7]))
+    return slots.astype(np.int32)

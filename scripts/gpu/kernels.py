@@ -1,0 +1,39 @@
+"""The kernels that are checked: those made for the device, whatever a server would choose."""
+
+from dataclasses import replace
+from functools import cache, partial
+
+from jaxgen.kernels.choice import Kernel, Kernels, hopper, maker_of, reference
+from jaxgen.runner.model_runner import device_info
+from pallas_kernels.partial_recompute import partial_recompute_ref
+from scripts.gpu.bench import Bench
+from scripts.gpu.plan import REGISTERS, Registers
+
+BLOCK_SIZE = 64
+HOPPER = (9, 0)
+
+
+def kernels_for(bench: Bench, *, num_ctas: int | None = None) -> Kernels:
+    """Pallas kernels on grids of ``num_ctas`` (None: one for each multiprocessor), XLA's where there are none."""
+    return _kernels_for(bench.registers, num_ctas) if bench.sizes.pallas else reference(device_info())
+
+
+@cache
+def _kernels_for(registers: Registers, num_ctas: int | None) -> Kernels:
+    device = device_info()
+    make, num_ctas = maker_of(device), num_ctas or device.num_cores
+    if make is None:
+        return reference(device)
+    if make is hopper and registers != REGISTERS:
+        return replace(hopper(num_ctas, registers), name=f"Hopper, {'/'.join(map(str, registers))} registers")
+    return make(num_ctas)
+
+
+def recompute_kernel(bench: Bench, *, run: int = 1) -> tuple[str, Kernel]:
+    """What rebuilds K and V, and its name: no server uses the Pallas kernel yet, so that it is not in Kernels."""
+    device = device_info()
+    if not bench.sizes.pallas or device.compute_capability != HOPPER:
+        return "XLA", partial(partial_recompute_ref, run=run)
+    from pallas_kernels.gpu.partial_recompute import partial_recompute  # here: importing Mosaic takes time
+
+    return "Hopper", partial(partial_recompute, run=run, num_ctas=device.num_cores)

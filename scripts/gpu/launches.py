@@ -1,0 +1,129 @@
+"""How a step is launched: kernels and CUDA graphs (XLA's command buffers) on the device, and the gaps between them,
+from a profile of steps that are dispatched one after another as the engine does."""
+
+import gzip
+import json
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from scripts.gpu.bench import Bench, UnavailableError
+from scripts.gpu.kernels import kernels_for
+from scripts.gpu.report import Measurement
+from scripts.gpu.step_times import filled_device, full_plan, served_config, step_cost
+
+STEPS = 8
+GRAPH = "CudaGraphExec"
+"""How XLA's profiler names a CUDA graph's run on a stream; its kernels are then not listed one by one."""
+_STREAM = re.compile(r"Stream #")
+_LAUNCH = re.compile(r"^cu(da)?(Launch|GraphLaunch|Memcpy|Memset)")
+_TOP = 12
+
+Event = dict[str, Any]
+
+
+def profile(bench: Bench) -> Measurement:
+    """Of the step as a server has it, by what XLA's flags make of it in this process."""
+    load = bench.sizes.steps
+    config = served_config(bench.sizes)
+    plan = full_plan(load, config)
+    kernels = kernels_for(bench)
+    params = bench.shared.params_of(load.model, kernels)
+    compiled = bench.shared.compiled_step(load.model, config, kernels)
+    device = filled_device(load.model, config, params, compiled)
+    device.load(plan)
+    steady = replace(plan, admitted=())
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    with tempfile.TemporaryDirectory() as directory:
+        device.run(steady)
+        device.wait()
+        with jax.profiler.trace(directory, profiler_options=options):
+            for _ in range(STEPS):
+                device.run(steady)
+            device.wait()
+        (path,) = Path(directory).rglob("*.trace.json.gz")
+        events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    moved, flops = step_cost(load.model, config, plan)
+    found = summarize(events, STEPS)
+    return replace(found, bytes=moved, flops=flops, detail=found.detail | {"kernels": kernels.name})
+
+
+@dataclass(frozen=True)
+class _Track:
+    process: str
+    thread: str
+
+
+def summarize(events: Sequence[Event], steps: int) -> Measurement:
+    """Of a trace in Chrome's format that holds ``steps`` steps and nothing else: the seconds of one, from the first to
+    the last on the device, and in ``detail``, per step, what ran on the device's streams and what the host called.
+
+    UnavailableError if the trace has no stream of a device.
+    """
+    tracks = _tracks(events)
+    runs = [(tracks[event["pid"], event.get("tid")], event) for event in events if event.get("ph") == "X"]
+    device = [event for track, event in runs if _STREAM.search(track.thread) and "device" in track.process]
+    if not device:
+        names = sorted({track.process for track, _ in runs})
+        raise UnavailableError(f"the profile has no stream of a device, only {', '.join(names) or 'nothing'}")
+    host = Counter(event["name"] for track, event in runs if "host" in track.process and _LAUNCH.match(event["name"]))
+    spans = _merged((event["ts"], event["ts"] + event["dur"]) for event in device)
+    total = spans[-1][1] - spans[0][0]
+    busy = sum(end - start for start, end in spans)
+    gaps = sorted((after[0] - before[1] for before, after in pairwise(spans)), reverse=True)
+    graphs = [event for event in device if _is_graph(event)]
+    costs: Counter[str] = Counter()
+    for event in device:
+        costs[event["name"]] += event["dur"]
+    detail = {
+        "steps": steps,
+        "busy_share": busy / total,
+        "idle_seconds": (total - busy) / steps / 1e6,
+        "gaps": len(gaps) / steps,
+        "largest_gaps_seconds": [gap / 1e6 for gap in gaps[:5]],
+        "device_events": len(device) / steps,
+        "command_buffers": bool(graphs) or any("GraphLaunch" in name for name in host),
+        "graph_events": len(graphs) / steps,
+        "graph_share": sum(event["dur"] for event in graphs) / sum(costs.values()),
+        "host_calls": {name: count / steps for name, count in host.most_common()},
+        "costliest_seconds": {name[:120]: time / steps / 1e6 for name, time in costs.most_common(_TOP)},
+        "tracks": dict(Counter(f"{track.process} {track.thread}"[:80] for track, _ in runs).most_common(_TOP)),
+    }
+    return Measurement(seconds=total / steps / 1e6, detail=detail)
+
+
+def _tracks(events: Iterable[Event]) -> dict[tuple[Any, Any], _Track]:
+    """Names of process and thread, by the numbers of both."""
+    processes, threads, used = {}, {}, set()
+    for event in events:
+        if event.get("name") == "process_name":
+            processes[event["pid"]] = event["args"]["name"]
+        elif event.get("name") == "thread_name":
+            threads[event["pid"], event["tid"]] = event["args"]["name"]
+        elif event.get("ph") == "X":
+            used.add((event["pid"], event.get("tid")))
+    return {key: _Track(processes.get(key[0], ""), threads.get(key, "")) for key in used}
+
+
+def _is_graph(event: Event) -> bool:
+    in_graph = any("graph" in key and value not in (0, "0") for key, value in event.get("args", {}).items())
+    return in_graph or event["name"].startswith(GRAPH)
+
+
+def _merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Spans of time, of which none overlap or touch."""
+    merged: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged

@@ -1,0 +1,144 @@
+"""Bitwise repeatability: the same requests in other company, order and chunks; run again; compiled again.
+
+A run that is repeated as it was must give the same bits, or the check fails. The other rows say what holds here.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any
+
+from jaxgen.core.config import CacheConfig, EngineConfig, LlamaConfig, SchedulerConfig
+from jaxgen.core.request import Request, TokenEvent
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.engine.engine import Engine
+from jaxgen.kernels.choice import Kernels
+from jaxgen.models import Params, init_params
+from jaxgen.runner.programs import compile_step
+from scripts.gpu.bench import Bench
+from scripts.gpu.kernels import BLOCK_SIZE, kernels_for
+from scripts.gpu.report import Measurement, State
+from tests.support.engines import run as run_requests
+
+Answer = list[tuple[Any, ...]]
+"""Token, log-probabilities and prompt log-probabilities of each event: compared as they are, so a NaN is unequal."""
+
+
+class Subject:
+    """One model, its parameters, its compiled step, and the requests whose answers are compared."""
+
+    def __init__(self, model: LlamaConfig, budget: int, kernels: Kernels):
+        rows = max(budget // 16, 4)
+        self.model = model
+        self.config = EngineConfig(CacheConfig(BLOCK_SIZE, budget), SchedulerConfig(budget, rows, 4 * budget), 0, 4)
+        self.params: Params = init_params(model, seed=0)
+        self.requests = [_request(i, budget, model.vocab_size) for i in range(rows)]
+        self._compiled = compile_step(model, self.config, kernels)
+
+    def answers(self, requests: list[Request]) -> dict[str, Answer]:
+        """Answers of a new engine, with an empty cache, to all these requests at once."""
+        engine = Engine(self.model, self.config, self.params, frozenset(), compiled=self._compiled)
+        return {name: [_bits(e) for e in events] for name, events in run_requests(engine, requests).items()}
+
+
+@lru_cache(maxsize=1)
+def _known(model: LlamaConfig, budget: int, kernels: Kernels) -> tuple[Subject, dict[str, Answer]]:
+    """The subject and its answers, which all rows of a process compare with."""
+    subject = Subject(model, budget, kernels)
+    return subject, subject.answers(subject.requests)
+
+
+def _of(bench: Bench) -> tuple[Subject, dict[str, Answer]]:
+    return _known(bench.sizes.repeatability_model, bench.sizes.repeatability_budget, kernels_for(bench))
+
+
+def reference(bench: Bench) -> Measurement:
+    """The answers, of which a digest is kept, so that processes can be compared."""
+    _, answers = _of(bench)
+    return Measurement(
+        detail={
+            "requests": len(answers),
+            "budget": bench.sizes.repeatability_budget,
+            "kernels": kernels_for(bench).name,
+            "sha256": _digest(answers),
+        }
+    )
+
+
+def compiled_again(bench: Bench) -> Measurement:
+    """In a process that compiles afresh, where XLA chooses again which form of each product is fastest."""
+    if bench.results["repeatability_reference"]["state"] != State.RAN:
+        raise RuntimeError("there is no reference to compare with")
+    _, answers = _of(bench)
+    digest = _digest(answers)
+    equal = digest == bench.results["repeatability_reference"]["detail"]["sha256"]
+    return Measurement(detail={"equal": equal, "compared": len(answers), "sha256": digest})
+
+
+def compare(bench: Bench, name: str) -> Measurement:
+    """Answers in another way with the reference. If merely run again they must be equal."""
+    subject, expected = _of(bench)
+    return _compared(name == "run_to_run", VARIANTS[name](subject), expected)
+
+
+def _run_to_run(subject: Subject) -> dict[str, Answer]:
+    return subject.answers(subject.requests)
+
+
+def _reversed(subject: Subject) -> dict[str, Answer]:
+    return subject.answers(subject.requests[::-1])
+
+
+def _alone(subject: Subject) -> dict[str, Answer]:
+    """A few of them."""
+    some = subject.requests[:: max(len(subject.requests) // 4, 1)]
+    return {name: answer for one in some for name, answer in subject.answers([one]).items()}
+
+
+def _among_strangers(subject: Subject) -> dict[str, Answer]:
+    strangers = [replace(one, request_id=f"stranger-{one.request_id}") for one in subject.requests]
+    return subject.answers([one for pair in zip(strangers[::-1], subject.requests, strict=True) for one in pair])
+
+
+VARIANTS: dict[str, Callable[[Subject], dict[str, Answer]]] = {
+    "run_to_run": _run_to_run,
+    "reversed": _reversed,
+    "alone": _alone,
+    "among_strangers": _among_strangers,
+}
+
+
+def _digest(answers: dict[str, Answer]) -> str:
+    return sha256(repr(sorted(answers.items())).encode()).hexdigest()
+
+
+def _request(i: int, budget: int, vocab_size: int) -> Request:
+    """Prompts of 3 tokens up to more than a budget; every other request draws, with a seed of its own."""
+    length = 3 + i * budget * 5 // 4 // max(budget // 16, 4)
+    prompt = tuple((i * 7919 + j * j * 31 + j) % vocab_size for j in range(length))
+    temperature = 0.0 if i % 2 else 1.0
+    params = SamplingParams(
+        max_tokens=16, temperature=temperature, seed=i, ignore_eos=True, logprobs=3, prompt_logprobs=1
+    )
+    return Request(f"r{i}", prompt, params)
+
+
+def _bits(event: TokenEvent) -> tuple[Any, ...]:
+    if event.error is not None:
+        raise RuntimeError(event.error)
+    return event.token, event.logprobs, event.prompt_logprobs
+
+
+def _compared(required: bool, answers: dict[str, Answer], expected: dict[str, Answer]) -> Measurement:
+    got = {name: answer for name, answer in answers.items() if name in expected}
+    other_tokens = [n for n, answer in got.items() if [e[0] for e in answer] != [e[0] for e in expected[n]]]
+    other_bits = [name for name, answer in got.items() if answer != expected[name]]
+    detail = {
+        "equal": not other_bits,
+        "compared": len(got),
+        "other_tokens": len(other_tokens),
+        "other_logprob_bits": len(other_bits),
+    }
+    failure = f"{len(other_bits)} of {len(got)} requests differ when run again" if required and other_bits else None
+    return Measurement(detail=detail, failure=failure)

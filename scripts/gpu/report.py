@@ -1,0 +1,197 @@
+"""The result file: one JSON object with a line for every row of the check, replaced after each, so that a run that is
+cut leaves what it has."""
+
+import json
+import math
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from scripts.gpu.plan import PlannedRow, Registers
+
+COPY_RATE = "copy_bytes_per_second"
+MATRIX_RATE = "bf16_flops_per_second"
+
+
+class State(StrEnum):
+    """What became of a row."""
+
+    RAN = "ran"
+    RAISED = "raised"
+    LOST = "lost"
+    """Its process hung or died, or the device did."""
+    UNAVAILABLE = "unavailable"
+    """Something that is not part of jaxgen is not on this machine."""
+    NOT_REACHED = "not reached"
+    NOT_NEEDED = "not needed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """What one row found. ``seconds``: of one execution; ``bytes``: read and written; ``flops``: 2 per multiply-add.
+
+    ``ceilings`` are rates that the machine reached; ``failure`` says which check did not hold; ``detail`` is anything
+    else worth keeping.
+    """
+
+    seconds: float | None = None
+    bytes: int | None = None
+    flops: int | None = None
+    ceilings: dict[str, float] = field(default_factory=dict)
+    detail: dict[str, Any] = field(default_factory=dict)
+    failure: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the result. ``why`` there is no measurement, if there is none; ``call``: which run, from 0, of those
+    that the file is of; ``registers``: those that its kernels were configured with."""
+
+    name: str
+    state: State
+    why: str | None = None
+    seconds: float | None = None
+    bytes: int | None = None
+    flops: int | None = None
+    failure: str | None = None
+    wall_seconds: float = 0.0
+    process: str | None = None
+    configuration: str | None = None
+    registers: Registers | None = None
+    call: int = 0
+    detail: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_result(self) -> bool:
+        """Whether a run that goes on with this one leaves it as it is."""
+        return self.state not in (State.NOT_REACHED, State.NOT_NEEDED)
+
+    @property
+    def held(self) -> bool:
+        """Whether it ran and no check of it failed."""
+        return self.state is State.RAN and self.failure is None
+
+
+class Report:
+    """Rows and ceilings of one or more runs, and the file that is kept in step with them."""
+
+    def __init__(self, path: Path, about: dict[str, Any], rows: Sequence[PlannedRow], earlier: dict[str, Any]):
+        """``about`` this run. ``earlier``: the file that it goes on with, or nothing."""
+        self.path = path
+        self.ceilings: dict[str, float] = dict(earlier.get("ceilings", {}))
+        self._about = {key: value for key, value in about.items() if key != "call"}
+        self._calls = [*earlier.get("calls", []), about["call"]]
+        self._started = time.monotonic()
+        known = {one["name"]: _read(one) for one in earlier.get("rows", [])}
+        never = "the run ended before its turn"
+        self.rows = {
+            one.name: known.get(one.name) or Row(name=one.name, state=State.NOT_REACHED, why=never) for one in rows
+        }
+        self.write()
+
+    @property
+    def call(self) -> int:
+        return len(self._calls) - 1
+
+    @property
+    def failures(self) -> list[str]:
+        """Checks that did not hold, and rows that raised or were lost."""
+        said = (
+            (row.name, row.failure or (row.why if row.state in (State.RAISED, State.LOST) else None))
+            for row in self.rows.values()
+        )
+        return [f"{name}: {why.splitlines()[0]}" for name, why in said if why is not None]
+
+    def loss(self, configuration: str, registers: Registers) -> str | None:
+        """What happened to a row of the configuration, and to which; None if it has not been seen to be bad."""
+        for row in self.rows.values():
+            if row.state is State.LOST and (row.configuration, row.registers) == (configuration, registers):
+                return f"{configuration} ({'/'.join(map(str, registers))} registers) {row.why} in {row.name}"
+        return None
+
+    def ran(self, configuration: str, registers: Registers) -> bool:
+        """Whether a row of the configuration did."""
+        return any(
+            row.held and (row.configuration, row.registers) == (configuration, registers) for row in self.rows.values()
+        )
+
+    def record(self, row: Row, ceilings: dict[str, float] | None = None) -> None:
+        """Keep what became of a row, write the file and say it; of each ceiling the best counts."""
+        for name, value in (ceilings or {}).items():
+            self.ceilings[name] = max(value, self.ceilings.get(name, 0.0))
+        self.rows[row.name] = replace(row, call=self.call)
+        self.write()
+        print(f"{row.name}: {self._said(row)} ({row.wall_seconds:.1f} s spent)", flush=True)
+
+    def write(self) -> None:
+        """Replace the file by one with everything known so far."""
+        self._calls[-1]["elapsed_seconds"] = round(time.monotonic() - self._started, 1)
+        losses = (
+            self.loss(row.configuration, row.registers)
+            for row in self.rows.values()
+            if row.configuration and row.registers
+        )
+        whole = {
+            **self._about,
+            "calls": self._calls,
+            "ceilings": self.ceilings,
+            "bad_configurations": sorted({loss for loss in losses if loss is not None}),
+            "failures": self.failures,
+            "rows": [asdict(row) | self._floor(row) for row in self.rows.values()],
+        }
+        temporary = self.path.with_suffix(".part")
+        temporary.write_text(json.dumps(_finite(whole), indent=1, allow_nan=False) + "\n")
+        temporary.replace(self.path)
+
+    def _floor(self, row: Row) -> dict[str, float | None]:
+        floor = floor_seconds(self.ceilings, row)
+        fraction = floor / row.seconds if floor is not None and row.seconds else None
+        return {"floor_seconds": floor, "fraction": fraction}
+
+    def _said(self, row: Row) -> str:
+        if row.state is not State.RAN:
+            return f"{row.state}: {(row.why or '').splitlines()[0]}"
+        words = [] if row.seconds is None else [f"{1e3 * row.seconds:.3f} ms"]
+        if (fraction := self._floor(row)["fraction"]) is not None:
+            words.append(f"{fraction:.3f} of what the ceilings allow")
+        if row.failure is not None:
+            words.append(f"FAILED {row.failure}")
+        return ", ".join(words) or "ran"
+
+
+def floor_seconds(ceilings: dict[str, float], row: Row) -> float | None:
+    """The least time the machine's ceilings allow; None unless bytes, flops and both ceilings are known."""
+    if row.bytes is None or row.flops is None or not {COPY_RATE, MATRIX_RATE} <= ceilings.keys():
+        return None
+    return max(row.bytes / ceilings[COPY_RATE], row.flops / ceilings[MATRIX_RATE])
+
+
+def _finite(value: Any) -> Any:
+    """The same with words for numbers that JSON has not, as the error of a kernel may be."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def free_path(directory: Path, device: str) -> Path:
+    """<device>-<date>[-n].json, a name that is not taken."""
+    slug = re.sub(r"[^a-z0-9.]+", "-", device.lower()).strip("-")
+    stem = f"{slug}-{datetime.now(UTC):%Y-%m-%d}"
+    path, n = directory / f"{stem}.json", 2
+    while path.exists():
+        path, n = directory / f"{stem}-{n}.json", n + 1
+    return path
+
+
+def _read(row: dict[str, Any]) -> Row:
+    """A row of a file."""
+    known = {key: value for key, value in row.items() if key not in ("floor_seconds", "fraction")}
+    registers = known["registers"]
+    return Row(**known | {"state": State(known["state"]), "registers": registers and tuple(registers)})

@@ -1,0 +1,260 @@
+"""All rows of the check, in the order in which they run: what the device is, whether the kernels run at all, and then
+figures, those first that would be missed most."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import cache
+
+from jaxgen.core.config import ModelConfig
+from pallas_kernels.gpu.attention.items import best_tile_groups, value_slices
+from scripts.gpu.plan import OTHER_REGISTERS, REGISTERS, PlannedRow, attention_configuration
+from scripts.gpu.sizes import BITS, BITS_TOKENS, PIECES, RANDOM_TOKENS, TILES, AttentionLoad, Sizes, StepLoad
+from tests.support.attention_cases import Case
+
+MULTIPROCESSORS = 132
+"""Of an H200: how many decides which kernels a load needs."""
+WRITE_KV = "write_kv"
+
+
+@cache
+def rows_of(sizes: Sizes) -> tuple[PlannedRow, ...]:
+    """Every row, whether or not there will be time for it."""
+    return (
+        *_first_ceilings(),
+        *_smoke(sizes),
+        *_small_steps(sizes),
+        *_attention(sizes),
+        *_served(sizes),
+        *_products(sizes),
+        *_tools(sizes),
+        *_steps("steps", sizes.steps, [budget for budget in sizes.steps.budgets if budget != sizes.served_budget]),
+        *_knee("steps", sizes.steps),
+        *_other_ceilings(),
+        *_kernel_checks(sizes),
+        _init("opt_steps", sizes.opt_steps),
+        *_steps("opt_steps", sizes.opt_steps, sizes.opt_steps.budgets),
+        *_knee("opt_steps", sizes.opt_steps),
+        *_offload(sizes),
+        *_other_attention(sizes),
+        *_launches(sizes),
+        PlannedRow(f"serving_{sizes.serving.name}_jaxgen", "serving", "serving:jaxgen", limit=60.0),
+        *_repeatability(),
+        *_of_other_software(sizes),
+        *_parity(sizes),
+    )
+
+
+def attention_needs(heads: int, kv_heads: int, head_dim: int, tokens: int) -> tuple[str, ...]:
+    """Configurations of the kernels that attention of a step of so many tokens launches."""
+    slices = value_slices(head_dim)
+    tiles = slices * best_tile_groups(tokens, heads // kv_heads, kv_heads, head_dim, MULTIPROCESSORS)
+    return attention_configuration(PIECES, head_dim, slices), attention_configuration(TILES, head_dim, tiles)
+
+
+def step_configuration(tokens: int, rows: int) -> str:
+    """Of a step, whatever its model's depth."""
+    return f"step of {tokens} tokens and {rows} rows"
+
+
+def served_rows(budget: int) -> int:
+    """Of a step, as a server on a GPU has them by default."""
+    return min(budget, 256)
+
+
+def _of_model(model: ModelConfig, tokens: int) -> tuple[str, ...]:
+    return attention_needs(model.num_heads, model.num_kv_heads, model.head_dim, tokens)
+
+
+def _of_case(case: Case, tokens: int) -> tuple[str, ...]:
+    return attention_needs(case.heads, case.kv_heads, case.head_dim, tokens)
+
+
+def _first_ceilings() -> Iterator[PlannedRow]:
+    yield PlannedRow("ceiling_copy_memcpy", "ceilings", "ceilings:copy", ("memcpy",), process="smoke")
+    yield PlannedRow("ceiling_matrix_bf16_to_bfloat16", "ceilings", "ceilings:matrix", ("bfloat16",), process="smoke")
+
+
+def _smoke(sizes: Sizes) -> Iterator[PlannedRow]:
+    for name in (WRITE_KV, "gather_blocks", "scatter_blocks"):
+        yield PlannedRow(f"smoke_{name}", "smoke", f"kernel_checks:{name}", process="smoke", configuration=name)
+    for load in sizes.smokes:
+        name, configuration = (
+            f"smoke_{load.name}",
+            attention_configuration(load.kind, load.case.head_dim, load.warpgroups),
+        )
+        common = PlannedRow("", "smoke", "kernel_checks:smoke", (load,), process="smoke", configuration=configuration)
+        yield replace(common, name=name, registers=REGISTERS)
+        if load.warpgroups > 1:
+            suffix = "_".join(map(str, OTHER_REGISTERS))
+            yield replace(common, name=f"{name}_registers_{suffix}", registers=OTHER_REGISTERS, instead_of=name)
+    name = "partial_recompute"
+    yield PlannedRow(f"smoke_{name}", "smoke", f"kernel_checks:{name}", process="smoke", configuration=name)
+
+
+def _small_steps(sizes: Sizes) -> Iterator[PlannedRow]:
+    load = sizes.small_steps
+    tokens, rows = load.budgets[0], max(sizes.small_rows)
+    start = PlannedRow(f"smoke_start_{load.name}_{tokens}", "smoke", "kernel_checks:start", (load.model, tokens, rows))
+    yield replace(start, limit=90.0, process="tools", needs=(WRITE_KV, *_of_model(load.model, tokens)))
+    for tokens in load.budgets:
+        yield PlannedRow(
+            f"smoke_proof_{load.name}_{tokens}",
+            "smoke",
+            "kernel_checks:proof",
+            (load.model, tokens, max(sizes.small_rows)),
+            limit=60.0,
+            process="smoke",
+            needs=(WRITE_KV, *_of_model(load.model, tokens)),
+        )
+        for rows in sizes.small_rows:
+            yield PlannedRow(
+                f"smoke_step_{load.name}_{tokens}_{rows}_rows",
+                "smoke",
+                "step_times:small",
+                (load, tokens, rows),
+                limit=60.0,
+                process="smoke",
+                configuration=step_configuration(tokens, rows),
+                needs=(WRITE_KV, *_of_model(load.model, tokens)),
+            )
+
+
+def _attention(sizes: Sizes) -> Iterator[PlannedRow]:
+    for load in sizes.attention:
+        needs, own = _of_load(load), f"load {load.name}"
+        yield PlannedRow(load.name, "attention", "attention:measure", (load,), 60.0, configuration=own, needs=needs)
+    yield PlannedRow("check_bits", "attention", "kernel_checks:bits", limit=40.0, needs=_of_case(BITS, BITS_TOKENS))
+
+
+def _of_load(load: AttentionLoad) -> tuple[str, ...]:
+    return _of_model(load.model, sum(length for length, _ in load.rows))
+
+
+def _init(part: str, load: StepLoad) -> PlannedRow:
+    return PlannedRow(f"init_{load.name}", part, "step_times:init", (load.model,), limit=60.0)
+
+
+def _steps(part: str, load: StepLoad, budgets: Iterable[int]) -> Iterator[PlannedRow]:
+    for budget in budgets:
+        yield _step(part, load, budget)
+
+
+def _step(part: str, load: StepLoad, budget: int, sampling: str = "greedy") -> PlannedRow:
+    suffix = "" if sampling == "greedy" else f"_{sampling}"
+    configuration = step_configuration(budget, served_rows(budget))
+    return PlannedRow(
+        f"step_{load.name}_{budget}{suffix}",
+        part,
+        "step_times:full",
+        (load, budget, sampling),
+        limit=150.0,  # a hang here is unlikely after the smoke, and nobody knows how long it takes to compile
+        configuration=configuration,
+        needs=(WRITE_KV, *_of_model(load.model, budget), configuration),
+    )
+
+
+def _knee(part: str, load: StepLoad) -> Iterator[PlannedRow]:
+    """Where there are several steps."""
+    rows = tuple(f"step_{load.name}_{budget}" for budget in load.budgets)
+    if len(rows) > 1:
+        yield PlannedRow(f"step_{load.name}_knee", part, "step_times:at_knee", reads=rows)
+
+
+def _served(sizes: Sizes) -> Iterator[PlannedRow]:
+    load, budget = sizes.steps, sizes.served_budget
+    yield _init("served", load)
+    step = _step("served", load, budget)
+    yield step
+    for sampling in ("top_p", "logprobs"):
+        yield _step("served", load, budget, sampling)
+    for name in ("decodes", "full"):
+        yield replace(
+            step, name=f"host_step_{load.name}_{budget}_{name}", entry="host_times:measure", arguments=(name,)
+        )
+    yield replace(step, name=f"step_{load.name}_{budget}_beside_copies", entry="copies:beside", arguments=())
+
+
+def _products(sizes: Sizes) -> Iterator[PlannedRow]:
+    for name, inputs, outputs in sizes.products:
+        yield PlannedRow(f"products_{name}", "products", "products:measure", (inputs, outputs), limit=60.0)
+
+
+def _tools(sizes: Sizes) -> Iterator[PlannedRow]:
+    tool = PlannedRow("", "tools", "", limit=60.0, process="tools", compares=True)
+    for load in dict.fromkeys((sizes.attention[0], sizes.attention[-1])):
+        needs = (*_of_load(load), f"load {load.name}")
+        yield replace(tool, name=f"ncu_{load.name}", entry="tools:ncu", arguments=(load.name,), needs=needs)
+    smokes = tuple(row.name for row in _smoke(sizes))
+    for check in ("memcheck", "racecheck"):
+        yield replace(tool, name=f"sanitizer_{check}", entry="tools:sanitizer", arguments=(check,), reads=smokes)
+
+
+def _other_ceilings() -> Iterator[PlannedRow]:
+    yield PlannedRow("ceiling_copy_kernel", "other_ceilings", "ceilings:copy", ("kernel",))
+    yield PlannedRow("ceiling_matrix_bf16_to_float32", "other_ceilings", "ceilings:matrix", ("float32",))
+    for kind in ("pinned", "pageable"):
+        for way in ("host_to_device", "device_to_host"):
+            yield PlannedRow(f"ceiling_{way}_{kind}", "other_ceilings", "ceilings:link", (kind, way))
+
+
+def _kernel_checks(sizes: Sizes) -> Iterator[PlannedRow]:
+    row = PlannedRow("", "kernels", "kernel_checks:random", limit=40.0)
+    for seed in range(sizes.random_batches):
+        needs = _of_case(sizes.random_case, RANDOM_TOKENS)
+        yield replace(row, name=f"check_attention_random_{seed}", arguments=(seed,), needs=needs)
+    row = replace(row, entry="kernel_checks:case")
+    for name, case in sizes.attention_cases:
+        needs = _of_case(case, sum(length for length, _ in case.rows) + case.padding)
+        yield replace(row, name=f"check_attention_{name}", arguments=(case,), needs=needs)
+    needs = _of_case(BITS, BITS_TOKENS)
+    yield replace(row, name="check_bits_window", entry="kernel_checks:bits", arguments=(70,), needs=needs)
+
+
+def _offload(sizes: Sizes) -> Iterator[PlannedRow]:
+    for load in sizes.offloads:
+        for entry, name in (
+            ("recompute", f"partial_recompute_{load.name}_{load.tokens}"),
+            ("gather", f"gather_blocks_{load.name}"),
+            ("scatter", f"scatter_blocks_{load.name}"),
+        ):
+            needs = (name.partition(f"_{load.name}")[0],)
+            yield PlannedRow(name, "offload", f"offload:{entry}", (load,), needs=needs)
+        for way in ("device_to_host", "host_to_device"):
+            yield PlannedRow(f"staging_{way}_{load.name}", "offload", "offload:staging", (load, way))
+
+
+def _other_attention(sizes: Sizes) -> Iterator[PlannedRow]:
+    for way in ("cudnn", "xla_gathered", "xla_reference"):
+        row = PlannedRow("", "other_attention", f"contiguous:{way}", limit=40.0, compares=True)
+        for load in sizes.attention:
+            yield replace(row, name=f"{way}_{load.name}", arguments=(load,))
+    for load in sizes.attention:
+        name, entry = f"torch_sdpa_{load.name}", "torch_attention:sdpa"
+        yield PlannedRow(name, "other_attention", entry, (load,), process="torch", compares=True)
+
+
+def _launches(sizes: Sizes) -> Iterator[PlannedRow]:
+    step = _step("launches", sizes.steps, sizes.served_budget)
+    for process, suffix in (("profiler", ""), ("plain launches", "_without_command_buffers")):
+        name = f"launches_{sizes.steps.name}_{sizes.served_budget}{suffix}"
+        yield replace(step, name=name, entry="launches:profile", arguments=(), process=process)
+
+
+def _repeatability() -> Iterator[PlannedRow]:
+    row = PlannedRow("repeatability_reference", "repeatability", "repeatability:reference", limit=60.0)
+    yield row
+    for name in ("run_to_run", "reversed", "alone", "among_strangers"):
+        yield replace(row, name=f"repeatability_{name}", entry="repeatability:compare", arguments=(name,))
+    again = replace(row, name="repeatability_compiled_again", entry="repeatability:compiled_again", process="afresh")
+    yield replace(again, reads=(row.name,))
+
+
+def _of_other_software(sizes: Sizes) -> Iterator[PlannedRow]:
+    name, entry = f"serving_{sizes.serving.name}_transformers", "serving:transformers_batch"
+    yield PlannedRow(name, "transformers", entry, limit=60.0, process="torch", compares=True)
+
+
+def _parity(sizes: Sizes) -> Iterator[PlannedRow]:
+    for check in ("greedy", "logits"):
+        for name in sizes.goldens:
+            yield PlannedRow(f"parity_{check}_{name}", "parity", f"parity:{check}", (name,), limit=30.0)

@@ -1,0 +1,213 @@
+"""How much each part measures: on a device, and in a dry run that only shows that everything works."""
+
+import random
+from dataclasses import dataclass, replace
+
+from jaxgen.core.config import LlamaConfig, ModelConfig
+from scripts.gpu.shapes import LLAMA3_1B, LLAMA3_8B, OPT_6_7B, TINY, TINY_OPT
+from scripts.measure.step_time import SHAPES
+from tests.support.attention_cases import Case
+from tests.support.goldens import NAMES
+
+
+@dataclass(frozen=True)
+class AttentionLoad:
+    """``rows``: (query tokens, context) of each."""
+
+    name: str
+    model: ModelConfig
+    rows: tuple[tuple[int, int], ...]
+
+    def cost(self) -> tuple[int, int]:
+        """Bytes of every context's K and V, of queries and outputs, each once; 4 * head_dim FLOPs for each head, query
+        and token that it attends to."""
+        model, itemsize = self.model, 2
+        tokens, contexts = (sum(column) for column in zip(*self.rows, strict=True))
+        pairs = sum((2 * context - length + 1) * length // 2 for length, context in self.rows)
+        moved = 2 * contexts * model.num_kv_heads + 2 * tokens * model.num_heads
+        return moved * model.head_dim * itemsize, 4 * model.num_heads * model.head_dim * pairs
+
+
+ATTENTION = (
+    AttentionLoad("decode_attention_256x2k_gqa", LLAMA3_8B, ((1, 2048),) * 256),
+    AttentionLoad("decode_attention_16x32k_gqa", LLAMA3_8B, ((1, 32768),) * 16),
+    AttentionLoad("decode_attention_256x2k_mha", OPT_6_7B, ((1, 2048),) * 256),
+    AttentionLoad("prompt_attention_256_8k", LLAMA3_8B, ((256, 8192),)),
+    AttentionLoad("prompt_attention_2048_8k", LLAMA3_8B, ((2048, 8192),)),
+)
+
+
+@dataclass(frozen=True)
+class StepLoad:
+    """``budgets`` is in tokens a step, those first that would be missed most if time ran out; ``rows`` in decoding
+    sequences, ``context`` in tokens each of them has."""
+
+    name: str
+    model: ModelConfig
+    budgets: tuple[int, ...]
+    rows: int
+    context: int
+
+
+@dataclass(frozen=True)
+class OffloadLoad:
+    """``tokens`` are recomputed in one of ``layers`` layers; ``blocks`` of as many layers are staged."""
+
+    name: str
+    model: ModelConfig
+    tokens: int
+    layers: int
+    blocks: int
+
+
+OFFLOADS = (
+    OffloadLoad("llama3_8b", LLAMA3_8B, tokens=2048, layers=8, blocks=256),
+    OffloadLoad("opt_6.7b", OPT_6_7B, tokens=2048, layers=8, blocks=64),
+)
+"""Weights of 8 layers do not fit in any L2 cache; blocks are half a gigabyte."""
+
+BUDGETS = (256, 1024, 2048, 64, 512, 128)
+PRODUCTS = (("qkv", 4096, 6144), ("out", 4096, 4096), ("gate_up", 4096, 28_672), ("down", 14_336, 4096))
+"""The weights of a layer of Llama-3-8B: name, inputs and outputs."""
+
+
+SMOKE = Case((), heads=8, kv_heads=2, head_dim=128, block_size=64, dtype="bfloat16")
+SMOKE_CTAS = 8
+"""Thread blocks of the smoke's grids: so few that each has several items, and that few tokens make larger tiles."""
+DECODES = ((1, 70), (1, 513), (1, 1300))
+SHORT = ((1, 600), (40, 300), (9, 9))
+LONG = ((1, 600), (150, 700), (40, 64))
+
+
+@dataclass(frozen=True)
+class SmokeLoad:
+    """``kind`` of work on contexts, by a kernel with so many ``warpgroups`` that compute."""
+
+    name: str
+    kind: str
+    warpgroups: int
+    case: Case
+
+
+PIECES, TILES = "pieces", "tiles"
+SMOKES = (
+    SmokeLoad("pieces_128", PIECES, 1, replace(SMOKE, rows=DECODES)),
+    SmokeLoad("tiles_of_64_rows_128", TILES, 1, replace(SMOKE, rows=SHORT)),
+    SmokeLoad("tiles_of_128_rows_128", TILES, 2, replace(SMOKE, rows=LONG)),
+    SmokeLoad("pieces_64", PIECES, 1, replace(SMOKE, rows=DECODES, head_dim=64)),
+    SmokeLoad("tiles_of_64_rows_64", TILES, 1, replace(SMOKE, rows=SHORT, head_dim=64)),
+    SmokeLoad("tiles_of_128_rows_64", TILES, 2, replace(SMOKE, rows=LONG, head_dim=64)),
+    SmokeLoad("pieces_256", PIECES, 2, replace(SMOKE, rows=DECODES, head_dim=256)),
+    SmokeLoad("tiles_of_64_rows_256", TILES, 2, replace(SMOKE, rows=SHORT, head_dim=256)),
+)
+"""Heads of 256 are always shared by two warpgroups."""
+
+GROUPED = Case((), heads=8, kv_heads=2, head_dim=128, block_size=64, dtype="bfloat16")
+RANDOM_ROWS, RANDOM_TOKENS = 10, 256
+"""Of random batches, at most."""
+BITS = replace(SMOKE, rows=((5, 1091), (7, 150)), heads=6, head_dim=64)
+"""The first row's context has three pieces of 512, of which the last has two tiles of 64."""
+BITS_TOKENS = 48
+"""Of the widest step that it is part of."""
+EDGES = ((1, 512), (1, 513), (1, 1025), (70, 1024), (3, 64), (2, 65))
+ATTENTION_CASES = (
+    ("window_soft_cap_sinks", replace(GROUPED, rows=((1, 700), (37, 330)), window=200, soft_cap=5.0, sinks=True)),
+    ("group_of_7", replace(GROUPED, rows=EDGES, heads=14, head_dim=64)),
+    ("heads_of_80", replace(GROUPED, rows=EDGES, heads=4, kv_heads=4, head_dim=80)),
+    ("float16_blocks_of_16", replace(GROUPED, rows=EDGES, dtype="float16", block_size=16)),
+    ("blocks_of_128", replace(GROUPED, rows=EDGES, block_size=128)),
+    ("heads_of_96", replace(GROUPED, rows=EDGES, head_dim=96)),
+    ("no_rows", GROUPED),
+)
+
+
+@dataclass(frozen=True)
+class ServingLoad:
+    """``requests`` random prompts of ``prompt`` tokens at once, of which each is answered by ``answer`` tokens."""
+
+    name: str
+    model: LlamaConfig
+    requests: int
+    prompt: int
+    answer: int
+
+    def prompts(self, seed: int) -> list[list[int]]:
+        draw = random.Random(seed)
+        return [draw.choices(range(3, self.model.vocab_size), k=self.prompt) for _ in range(self.requests)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """``pallas``: Pallas kernels, where the device has some. ``repeats`` are runs of which the best (ceilings) or the
+    median (steps) counts; ``row_seconds`` ends the repeats of a step early, ``load_seconds`` is how long the
+    device works while its clocks are read. ``chained``: calls of a kernel in one program, for those that are short.
+    """
+
+    pallas: bool = True
+    copy_bytes: int = 8 * 2**30
+    copy_repeats: int = 20
+    matrix_side: int = 8192
+    load_seconds: float = 1.5
+    link_bytes: int = 2**30
+    repeats: int = 10
+    chained: int = 16
+    smokes: tuple[SmokeLoad, ...] = SMOKES
+    small_steps: StepLoad = StepLoad("llama3_8b_2_layers", replace(LLAMA3_8B, num_layers=2), (256, 1024), 32, 1024)
+    small_rows: tuple[int, ...] = (33, 64, 256)
+    served_budget: int = 256
+    product_tokens: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
+    products: tuple[tuple[str, int, int], ...] = PRODUCTS
+    copied_blocks: int = 64
+    goldens: tuple[str, ...] = NAMES
+    repeatability_model: LlamaConfig = SHAPES["88m"]
+    repeatability_budget: int = 256
+    steps: StepLoad = StepLoad("llama3_8b", LLAMA3_8B, BUDGETS, rows=32, context=1024)
+    opt_steps: StepLoad = StepLoad("opt_6.7b", OPT_6_7B, BUDGETS, rows=32, context=512)
+    row_seconds: float = 6.0
+    attention: tuple[AttentionLoad, ...] = ATTENTION
+    offloads: tuple[OffloadLoad, ...] = OFFLOADS
+    serving: ServingLoad = ServingLoad("llama3_1b", LLAMA3_1B, requests=128, prompt=512, answer=128)
+    random_batches: int = 5
+    random_case: Case = GROUPED
+    random_most_context: int = 1600
+    attention_cases: tuple[tuple[str, Case], ...] = ATTENTION_CASES
+    host_context: int = 256
+    host_steps: int = 20
+
+
+FULL = Sizes()
+DRY = Sizes(
+    pallas=False,
+    copy_bytes=2**20,
+    copy_repeats=3,
+    matrix_side=256,
+    load_seconds=0.1,
+    link_bytes=2**20,
+    repeats=3,
+    chained=2,
+    smokes=tuple(replace(load, case=replace(load.case, rows=load.case.rows[:2], head_dim=16)) for load in SMOKES[:3]),
+    small_steps=StepLoad("tiny_1_layer", replace(TINY, num_layers=1), (16,), rows=4, context=96),
+    small_rows=(5, 16),
+    served_budget=16,
+    product_tokens=(8, 16),
+    products=(("qkv", 64, 128),),
+    copied_blocks=2,
+    goldens=("llama",),
+    repeatability_model=TINY,
+    repeatability_budget=32,
+    steps=StepLoad("tiny", TINY, (16, 32), rows=4, context=96),
+    opt_steps=StepLoad("tiny_opt", TINY_OPT, (16,), rows=4, context=64),
+    row_seconds=0.5,
+    serving=ServingLoad("tiny", TINY, requests=3, prompt=20, answer=8),
+    random_batches=2,
+    random_case=Case((), head_dim=16, block_size=16),
+    random_most_context=140,
+    attention_cases=(("tiny", Case(((1, 70), (5, 33)), window=20)),),
+    offloads=(
+        OffloadLoad("tiny", TINY, tokens=128, layers=2, blocks=3),
+        OffloadLoad("tiny_opt", TINY_OPT, tokens=128, layers=2, blocks=3),
+    ),
+    host_context=32,
+    host_steps=4,
+    attention=(AttentionLoad("decode_attention_tiny", TINY, ((1, 70), (1, 5))),),
+)

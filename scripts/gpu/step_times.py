@@ -1,0 +1,239 @@
+"""Step time against token budget: full steps of a random-weight model, their bytes and FLOPs, and the floor of both.
+
+A step is one plan made by hand: ``rows`` sequences decode at ``context`` tokens, whose K and V are whatever the cache
+holds, and a prompt fills the rest of the budget. So no time goes into computing contexts first.
+"""
+
+import time
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxgen.cache.block_sizes import block_bytes
+from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from jaxgen.core.request import Request
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.core.sequence import Chunk, Sequence
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.models import PackedParams, abstract_params
+from jaxgen.models.kv_cache import KVCache, cache_shape
+from jaxgen.runner.model_runner import Device
+from jaxgen.runner.programs import CompiledStep
+from jaxgen.sizing.token_budget import Ceilings, knee, roofline_budget
+from scripts.gpu.bench import Bench
+from scripts.gpu.kernels import BLOCK_SIZE, kernels_for
+from scripts.gpu.report import COPY_RATE, MATRIX_RATE, Measurement, State
+from scripts.gpu.rows import served_rows
+from scripts.gpu.sizes import Sizes, StepLoad
+
+MAX_REPEATS = 30
+OVERLAPPED = 8
+RANDOM_BLOCKS = 8
+"""Of the cache, which then repeat: the random bits of a whole one would be as large again."""
+GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
+SAMPLING = {"greedy": (GREEDY, GREEDY), "top_p": (replace(GREEDY, temperature=1.0, top_p=0.9),) * 2}
+SAMPLING |= {"logprobs": (replace(GREEDY, logprobs=20), GREEDY)}
+"""How the first row samples, and all others."""
+
+
+def at_knee(bench: Bench) -> Measurement:
+    """The measurement, of the steps of some token budgets, at the one that ``jaxgen tune`` would store.
+
+    ``detail.roofline_token_budget`` is what the rule for devices that were not measured gives with these ceilings.
+    """
+    ran = {int(name.rpartition("_")[2]): row for name, row in bench.results.items() if row["state"] == State.RAN}
+    if len(ran) < 2:
+        raise RuntimeError(f"only {len(ran)} steps were measured")
+    seconds = {budget: row["seconds"] for budget, row in sorted(ran.items())}
+    budget = knee(seconds)
+    detail: dict[str, Any] = {"token_budget": budget, "tokens_per_second": {n: n / t for n, t in seconds.items()}}
+    if {COPY_RATE, MATRIX_RATE} <= bench.ceilings.keys():
+        sheet = Ceilings(bench.ceilings[MATRIX_RATE], bench.ceilings[COPY_RATE])
+        detail["roofline_token_budget"] = roofline_budget(sheet)
+    figures = {name: ran[budget][name] for name in ("seconds", "bytes", "flops")}
+    return Measurement(**figures, detail=ran[budget]["detail"] | detail)
+
+
+def init(bench: Bench, model: ModelConfig) -> Measurement:
+    """Make the parameters, which the rows that follow share."""
+    started = time.perf_counter()
+    params = jax.tree.leaves(bench.shared.params_of(model, kernels_for(bench)))
+    seconds = time.perf_counter() - started
+    return Measurement(detail={"seconds_with_compilation": seconds, "bytes": sum(p.nbytes for p in params)})
+
+
+def small(bench: Bench, load: StepLoad, budget: int, rows: int) -> Measurement:
+    """Of so few layers that it compiles soon, for so many rows of which ``load.rows`` decode."""
+    load = replace(load, rows=min(load.rows, rows - 1))
+    return _measured(bench, load, step_config(load, budget, rows), "greedy")
+
+
+def full(bench: Bench, load: StepLoad, budget: int, sampling: str) -> Measurement:
+    """Of a whole model, with rows as a server has them."""
+    return _measured(bench, load, config_of(bench.sizes, load, budget), sampling)
+
+
+def config_of(sizes: Sizes, load: StepLoad, budget: int) -> EngineConfig:
+    """That of ``served_config`` where it is the same step, which then is compiled once."""
+    if load == sizes.steps and budget == sizes.served_budget:
+        return served_config(sizes)
+    return step_config(load, budget, served_rows(budget))
+
+
+def _measured(bench: Bench, load: StepLoad, config: EngineConfig, sampling: str) -> Measurement:
+    budget = config.scheduler.token_budget
+    plan = full_plan(load, config, sampling)
+    kernels = kernels_for(bench)
+    params = bench.shared.params_of(load.model, kernels)
+    started = time.perf_counter()
+    compiled = bench.shared.compiled_step(load.model, config, kernels)
+    detail = {
+        "kernels": kernels.name,
+        "rows": config.scheduler.max_num_seqs,
+        "decode_rows": load.rows,
+        "context": load.context,
+        "prompt_tokens": budget - load.rows,
+        "sampling": sampling,
+        "compile_seconds": round(time.perf_counter() - started, 2),
+        "temporary_bytes": compiled.temporary_bytes,
+        "aliased_bytes": compiled.aliased_bytes,
+    }
+    device = filled_device(load.model, config, params, compiled)
+    times = timed(device, plan, bench.sizes.row_seconds)
+    if times.tokens.min() < 0 or times.tokens.max() >= load.model.vocab_size:
+        raise RuntimeError(f"the step sampled {times.tokens.tolist()}, of a vocabulary of {load.model.vocab_size}")
+    moved, flops = step_cost(load.model, config, plan)
+    return Measurement(seconds=median(times.seconds), bytes=moved, flops=flops, detail=detail | times.detail())
+
+
+@dataclass(frozen=True)
+class Times:
+    """Of steps of which each is waited for: ``seconds`` and, of these, those until ``run`` ``returned`` to the host.
+    The same of steps where each is dispatched before the one before it ends, as the engine does. ``tokens`` are those
+    that the last one sampled."""
+
+    seconds: list[float]
+    returned: list[float]
+    overlapped_seconds: float
+    overlapped_returned: list[float]
+    tokens: np.ndarray
+
+    def detail(self) -> dict[str, Any]:
+        return {
+            "steps": len(self.seconds),
+            "best_seconds": min(self.seconds),
+            "returns_seconds": median(self.returned),
+            "overlapped_seconds": self.overlapped_seconds,
+            "overlapped_returns_seconds": median(self.overlapped_returned),
+        }
+
+
+def timed(device: Device, plan: StepPlan, row_seconds: float) -> Times:
+    """Of one plan over and over; the first step is not counted."""
+    device.load(plan)
+    device.wait()
+    steady = replace(plan, admitted=())
+    seconds: list[float] = []
+    returned: list[float] = []
+    began = time.perf_counter()
+    while len(seconds) < 4 or (len(seconds) < MAX_REPEATS and time.perf_counter() - began < row_seconds):
+        started = time.perf_counter()
+        device.run(steady)
+        returned.append(time.perf_counter() - started)
+        device.wait()
+        seconds.append(time.perf_counter() - started)
+    ahead = []
+    began = time.perf_counter()
+    for _ in range(OVERLAPPED):
+        started = time.perf_counter()
+        output = device.run(steady)
+        ahead.append(time.perf_counter() - started)
+    device.wait()
+    overlapped = (time.perf_counter() - began) / OVERLAPPED
+    tokens = np.asarray(output.tokens)[: len(plan.chunks)]
+    return Times(seconds[1:], returned[1:], overlapped, ahead[1:], tokens)
+
+
+def filled_device(model: ModelConfig, config: EngineConfig, params: PackedParams, compiled: CompiledStep) -> Device:
+    """A device whose cache holds random K and V: work on zeros takes less power, so less time, than work on data."""
+    device = Device(model, config, params, compiled)
+    num_blocks, *block = cache_shape(model, config.cache)
+    distinct = min(RANDOM_BLOCKS, num_blocks)
+
+    @jax.jit
+    def fill() -> jax.Array:
+        blocks = jax.random.normal(jax.random.key(1), (distinct, *block), jnp.dtype(model.dtype))
+        return blocks[jnp.arange(num_blocks) % distinct]
+
+    del device.cache  # first, since two may not fit
+    device.cache = KVCache(fill(), compiled.kernels)
+    return device
+
+
+def step_config(load: StepLoad, budget: int, rows: int) -> EngineConfig:
+    """Room for exactly the plan of ``full_plan``."""
+    prompt = max(budget - load.rows, 1)
+    blocks = load.rows * -(-load.context // BLOCK_SIZE) + -(-prompt // BLOCK_SIZE)
+    longest = max(load.context, prompt) + 1
+    blocks = max(blocks, -(-longest // BLOCK_SIZE))
+    return EngineConfig(CacheConfig(BLOCK_SIZE, blocks), SchedulerConfig(budget, rows, longest), 0, 4)
+
+
+def served_config(sizes: Sizes) -> EngineConfig:
+    """Room for the plan of ``full_plan`` and for that of ``host_times``."""
+    load, budget = sizes.steps, sizes.served_budget
+    longest = max(load.context, sizes.host_context + 16 * sizes.host_steps + 64)
+    blocks = load.rows * (-(-longest // BLOCK_SIZE) + 1) + 2 * -(-budget // BLOCK_SIZE) + 2
+    scheduler = SchedulerConfig(budget, served_rows(budget), blocks * BLOCK_SIZE)
+    return EngineConfig(CacheConfig(BLOCK_SIZE, blocks), scheduler, 0, 4)
+
+
+def full_plan(load: StepLoad, config: EngineConfig, sampling: str = "greedy") -> StepPlan:
+    """``rows`` decodes at ``context`` tokens and a prompt that fills the budget; blocks in a shuffled order."""
+    stride = next(n for n in (997, 991, 983) if config.cache.num_blocks % n)
+    ids = (i * stride % config.cache.num_blocks for i in range(config.cache.num_blocks))
+    chunks, admitted = [], []
+    for row in range(load.rows + 1):
+        length = 1 if row < load.rows else config.scheduler.token_budget - load.rows
+        if length == 0:
+            continue
+        end = load.context if row < load.rows else length
+        tokens = tuple((row * 31 + i) % 500 for i in range(end))
+        sequence = Sequence(
+            Request(f"row-{row}", tokens, SAMPLING[sampling][min(row, 1)]),
+            eos_token_ids=frozenset(),
+            arrival=row,
+            seed=0,
+        )
+        sequence.num_computed, sequence.row = end - length, row
+        sequence.block_table += [next(ids) for _ in range(-(-end // BLOCK_SIZE))]
+        admitted.append(sequence)
+        chunks.append(Chunk(sequence, end - length, length))
+    return StepPlan(tuple(chunks), tuple(admitted))
+
+
+def step_cost(model: ModelConfig, config: EngineConfig, plan: StepPlan) -> tuple[int, int]:
+    """Bytes that the plan must read and write, and FLOPs it must do, each counted once.
+
+    Bytes: every weight (of positions, and of embeddings that are no head too, only the rows looked up), K and V of
+    every context, K and V written.
+    FLOPs: 2 per multiply-add of the layers' matrices for each token, of the head for each row that samples, and
+    4 * head_dim for each head, query token and token it attends to.
+    """
+    params = abstract_params(model)
+    tables = [p for name, p in params.items() if name in ("embed.weight", "positions.weight")]
+    looked_up = sum(plan.num_tokens * table.shape[1] * table.dtype.itemsize for table in tables)
+    only_looked_up = {"positions.weight"} | ({"embed.weight"} if "lm_head.weight" in params else set())
+    weights = sum(p.size * p.dtype.itemsize for name, p in params.items() if name not in only_looked_up)
+    slot = block_bytes(model, config.cache.block_size) // config.cache.block_size
+    contexts = sum(chunk.end for chunk in plan.chunks)
+    matrices = sum(p.size for name, p in params.items() if name.startswith("layers.") and p.ndim == 3)
+    pairs = sum((chunk.start + 1 + chunk.end) * chunk.length // 2 for chunk in plan.chunks)
+    flops = 2 * plan.num_tokens * matrices
+    flops += 2 * len(plan.chunks) * model.vocab_size * model.hidden_size
+    flops += 4 * model.num_layers * model.num_heads * model.head_dim * pairs
+    return weights + looked_up + slot * (contexts + plan.num_tokens), flops

@@ -1,0 +1,132 @@
+"""Runs rows one after another in processes that may hang or die: what does loses its row, and no other."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from scripts.gpu.child import Child, LostError
+from scripts.gpu.plan import OTHER_REGISTERS, REGISTERS, PlannedRow, Registers
+from scripts.gpu.report import Measurement, Report, Row, State
+
+START_SECONDS = 60.0
+"""For a worker to import JAX and take the device."""
+
+
+class Workers:
+    """At most one worker: another process takes the device when the one before has left it."""
+
+    def __init__(self, *, dry_run: bool, cache_dir: Path, log: Path):
+        self._options: dict[str, Any] = {"dry_run": dry_run, "cache_dir": cache_dir, "log": log}
+        self._child: Child | None = None
+
+    def header(self) -> dict[str, Any]:
+        """What the device is. LostError if no worker can say."""
+        return self.named("smoke").ask({"header": True}, START_SECONDS)
+
+    def named(self, process: str, seconds: float = START_SECONDS) -> Child:
+        """A worker that is ready. LostError if it is not in time."""
+        if self._child is not None and self._child.name != process:
+            self.end()
+        if self._child is None:
+            self._child = Child(process, **self._options)
+            self._child.ask({"header": False}, seconds)
+        return self._child
+
+    def drop(self) -> str:
+        """End a lost one; what it printed last."""
+        child, self._child = self._child, None
+        assert child is not None
+        child.kill()
+        return child.last_words()
+
+    def end(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.end()
+
+
+class Supervisor:
+    """One run of some rows."""
+
+    def __init__(self, rows: Sequence[PlannedRow], report: Report, workers: Workers, *, ends: float):
+        """``ends`` by the monotonic clock."""
+        self._rows = rows
+        self._report = report
+        self._workers = workers
+        self._ends = ends
+
+    def run(self) -> None:
+        """Run those that have no result yet; every one of them has a state afterwards."""
+        part = None
+        for row in self._rows:
+            if self._report.rows[row.name].has_result:
+                continue
+            if row.part != part:
+                part = row.part
+                print(f"# {part}", flush=True)
+            self._report.record(*self._run(row))
+
+    def _run(self, row: PlannedRow) -> tuple[Row, dict[str, float]]:
+        blank = Row(name=row.name, state=State.NOT_REACHED, configuration=row.configuration, process=row.process)
+        if row.instead_of is not None and self._report.rows[row.instead_of].state is not State.LOST:
+            return replace(blank, state=State.NOT_NEEDED, why=f"only if {row.instead_of} is lost"), {}
+        left = self._ends - time.monotonic()
+        registers = self._registers(row)
+        if isinstance(registers, str) or left <= 0:
+            return replace(blank, why=registers if isinstance(registers, str) else "no time was left"), {}
+        began = replace(blank, registers=registers)
+        try:
+            child = self._workers.named(row.process, min(START_SECONDS, left))
+        except LostError as lost:
+            return replace(began, state=State.RAISED, why=f"no process: it {lost}\n{self._workers.drop()}"), {}
+        return self._ask(child, row, began, registers)
+
+    def _ask(self, child: Child, row: PlannedRow, began: Row, registers: Registers) -> tuple[Row, dict[str, float]]:
+        started = time.monotonic()
+        limit = max(0.0, min(row.limit, self._ends - started))
+        try:
+            answer = child.ask(self._request(row, registers, limit), limit)
+        except LostError as lost:
+            answer = {"state": State.LOST, "why": str(lost), "wall_seconds": round(time.monotonic() - started, 2)}
+        if answer.get("state") != State.LOST:
+            return _answered(began, answer)
+        words = self._workers.drop()
+        if limit < row.limit and time.monotonic() >= self._ends:
+            return replace(began, state=State.NOT_REACHED, why="the run ended in it"), {}
+        state = State.UNAVAILABLE if row.compares else State.LOST
+        lost_row = replace(began, state=state, why=answer["why"], detail={"stderr": words})
+        return replace(lost_row, wall_seconds=answer["wall_seconds"]), {}
+
+    def _registers(self, row: PlannedRow) -> Registers | str:
+        """Those to run it with, or why it cannot be run."""
+        if missing := [one for one in row.reads if self._report.rows[one].state is State.NOT_REACHED]:
+            return f"it reads {missing[0]}, which was not reached"
+        if row.registers is not None:
+            return row.registers
+        losses = {one: loss for one in row.needs if (loss := self._report.loss(one, REGISTERS)) is not None}
+        if not losses:
+            return REGISTERS
+        if all(self._report.ran(one, OTHER_REGISTERS) for one in losses):
+            return OTHER_REGISTERS
+        return next(iter(losses.values()))
+
+    def _request(self, row: PlannedRow, registers: Registers, limit: float) -> dict[str, Any]:
+        return {
+            "row": row.name,
+            "registers": registers,
+            "ceilings": self._report.ceilings,
+            "results": {name: asdict(self._report.rows[name]) for name in row.reads},
+            "out": str(self._report.path.parent),
+            "limit": limit,
+        }
+
+
+def _answered(row: Row, answer: dict[str, Any]) -> tuple[Row, dict[str, float]]:
+    row = replace(row, wall_seconds=answer["wall_seconds"])
+    if "found" not in answer:
+        return replace(row, state=State(answer["state"]), why=answer["why"]), {}
+    found = Measurement(**answer["found"])
+    measured = {name: getattr(found, name) for name in ("seconds", "bytes", "flops", "detail", "failure")}
+    return replace(row, state=State.RAN, **measured), found.ceilings

@@ -1,0 +1,283 @@
+"""A device's results as tables of a page."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scripts.gpu.report import COPY_RATE, MATRIX_RATE, State
+from scripts.gpu.rows import rows_of
+from scripts.gpu.sizes import FULL, OffloadLoad, StepLoad
+
+COMPILED, NOT_RUN = "compiled, not run", "not run"
+"""What stands for a row that is not there: the first for what scripts/ci/check_aot.sh compiles for a GPU."""
+DECODE_GOAL, PROMPT_GOAL, KNEE_GOAL = 0.85, 0.60, 0.80
+"""Of the floor: of the measured copy rate, of the measured matrix rate, and of both for the step at the knee."""
+STEPS = {"Llama-3-8B": FULL.steps, "OPT-6.7B": FULL.opt_steps}
+CEILINGS = {
+    COPY_RATE: ("copy on the device", 1e12, "TB/s"),
+    MATRIX_RATE: ("bfloat16 matrix product", 1e12, "TFLOP/s"),
+    "host_to_device_pinned_bytes_per_second": ("host to device, pinned", 1e9, "GB/s"),
+    "device_to_host_pinned_bytes_per_second": ("device to host, pinned", 1e9, "GB/s"),
+    "host_to_device_pageable_bytes_per_second": ("host to device, pageable", 1e9, "GB/s"),
+    "device_to_host_pageable_bytes_per_second": ("device to host, pageable", 1e9, "GB/s"),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run of python -m scripts.gpu; ``about`` is its file, empty where nothing has run."""
+
+    about: dict[str, Any]
+
+    def row(self, name: str) -> dict[str, Any]:
+        """Empty where there is none."""
+        return next((row for row in self.about.get("rows", []) if row["name"] == name), {})
+
+    def rows(self, *prefixes: str) -> list[dict[str, Any]]:
+        return [row for row in self.about.get("rows", []) if row["name"].startswith(prefixes)]
+
+    @property
+    def ceilings(self) -> dict[str, float]:
+        found: dict[str, float] = self.about.get("ceilings", {})
+        return found
+
+
+def sections(result: Result) -> list[str]:
+    """Markdown, one string for each section."""
+    parts = [
+        ("Ceilings", _ceilings(result)),
+        ("Whether the kernels run", _smoke(result)),
+        ("Attention, one layer", _attention(result)),
+        *((f"The step of {name}", _steps(result, load)) for name, load in STEPS.items()),
+        ("The step as a server has it", _served(result)),
+        ("The products of a layer", _products(result)),
+        ("The host and the launches", _launches(result)),
+        ("Recomputing and staging KV", _offload(result)),
+        ("From end to end", _serving(result)),
+        ("Checks", _checks(result)),
+        ("Rows without a result", _without_result(result)),
+    ]
+    return [f"### {title}\n\n{text}" for title, text in parts]
+
+
+def state(row: dict[str, Any], absent: str = NOT_RUN) -> str | None:
+    """Why a row has no figures; None if it has."""
+    if not row:
+        return absent
+    if row["state"] == State.RAN:
+        return None
+    first, _, _ = row["why"].splitlines()[0].partition(": ")
+    return f"raised ({first})" if row["state"] == State.RAISED else str(row["state"])
+
+
+def _ceilings(result: Result) -> str:
+    rows = []
+    for name, (title, unit, unit_name) in CEILINGS.items():
+        rate = result.ceilings.get(name)
+        rows.append([title, NOT_RUN if rate is None else f"{rate / unit:.3g} {unit_name}"])
+    return _table(["what the machine reaches by itself", "rate"], rows)
+
+
+def _smoke(result: Result) -> str:
+    """What each kernel and small step did, and which configurations are bad."""
+    rows = []
+    for plan in rows_of(FULL):
+        row = result.row(plan.name)
+        if plan.part != "smoke" or row.get("state") == State.NOT_NEEDED or (plan.instead_of and not row):
+            continue
+        verdict = state(row) or row["failure"] or "ran and held"
+        rows.append([f"`{plan.name}`", _detail(row, "kernels"), verdict, _detail(row, "largest_error")])
+    text = _table(["row", "kernels", "what became of it", "largest error"], rows)
+    bad = [f"- {one}" for one in result.about.get("bad_configurations", [])]
+    return "\n".join([text, "", *bad]) if bad else text
+
+
+def _attention(result: Result) -> str:
+    titles = ["load", "kernels", "time, ms", "of the floor", "goal", "its plan, ms"]
+    others = {"XLA's own, ms": "xla_reference", "XLA, gathered first, ms": "xla_gathered"}
+    others |= {"cuDNN, ms": "cudnn", "PyTorch, ms": "torch_sdpa"}
+    rows = []
+    for load in FULL.attention:
+        row = result.row(load.name)
+        goal = DECODE_GOAL if load.rows[0][0] == 1 else PROMPT_GOAL
+        line = [f"`{load.name}`", _detail(row, "kernels"), _ms(row, COMPILED), _fraction(row), f"{goal:.2f}"]
+        line += [_detail_ms(row, "plan_seconds")]
+        rows.append(line + [_ms(result.row(f"{prefix}_{load.name}")) for prefix in others.values()])
+    return _table([*titles, *others], rows)
+
+
+def _steps(result: Result, load: StepLoad) -> str:
+    rows = []
+    for budget in sorted(load.budgets):
+        row = result.row(f"step_{load.name}_{budget}")
+        rate = f"{budget / row['seconds']:,.0f}" if state(row) is None else ""
+        times = [_ms(row, COMPILED), _detail_ms(row, "overlapped_seconds")]
+        rows.append([str(budget), *times, _floor(row), _bound(result, row), _fraction(row), rate])
+    text = _table(
+        ["token budget", "time, ms", "overlapped, ms", "floor, ms", "bound by", "of the floor", "tokens/s"], rows
+    )
+    row = result.row(f"step_{load.name}_knee")
+    why = state(row, COMPILED)
+    if why is not None:
+        return f"{text}\n\nThe knee: {why}; the goal there is {KNEE_GOAL:.2f} of the floor."
+    found = row["detail"]
+    return (
+        f"{text}\n\nThe knee, and what `jaxgen tune` would store: **{found['token_budget']} tokens**, "
+        f"{_fraction(row)} of the floor (goal {KNEE_GOAL:.2f}). By the ceilings alone the budget would be "
+        f"{found.get('roofline_token_budget', 'unknown')}."
+    )
+
+
+def _served(result: Result) -> str:
+    name, budget = f"step_{FULL.steps.name}_{FULL.served_budget}", FULL.served_budget
+    rows = []
+    for title, suffix in (("greedy", ""), ("top_p 0.9", "_top_p"), ("log-probabilities of one row", "_logprobs")):
+        row = result.row(name + suffix)
+        pieces = ("returns_seconds", "overlapped_seconds", "overlapped_returns_seconds")
+        rows.append([title, _ms(row), *(_detail_ms(row, piece) for piece in pieces)])
+    titles = [f"{budget} tokens, 256 rows", "time, ms", "returns after, ms", "overlapped, ms", "returns after, ms"]
+    row = result.row(f"{name}_beside_copies")
+    why = state(row)
+    if why is not None:
+        return f"{_table(titles, rows)}\n\nBeside copies of blocks to the host: {why}."
+    found = row["detail"]
+    rates = [_number(found[key] / 1e9) for key in ("copied_bytes_per_second", "copied_alone_bytes_per_second")]
+    return (
+        f"{_table(titles, rows)}\n\nBeside copies of blocks to the host a step takes {_ms(row)} ms, by itself "
+        f"{_detail_ms(row, 'alone_seconds')} ms; copies get {rates[0]} GB/s, by themselves {rates[1]}."
+    )
+
+
+def _products(result: Result) -> str:
+    rows = []
+    for name, inputs, outputs in FULL.products:
+        row = result.row(f"products_{name}")
+        why = state(row)
+        found = row.get("detail", {}).get("tokens", {})
+        cells = [why or _product(found[str(tokens)]) for tokens in FULL.product_tokens]
+        rows.append([f"{name}, {inputs} to {outputs}", *cells])
+    return _table(["TFLOP/s (of the ceiling), by tokens", *map(str, FULL.product_tokens)], rows)
+
+
+def _product(found: dict[str, float | None]) -> str:
+    rate, share = found["flops_per_second"], found["of_ceiling"]
+    assert rate is not None
+    return f"{rate / 1e12:.0f}" if share is None else f"{rate / 1e12:.0f} ({share:.2f})"
+
+
+def _launches(result: Result) -> str:
+    name, budget = FULL.steps.name, FULL.served_budget
+    rows = []
+    for title, suffix in (("as it is", ""), ("without command buffers", "_without_command_buffers")):
+        row = result.row(f"launches_{name}_{budget}{suffix}")
+        found = row.get("detail", {})
+        figures = [_number(found.get(key)) for key in ("busy_share", "device_events", "graph_share")]
+        rows.append([title, _ms(row), *figures, _number(sum(found["host_calls"].values()) if found else None)])
+    text = _table(
+        [f"step of {budget} tokens", "time, ms", "device busy", "device events", "share in graphs", "host calls"], rows
+    )
+    rows = []
+    for title in ("decodes", "full"):
+        row = result.row(f"host_step_{name}_{budget}_{title}")
+        pieces = ("schedule_seconds", "dispatch_seconds", "complete_seconds", "host_seconds")
+        rows.append([title, _ms(row), *(_detail_ms(row, piece) for piece in pieces), _detail(row, "host_share")])
+    titles = ["engine's step", "time, ms", "schedule, ms", "dispatch, ms", "complete, ms", "host, ms", "host's share"]
+    return f"{text}\n\n{_table(titles, rows)}"
+
+
+def _offload(result: Result) -> str:
+    rows = []
+    for load in FULL.offloads:
+        for name in _offload_names(load):
+            row = result.row(name)
+            detail = row.get("detail", {})
+            share = _number(detail["fraction_of_link"]) if "fraction_of_link" in detail else _fraction(row)
+            rows.append(
+                [
+                    f"`{name}`",
+                    _detail(row, "kernels"),
+                    _ms(row),
+                    _rate(row),
+                    share,
+                    _detail_ms(row, "reference_seconds"),
+                ]
+            )
+    return _table(["what", "kernels", "time, ms", "GB/s", "of the floor, or of the link", "XLA's own, ms"], rows)
+
+
+def _offload_names(load: OffloadLoad) -> list[str]:
+    copies = [f"{name}_{load.name}" for name in ("gather_blocks", "scatter_blocks")]
+    staging = [f"staging_{way}_{load.name}" for way in ("device_to_host", "host_to_device")]
+    return [f"partial_recompute_{load.name}_{load.tokens}", *copies, *staging]
+
+
+def _serving(result: Result) -> str:
+    load = FULL.serving
+    rows = []
+    for title in ("jaxgen", "transformers"):
+        row = result.row(f"serving_{load.name}_{title}")
+        why = state(row)
+        rate = "" if why is not None else f"{row['detail']['output_tokens_per_second']:,.0f}"
+        rows.append([title, why or f"{row['seconds']:.2f}", rate])
+    about = f"{load.requests} prompts of {load.prompt} tokens at once, answers of {load.answer}, a 1B Llama shape:"
+    return f"{about}\n\n{_table(['engine', 'time, s', 'output tokens/s'], rows)}"
+
+
+def _checks(result: Result) -> str:
+    rows = result.rows("smoke_", "check_", "parity_", "repeatability_", "sanitizer_")
+    if not rows:
+        return f"Kernels, parity and repeatability: {NOT_RUN}."
+    held = [row for row in rows if row["state"] == State.RAN and row["failure"] is None]
+    asked = [row for row in rows if row["state"] != State.NOT_NEEDED]
+    text = f"{len(held)} of {len(asked)} checks of kernels, parity and repeatability ran and held."
+    failures = [f"- failed: {one}" for one in result.about["failures"]]
+    return "\n".join([text, "", *failures]) if failures else text
+
+
+def _without_result(result: Result) -> str:
+    rows = [row for row in result.about.get("rows", []) if row["state"] not in (State.RAN, State.NOT_NEEDED)]
+    lines = [f"- `{row['name']}`: {row['state']}: {row['why'].splitlines()[0]}" for row in rows]
+    return "\n".join(lines) or ("None." if result.about else "All.")
+
+
+def _bound(result: Result, row: dict[str, Any]) -> str:
+    if state(row) is not None or not {COPY_RATE, MATRIX_RATE} <= result.ceilings.keys():
+        return ""
+    memory, arithmetic = row["bytes"] / result.ceilings[COPY_RATE], row["flops"] / result.ceilings[MATRIX_RATE]
+    return "memory" if memory > arithmetic else "arithmetic"
+
+
+def _ms(row: dict[str, Any], absent: str = NOT_RUN) -> str:
+    return state(row, absent) or _number(1e3 * row["seconds"])
+
+
+def _floor(row: dict[str, Any]) -> str:
+    return _number(1e3 * row["floor_seconds"]) if row.get("floor_seconds") is not None else ""
+
+
+def _fraction(row: dict[str, Any]) -> str:
+    return f"{row['fraction']:.2f}" if row.get("fraction") is not None else ""
+
+
+def _rate(row: dict[str, Any]) -> str:
+    return f"{row['bytes'] / row['seconds'] / 1e9:,.0f}" if state(row) is None else ""
+
+
+def _detail(row: dict[str, Any], name: str) -> str:
+    found = row.get("detail", {}).get(name)
+    return _number(found) if isinstance(found, float) else str(found or "")
+
+
+def _detail_ms(row: dict[str, Any], name: str) -> str:
+    found = row.get("detail", {}).get(name)
+    return "" if found is None else _number(1e3 * found)
+
+
+def _number(value: float | None) -> str:
+    """Three digits that count."""
+    return "" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [titles, ["---", *["---:"] * (len(titles) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

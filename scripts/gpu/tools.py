@@ -1,0 +1,98 @@
+"""NVIDIA's tools on rows that are run once more beneath them: hardware counters, and checkers of memory accesses."""
+
+import csv
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from scripts.gpu.bench import Bench, UnavailableError
+from scripts.gpu.header import ROOT
+from scripts.gpu.report import Measurement, State
+
+PLACES = ("usr/local/cuda*/bin", "usr/local/cuda*/nsight-compute*", "opt/nvidia/nsight-compute/*")
+LAUNCHES = 6
+"""Of attention's kernels, in two calls."""
+METRICS = (
+    *("gpu__time_duration.sum", "dram__bytes_read.sum", "dram__bytes_write.sum", "launch__registers_per_thread"),
+    *("dram__throughput.avg.pct_of_peak_sustained_elapsed", "sm__throughput.avg.pct_of_peak_sustained_elapsed"),
+    *("lts__t_sector_hit_rate.pct", "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active"),
+    *("sm__warps_active.avg.pct_of_peak_sustained_active", "smsp__issue_active.avg.pct_of_peak_sustained_active"),
+    *("launch__shared_mem_per_block_dynamic", "launch__grid_size", "launch__block_size"),
+)
+"""Those that are copied into the result; the report beside it has all."""
+_TAIL = 4000
+
+
+def ncu(bench: Bench, row: str) -> Measurement:
+    """What Nsight Compute counts in the first launches of attention in a row."""
+    tool, report = find_tool("ncu"), bench.out / f"ncu_{row}.ncu-rep"
+    _run(
+        *(tool, "--clock-control", "none", "--kernel-name", "regex:attention", "-c", str(LAUNCHES), "--set", "full"),
+        *("--kill", "yes", "-f", "-o", str(report), *_alone(bench, [row])),
+    )
+    if not report.exists():
+        raise UnavailableError("ncu left no report; the log has what it said")
+    printed = _run(tool, "--import", str(report), "--page", "raw", "--csv")
+    return Measurement(detail={"report": report.name, "kernels": kernels_in(printed)})
+
+
+def kernels_in(printed: str) -> list[dict[str, str]]:
+    """Of ncu's table with a line of names, one of units and one for each launch: names and those of METRICS."""
+    lines = printed.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
+    units, *launches = list(csv.DictReader(io.StringIO("\n".join(lines[start:])))) or [{}]
+    return [
+        {"kernel": launch["Kernel Name"]}
+        | {name: f"{launch[name]} {units[name]}".strip() for name in METRICS if launch.get(name)}
+        for launch in launches
+    ]
+
+
+def sanitizer(bench: Bench, check: str) -> Measurement:
+    """What compute-sanitizer says of the smoke's rows, of those that ran. Only what memcheck finds is a failure:
+    racecheck may not know every way in which asynchronous copies are waited for."""
+    names = [name for name, row in bench.results.items() if row["state"] == State.RAN]
+    if not names:
+        raise UnavailableError("no row of the smoke ran")
+    # XLA asks for things that a driver may not have, and goes on without them: no errors of calls, only of kernels.
+    tool = (find_tool("compute-sanitizer"), "--tool", check, "--report-api-errors", "no", "--print-limit", "20")
+    printed = _run(*tool, *_alone(bench, names))
+    errors = errors_in(printed)
+    detail = {"rows": names, "errors": errors, "printed": printed[-_TAIL:]}
+    failure = f"{errors} errors" if check == "memcheck" and errors else None
+    return Measurement(detail=detail, failure=failure)
+
+
+def errors_in(printed: str) -> int:
+    """The number in the summary. UnavailableError if there is none, so that the checker did not check."""
+    found = re.search(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) error", printed)
+    if found is None:
+        raise UnavailableError(f"no summary in {printed[-_TAIL:]}")
+    return int(found[1] or found[2])
+
+
+def find_tool(name: str) -> str:
+    """UnavailableError where there is none."""
+    places = [str(found) for place in PLACES for found in sorted(Path("/").glob(place))]
+    tool = shutil.which(name) or shutil.which(name, path=os.pathsep.join(places))
+    if tool is None:
+        raise UnavailableError(f"there is no {name} here")
+    return tool
+
+
+def _alone(bench: Bench, rows: list[str]) -> list[str]:
+    """The command that runs rows with nobody to watch them."""
+    size = "full" if bench.sizes.pallas else "dry"
+    registers = ",".join(map(str, bench.registers))
+    return [sys.executable, "-m", "scripts.gpu.alone", size, registers, str(bench.out), *rows]
+
+
+def _run(*command: str) -> str:
+    """What it prints, which the log has too. The row's limit ends it."""
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    print(done.stdout[-_TAIL:], file=sys.stderr)
+    return done.stdout

@@ -1,0 +1,171 @@
+"""Measure the step of a random-weight Llama shape on the default device: compile time, step time, memory.
+
+Full steps: as many decodes as there are rows, each at the given context, and a prompt chunk that fills the budget.
+
+    .venv/bin/python -m scripts.measure.step_time --budgets 16,32,64,128,256
+    .venv/bin/python -m scripts.measure.step_time --budgets 64 --max-model-lens 1024,32768 --repeats 200
+    .venv/bin/python -m scripts.measure.step_time --kernels XLA --dtype float32
+"""
+
+import argparse
+import json
+import resource
+import time
+from dataclasses import dataclass, replace
+from statistics import median
+
+from jaxgen.core.config import CacheConfig, EngineConfig, LlamaConfig, RopeConfig, SchedulerConfig
+from jaxgen.core.request import Request
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.engine.engine import Engine
+from jaxgen.kernels.choice import REFERENCE, Kernels, choose
+from jaxgen.models import Params, init_params
+from jaxgen.runner.model_runner import device_info
+from jaxgen.runner.programs import compile_step
+
+SHAPES = {
+    "88m": LlamaConfig(
+        vocab_size=8192,
+        hidden_size=768,
+        intermediate_size=2048,
+        num_layers=12,
+        num_heads=12,
+        num_kv_heads=4,
+        head_dim=64,
+        max_position=131_072,
+        dtype="bfloat16",
+        norm_eps=1e-5,
+        rope=RopeConfig(),
+    ),
+    "tiny": LlamaConfig(
+        vocab_size=2048,
+        hidden_size=192,
+        intermediate_size=512,
+        num_layers=6,
+        num_heads=6,
+        num_kv_heads=2,
+        head_dim=32,
+        max_position=131_072,
+        dtype="float32",
+        norm_eps=1e-5,
+        rope=RopeConfig(),
+    ),
+}
+SHAPES["88m-mha"] = replace(SHAPES["88m"], num_kv_heads=SHAPES["88m"].num_heads)
+"""The same with as many KV heads as heads."""
+BLOCK_SIZE = 64
+
+
+@dataclass(frozen=True)
+class Load:
+    """Contexts and step count of one measurement."""
+
+    context: int
+    rows: int
+    repeats: int
+
+
+def kernels_for(name: str, model: LlamaConfig) -> Kernels:
+    """XLA's, or those that ``jaxgen serve`` would choose on this machine."""
+    if name == "XLA":
+        return REFERENCE
+    from jaxgen.core.cache_dirs import open_cache_dirs  # here: gpu_check has nothing but what computes
+
+    folder = open_cache_dirs().kernels
+    if folder is None:
+        raise SystemExit("native kernels need a cache directory that can be written")
+    return choose(device_info(), model, BLOCK_SIZE, folder)
+
+
+def build(
+    model: LlamaConfig, params: Params, kernels: Kernels, budget: int, max_model_len: int, load: Load
+) -> tuple[Engine, float]:
+    """An engine with room for the load and for one sequence of full length, and the seconds its compilation took."""
+    per_row = -(-(load.context + load.repeats + 64) // BLOCK_SIZE) + 1
+    prompts = budget * load.repeats // BLOCK_SIZE + 64
+    blocks = max(load.rows * per_row + prompts, -(-max_model_len // BLOCK_SIZE))
+    config = EngineConfig(
+        CacheConfig(BLOCK_SIZE, blocks),
+        SchedulerConfig(budget, load.rows + 1, max_model_len, prefix_caching=False),
+        seed=0,
+        max_logit_bias=16,
+    )
+    started = time.perf_counter()
+    compiled = compile_step(model, config, kernels)
+    seconds = time.perf_counter() - started
+    return Engine(model, config, params, frozenset(), compiled=compiled), seconds
+
+
+def fill(engine: Engine, load: Load) -> None:
+    """Bring ``rows`` sequences to their context."""
+    params = SamplingParams(max_tokens=load.repeats * 4 + 64, temperature=0.0, ignore_eos=True)
+    for row in range(load.rows):
+        engine.add(Request(f"decode-{row}", tuple(1 + (row * 31 + i) % 1000 for i in range(load.context)), params))
+    started: set[str] = set()
+    while len(started) < load.rows:
+        started |= {event.request_id for event in engine.step()}
+
+
+def measure(engine: Engine, load: Load, chunk: int) -> list[float]:
+    """Seconds of each step with all rows decoding and, if ``chunk`` is not 0, that many prompt tokens beside them."""
+    seconds = []
+    engine.step()  # the first returns at once: there is none before it to wait for
+    for i in range(load.repeats):
+        if chunk:
+            engine.add(Request(f"prompt-{i}", tuple(range(1, chunk + 1)), SamplingParams(max_tokens=1)))
+        started = time.perf_counter()
+        engine.step()
+        seconds.append(time.perf_counter() - started)
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, default="88m")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"))
+    parser.add_argument("--kernels", choices=("XLA", "chosen"), default="chosen")
+    parser.add_argument("--budgets", default="16,32,64,128,256")
+    parser.add_argument("--max-model-lens", default="2048")
+    parser.add_argument("--context", type=int, default=300)
+    parser.add_argument("--rows", type=int, default=15)
+    parser.add_argument("--repeats", type=int, default=40)
+    args = parser.parse_args()
+    model = SHAPES[args.shape]
+    model = replace(model, dtype=args.dtype or model.dtype)
+    kernels = kernels_for(args.kernels, model)
+    params = init_params(model, seed=0)
+    load = Load(args.context, args.rows, args.repeats)
+    variants = [
+        (budget, length)
+        for budget in map(int, args.budgets.split(","))
+        for length in map(int, args.max_model_lens.split(","))
+    ]
+    engines = {}
+    for budget, length in variants:
+        engines[budget, length], compile_seconds = build(model, params, kernels, budget, length, load)
+        fill(engines[budget, length], load)
+        print(f"# budget {budget}, max_model_len {length}: compiled in {compile_seconds:.1f} s", flush=True)
+    # Variants take turns, so that a change of the machine's speed meets all of them.
+    times: dict[tuple[int, int], list[float]] = {variant: [] for variant in variants}
+    for _ in range(2):
+        for (budget, length), engine in engines.items():
+            half = replace(load, repeats=load.repeats // 2)
+            times[budget, length] += measure(engine, half, max(budget - load.rows, 0))
+    for (budget, length), seconds in times.items():
+        row = {
+            "shape": args.shape,
+            "dtype": model.dtype,
+            "kernels": kernels.name,
+            "budget": budget,
+            "max_model_len": length,
+            "rows": args.rows,
+            "context": args.context,
+            "step_ms_median": round(1e3 * median(seconds), 2),
+            "step_ms_min": round(1e3 * min(seconds), 2),
+        }
+        print(json.dumps(row))
+    print(f"# peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""A streaming device, and what decodes and calibrates with it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from jaxgen.core.cache_dirs import open_cache_dirs
+from jaxgen.core.config import ModelConfig
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.kernels.choice import Kernels, choose, reference
+from jaxgen.layerwise.calibration import load_of, time_steps
+from jaxgen.layerwise.layer_store import LayerStore
+from jaxgen.layerwise.links import Links
+from jaxgen.layerwise.model_runner import StreamedDevice, Streaming
+from jaxgen.layerwise.programs import compile_layers, take_apart
+from jaxgen.layerwise.rates import Split, StreamRates
+from jaxgen.models import init_params
+from jaxgen.offload.restore_plan import ContextCost
+from jaxgen.offload.staging import group_size
+from jaxgen.runner.model_runner import Device, device_info
+from jaxgen.runner.programs import compile_rows, compile_step
+from jaxgen.runner.step import StepOutput
+from scripts.offload.generation import Generation, Runner, generate
+from scripts.offload.settings import Setting
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way to bring contexts; ``overlap`` and ``buffers`` as Streaming has them, ``pinned`` as Links."""
+
+    split: Split
+    overlap: bool = True
+    buffers: int = 2
+    pinned: bool = True
+
+
+class Bench:
+    """A device that streams, and one that does not, where that fits."""
+
+    def __init__(self, setting: Setting, kernels: Kernels) -> None:
+        self.setting, self.model, self.config = setting, setting.model, setting.config()
+        sizes = {name: getattr(self.model, name) for name in ("hidden_size", "num_kv_heads", "head_dim")}
+        itemsize = np.dtype(self.model.dtype).itemsize
+        self.cost = ContextCost.of_model(num_layers=1, **sizes, kv_itemsize=itemsize, x_itemsize=itemsize)
+        group = min(setting.batch, group_size(int(self.cost.kv_bytes) * setting.block_size))
+        self.chunk = group * setting.block_size
+        scheduler = self.config.scheduler
+        self.num_open = LayerStore.most_open(scheduler.token_budget, scheduler.max_num_seqs, setting.block_size)
+        self.programs = compile_layers(
+            self.model, self.config, kernels, num_open=self.num_open, group=group, keep_inputs=True
+        )
+        self.rows = compile_rows(self.model, self.config)
+        self._kernels = kernels
+        self.link: float | None = None
+        self._ends, self._layers = take_apart(dict(init_params(self.model, seed=0)))
+        self.device = self._streamed(Links())
+
+    def _streamed(self, links: Links) -> StreamedDevice:
+        return StreamedDevice(
+            self.model,
+            self.config,
+            dict(self._ends),
+            self.programs,
+            self.rows,
+            num_open=self.num_open,
+            layers=self._layers,
+            links=links,
+        )
+
+    @cached_property
+    def _pageable(self) -> StreamedDevice:
+        return self._streamed(Links(pinned=False))
+
+    def run(self, mode: Mode, prompt: int, length: int, batch: int) -> Generation:
+        """Decode with the context in host memory. Only the decoding meets the simulated link."""
+        device = self.device if mode.pinned else self._pageable
+
+        def step(plans: Sequence[StepPlan]) -> list[StepOutput | None]:
+            return [device.run(plans[0])]
+
+        def use(split: Split) -> None:
+            device.streaming = Streaming(split, mode.overlap, buffers=mode.buffers)
+
+        runner = Runner(step, use, device.wait, device.stream.links)
+        return runner.run(self.setting, (prompt, length, batch, 1), mode.split, self.link)
+
+    def predicted(self, rates: StreamRates, mode: Mode, tokens: int, project: int) -> float:
+        """Seconds of a step that streams so many tokens."""
+        unit, stack, rest = rates.unit(self.cost, self.chunk), rates.stack(tokens), tokens - project
+        if not mode.overlap:
+            return stack.seconds_without_overlap(project, rest, unit=unit)
+        if mode.buffers == 1:
+            context = unit.makespan(project, rest, chunk=self.chunk)
+            return stack.other_seconds + stack.layers * (context + stack.device_seconds)
+        return stack.seconds(project, rest, unit=unit, chunk=self.chunk)
+
+    def expected(self, prompt: int, length: int, batch: int, column: int = 0) -> list[list[int]]:
+        """Tokens of the whole step, with all of the cache on the device."""
+        return generate(self._whole.run, self.setting, prompt, length, batch, column=column)[0]
+
+    @cached_property
+    def _whole(self) -> Device:
+        compiled = compile_step(self.model, self.config, self._kernels)
+        return Device(self.model, self.config, init_params(self.model, seed=0), compiled)
+
+    def calibrate(self, batch: int, steps: int) -> StreamRates:
+        """In steps without overlap, of which half transfer all, and half project all."""
+        size = self.setting.block_size
+        loads = [load_of(self.config, rows=batch, blocks=prompt // size) for prompt in self.setting.calibrated]
+        return StreamRates.fit(time_steps(self.device, loads, steps=steps, project=True), self.model.num_layers)
+
+    def set_link(self, bytes_per_second: float | None) -> None:
+        self.link = bytes_per_second
+        self.device.stream.links.simulate(bytes_per_second)
+
+
+def kernels_here(model: ModelConfig, block_size: int) -> Kernels:
+    """What ``jaxgen serve`` would choose, with weights as they are."""
+    folder = open_cache_dirs().kernels
+    if folder is None:
+        return reference(device_info())
+    return replace(choose(device_info(), model, block_size, folder), packed=None)

@@ -1,0 +1,63 @@
+"""The engine on the native kernels: the answers of XLA's, and the same bits under any schedule."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from jaxgen.core.config import DType
+from jaxgen.core.request import Request, TokenEvent
+from jaxgen.kernels.choice import native
+from jaxgen.models.packed_weight import PackedWeight
+from jaxgen.models.placement import pack_params
+from tests.support.engines import LLAMA, engine_config, make_engine, params_of, request, run, tokens
+from tests.support.native import native as library
+
+RNG = np.random.default_rng(0)
+PROMPTS = [RNG.integers(3, LLAMA.vocab_size, size=n).tolist() for n in (1, 5, 16, 17, 33, 70, 120)]
+
+
+def requests() -> list[Request]:
+    """Greedy and seeded, with and without penalties, all with log-probabilities."""
+    ways = [{"temperature": 0.0}, {"seed": 5, "top_p": 0.9}, {"seed": 6, "presence_penalty": 1.0, "top_k": 20}]
+    return [
+        request(f"r{i}", prompt, max_tokens=12, ignore_eos=True, logprobs=5, **ways[i % 3])
+        for i, prompt in enumerate(PROMPTS)
+    ]
+
+
+def without_cached(events: list[TokenEvent]) -> list[TokenEvent]:
+    return [replace(event, cached_tokens=None) for event in events]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_request_has_the_same_bits_alone_and_under_any_schedule(dtype: DType) -> None:
+    model, kernels = replace(LLAMA, dtype=dtype), native(library())
+    for config in (engine_config(), engine_config(num_blocks=32, token_budget=9)):
+        events = run(make_engine(model, config, kernels), requests())
+        for one in requests():
+            alone = run(make_engine(model, config, kernels), [one])[one.request_id]
+            assert without_cached(events[one.request_id]) == without_cached(alone), one.request_id
+
+
+def test_the_answers_are_those_of_the_reference_kernels() -> None:
+    kernels = native(library())
+    found, expected = run(make_engine(kernels=kernels), requests()), run(make_engine(), requests())
+    for name, events in expected.items():
+        assert tokens(found[name]) == tokens(events)
+        for got, want in zip(found[name], events, strict=True):
+            assert got.logprobs is not None
+            assert want.logprobs is not None
+            assert got.logprobs.logprob == pytest.approx(want.logprobs.logprob, abs=1e-4)
+
+
+def test_packing_takes_every_matrix_once_and_leaves_the_rest() -> None:
+    kernels = native(library())
+    params = dict(params_of(LLAMA))
+    packed = pack_params(LLAMA, params, kernels)
+    assert not params
+    kinds = {path for path, value in packed.items() if isinstance(value, PackedWeight)}
+    matrices = {path for path, value in params_of(LLAMA).items() if path.endswith(".weight") and "norm" not in path}
+    assert kinds == matrices - {"embed.weight"}, "an untied embedding is only looked up"
+    again = pack_params(LLAMA, dict(packed), kernels)
+    assert all(again[path] is value for path, value in packed.items())

@@ -1,0 +1,117 @@
+"""Which kernels a device gets, and that the log says so."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from jaxgen.core.config import DType
+from jaxgen.hardware.device_info import DeviceInfo
+from jaxgen.kernels import choice
+from jaxgen.kernels.choice import REFERENCE_GPU, Kernels, choose, native_dtypes, reference
+from jaxgen.kernels.verdict import Verdict
+from pallas_kernels.cpu.build import Recipe, UnavailableError
+from pallas_kernels.write_kv import write_kv_ref
+from tests.support.engines import LLAMA
+from tests.support.native import directory, native
+
+CPU = DeviceInfo("cpu", "a processor", 2, ("avx2",))
+AMX = DeviceInfo("cpu", "another", 2, ("amx_bf16", "amx_tile"))
+HOPPER = DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0))
+ADA = DeviceInfo("gpu", "NVIDIA L4", 58, compute_capability=(8, 9))
+B200 = DeviceInfo("gpu", "NVIDIA B200", 148, compute_capability=(10, 0))
+RTX_50 = DeviceInfo("gpu", "NVIDIA GeForce RTX 5090", 170, compute_capability=(12, 0))
+TURING = DeviceInfo("gpu", "Tesla T4", 40, compute_capability=(7, 5))
+
+
+def chosen(
+    device: DeviceInfo, dtype: DType, head_dim: int = 64, block_size: int = 64, verdict: Verdict | None = None
+) -> Kernels:
+    return choose(device, replace(LLAMA, dtype=dtype, head_dim=head_dim), block_size, directory(), verdict)
+
+
+@pytest.fixture(autouse=True)
+def _all_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "jaxgen")
+
+
+def test_native_ones_on_a_cpu(caplog: pytest.LogCaptureFixture) -> None:
+    native()
+    caplog.clear()  # it may have been compiled just now
+    found = chosen(CPU, "bfloat16")
+    assert found == chosen(AMX, "float32") == choice.native(native())
+    assert found.packed is not None
+    assert [record.levelno for record in caplog.records] == [logging.INFO] * 2
+
+
+def test_products_stay_with_matrix_units(caplog: pytest.LogCaptureFixture) -> None:
+    native()
+    found = chosen(AMX, "bfloat16")
+    assert found.packed is None
+    assert found.write_kv != write_kv_ref
+    assert "amx_bf16" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "head_dim", "block_size", "reason"),
+    [
+        (TURING, "float16", 64, 64, "Tesla T4"),
+        (ADA, "bfloat16", 256, 64, "head_dim is 256"),
+        (CPU, "float16", 64, 64, "float16"),
+        (HOPPER, "float32", 64, 64, "float32"),
+        (HOPPER, "bfloat16", 32, 64, "head_dim"),
+        (HOPPER, "bfloat16", 64, 8, "block_size"),
+    ],
+)
+def test_where_there_are_none(
+    device: DeviceInfo, dtype: DType, head_dim: int, block_size: int, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert chosen(device, dtype, head_dim, block_size) == reference(device)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert reason in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("device", "made"),
+    [
+        (HOPPER, choice.hopper(132)),
+        (ADA, choice.ampere(58)),
+        (B200, choice.blackwell(148)),
+        (RTX_50, choice.blackwell_rtx(170)),
+    ],
+)
+def test_those_for_a_gpu_are_taken_if_they_are_right(
+    device: DeviceInfo, made: Kernels, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert chosen(device, "bfloat16", verdict=Verdict("right")) is made
+    found = chosen(device, "bfloat16", verdict=Verdict("timed out", "their proof was not done after 180 s"))
+    assert found == REFERENCE_GPU
+    assert found.reason == f"of the {made.name} kernels their proof was not done after 180 s"
+    assert chosen(device, "bfloat16") == REFERENCE_GPU
+    assert [record.levelno for record in caplog.records] == [logging.INFO, logging.WARNING, logging.WARNING]
+    assert f"kernels: {made.name}\n" in caplog.text
+    assert found.reason in caplog.text
+
+
+def test_an_old_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "compiler_trouble", lambda: "ptxas 12.9.41 is older")
+    assert "ptxas 12.9.41" in chosen(HOPPER, "bfloat16", verdict=Verdict("right")).reason
+
+
+def test_kernels_of_one_device_are_equal() -> None:
+    assert choice.hopper(132) == choice.hopper(132) != choice.hopper(114)
+    assert choice.ampere(108) == choice.ampere(108) != choice.hopper(108)
+
+
+def test_without_a_compiler_a_warning_says_why(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise UnavailableError("no compiler here")
+
+    monkeypatch.setattr(choice, "load", refuse)
+    monkeypatch.setattr(Recipe, "find", refuse)
+    assert chosen(CPU, "float32") == reference(CPU)
+    assert native_dtypes(CPU) == ()
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "no compiler here" in caplog.text

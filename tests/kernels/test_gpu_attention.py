@@ -1,0 +1,306 @@
+"""The attention kernels for Hopper and Ampere, interpreted, against float64 and against themselves, to the bit; no
+races."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels.gpu.attention import config as attention_config
+from pallas_kernels.gpu.attention import fetch as attention_fetch
+from pallas_kernels.gpu.attention import items as attention_items
+from pallas_kernels.gpu.attention import tile as attention_tile
+from pallas_kernels.gpu.attention import walk as attention_walk
+from pallas_kernels.gpu.attention.config import Item, Walk
+from pallas_kernels.gpu.attention.items import KV_TILE, PIECE_TOKENS, WARPGROUP_ROWS, best_tile_groups
+from pallas_kernels.gpu.attention.ragged_paged_attention import (
+    UnsupportedError,
+    plan_attention,
+    ragged_paged_attention,
+    supports,
+)
+from pallas_kernels.gpu.persistent import REGISTERS, Ref
+from scripts.gpu.ragged import cancelling
+from tests.support.attention_cases import TOLERANCE, Case, Inputs, expected, make_inputs, run
+from tests.support.interpreted import INTERPRET, RaceError, watched
+
+P = PIECE_TOKENS
+SMALL = Case(rows=((1, 70), (5, 130)), heads=8, kv_heads=2, head_dim=64, block_size=64, dtype="bfloat16", padding=1)
+KERNELS = 3
+"""Of one call: the walk in pieces, their combination, the walk of whole contexts."""
+
+
+NUM_CTAS = 2
+"""So few that each takes many items."""
+attention = partial(ragged_paged_attention, num_ctas=NUM_CTAS, interpret=INTERPRET)
+on_ampere = partial(attention, bulk=False, wgmma=False)
+on_blackwell = partial(attention, wgmma=False)
+
+
+def attend(case: Case, inputs: Inputs, kernel: Callable[..., Any] = attention) -> np.ndarray:
+    """Outputs of the rows' tokens; RaceError if there was a race."""
+    with watched() as kernels:
+        out = run(kernel, case, inputs)
+    assert len(kernels) == KERNELS
+    assert np.isfinite(out).all(), "padded tokens must stay finite"
+    return out[: inputs.starts[len(case.rows)]]
+
+
+def check(case: Case, kernel: Callable[..., Any] = attention) -> None:
+    inputs = make_inputs(case)
+    got = attend(case, inputs, kernel)
+    np.testing.assert_allclose(got, expected(case, inputs)[: len(got)], atol=TOLERANCE[case.dtype] / 2, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(replace(SMALL, rows=((1, P + 70), (1, 9), (37, 330))), id="pieces, more tiles than stages"),
+        pytest.param(replace(SMALL, window=20, soft_cap=5.0, sinks=True), id="window, soft cap, sinks"),
+        pytest.param(
+            replace(SMALL, rows=((1, P), (1, P + 1), (1, 2 * P + 1), (70, 2 * P), (3, 64), (2, 65)), padding=0),
+            id="boundaries",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(replace(SMALL, rows=((1, 3 * P), (40, P + 30)), window=P), id="window", marks=pytest.mark.full),
+        pytest.param(replace(SMALL, rows=((1, 70),) * 9), id="decodes only", marks=pytest.mark.full),
+        pytest.param(replace(SMALL, rows=()), id="no rows", marks=pytest.mark.full),
+        pytest.param(replace(SMALL, dtype="float16"), id="float16", marks=pytest.mark.full),
+        *(
+            pytest.param(replace(SMALL, heads=2 * n), id=f"group of {n}", marks=pytest.mark.full)
+            for n in (1, 3, 7, 8, 16, 64)
+        ),
+        *(
+            pytest.param(replace(SMALL, head_dim=n), id=f"head_dim {n}", marks=pytest.mark.full)
+            for n in (80, 96, 128, 256)
+        ),
+        *(
+            pytest.param(replace(SMALL, block_size=n, sinks=True), id=f"block_size {n}", marks=pytest.mark.full)
+            for n in (16, 32, 128)
+        ),
+    ],
+)
+def test_matches_the_definition(case: Case) -> None:
+    check(case)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            replace(SMALL, rows=((1, P + 70), (1, 9), (37, 330)), window=300, soft_cap=5.0, sinks=True), id="everything"
+        ),
+        *(
+            pytest.param(case, marks=pytest.mark.full)
+            for case in (
+                *(replace(SMALL, head_dim=n) for n in (80, 96, 128)),
+                *(replace(SMALL, block_size=n, sinks=True) for n in (16, 32, 128)),
+                *(replace(SMALL, heads=2 * n) for n in (1, 7, 64)),
+                replace(SMALL, dtype="float16"),
+                replace(SMALL, rows=()),
+            )
+        ),
+    ],
+)
+def test_matches_the_definition_on_ampere(case: Case) -> None:
+    check(case, on_ampere)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            replace(SMALL, rows=((1, P + 70), (1, 9), (37, 330)), window=300, soft_cap=5.0, sinks=True), id="everything"
+        ),
+        *(
+            pytest.param(case, marks=pytest.mark.full)
+            for case in (replace(SMALL, head_dim=128), replace(SMALL, block_size=16, sinks=True))
+        ),
+    ],
+)
+def test_matches_the_definition_on_blackwell(case: Case) -> None:
+    """What is not as on Ampere: copies in bulk, and which of them are waited for."""
+    check(case, on_blackwell)
+
+
+MOST_ROWS, TOKENS = 6, 24
+
+
+def arranged(inputs: Inputs, chunks: list[tuple[int, int, int]], num_decodes: int) -> tuple[Case, Inputs]:
+    """Chunks (row of ``inputs``, first, last + 1 of its queries) as the rows of a batch of one shape for all."""
+    lens, starts = np.zeros(MOST_ROWS, np.int32), np.zeros(MOST_ROWS + 1, np.int32)
+    tables = np.full((MOST_ROWS, inputs.tables.shape[1]), len(inputs.cache) - 1, np.int32)
+    q = np.zeros((TOKENS, *inputs.q.shape[1:]), np.float32)
+    rows = []
+    for i, (row, first, end) in enumerate(chunks):
+        begin, missing = inputs.starts[row] + first, inputs.starts[row + 1] - inputs.starts[row] - end
+        starts[i + 1 :] = starts[i] + end - first
+        q[starts[i] : starts[i + 1]] = inputs.q[begin : begin + end - first]
+        lens[i], tables[i] = inputs.lens[row] - missing, inputs.tables[row]
+        rows.append((end - first, int(lens[i])))
+    padded = replace(inputs, q=q, tables=tables, starts=starts, lens=lens, num_decodes=num_decodes)
+    return replace(SMALL, rows=tuple(rows), heads=6), padded
+
+
+@pytest.fixture
+def _alike_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter multiplies with BLAS, which adds up some rows in another order than others: wgmma does not."""
+
+    def matmul(a: np.ndarray, b: np.ndarray, dtype: Any) -> np.ndarray:
+        return np.einsum("ik,kj->ij", a.astype(dtype), b.astype(dtype), optimize=False)
+
+    monkeypatch.setattr(np, "matmul", matmul)
+
+
+def check_bits(case: Case, kernel: Callable[..., Any] = attention) -> None:
+    """The first row's queries, around a piece's end: at once, alone or not, one by one in either way, and in chunks."""
+    inputs = cancelling(case)
+    length = case.rows[0][0]
+    own = range(length)
+
+    def outputs(chunks: list[tuple[int, int, int]], num_decodes: int = 0) -> np.ndarray:
+        other, arrangement = arranged(inputs, chunks, num_decodes)
+        return attend(replace(other, window=case.window, sinks=case.sinks), arrangement, kernel)
+
+    whole = outputs([(0, 0, length)])
+    assert len(np.unique(whole.reshape(length, -1), axis=0)) == length
+    single = [(0, i, i + 1) for i in own]
+    np.testing.assert_array_equal(outputs(single, num_decodes=length), whole, err_msg="decodes")
+    np.testing.assert_array_equal(outputs(single), whole, err_msg="chunks of one")
+    np.testing.assert_array_equal(outputs([(1, 0, 7), (0, 0, 3), (0, 3, length)])[7:], whole, err_msg="chunks")
+    mixed = outputs([(0, 1, 2), (1, 6, 7), (1, 0, 6), (0, 0, length)], num_decodes=2)
+    np.testing.assert_array_equal(mixed[8:], whole, err_msg="among others")
+    np.testing.assert_array_equal(mixed[0], whole[1], err_msg="decode among others")
+
+
+BITS = replace(SMALL, rows=((5, 2 * P + KV_TILE + 3), (7, 150)), heads=6)
+"""Three pieces, of which the last has two tiles: with fewer, adding them up in one go would give the same."""
+
+
+@pytest.mark.parametrize("kernel", [attention, on_ampere], ids=["Hopper", "Ampere"])
+@pytest.mark.usefixtures("_alike_rows")
+def test_a_token_keeps_its_bits(kernel: Callable[..., Any]) -> None:
+    check_bits(BITS, kernel)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "case",
+    [
+        replace(BITS, rows=((5, P + 3), (7, 150))),
+        replace(BITS, window=P),
+        replace(BITS, sinks=True),
+        replace(BITS, window=70),
+        replace(BITS, head_dim=256),
+    ],
+)
+@pytest.mark.usefixtures("_alike_rows")
+def test_a_token_keeps_its_bits_with(case: Case) -> None:
+    check_bits(case)
+
+
+@pytest.mark.full
+def test_a_plan_made_before_changes_nothing() -> None:
+    inputs = make_inputs(SMALL)
+
+    def planned(q: Any, cache: Any, layer: Any, tables: Any, *rows: Any, scale: float, window: int | None) -> Any:
+        plan = plan_attention(q, cache, *rows, window=window)
+        starts, lens, *counts = rows
+        unread = [jnp.zeros_like(x) for x in (starts, *counts)]
+        return attention(q, cache, layer, tables, unread[0], lens, *unread[1:], scale=scale, plan=plan)
+
+    np.testing.assert_array_equal(attend(SMALL, inputs, planned), attend(SMALL, inputs))
+
+
+@pytest.mark.parametrize("window", [None, pytest.param(70, marks=pytest.mark.full)])
+@pytest.mark.usefixtures("_alike_rows")
+def test_the_size_of_tiles_changes_no_bit(window: int | None) -> None:
+    case = replace(SMALL, rows=((1, 9), (30, P + 100), (50, 70)), heads=6, window=window)
+    inputs, enough = make_inputs(case), 8
+    sizes = [best_tile_groups(len(inputs.q), 3, case.kv_heads, case.head_dim, n) for n in (NUM_CTAS, enough)]
+    assert sizes == [2, 1]
+    many = attend(case, inputs, partial(ragged_paged_attention, num_ctas=enough, interpret=INTERPRET))
+    np.testing.assert_array_equal(many, attend(case, inputs))
+
+
+@pytest.mark.parametrize("window", [None, 1, 64, 65, 130])
+@pytest.mark.parametrize("group", [1, 3, 8])
+def test_a_tile_that_all_see_needs_no_mask(group: int, window: int | None) -> None:
+    walk = Walk(1, group, 64, 64, jnp.bfloat16, 1.0, window, None, 1, False, 1, True, True, REGISTERS, None)
+    for first in (0, 1, 62, 63, 64, 65, 190, 300):
+        for head in range(group):
+            origin = first * group + head
+            query = (origin + np.arange(WARPGROUP_ROWS))[:, None] // group
+            for tile in range(6):
+                key = tile * KV_TILE + np.arange(KV_TILE)
+                want = ((key <= query) & (window is None or key > query - window)).all()
+                assert bool(attention_tile.all_seen(walk, jnp.int32(origin), jnp.int32(tile))) == want
+
+
+def test_too_many_pieces_are_walked_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the same bits: contexts that share blocks may have more pieces than the cache has room for."""
+    case = replace(SMALL, rows=((1, 200), (1, P + 9), (1, 100)), padding=0)
+    inputs = make_inputs(case)
+    want = attend(case, inputs)
+    monkeypatch.setattr(attention_items, "piece_capacity", lambda *_: 2)
+    fewer = replace(inputs, tables=np.pad(inputs.tables, ((0, 0), (0, 1))))  # another shape, so that it is traced anew
+    np.testing.assert_array_equal(attend(case, fewer), want)
+
+
+def traced_anew(*args: Any, **options: Any) -> Any:
+    """The kernel with what a test has replaced in it: jax keeps traces by function."""
+    return attention(*args, **options)
+
+
+def test_a_dropped_wait_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = replace(SMALL, rows=((1, 200),), heads=2, kv_heads=1)
+
+    def no_wait(full: Ref) -> None:
+        """Goes on at once."""
+
+    monkeypatch.setattr(attention_walk, "await_tile", no_wait)
+    with pytest.raises(RaceError):
+        attend(case, make_inputs(case), traced_anew)
+
+
+def test_a_wrong_block_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = replace(SMALL, rows=((1, 200), (3, 150)))
+    inputs = make_inputs(case)
+    right = attention_config.slots_of
+
+    def wrong(walk: Walk, refs: dict[str, Ref], item: Item, tile: object, copy: int) -> object:
+        return right(walk, refs, item, 0, copy)
+
+    monkeypatch.setattr(attention_fetch, "slots_of", wrong)
+    got = attend(case, inputs, traced_anew)
+    assert np.abs(got[:4] - expected(case, inputs)[:4]).max(axis=(1, 2)).min() > 10 * TOLERANCE["bfloat16"]
+
+
+FACTS = {"heads": 32, "kv_heads": 8, "head_dim": 128, "block_size": 64, "dtype": "bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"dtype": "float32"}, "float32, not bfloat16 or float16"),
+        ({"head_dim": 192}, "head_dim is 192"),
+        ({"head_dim": 256, "wgmma": False}, "head_dim is 256"),
+        ({"block_size": 8}, "block_size is 8"),
+        ({"block_size": 100}, "block_size is 100"),
+        ({"heads": 33}, "not a whole group"),
+        ({"heads": 71, "kv_heads": 1}, "not a whole group of 64 at most"),
+    ],
+)
+def test_says_what_it_cannot_do(change: dict[str, object], says: str) -> None:
+    assert supports(**FACTS) is None  # type: ignore[arg-type]
+    assert says in str(supports(**{**FACTS, **change}))  # type: ignore[arg-type]
+
+
+def test_refuses_what_it_cannot_do() -> None:
+    case = replace(SMALL, dtype="float32")
+    with pytest.raises(UnsupportedError, match="float32"):
+        run(attention, case, make_inputs(case))

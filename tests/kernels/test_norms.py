@@ -1,0 +1,132 @@
+"""Norms and the gated activation, native and not: right, and a row with the same bits among any number of rows."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels.gated_silu import gated_silu_ref
+from pallas_kernels.norms import layer_norm_ref, rms_norm_ref, row_mean
+from tests.support.native import native
+
+DTYPES = ("float32", "bfloat16")
+WIDTHS = [1, 7, 33, 768]
+EPS = 1e-5
+RELATIVE = {"float32": 2e-6, "bfloat16": 2.0**-7}
+"""An operation's rounding to the dtype, or two."""
+Kernel = Callable[..., jax.Array]
+
+
+def of_rms(kernel: Kernel, x: jax.Array, width: int, num_tokens: int) -> jax.Array:
+    weight = jnp.linspace(-1.0, 2.0, width, dtype=x.dtype)
+    return jax.jit(lambda x: kernel(x, weight, jnp.int32(num_tokens), eps=EPS))(x[:, :width])
+
+
+def of_layer(kernel: Kernel, x: jax.Array, width: int, num_tokens: int) -> jax.Array:
+    weight, bias = jnp.linspace(-1.0, 2.0, width, dtype=x.dtype), jnp.linspace(1.0, -3.0, width, dtype=x.dtype)
+    return jax.jit(lambda x: kernel(x, weight, bias, jnp.int32(num_tokens), eps=EPS))(x[:, :width])
+
+
+def of_gate(kernel: Kernel, x: jax.Array, width: int, num_tokens: int) -> jax.Array:
+    dtype = x.dtype.name
+    return jax.jit(lambda x: kernel(x, jnp.int32(num_tokens), dtype=dtype))(x.astype(jnp.float32))
+
+
+def want_rms(x: np.ndarray, width: int) -> np.ndarray:
+    x = x[:, :width]
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + EPS) * np.linspace(-1.0, 2.0, width)
+
+
+def want_layer(x: np.ndarray, width: int) -> np.ndarray:
+    x = x[:, :width] - x[:, :width].mean(-1, keepdims=True)
+    normed = x / np.sqrt((x * x).mean(-1, keepdims=True) + EPS)
+    return normed * np.linspace(-1.0, 2.0, width) + np.linspace(1.0, -3.0, width)
+
+
+def want_gate(x: np.ndarray, width: int) -> np.ndarray:
+    gate, up = x[:, :width], x[:, width:]
+    return gate / (1.0 + np.exp(-gate)) * up
+
+
+KINDS: list[Any] = [
+    pytest.param(of_rms, want_rms, "rms_norm", rms_norm_ref, id="rms"),
+    pytest.param(of_layer, want_layer, "layer_norm", layer_norm_ref, id="layer"),
+    pytest.param(of_gate, want_gate, "gated_silu", gated_silu_ref, id="gate"),
+]
+
+
+def draw(rows: int, width: int, dtype: str) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(0).normal(size=(rows, 2 * width)) * 3.0 + 0.5, dtype)
+
+
+@pytest.mark.parametrize(("run", "want", "name", "ref"), KINDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_matches_float64(width: int, dtype: str, run: Any, want: Any, name: str, ref: Kernel) -> None:
+    x = draw(70, width, dtype)
+    expected = want(np.asarray(x).astype(np.float64), width)
+    for kernel in (ref, getattr(native(), name)):
+        got = run(kernel, x, width, 70)
+        assert got.dtype == dtype
+        # Weights are rounded to the dtype too, and what cancels keeps the size of what it came from.
+        np.testing.assert_allclose(
+            np.asarray(got).astype(np.float64), expected, rtol=RELATIVE[dtype], atol=6 * RELATIVE[dtype]
+        )
+
+
+@pytest.mark.parametrize(("run", "want", "name", "ref"), KINDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [33, 768])
+def test_a_row_keeps_its_bits(width: int, dtype: str, run: Any, want: Any, name: str, ref: Kernel) -> None:
+    """Alone, among others, at any place, with any padding, which is not read: of it come zeros."""
+    kernel, x = getattr(native(), name), draw(256, width, dtype)
+    together = np.asarray(run(kernel, x, width, 256)).view(np.uint8)
+    for count in (1, 2, 15, 64, 255):
+        got = run(kernel, x.at[count:].set(jnp.nan), width, count)
+        np.testing.assert_array_equal(np.asarray(got[:count]).view(np.uint8), together[:count])
+        assert not np.asarray(got[count:]).view(np.uint8).any()
+        alone = run(kernel, x[-count:], width, count)
+        np.testing.assert_array_equal(np.asarray(alone).view(np.uint8), together[-count:])
+
+
+@pytest.mark.parametrize("gate", [-1e38, -300.0, -88.0, -1e-30, 0.0, 1e-30, 88.0, 300.0, 1e38])
+def test_gates_far_from_zero_are_open_or_shut(gate: float) -> None:
+    got = native().gated_silu(jnp.array([[gate, 0.5]]), jnp.int32(1), dtype="float32")
+    np.testing.assert_allclose(got, [[max(gate, 0.0) * 0.5]], rtol=1e-6, atol=1e-29)
+
+
+def test_nan_is_not_hidden() -> None:
+    x = jnp.array([[1.0, jnp.nan, 2.0, 3.0]])
+    for kernel, run in ((native().rms_norm, of_rms), (native().layer_norm, of_layer), (native().gated_silu, of_gate)):
+        assert np.isnan(np.asarray(run(kernel, x, 2, 1))).any()
+
+
+def test_a_norm_may_have_no_weights() -> None:
+    x = draw(5, 20, "float32")
+    got = native().layer_norm(x, None, None, jnp.int32(5), eps=EPS)
+    np.testing.assert_allclose(got, layer_norm_ref(x, None, None, jnp.int32(5), eps=EPS), rtol=0, atol=1e-5)
+
+
+def test_other_dtypes_are_refused() -> None:
+    with pytest.raises(ValueError, match="float32 or bfloat16"):
+        native().gated_silu(jnp.zeros((2, 4)), jnp.int32(2), dtype="float16")
+    with pytest.raises(ValueError, match="float32 or bfloat16"):
+        native().rms_norm(jnp.zeros((2, 4)), jnp.zeros(4, "bfloat16"), jnp.int32(2), eps=EPS)
+
+
+@pytest.mark.parametrize("width", [1, 7, 96, 192, 333, 1024])
+def test_other_rows_change_no_mean(width: int) -> None:
+    x = np.random.default_rng(0).standard_normal((256, width)).astype(np.float32)
+    squares = jax.jit(lambda x: row_mean(x * x))
+    found = np.asarray(squares(x))
+    np.testing.assert_allclose(found, np.mean(x.astype(np.float64) ** 2, axis=-1, keepdims=True), rtol=1e-6)
+    for rows in (1, 8, 16, 64, 100):
+        assert np.asarray(squares(x[:rows])).tobytes() == found[:rows].tobytes()
+
+
+def test_any_leading_axes() -> None:
+    x = jnp.arange(24.0).reshape(2, 3, 4)
+    np.testing.assert_array_equal(row_mean(x), x.mean(-1, keepdims=True))

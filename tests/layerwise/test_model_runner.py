@@ -1,0 +1,140 @@
+"""Steps whose context is in host memory, streamed layer by layer: the tokens of an engine that holds all of it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from jaxgen.core.config import ModelConfig
+from jaxgen.core.request import Request, TokenEvent
+from jaxgen.kernels.choice import REFERENCE
+from jaxgen.layerwise.layer_store import LayerStore
+from jaxgen.layerwise.model_runner import StreamedDevice, Streaming
+from jaxgen.layerwise.programs import LayerPrograms, compile_layers
+from jaxgen.layerwise.rates import transfer_all
+from jaxgen.runner.programs import RowPrograms, compile_rows
+from tests.models.test_layers_apart import OPT
+from tests.support.engines import LLAMA, engine_config, make_engine, params_of, request, run
+
+MODELS = {"llama": LLAMA, "opt": OPT}
+B = 8
+CONFIG = replace(
+    engine_config(token_budget=20, max_num_seqs=3, max_model_len=96, block_size=B, num_blocks=14), narrow_width=8
+)
+OPEN = LayerStore.most_open(20, 3, B)
+RNG = np.random.default_rng(5)
+PROMPTS = [RNG.integers(3, 300, size=n).tolist() for n in (1, 7, 40, 24, 33)]
+
+
+@cache
+def programs_of(model: ModelConfig) -> tuple[LayerPrograms, RowPrograms]:
+    programs = compile_layers(model, CONFIG, REFERENCE, num_open=OPEN, group=3, keep_inputs=True)
+    return programs, compile_rows(model, CONFIG)
+
+
+def streamed_device(model: ModelConfig, streaming: Streaming) -> StreamedDevice:
+    device = StreamedDevice(model, CONFIG, dict(params_of(model)), *programs_of(model), num_open=OPEN)
+    device.streaming = streaming
+    return device
+
+
+def requests(letters: str) -> list[Request]:
+    params: dict[str, Any] = {"max_tokens": 12, "ignore_eos": True, "logprobs": 3, "temperature": 0.0}
+    return [request(f"{n}{i}", PROMPTS["abcde".index(n)], **params) for i, n in enumerate(letters)]
+
+
+def answers(
+    model: ModelConfig, device: StreamedDevice | None, turns: tuple[str, ...]
+) -> list[dict[str, list[TokenEvent]]]:
+    """Of an engine that runs its plans by this device, or by its own. Blocks run out, so that some are preempted."""
+    engine = make_engine(model, CONFIG)
+    if device is not None:
+        engine._device.run = device.run  # type: ignore[method-assign]
+    found = [run(engine, requests(letters)) for letters in turns]
+    assert engine.stats().preemptions > 0 or turns != TURNS
+    assert all(of_one[-1].error is None for events in found for of_one in events.values())
+    return found
+
+
+TURNS = ("abcde", "ccdeab")
+"""The second finds prefixes in the cache, among them blocks that several sequences share at once."""
+
+
+@cache
+def expected(model: ModelConfig) -> list[dict[str, list[TokenEvent]]]:
+    return answers(model, None, TURNS)
+
+
+@pytest.mark.parametrize("overlap", [True, False], ids=["overlapped", "full"])
+@pytest.mark.parametrize("model", list(MODELS.values()), ids=list(MODELS))
+def test_transferred_contexts_give_the_same_bits(model: ModelConfig, overlap: bool) -> None:
+    device = streamed_device(model, Streaming(transfer_all, overlap))
+    assert answers(model, device, TURNS) == expected(model)
+    assert device.stream.up.num_bytes > 0
+
+
+def whole_groups(part: float) -> Callable[[int], int]:
+    return lambda tokens: int(part * tokens / B) * B
+
+
+@pytest.mark.parametrize("part", [0.5, 1.0])
+@pytest.mark.parametrize("model", list(MODELS.values()), ids=list(MODELS))
+def test_projected_contexts_give_the_same_bits(model: ModelConfig, part: float) -> None:
+    """On a CPU."""
+    device = streamed_device(model, Streaming(whole_groups(part)))
+    assert answers(model, device, TURNS) == expected(model)
+
+
+def test_a_split_without_overlap_says_where_its_time_went() -> None:
+    device = streamed_device(LLAMA, Streaming(whole_groups(0.5), overlap=False))
+    answers(LLAMA, device, ("c",))
+    seconds = device.seconds
+    assert seconds is not None
+    assert (seconds.tokens, seconds.projected) == (48, 24), "six full blocks before the last token, 51"
+    kv, inputs = 2 * 2 * 16 * 4, 64 * 4
+    assert seconds.link_bytes == LLAMA.num_layers * (24 * inputs + 24 * kv)
+    assert min(seconds.link, seconds.device, seconds.other) > 0
+
+
+def test_the_device_holds_one_layer_and_the_open_blocks() -> None:
+    pool = programs_of(LLAMA)[0].make_pool()
+    assert len(pool.cache.data) == CONFIG.cache.num_blocks + LLAMA.num_layers * OPEN
+    assert pool.cache.data.shape[1] == 1
+
+
+def test_host_memory_is_the_runtimes() -> None:
+    device = streamed_device(LLAMA, Streaming(transfer_all))
+    answers(LLAMA, device, ("c",))
+    device.wait()
+    pieces = list(device._store._pieces.values())
+    assert len(pieces) == 6
+    assert {array.sharding.memory_kind for array in jax.tree.leaves([(p.kv, p.inputs) for p in pieces])} == {
+        "pinned_host"
+    }
+    data = [np.asarray(piece.kv[1]) for piece in pieces]
+    assert all(part.any() for part in data)
+
+
+def test_a_copy_that_fails_fails_the_step() -> None:
+    device = streamed_device(LLAMA, Streaming(transfer_all))
+    answers(LLAMA, device, ("c",))
+
+    def refuse(pieces: Any) -> Any:
+        raise RuntimeError("no memory")
+
+    device.stream.up._state.copy = refuse
+    engine = make_engine(LLAMA, CONFIG)
+    engine._device.run = device.run  # type: ignore[method-assign]
+    assert run(engine, requests("c"))["c0"][-1].error is not None
+
+
+def test_slow_links_change_nothing() -> None:
+    """Saves that have not landed are waited for when there is no room for more open blocks."""
+    device = StreamedDevice(
+        LLAMA, CONFIG, dict(params_of(LLAMA)), *programs_of(LLAMA), num_open=OPEN, bytes_per_second=2e6
+    )
+    assert answers(LLAMA, device, ("abcde",)) == expected(LLAMA)[:1]

@@ -1,0 +1,149 @@
+"""The step in programs by layer beside the whole step, plan by plan: the same bits in outputs and cache."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxgen.core.config import DType, EngineConfig, ModelConfig
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.kernels.choice import REFERENCE, Kernels, native
+from jaxgen.layerwise.programs import LayerPrograms, compile_layers, take_apart
+from jaxgen.models.packed_weight import PackedWeight
+from jaxgen.models.placement import pack_params
+from jaxgen.runner.model_runner import Device
+from jaxgen.runner.packer import Packer
+from jaxgen.runner.row_state import RowLoader, init_rows, load_row
+from jaxgen.runner.step import StepOutput
+from tests.models.test_layers_apart import OPT
+from tests.support.engines import LLAMA, engine_config, make_engine, params_of, request, run
+from tests.support.native import native as library
+
+OPT_350M = replace(OPT, pre_norm=False, embed_size=16)
+MODELS = {"llama": LLAMA, "opt": OPT, "opt-350m": OPT_350M, "llama-bfloat16": replace(LLAMA, dtype="bfloat16")}
+CONFIG = engine_config(token_budget=12, max_num_seqs=3, max_model_len=64, block_size=8, num_blocks=20)
+PROMPTS = [np.random.default_rng(1).integers(3, 300, size=n).tolist() for n in (1, 7, 40, 20)]
+
+
+class ByLayer:
+    """Runs plans by layers, with every block open: its place is N + its id, for all layers."""
+
+    def __init__(self, model: ModelConfig, config: EngineConfig, kernels: Kernels) -> None:
+        N = config.cache.num_blocks
+        self.model, self.config = model, config
+        self.programs: LayerPrograms = compile_layers(model, config, kernels, num_open=N, group=4, keep_inputs=True)
+        self.ends, self.layers = take_apart(pack_params(model, dict(params_of(model)), kernels))
+        self.pool, self.rows = self.programs.make_pool(), init_rows(config, model.vocab_size)
+        self.loader, self.packer = RowLoader(config, model.vocab_size), Packer(config)
+        self.places = np.arange(N, dtype=np.int32) + N
+        self.starts: dict[int, int] = {}
+        """Of the full blocks, the position of the first token."""
+
+    def run(self, plan: StepPlan) -> StepOutput:
+        for sequence in plan.admitted:
+            self.rows = load_row(self.rows, jnp.asarray(self.loader.words(sequence)))
+        for chunk in plan.chunks:
+            for position in range(chunk.start, chunk.end):
+                index, offset = divmod(position, self.config.cache.block_size)
+                block = chunk.sequence.block_table[index]
+                self.starts.pop(block, None)
+                if offset == self.config.cache.block_size - 1:
+                    self.starts[block] = position - offset
+        programs = self.programs.widths[self.config.scheduler.token_budget]
+        self.rows, batch, x = programs.begin(self.ends, self.pool, self.rows, self.packer.pack(plan), self.places)
+        for index, layer in enumerate(self.layers):
+            self.pool, x = programs.layer(layer, self.pool, x, batch, np.int32(index))
+        self.rows, output = programs.end(self.ends, self.rows, x, batch)
+        return output
+
+    def cache(self) -> np.ndarray:
+        """As the whole step has it: [N, L, 2, K, B, D]."""
+        data = np.asarray(self.pool.cache.data[self.config.cache.num_blocks :, 0])
+        data = data.astype(np.float32)
+        return data.reshape(len(self.layers), -1, *data.shape[1:]).swapaxes(0, 1)
+
+
+@pytest.fixture(scope="module", params=list(MODELS.values()), ids=list(MODELS))
+def compared(request: Any) -> tuple[ByLayer, Device]:
+    """Both after the same plans, whose outputs were equal."""
+    return compare(request.param)
+
+
+def compare(model: ModelConfig, kernels: Kernels = REFERENCE) -> tuple[ByLayer, Device]:
+    engine = make_engine(model, CONFIG, kernels)
+    device, by_layer = engine._device, ByLayer(model, CONFIG, kernels)
+    whole = device.run
+    mixed, outputs = [], []
+
+    def both(plan: StepPlan) -> StepOutput:
+        mixed.append({chunk.length == 1 for chunk in plan.chunks})
+        outputs.append((by_layer.run(plan), whole(plan)))
+        return outputs[-1][1]
+
+    device.run = both  # type: ignore[method-assign, assignment]
+    events = run(engine, [wanted(i) for i in range(len(PROMPTS))])
+    assert all(of_one[-1].error is None for of_one in events.values())
+    assert {True, False} in mixed
+    for got, want in outputs:
+        for ours, whole_step in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+            np.testing.assert_array_equal(ours, whole_step)
+    assert isinstance(device, Device)
+    return by_layer, device
+
+
+def wanted(index: int) -> Any:
+    prompt_logprobs = 2 if index == 2 else None
+    return request(
+        f"r{index}", PROMPTS[index], max_tokens=9, ignore_eos=True, logprobs=5, seed=3, prompt_logprobs=prompt_logprobs
+    )
+
+
+def test_outputs_and_cache_have_the_same_bits(compared: tuple[ByLayer, Device]) -> None:
+    by_layer, device = compared
+    data = np.asarray(device.cache.data).astype(np.float32)
+    assert np.count_nonzero(data) > 0.1 * data.size
+    np.testing.assert_array_equal(by_layer.cache(), data)
+
+
+def test_inputs_that_were_kept_become_what_the_layers_wrote(compared: tuple[ByLayer, Device]) -> None:
+    """To the bit, on a CPU, where a product's rows do not depend on their number."""
+    check_projection(compared[0])
+
+
+def check_projection(by_layer: ByLayer) -> None:
+    programs, N = by_layer.programs, CONFIG.cache.num_blocks
+    assert programs.project is not None
+    written = by_layer.cache()
+    blocks = [block for block, start in by_layer.starts.items() if start > 0][: programs.group - 1]
+    ids = np.array([*blocks, 0], np.int32)
+    starts = np.array([*(by_layer.starts[block] for block in blocks), 0], np.int32)
+    inputs = [programs.gather(by_layer.pool, np.int32(N + block))[1] for block in ids]
+    untouched = np.delete(np.arange(N), blocks)
+    for index, layer in enumerate(by_layer.layers):
+        pieces = [of_block[index] for of_block in inputs]
+        pool = programs.project(layer, programs.make_pool(), ids, starts, np.int32(len(blocks)), *pieces)
+        got = np.asarray(pool.cache.data[:N, 0]).astype(np.float32)
+        np.testing.assert_array_equal(got[blocks], written[blocks, index])
+        assert not got[untouched].any(), "what is past the count writes nothing"
+
+
+def test_what_is_gathered_goes_where_it_is_scattered(compared: tuple[ByLayer, Device]) -> None:
+    by_layer, _ = compared
+    programs, N = by_layer.programs, CONFIG.cache.num_blocks
+    kv, _ = programs.gather(by_layer.pool, np.int32(N + 6))
+    pool = programs.scatter(programs.make_pool(), np.array([3, 9, 1, 2], np.int32), np.int32(1), *[kv[1]] * 4)
+    got = np.asarray(pool.cache.data[:, 0])
+    np.testing.assert_array_equal(got[3], by_layer.cache()[6, 1])
+    assert not np.delete(got, 3, axis=0).any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_packed_weights_are_taken_apart(dtype: DType) -> None:
+    """The native kernels' outputs and cache, and K and V from inputs, to the bit."""
+    by_layer, device = compare(replace(LLAMA, dtype=dtype), native(library()))
+    np.testing.assert_array_equal(by_layer.cache(), np.asarray(device.cache.data).astype(np.float32))
+    assert any(isinstance(value, PackedWeight) for value in by_layer.layers[0].values())
+    check_projection(by_layer)

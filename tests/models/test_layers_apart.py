@@ -1,0 +1,79 @@
+"""Programs whose layers are written out, with weights of their own, and what attention plans once for all of them."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from jaxgen.core.config import OPTConfig
+from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU
+from jaxgen.models.placement import abstract_packed_params, pack_params, placing
+from jaxgen.models.separate_weights import SeparateWeights
+from jaxgen.runner.programs import step_program
+from pallas_kernels.ragged_paged_attention import ragged_paged_attention_ref
+from tests.support.engines import LLAMA, engine_config, make_engine, params_of, request, run, tokens
+
+PROMPTS = [np.random.default_rng(1).integers(3, 300, size=n).tolist() for n in (1, 7, 40)]
+OPT = OPTConfig(
+    vocab_size=300,
+    hidden_size=32,
+    intermediate_size=64,
+    num_layers=3,
+    num_heads=2,
+    num_kv_heads=2,
+    head_dim=16,
+    max_position=256,
+    dtype="float32",
+    embed_size=32,
+)
+
+
+@pytest.mark.parametrize("model", [LLAMA, OPT], ids=["llama", "opt"])
+def test_the_answers_are_those_of_a_scan(model: Any) -> None:
+    requests = [request(f"r{i}", p, max_tokens=8, temperature=0.0, ignore_eos=True) for i, p in enumerate(PROMPTS)]
+    apart, scanned = (run(make_engine(model, kernels=kernels), requests) for kernels in (REFERENCE_GPU, REFERENCE))
+    for one in requests:
+        assert tokens(apart[one.request_id]) == tokens(scanned[one.request_id])
+
+
+def test_only_stacked_matrices_are_taken_apart() -> None:
+    placed = pack_params(LLAMA, dict(params_of(LLAMA)), REFERENCE_GPU)
+    apart = {path for path, value in placed.items() if isinstance(value, SeparateWeights)}
+    assert apart == {p for p in placed if p.startswith("layers.") and p.endswith(".weight") and "norm" not in p}
+    for path in apart:
+        for layer in range(LLAMA.num_layers):
+            np.testing.assert_array_equal(placed[path].at(layer), params_of(LLAMA)[path][layer])
+    assert pack_params(LLAMA, dict(placed), REFERENCE_GPU) == placed
+
+
+def test_weights_come_from_the_host_layer_by_layer() -> None:
+    """So that no stack is ever on the device."""
+    path = "layers.mlp.down.weight"
+    value = placing(LLAMA, REFERENCE_GPU)(path, np.asarray(params_of(LLAMA)[path]))
+    assert isinstance(value, SeparateWeights)
+    abstract = abstract_packed_params(LLAMA, REFERENCE_GPU)[path]
+    assert [w.shape for w in value.weights] == [w.shape for w in abstract.weights]
+
+
+@pytest.mark.parametrize("kernels", [REFERENCE, REFERENCE_GPU], ids=["scanned", "apart"])
+def test_attention_plans_once_for_all_layers(kernels: Any) -> None:
+    made: list[Any] = []
+    taken: list[Any] = []
+
+    def plan(q: Any, cache: Any, *rows: Any, window: int | None) -> Any:
+        made.append((q.shape, window))
+        return rows[1] * 2
+
+    def attend(*args: Any, plan: Any, **options: Any) -> Any:
+        taken.append(plan)
+        return ragged_paged_attention_ref(*args, **options)
+
+    model = replace(LLAMA, sliding_window=32)
+    planned = replace(kernels, ragged_paged_attention=attend, plan_attention=plan)
+    step, args = step_program(model, engine_config(), planned, 16)
+    jax.eval_shape(step, *args)
+    assert made == [((16, 4, 16), 32)]
+    assert len(taken) == 1, "traced once"
+    assert taken[0].shape == (4,)

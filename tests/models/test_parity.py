@@ -1,0 +1,87 @@
+"""The engine against transformers, on recorded answers: logits of single steps and greedy tokens through any schedule.
+
+python -m scripts.make.goldens wrote the checkpoints and the answers with transformers in float32.
+"""
+
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+
+from jaxgen.core.config import CacheConfig, DType, EngineConfig, SchedulerConfig
+from jaxgen.engine.engine import Engine
+from jaxgen.kernels.choice import native
+from jaxgen.weights import convert
+from jaxgen.weights.load import load_model_config, load_params
+from tests.support.engines import request, run
+from tests.support.golden_runs import LOGIT_TOLERANCE, SMALL, greedy_tokens, load_golden, relative_logit_error
+from tests.support.goldens import GOLDENS, NAMES, golden_answers
+from tests.support.native import native as library
+
+TIGHT = EngineConfig(CacheConfig(8, 16), SchedulerConfig(16, 8, 128), seed=0, max_logit_bias=4)
+"""Blocks for one sequence of full length: the others are preempted."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_agree(name: str) -> None:
+    error = relative_logit_error(*load_golden(name), golden_answers(name), SMALL)
+    print(f"{name}: relative error of logits {error:.1e}")  # noqa: T201
+    assert error < LOGIT_TOLERANCE
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_agree_with_native_kernels(name: str) -> None:
+    error = relative_logit_error(*load_golden(name), golden_answers(name), SMALL, native(library()))
+    print(f"{name}: relative error of logits {error:.1e}")  # noqa: T201
+    assert error < LOGIT_TOLERANCE
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_greedy_tokens_agree(name: str) -> None:
+    """All prompts at once, chunked and mixed."""
+    answers = golden_answers(name)
+    tokens, _ = greedy_tokens(*load_golden(name), answers, SMALL)
+    assert tokens == [answer.greedy for answer in answers]
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral_window", "opt_350m"])
+def test_greedy_tokens_agree_after_preemption(name: str) -> None:
+    answers = golden_answers(name) * 2
+    tokens, stats = greedy_tokens(*load_golden(name), answers, TIGHT)
+    assert tokens == [answer.greedy for answer in answers]
+    assert stats.preemptions > 0
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral_window", "opt_350m"])
+def test_converted_directories_give_the_same_tokens(name: str, tmp_path: Path) -> None:
+    convert.main([str(GOLDENS / name), str(tmp_path / "converted"), "--dtype", "float32"])
+    config = load_model_config(tmp_path / "converted", "auto")
+    params = load_params(tmp_path / "converted", config, progress=False)
+    answers = golden_answers(name)
+    tokens, _ = greedy_tokens(config, params, answers, SMALL)
+    assert tokens == [answer.greedy for answer in answers]
+
+
+TRANSFORMERS_ERROR = {
+    ("llama", "bfloat16"): 0.085,
+    ("llama", "float16"): 0.0077,
+    ("opt_350m", "bfloat16"): 0.074,
+    ("opt_350m", "float16"): 0.0080,
+}
+"""Mean error of log-probabilities of transformers itself in that dtype, on the longest prompt, against its float32."""
+
+
+@pytest.mark.parametrize(("name", "dtype"), TRANSFORMERS_ERROR)
+def test_narrow_dtypes_are_as_accurate_as_in_transformers(name: str, dtype: DType) -> None:
+    config = load_model_config(GOLDENS / name, dtype)
+    params = load_params(GOLDENS / name, config, progress=False)
+    assert {p.dtype for p in params.values()} == {jnp.dtype(dtype)}
+    answer = max(golden_answers(name), key=lambda answer: len(answer.prompt))
+    one = request("a", answer.prompt, max_tokens=0, prompt_logprobs=0)
+    (event,) = run(Engine(config, SMALL, params, frozenset()), [one])["a"]
+    assert event.prompt_logprobs is not None
+    got = np.array([entry.logprob for entry in event.prompt_logprobs if entry])
+    want = log_softmax(answer.logits[: len(got)].astype(np.float64), axis=-1)[np.arange(len(got)), answer.prompt[1:]]
+    assert np.abs(got - want).mean() < 1.3 * TRANSFORMERS_ERROR[name, dtype]

@@ -1,6 +1,0 @@
-"""Where the repository's files are, for tests in any folder."""
-
-from pathlib import Path
-
-ROOT = Path(__file__).parents[1]
-"""The top of the repository."""

@@ -1,0 +1,161 @@
+"""A program from the cache is the program that was compiled; what is wrong with the cache costs time, and one line."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental.compilation_cache import compilation_cache as jax_cache
+
+from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
+from jaxgen.core.request import TokenEvent
+from jaxgen.engine.engine import Engine
+from jaxgen.runner import compilation_cache
+from jaxgen.runner.compilation import num_compilations
+from jaxgen.runner.compilation_cache import persistent_compilation
+from tests.support.engines import EOS, LLAMA, engine_config, params_of, request, run
+
+HIT, MISS = "/jax/compilation_cache/cache_hits", "/jax/compilation_cache/cache_misses"
+
+
+@pytest.fixture
+def events() -> Iterator[Counter[str]]:
+    """How often JAX took a program from the cache, and wrote one."""
+    counted: Counter[str] = Counter()
+
+    def listen(event: str, **_: str | int) -> None:
+        counted[event] += 1
+
+    jax.monitoring.register_event_listener(listen)
+    yield counted
+    jax.monitoring.unregister_event_listener(listen)
+
+
+def compute(directory: Path | None, factor: float = 2.0) -> float:
+    """Compile a small program, whatever this process has compiled before, and run it."""
+    jax.clear_caches()
+    with persistent_compilation(directory):
+        return float(jax.jit(lambda x: jnp.sin(x) * factor)(jnp.float32(1.0)))
+
+
+def entries(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*-cache"))
+
+
+def test_a_cached_engine_gives_the_bits_of_a_fresh_one(tmp_path: Path, events: Counter[str]) -> None:
+    """Tokens and log-probabilities of greedy, seeded and penalised requests; and nothing compiles after ready."""
+
+    params = params_of(LLAMA)
+
+    def serve(directory: Path | None) -> dict[str, list[TokenEvent]]:
+        jax.clear_caches()
+        with persistent_compilation(directory):
+            engine = Engine(LLAMA, engine_config(), params, frozenset({EOS}))
+        found = run(
+            engine,
+            [
+                request("greedy", range(3, 40), max_tokens=12, temperature=0.0, logprobs=5, prompt_logprobs=2),
+                request("seeded", range(9, 20), max_tokens=12, seed=7, logprobs=5, top_p=0.9),
+                request("penalised", range(5, 25), max_tokens=12, seed=3, frequency_penalty=0.7),
+            ],
+        )
+        assert engine.stats().compilations_after_ready == 0
+        return found
+
+    fresh = serve(None)
+    assert events[HIT] == events[MISS] == 0
+    assert serve(tmp_path) == fresh
+    assert events[HIT] == 0
+    assert any(path.name.startswith("jit_step-") for path in entries(tmp_path))
+    written = events[MISS]
+    assert serve(tmp_path) == fresh
+    assert (events[HIT], events[MISS]) == (written, written)
+
+
+def test_the_count_of_compilations_has_cached_programs_too(tmp_path: Path) -> None:
+    """A step that is not the compiled one must show, wherever its program comes from."""
+
+    def counted() -> int:
+        before = num_compilations()
+        compute(tmp_path)
+        return num_compilations() - before
+
+    assert counted() == counted() > 0
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"x" + data])
+def test_damaged_entries_are_made_anew_and_told_in_one_line(
+    tmp_path: Path, events: Counter[str], caplog: pytest.LogCaptureFixture, damage: Callable[[bytes], bytes]
+) -> None:
+    value = compute(tmp_path)
+    for path in entries(tmp_path):
+        path.write_bytes(damage(path.read_bytes()))
+    events.clear()
+    assert compute(tmp_path) == value
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert str(tmp_path) in caplog.text
+    assert events[HIT] == 0
+    caplog.clear()
+    assert compute(tmp_path) == value
+    assert events[HIT] > 0
+    assert not caplog.records
+
+
+def test_a_cache_that_cannot_be_written_any_more_costs_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = tmp_path / "cache"
+    directory.write_text("a file")
+    assert compute(directory) == compute(None)
+    assert len(caplog.records) == 1
+    assert str(directory) in caplog.text
+
+
+def test_the_size_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute(tmp_path)
+    largest = max(path.stat().st_size for path in entries(tmp_path))
+    bound = 3 * largest
+    monkeypatch.setitem(compilation_cache._SETTINGS, "jax_compilation_cache_max_size", bound)
+    for factor in range(3, 9):
+        compute(tmp_path, float(factor))
+        assert sum(path.stat().st_size for path in entries(tmp_path)) <= bound
+
+
+def test_jax_is_left_as_it_was(tmp_path: Path) -> None:
+    before = {name: getattr(jax.config, name) for name in compilation_cache._SETTINGS}
+    compute(tmp_path / "ours")
+    found = entries(tmp_path / "ours")
+    compute(None, 5.0)
+    assert entries(tmp_path / "ours") == found
+    assert jax.config.jax_compilation_cache_dir is None
+    assert {name: getattr(jax.config, name) for name in compilation_cache._SETTINGS} == before
+
+
+def test_a_cache_that_the_user_set_up_stays(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    jax.config.update("jax_compilation_cache_dir", str(theirs))
+    try:
+        compute(tmp_path / "ours")
+        assert jax.config.jax_compilation_cache_dir == str(theirs)
+    finally:
+        jax.config.update("jax_compilation_cache_dir", None)
+        jax_cache.reset_cache()
+    assert not (tmp_path / "ours").exists()
+
+
+def test_folders_are_made_for_their_user_alone(tmp_path: Path) -> None:
+    dirs = open_cache_dirs(tmp_path / "new" / "cache")
+    for folder in (dirs.compiled, dirs.tokenizers, dirs.tuning, dirs.kernels):
+        assert folder is not None
+        assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_without_a_place_to_write_nothing_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("")
+    dirs = open_cache_dirs(tmp_path / "file")
+    assert dirs == CacheDirs()
+    assert len(caplog.records) == 1
+    assert str(tmp_path / "file") in caplog.text

@@ -1,0 +1,102 @@
+"""Priorities and the background: who is served first, and what is taken from whom."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from jaxgen.core.config import CacheConfig, SchedulerConfig
+from jaxgen.core.request import Request
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.core.sequence import Sequence, SequenceStatus
+from jaxgen.scheduling.scheduler import Scheduler
+from tests.support.small_scheduler import ARRIVALS, EOS, TOKEN, add, new_scheduler, run_dry, sequence_of, step
+
+
+def started(scheduler: Scheduler, name: str, prompt: int, max_tokens: int = 4, **level: Any) -> Sequence:
+    """Added with a level, and stepped once."""
+    sequence = sequence_of(name, prompt, max_tokens)
+    request = replace(sequence.request, prompt=tuple(range(len(name) * 50, len(name) * 50 + prompt)), **level)
+    sequence = Sequence(request, eos_token_ids=frozenset({EOS}), arrival=next(ARRIVALS), seed=0)
+    scheduler.add(sequence)
+    step(scheduler)
+    return sequence
+
+
+def test_the_urgent_are_served_first_and_then_the_oldest() -> None:
+    scheduler = new_scheduler(max_num_seqs=1)
+    add(scheduler, "runs", 1, max_tokens=9)
+    step(scheduler)
+    for name, priority in [("a", 0), ("late", 5), ("b", 0), ("urgent", 0)]:
+        request = Request(name, (5,), SamplingParams(max_tokens=2), priority=priority)
+        scheduler.add(Sequence(request, eos_token_ids=frozenset(), arrival=next(ARRIVALS), seed=0))
+    order = [name for _ in range(20) for name, *_ in step(scheduler)]
+    assert list(dict.fromkeys(order)) == ["runs", "a", "b", "urgent", "late"]
+
+
+@pytest.mark.parametrize("level", [{"priority": 1}, {"background": True}])
+@pytest.mark.parametrize("scarce", [{"max_num_seqs": 2}, {"num_blocks": 4}])
+def test_a_row_and_blocks_are_taken_from_later_levels_at_once(level: dict[str, Any], scarce: dict[str, Any]) -> None:
+    scheduler = new_scheduler(**scarce)
+    older = started(scheduler, "o", 5, **level)
+    younger = started(scheduler, "y", 5, **level)
+    add(scheduler, "online", 3)
+    plan = scheduler.schedule()
+    assert [sequence.request_id for sequence in plan.admitted] == ["online"]
+    assert (older.status, younger.status) == (SequenceStatus.RUNNING, SequenceStatus.WAITING)
+    scheduler.complete(plan, [TOKEN] * plan.num_samples)
+    run_dry(scheduler)
+    assert younger.num_preemptions == 1
+
+
+def test_nothing_is_taken_where_there_is_room() -> None:
+    scheduler = new_scheduler()
+    started(scheduler, "back", 5, background=True)
+    add(scheduler, "online", 3)
+    step(scheduler)
+    assert (scheduler.preemptions, scheduler.num_running) == (0, 2)
+
+
+def test_prompts_of_callers_come_before_tokens_of_the_background() -> None:
+    scheduler = new_scheduler(token_budget=8)
+    started(scheduler, "back", 3, max_tokens=9, background=True)
+    add(scheduler, "online", 19)
+    assert [step(scheduler) for _ in range(3)] == [
+        [("online", 0, 8)],
+        [("online", 8, 8)],
+        [("back", 3, 1), ("online", 16, 3)],
+    ]
+
+
+def test_the_background_keeps_narrow_steps_narrow_and_fills_wide_ones() -> None:
+    config = SchedulerConfig(8, 4, 64, prefix_caching=False)
+    scheduler = Scheduler(config, CacheConfig(4, 32), narrow=True)
+    started(scheduler, "online", 3)
+    back = Request("back", tuple(range(9)), SamplingParams(max_tokens=4), background=True)
+    scheduler.add(Sequence(back, eos_token_ids=frozenset(), arrival=next(ARRIVALS), seed=0))
+    assert step(scheduler) == [("online", 3, 1), ("back", 0, 1)]
+    add(scheduler, "wide", 3)
+    assert step(scheduler) == [("online", 4, 1), ("wide", 0, 3), ("back", 1, 4)]
+
+
+def test_the_background_is_bounded_beside_others_only() -> None:
+    config = SchedulerConfig(8, 4, 64, prefix_caching=False, background_tokens=2)
+    scheduler = Scheduler(config, CacheConfig(4, 32))
+    online = started(scheduler, "online", 3, max_tokens=2)
+    back = Request("back", tuple(range(12)), SamplingParams(max_tokens=1), background=True)
+    scheduler.add(Sequence(back, eos_token_ids=frozenset(), arrival=next(ARRIVALS), seed=0))
+    assert step(scheduler) == [("online", 3, 1), ("back", 0, 2)]
+    assert online.status is SequenceStatus.FINISHED
+    assert step(scheduler) == [("back", 2, 8)]
+
+
+def test_what_the_background_leaves_is_evicted_before_what_others_left() -> None:
+    scheduler = new_scheduler(num_blocks=6, prefix_caching=True)
+    kept = started(scheduler, "online", 9, max_tokens=1)
+    step(scheduler)
+    for name in ("b1", "b22", "b333", "b4444"):
+        started(scheduler, name, 9, max_tokens=1, background=True)
+        step(scheduler)
+    found = [scheduler.pool.find(key) for key in kept.block_keys]
+    assert len(found) == 2
+    assert None not in found

@@ -1,0 +1,175 @@
+"""The order of service: by slack between classes, by priority within one tenant and class."""
+
+from collections.abc import Sequence as Several
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxgen.core.sequence import Level, Sequence
+from jaxgen.core.service_class import PATIENCE, ServiceClass
+from jaxgen.scheduling.queues import Lineup, due_time, may_displace
+from tests.support.service_world import promised, sequence_for
+
+SOON = promised("soon", 1.0, serve_late=True)
+LATER = promised("later", 9.0, serve_late=True)
+
+
+def joined(lineup: Lineup, name: str, now: float = 0.0, *, seconds: float = 0.0, **fields: Any) -> Sequence:
+    """One that came ``now`` and whose prompt takes ``seconds``."""
+    sequence = sequence_for(name=name, **fields)
+    sequence.place = due_time(sequence, now, seconds), sequence.arrival
+    lineup.join(sequence)
+    return sequence
+
+
+def names(line: Several[Sequence]) -> list[str]:
+    return [sequence.request_id for sequence in line]
+
+
+def test_who_has_the_least_slack_is_first() -> None:
+    lineup = Lineup()
+    joined(lineup, "due at 9", 0.0, service=LATER)
+    joined(lineup, "due at 5", 4.0, service=SOON)
+    joined(lineup, "due at 4", 0.0, service=LATER, seconds=5.0)
+    joined(lineup, "due at 4.5", 4.0, service=SOON, seconds=0.5)
+    assert names(lineup.waiting) == ["due at 4", "due at 4.5", "due at 5", "due at 9"]
+
+
+def test_who_will_be_late_anyhow_makes_nobody_late() -> None:
+    lineup = Lineup()
+    joined(lineup, "due at 3.5", 3.0, service=SOON, seconds=0.5)
+    hopeless = joined(lineup, "takes a minute", 3.6, service=SOON, seconds=60.0)
+    assert hopeless.due == 3.6
+    assert names(lineup.waiting) == ["due at 3.5", "takes a minute"]
+
+
+def test_promised_then_best_effort_then_background() -> None:
+    lineup = Lineup()
+    joined(lineup, "background", background=True)
+    joined(lineup, "best effort")
+    joined(lineup, "promised", 50.0, service=LATER)
+    assert names(lineup.waiting) == ["promised", "best effort", "background"]
+    assert names(lineup.waiting_of(background=False)) == ["promised", "best effort"]
+    assert lineup.waiting_of(background=True) == []
+
+
+def test_the_background_is_asked_where_nobody_else_waits() -> None:
+    lineup = Lineup()
+    joined(lineup, "background", background=True)
+    assert names(lineup.waiting_of(background=True)) == ["background"]
+    assert lineup.waiting_of(background=False) == []
+
+
+def test_priority_exchanges_the_places_of_one_group_and_no_other() -> None:
+    lineup = Lineup()
+    joined(lineup, "a5", 0.0, tenant="a", priority=5)
+    joined(lineup, "b", 1.0, tenant="b", priority=9)
+    joined(lineup, "a3", 2.0, tenant="a", priority=3)
+    joined(lineup, "other class", 3.0, tenant="a", priority=7, service=ServiceClass(name="other"))
+    assert names(lineup.waiting) == ["a3", "b", "a5", "other class"]
+    newcomer = sequence_for(name="a0", tenant="a")
+    newcomer.place = due_time(newcomer, 4.0, 0.0), newcomer.arrival
+    expected = lineup.urgency_of(newcomer)
+    lineup.join(newcomer)
+    assert newcomer.urgency == expected
+    assert names(lineup.waiting) == ["a0", "b", "a3", "other class", "a5"]
+
+
+def test_places_are_exchanged_with_those_that_run() -> None:
+    lineup = Lineup()
+    first, other = joined(lineup, "first", tenant="a", priority=5), joined(lineup, "other", 1.0, tenant="b")
+    lineup.begin(first)
+    lineup.begin(other)
+    second = joined(lineup, "second", 2.0, tenant="a")
+    assert may_displace(second, first)
+    assert names(lineup.running) == ["other", "first"]
+    lineup.put_back(first)
+    assert names(lineup.waiting) == ["second", "first"]
+
+
+@pytest.mark.parametrize("fields", [{"priority": -1}, {"background": True}, {"service": SOON}])
+def test_it_is_level_until_one_may_take_from_another(fields: dict[str, Any]) -> None:
+    lineup = Lineup()
+    joined(lineup, "one")
+    joined(lineup, "two")
+    assert lineup.is_level
+    other = joined(lineup, "other", **fields)
+    assert not lineup.is_level
+    lineup.leave(other, lineup.waiting)
+    assert lineup.is_level
+
+
+def test_patience_ends_one_at_a_time() -> None:
+    lineup = Lineup()
+    for name in ("first", "second", "third"):
+        joined(lineup, name)
+    joined(lineup, "promised", PATIENCE, service=LATER)
+    lineup.end_patience(PATIENCE - 0.1)
+    assert names(lineup.waiting) == ["promised", "first", "second", "third"]
+    lineup.end_patience(PATIENCE)
+    lineup.end_patience(2 * PATIENCE - 0.1)
+    assert names(lineup.waiting) == ["first", "promised", "second", "third"]
+    lineup.end_patience(2 * PATIENCE)
+    assert names(lineup.waiting) == ["first", "second", "promised", "third"]
+
+
+def test_patience_is_for_who_gets_no_tokens() -> None:
+    lineup = Lineup()
+    decodes, computes = joined(lineup, "decodes"), joined(lineup, "computes")
+    waits = joined(lineup, "waits")
+    for sequence in (decodes, computes):
+        lineup.begin(sequence)
+        sequence.row = 0
+    decodes.num_computed = len(decodes.tokens) - 1
+    joined(lineup, "promised", service=SOON)
+    lineup.end_patience(PATIENCE)
+    assert [s.level for s in (decodes, computes, waits)] == [Level.BEST_EFFORT, Level.PROMISED, Level.BEST_EFFORT]
+    assert names(lineup.running) == ["computes", "decodes"]
+
+
+def test_whose_patience_ended_is_not_displaced_and_displaces_nobody_but_the_background() -> None:
+    lineup = Lineup()
+    patient = joined(lineup, "patient")
+    urgent = joined(lineup, "promised", priority=-1, service=SOON)
+    best_effort, background = joined(lineup, "best effort", priority=9), joined(lineup, "background", background=True)
+    assert may_displace(urgent, patient)
+    lineup.end_patience(PATIENCE)
+    assert not may_displace(urgent, patient)
+    assert not may_displace(patient, urgent)
+    assert not may_displace(patient, best_effort)
+    assert may_displace(patient, background)
+
+
+COMERS: st.SearchStrategy[dict[str, Any]] = st.builds(
+    dict,
+    tenant=st.sampled_from("ab"),
+    priority=st.integers(-1, 1),
+    service=st.sampled_from([ServiceClass(), ServiceClass(name="idle"), SOON, LATER]),
+)
+EVENTS = st.lists(
+    st.tuples(COMERS, st.booleans(), st.sampled_from([0.0, 0.7, 61.0]), st.sampled_from(["begin", "put", "leave"]))
+    | st.tuples(st.just({"background": True}), st.booleans(), st.just(0.0), st.just("begin")),
+    max_size=14,
+)
+
+
+@given(EVENTS)
+def test_who_may_displace_another_is_before_it(events: list[tuple[dict[str, Any], bool, float, str]]) -> None:
+    """So nobody is displaced in turn by one that it displaced, through however many others, while nobody comes."""
+    lineup, now = Lineup(), 0.0
+    for fields, short, seconds, then in events:
+        now += seconds
+        joined(lineup, "", now, seconds=0.1 if short else 3.0, **fields)
+        lineup.end_patience(now)
+        if then == "begin":
+            lineup.begin(lineup.waiting[0])
+        elif then == "put" and lineup.running:
+            lineup.put_back(lineup.running[-1])
+        elif then == "leave":
+            lineup.leave(lineup.waiting[-1], lineup.waiting)
+    for line in (lineup.running, lineup.waiting):
+        assert line == sorted(line, key=lambda s: s.urgency)
+    everyone = [*lineup.running, *lineup.waiting]
+    assert all(one.urgency < other.urgency for one in everyone for other in everyone if may_displace(one, other))

@@ -1,0 +1,367 @@
+"""Any order of arrivals, plans, results, aborts and failures, on pools so small that preemption is common.
+
+The device is a dict from slot to what was last written there: the salt and all tokens up to the one whose K and V it
+holds. It runs a plan when it is made, from what the plan and the admitted sequences said then, and knows the tokens it
+sampled before the host does. The next token is a hash of what a sequence's block table leads to. So a block with two
+writers, a hit on other tokens or another salt, a prompt not computed anew, or a token computed twice shows.
+
+There may be a host store behind the pool: what a plan saves is read before the plan runs, what it restores is written
+at any time after, unless it was cancelled, and any copy may take long or fail. Blocks have layer inputs too: in each
+slot those last computed or projected there, which a copy of K and V does not bring; they are saved only if its own.
+"""
+
+from collections import Counter
+from dataclasses import replace
+from typing import ClassVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from jaxgen.core.config import CacheConfig, SchedulerConfig
+from jaxgen.core.sequence import SequenceStatus
+from jaxgen.core.service_class import ServiceClass
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.scheduling.cost_model import StepCost
+from jaxgen.scheduling.scheduler import Scheduler
+from jaxgen.scheduling.step_time import Pace
+from tests.support.scheduler_book import Book
+from tests.support.scheduler_caller import Caller
+from tests.support.scheduler_invariants import INVARIANTS, every_block_has_its_owners
+from tests.support.scheduler_world import ARRIVALS, Arrival, Device, Host, small_tier
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """A caller, a device, and a book of who should hold what."""
+
+    seen: ClassVar[Counter[str]] = Counter()
+    host_blocks: ClassVar[tuple[int, ...]] = (0,)
+    pace: ClassVar[Pace | None] = None
+    plain: ClassVar[bool] = True
+
+    @initialize(
+        block_size=st.integers(1, 2) | st.integers(1, 4),
+        num_blocks=st.integers(6, 12) | st.integers(1, 12),
+        token_budget=st.integers(4, 16) | st.integers(1, 16),
+        rows=st.integers(3, 6) | st.integers(1, 6),
+        extra_len=st.integers(-2, 2),
+        max_overtaken=st.integers(0, 3),
+        prefix_caching=st.sampled_from([True, True, True, False]),
+        background_tokens=st.sampled_from([None, None, 0, 1, 3]),
+        narrow=st.booleans(),
+        host_size=st.integers(0, 3),
+        most_saving=st.integers(1, 4),
+        recomputed=st.integers(0, 2),
+        projected=st.integers(0, 3),
+        fails_every=st.integers(2, 4),
+    )
+    def start(
+        self,
+        block_size: int,
+        num_blocks: int,
+        token_budget: int,
+        rows: int,
+        extra_len: int,
+        max_overtaken: int,
+        prefix_caching: bool,
+        background_tokens: int | None,
+        narrow: bool,
+        host_size: int,
+        most_saving: int,
+        recomputed: int,
+        projected: int,
+        fails_every: int,
+    ) -> None:
+        cache = CacheConfig(block_size=block_size, num_blocks=num_blocks)
+        # A sequence's last token takes no slot; a model longer than the cache makes refusals.
+        longest = max(cache.num_slots + 1 + extra_len, 2)
+        rows = min(rows, token_budget)
+        config = SchedulerConfig(token_budget, rows, longest, prefix_caching, background_tokens=background_tokens)
+        device = Device(block_size)
+        host: Host | None = None
+        if host_blocks := self.host_blocks[host_size % len(self.host_blocks)]:
+            host = Host(small_tier(host_blocks, block_size, most_saving, recomputed, projected), device)
+        tier = None if host is None else host.tier
+        scheduler = Scheduler(config, cache, max_overtaken=max_overtaken, tier=tier, narrow=narrow, pace=self.pace)
+        self.book = Book(scheduler, cache, config, max_overtaken, narrow, device, host, self.plain, self.seen)
+        self.caller = Caller(self.book, fails_every)
+
+    @rule(arrivals=st.lists(ARRIVALS, min_size=1, max_size=4))
+    def add(self, arrivals: list[Arrival]) -> None:
+        for arrival in arrivals:
+            self.caller.add(self._adapt(arrival))
+
+    @precondition(lambda self: self.book.live)
+    @rule(
+        steps=st.integers(1, 8),
+        arrival=st.none() | ARRIVALS,
+        behind=st.sampled_from([1, 1, 1, 0]),
+        aborts=st.sampled_from([None, SequenceStatus.ENDING, SequenceStatus.RUNNING]),
+        fails=st.sampled_from([False, False, True]),
+        lands=st.booleans(),
+    )
+    def step(
+        self,
+        steps: int,
+        arrival: Arrival | None,
+        behind: int,
+        aborts: SequenceStatus | None,
+        fails: bool,
+        lands: bool = False,
+    ) -> None:
+        """Plans and completes, ``behind`` plans staying in flight while there is more to plan.
+
+        With a plan just made, the first sequence that is ``aborts`` is aborted, and the device ``fails`` as soon as a
+        sequence waits with a token pending. In each round the oldest restore ``lands``; every so many fail.
+        """
+        for _ in range(steps):
+            if self.book.host and self.book.host.restores and lands:
+                self.caller.land_restore()
+            while len(self.book.in_flight) > 1:
+                self.caller.complete()
+            plan = self.caller.schedule()
+            if victims := [name for name, sequence in self.book.live.items() if sequence.status is aborts]:
+                self.caller.abort(min(victims, key=lambda name: self.book.live[name].restore is None))
+                aborts = None
+            if fails and any(sequence.num_pending for sequence in self.book.waiting()):
+                self.caller.fail()
+                return
+            while len(self.book.in_flight) > (behind if plan.chunks else 0):
+                self.caller.complete()
+        if arrival is not None:
+            self.caller.add(self._adapt(arrival))
+
+    @rule(seconds=st.sampled_from([0.01, 1.0, 100.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.caller.now += seconds
+
+    @precondition(lambda self: len(self.book.in_flight) < 2)
+    @rule()
+    def schedule(self) -> None:
+        self.caller.schedule()
+
+    @precondition(lambda self: self.book.in_flight)
+    @rule()
+    def complete(self) -> None:
+        self.caller.complete()
+
+    @precondition(lambda self: self.book.host and self.book.host.saves)
+    @rule(whole=st.sampled_from([True, True, True, False]))
+    def save_lands(self, whole: bool) -> None:
+        self.caller.land_save(whole=whole)
+
+    @precondition(lambda self: self.book.host and len(self.book.host.tier.store) > 0)
+    @rule()
+    def host_forgets(self) -> None:
+        """All but what is being copied, as others' blocks would make it."""
+        assert self.book.host
+        while self.book.host.tier.store._evict():
+            pass
+
+    @precondition(lambda self: self.book.host and self.book.host.restores)
+    @rule()
+    def restore_lands(self) -> None:
+        self.caller.land_restore()
+
+    @precondition(lambda self: any(sequence.request.background for sequence in self.book.live.values()))
+    @rule(held=st.booleans())
+    def hold_background(self, held: bool) -> None:
+        self.book.scheduler.hold_background = held
+
+    @precondition(lambda self: self.book.live)
+    @rule(pick=st.integers(0, 99))
+    def abort(self, pick: int) -> None:
+        self.caller.abort(list(self.book.live)[pick % len(self.book.live)])
+
+    @precondition(lambda self: self.book.restoring())
+    @rule()
+    def abort_while_blocks_come(self) -> None:
+        self.caller.abort(self.book.restoring()[0])
+
+    @precondition(lambda self: self.book.live)
+    @rule(rarely=st.integers(0, 3))
+    def fail(self, rarely: int) -> None:
+        if rarely == 0:
+            self.caller.fail()
+
+    def teardown(self) -> None:
+        """When nobody comes any more, everything ends, and within a bound."""
+        if not hasattr(self, "book"):
+            return  # the machine was stopped before it began
+        # The first of all is admitted when those running now and those that may still overtake it have ended, if not
+        # before; the first running advances in every step. Then the same again for the next.
+        self.book.scheduler.hold_background = False
+        turns = self.book.config.max_num_seqs + self.book.max_overtaken + 1
+        # A token may take two steps of its own: its own, and one in which its sequence waits for it.
+        bound = 2 * len(self.book.live) * turns * self.book.config.max_model_len + 2
+        for _ in range(bound):
+            if not self.book.live:
+                break
+            if self.caller.arrivals % 3 == 0 and (restoring := self.book.restoring()):
+                self.caller.abort(restoring[0])
+            self.caller.land_all()
+            self.step(1, None, 1, aborts=None, fails=False)
+            every_block_has_its_owners(self.book)
+        assert not self.book.live
+        assert not self.book.scheduler.has_work
+        while self.book.in_flight:  # only what was dropped
+            self.caller.complete()
+        while self.book.host and self.book.host.tier.has_saves:
+            assert self.caller.land_all() or self.book.host.tier.store.num_reserved == 0
+            self.book.host.start(self.book.scheduler.schedule())
+            if not self.book.host.saves:
+                break  # what is left to copy has no place
+        self.caller.land_all()
+        assert self.book.scheduler.schedule() == StepPlan(())
+        assert self.book.scheduler.pool.num_free == self.book.cache.num_blocks
+        if self.book.host:
+            assert self.book.host.tier.store.num_reserved == 0
+        self.seen["preemptions"] += self.book.scheduler.preemptions
+
+    @invariant()
+    def what_must_hold(self) -> None:
+        for holds in INVARIANTS:
+            holds(self.book)
+
+    def _adapt(self, arrival: Arrival) -> Arrival:
+        return arrival
+
+
+class OffloadMachine(SchedulerMachine):
+    """The same with a host store behind the pool, and requests that have more in common."""
+
+    host_blocks = (3, 40, 40, 40)
+
+    def _adapt(self, arrival: Arrival) -> Arrival:
+        return replace(
+            arrival,
+            prompt=min(arrival.prompt + 3, 7),
+            seed=arrival.seed % 2,
+            prompt_logprobs=None,
+            salt=None,
+            background=arrival.background and arrival.stops,
+        )
+
+
+class ServiceMachine(SchedulerMachine):
+    """The same with two tenants and classes that promise something or nothing."""
+
+    plain = False
+    pace = Pace(16, StepCost(0.002, 0.0005, 3e-4))  # positions cost so much that few tokens of a prompt may be left
+    classes = (
+        ServiceClass(name="nothing"),
+        ServiceClass(name="soon", first_token_seconds=0.5, serve_late=True),
+        ServiceClass(name="steady", first_token_seconds=9.0, inter_token_seconds=0.030, serve_late=True),
+        ServiceClass(name="strict", prompt_rate=100.0, inter_token_seconds=0.016, serve_late=True),
+    )
+
+    def _adapt(self, arrival: Arrival) -> Arrival:
+        service = self.classes[
+            0 if arrival.background else (arrival.seed + arrival.min_tokens + arrival.max_tokens) % len(self.classes)
+        ]
+        return replace(
+            arrival,
+            prompt=min(arrival.prompt + 2, 9),
+            service=service,
+            tenant="ab"[: (arrival.prompt + arrival.seed) % 2],
+        )
+
+
+RARE = (
+    "preempted for an earlier level",
+    "both classes",
+    "narrow with background",
+    "preemptions",
+    "at the bound",
+    "shared",
+    "found",
+    "found again after preemption",
+    "dropped",
+    "all in flight",
+    "token of one waiting",
+    "token of one running",
+    "token of one ending",
+    "deferred",
+    "all deferred",
+    "aborted while waiting",
+    "aborted while running",
+    "aborted while ending",
+)
+RARE_WITH_HOST = (
+    "preemptions",
+    "saved",
+    "save failed",
+    "stalled",
+    "restored beside computing",
+    "restore landed",
+    "restore failed",
+    "restore cancelled",
+    "waited for another's",
+    "projected",
+    "projected and copied",
+    "saved without inputs",
+)
+
+
+RARE_WITH_CLASSES = ("preemptions", "passed over", "displaced for a promise", "both classes", "all deferred", "shared")
+
+
+MOST_RUNS = 6
+"""Some events are so rare that they may not come in one."""
+
+
+def run_machine(machine: type[SchedulerMachine], events: tuple[str, ...], examples: int) -> None:
+    machine.seen = Counter()
+    for _ in range(MOST_RUNS):
+        run_state_machine_as_test(
+            machine,
+            settings=settings(
+                max_examples=examples,
+                stateful_step_count=40,
+                deadline=None,
+                derandomize=False,  # on CI too: else every run is the same
+                suppress_health_check=[HealthCheck.too_slow],
+            ),
+        )
+        if all(machine.seen[event] > 0 for event in events):
+            break
+    # Else the load was too light to show anything.
+    assert all(machine.seen[event] > 0 for event in events), machine.seen
+
+
+def test_the_scheduler_under_any_load() -> None:
+    run_machine(SchedulerMachine, RARE, 200)
+
+
+def test_the_scheduler_with_a_host_store_under_any_load() -> None:
+    run_machine(OffloadMachine, RARE_WITH_HOST, 300)
+
+
+def test_the_scheduler_with_classes_and_tenants_under_any_load() -> None:
+    run_machine(ServiceMachine, RARE_WITH_CLASSES, 200)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)  # minutes where the run checks the types of every call
+def test_the_scheduler_under_any_load_at_length() -> None:
+    run_machine(SchedulerMachine, RARE, 2000)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_the_scheduler_with_a_host_store_at_length() -> None:
+    run_machine(OffloadMachine, RARE_WITH_HOST, 2000)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_the_scheduler_with_classes_and_tenants_at_length() -> None:
+    run_machine(ServiceMachine, RARE_WITH_CLASSES, 1000)

@@ -1,0 +1,104 @@
+"""python -m scripts.gpu: other software at the same work; what it cannot do is not jaxgen's failure."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxgen.kernels.choice import REFERENCE, Kernels
+from scripts.gpu import attention, serving
+from scripts.gpu.attention import dense, distance, inputs_of, measure
+from scripts.gpu.bench import UnavailableError
+from scripts.gpu.comparison import compared
+from scripts.gpu.report import Measurement
+from scripts.gpu.serving import _measurement
+from scripts.gpu.shapes import TINY
+from scripts.gpu.sizes import FULL, AttentionLoad, ServingLoad
+from scripts.gpu.torch_attention import import_torch
+from tests.support.device_benches import bench
+
+
+def test_what_other_software_raises_is_unavailable() -> None:
+    @compared
+    def unsupported() -> Measurement:
+        raise RuntimeError("cuDNN does not support this")
+
+    with pytest.raises(UnavailableError, match="RuntimeError: cuDNN does not support this"):
+        unsupported()
+
+
+@pytest.mark.parametrize("rows", [((1, 70), (1, 33), (1, 64)), ((9, 70), (9, 9))], ids=["decodes", "prompts"])
+def test_dense_attention_is_that_of_the_blocks(rows: tuple[tuple[int, int], ...]) -> None:
+    load = AttentionLoad("load", TINY, rows)
+    q, cache, *rest = inputs_of(load)
+    kernel = jax.jit(partial(REFERENCE.ragged_paged_attention, scale=TINY.head_dim**-0.5))
+    assert distance(kernel(q, cache, jnp.int32(0), *rest), dense(load, q, cache, *rest)) < 2e-2
+
+
+def test_attention_that_differs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(q: Any, cache: Any, *args: Any, **options: Any) -> jax.Array:
+        return q * 2
+
+    monkeypatch.setattr(attention, "kernels_for", lambda _: Kernels("wrong", wrong, REFERENCE.write_kv))
+    failure = measure(bench(), AttentionLoad("load", TINY, ((1, 70), (1, 33)))).failure
+    assert failure is not None
+    assert failure.startswith("differs from dense attention")
+
+
+def test_the_plan_is_made_before_and_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[object] = []
+
+    def planned(q: Any, cache: Any, *args: Any, plan: Any, **options: Any) -> jax.Array:
+        given.append(plan)
+        return q + plan.sum()
+
+    def plan_attention(q: Any, cache: Any, starts: Any, lens: Any, *counts: Any) -> jax.Array:
+        return lens + 1
+
+    kernels = Kernels("planned", planned, REFERENCE.write_kv, plan_attention)
+    monkeypatch.setattr(attention, "kernels_for", lambda _: kernels)
+    found = measure(bench(), AttentionLoad("load", TINY, ((1, 70), (1, 33))))
+    assert given
+    assert None not in given
+    assert found.detail["plan_seconds"] > 0
+    assert found.bytes == 2 * 16 * 2 * (103 * 2 + 2 * 4)
+
+
+def test_every_load_can_be_gathered() -> None:
+    """Rows with as many queries each."""
+    for load in FULL.attention:
+        assert len({length for length, _ in load.rows}) == 1
+
+
+def test_without_pytorch_there_is_no_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> Any:
+        raise ModuleNotFoundError(f"No module named {name!r}")
+
+    monkeypatch.setattr("scripts.gpu.torch_attention.import_module", absent)
+    with pytest.raises(UnavailableError, match="no PyTorch: No module named 'torch'"):
+        import_torch()
+
+
+LOAD = ServingLoad("load", TINY, requests=2, prompt=10, answer=4)
+
+
+def test_rates_by_hand() -> None:
+    found = _measurement(LOAD, [4, 4], 2.0, {"kernels": "XLA"})
+    assert found.detail["output_tokens_per_second"] == 4.0
+    assert found.detail["tokens_per_second"] == 14.0
+    assert found.detail["kernels"] == "XLA"
+
+
+@pytest.mark.parametrize("tokens", [[4], [4, 3]])
+def test_answers_that_are_missing_or_short_are_no_result(tokens: list[int]) -> None:
+    with pytest.raises(RuntimeError, match="answers have"):
+        serving._measurement(LOAD, tokens, 1.0, {})
+
+
+def test_prompts_differ_and_can_be_made_again() -> None:
+    first, second = LOAD.prompts(0), LOAD.prompts(1)
+    assert [len(prompt) for prompt in first] == [10, 10]
+    assert first == LOAD.prompts(0)
+    assert len({tuple(prompt) for prompt in first + second}) == 4

@@ -1,0 +1,162 @@
+"""python -m scripts.gpu.results: the page of GPU figures is what the results say."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.gpu.report import COPY_RATE, MATRIX_RATE
+from scripts.gpu.results import DOCS, main
+from scripts.gpu.rows import rows_of
+from scripts.gpu.sizes import FULL
+
+HEADER = {"versions": {"jax": "0.11.2"}, "commit": "c0ffee", "dry_run": False, "failures": []}
+
+
+def row(name: str, seconds: float | None = None, state: str = "ran", **others: Any) -> dict[str, Any]:
+    empty = dict.fromkeys(("bytes", "flops", "floor_seconds", "fraction", "why", "failure"))
+    return {**empty, "name": name, "state": state, "seconds": seconds, "detail": {}, **others}
+
+
+def step(budget: int, seconds: float) -> dict[str, Any]:
+    found: dict[str, Any] = {"floor_seconds": 0.004, "fraction": 0.004 / seconds}
+    found["detail"] = {"overlapped_seconds": 0.0045}
+    return row(f"step_llama3_8b_{budget}", seconds, bytes=20, flops=1000 * budget, **found)
+
+
+PRODUCTS = {str(tokens): {"flops_per_second": 5e14, "of_ceiling": 0.625} for tokens in FULL.product_tokens}
+ROWS = [
+    row("smoke_write_kv", detail={"kernels": "Hopper"}, failure="write_kv differs from numpy"),
+    row("smoke_pieces_128", detail={"kernels": "Hopper", "largest_error": 0.00312}),
+    row("smoke_tiles_of_128_rows_128", state="lost", why="hung and was killed after 20 s"),
+    row("smoke_tiles_of_128_rows_128_registers_24_240", detail={"kernels": "Hopper, 24/240 registers"}),
+    row("smoke_tiles_of_128_rows_64_registers_24_240", state="not needed", why="only if"),
+    row("decode_attention_256x2k_gqa", 0.001, fraction=0.87, detail={"kernels": "Hopper", "plan_seconds": 0.00005}),
+    row("xla_reference_decode_attention_256x2k_gqa", 0.0123),
+    row("cudnn_decode_attention_256x2k_gqa", 0.0015, fraction=0.58),
+    row("cudnn_decode_attention_16x32k_gqa", state="unavailable", why="RuntimeError: no"),
+    row("prompt_attention_256_8k", state="not reached", why="no time was left"),
+    row("prompt_attention_2048_8k", state="raised", why="XlaRuntimeError: out of memory\nmore"),
+    step(256, 0.005),
+    step(64, 0.0046),
+    row("step_llama3_8b_256_top_p", 0.006, detail={"returns_seconds": 0.0001}),
+    row(
+        "step_llama3_8b_256_beside_copies",
+        0.0052,
+        detail={"alone_seconds": 0.005, "copied_bytes_per_second": 50e9, "copied_alone_bytes_per_second": 55e9},
+    ),
+    row("products_qkv", 0.0001, detail={"tokens": PRODUCTS}),
+    row("step_llama3_8b_knee", 0.005, fraction=0.8, detail={"token_budget": 256, "roofline_token_budget": 192}),
+    row("check_bits", detail={"equal": True}),
+    row("serving_llama3_1b_jaxgen", 2.5, detail={"output_tokens_per_second": 6553.6}),
+    row("staging_device_to_host_llama3_8b", 0.01, bytes=500_000_000, detail={"fraction_of_link": 0.951}),
+]
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    (tmp_path / "results").mkdir()
+    return tmp_path
+
+
+def write(docs: Path, name: str, **about: Any) -> None:
+    ceilings = {COPY_RATE: 4e12, MATRIX_RATE: 8e14}
+    (docs / "results" / name).write_text(json.dumps({**HEADER, "ceilings": ceilings, "rows": ROWS, **about}))
+
+
+def page(docs: Path) -> str:
+    assert main(["--docs", str(docs)]) == 0
+    return (docs / "gpu.md").read_text()
+
+
+def line(text: str, start: str) -> list[str]:
+    """The cells of the one line of a table that begins with ``start``."""
+    (found,) = [one for one in text.splitlines() if one.startswith(f"| {start} |")]
+    return [cell.strip() for cell in found.strip("|").split("|")][1:]
+
+
+def test_figures_of_a_run(docs: Path) -> None:
+    write(docs, "nvidia-h200-2026-11-30.json", device="NVIDIA H200", failures=["smoke_write_kv: wrong"])
+    text = page(docs)
+    assert "## NVIDIA H200\n\n2026-11-30, commit `c0ffee`, jax 0.11.2; results/nvidia-h200-2026-11-30.json." in text
+    assert line(text, "copy on the device") == ["4 TB/s"]
+    others = ["12.3", "not run", "1.5", "not run"]
+    assert line(text, "`decode_attention_256x2k_gqa`") == ["Hopper", "1", "0.87", "0.85", "0.05", *others]
+    assert line(text, "`decode_attention_16x32k_gqa`")[1] == "compiled, not run"
+    assert line(text, "`decode_attention_16x32k_gqa`")[7] == "unavailable"
+    assert line(text, "`prompt_attention_256_8k`")[1] == "not reached"
+    assert line(text, "`prompt_attention_2048_8k`")[1:4] == ["raised (XlaRuntimeError)", "", "0.60"]
+    llama, opt = text.split("### The step of ")[1:]
+    opt, served = opt.split("### The step as a server has it")
+    assert line(llama, "256") == ["5", "4.5", "4", "arithmetic", "0.80", "51,200"]
+    assert line(llama, "512")[0] == "compiled, not run"
+    assert line(opt, "512")[0] == "compiled, not run"
+    assert "would store: **256 tokens**, 0.80 of the floor (goal 0.80)" in llama
+    assert line(text, "jaxgen") == ["2.50", "6,554"]
+    assert line(text, "`staging_device_to_host_llama3_8b`")[2:4] == ["50", "0.951"]
+    assert line(served, "top_p 0.9") == ["6", "0.1", "", ""]
+    assert "a step takes 5.2 ms, by itself 5 ms; copies get 50 GB/s, by themselves 55." in served
+    assert line(served, "qkv, 4096 to 6144") == ["500 (0.62)"] * 6
+
+
+def test_checks_and_rows_without_a_result(docs: Path) -> None:
+    write(docs, "nvidia-h200-2026-11-30.json", device="NVIDIA H200", failures=["smoke_write_kv: wrong"])
+    text = page(docs)
+    assert line(text, "`smoke_write_kv`") == ["Hopper", "write_kv differs from numpy", ""]
+    assert line(text, "`smoke_pieces_128`") == ["Hopper", "ran and held", "0.00312"]
+    assert line(text, "`smoke_tiles_of_128_rows_128`")[1] == "lost"
+    assert line(text, "`smoke_tiles_of_128_rows_128_registers_24_240`")[0] == "Hopper, 24/240 registers"
+    assert "| `smoke_tiles_of_128_rows_64_registers_24_240` |" not in text
+    assert "3 of 5 checks" in text
+    assert "- failed: smoke_write_kv: wrong" in text
+    without = text.split("### Rows without a result")[1]
+    assert "- `prompt_attention_2048_8k`: raised: XlaRuntimeError: out of memory\n" in without
+    assert "- `prompt_attention_256_8k`: not reached: no time was left\n" in without
+    assert "not needed" not in without
+
+
+def test_every_row_of_the_page_is_one_of_the_check(docs: Path) -> None:
+    planned = {row.name for row in rows_of(FULL)}
+    named = [line.split("`")[1] for line in page(docs).splitlines() if line.startswith("| `")]
+    assert len(named) > 30
+    assert {*named} <= planned
+
+
+def test_plots_are_beside_the_page_and_replaced_by_the_next_run(docs: Path) -> None:
+    write(docs, "nvidia-h200-2026-11-30.json", device="NVIDIA H200")
+    write(docs, "nvidia-h200-2026-12-01.json", device="NVIDIA H200")
+    text = page(docs)
+    images = {"gpu-nvidia-h200-steps.png", "gpu-nvidia-h200-attention.png"}
+    assert {path.name for path in docs.glob("*.png")} == images
+    for name in images:
+        assert f"]({name})" in text
+        assert (docs / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_without_steps_and_attention_has_no_plots(docs: Path) -> None:
+    write(docs, "nvidia-h200-2026-11-30.json", device="NVIDIA H200", rows=[])
+    assert "![" not in page(docs)
+    assert list(docs.glob("*.png")) == []
+
+
+def test_the_newest_run_of_each_device_counts_and_dry_runs_do_not(docs: Path) -> None:
+    write(docs, "nvidia-h200-2026-11-30-10.json", device="NVIDIA H200", commit="newest")
+    write(docs, "nvidia-h200-2026-11-30-9.json", device="NVIDIA H200", commit="older")
+    write(docs, "nvidia-h200-2026-11-30.json", device="NVIDIA H200", commit="oldest")
+    write(docs, "nvidia-h100-2026-11-01.json", device="NVIDIA H100", commit="other")
+    write(docs, "cpu-2026-12-30.json", device="cpu", dry_run=True, commit="dry")
+    (docs / "results" / "demo.json").write_text("{}")
+    text = page(docs)
+    assert [word in text for word in ("newest", "other", "older", "oldest", "dry")] == [True, True, False, False, False]
+
+
+def test_without_results_the_page_says_so(docs: Path) -> None:
+    text = page(docs)
+    assert "Nothing here has run on a GPU yet" in text
+    assert line(text, "`decode_attention_256x2k_gqa`")[1] == "compiled, not run"
+
+
+def test_the_page_is_that_of_the_results(tmp_path: Path) -> None:
+    (tmp_path / "results").symlink_to(DOCS / "results")
+    assert page(tmp_path) == (DOCS / "gpu.md").read_text(), "run python -m scripts.gpu.results"

@@ -1,0 +1,190 @@
+"""python -m scripts.gpu from end to end in dry runs on the CPU, and how a run goes on with another."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from scripts.gpu.cli import main, private_directory
+from scripts.gpu.report import COPY_RATE, MATRIX_RATE
+from scripts.gpu.rows import rows_of
+from scripts.gpu.sizes import DRY
+from tests.support.paths import ROOT
+
+ABSENT = (
+    *("starlette", "uvicorn", "beartype", "pydantic", "pydantic_core", "configargparse", "psutil", "httpx2", "openai"),
+    *("hypothesis", "importlinter", "mypy", "pytest", "platformdirs", "matplotlib", "torch", "jaxgen.server"),
+)
+SITE = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if any(name == one or name.startswith(one + ".") for one in {absent}):
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def run_script(site: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The script, and all processes it starts, where the server's and the tests' packages are not installed."""
+    (site / "sitecustomize.py").write_text(SITE.format(absent=ABSENT))
+    ours = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"}  # compiles sooner
+    return subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "gpu_check.py"), "--cache-dir", str(site / "cache"), *arguments],
+        env=os.environ | ours | environment | {"PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+
+
+def result_in(directory: Path) -> Any:
+    (path,) = directory.glob("*.json")
+    return json.loads(path.read_text())
+
+
+@pytest.mark.full
+def test_dry_run_of_all_rows_without_the_servers_packages(tmp_path: Path) -> None:
+    """Long because nearly every row compiles something: over a minute."""
+    done = run_script(tmp_path, "--out", str(tmp_path / "out"), "--dry-run", "--commit", "c0ffee")
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = result_in(tmp_path / "out")
+    assert (result["device"], result["commit"], result["dry_run"], result["failures"]) == ("cpu", "c0ffee", True, [])
+    assert result["versions"]["jax"] == jax.__version__
+    assert "gpu_target_config" in result["target"]["missing"]
+    assert {COPY_RATE, MATRIX_RATE, "host_to_device_pinned_bytes_per_second"} <= result["ceilings"].keys()
+    rows = {row["name"]: row for row in result["rows"]}
+    assert [*rows] == [row.name for row in rows_of(DRY)]
+    assert {name for name, row in rows.items() if row["state"] != "ran"} == {
+        *("cudnn_decode_attention_tiny", "torch_sdpa_decode_attention_tiny", "serving_tiny_transformers"),
+        *("launches_tiny_16", "launches_tiny_16_without_command_buffers", "ncu_decode_attention_tiny"),
+        *("sanitizer_memcheck", "sanitizer_racecheck", "smoke_tiles_of_128_rows_128_registers_24_240"),
+        "smoke_start_tiny_1_layer_16",
+    }
+    assert_figures(rows, result["ceilings"])
+
+
+def assert_figures(rows: dict[str, Any], ceilings: dict[str, float]) -> None:
+    attention = rows["decode_attention_tiny"]
+    assert attention["bytes"] == 2 * (75 * 2 + 2 * 4) * 16 * 2
+    assert attention["flops"] == 4 * 4 * 16 * 75
+    assert attention["detail"]["kernels"] == "XLA"
+    assert 0 < attention["detail"]["largest_error"] < 2e-2
+    step = rows["step_tiny_16"]
+    assert step["floor_seconds"] == pytest.approx(
+        max(step["bytes"] / ceilings[COPY_RATE], step["flops"] / ceilings[MATRIX_RATE])
+    )
+    assert step["fraction"] == pytest.approx(step["floor_seconds"] / step["seconds"])
+    assert step["detail"]["returns_seconds"] > 0
+    assert step["detail"]["rows"] == 16
+    assert rows["step_tiny_16_top_p"]["detail"]["sampling"] == "top_p"
+    assert rows["step_tiny_16_beside_copies"]["detail"]["copied_bytes_per_second"] > 0
+    assert rows["parity_logits_llama"]["detail"]["relative_error"] < 1e-4
+    assert rows["repeatability_among_strangers"]["detail"]["equal"] is True
+    assert rows["repeatability_compiled_again"]["detail"]["equal"] is True
+    knee = rows["step_tiny_knee"]
+    assert knee["seconds"] == rows[f"step_tiny_{knee['detail']['token_budget']}"]["seconds"]
+    assert rows["step_tiny_opt_16"]["fraction"] > 0
+    assert rows["check_bits"]["detail"]["equal"] is True
+    assert rows["products_qkv"]["detail"]["tokens"].keys() == {"8", "16"}
+    host = rows["host_step_tiny_16_full"]["detail"]
+    assert 0 < host["schedule_seconds"] < host["host_seconds"]
+
+
+@pytest.mark.full
+def test_rows_that_hang_die_or_lose_the_device_are_lost_and_no_others(tmp_path: Path) -> None:
+    """With the processes of a real run, of which each takes seconds to start, and one of them its limit of 20 s."""
+    faults = {
+        "smoke_write_kv": "abort",
+        "smoke_gather_blocks": "kill",
+        "smoke_scatter_blocks": "raise",
+        "smoke_pieces_128": "device",
+        "smoke_tiles_of_128_rows_128": "hang",
+    }
+    common = ("--out", str(tmp_path / "out"), "--dry-run", "--commit", "c0ffee", "--parts", "ceilings,smoke")
+    done = run_script(tmp_path, *common, GPU_CHECK_FAULTS=json.dumps(faults))
+    assert done.returncode == 1, done.stdout + done.stderr
+    result = result_in(tmp_path / "out")
+    rows = {row["name"]: row for row in result["rows"] if "smoke" in row["name"]}
+    assert {name: row["state"] for name, row in rows.items()} == {
+        **dict.fromkeys(rows, "ran"),
+        **dict.fromkeys(faults, "lost"),
+        "smoke_scatter_blocks": "raised",
+        "smoke_start_tiny_1_layer_16": "not reached",  # they write K and V
+        "smoke_proof_tiny_1_layer_16": "not reached",
+        "smoke_step_tiny_1_layer_16_5_rows": "not reached",
+        "smoke_step_tiny_1_layer_16_16_rows": "not reached",
+    }
+    assert rows["smoke_write_kv"]["why"] == "ended its process by SIGABRT"
+    assert "faults.py" in rows["smoke_write_kv"]["detail"]["stderr"]
+    assert rows["smoke_gather_blocks"]["why"] == "ended its process by SIGKILL"
+    assert rows["smoke_pieces_128"]["why"].startswith("lost the device: JaxRuntimeError: INTERNAL: CUDA_ERROR_ILLEGAL")
+    assert rows["smoke_tiles_of_128_rows_128"]["why"] == "hung and was killed after 20 s"
+    assert "Timeout" in rows["smoke_tiles_of_128_rows_128"]["detail"]["stderr"], "where it hung"
+    assert rows["smoke_step_tiny_1_layer_16_5_rows"]["why"].startswith("write_kv (40/232 registers) ended its process")
+    assert len(result["bad_configurations"]) == 4
+    (path,) = (tmp_path / "out").glob("*.json")
+    done = run_script(tmp_path, *common, "--resume", str(path), "--again", ",".join(faults))
+    assert done.returncode == 0, done.stdout + done.stderr
+    resumed = result_in(tmp_path / "out")
+    states = {row["name"]: row["state"] for row in resumed["rows"] if row["name"] in rows}
+    assert states.pop("smoke_start_tiny_1_layer_16") == "unavailable"  # a driver knows of no GPU
+    assert set(states.values()) <= {"ran", "not needed"}
+    assert (resumed["bad_configurations"], resumed["failures"]) == ([], [])
+    second = {row["name"] for row in resumed["rows"] if row["state"] == "ran" and row["call"] == 1}
+    assert second == {*faults, *(name for name in rows if "step" in name or "proof" in name)}
+
+
+@pytest.mark.parametrize(("arguments", "says"), [(["--parts", "ceilings,kernel"], "'kernel'"), ([], "--dry-run")])
+def test_what_cannot_be_done_is_refused(
+    arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["--out", str(tmp_path / "out"), "--cache-dir", str(tmp_path / "cache"), *arguments])
+    assert exit_.value.code == 2
+    assert says in capsys.readouterr().err
+    assert list((tmp_path / "out").glob("*.json")) == []
+
+
+@pytest.fixture
+def _device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A header without a process that finds it out, and rows that nothing runs."""
+    header: dict[str, Any] = {"platform": "gpu", "device": "Some GPU", "target": {}, "nvidia_smi": None}
+    monkeypatch.setattr("scripts.gpu.cli.Workers.header", lambda _: header)
+    monkeypatch.setattr("scripts.gpu.cli.Supervisor.run", lambda _: None)
+
+
+@pytest.mark.usefixtures("_device")
+def test_only_a_file_of_the_same_device_code_and_versions_is_gone_on_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ["--out", str(tmp_path / "out"), "--cache-dir", str(tmp_path / "cache")]
+    assert main([*common, "--commit", "one"]) == 3
+    (path,) = (tmp_path / "out").glob("*.json")
+    assert main([*common, "--commit", "one", "--resume", str(path)]) == 3
+    assert [*(tmp_path / "out").glob("*.json")] == [path]
+    for arguments, says in (
+        (["--commit", "two", "--resume", str(path)], "its commit is one, not two"),
+        (["--commit", "one", "--resume", str(path), "--again", "nothing"], "'nothing'"),
+        (["--commit", "one", "--resume", str(tmp_path / "none.json")], "No such file"),
+        (["--again", "nothing"], "--again is for a run with --resume"),
+    ):
+        with pytest.raises(SystemExit):
+            main([*common, *arguments])
+        assert says in capsys.readouterr().err
+
+
+def test_a_cache_that_others_may_write_into_is_refused(tmp_path: Path) -> None:
+    assert private_directory(tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(Exception, match="not this user's alone"):
+        private_directory(tmp_path / "open")

@@ -1,0 +1,275 @@
+"""python -m scripts.peers: what is read off a load, how rounds are paired, the page, and fake peers end to end."""
+
+import asyncio
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxgen.server.benchmark.metrics import RequestRecord
+from scripts.peers import cli
+from scripts.peers.agreement import agree
+from scripts.peers.comparison import Comparison
+from scripts.peers.limits import fractions
+from scripts.peers.load import Cell, Window, gaps, window_figures
+from scripts.peers.page import cells, ratios, with_spread, write_page
+from scripts.peers.peer import Launch, PeerError, Site, token_ids
+from scripts.peers.process import RunningServer, free_port
+from scripts.peers.records import Records
+from scripts.peers.token_server import Front
+
+LIMITS = {
+    "memory_bytes_per_s": 10e9,
+    "float32_flops_per_s": 100e9,
+    "bfloat16_flops_per_s": 200e9,
+    "layer_weights": 75e6,
+    "head_weights": 5e6,
+}
+MACHINE = {"cpu": "Some CPU, 2 cores", "system": "Linux x86_64", "threads": 2, "limits": LIMITS}
+
+
+def record(start: float, arrivals: list[tuple[float, int]], **fields: Any) -> RequestRecord:
+    tokens = sum(count for _, count in arrivals)
+    known = {
+        "outcome": "completed",
+        "end": max((time for time, _ in arrivals), default=0.0),
+        "prompt_tokens": 100,
+        "output_tokens": tokens,
+    }
+    return RequestRecord(**{"start": start, "arrivals": tuple(arrivals), "max_tokens": tokens, **known, **fields})
+
+
+def test_only_what_is_in_the_window_counts() -> None:
+    """From 10 to 20: the end of one request, all of another, the begin of a third, which is cut."""
+    records = [
+        record(8.0, [(9.0, 1), (11.0, 1), (12.0, 2)]),
+        record(12.0, [(12.5, 1), (13.0, 1)]),
+        record(19.0, [(19.5, 1), (20.5, 1)], outcome="aborted", max_tokens=9),
+    ]
+    found = window_figures(records, Window(10.0, 20.0))
+    assert found["output_tokens_per_s"] == pytest.approx(0.6)
+    assert found["requests_per_s"] == pytest.approx(0.2)
+    assert found["prompt_tokens_per_s"] == pytest.approx(20.0)
+    assert found["ttft_s"]["count"] == 2
+    assert found["ttft_s"]["mean"] == pytest.approx(0.5)
+    assert found["inter_token_s"]["count"] == 4
+    assert found["inter_token_s"]["mean"] == pytest.approx((2.0 + 0.5 + 0.5 + 0.5) / 4)
+    assert (found["completed"], found["cut"], found["failed"], found["wrong_lengths"]) == (2, 1, 0, 0)
+
+
+def test_tokens_that_arrive_together_share_the_gap_before_them() -> None:
+    assert gaps(record(0.0, [(1.0, 1), (4.0, 3)]), Window(0.0, 9.0)) == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("asked", [3, 5])
+def test_an_answer_of_another_length_is_wrong(asked: int) -> None:
+    found = window_figures([record(0.0, [(1.0, 1), (2.0, 3)], max_tokens=asked)], Window(0.0, 9.0))
+    assert found["wrong_lengths"] == 1
+
+
+def test_a_request_without_a_token_has_an_infinite_ttft() -> None:
+    silent = record(1.0, [], end=2.0, outcome="aborted")
+    assert window_figures([silent], Window(0.0, 9.0))["ttft_s"]["p50"] is None
+
+
+def cell(rate: float, p95: float | None = 0.02, **fields: Any) -> dict[str, Any]:
+    times = {"p50": 0.01, "p95": p95, "p99": 0.03}
+    known: dict[str, Any] = {"clients": 4, "long_prompts": False, "prompt_tokens_per_s": 1000.0, "wrong_lengths": 0}
+    known |= {"requests_per_s": rate / 60, "output_tokens_per_s": rate, "ttft_s": times, "inter_token_s": times}
+    return {**known, **fields}
+
+
+def test_ratios_pair_figures_of_the_same_round() -> None:
+    ours, theirs = {0: cell(100), 1: cell(300), 2: cell(500)}, {1: cell(100), 0: cell(100), 3: cell(100)}
+    assert ratios(ours, theirs, long_prompts=False) == [1.0, 3.0]
+    assert with_spread([1.0, 3.0]) == "**2.00** (1.00 to 3.00)"
+    assert with_spread([]) == "-"
+
+
+def test_beside_long_prompts_the_ratio_is_of_times() -> None:
+    ours, theirs = {0: cell(1, 0.02), 1: cell(1, 0.02)}, {0: cell(1, 0.05), 1: cell(1, None)}
+    assert ratios(ours, theirs, long_prompts=True) == [2.5]
+
+
+def test_fractions_of_the_machine() -> None:
+    """100 tokens/s at 4 clients: 25 times all weights are read each second."""
+    found = fractions(LIMITS, "float32", cell(100.0))
+    assert found["memory"] == pytest.approx(25 * 4 * 80e6 / 10e9)
+    assert found["products"] == pytest.approx(2 * (75e6 * 1100 + 5e6 * 100) / 100e9)
+    halved = fractions(LIMITS, "bfloat16", cell(100.0))
+    assert halved == pytest.approx({name: value / 2 for name, value in found.items()})
+    beside = fractions(LIMITS, "float32", cell(100.0, long=cell(10.0, prompt_tokens_per_s=2000.0)))
+    assert beside["memory"] == found["memory"]
+    assert beside["products"] == pytest.approx(2 * (75e6 * 3110 + 5e6 * 110) / 100e9)
+
+
+def test_agreement_counts_first_tokens_and_whole_answers() -> None:
+    assert agree([[1, 2], [3, 4], [5, 6]], [[1, 2], [3, 9], [7, 6]]) == (2, 1)
+
+
+def test_a_failure_stands_until_that_server_was_measured(tmp_path: Path) -> None:
+    records = Records.read(tmp_path / "new.jsonl")
+    about = {"peer": "a", "dtype": "float32"}
+    for index, error in ((0, "old"), (0, "new"), (1, "other")):
+        records.add("failure", round=index, **about, error=error)
+    assert [one["error"] for one in records.failures()] == ["new", "other"]
+    records.add("server", round=0, **about, cells=[])
+    assert [one["error"] for one in Records.read(records.path).failures()] == ["other"]
+
+
+def server(peer: str, index: int, found: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
+    about = {"round": index, "peer": peer, "dtype": "float32", "started": "2026-01-02T03:04:05+00:00"}
+    how = {"warmup": 1.0, "seconds": 2.0, "versions": {peer: "1.2"}, "note": "as it comes", "start_seconds": 3.0}
+    return {**about, **how, "peak_rss": 2**30, "answers": [[1, 2], [3, 4]], "cells": found, **fields}
+
+
+def lines_with(text: str, start: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith(start)]
+
+
+def test_the_page_says_what_the_records_say(tmp_path: Path) -> None:
+    records = Records.read(tmp_path / "r.jsonl")
+    records.add("machine", **MACHINE)
+    for index, rate in enumerate((200.0, 300.0, 100.0)):
+        records.add(
+            "server", **server("jaxgen", index, [cell(rate), cell(9.0, 0.01, long_prompts=True, long=cell(2.0))])
+        )
+    slow = [cell(100.0, wrong_lengths=3), cell(9.0, 0.04, long_prompts=True, long=cell(2.0))]
+    records.add("server", **server("Other", 0, slow))
+    records.add("server", **server("Other", 1, [cell(100.0, None)], answers=[[1, 2], [3, 9]]))
+    records.add("failure", round=2, peer="Other", dtype="float32", error="it broke\nbecause of that")
+    write_page(records, tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text()
+    assert "| jaxgen | 3.33 | 200 | 10.0 | 20.0 | 10.0 | 20.0 | 30.0 | 160 % | 182 % |  |" in text
+    assert "| Other | 1.67 | 100 | 10.0 | - | 10.0 | - | 30.0 |" in text  # one of its rounds has no P95
+    assert "**2.50** (2.00 to 3.00) |" in text
+    assert "| 1000 | **4.00** (4.00 to 4.00) |" in text
+    assert "wrong length: 3." in text
+    assert "Of 2 prompts, those whose first token and whose 2 tokens agree with jaxgen's: Other 2 and 1." in text
+    assert "- Other, float32, round 2: `it broke` ... `because of that`" in text
+    assert lines_with(text, "| Other | Other 1.2 | as it comes | 2 | 3 | 1.00 |")
+
+
+def test_the_page_of_nothing_says_so(tmp_path: Path) -> None:
+    """Beside other results than the project's own, not in place of its page."""
+    assert cli.main(["--page-only", "--results", str(tmp_path / "r.jsonl")]) == 0
+    assert "Nothing has been measured yet" in (tmp_path / "r.md").read_text()
+
+
+@dataclass
+class FakePeer:
+    """``extra``: tokens that its answers have too many; ``command`` in place of the server."""
+
+    name: str
+    extra: int = 0
+    command: list[str] = field(default_factory=list)
+    started: int = 0
+    usage: str = "continuous"
+    note: str = "a fake"
+
+    def prepare(self, site: Site, dtype: str) -> None:
+        pass
+
+    def versions(self, site: Site) -> dict[str, str]:
+        return {self.name: "1"}
+
+    def launch(self, site: Site, dtype: str, port: int) -> Launch:
+        self.started += 1
+        fake = [sys.executable, "-m", "tests.support.fake_peer", str(port), str(self.extra)]
+        return Launch(self.command or fake)
+
+    def tokens(self, answer: dict[str, Any]) -> list[int]:
+        return token_ids(answer)[:8]
+
+
+@pytest.fixture(autouse=True)
+def _known_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scripts.peers.comparison.measure_limits", lambda site: LIMITS)
+
+
+def compare(tmp_path: Path, *peers: FakePeer, seconds: float = 0.4, threads: int = 1) -> Records:
+    records = Records.read(tmp_path / "r.jsonl")
+    shapes = [Cell(2), Cell(1, long_prompts=True)]
+    Comparison(records, Site(tmp_path, threads), shapes, warmup=0.02, seconds=seconds).run(peers, ["float32"], 1)
+    return Records.read(records.path)
+
+
+def test_peers_take_turns_and_one_that_fails_stops_no_other(tmp_path: Path) -> None:
+    broken = FakePeer("broken", command=[sys.executable, "-c", "raise SystemExit('out of order')"])
+    peers = FakePeer("jaxgen"), broken, FakePeer("wordy", extra=2)
+    records = compare(tmp_path, *peers)
+    ours, wordy = records.of_kind("server")
+    for one in (ours, wordy):
+        closed, beside = one["cells"]
+        assert closed["completed"] > 2
+        assert closed["warmup_s"] > 0.03  # two answers
+        assert beside["warmup_s"] == pytest.approx(0.02)
+        assert closed["output_tokens_per_s"] > 0
+        assert beside["long"]["completed"] == 1
+        assert 0.0 < closed["inter_token_s"]["p50"] < 0.4
+        assert one["peak_rss"] >= 0
+    assert ours["answers"] == wordy["answers"]
+    assert all(found["wrong_lengths"] == 0 for found in ours["cells"])
+    assert all(found["wrong_lengths"] == found["completed"] for found in wordy["cells"])
+    (failure,) = records.failures()
+    assert failure["peer"] == "broken"
+    assert "the server ended with 1:\nout of order" in failure["error"]
+    assert set(cells(records.of_kind("server"), "wordy", 2, False)) == {0}
+
+    again = compare(tmp_path, *peers)
+    assert [peer.started for peer in peers] == [1, 2, 1]
+    assert len(again.of_kind("server")) == 2
+    assert len(again.failures()) == 1
+    assert len(compare(tmp_path, peers[0], seconds=0.3).of_kind("server")) == 3
+    with pytest.raises(PeerError, match=r"r\.jsonl is of .*, 1 threads: give --results another file"):
+        compare(tmp_path, *peers, threads=2)
+
+
+def test_a_server_that_has_ended_may_be_watched(tmp_path: Path) -> None:
+    """It can end, and be found to have, before the thread that watches it begins."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    server = RunningServer(process, free_port(), tmp_path / "log")
+    process.wait()
+    server.stop()
+    server.watch()
+    assert server.peak_rss == 0
+
+
+def test_a_client_that_leaves_is_cancelled() -> None:
+    async def leave_early() -> list[object]:
+        front, engine = Pipe()
+        port = free_port()
+        serving = asyncio.ensure_future(Front(front).serve(port))
+        await asyncio.sleep(0.05)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        body = b'{"prompt": [1], "max_tokens": 9, "stream": true}'
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        messages = [await asyncio.to_thread(engine.recv)]
+        engine.send([(0, [7])])
+        await reader.readuntil(b'"token_ids": [7]')
+        writer.close()
+        messages.append(await asyncio.to_thread(engine.recv))
+        engine.close()
+        await serving
+        return messages
+
+    assert asyncio.run(asyncio.wait_for(leave_early(), 20)) == [(0, [1], 9), (0, [], 0)]
+
+
+def test_flags_are_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    for flags, message in (
+        (
+            ["--peers", "jaxgen,nobody"],
+            "argument --peers: no nobody; there are jaxgen, jaxgen 128, jaxgen 256, OpenVINO",
+        ),
+        (["--dtypes", "int8"], "argument --dtypes: no int8; there are bfloat16, float32"),
+        (["--seconds", "0"], "argument --seconds: must be a number of more than 0, not '0'"),
+        (["--clients", "4,x"], "argument --clients: must be a whole number"),
+    ):
+        with pytest.raises(SystemExit):
+            cli.main(flags)
+        assert message in capsys.readouterr().err

@@ -1,0 +1,80 @@
+"""The documents that say what the server does agree with what it does."""
+
+from typing import Any
+
+import pytest
+from starlette.routing import Route
+
+from jaxgen.core.model_info import ChatFormat, ModelInfo
+from jaxgen.server.app import create_app
+from jaxgen.server.config import ServerConfig
+from jaxgen.server.openapi import ROUTES
+from jaxgen.server.schema.base import CompletionRequest
+from tests.support.fakes import MODEL
+from tests.support.server_app import client_of, fake_engine
+from tests.support.tool_templates import HERMES
+
+
+def document(path: str, config: ServerConfig | None = None, **fields: Any) -> dict[str, Any]:
+    with client_of(fake_engine(**fields), config or ServerConfig()) as client:
+        found: dict[str, Any] = client.get(path, headers={"Authorization": "Bearer key"}).json()
+    return found
+
+
+def test_every_route_is_described_and_every_description_has_a_route() -> None:
+    served = {
+        (method, route.path.replace(":path", ""))
+        for route in create_app(fake_engine()).routes
+        if isinstance(route, Route)
+        for method in (route.methods or set()) - {"HEAD"}
+    }
+    assert served == {(route.method, route.path) for route in ROUTES}
+
+
+def test_the_fields_are_those_that_bodies_are_checked_for() -> None:
+    found = document("/openapi.json")
+    assert found["openapi"] == "3.1.0"
+    schemas = found["components"]["schemas"]
+    operation = found["paths"]["/v1/completions"]["post"]
+    body = operation["requestBody"]["content"]["application/json"]["schema"]
+    name = body["$ref"].rpartition("/")[2]
+    assert set(schemas[name]["properties"]) == set(CompletionRequest.model_fields)
+    assert schemas[name]["additionalProperties"] is False
+    assert "429" in operation["responses"]
+    assert "security" not in found
+
+
+def test_every_reference_leads_somewhere() -> None:
+    found = document("/openapi.json")
+    schemas = found["components"]["schemas"]
+
+    def references(value: Any) -> list[str]:
+        if isinstance(value, dict):
+            own = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
+            return own + [reference for item in value.values() for reference in references(item)]
+        return [reference for item in value for reference in references(item)] if isinstance(value, list) else []
+
+    assert references(found)
+    assert {reference.rpartition("/")[2] for reference in references(found)} <= set(schemas)
+
+
+def test_keys_are_asked_for_and_not_shown() -> None:
+    config = ServerConfig(api_keys=("key",))
+    found = document("/openapi.json", config)
+    assert found["security"] == [{"key": []}]
+    paths = found["paths"]
+    assert "401" in paths["/metrics"]["get"]["responses"]
+    assert "401" not in paths["/health"]["get"]["responses"]
+    assert "api_keys" not in document("/capabilities", config)["limits"]
+
+
+@pytest.mark.parametrize(
+    ("chat", "parser"), [(None, None), (ChatFormat("x", {}), None), (ChatFormat(HERMES, {}), "hermes")]
+)
+def test_capabilities(chat: ChatFormat | None, parser: str | None) -> None:
+    found = document("/capabilities", ServerConfig(max_n=3), model=ModelInfo(MODEL, 128, 400, chat=chat))
+    assert (found["model"], found["conversations"]) == (MODEL, chat is not None)
+    assert found["tool_call_parser"] == parser
+    assert (found["limits"]["max_n"], found["limits"]["max_model_len"], found["limits"]["max_logprobs"]) == (3, 128, 20)
+    assert found["routes"]["POST /v1/completions"] == sorted(CompletionRequest.model_fields)
+    assert found["routes"]["GET /health"] == []

@@ -1,0 +1,114 @@
+"""Requests that schemathesis makes from /openapi.json, good and bad: no 5xx, and every answer is as described there."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+
+from jaxgen.core.model_info import ChatFormat
+from jaxgen.server.app import create_app
+from jaxgen.server.openapi import ROUTES
+from tests.support.fakes import MODEL
+from tests.support.server_app import fake_engine
+
+Case = schemathesis.Case[Any]
+TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
+ENGINE = fake_engine(model=replace(fake_engine().model, chat=ChatFormat(TEMPLATE, {})))
+# First: the app imports some of transformers in a thread, and its lazy modules cannot be imported in two at once, as by
+# the next test module.
+import_module("transformers").AutoTokenizer  # noqa: B018
+schema = schemathesis.openapi.from_asgi("/openapi.json", create_app(ENGINE))
+SETTINGS: Any = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+# What fits the schema may still be refused: ranges depend on the model and on the server's limits.
+EXCLUDED: Any = [schemathesis.checks.CHECKS.get_one("positive_data_acceptance")]
+
+
+# Within the ranges that the schema does not state, so that some answers are no refusals.
+IN_RANGE: dict[str, Callable[[Any], Any]] = {
+    "best_of": lambda value: None,
+    "cache_salt": lambda value: value or None,
+    "chat_template_kwargs": lambda value: {},
+    "dimensions": lambda value: 1 + value % 4,
+    "encoding_format": lambda value: "base64",
+    "frequency_penalty": lambda value: value % 2,
+    "logit_bias": lambda value: {"3": 1},
+    "logprobs": lambda value: value if isinstance(value, bool) else value % 6,
+    "max_completion_tokens": lambda value: value % 9,
+    "max_tokens": lambda value: value % 9,
+    "messages": lambda value: value or [{"role": "user", "content": "Hi"}],
+    "metadata": lambda value: None,
+    "min_p": lambda value: value % 1,
+    "min_tokens": lambda value: 0,
+    "modalities": lambda value: ["text"],
+    "n": lambda value: 1 + value % 3,
+    "presence_penalty": lambda value: value % 2,
+    "prompt": lambda value: "Say",
+    "prompt_logprobs": lambda value: None,
+    "repetition_penalty": lambda value: 1 + value % 1,
+    "response_format": lambda value: {"type": "text"},
+    "seed": lambda value: value % 2**31,
+    "service_tier": lambda value: "auto",
+    "stop": lambda value: ["zz"],
+    "stop_token_ids": lambda value: [3],
+    "store": lambda value: False,
+    "stream_options": lambda value: None,
+    "suffix": lambda value: None,
+    "temperature": lambda value: value % 2,
+    "tokens": lambda value: [token % 400 for token in value[:9]],
+    "tool_choice": lambda value: None,
+    "tools": lambda value: [],
+    "top_k": lambda value: value % 9,
+    "top_logprobs": lambda value: None,
+    "top_p": lambda value: 1 - value % 1,
+}
+NEEDED: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": "Say"},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
+    "/v1/responses": {"input": "Hi"},
+    "/v1/embeddings": {"input": "Hi"},
+    "/tokenize": {"prompt": "Say", "messages": None},
+    "/detokenize": {"tokens": [3, 4]},
+}
+answered: Counter[tuple[str, int]] = Counter()
+
+
+def check(case: Case) -> None:
+    good = case.meta is not None and case.meta.generation.mode is schemathesis.GenerationMode.POSITIVE
+    if good and isinstance(case.body, dict):
+        given = {name: value for name, value in case.body.items() if value is not None}
+        fitted = {name: IN_RANGE[name](value) if name in IN_RANGE else value for name, value in given.items()}
+        needed = NEEDED.get(case.path, {})
+        one_of_two = needed if case.path == "/tokenize" else {}
+        case.body = {**needed, **fitted, **one_of_two}
+        if needed:
+            case.body["model"] = MODEL
+    elif case.path == "/v1/models/{model}" and good:
+        case.path_parameters["model"] = MODEL
+    answer = case.call_and_validate(excluded_checks=EXCLUDED)
+    answered[case.path, answer.status_code] += 1
+
+
+@schema.parametrize()
+@settings(max_examples=10, **SETTINGS)
+def test_answers_are_as_described(case: Case) -> None:
+    check(case)
+
+
+def test_every_route_was_answered_well() -> None:
+    """Of the requests made above; the document itself is what they are made from, and files and batches are not kept
+    here: tests/server/batches/test_batches.py holds their answers to their descriptions."""
+    described = {route.path for route in ROUTES if not route.path.startswith(("/v1/files", "/v1/batches"))}
+    described -= {"/openapi.json"}
+    assert {path for path, status in answered if status == 200} == described
+
+
+@pytest.mark.full
+@schema.parametrize()
+@settings(max_examples=60, **SETTINGS)
+def test_answers_are_as_described_long(case: Case) -> None:
+    check(case)

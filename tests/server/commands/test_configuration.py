@@ -1,0 +1,134 @@
+"""Flags from the command line, the environment and a file, and the page that lists them."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from jaxgen.server.cli import main
+from jaxgen.server.commands.environment import OTHERS
+from jaxgen.server.commands.serve_options import engine_options, make_parser, server_config
+from tests.support.paths import ROOT
+
+
+def parsed(*arguments: str) -> Any:
+    return make_parser().parse_args(list(arguments))
+
+
+def test_every_flag_is_in_the_documentation() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    flags = [name for action in make_parser()._actions for name in action.option_strings]
+    assert [name for name in flags if name not in ("-h", "--help") and f"`{name}`" not in page] == []
+
+
+def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "jaxgen.yaml"
+    file.write_text("port: 1\nblock-size: 2\nmax-n: 3\nenable-prefix-caching: false\nno-compilation-cache: true\n")
+    monkeypatch.setenv("JAXGEN_PORT", "11")
+    monkeypatch.setenv("JAXGEN_BLOCK_SIZE", "12")
+    args = parsed("--config", str(file), "--port", "21")
+    assert (args.port, args.block_size, args.max_n) == (21, 12, 3)
+    assert (engine_options(args).prefix_caching, args.compilation_cache) == (False, False)
+    assert server_config(args).max_n == 3
+
+
+@pytest.mark.parametrize("content", ["prot: 1", "port: [", "port: many", "dtype: float8"])
+def test_a_file_that_makes_no_sense_is_refused(
+    tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "jaxgen.yaml"
+    file.write_text(content)
+    with pytest.raises(SystemExit) as refused:
+        parsed("--config", str(file))
+    assert refused.value.code == 2
+    assert content.partition(":")[0] in capsys.readouterr().err
+
+
+def test_what_is_printed_is_a_file_for_the_same_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("JAXGEN_CACHE_DIR")
+    flags = ("--port", "9", "--no-enable-prefix-caching", "--no-compilation-cache", "--single-shape", "--seed", "0")
+    assert main(["config", *flags, "--api-key", "secret", "--api-key", "other", "--cache-dir", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "secret" not in printed
+    assert yaml.safe_load(printed)["api-key"] == ["***", "***"]
+    file = tmp_path / "jaxgen.yaml"
+    file.write_text(printed)
+    again = parsed("--config", str(file))
+    given = parsed(*flags, "--api-key", "***", "--api-key", "***", "--cache-dir", str(tmp_path), "--config", str(file))
+    assert vars(again) == vars(given)
+    assert again.port == 9
+    assert main(["config", "--config", str(file)]) == 0
+    assert capsys.readouterr().out == printed
+
+
+def test_values_without_sense_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--max-n", "0"]) == 2
+    assert "max_n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["config", "serve"])
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("JAXGEN_MAX_NUM_SEQ", "JAXGEN_MAX_NUM_SEQS"),
+        ("JAXGEN_PROT", "JAXGEN_PORT"),
+        ("JAXGEN_MAX_NUM_BATCHED_TOKENS", "JAXGEN_TOKEN_BUDGET"),
+        ("JAXGEN_NO_ENABLE_PREFIX_CACHING", "JAXGEN_ENABLE_PREFIX_CACHING"),
+        ("JAXGEN_XYZZY", ""),
+    ],
+)
+def test_a_variable_that_sets_no_flag_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, name: str, near: str
+) -> None:
+    monkeypatch.setenv(name, "8")
+    with pytest.raises(SystemExit) as refused:
+        main([command, "--max-n", "0"])  # which would end it too, later
+    assert refused.value.code == 2
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last.endswith(f"the environment variable {name} sets no flag" + (f"; {near} does" if near else ""))
+
+
+KUBERNETES = """SERVICE_HOST SERVICE_PORT SERVICE_PORT_HTTP PORT_80_TCP PORT_80_TCP_ADDR PORT_80_TCP_PORT
+    PORT_80_TCP_PROTO CPU_SERVICE_HOST CPU_SERVICE_PORT CPU_PORT CPU_PORT_80_TCP_ADDR"""
+
+
+def test_variables_that_kubernetes_makes_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in KUBERNETES.split():
+        monkeypatch.setenv(f"JAXGEN_{name}", "x")
+    assert main(["config"]) == 0
+    monkeypatch.setenv("JAXGEN_PORT", "tcp://10.0.0.1:80")
+    assert main(["config", "--port", "9"]) == 0
+    with pytest.raises(SystemExit) as refused:
+        main(["config"])
+    assert refused.value.code == 2
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "--port" in last
+    assert "enableServiceLinks: false" in last
+
+
+def test_variables_of_other_commands_and_scripts_are_known(capsys: pytest.CaptureFixture[str]) -> None:
+    def shown(command: str) -> set[str]:
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        return set(re.findall(r"JAXGEN_[A-Z_]+", capsys.readouterr().out))
+
+    known = shown("config") | OTHERS
+    for command in ("tune", "verify-determinism", "benchmark"):
+        assert shown(command) <= known, command
+    scripts = [path for path in (ROOT / "scripts").rglob("*") if path.is_file() and path.suffix in ("", ".sh", ".py")]
+    used = {name for path in scripts for name in re.findall(r"JAXGEN_[A-Z_]+", path.read_text(encoding="utf-8"))}
+    assert used <= known
+
+
+def test_nobody_is_told_to_install_from_an_index() -> None:
+    """There is no such package on any."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "server").rglob("*.py")]
+    assert [page.name for page in pages if re.search(r"pip install \S*jaxgen", page.read_text(encoding="utf-8"))] == []

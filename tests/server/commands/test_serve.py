@@ -1,0 +1,270 @@
+"""The command and the scripts as a user runs them: a real process, a real port, real signals."""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+from openai import OpenAI
+
+from jaxgen.weights.tiny import make_tiny_checkpoint
+from tests.support.paths import ROOT
+
+START_SECONDS = 120
+FLAGS = (
+    "--model --served-model-name --host --port --dtype --max-model-len --token-budget --max-num-batched-tokens "
+    "--max-num-seqs --block-size --num-blocks --gpu-memory-utilization --api-key --seed --cache-dir --kernels "
+    "--kv-residency --kv-offloading-size --kv-offload-policy --kv-host-dtype --kv-offload-inputs"
+)
+SMALL = ("--max-model-len", "512", "--token-budget", "32", "--max-num-seqs", "4")
+
+
+@contextmanager
+def served(
+    *arguments: str, environment: dict[str, str] | None = None, module: tuple[str, ...] = ("jaxgen.server.cli",)
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """``jaxgen serve`` at a free port, and the line it prints when ready. Ended if the test has not. ``module``: what
+    is run as jaxgen, with its own arguments."""
+    command = [sys.executable, "-m", *module, "serve", "--port", "0", *SMALL, *arguments]
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(environment or {})},
+    )
+    watchdog = threading.Timer(START_SECONDS, process.kill)
+    watchdog.start()
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        watchdog.cancel()
+        assert line, process.stderr and process.stderr.read()
+        yield process, line
+    finally:
+        watchdog.cancel()
+        process.kill()
+        process.communicate()
+
+
+def url_of(line: str) -> str:
+    found = re.search(r"http://[\d.:]+/v1", line)
+    assert found, line
+    return found[0]
+
+
+def test_serve_end_to_end() -> None:
+    """The pasted curl line works; the openai client works; SIGTERM lets a stream finish; the exit code is 0."""
+    with served("--seed", "0") as (process, line):
+        curl = shlex.split(line.split("Try: ")[1])
+        assert curl[0] == "curl"
+        answer = httpx2.post(curl[1], headers={"Content-Type": "application/json"}, content=curl[-1])
+        assert answer.status_code == 200
+        assert answer.json()["usage"]["completion_tokens"] == 32
+        base = url_of(line)
+        client = OpenAI(base_url=base, api_key="none", max_retries=0)
+        model = client.models.list().data[0].id
+        stream = client.completions.create(
+            model=model, prompt="a", max_tokens=400, stream=True, extra_body={"ignore_eos": True}
+        )
+        pieces = iter(stream)
+        next(pieces)
+        process.send_signal(signal.SIGTERM)
+        rest = list(pieces)
+        assert rest[-1].choices[0].finish_reason == "length"
+        assert process.wait(30) == 0
+
+
+def test_a_cache_in_host_memory() -> None:
+    """The answers of a cache on the device, and metrics that say what was streamed."""
+    body = {"model": "m", "prompt": "def main():" * 20, "max_tokens": 40, "logprobs": 2, "temperature": 0}
+    answers = []
+    for flags in ((), ("--kv-residency", "host", "--kv-offloading-size", "0.05", "--kv-offload-policy", "plan")):
+        with served("--served-model-name", "m", "--block-size", "16", *flags) as (_, line):
+            answers.append(httpx2.post(f"{url_of(line)}/completions", json=body, timeout=60).json()["choices"])
+            metrics = httpx2.get(url_of(line).removesuffix("/v1") + "/metrics").text
+    assert answers[0] == answers[1]
+    found = dict(re.findall(r"^jaxgen_(offload_\w+|compilations_after_ready_total)\S* (\S+)$", metrics, re.MULTILINE))
+    assert float(found["compilations_after_ready_total"]) == 0
+    for name in ("restored_bytes", "restore_link_seconds", "planned_restore", "predicted_seconds", "restore_seconds"):
+        assert float(found[f"offload_{name}_total"]) > 0, name
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("how", "seconds", "reason"),
+    [
+        ("kill", 120, "the process of their proof was ended by SIGKILL"),
+        ("abort", 120, "the process of their proof was ended by SIGABRT"),
+        ("hang", 8, "their proof was not done after 8 s"),
+    ],
+)
+def test_bad_gpu_kernels_leave_a_working_server(how: str, seconds: int, reason: str, tmp_path: Path) -> None:
+    """Full: servers start. The second time a proof that hung is not made again."""
+    said = []
+    for _ in range(2 if how == "hang" else 1):
+        with served("--cache-dir", str(tmp_path), module=("tests.support.fake_gpu", how, str(seconds))) as (
+            process,
+            line,
+        ):
+            answer = httpx2.post(
+                f"{url_of(line)}/completions", json={"model": "jaxgen-default", "prompt": "def ", "max_tokens": 8}
+            )
+            assert answer.json()["usage"]["completion_tokens"] == 8
+            metrics = httpx2.get(url_of(line).removesuffix("/v1") + "/metrics").text
+            found = re.search(r'^jaxgen_kernels_info\{.*kernels="XLA",.*reason="(.*?)"', metrics, re.MULTILINE)
+            assert found
+            assert reason in found[1]
+            process.terminate()
+            said.append(process.communicate()[1])
+    assert all(reason in log for log in said)
+    assert ["proving the kernels" in log for log in said] == [True, False][: len(said)]
+
+
+def test_new_requests_are_refused_while_draining() -> None:
+    # Long enough that the stream outlasts the questions asked meanwhile, also on a slow machine.
+    with served("--shutdown-timeout", "60", "--served-model-name", "m", "--max-model-len", "2048") as (process, line):
+        base = url_of(line)
+        with httpx2.Client(base_url=base.removesuffix("/v1"), timeout=60) as other:
+            assert other.get("/ready").status_code == 200
+            client = OpenAI(base_url=base, api_key="none", max_retries=0)
+            stream = client.completions.create(
+                model="m", prompt="a", max_tokens=2000, stream=True, extra_body={"ignore_eos": True}
+            )
+            pieces = iter(stream)
+            next(pieces)
+            process.send_signal(signal.SIGTERM)
+            deadline = time.monotonic() + 30
+            while other.get("/ready").status_code == 200:
+                assert time.monotonic() < deadline
+            refused = other.post("/v1/completions", json={"model": "m", "prompt": "a"})
+            assert refused.status_code == 503
+            assert refused.json()["error"]["code"] == "draining"
+            assert other.get("/health").status_code == 200
+            process.send_signal(signal.SIGTERM)  # a second one ends at once
+            assert process.wait(30) == 0
+
+
+def test_api_key_from_the_environment() -> None:
+    with served(environment={"JAXGEN_API_KEY": "secret"}) as (_, line):
+        base = url_of(line)
+        assert httpx2.get(f"{base}/models").status_code == 401
+        assert httpx2.get(f"{base}/models", headers={"Authorization": "Bearer secret"}).status_code == 200
+        assert httpx2.get(base.removesuffix("/v1") + "/ready").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--model", "/nonexistent/model"], "/nonexistent/model"),
+        (["--max-num-seqs", "9", "--token-budget", "8"], "--max-num-seqs 9"),
+        (["--num-blocks", "1", "--max-model-len", "512"], "--num-blocks 1"),
+        (["--max-prompts", "0"], "max_prompts"),
+        (["--api-key-file", "/nonexistent/keys"], "--api-key-file /nonexistent/keys"),
+        (["--chat-template", "/nonexistent/template"], "/nonexistent/template"),
+        (["--host", "203.0.113.1"], "--host 203.0.113.1"),
+        (["--no-such-flag"], "--no-such-flag"),
+        (["--kv-residency", "host"], "--kv-offloading-size"),
+    ],
+)
+def test_what_cannot_start_says_so_in_one_line(arguments: list[str], says: str) -> None:
+    command = [sys.executable, "-m", "jaxgen.server.cli", "serve", "--port", "0", *arguments]
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, env=offline, check=False)
+    assert done.returncode == 2
+    assert says in done.stderr.strip().splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_corrupt_checkpoint_is_named(tmp_path: Path) -> None:
+    """Found out while loading, after the port was opened."""
+    make_tiny_checkpoint(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    command = [sys.executable, "-m", "jaxgen.server.cli", "serve", "--port", "0", "--model", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert str(weights) in done.stderr.strip().splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_what_is_kept_for_the_next_start(tmp_path: Path) -> None:
+    """Programs, kernels and tokenizers in --cache-dir, no programs with --no-compilation-cache. Who starts with them
+    gives the same tokens and log-probabilities."""
+    names = {"compiled": "jit_step-*-cache", "tokenizers": "*.json"}
+
+    def kept_and_answer(*flags: str) -> tuple[dict[str, int], object]:
+        with served("--cache-dir", str(tmp_path), *flags) as (_, line):
+            body = {"model": "jaxgen-default", "prompt": "def main():", "max_tokens": 24, "logprobs": 5, "seed": 1}
+            answer = httpx2.post(f"{url_of(line)}/completions", json=body, timeout=60).json()["choices"]
+        return {name: len(list(tmp_path.glob(f"{name}/*/{pattern}"))) for name, pattern in names.items()}, answer
+
+    fresh_kept, fresh = kept_and_answer("--no-compilation-cache")
+    assert fresh_kept == {"compiled": 0, "tokenizers": 1}
+    first_kept, first = kept_and_answer()
+    assert first_kept["compiled"] > 0
+    assert kept_and_answer() == (first_kept, first)
+    assert first == fresh
+
+
+def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with served("--cache-dir", str(tmp_path / "file")) as (process, line):
+        assert httpx2.get(url_of(line).removesuffix("/v1") + "/ready").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=30)
+    assert [line for line in errors.splitlines() if "WARNING" in line and str(tmp_path / "file") in line]
+    assert errors.count("WARNING") == 1
+    assert process.returncode == 0
+
+
+def test_scripts_work_from_any_folder(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [str(ROOT / "scripts" / "serve"), "--help"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for flag in FLAGS.split():
+        assert f"{flag} " in done.stdout or f"{flag}," in done.stdout, flag
+
+
+def test_a_missing_python_is_said_in_one_line(tmp_path: Path) -> None:
+    """No Python that is new enough anywhere: one line tells what to install."""
+    script = (ROOT / "scripts" / "environment.sh").read_text()
+    old = tmp_path / "bin" / "python3"
+    old.parent.mkdir()
+    old.write_text("#!/bin/sh\nexit 1\n")
+    old.chmod(0o755)
+    done = subprocess.run(
+        ["/bin/sh", "-c", script + "\ncreate_venv"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={"PATH": str(old.parent), "HOME": str(tmp_path)},
+        check=False,
+    )
+    assert done.returncode == 1
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "install" in done.stderr
+
+
+def test_unknown_commands_are_named() -> None:
+    command = [sys.executable, "-m", "jaxgen.server.cli", "sevre"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "sevre" in done.stderr
+    assert "serve" in done.stderr

@@ -1,0 +1,113 @@
+"""The pieces of a choice join to the same whole, however often one is taken."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxgen.core.request import FinishReason, Request, TokenEvent, TokenLogprobs
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.server.generation.choice import Choice, Piece, given_up
+from jaxgen.server.generation.logprobs import ChatLogprobs, LogprobList
+from jaxgen.server.requests.params import CompletionParams
+from jaxgen.server.requests.prompts import Prompt
+from jaxgen.server.tool_calls.deltas import merged
+from tests.support.fakes import fake_logprobs
+from tests.support.server_app import TOKENIZER, byte_by_byte
+
+EOS = 1
+TOKENS = st.sampled_from([*byte_by_byte("aabb"), TOKENIZER.encode("the")[0], *byte_by_byte("é"), EOS])
+
+STOPS = st.text("ab", min_size=2, max_size=4) | st.sampled_from(["the", "h", "é", "\ufffd"])
+
+
+def make_choice(sampling: SamplingParams, prompt: Prompt, *, echo: bool) -> Choice:
+    params = CompletionParams(
+        sampling=sampling,
+        n=1,
+        best_of=1,
+        echo=echo,
+        logprobs=sampling.logprobs,
+        stream=True,
+        include_usage=False,
+        continuous_usage=False,
+        cache_salt=None,
+    )
+    return Choice(0, prompt, Request("r", prompt.tokens, sampling), TOKENIZER, params, LogprobList())
+
+
+def join(pieces: list[Piece]) -> Piece:
+    logprobs: dict[str, list[Any]] = {}
+    for piece in pieces:
+        assert piece.logprobs is not None
+        for name, values in piece.logprobs.items():
+            logprobs.setdefault(name, []).extend(values)
+    token_ids = tuple(token for piece in pieces for token in piece.token_ids)
+    return Piece(
+        merged([delta for piece in pieces for delta in piece.deltas]), logprobs, pieces[-1].finish_reason, token_ids
+    )
+
+
+@settings(deadline=None)
+@given(
+    tokens=st.lists(TOKENS, min_size=1, max_size=20),
+    stop=st.lists(STOPS, max_size=2).map(tuple),
+    min_tokens=st.integers(0, 3),
+    echo=st.booleans(),
+    data=st.data(),
+)
+def test_pieces_join_to_the_whole(
+    tokens: list[int], stop: tuple[str, ...], min_tokens: int, echo: bool, data: st.DataObject
+) -> None:
+    sampling = SamplingParams(max_tokens=100, min_tokens=min_tokens, stop=stop, logprobs=0)
+    prompt = Prompt(tuple(byte_by_byte("ba")), "ba" if echo else "", (0, 1) if echo else ())
+    often, once = (make_choice(sampling, prompt, echo=echo) for _ in range(2))
+    pieces = []
+    for i, token in enumerate(tokens):
+        last = i + 1 == len(tokens)
+        event = TokenEvent("r", token, fake_logprobs(token, 0), finish_reason=FinishReason.LENGTH if last else None)
+        often.feed(event)
+        once.feed(event)
+        if often.has_news and (data.draw(st.booleans()) or often.finish_reason):
+            pieces.append(often.take())
+            assert not often.has_news
+            assert pieces[-1].text or pieces[-1].finish_reason or (pieces[-1].logprobs or {})["tokens"]
+        if often.finish_reason:
+            break
+    whole = once.take()
+    assert join(pieces) == whole
+    assert whole.logprobs is not None
+    assert len(whole.logprobs["tokens"]) == once.num_tokens + 2 * echo
+    assert all(0 <= offset <= len(whole.text) for offset in whole.logprobs["text_offset"])
+
+
+def test_a_token_whose_text_is_held_waits_for_its_place() -> None:
+    a, b = byte_by_byte("ab")
+    sampling = SamplingParams(max_tokens=100, stop=("aaa",), logprobs=0)
+    choice = make_choice(sampling, Prompt((5,)), echo=False)
+    for token in (a, a):
+        choice.feed(TokenEvent("r", token, fake_logprobs(token, 0)))
+    first = choice.take()
+    assert first.logprobs is not None
+    assert (first.text, first.logprobs["tokens"], first.logprobs["text_offset"]) == ("", ["a"], [0])
+    assert not choice.has_news
+    choice.feed(TokenEvent("r", b, fake_logprobs(b, 0)))
+    second = choice.take()
+    assert second.logprobs is not None
+    assert (second.text, second.logprobs["tokens"], second.logprobs["text_offset"]) == ("aab", ["a", "b"], [1, 2])
+
+
+def test_a_log_probability_that_is_no_number_is_an_error() -> None:
+    """JSON has no NaN, and null would say that there is none."""
+    with pytest.raises(ValueError, match="NaN"):
+        LogprobList().append(TOKENIZER, 5, TokenLogprobs(5, float("nan"), ()), 0)
+    with pytest.raises(ValueError, match="NaN"):
+        ChatLogprobs().append(TOKENIZER, 5, TokenLogprobs(5, -1.0, ((6, float("nan")),)), 0)
+
+
+def test_what_a_field_is_to_blame_for_is_no_error_of_the_server() -> None:
+    ended = TokenEvent("r", finish_reason=FinishReason.ERROR, error="tools could not be followed", param="tools")
+    told = given_up(ended)
+    assert (told.status, told.message, told.param) == (400, "tools could not be followed.", "tools")
+    assert given_up(TokenEvent("r", finish_reason=FinishReason.ERROR, error="a step failed")).status == 500

@@ -1,0 +1,126 @@
+"""What /metrics says of the engine and of the requests that the server answered."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from jaxgen.core.model_info import ModelInfo
+from jaxgen.core.request import Request
+from jaxgen.core.service_class import ServiceClass
+from jaxgen.core.stats import EngineStats
+from jaxgen.server.config import ServerConfig
+from tests.server.tool_calls.test_parser import written
+from tests.support.fakes import MODEL, says
+from tests.support.server_app import TOKENIZER, body, byte_by_byte, client_of, fake_engine
+from tests.support.tool_engines import tool_engine
+from tests.support.tool_requests import HI, PARIS, PATH, WEATHER, F
+
+
+def samples(text: str) -> dict[tuple[str, str], float]:
+    """By name and what else labels it; every sample must carry the model's name."""
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            assert sample.labels["model_name"] == MODEL
+            labels = [value for name, value in sample.labels.items() if name not in ("model_name", "le")]
+            found[sample.name, "".join(labels)] = sample.value
+    return found
+
+
+def test_metrics() -> None:
+    numbers = EngineStats(
+        kernels_reason="no faster ones",
+        kernels="native",
+        num_running=3,
+        num_waiting=2,
+        blocks_total=8,
+        blocks_free=6,
+        blocks_cached=5,
+        steps=11,
+        narrow_steps=5,
+        step_seconds=1.5,
+        host_seconds=0.25,
+        prefix_queries=90,
+        prefix_hits=64,
+        prompt_tokens=100,
+        generation_tokens=50,
+        step_tokens=170,
+        padded_tokens=7,
+        preemptions=4,
+        compilations_after_ready=0,
+    )
+    engine = fake_engine(numbers=numbers, reply=says(byte_by_byte("Hello END")))
+    with client_of(engine) as client:
+        client.post("/v1/completions", json=body(max_tokens=3))
+        client.post("/v1/completions", json=body(n=2, stop="END", max_tokens=50))
+        client.post("/v1/completions", json=body(max_tokens=4, stream=True))
+        answer = client.get("/metrics")
+        head = client.head("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    assert (head.status_code, head.content) == (200, b"")
+    found = samples(answer.text)
+    assert found["jaxgen_kernels_info", "nativeno faster ones"] == 1
+    expected = {
+        "num_requests_running": 3,
+        "num_requests_waiting": 2,
+        "kv_cache_usage_perc": 0.25,
+        "kv_cache_blocks": 8,
+        "prompt_tokens_total": 100,
+        "generation_tokens_total": 50,
+        "step_tokens_total": 170,
+        "padded_tokens_total": 7,
+        "steps_total": 11,
+        "narrow_steps_total": 5,
+        "step_seconds_total": 1.5,
+        "host_seconds_total": 0.25,
+        "prefix_cache_queries_total": 90,
+        "prefix_cache_hits_total": 64,
+        "num_preemptions_total": 4,
+        "compilations_after_ready_total": 0,
+        "time_to_first_token_seconds_count": 4,
+        "inter_token_latency_seconds_count": 2 + 2 * 8 + 3,
+        "e2e_request_latency_seconds_count": 4,
+        "request_queue_time_seconds_count": 4,
+        "request_queue_time_seconds_sum": 4 * 0.25,
+        "request_prefill_time_seconds_sum": 4 * 0.5,
+        "request_decode_time_seconds_count": 4,
+        "request_prompt_tokens_sum": 4 * len(TOKENIZER.encode("Say")),
+        "request_generation_tokens_sum": 3 + 2 * 9 + 4,
+    }
+    states = {state: value for (name, state), value in found.items() if name == "jaxgen_kv_cache_blocks_by_state"}
+    assert states == {"used": 2, "cached": 5, "free": 1}
+    assert found["jaxgen_http_responses_total", "200"] == 3
+    assert {name: found[f"jaxgen_{name}", ""] for name in expected} == expected
+    finished = {reason: value for (name, reason), value in found.items() if name == "jaxgen_request_success_total"}
+    assert finished == {"stop": 2, "length": 2, "abort": 0, "error": 0, "refused": 0}
+
+
+def test_metrics_count_failures_apart() -> None:
+    async def fail(request: Request, index: int) -> None:
+        raise RuntimeError("no")
+
+    with client_of(fake_engine(pace=fail)) as client:
+        client.post("/v1/completions", json=body())
+        found = samples(client.get("/metrics").text)
+    assert found["jaxgen_request_success_total", "error"] == 1
+    assert found["jaxgen_e2e_request_latency_seconds_count", ""] == 0
+
+
+def test_two_apps_in_one_process_count_apart() -> None:
+    first, second = fake_engine(), fake_engine(model=ModelInfo(MODEL, 128, 400))
+    with client_of(first) as one, client_of(second) as other:
+        one.post("/v1/completions", json=body())
+        assert samples(one.get("/metrics").text)["jaxgen_request_success_total", "length"] == 1
+        assert samples(other.get("/metrics").text)["jaxgen_request_success_total", "length"] == 0
+
+
+def test_an_answer_that_ends_with_calls_counts_as_one_that_stopped() -> None:
+    classes = (ServiceClass(name="priority", first_token_seconds=9.0),)
+    fields = {"model": MODEL, "messages": [HI], "tools": [F, WEATHER], "service_tier": "priority"}
+    with client_of(tool_engine("hermes", written("hermes", [PARIS])), ServerConfig(service_classes=classes)) as client:
+        answer = client.post(PATH, json=fields)
+        found = samples(client.get("/metrics").text)
+    assert answer.json()["choices"][0]["finish_reason"] == "tool_calls"
+    assert found["jaxgen_request_success_total", "stop"] == 1
+    assert found["jaxgen_e2e_request_latency_seconds_count", ""] == 1
+    assert found["jaxgen_service_class_requests_total", "keptpriority"] == 1
+    finished = {label for name, label in found if name == "jaxgen_request_success_total"}
+    assert finished == {"stop", "length", "abort", "error", "refused"}

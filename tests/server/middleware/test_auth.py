@@ -1,0 +1,130 @@
+"""API keys: which routes want one, keys of a file, and what callers with different keys share."""
+
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from starlette.testclient import TestClient
+
+from jaxgen.core.errors import ConfigError
+from jaxgen.server.app import create_app
+from jaxgen.server.config import ServerConfig
+from tests.support.fakes import MODEL
+from tests.support.live_server import serve
+from tests.support.server_app import body, client_of, error_of, fake_engine
+
+KEYS = ServerConfig(api_keys=("first-key", "clé-2"))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        "",
+        "Bearer",
+        "Bearer ",
+        "Bearer wrong",
+        "Bearer first-ke",
+        "Bearer first-keyy",
+        "Basic first-key",
+        "first-key",
+        "Bearer first-key first-key",
+    ],
+)
+def test_every_route_but_the_probes_wants_a_key(header: str | None) -> None:
+    headers = {} if header is None else {"authorization": header}
+    engine = fake_engine()
+    with client_of(engine, KEYS) as client:
+        for method, path in [
+            ("POST", "/v1/completions"),
+            ("OPTIONS", "/v1/completions"),
+            ("GET", "/v1/models"),
+            ("GET", f"/v1/models/{MODEL}"),
+            ("GET", "/metrics"),
+            ("GET", "/nowhere"),
+            ("GET", "/health/"),
+            ("GET", "//health"),
+        ]:
+            answer = client.request(method, path, headers=headers)
+            assert answer.status_code == 401, (method, path)
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert error_of(answer.json())["type"] == "invalid_request_error"
+            assert "first-key" not in answer.text
+        for path in ("/metrics", "/v1/models"):
+            assert client.head(path, headers=headers).status_code == 401
+        for path in ("/health", "/ready"):
+            assert client.get(path, headers=headers).status_code == 200
+    assert engine.requests == []
+
+
+@pytest.mark.parametrize("header", [b"Bearer first-key", b"bearer  first-key ", "Bearer clé-2".encode()])
+def test_any_of_the_keys_opens_every_route(header: bytes) -> None:
+    with client_of(fake_engine(), KEYS) as client:
+        headers = {b"authorization": header}
+        assert client.post("/v1/completions", json=body(), headers=headers).status_code == 200
+        assert client.get("/metrics", headers=headers).status_code == 200
+        assert client.get("/nowhere", headers=headers).status_code == 404
+
+
+def test_the_openai_client_presents_its_key() -> None:
+    with serve(create_app(fake_engine(), KEYS)) as url:
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="first-key", max_retries=0) as client:
+            assert client.completions.create(model=MODEL, prompt="Say").choices
+        with (
+            openai.OpenAI(base_url=f"{url}/v1", api_key="wrong", max_retries=0) as client,
+            pytest.raises(openai.AuthenticationError),
+        ):
+            client.completions.create(model=MODEL, prompt="Say")
+
+
+def test_keys_of_a_file_change_without_a_restart(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# ours\n first \n\nsecond\n")
+
+    def statuses(client: TestClient) -> list[int]:
+        keys = ("first", "second", "third", "given", "# ours")
+        return [client.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status_code for key in keys]
+
+    with client_of(fake_engine(), ServerConfig(api_keys=("given",), api_key_file=file)) as client:
+        assert statuses(client) == [200, 200, 401, 200, 401]
+        file.write_text("third")
+        assert statuses(client) == [401, 401, 200, 200, 401]
+        file.unlink()
+        assert statuses(client) == [401, 401, 200, 200, 401], "the keys known last"
+        file.write_text("")
+        assert statuses(client) == [401, 401, 401, 200, 401]
+        assert client.get("/v1/models").status_code == 401
+
+
+@pytest.mark.parametrize("content", ["", "# nothing\n", None])
+def test_a_file_without_keys_is_refused(tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "keys"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ConfigError, match="--api-key-file"):
+        create_app(fake_engine(), ServerConfig(api_key_file=file))
+
+
+def test_callers_share_no_prefixes() -> None:
+    def salts(config: ServerConfig, *keys: str, **fields: Any) -> list[str | None]:
+        engine = fake_engine()
+        with client_of(engine, config) as client:
+            for key in keys:
+                headers = {"Authorization": f"Bearer {key}"}
+                assert client.post("/v1/completions", json=body(**fields), headers=headers).status_code == 200
+        return [request.cache_salt for request in engine.requests]
+
+    assert salts(ServerConfig(api_keys=("a",)), "a") == [None]
+    first, again, second = salts(ServerConfig(api_keys=("a", "b")), "a", "a", "b")
+    assert first == again
+    assert first != second
+    assert first is not None
+    assert first.endswith("/")
+    assert first[:-1] not in ("a", "b")
+    (salted,) = salts(ServerConfig(api_keys=("a", "b")), "a", cache_salt="s")
+    assert salted == f"{first}s"
+
+
+def test_keys_do_not_show_in_the_configurations_text() -> None:
+    assert "first-key" not in repr(KEYS)

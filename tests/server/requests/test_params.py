@@ -1,0 +1,337 @@
+"""Every field of a request: what the engine gets of it, and how a bad one is refused."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from jaxgen.core.sampling_params import Grammar, choice_seed
+from jaxgen.server.config import ServerConfig
+from jaxgen.server.schema.base import CompletionRequest, StreamOptions
+from tests.support.fakes import FakeEngine
+from tests.support.server_app import TOKENIZER, body, client_of, complete, error_of, fake_engine, refusal, stream_chunks
+
+FIELDS = sorted(CompletionRequest.model_fields)
+# Field, value, what SamplingParams must then hold.
+REACHES_THE_ENGINE: list[tuple[str, Any, str, Any]] = [
+    ("max_tokens", 5, "max_tokens", 5),
+    ("min_tokens", 4, "min_tokens", 4),
+    ("prompt_logprobs", 3, "prompt_logprobs", 3),
+    ("temperature", 0, "temperature", 0.0),
+    ("temperature", 1.5, "temperature", 1.5),
+    ("top_p", 0.5, "top_p", 0.5),
+    ("top_k", 7, "top_k", 7),
+    ("top_k", -1, "top_k", 0),
+    ("top_k", 0, "top_k", 0),
+    ("min_p", 0.25, "min_p", 0.25),
+    ("presence_penalty", -2, "presence_penalty", -2.0),
+    ("frequency_penalty", 2, "frequency_penalty", 2.0),
+    ("repetition_penalty", 1.25, "repetition_penalty", 1.25),
+    ("logit_bias", {"0": -100, "399": 2.5}, "logit_bias", {0: -100.0, 399: 2.5}),
+    ("seed", -(2**63), "seed", -(2**63)),
+    ("stop", "x", "stop", ("x",)),
+    ("stop", ["a", "b", "c", "d"], "stop", ("a", "b", "c", "d")),
+    ("stop", [], "stop", ()),
+    ("stop_token_ids", [3, 399], "stop_token_ids", (3, 399)),
+    ("ignore_eos", True, "ignore_eos", True),
+    ("logprobs", 0, "logprobs", 0),
+    ("logprobs", 20, "logprobs", 20),
+    ("response_format", {"type": "text"}, "grammar", None),
+    (
+        "response_format",
+        {"type": "json_object"},
+        "grammar",
+        Grammar('start: %json {"type": "object", "x-guidance": {"whitespace_flexible": false}}', "response_format"),
+    ),
+    ("structured_outputs", {"regex": "a/b"}, "grammar", Grammar(r"start: /a\/b/", "structured_outputs")),
+]
+DEFAULTS = {
+    "max_tokens": 16,
+    "min_tokens": 0,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "logit_bias": {},
+    "seed": None,
+    "stop": (),
+    "stop_token_ids": (),
+    "ignore_eos": False,
+    "logprobs": None,
+    "prompt_logprobs": None,
+    "grammar": None,
+}
+# Field, bad value, a part of the message. The field itself must be the error's param.
+REFUSED: list[tuple[str, Any, str]] = [
+    ("model", 5, "valid string"),
+    ("prompt", 5, "must be a string, a list of strings"),
+    ("prompt", "", "must not be empty"),
+    ("prompt", [], "must be a string, a list of strings"),
+    ("prompt", ["a", ""], "must not be empty"),
+    ("prompt", [[]], "must not be empty"),
+    ("prompt", [[1, 2], []], "must not be empty"),
+    ("prompt", {"text": "a"}, "must be a string, a list of strings"),
+    ("prompt", [True], "must be a string, a list of strings"),
+    ("prompt", [None], "must be a string, a list of strings"),
+    ("prompt", [1.5], "must be a string, a list of strings"),
+    ("prompt", [-1], "-1 is no token id; ids are 0 to 399"),
+    ("prompt", [5, 400], "400 is no token id"),
+    ("prompt", [[5], [10**30]], "is no token id"),
+    ("prompt", ["a"] * 129, "129 entries; this server takes 128"),
+    ("prompt", [[1]] * 129, "129 entries; this server takes 128"),
+    ("prompt", [2] * 200, "128 tokens, but 216 were asked for: 200 of the prompt and max_tokens 16"),
+    ("max_tokens", 126, "128 tokens, but 129 were asked for: 3 of the prompt and max_tokens 126"),
+    ("max_tokens", 10**30, "128 tokens"),
+    ("max_tokens", -1, "0 or more"),
+    ("max_tokens", True, "valid integer"),
+    ("max_tokens", "5", "valid integer"),
+    ("max_tokens", 5.0, "valid integer"),
+    ("min_tokens", 17, "between 0 and max_tokens (16)"),
+    ("min_tokens", -1, "between 0 and max_tokens"),
+    ("prompt_logprobs", 21, "between 0 and 20"),
+    ("return_latency", "yes", "valid boolean"),
+    ("return_token_ids", 1, "valid boolean"),
+    ("temperature", -0.1, "between 0 and 2"),
+    ("temperature", 2.5, "between 0 and 2"),
+    ("temperature", True, "valid number"),
+    ("temperature", "1", "valid number"),
+    ("top_p", 0, "in (0, 1]"),
+    ("top_p", 1.5, "in (0, 1]"),
+    ("top_k", -2, "0 (off) or more"),
+    ("top_k", 1.0, "valid integer"),
+    ("min_p", 1.5, "between 0 and 1"),
+    ("presence_penalty", 2.1, "between -2 and 2"),
+    ("frequency_penalty", -2.1, "between -2 and 2"),
+    ("repetition_penalty", 0, "in (0, 10]"),
+    ("logit_bias", [5], "valid dictionary"),
+    ("logit_bias", {"x": 1}, "'x' is no token id; ids are 0 to 399"),
+    ("logit_bias", {"400": 1}, "'400' is no token id"),
+    ("logit_bias", {"-1": 1}, "'-1' is no token id"),
+    ("logit_bias", {"05": 1}, "'05' is no token id"),
+    ("logit_bias", {"\u0665": 1}, "is no token id"),
+    ("logit_bias", {"9" * 5000: 1}, "is no token id"),
+    ("logit_bias", {"5": 101}, "between -100 and 100"),
+    ("logit_bias", {str(i): 0 for i in range(301)}, "301 entries; this server takes 300"),
+    ("seed", 2**63, "fit in 64 bits"),
+    ("seed", 1.5, "valid integer"),
+    ("n", 0, "between 1 and 128"),
+    ("n", 129, "between 1 and 128"),
+    ("n", True, "valid integer"),
+    ("best_of", 0, "between n (1) and 128"),
+    ("best_of", 129, "between n (1) and 128"),
+    ("echo", 1, "valid boolean"),
+    ("echo", "true", "valid boolean"),
+    ("stream", 1, "valid boolean"),
+    ("stream_options", {"include_usage": True}, "needs stream to be true"),
+    ("stream_options", {}, "needs stream to be true"),
+    ("logprobs", 21, "between 0 and 20 (OpenAI's own limit is 5), not 21"),
+    ("logprobs", -1, "between 0 and 20"),
+    ("logprobs", True, "valid integer"),
+    ("stop", "", "empty string"),
+    ("stop", ["a", ""], "empty string"),
+    ("stop", 5, "valid string"),
+    ("stop", ["a"] * 5, "5 entries; this server takes 4"),
+    ("stop", "a" * 257, "257 characters; this server takes 256"),
+    ("stop_token_ids", [400], "400 is no token id"),
+    ("stop_token_ids", [-1], "-1 is no token id"),
+    ("stop_token_ids", 5, "valid list"),
+    ("stop_token_ids", [2] * 65, "65 entries; this server takes 64"),
+    ("ignore_eos", 0, "valid boolean"),
+    ("suffix", "", "not supported"),
+    ("suffix", "end", "not supported"),
+    ("response_format", "json", "valid dictionary"),
+    ("response_format", {"type": "xml"}, "'text', 'json_object' or 'json_schema'"),
+    ("response_format", {"type": "json_schema"}, "needs json_schema with a schema"),
+    ("response_format", {"type": "json_schema", "json_schema": {"name": "a"}}, "needs json_schema with a schema"),
+    ("response_format", {"type": "text", "json_schema": {"schema": {}}}, 'goes with type "json_schema"'),
+    ("response_format", {"type": "json_schema", "json_schema": {"schema": 5}}, "valid dictionary"),
+    ("response_format", {"type": "json_object", "json_schema": {"what": 5}}, "Unknown field"),
+    ("structured_outputs", {}, "this has none"),
+    ("structured_outputs", {"json_object": False}, "this has none"),
+    ("structured_outputs", {"regex": "a", "choice": ["b"]}, "this has regex and choice"),
+    ("structured_outputs", {"choice": []}, "no entry"),
+    ("structured_outputs", {"choice": [5]}, "valid string"),
+    ("structured_outputs", {"json": "{"}, "no JSON"),
+    ("structured_outputs", {"json": 5}, "must be a JSON schema"),
+    ("structured_outputs", {"regex": "a", "whitespace_pattern": " "}, "white space is a matter of json"),
+    ("structured_outputs", {"lark": "a"}, "Unknown field"),
+    ("user", 5, "valid string"),
+    ("cache_salt", 5, "valid string"),
+    ("cache_salt", "", "must not be empty"),
+    ("priority", 2**31, "lower is served first"),
+    ("priority", -(2**31), "lower is served first"),
+    ("priority", "high", "valid integer"),
+    ("service_tier", 5, "valid string"),
+    ("service_tier", "gold", "must be one of auto, default"),
+    ("nonsense", 1, "Unknown field 'nonsense'"),
+]
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return fake_engine()
+
+
+@pytest.fixture
+def client(engine: FakeEngine) -> Iterator[TestClient]:
+    with client_of(engine) as made:
+        yield made
+
+
+@pytest.mark.parametrize(("field", "value", "name", "expected"), REACHES_THE_ENGINE)
+def test_a_field_reaches_the_engine_and_no_other_changes(
+    engine: FakeEngine, field: str, value: Any, name: str, expected: Any
+) -> None:
+    complete(engine, **{field: value})
+    params = engine.requests[0].params
+    assert {key: getattr(params, key) for key in DEFAULTS} == DEFAULTS | {name: expected}
+
+
+def test_every_field_has_a_test_of_its_refusal_and_one_of_its_use() -> None:
+    used_elsewhere = {
+        "model",
+        "prompt",
+        "n",
+        "best_of",
+        "echo",
+        "stream",
+        "stream_options",
+        "suffix",
+        "user",
+        "cache_salt",
+        "priority",
+        "return_latency",
+        "return_token_ids",
+        "service_tier",
+    }
+    assert {row[0] for row in REACHES_THE_ENGINE} | used_elsewhere == set(FIELDS)
+    assert {row[0] for row in REFUSED} == set(FIELDS) | {"nonsense"}
+
+
+@pytest.mark.parametrize(("field", "value", "message"), REFUSED)
+def test_a_bad_value_is_refused_by_name(engine: FakeEngine, field: str, value: Any, message: str) -> None:
+    error = refusal(engine, **{field: value})
+    assert (error["type"], error["param"].split(".")[0]) == ("invalid_request_error", field)
+    assert message in error["message"]
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_null_means_absent(field: str) -> None:
+    absent, null = fake_engine(), fake_engine()
+    with client_of(absent) as client:
+        without = client.post("/v1/completions", json={k: v for k, v in body().items() if k != field})
+    with client_of(null) as client:
+        answer = client.post("/v1/completions", json=body(**{field: None}))
+    assert answer.status_code == without.status_code
+    if field in ("model", "prompt"):
+        assert answer.status_code == 400
+        assert answer.json() == without.json()
+        assert error_of(answer.json())["param"] == field
+        return
+    assert answer.json()["choices"] == without.json()["choices"]
+    assert [request.params for request in null.requests] == [request.params for request in absent.requests]
+
+
+@pytest.mark.parametrize("field", sorted(StreamOptions.model_fields))
+def test_null_means_absent_in_stream_options(client: TestClient, field: str) -> None:
+    answer = client.post("/v1/completions", json=body(stream=True, stream_options={field: None}))
+    assert answer.status_code == 200
+    assert all("usage" not in chunk for chunk in stream_chunks(answer.text))
+
+
+def test_an_unknown_stream_option_is_refused_by_name(engine: FakeEngine) -> None:
+    error = refusal(engine, stream=True, stream_options={"include_everything": True})
+    assert error["param"] == "stream_options.include_everything"
+    assert "Unknown field" in error["message"]
+
+
+def test_events_are_not_padded(engine: FakeEngine) -> None:
+    error = refusal(engine, stream=True, stream_options={"include_obfuscation": True})
+    assert error["param"] == "stream_options.include_obfuscation"
+    with client_of(engine) as client:
+        answer = client.post("/v1/completions", json=body(stream=True, stream_options={"include_obfuscation": False}))
+    assert answer.status_code == 200
+
+
+def test_best_of_over_n_cannot_be_streamed(engine: FakeEngine) -> None:
+    assert refusal(engine, stream=True, best_of=2)["param"] == "best_of"
+    assert refusal(engine, n=3, best_of=2)["param"] == "best_of"
+
+
+def test_choices_of_one_request_are_bounded(engine: FakeEngine) -> None:
+    assert refusal(engine, prompt=["a"] * 3, n=100)["param"] == "n"
+    assert refusal(engine, prompt=["a"] * 3, best_of=100)["param"] == "best_of"
+    complete(engine, prompt=["a"] * 2, n=128, max_tokens=1)
+    assert len(engine.requests) == 256
+
+
+def test_another_model_is_not_found(engine: FakeEngine) -> None:
+    error = refusal(engine, status=404, model="gpt-4")
+    assert (error["param"], error["code"]) == ("model", "model_not_found")
+    assert "'gpt-4'" in error["message"]
+
+
+def test_context_error_has_openais_code(engine: FakeEngine) -> None:
+    assert refusal(engine, max_tokens=126)["code"] == "context_length_exceeded"
+    complete(engine, max_tokens=125)
+
+
+def test_limits_come_from_the_configuration(engine: FakeEngine) -> None:
+    config = ServerConfig(max_prompts=1, max_n=2, max_stop_strings=1, max_stop_length=3, max_logit_bias=0)
+    with client_of(engine, config) as client:
+        for fields in (
+            {"prompt": ["a", "b"]},
+            {"n": 3},
+            {"stop": ["a", "b"]},
+            {"stop": "abcd"},
+            {"logit_bias": {"5": 1}},
+        ):
+            assert client.post("/v1/completions", json=body(**fields)).status_code == 400, fields
+    assert engine.requests == []
+
+
+def test_prompts_of_every_kind(engine: FakeEngine) -> None:
+    kinds: list[tuple[Any, list[tuple[int, ...]]]] = [
+        ("Say é", [tuple(TOKENIZER.encode("Say é"))]),
+        (["a", "b"], [tuple(TOKENIZER.encode("a")), tuple(TOKENIZER.encode("b"))]),
+        ([5, 399], [(5, 399)]),
+        ([[5, 6], [7]], [(5, 6), (7,)]),
+    ]
+    for prompt, expected in kinds:
+        engine.requests.clear()
+        complete(engine, prompt=prompt)
+        assert [request.prompt for request in engine.requests] == expected
+
+
+def test_long_prompts_are_read_in_a_thread_with_the_same_result() -> None:
+    texts = ["The quick brown fox " * 3, "é😀"]
+    answers = []
+    for chars in (10**6, 0):
+        engine = fake_engine()
+        with client_of(engine, ServerConfig(inline_encode_chars=chars)) as client:
+            answer = client.post("/v1/completions", json=body(prompt=texts, echo=True, logprobs=1))
+            answers.append((answer.json()["choices"], [request.prompt for request in engine.requests]))
+            assert client.post("/v1/completions", json=body(prompt=["a", ""])).status_code == 400
+    assert answers[0] == answers[1]
+
+
+def test_seeds_differ_by_choice_and_not_by_prompt(engine: FakeEngine) -> None:
+    complete(engine, prompt=["a", "b"], n=3, seed=11)
+    seeds = [choice_seed(11, i) for i in range(3)]
+    assert [request.params.seed for request in engine.requests] == seeds * 2
+    assert len({request.request_id for request in engine.requests}) == 6
+
+
+def test_every_choice_has_the_priority_of_its_request(engine: FakeEngine) -> None:
+    complete(engine, n=2, priority=-(2**31) + 1)
+    complete(engine)
+    assert [request.priority for request in engine.requests] == [-(2**31) + 1] * 2 + [0]
+
+
+def test_without_a_seed_the_engine_chooses(engine: FakeEngine) -> None:
+    complete(engine, n=2)
+    assert [request.params.seed for request in engine.requests] == [None, None]

@@ -1,0 +1,134 @@
+"""Tools in a chat request: what the model is shown of them, and what is refused."""
+
+import json
+from typing import Any
+
+import pytest
+
+from jaxgen.core.model_info import ChatFormat, ModelInfo
+from jaxgen.server.config import ServerConfig
+from tests.server.tool_calls.test_parser import KINDS, written
+from tests.support.fakes import MODEL
+from tests.support.server_app import client_of, error_of, fake_engine
+from tests.support.tool_engines import prompt_of, tool_engine
+from tests.support.tool_requests import HI, PARIS, PATH, WEATHER, F, ask
+from tests.support.tool_templates import HERMES
+
+
+def test_tools_are_shown_to_the_model_unless_there_is_nothing_to_choose() -> None:
+    engine = tool_engine("hermes", written("hermes", [PARIS]))
+    ask(engine)
+    shown = json.dumps(WEATHER)
+    assert shown in prompt_of(engine)
+    assert '{"name": "f", "description": "", "parameters": {"type": "object", "properties": {}}}' in prompt_of(engine)
+    nothing: list[dict[str, Any]] = [{"tool_choice": "none"}, {"tools": []}, {"tools": None}]
+    for fields in nothing:
+        (choice,) = ask(engine, **fields)["choices"]
+        assert "get_weather" not in prompt_of(engine)
+        assert "tool_calls" not in choice["message"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_calls_and_their_results_are_told_to_the_model(kind: str) -> None:
+    engine = tool_engine(kind, "Fine.")
+    call = {"id": "abcdefghi", "type": "function", "function": {"name": PARIS[0], "arguments": PARIS[1]}}
+    history = [
+        {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None, "annotations": []},
+        {"role": "tool", "tool_call_id": "abcdefghi", "content": "It rains."},
+    ]
+    ask(engine, messages=[HI, *history])
+    assert '{"city": "Paris 😀}"}' in prompt_of(engine)
+    assert "It rains." in prompt_of(engine)
+    if kind == "mistral":
+        assert "[TOOL_RESULTS]get_weather: It rains." in prompt_of(engine)
+
+
+def test_tokenize_counts_tools() -> None:
+    with client_of(tool_engine("hermes", "")) as client:
+        counts = [
+            client.post("/tokenize", json={"model": MODEL, "messages": [HI], "tools": tools}).json()["count"]
+            for tools in ([], [F], [F, WEATHER])
+        ]
+    assert counts[0] < counts[1] < counts[2]
+
+
+def call_of(**fields: Any) -> list[dict[str, Any]]:
+    call = {"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": "{}"}, **fields}
+    return [HI, {"role": "assistant", "tool_calls": [call]}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
+        ({"tools": [{"type": "function"}]}, "tools.0.function"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name"),
+        ({"tools": [{"type": "function", "function": {"name": "a\n"}}]}, "tools.0.function.name"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": 3}}]}, "tools.0.function.parameters"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}]}, "tools"),
+        ({"tools": [F, F]}, "tools"),
+        ({"tool_choice": "sometimes"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "nobody"}}}, "tool_choice"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice.function"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
+        ({"tool_choice": "required", "tools": []}, "tool_choice"),
+        ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages.0.content"),
+        ({"messages": [HI, {"role": "assistant", "tool_calls": []}]}, "messages.1.content"),
+        ({"messages": call_of(function={"name": "f", "arguments": "{"})}, "messages.1.tool_calls.0.function.arguments"),
+        (
+            {"messages": call_of(function={"name": "f", "arguments": '{"a": NaN}'})},
+            "messages.1.tool_calls.0.function.arguments",
+        ),
+        ({"messages": call_of(function={"name": "f", "arguments": "3"})}, "messages.1.tool_calls.0.function.arguments"),
+        ({"messages": call_of(type="custom")}, "messages.1.tool_calls.0.type"),
+        ({"messages": [{**HI, "tool_calls": call_of()[1]["tool_calls"]}]}, "messages.0.tool_calls"),
+        ({"messages": [*call_of(), {"role": "tool", "content": "x"}]}, "messages.2.tool_call_id"),
+        ({"messages": [*call_of(), {"role": "tool", "content": "x", "tool_call_id": "b"}]}, "messages.2.tool_call_id"),
+        ({"messages": [{**HI, "tool_call_id": "abcdefghi"}]}, "messages.0.tool_call_id"),
+        ({"messages": [{**HI, "refusal": "no"}]}, "messages.0.refusal"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
+    engine = tool_engine("hermes", "Hello")
+    assert error_of(ask(engine, 400, **fields))["param"] == param
+    assert engine.requests == []
+
+
+def test_the_templates_own_refusal_is_told() -> None:
+    engine = tool_engine("mistral", "Hello")
+    history = [*call_of(id="long-enough"), {"role": "tool", "content": "x", "tool_call_id": "long-enough"}]
+    assert "ids have 9 characters" in ask(engine, 400, messages=history)["error"]["message"]
+
+
+def test_a_template_of_its_own_shows_tools() -> None:
+    plain = ChatFormat("{{ messages[0].content }}", {}, tool_template=HERMES)
+    engine = tool_engine("hermes", "", model=ModelInfo(MODEL, max_model_len=20_000, vocab_size=400, chat=plain))
+    ask(engine)
+    assert "# Tools" in prompt_of(engine)
+    ask(engine, tools=None)
+    assert prompt_of(engine) == "Hi"
+
+
+def model_with(template: str) -> ModelInfo:
+    return ModelInfo(MODEL, max_model_len=20_000, vocab_size=400, chat=ChatFormat(template, {}))
+
+
+def test_a_model_whose_calls_cannot_be_read_gets_no_tools() -> None:
+    template = "{{ messages[0].content }}{{ tools | tojson }}"
+    engine = fake_engine(model=model_with(template))
+    error = error_of(ask(engine, 400))
+    assert error["param"] == "tools"
+    assert "--tool-call-parser" in error["message"]
+    with client_of(engine, ServerConfig(tool_call_parser="hermes")) as client:
+        answer = client.post(PATH, json={"model": MODEL, "messages": [HI], "tools": [F], "max_tokens": 1})
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ messages[0].content }}", "{% if tools %}{{ raise_exception('x') }}{% endif %}."]
+)
+def test_a_template_that_does_not_show_tools_is_given_none(template: str) -> None:
+    sign = '{# <tool_call>{"name": 1, "arguments": 2} #}'
+    engine = tool_engine("hermes", "", model=model_with(sign + template))
+    assert "does not show tools" in error_of(ask(engine, 400))["message"]

@@ -1,0 +1,211 @@
+"""Calls in an answer of /v1/chat/completions: found in the model's text, streamed, cut off, and demanded."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from llguidance import LLMatcher, LLTokenizer
+
+from jaxgen.server.app import create_app
+from jaxgen.server.tool_calls.grammar import either
+from tests.server.tool_calls.test_parser import KINDS, TEXTS, written
+from tests.support.fakes import MODEL
+from tests.support.live_server import serve
+from tests.support.server_app import error_of
+from tests.support.tool_engines import tool_engine
+from tests.support.tool_requests import HI, PARIS, WEATHER, F, ask
+
+
+def without_ids(message: dict[str, Any]) -> dict[str, Any]:
+    calls = [{name: value for name, value in call.items() if name != "id"} for call in message.get("tool_calls", ())]
+    return {**message, "tool_calls": calls}
+
+
+def joined(chunks: list[Any]) -> tuple[dict[str, Any], str | None]:
+    """The message that a client makes of the deltas of choice 0, and its finish reason."""
+    message: dict[str, Any] = {}
+    reason = None
+    for chunk in chunks:
+        (choice,) = chunk["choices"]
+        assert reason is None, "nothing follows a finish reason"
+        reason = choice["finish_reason"]
+        delta = dict(choice["delta"])
+        for call in delta.pop("tool_calls", ()):
+            calls = message.setdefault("tool_calls", [])
+            if call["index"] == len(calls):
+                calls.append({name: call[name] for name in ("id", "type")} | {"function": dict(call["function"])})
+            else:
+                assert set(call) == {"index", "function"}
+                calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
+        for name, value in delta.items():
+            message[name] = value if message.get(name) is None else message[name] + (value or "")
+    return message | {"refusal": None}, reason
+
+
+@settings(max_examples=50, deadline=None)
+@example(kind="hermes", special=True, text=None, several=True, most=10_000, logprobs=True)
+@given(
+    kind=st.sampled_from(KINDS),
+    special=st.booleans(),
+    text=TEXTS | st.none(),
+    several=st.booleans(),
+    most=st.sampled_from([10_000, 30]),
+    logprobs=st.booleans(),
+)
+def test_streamed_deltas_join_to_the_whole_message(
+    kind: str, special: bool, text: str | None, several: bool, most: int, logprobs: bool
+) -> None:
+    """``text`` None: calls and nothing else."""
+    text = written(kind, [PARIS, ("f", "{}")]) if text is None else text
+    fields = {"parallel_tool_calls": several, "max_tokens": most, "logprobs": logprobs}
+    whole = ask(tool_engine(kind, text, special=special), **fields)["choices"][0]
+    chunks = ask(tool_engine(kind, text, special=special), stream=True, **fields)
+    message, reason = joined(chunks)
+    assert without_ids(message) == without_ids(whole["message"])
+    assert reason == whole["finish_reason"]
+    assert (reason == "tool_calls") <= ("tool_calls" in message)
+    if logprobs:
+        entries = [one for c in chunks if c["choices"][0]["logprobs"] for one in c["choices"][0]["logprobs"]["content"]]
+        assert entries == whole["logprobs"]["content"]
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_calls_are_found_whether_or_not_markers_are_special_tokens(kind: str, special: bool) -> None:
+    (choice,) = ask(tool_engine(kind, written(kind, [PARIS, ("f", "{}")]), special=special))["choices"]
+    message = choice["message"]
+    assert (choice["finish_reason"], message["content"]) == ("tool_calls", None)
+    assert [call["function"] for call in message["tool_calls"]] == [
+        {"name": "get_weather", "arguments": PARIS[1]},
+        {"name": "f", "arguments": "{}"},
+    ]
+    ids = {call["id"] for call in message["tool_calls"]}
+    assert len(ids) == 2
+    assert all(len(one) == 9 for one in ids) == kind.startswith("mistral")
+
+
+def test_text_without_a_call_is_content() -> None:
+    for text in ("Hello", "", "<tool_call>no", " \n"):
+        (choice,) = ask(tool_engine("hermes", text))["choices"]
+        assert choice["message"] == {"role": "assistant", "content": text, "refusal": None}
+        assert choice["finish_reason"] == "stop"
+
+
+def test_an_answer_cut_off_in_a_call_says_so() -> None:
+    engine = tool_engine("hermes", written("hermes", [PARIS]))
+    (choice,) = ask(engine, max_tokens=60)["choices"]
+    assert choice["finish_reason"] == "length"
+    arguments = choice["message"]["tool_calls"][0]["function"]["arguments"]
+    assert arguments
+    assert PARIS[1].startswith(arguments)
+
+
+@pytest.mark.parametrize(("stop", "reason"), [("Par", "stop"), ("</tool", "tool_calls")])
+def test_an_answer_stopped_in_a_call_has_not_called(stop: str, reason: str) -> None:
+    (choice,) = ask(tool_engine("hermes", written("hermes", [PARIS])), stop=stop)["choices"]
+    assert choice["message"]["tool_calls"]
+    assert choice["finish_reason"] == reason
+
+
+def test_without_parallel_calls_an_answer_ends_after_the_first() -> None:
+    text = written("mistral", [PARIS, ("f", "{}")])
+    engine = tool_engine("mistral", text)
+    answer = ask(engine, parallel_tool_calls=False)
+    (call,) = answer["choices"][0]["message"]["tool_calls"]
+    assert call["function"]["name"] == "get_weather"
+    assert answer["usage"]["completion_tokens"] < len(text.encode())
+    assert engine.aborted == [engine.requests[0].request_id], "the engine is told that no more is wanted"
+
+
+def test_each_choice_has_calls_of_its_own() -> None:
+    answer = ask(tool_engine("llama3_json", written("llama3_json", [PARIS])), n=2)
+    calls = [choice["message"]["tool_calls"][0] for choice in answer["choices"]]
+    assert calls[0]["id"] != calls[1]["id"]
+    assert calls[0]["function"] == calls[1]["function"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "allowed", "several"),
+    [
+        ("required", ["f", "get_weather"], True),
+        ({"type": "function", "function": {"name": "f"}}, ["f"], False),
+    ],
+)
+def test_a_call_is_demanded_by_a_grammar(choice: Any, allowed: list[str], several: bool) -> None:
+    engine = tool_engine("hermes", written("hermes", [PARIS]))
+    tool_choice = {"tool_choice": choice}
+    (answer,) = ask(engine, **tool_choice)["choices"]
+    grammar = engine.requests[0].params.grammar
+    assert grammar is not None
+    assert grammar.source == "tools"
+    checker = LLTokenizer(engine.tokenizer.to_json() or "", eos_token=1)
+    for calls, expected in (
+        ([("f", "{}")], True),
+        ([PARIS], "get_weather" in allowed),
+        ([("f", "{}"), ("f", "{}")], several),
+    ):
+        matcher = LLMatcher(checker, grammar.text)
+        tokens = engine.tokenizer.encode(written("hermes", calls))
+        assert (matcher.consume_tokens(tokens) and matcher.is_accepting()) == expected
+    assert answer["finish_reason"] == "tool_calls"
+    assert error_of(ask(engine, 400, ignore_eos=True, **tool_choice))["param"] == "ignore_eos"
+
+
+def test_nothing_is_demanded_under_auto() -> None:
+    engine = tool_engine("hermes", "Hello")
+    ask(engine, tool_choice="auto", messages=[HI])
+    assert engine.requests[0].params.grammar is None
+
+
+def test_an_answer_of_a_format_may_be_a_call() -> None:
+    engine = tool_engine("hermes", "{}")
+    of_format = {"response_format": {"type": "json_object"}}
+    cases: list[dict[str, Any]] = [{**of_format, "tools": None}, of_format, {**of_format, "tool_choice": "required"}]
+    grammars = []
+    for fields in cases:
+        ask(engine, **fields)
+        grammar = engine.requests[-1].params.grammar
+        assert grammar is not None
+        grammars.append(grammar)
+    answer, both, calls = grammars
+    assert (both.text, both.source) == (either(answer.text, calls.text), "response_format")
+    assert calls.source == "tools"
+    error = error_of(ask(engine, 400, structured_outputs={"choice": ["a"]}))
+    assert error["param"] == "structured_outputs"
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[openai.OpenAI]:
+    text = "I look." + written("hermes", [PARIS, ("f", '{"a": [1, 2]}')])
+    with (
+        serve(create_app(tool_engine("hermes", text))) as url,
+        openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as made,
+    ):
+        yield made
+
+
+def test_the_openai_client_gets_calls_and_sends_them_back(client: openai.OpenAI) -> None:
+    messages: Any = [HI]
+    tools: Any = [F, WEATHER]
+    message = client.chat.completions.create(model=MODEL, messages=messages, tools=tools).choices[0].message
+    assert message.content == "I look."
+    assert message.tool_calls is not None
+    first = message.tool_calls[0]
+    assert first.type == "function"
+    assert (first.function.name, json.loads(first.function.arguments)) == ("get_weather", {"city": "Paris 😀}"})
+    messages += [message, *({"role": "tool", "tool_call_id": call.id, "content": "ok"} for call in message.tool_calls)]
+    again = client.chat.completions.create(model=MODEL, messages=messages, tools=tools)
+    assert again.choices[0].finish_reason == "tool_calls"
+
+
+def test_the_openai_client_joins_a_stream(client: openai.OpenAI) -> None:
+    messages: Any = [HI]
+    tools: Any = [F, WEATHER]
+    with client.chat.completions.stream(model=MODEL, messages=messages, tools=tools) as stream:
+        choice = stream.get_final_completion().choices[0]
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", "I look.")
+    assert [call.function.arguments for call in choice.message.tool_calls or ()] == [PARIS[1], '{"a": [1, 2]}']

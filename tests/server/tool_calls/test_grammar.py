@@ -1,0 +1,114 @@
+"""Grammars that demand calls: what they allow, as llguidance reads them."""
+
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+from llguidance import LLMatcher, LLTokenizer
+from tokenizers import AddedToken
+
+from jaxgen.server.requests.structured import json_grammar
+from jaxgen.server.tool_calls.formats import FORMATS
+from jaxgen.server.tool_calls.grammar import call_grammar, either
+from jaxgen.text.tokenizer import Tokenizer
+from tests.server.tool_calls.test_parser import message, written
+from tests.support import tiny_tokenizers
+
+PARAMETERS = {
+    "properties": {"city": {"$ref": "#/$defs/name"}, "days": {"type": "integer"}},
+    "required": ["city"],
+    "additionalProperties": False,
+    "$defs": {"name": {"type": "string", "minLength": 1}},
+}
+TOOLS = [("get_weather", PARAMETERS), ("f", {"type": "object", "properties": {}, "additionalProperties": False})]
+PARIS = ("get_weather", '{"city": "Paris, \\"}", "days": 3}')
+F = ("f", "{}")
+
+
+@cache
+def with_markers(special: bool | None) -> tuple[Tokenizer, LLTokenizer]:
+    """``special`` None: markers are no tokens of their own."""
+    backend = tiny_tokenizers.byte_level()
+    if special is not None:
+        markers = sorted({marker for kind in FORMATS.values() for marker in kind.markers})
+        backend.add_tokens([AddedToken(marker, special=special) for marker in markers])
+    return Tokenizer(backend), LLTokenizer(backend.to_str(), eos_token=1)
+
+
+def accepts(kind: str, text: str, special: bool | None = None, **options: Any) -> bool:
+    tokenizer, _ = with_markers(special)
+    options = {"several": True, "token_of": tokenizer.added_token, **options}
+    return allows(call_grammar(FORMATS[kind], options.pop("tools", TOOLS), **options), text, special)
+
+
+def allows(grammar: str, text: str, special: bool | None) -> bool:
+    tokenizer, checker = with_markers(special)
+    matcher = LLMatcher(checker, LLMatcher.grammar_from_lark(grammar), log_level=0)
+    assert not matcher.get_error()
+    tokens = tokenizer.encode(text, special=False)
+    return bool(matcher.validate_tokens(tokens) == len(tokens) and matcher.consume_tokens(tokens)) and bool(
+        matcher.is_accepting()
+    )
+
+
+@pytest.mark.parametrize("special", [None, False, True])
+@pytest.mark.parametrize("kind", sorted(FORMATS))
+def test_calls_as_the_model_writes_them_are_allowed_and_read(kind: str, special: bool | None) -> None:
+    for calls in ([PARIS], [F], [PARIS, F, F]):
+        text = written(kind, calls)
+        assert accepts(kind, text, special), text
+        assert message(kind, text) == ("", calls)
+    assert not accepts(kind, written(kind, [F, F]), special, several=False)
+    assert not accepts(kind, written(kind, [PARIS]), special, tools=TOOLS[1:])
+
+
+@pytest.mark.parametrize("kind", sorted(FORMATS))
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("get_weather", "{}"),
+        ("get_weather", '{"city": ""}'),
+        ("get_weather", '{"city": "a", "days": "b"}'),
+        ("get_weather", '{"city": "a", "more": 1}'),
+        ("get_weather", '{ "city": "a"}'),
+        ("get_weather", "[]"),
+        ("f", '{"a": 1}'),
+        ("nobody", "{}"),
+    ],
+)
+def test_calls_that_the_schemas_do_not_allow_are_not(kind: str, name: str, arguments: str) -> None:
+    assert not accepts(kind, written(kind, [(name, arguments)]))
+    assert not accepts(kind, "text" + written(kind, [F]))
+
+
+@pytest.mark.parametrize("special", [None, True])
+def test_a_space_after_a_marker_may_be_left_out(special: bool | None) -> None:
+    text = written("mistral", [F])
+    assert text.startswith("[TOOL_CALLS] [{")
+    assert accepts("mistral", text, special)
+    assert accepts("mistral", text.replace("] [", "][", 1), special)
+    assert not accepts("mistral", text.replace("] [", "]  [", 1), special)
+
+
+def test_one_or_the_other() -> None:
+    answer = json_grammar({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
+    token_of = with_markers(True)[0].added_token
+    both = either(answer, call_grammar(FORMATS["hermes"], TOOLS, several=True, token_of=token_of))
+    assert allows(both, '{"a":1}', True)
+    assert allows(both, written("hermes", [PARIS, F]), True)
+    assert not allows(both, "{}", True)
+    assert not allows(both, '{"a":1}' + written("hermes", [F]), True)
+
+
+def test_any_object_is_allowed_where_nothing_is_said() -> None:
+    for schema in ({}, {"type": "object"}):
+        for arguments in ("{}", '{"a": [1, {"b": null}]}'):
+            assert accepts("hermes", written("hermes", [("f", arguments)]), tools=[("f", schema)])
+        assert not accepts("hermes", written("hermes", [("f", "[]")]), tools=[("f", schema)])
+
+
+def test_schemas_are_json_whatever_is_in_them() -> None:
+    odd = {"properties": {'%json {"\n//': {"const": 'é"\\\n}'}}, "required": ['%json {"\n//']}
+    arguments = json.dumps({'%json {"\n//': 'é"\\\n}'}, ensure_ascii=False)
+    assert accepts("hermes", written("hermes", [("f", arguments)]), tools=[("f", odd)])

@@ -1,0 +1,30 @@
+"""Converted directories for tests."""
+
+from pathlib import Path
+from typing import Any
+
+from jaxgen.core.config import DType
+from jaxgen.weights import convert
+from jaxgen.weights.load import load_model_config, load_params
+from jaxgen.weights.tiny import make_tiny_checkpoint
+from tests.support.goldens import bits
+
+Bits = tuple[str, tuple[int, ...], bytes]
+
+
+def bits_of(directory: Path, dtype: DType | None = None) -> dict[str, Bits]:
+    """Every parameter of a Hugging Face or converted directory."""
+    config = load_model_config(directory, dtype or "auto")
+    return {path: bits(array) for path, array in load_params(directory, config, progress=False).items()}
+
+
+def run(source: Path, destination: Path, **options: Any) -> Path:
+    """Convert; gives the destination."""
+    convert.convert(str(source), destination, progress=False, **options)
+    return destination
+
+
+def tiny_conversion(directory: Path) -> Path:
+    """``directory``/converted, made of the tiny checkpoint ``directory``/source; to be damaged."""
+    make_tiny_checkpoint(directory / "source")
+    return run(directory / "source", directory / "converted")

@@ -1,0 +1,67 @@
+"""A machine that says it has an H200 and computes on its CPU.
+
+``python -m tests.support.fake_gpu HOW SECONDS serve ...`` is jaxgen with a proof of kernels that ends as HOW says,
+or after so many seconds.
+
+The proof is the real one, in its process, until it computes with the kernels: there it kills itself, aborts, or hangs,
+or they are right.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from jaxgen import assemble
+from jaxgen.hardware.device_info import DeviceInfo
+from jaxgen.hardware.nvidia import Gpu
+from jaxgen.kernels import proof as kernel_proof
+from pallas_kernels.gpu.attention import ragged_paged_attention
+
+H200 = Gpu(DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0)), "13000 580.65.06")
+HOW: dict[str, Callable[[], None]] = {
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "abort": os.abort,
+    "hang": lambda: time.sleep(600),
+}
+
+
+def pretend(how: str, seconds: float) -> None:
+    """Make this process one of such a machine."""
+    ragged_paged_attention._HEAD_DIMS += (32,)  # type: ignore[assignment]  # that of the embedded model
+    assemble.find_gpu = lambda platforms: H200  # type: ignore[attr-defined]
+    assemble.device_info = lambda: H200.device  # type: ignore[attr-defined]
+    kernel_proof.COMMAND = (sys.executable, "-m", "tests.support.fake_gpu", how)  # type: ignore[assignment]
+    kernel_proof.PROOF_SECONDS = seconds
+
+
+def prove(how: str, result: str) -> None:
+    from jaxgen.kernels.choice import REFERENCE_GPU
+    from jaxgen.tools import prove_kernels
+
+    def fault(*_: Any, **__: Any) -> Any:
+        return HOW[how]()
+
+    prove_kernels.device_info = lambda: H200.device  # type: ignore[attr-defined]
+    found = REFERENCE_GPU if how == "right" else replace(REFERENCE_GPU, write_kv=fault)
+    prove_kernels.made_for = lambda *_: (found, "")  # type: ignore[attr-defined]
+    prove_kernels.main(result)
+
+
+def main() -> int:
+    how, second, *rest = sys.argv[1:]
+    if Path(second).suffix == ".json":
+        prove(how, second)
+        return 0
+    from jaxgen.server.cli import main as jaxgen
+
+    pretend(how, float(second))
+    return jaxgen(rest)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

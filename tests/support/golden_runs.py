@@ -1,0 +1,107 @@
+"""The engine on the recorded checkpoints: logits of single steps, greedy tokens through a schedule. Needs no pytest."""
+
+from collections.abc import Callable, Iterable
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from jaxtyping import Array, Float, Int
+
+from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from jaxgen.core.sequence import Sequence
+from jaxgen.core.stats import EngineStats
+from jaxgen.engine.engine import Engine
+from jaxgen.kernels.choice import REFERENCE, Kernels
+from jaxgen.models import PackedParams, Params, bind, graph_of
+from jaxgen.models.kv_cache import KVCache, init_cache
+from jaxgen.models.placement import pack_params
+from jaxgen.runner.packer import Packer, unpack
+from jaxgen.runner.row_state import RowLoader, RowState, init_rows, load_row
+from jaxgen.scheduling.scheduler import Scheduler
+from jaxgen.weights.load import load_model_config, load_params
+from tests.support.engines import request, run, tokens
+from tests.support.goldens import GOLDENS, Golden
+
+LOGIT_TOLERANCE = 1e-4
+"""Largest difference of logits, relative to the largest logit of the answer."""
+
+SMALL = EngineConfig(CacheConfig(8, 48), SchedulerConfig(16, 4, 128), seed=0, max_logit_bias=4)
+"""Budgets and blocks that cut every long prompt; 48 blocks hold three of the longest sequences."""
+
+Forward = Callable[[PackedParams, KVCache, RowState, Int[Array, "W"]], tuple[Float[Array, "T V"], KVCache]]
+
+
+@cache
+def load_golden(name: str) -> tuple[ModelConfig, Params]:
+    """Configuration and float32 parameters of a checkpoint of ``goldens.NAMES``."""
+    config = load_model_config(GOLDENS / name, "float32")
+    return config, load_params(GOLDENS / name, config, progress=False)
+
+
+def greedy_tokens(
+    config: ModelConfig, params: Params, answers: Iterable[Golden], limits: EngineConfig
+) -> tuple[list[list[int]], EngineStats]:
+    """What a new engine generates for all prompts at once, chunked and mixed, and its statistics."""
+    todo = [
+        request(f"r{i}", answer.prompt, max_tokens=len(answer.greedy), temperature=0.0, ignore_eos=True)
+        for i, answer in enumerate(answers)
+    ]
+    engine = Engine(config, limits, params, frozenset())
+    events = run(engine, todo)
+    return [tokens(events[one.request_id]) for one in todo], engine.stats()
+
+
+def relative_logit_error(
+    config: ModelConfig, params: Params, answers: Iterable[Golden], limits: EngineConfig, kernels: Kernels = REFERENCE
+) -> float:
+    """The largest difference to the recorded logits of any answer, relative to that answer's largest logit."""
+    forward = make_forward(config, limits)
+    packed = pack_params(config, dict(params), kernels)
+    errors = []
+    for answer in answers:
+        got = logits_of_chunks(forward, config, packed, answer, limits, kernels)
+        errors.append(np.abs(got - answer.logits).max() / np.abs(answer.logits).max())
+    return float(np.max(errors))
+
+
+def make_forward(config: ModelConfig, limits: EngineConfig) -> Forward:
+    """The model alone, jitted: logits of every token of a packed plan."""
+    graph = graph_of(config)
+
+    @jax.jit
+    def forward(
+        params: PackedParams, cache: KVCache, rows: RowState, words: Int[Array, "W"]
+    ) -> tuple[Float[Array, "T V"], KVCache]:
+        model = bind(graph, params)
+        batch, _ = unpack(words, rows, limits.scheduler.token_budget, cache.block_size, cache.num_slots)
+        hidden, cache = model(batch, cache)
+        return model.logits(hidden, batch.num_tokens), cache
+
+    return forward
+
+
+def logits_of_chunks(
+    forward: Forward,
+    config: ModelConfig,
+    params: PackedParams,
+    answer: Golden,
+    limits: EngineConfig,
+    kernels: Kernels = REFERENCE,
+) -> npt.NDArray[np.float32]:
+    """Logits [n, V] of the prompt and the greedy answer but its last token, computed in chunks of the budget."""
+    known = (*answer.prompt, *answer.greedy[:-1])
+    scheduler = Scheduler(limits.scheduler, limits.cache)
+    sequence = Sequence(request("a", known, max_tokens=1), eos_token_ids=frozenset(), arrival=0, seed=0)
+    scheduler.add(sequence)
+    packer, cache = Packer(limits), init_cache(config, limits.cache, kernels)
+    pieces = []
+    while scheduler.has_work:
+        plan = scheduler.schedule()
+        rows = init_rows(limits, config.vocab_size)
+        rows = load_row(rows, jnp.asarray(RowLoader(limits, config.vocab_size).words(sequence)))
+        logits, cache = forward(params, cache, rows, jnp.asarray(packer.pack(plan)))
+        pieces.append(np.asarray(logits)[: plan.num_tokens])
+        scheduler.complete(plan, [0] * plan.num_samples)
+    return np.concatenate(pieces)

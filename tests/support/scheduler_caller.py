@@ -1,0 +1,150 @@
+"""What an engine and its callers do to a scheduler, with every answer checked and put into the book."""
+
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+
+from jaxgen.core.errors import RequestRefusedError
+from jaxgen.core.request import FinishReason
+from jaxgen.core.sequence import Sequence
+from jaxgen.core.step_plan import Outcome, StepPlan
+from jaxgen.text.grammar import GrammarState
+from tests.support.scheduler_book import Book
+from tests.support.scheduler_oracle import PlanOracle
+from tests.support.scheduler_world import EOS, Arrival, Device, full_recomputation
+
+GRAMMAR = cast(GrammarState, object())
+"""The scheduler asks whether there is one, and no more."""
+
+
+class Caller:
+    """Of one scheduler; every ``fails_every``-th restore fails."""
+
+    def __init__(self, book: Book, fails_every: int) -> None:
+        self.arrivals = 0
+        self.now = 0.0
+        """Of the clock that the scheduler is told."""
+        self._book = book
+        self._oracle = PlanOracle(book)
+        self._landings = 0
+        self._fails_every = fails_every
+
+    def add(self, arrival: Arrival) -> None:
+        """Is refused if it can never fit."""
+        book = self._book
+        request = arrival.request(f"r{self.arrivals}", book.config.max_model_len)
+        grammar = GRAMMAR if arrival.constrained else None
+        sequence = Sequence(request, eos_token_ids=frozenset({EOS}), arrival=self.arrivals, seed=0, grammar=grammar)
+        prompt, max_tokens = len(request.prompt), request.params.max_tokens
+        if prompt + max_tokens > book.config.max_model_len or prompt + max(max_tokens - 1, 0) > book.cache.num_slots:
+            with pytest.raises(RequestRefusedError):
+                book.scheduler.add(sequence, self.now)
+            return
+        book.scheduler.add(sequence, self.now)
+        book.live[request.request_id] = sequence
+        self.arrivals += 1
+
+    def schedule(self) -> StepPlan:
+        """A plan, which the device runs at once."""
+        book = self._book
+        before = self._oracle.before()
+        plan = book.scheduler.schedule(self.now)
+        self._oracle.check(plan, before)
+        if book.host:
+            book.host.start(plan)
+            book.seen["saved without inputs"] += any(not save.has_inputs for save in plan.saves)
+        if plan.chunks:
+            book.in_flight.append((plan, book.device.run(plan)))
+        else:
+            book.device.load(plan)
+            assert book.scheduler.complete(plan, []) == []
+            book.seen["all in flight"] += bool(book.live)
+        return plan
+
+    def complete(self) -> None:
+        """The oldest plan in flight."""
+        plan, sampled = self._book.in_flight.pop(0)
+        expected = list(self._expected_outcomes(plan, sampled))
+        outcomes = self._book.scheduler.complete(plan, sampled)
+        assert [(outcome.index, outcome.token) for outcome in outcomes] == expected
+        for outcome in outcomes:
+            assert outcome.sequence is plan.chunks[outcome.index].sequence
+            self._check_output(outcome)
+        self._book.seen["dropped"] += len(sampled) - sum(outcome.token is not None for outcome in outcomes)
+
+    def abort(self, name: str) -> None:
+        book = self._book
+        book.seen[f"aborted while {book.live[name].status}"] += 1
+        assert book.scheduler.abort(name)
+        book.end(book.live[name], FinishReason.ABORT)
+        assert not book.scheduler.abort(name)
+
+    def fail(self) -> None:
+        """The device's state is lost, and with it all that ran or had a token on the way."""
+        book = self._book
+        lost = [s for s in book.live.values() if s.row is not None or s in book.ending() or s.num_pending]
+        plans = [plan for plan, _ in book.in_flight]
+        book.in_flight.clear()
+        book.device = Device(book.cache.block_size)
+        assert book.scheduler.fail() == lost
+        if book.host:
+            book.host.fail(book.device)
+        for sequence in lost:
+            book.end(sequence, FinishReason.ERROR)
+        scheduler = book.scheduler
+        assert (scheduler.num_running, scheduler.num_ending, scheduler.pool.num_cached) == (0, 0, 0)
+        for plan in plans:
+            with pytest.raises(RuntimeError, match="stale plan"):
+                scheduler.complete(plan, [0] * plan.num_samples)
+
+    def land_save(self, *, whole: bool) -> None:
+        assert self._book.host
+        self._book.host.land_save(whole=whole)
+        self._book.seen["saved" if whole else "save failed"] += 1
+
+    def land_restore(self) -> None:
+        book = self._book
+        assert book.host
+        self._landings += 1
+        whole = self._landings % self._fails_every > 0
+        restore = book.host.land_restore(whole=whole)
+        sequence = restore.sequence
+        book.seen["restore " + ("cancelled" if restore.cancelled else "landed" if whole else "failed")] += 1
+        if whole and not restore.cancelled:
+            book.landed[sequence].append((restore.start, restore.end))
+            book.seen["projected"] += restore.num_projected > 0
+            book.seen["projected and copied"] += 0 < restore.num_projected < len(restore.blocks)
+            if not sequence.num_preemptions:
+                book.first_hits[sequence.request_id] += restore.end - restore.start
+        book.scheduler.restored(restore, whole=whole)
+
+    def land_all(self) -> bool:
+        """Every copy that is under way ends; whether there was one."""
+        host = self._book.host
+        if not host:
+            return False
+        any_under_way = bool(host.saves or host.restores)
+        while host.saves:
+            host.land_save(whole=True)
+        while host.restores:
+            self.land_restore()
+        return any_under_way
+
+    def _expected_outcomes(self, plan: StepPlan, sampled: list[int]) -> Iterator[tuple[int, int | None]]:
+        """Index and token of each chunk that brings one, or ends its sequence."""
+        tokens = iter(sampled)
+        for index, chunk in enumerate(plan.chunks):
+            token = next(tokens) if chunk.samples else None
+            ends = chunk.sequence.params.max_tokens == 0 and chunk.end == chunk.sequence.num_prompt
+            if self._book.live.get(chunk.sequence.request_id) is chunk.sequence and (chunk.samples or ends):
+                self._book.seen[f"token of one {chunk.sequence.status}"] += chunk.samples
+                yield index, token
+
+    def _check_output(self, outcome: Outcome) -> None:
+        sequence = outcome.sequence
+        tokens, reason = full_recomputation(sequence.request)
+        assert sequence.tokens == tokens[: len(sequence.tokens)]
+        assert (outcome.finish_reason is None) is (len(sequence.tokens) < len(tokens))
+        if outcome.finish_reason is not None:
+            self._book.end(sequence, reason)

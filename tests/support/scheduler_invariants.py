@@ -1,0 +1,113 @@
+"""What must hold of a scheduler between any two calls."""
+
+from collections import Counter, defaultdict
+
+from jaxgen.core.sequence import Level, Sequence
+from jaxgen.core.service_class import ServiceClass
+from tests.support.scheduler_book import Book, level
+from tests.support.scheduler_world import Content
+
+
+def every_block_has_its_owners(book: Book) -> None:
+    pool = book.scheduler.pool
+    owners = Counter(block for sequence in book.live.values() for block in sequence.block_table)
+    assert [pool.num_owners(block) for block in range(book.cache.num_blocks)] == [
+        owners[block] for block in range(book.cache.num_blocks)
+    ]
+    assert len(owners) + pool.num_free == book.cache.num_blocks
+    assert pool.num_cached <= (pool.num_free if book.config.prefix_caching else 0)
+    assert all(len(set(s.block_table)) == len(s.block_table) for s in book.live.values())
+    book.seen["shared"] += max(owners.values(), default=0) > 1
+
+
+def what_is_found_is_what_its_key_says(book: Book) -> None:
+    """Of every key that any sequence has, the block's content leads to that key."""
+    for sequence in book.live.values():
+        for index, key in enumerate(sequence.block_keys):
+            block = book.scheduler.pool.find(key)
+            if block is not None:
+                assert book.device.content(block) == _content(book, sequence, index)
+
+
+def what_the_host_holds_is_what_its_key_says(book: Book) -> None:
+    if not book.host:
+        return
+    store = book.host.tier.store
+    assert len(store) + store.num_reserved <= store.num_blocks
+    assert store.num_reserved == len(book.host.saves)
+    for sequence in book.live.values():
+        for index, key in enumerate(sequence.block_keys):
+            if not store.holds(key):
+                continue
+            expected = _content(book, sequence, index)
+            assert store[key].kv == expected
+            assert store[key].inputs in (expected, None)
+
+
+def every_sequence_holds_what_its_status_says(book: Book) -> None:
+    running, waiting, ending = book.running(), book.waiting(), book.ending()
+    assert len(running) + len(waiting) + len(ending) == len(book.live)
+    scheduler = book.scheduler
+    assert (scheduler.num_running, scheduler.num_waiting, scheduler.num_ending) == tuple(
+        map(len, (running, waiting, ending))
+    )
+    assert scheduler.has_work is bool(book.live)
+    assert scheduler.num_online == sum(not sequence.request.background for sequence in book.live.values())
+    assert len({sequence.row for sequence in running}) == len(running)
+    for sequence in running:
+        assert sequence.row in range(book.config.max_num_seqs)
+        assert 0 <= sequence.num_computed <= sequence.num_tokens <= sequence.max_length
+        held = len(sequence.block_table)
+        # The token that comes last may have no slot yet.
+        assert held in (book.blocks(sequence.num_tokens), book.blocks(sequence.num_tokens - 1))
+        assert held >= book.blocks(sequence.num_computed)
+    for sequence in book.live.values():
+        if sequence.restore is not None:
+            assert sequence.row is not None
+            assert not sequence.restore.cancelled
+            assert sequence.num_computed <= sequence.restore.start < sequence.restore.end < sequence.num_tokens
+    for sequence in (*waiting, *ending):
+        assert (sequence.block_table, sequence.row, sequence.num_computed) == ([], None, 0)
+
+
+def the_order_is_that_of_service(book: Book) -> None:
+    """One tenant's requests of a class by priority, whatever else there is."""
+    for line in (book.running(), book.waiting()):
+        if book.plain:
+            assert line == sorted(line, key=lambda s: (*level(s), s.arrival))
+        groups: defaultdict[tuple[str, ServiceClass, Level], list[int]] = defaultdict(list)
+        for sequence in line:
+            groups[sequence.request.tenant, sequence.service, sequence.level].append(sequence.priority)
+            assert (sequence.level is Level.BACKGROUND) is sequence.request.background
+            if sequence.service.promises and not sequence.request.background:
+                assert sequence.level is Level.PROMISED
+        for (_, service, group), priorities in groups.items():
+            if group is not Level.PROMISED or service.promises:
+                assert priorities == sorted(priorities)
+
+
+def what_is_pending_is_in_flight(book: Book) -> None:
+    pending = Counter(c.sequence.arrival for plan, _ in book.in_flight for c in plan.chunks if c.samples)
+    for sequence in book.live.values():
+        assert sequence.num_pending == pending[sequence.arrival]
+    for sequence in book.ending():
+        assert sequence.num_pending == (sequence.params.max_tokens > 0)
+
+
+def _content(book: Book, sequence: Sequence, index: int) -> list[Content]:
+    """What a sequence's block of that index holds when it is full."""
+    start = index * book.cache.block_size
+    return [
+        (sequence.request.cache_salt, tuple(sequence.tokens[: position + 1]))
+        for position in range(start, start + book.cache.block_size)
+    ]
+
+
+INVARIANTS = (
+    every_block_has_its_owners,
+    what_is_found_is_what_its_key_says,
+    what_the_host_holds_is_what_its_key_says,
+    every_sequence_holds_what_its_status_says,
+    the_order_is_that_of_service,
+    what_is_pending_is_in_flight,
+)

@@ -1,0 +1,234 @@
+"""Whether a plan is one that the scheduler's rules allow: who runs, which chunks, and that nothing more would fit."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from jaxgen.core.sequence import Restore, Sequence, SequenceStatus
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.scheduling.admission import ADMISSION_WINDOW
+from jaxgen.scheduling.queues import may_displace
+from tests.support.scheduler_book import Book, level
+
+
+@dataclass(frozen=True)
+class Before:
+    """What the book said before a plan was made."""
+
+    running: list[Sequence]
+    waiting: list[Sequence]
+    progress: dict[Sequence, tuple[int, int]]
+    """Of each sequence: its tokens computed, and its tokens."""
+    deferred: set[Sequence]
+    """Those under a grammar whose last token has not arrived."""
+    preemptions: int
+
+
+class PlanOracle:
+    """Of one scheduler: it follows its plans from the first."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._queries = self._hits = 0
+        self._awaited: dict[int, Restore] = {}
+        """By arrival: what another restores, and a waiting sequence waits for."""
+        self._overtaken: Counter[int] = Counter()
+        """By arrival: how often a waiting sequence has been."""
+
+    def before(self) -> Before:
+        running = self._book.running()
+        return Before(
+            running,
+            self._book.waiting(),
+            {sequence: (sequence.num_computed, sequence.num_tokens) for sequence in self._book.live.values()},
+            {sequence for sequence in running if sequence.grammar is not None and sequence.num_pending},
+            self._book.scheduler.preemptions,
+        )
+
+    def check(self, plan: StepPlan, before: Before) -> None:
+        book = self._book
+        run = book.running()
+        preempted = [sequence for sequence in before.running if sequence.status is SequenceStatus.WAITING]
+        admitted = [sequence for sequence in before.waiting if sequence in run]
+        if book.plain:
+            assert list(plan.admitted) == admitted
+        assert sorted(plan.admitted, key=id) == sorted(admitted, key=id)
+        self._check_who_runs(before, run, admitted, preempted)
+        progress = before.progress | {s: (self._check_hit(s, plan), len(s.tokens)) for s in admitted}
+        assert (book.scheduler.prefix_queries, book.scheduler.prefix_hits) == (self._queries, self._hits)
+        self._check_chunks(plan, progress)
+        self._check_background(plan)
+        self._check_idle(plan, before, run, progress)
+        still = [
+            sequence for sequence in before.waiting if sequence not in run and not self._waits_for_another(sequence)
+        ]
+        if not book.plain:
+            return  # shares and promises may keep somebody back
+        self._check_overtaking(still, admitted)
+        if plan.num_tokens < book.config.token_budget and not preempted:
+            self._check_nothing_more_fits(plan, run, still)
+
+    def _check_who_runs(
+        self, before: Before, run: list[Sequence], admitted: list[Sequence], preempted: list[Sequence]
+    ) -> None:
+        ending = self._book.ending()
+        for sequence in before.running:
+            # Whose last token is planned leaves, and nobody else does but those preempted.
+            computed, tokens = before.progress[sequence]
+            assert (sequence in ending) is (tokens == sequence.max_length and computed >= sequence.max_cached)
+        assert self._book.scheduler.preemptions == before.preemptions + len(preempted)
+        stayed = [sequence for sequence in before.running if sequence not in ending]
+        displaced = {gone for gone in preempted if any(may_displace(other, gone) for other in before.waiting)}
+        if stayed and stayed[0] not in displaced:
+            assert stayed[0] in run
+        # Who goes is behind who stays, and behind who comes.
+        kept = run if self._book.plain else [sequence for sequence in run if sequence in before.running]
+        gone = preempted if self._book.plain else set(preempted) - displaced
+        assert all(one.urgency > other.urgency for one in gone for other in kept)
+        self._book.seen["displaced for a promise"] += any(not s.request.background for s in displaced)
+        self._book.seen["preempted for an earlier level"] += bool(admitted and preempted)
+
+    def _check_hit(self, sequence: Sequence, plan: StepPlan) -> int:
+        """Where an admitted sequence begins; what is found there, the device checks when it reads."""
+        book = self._book
+        chunks = [chunk for chunk in plan.chunks if chunk.sequence is sequence]
+        if chunks:
+            start = chunks[0].start
+            assert sequence.num_pending == chunks[0].samples
+        else:
+            assert sequence.restore is not None
+            start = sequence.num_computed
+        assert start % book.cache.block_size == 0
+        assert start < len(sequence.tokens)
+        if book.config.prefix_caching and sequence.params.prompt_logprobs is None:
+            self._queries += len(sequence.tokens)
+            self._hits += start
+        else:
+            assert start == 0
+            assert sequence.restore is None
+        again = sequence.request_id in book.first_hits
+        assert sequence.num_cached == book.first_hits.setdefault(sequence.request_id, start)
+        book.seen["found again after preemption" if again else "found"] += start > 0
+        book.seen["restored beside computing"] += bool(chunks) and sequence.restore is not None
+        return start
+
+    def _check_chunks(self, plan: StepPlan, progress: dict[Sequence, tuple[int, int]]) -> None:
+        book = self._book
+        assert plan.num_tokens == sum(chunk.length for chunk in plan.chunks) <= book.config.token_budget
+        assert len({chunk.sequence for chunk in plan.chunks}) == len(plan.chunks) <= book.config.max_num_seqs
+        assert [chunk.length > 1 for chunk in plan.chunks] == sorted(chunk.length > 1 for chunk in plan.chunks)
+        for chunk in plan.chunks:
+            sequence, end = chunk.sequence, chunk.start + chunk.length
+            computed, tokens = progress[sequence]
+            assert (chunk.start, chunk.end) == (computed, end)
+            if sequence.num_computed != end:  # what comes next has come from the host
+                assert book.host
+                assert sequence.num_computed in {restored for _, restored in book.landed[sequence]}
+            assert chunk.start < end <= tokens
+            assert chunk.samples is (end == tokens and sequence.params.max_tokens > 0)
+            assert sequence.num_tokens == tokens + chunk.samples
+            assert len(sequence.block_table) == book.blocks(tokens)
+
+    def _check_background(self, plan: StepPlan) -> None:
+        """It has what is left, in its bounds, and makes no step wide that would be narrow."""
+        book = self._book
+        online = [chunk for chunk in plan.chunks if not chunk.sequence.request.background]
+        background = [chunk for chunk in plan.chunks if chunk.sequence.request.background]
+        assert not (background and book.scheduler.hold_background)
+        if not online or not background:
+            return
+        book.seen["both classes"] += 1
+        if book.config.background_tokens is not None:
+            assert sum(chunk.length for chunk in background) <= book.config.background_tokens
+        if book.narrow and all(chunk.length == 1 for chunk in online):
+            book.seen["narrow with background"] += 1
+            assert plan.decodes_only
+
+    def _check_idle(
+        self, plan: StepPlan, before: Before, run: list[Sequence], progress: dict[Sequence, tuple[int, int]]
+    ) -> None:
+        """Who runs has a chunk, or waits for a token, for the host, or for those before it."""
+        book = self._book
+        computed = {chunk.sequence for chunk in plan.chunks}
+        deferred = before.deferred & set(run)
+        book.seen["deferred"] += bool(deferred)
+        book.seen["all deferred"] += bool(deferred) and not plan.chunks
+        assert not deferred & computed
+        assert set(plan.idle) == set(run) - computed
+        idle = {s for s in run if not s.request.background} - computed - deferred
+        stalled = {s for s in run if s.restore is not None and progress[s][0] == s.restore.start}
+        assert {s for s in stalled if not s.request.background} <= idle
+        book.seen["stalled"] += bool(stalled)
+        self._check_passed_over(plan, idle - stalled, progress)
+        pending = any(sequence.num_pending for sequence in before.waiting)  # preempted by a plan without chunks
+        assert plan.chunks or stalled or deferred or pending or not book.has_work()
+
+    def _check_passed_over(
+        self, plan: StepPlan, idle: set[Sequence], progress: dict[Sequence, tuple[int, int]]
+    ) -> None:
+        """Who decodes never is; prompts are for those before them, which take all the step."""
+        book = self._book
+        assert all(progress[s][1] - progress[s][0] > 1 for s in idle)
+        online = [chunk for chunk in plan.chunks if not chunk.sequence.request.background]
+        prompts = [c.sequence for c in online if progress[c.sequence][1] - progress[c.sequence][0] > 1]
+        if idle and book.plain:
+            assert sum(chunk.length for chunk in online) == book.config.token_budget
+        if book.plain:
+            assert all(other.urgency < s.urgency for s in idle for other in prompts)
+        book.seen["passed over"] += bool(idle)
+
+    def _waits_for_another(self, sequence: Sequence) -> bool:
+        """What it wants from the host is coming for one that runs, begins with the same, and that it waits for once."""
+        awaited = sequence.awaited
+        if awaited is None:
+            return False
+        assert self._awaited.setdefault(sequence.arrival, awaited) is awaited
+        if not awaited.is_under_way:
+            return False
+        other, first = awaited.sequence, self._book.cache.block_size
+        assert other.status is SequenceStatus.RUNNING
+        assert (other.request.cache_salt, other.tokens[:first]) == (
+            sequence.request.cache_salt,
+            sequence.tokens[:first],
+        )
+        self._book.seen["waited for another's"] += 1
+        return True
+
+    def _check_overtaking(self, still: list[Sequence], admitted: list[Sequence]) -> None:
+        bound = self._book.max_overtaken
+        for sequence in admitted:
+            self._overtaken.pop(sequence.arrival, None)
+            self._awaited.pop(sequence.arrival, None)
+        for sequence in still:
+            self._overtaken[sequence.arrival] += sum(other.urgency > sequence.urgency for other in admitted)
+            assert self._overtaken[sequence.arrival] <= bound
+            self._book.seen["at the bound"] += self._overtaken[sequence.arrival] == bound > 0
+
+    def _check_nothing_more_fits(self, plan: StepPlan, run: list[Sequence], still: list[Sequence]) -> None:
+        """Nothing that runs could take more; who waits has no row, no room, or may not overtake once more."""
+        book = self._book
+        bounded = book.background_is_bounded()
+        for chunk in plan.chunks:
+            if bounded and chunk.sequence.request.background:
+                continue
+            restore = chunk.sequence.restore
+            ends = {restore.start} if restore is not None else {start for start, _ in book.landed[chunk.sequence]}
+            assert chunk.samples or chunk.end == chunk.sequence.num_tokens or chunk.end in ends
+        if (
+            not still
+            or still[0].num_pending
+            or (still[0].request.background and (bounded or not book.waiting()[0].request.background))
+        ):
+            return
+        if not plan.admitted:  # else what those found in the prefix cache left budget that nobody counted on
+            assert all(level(sequence) <= level(still[0]) for sequence in run)
+        if len(run) == book.config.max_num_seqs:
+            return
+        growing = sum(book.blocks(sequence.max_cached) > len(sequence.block_table) for sequence in run)
+        for sequence in still[:ADMISSION_WINDOW]:
+            if level(sequence) != level(still[0]):
+                break
+            needed = book.blocks(len(sequence.tokens))
+            may_grow = book.blocks(sequence.max_cached) > needed
+            assert needed + growing + may_grow > book.scheduler.pool.num_free
+            if self._overtaken[sequence.arrival] == book.max_overtaken:
+                break

@@ -1,0 +1,39 @@
+"""Engines that take conversations with tools and answer with a text that is given."""
+
+from functools import cache
+from typing import Any
+
+from tokenizers import AddedToken
+
+from jaxgen.core.model_info import ChatFormat, ModelInfo
+from jaxgen.server.tool_calls.formats import FORMATS
+from jaxgen.text.tokenizer import Tokenizer
+from tests.support import tiny_tokenizers
+from tests.support.fakes import MODEL, FakeEngine, says
+from tests.support.server_app import BYTE_TOKENS
+from tests.support.tool_templates import BY_FORMAT
+
+
+@cache
+def marked_tokenizer(special: bool) -> Tokenizer:
+    """In which the markers of all formats are tokens of their own, ``special`` ones or others."""
+    backend = tiny_tokenizers.byte_level()
+    markers = sorted({marker for kind in FORMATS.values() for marker in kind.markers})
+    backend.add_tokens([AddedToken(marker, special=special) for marker in markers])
+    return Tokenizer(backend)
+
+
+def tool_engine(kind: str, text: str, *, special: bool = True, **fields: Any) -> FakeEngine:
+    """Its text comes byte by byte, markers as what they are in the tokenizer."""
+    tokenizer = marked_tokenizer(special)
+    markers = {tokenizer.added_token(marker) for marker in FORMATS[kind].markers}
+    tokens: list[int] = []
+    for token in tokenizer.encode(text):
+        tokens += [token] if token in markers else [BYTE_TOKENS[bytes([one])] for one in tokenizer.text_bytes(token)]
+    model = ModelInfo(MODEL, max_model_len=20_000, vocab_size=400, chat=ChatFormat(BY_FORMAT[kind], {}))
+    return FakeEngine(**{"tokenizer": tokenizer, "reply": says(tokens), "model": model, **fields})
+
+
+def prompt_of(engine: FakeEngine) -> str:
+    """The last one, with special tokens."""
+    return "".join(map(engine.tokenizer.token_text, engine.requests[-1].prompt))

@@ -1,0 +1,153 @@
+"""What a grammar lets come next: against brute force over the vocabulary, and its limits."""
+
+import json
+import random
+import re
+
+import numpy as np
+import pytest
+
+from jaxgen.core.errors import RequestRefusedError
+from jaxgen.core.sampling_params import Grammar, SamplingParams
+from jaxgen.text.grammar import MAX_LENGTH, Grammars, GrammarState, advance
+from jaxgen.text.tokenizer import Tokenizer
+from tests.support import tiny_tokenizers
+
+EOS = 1
+PADDED = 437
+"""The model's vocabulary: more than the tokenizer's, and no multiple of 32."""
+
+WORDS = "start: /(ab|abc|déf ?)+x/"
+
+
+@pytest.fixture(scope="module", params=["byte_level", "byte_fallback"])
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    return Tokenizer(getattr(tiny_tokenizers, request.param)())
+
+
+def start(tokenizer: Tokenizer, text: str, **params: object) -> GrammarState:
+    sampling = SamplingParams(grammar=Grammar(text, "here"), **params)  # type: ignore[arg-type]
+    return Grammars(tokenizer, PADDED, frozenset({EOS})).start(sampling).result()
+
+
+def allowed(state: GrammarState) -> set[int]:
+    bits = np.unpackbits(state.mask.view(np.uint8), bitorder="little")
+    return set(np.flatnonzero(bits).tolist())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_mask_is_what_brute_force_finds(tokenizer: Tokenizer, seed: int) -> None:
+    # Every text of up to 5 pieces: long enough for any one token after any text of 8 bytes.
+    texts = [""]
+    for _ in range(5):
+        texts = sorted({text + piece for text in texts for piece in ("", "ab", "abc", "déf", "déf ")})
+    whole = [(text + "x").encode() for text in texts if text]
+    beginnings = {text[:length] for text in whole for length in range(1, len(text) + 1)}
+    draw, state, so_far = random.Random(seed), start(tokenizer, WORDS), b""
+    while len(so_far) < 8 and allowed(state) != {EOS}:
+        expected = {
+            token
+            for token in range(PADDED)
+            if tokenizer.text_bytes(token) and so_far + tokenizer.text_bytes(token) in beginnings
+        }
+        if len({tokenizer.text_bytes(token)[0] for token in expected}) > 1:
+            assert allowed(state) == expected
+        else:  # where only one text can follow, it may come as the tokenizer itself would write it
+            assert allowed(state)
+            assert allowed(state) <= expected
+        token = draw.choice(sorted(allowed(state)))
+        advance([(state, token)])
+        so_far += tokenizer.text_bytes(token)
+    assert state.error is None
+    assert len(so_far) >= 8 or re.fullmatch(WORDS[8:-1], so_far.decode())
+
+
+def test_special_tokens_and_padding_are_never_text() -> None:
+    tokenizer = Tokenizer(tiny_tokenizers.byte_level())
+    state = start(tokenizer, "start: /(.|\\n)*/")
+    ids = allowed(state)
+    assert EOS in ids  # nothing at all is a text of this grammar
+    assert 0 not in ids
+    assert all(token < tokenizer.vocab_size for token in ids)
+
+
+def test_the_end_waits_for_min_tokens_unless_nothing_else_may_come() -> None:
+    tokenizer = Tokenizer(tiny_tokenizers.byte_level())
+    a, b = (tokenizer.encode(letter)[0] for letter in "ab")
+    state = start(tokenizer, "start: /a{1,3}/", min_tokens=5, max_tokens=9)
+    advance([(state, a)])
+    assert EOS not in allowed(state)
+    assert a in allowed(state)
+    advance([(state, a)])
+    advance([(state, a)])
+    assert allowed(state) == {EOS}
+    stopped = start(tokenizer, "start: /[ab]{1,9}/", min_tokens=1, max_tokens=9, stop_token_ids=(b,))
+    assert b not in allowed(stopped)
+    advance([(stopped, a)])
+    assert {a, b, EOS} <= allowed(stopped)
+
+
+def test_requests_with_one_grammar_do_not_share_their_place() -> None:
+    tokenizer = Tokenizer(tiny_tokenizers.byte_level())
+    grammars = Grammars(tokenizer, PADDED, frozenset({EOS}))
+    params = SamplingParams(grammar=Grammar("start: /ab/"))
+    first, second = grammars.start(params).result(), grammars.start(params).result()
+    a = tokenizer.encode("a")[0]
+    advance([(first, a)])
+    assert a not in allowed(first)
+    assert a in allowed(second)
+
+
+def test_a_token_that_is_not_allowed_is_an_error_of_that_request_only() -> None:
+    tokenizer = Tokenizer(tiny_tokenizers.byte_level())
+    a, b = (tokenizer.encode(letter)[0] for letter in "ab")
+    wrong, right = start(tokenizer, "start: /ab/"), start(tokenizer, "start: /ab/")
+    advance([(wrong, b), (right, a)])
+    assert wrong.error
+    assert right.error is None
+    assert b in allowed(right)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("start: foo", "foo"),
+        ("start: /((a{100}){100}){100}/", "too many expressions"),
+        ("start: /(a/", "regex"),
+        ('start: %json {"type": "objectx"}', "objectx"),
+        ("", "."),
+        ("start: %json " + json.dumps({"enum": [f"{i:09}" for i in range(20_000)]}), "limit"),
+        ('start: %json {"$ref": "file:///etc/hostname"}', "does not fetch"),
+    ],
+)
+def test_a_grammar_that_cannot_be_used_is_refused_by_its_source(text: str, message: str) -> None:
+    with pytest.raises(RequestRefusedError, match=f"(?s)^here: .*({message})") as refused:
+        start(Tokenizer(tiny_tokenizers.byte_level()), text)
+    assert refused.value.param == "here"
+    assert len(str(refused.value)) < 400
+
+
+def nested(rule: str) -> str:
+    """Rules as deep as a grammar may be long."""
+    depth = MAX_LENGTH // len(rule.format(9999, 9999, 9999) + "\n")
+    rules = [rule.format(i, i + 1, i + 1) for i in range(depth)]
+    return "\n".join(["start: r0", *rules, f'r{depth}: "x"'])
+
+
+def test_rules_nested_as_deep_as_a_grammar_may_be_long_end_no_process() -> None:
+    tokenizer = Tokenizer(tiny_tokenizers.byte_level())
+    assert allowed(start(tokenizer, nested('r{}: "a" r{} | "b" r{}')))
+    with pytest.raises(RequestRefusedError, match="Too many items"):  # after the first token
+        start(tokenizer, nested("r{}: r{} r{}"))
+
+
+def test_a_tokenizer_that_cannot_be_followed_is_said_to_be_it() -> None:
+    with pytest.raises(RequestRefusedError, match="tokenizer"):
+        Grammars(Tokenizer(tiny_tokenizers.word_level()), 6, frozenset()).start(
+            SamplingParams(grammar=Grammar("start: /a/"))
+        ).result()
+
+
+def test_ignoring_the_end_is_refused_with_a_grammar() -> None:
+    with pytest.raises(ValueError, match=r"^ignore_eos"):
+        SamplingParams(grammar=Grammar("start: /a/"), ignore_eos=True)

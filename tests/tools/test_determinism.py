@@ -1,0 +1,100 @@
+"""The verifier: it passes on a sound engine, covers what it says, and finds a single bit."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+from jaxgen.core.config import DType, EngineConfig, OffloadConfig
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.kernels.choice import REFERENCE, Kernels, native
+from jaxgen.runner.model_runner import Device
+from jaxgen.runner.step import StepOutput
+from jaxgen.tools.determinism import ANSWER_TOKENS, Scenario, Verifier
+from tests.support.engines import LLAMA, engine_config, make_engine
+from tests.support.native import native as library
+
+CONFIG = engine_config(token_budget=16, max_num_seqs=8, max_model_len=96, block_size=8, num_blocks=24)
+
+
+def verify(config: EngineConfig = CONFIG, **engine: Any) -> dict[str, Scenario]:
+    verifier = Verifier(make_engine(config=config, **engine), requests=14, seed=1)
+    return {scenario.name: scenario for scenario in verifier.verify()}
+
+
+def kernels_named(name: str) -> Kernels:
+    if name == "XLA":
+        return REFERENCE
+    chosen = native(library())
+    return chosen if name == "native" else replace(chosen, packed=None)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kernels"),
+    [
+        *((dtype, kernels) for dtype in ("float32", "bfloat16") for kernels in ("XLA", "native")),
+        ("bfloat16", "native attention, XLA's products"),
+    ],
+)
+def test_a_request_keeps_its_bits_in_every_circumstance(dtype: DType, kernels: str) -> None:
+    chosen = kernels_named(kernels)
+    scenarios = verify(model=replace(LLAMA, dtype=dtype), kernels=chosen)
+    for scenario in scenarios.values():
+        assert scenario.mismatches == [], scenario.name
+        assert scenario.covered, scenario
+    assert len(scenarios) == 7
+    assert min(scenario.compared for scenario in scenarios.values()) >= 12
+
+
+def test_host_memory_keeps_the_bits_too() -> None:
+    scenarios = verify(replace(CONFIG, offload=OffloadConfig(500, "transfer")))
+    restored = scenarios["restored from host memory"]
+    assert restored.mismatches == []
+    assert restored.happened["restored tokens"] > 100
+    assert all(scenario.passed for scenario in scenarios.values())
+    assert len(scenarios) == 8
+
+
+def test_one_bit_of_one_log_probability_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Device.run
+
+    def off_by_a_bit(self: Device, plan: StepPlan, **options: Any) -> StepOutput:
+        output = honest(self, plan, **options)
+        if len(plan.chunks) < 3:
+            return output
+        top = output.logprobs.top_values
+        top = top.at[2, 7].set(jnp.nextafter(top[2, 7], jnp.float32(1)))
+        return replace(output, logprobs=replace(output.logprobs, top_values=top))
+
+    monkeypatch.setattr(Device, "run", off_by_a_bit)
+    scenarios = verify()
+    assert scenarios["alone again"].passed
+    assert not scenarios["all at once"].passed
+    mismatch = scenarios["all at once"].mismatches[0]
+    assert 0 <= mismatch.index < ANSWER_TOKENS
+    assert mismatch.expected != mismatch.found
+
+
+def test_one_bit_of_one_hidden_state_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Device.run
+
+    def off_by_a_bit(self: Device, plan: StepPlan, **options: Any) -> StepOutput:
+        output = honest(self, plan, **options)
+        if len(plan.chunks) < 3:
+            return output
+        return replace(output, hidden=output.hidden.at[:, 7].set(jnp.nextafter(output.hidden[:, 7], jnp.float32(1))))
+
+    monkeypatch.setattr(Device, "run", off_by_a_bit)
+    embedded = verify()["embedded, all at once"]
+    assert embedded.mismatches[0].index == 7
+
+
+def test_what_did_not_happen_does_not_pass() -> None:
+    scheduler = replace(CONFIG.scheduler, prefix_caching=False)
+    scenarios = verify(replace(CONFIG, scheduler=scheduler, cache=replace(CONFIG.cache, num_blocks=240)))
+    assert scenarios["with a cached prefix"].happened == {"cached tokens": 0}
+    assert scenarios["all at once"].happened["preemptions"] == 0
+    for name in ("with a cached prefix", "all at once"):
+        assert not scenarios[name].mismatches
+        assert not scenarios[name].passed

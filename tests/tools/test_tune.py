@@ -1,0 +1,148 @@
+"""``jaxgen tune``: the steps it times are full, and what it finds is what the next engine uses."""
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jaxgen.assemble import open_engine
+from jaxgen.cache.block_sizes import GIB
+from jaxgen.core.errors import ConfigError
+from jaxgen.kernels.choice import REFERENCE, Kernels, PackedProduct
+from jaxgen.llm import LLM
+from jaxgen.models.placement import pack_params
+from jaxgen.server.cli import main
+from jaxgen.sizing.wanted import DeviceMemory
+from jaxgen.tools.tune import FullSteps, StepTime, fill_steps, measure, tune
+from jaxgen.weights.tiny import make_tiny_checkpoint
+from pallas_kernels.packed_product import pack, packed_product_ref, rows
+from tests.support.engines import LLAMA, engine_config, make_engine, params_of
+
+CPU = DeviceMemory("cpu", GIB)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("tiny")
+    make_tiny_checkpoint(directory)
+    return directory
+
+
+@pytest.fixture(autouse=True)
+def _reference_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Native kernels would be compiled anew into each test's cache directory."""
+    monkeypatch.setattr("jaxgen.assemble.choose", lambda *_: REFERENCE)
+
+
+@pytest.mark.parametrize("context", [5, 40])
+def test_the_steps_are_full(context: int) -> None:
+    """Short prompts end in the step they begin in, long ones go on in the next; no step has a token of padding."""
+    config = engine_config(token_budget=16, max_num_seqs=8, num_blocks=128)
+    engine = make_engine(config=config)
+    load = FullSteps(engine, decodes=4, context=context, steps=35)
+    load.seconds(2)
+    for steps in (10, 20):
+        before = engine.stats()
+        assert load.seconds(steps) > 0
+        after = engine.stats()
+        assert after.steps - before.steps == steps + 1
+        assert after.padded_tokens == before.padded_tokens
+        assert after.num_running >= 4
+    assert after.preemptions == 0
+
+
+@pytest.mark.parametrize(("budget", "decodes", "context"), [(16, 12, 128), (16, 4, 5), (64, 32, 100)])
+def test_filling_takes_no_more_steps_than_allowed_for(budget: int, decodes: int, context: int) -> None:
+    """Worked out by hand: each prompt gets what the decodes before it leave, and shares no step with another."""
+    steps = sum(-(-context // (budget - row)) for row in range(decodes))
+    assert steps <= fill_steps(budget, decodes, context) <= steps + 2 * decodes
+
+
+def test_every_budget_is_timed_and_the_best_is_chosen() -> None:
+    reported: list[StepTime] = []
+    tuning = measure(LLAMA, params_of(LLAMA), CPU, budgets=(24, 16), context=8, rounds=2, report=reported.append)
+    assert [found.token_budget for found in tuning.times] == [16, 24]
+    assert [found.token_budget for found in reported] == [16, 24]
+    assert all(len(found.blocks) == 2 and min(found.blocks) <= found.seconds for found in tuning.times)
+    best = max(tuning.times, key=lambda found: found.token_budget / found.seconds**2)
+    assert tuning.token_budget == best.token_budget
+
+
+@pytest.mark.parametrize(
+    ("kernels", "chosen"),
+    [(REFERENCE, 16), (replace(REFERENCE, packed=PackedProduct(pack, packed_product_ref, rows)), 24)],
+)
+def test_where_padding_costs_nothing_room_for_prompts_comes_first(
+    kernels: Kernels, chosen: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With times of which the smallest budget has the most power; none measured has that room, so the largest is it."""
+    monkeypatch.setattr(FullSteps, "seconds", lambda self, steps: self._engine.config.scheduler.token_budget / 1000)
+    params = pack_params(LLAMA, dict(params_of(LLAMA)), kernels)
+    tuning = measure(LLAMA, params, CPU, kernels=kernels, budgets=(16, 24), context=8, rounds=1)
+    assert tuning.token_budget == chosen
+
+
+def test_budgets_that_do_not_fit_end_the_search() -> None:
+    tuning = measure(LLAMA, params_of(LLAMA), CPU, budgets=(16, 4096), context=8, rounds=1)
+    assert tuning.token_budget == 16
+    assert "1024 positions" in tuning.ended
+    with pytest.raises(ConfigError, match="1024 positions"):
+        measure(LLAMA, params_of(LLAMA), CPU, budgets=(4096,), rounds=1)
+    with pytest.raises(ConfigError, match="memory"):
+        measure(LLAMA, params_of(LLAMA), DeviceMemory("cpu", 1000), budgets=(16,), rounds=1)
+
+
+def test_the_next_engine_uses_what_was_measured(
+    directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "jaxgen")
+    tuning, kept = tune(str(directory), cache_dir=tmp_path, budgets=(24,), context=8, rounds=1)
+    assert tuning.token_budget == 24
+    assert kept is not None
+    assert json.loads(kept.read_text())["times"][0]["token_budget"] == 24
+    open_engine(str(directory), cache_dir=tmp_path)
+    assert f"token budget 24: measured by jaxgen tune ({kept})" in caplog.text
+    caplog.clear()
+    open_engine(str(directory), cache_dir=tmp_path / "other")
+    assert "token budget 64: the rule for CPUs" in caplog.text
+    caplog.clear()
+    with LLM(str(directory), cache_dir=tmp_path, token_budget=16, max_model_len=64) as llm:
+        assert "token budget" not in caplog.text
+        assert llm.engine.status().state == "ready"
+
+
+def test_the_command(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = [
+        "--model",
+        str(directory),
+        "--cache-dir",
+        str(tmp_path),
+        "--budgets",
+        "16",
+        "--context",
+        "8",
+        "--rounds",
+        "1",
+    ]
+    plot = tmp_path / "plot.png"
+    assert main(["tune", *flags, "--json", "--plot", str(plot)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["token_budget"] == 16
+    assert Path(found["kept"]).is_file()
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert main(["tune", *flags]) == 0
+    assert "token budget 16, kept in" in capsys.readouterr().out
+    assert main(["tune", "--model", str(tmp_path / "nowhere")]) == 2
+    assert "nowhere" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flags", [["--budgets", "16,x"], ["--budgets", "1"], ["--rounds", "0"], ["--plot", "/nowhere/plot.png"]]
+)
+def test_flags_that_make_no_sense_are_refused(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        main(["tune", *flags])
+    assert error.value.code == 2
+    assert flags[0] in capsys.readouterr().err

@@ -1,0 +1,214 @@
+"""From a --model value to a directory: paths, the hub's cache, and the embedded default."""
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+
+from jaxgen.core.errors import ConfigError
+from jaxgen.weights import load
+from jaxgen.weights.load import default_model, load_model_config, load_params, resolve_model
+from jaxgen.weights.tiny import make_tiny_checkpoint
+from tests.support.goldens import GOLDENS, bits, copy_golden
+
+
+def refusal(model: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        resolve_model(model)
+    return str(caught.value)
+
+
+def test_a_directory_is_itself(tmp_path: Path) -> None:
+    assert resolve_model(str(GOLDENS / "llama")) == GOLDENS / "llama"
+
+
+@pytest.mark.parametrize("model", ["/no/such", "./no", "../no", "~/no/such/thing", "a/b/c"])
+def test_a_path_that_is_not_there(model: str) -> None:
+    assert refusal(model) == f"--model {model}: there is no such directory"
+
+
+def test_a_file_is_no_model(tmp_path: Path) -> None:
+    file = copy_golden("opt_pre", tmp_path / "opt") / "model.safetensors"
+    assert refusal(str(file)) == f"--model {file} is a file; name the directory it is in"
+
+
+def test_a_directory_without_configuration(tmp_path: Path) -> None:
+    assert refusal(str(tmp_path)) == f"{tmp_path} is no model directory: it has no config.json"
+
+
+def test_a_tokenizer_that_links_out_is_refused(tmp_path: Path) -> None:
+    make_tiny_checkpoint(tmp_path / "model")
+    (tmp_path / "model" / "tokenizer.json").rename(tmp_path / "tokenizer.json")
+    (tmp_path / "model" / "tokenizer.json").symlink_to(tmp_path / "tokenizer.json")
+    assert "tokenizer.json is a link out of the directory" in refusal(str(tmp_path / "model"))
+
+
+# --- the hub
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+def fill(cache: Path, golden: str) -> Path:
+    """A repository org/model in the hub's cache, as a download leaves it."""
+    repository = cache / "models--org--model"
+    snapshot = repository / "snapshots" / ("0" * 40)
+    for folder in (snapshot, repository / "blobs", repository / "refs"):
+        folder.mkdir(parents=True)
+    (repository / "refs" / "main").write_text("0" * 40)
+    for number, file in enumerate((GOLDENS / golden).iterdir()):
+        shutil.copyfile(file, repository / "blobs" / str(number))
+        (snapshot / file.name).symlink_to(Path("..", "..", "blobs", str(number)))
+    return snapshot
+
+
+def test_the_cache_works_offline(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot = fill(cache, "llama")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    directory = resolve_model("org/model")
+    assert directory == snapshot
+    params = load_params(directory, load_model_config(directory), progress=False)
+    expected = load_params(GOLDENS / "llama", load_model_config(GOLDENS / "llama"), progress=False)
+    assert {path: bits(array) for path, array in params.items()} == {
+        path: bits(array) for path, array in expected.items()
+    }
+
+
+def test_offline_without_a_cache_is_one_error(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    message = refusal("org/model")
+    assert message.startswith("--model org/model: there is no such directory, and it cannot be fetched from the hub: ")
+    assert "\n" not in message
+
+
+def test_a_name_that_no_hub_would_take(cache: Path) -> None:
+    assert "cannot be fetched from the hub: " in refusal("org/..")
+
+
+class Hub(BaseHTTPRequestHandler):
+    """A hub with one repository; counts what is asked of it."""
+
+    files: dict[str, bytes]
+    asked: list[str]
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        self.asked.append(path)
+        if path.startswith("/api/models/org/model/tree/"):
+            entries = [
+                {"type": "file", "path": name, "size": len(content), "oid": f"{number:040}"}
+                for number, (name, content) in enumerate(self.files.items())
+            ]
+            self.answer(200, json.dumps(entries).encode(), {"Content-Type": "application/json"})
+        elif path.startswith("/api/models/org/model"):
+            info = {"id": "org/model", "sha": "1" * 40, "siblings": [{"rfilename": name} for name in self.files]}
+            self.answer(200, json.dumps(info).encode(), {"Content-Type": "application/json"})
+        elif (name := path.removeprefix(f"/org/model/resolve/{'1' * 40}/")) in self.files:
+            number = list(self.files).index(name)
+            self.answer(200, self.files[name], {"ETag": f'"{number:040}"', "X-Repo-Commit": "1" * 40})
+        else:
+            self.answer(404, b"", {"X-Error-Code": "RepoNotFound"})
+
+    def answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+@pytest.fixture
+def hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
+    golden = {path.name: path.read_bytes() for path in (GOLDENS / "llama").iterdir() if path.suffix != ".npz"}
+    golden |= {"modules.json": b"[]", "1_Pooling/config.json": b"{}"}
+    others = ("pytorch_model.bin", "model.py", "original/weights.safetensors", "consolidated.safetensors", "README.md")
+    Hub.files = golden | dict.fromkeys(others, b"never to be fetched")
+    Hub.asked = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    yield Hub
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+FETCH = """
+import os, sys
+os.environ |= {"HF_ENDPOINT": sys.argv[1], "HF_HUB_CACHE": sys.argv[2], "HF_HUB_DISABLE_XET": "1"}
+from jaxgen.weights.load import resolve_model
+print(resolve_model("org/" + sys.argv[3]))
+"""
+
+
+def fetch(hub: type[Hub], cache: Path, name: str) -> "subprocess.CompletedProcess[str]":
+    """In a process of its own, since the hub's client reads its endpoint when it is imported."""
+    command = [sys.executable, "-c", FETCH, huggingface_hub.constants.ENDPOINT, str(cache), name]
+    return subprocess.run(command, check=False, capture_output=True, text=True)
+
+
+def test_only_data_is_fetched(hub: type[Hub], cache: Path) -> None:
+    result = fetch(hub, cache, "model")
+    assert result.returncode == 0, result.stderr
+    directory = Path(result.stdout.strip())
+    wanted = {path.name for path in (GOLDENS / "llama").iterdir() if path.suffix != ".npz"}
+    wanted |= {"modules.json", "1_Pooling/config.json"}
+    assert {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()} == wanted
+    assert {path.partition(f"/{'1' * 40}/")[2] for path in hub.asked if "/resolve/" in path} == wanted
+    assert load_params(directory, load_model_config(directory), progress=False)
+
+
+def test_unknown_repository_is_one_error(hub: type[Hub], cache: Path) -> None:
+    result = fetch(hub, cache, "other")
+    assert result.returncode == 1
+    last = result.stderr.strip().splitlines()[-1]
+    start = "--model org/other: there is no such directory, and it cannot be fetched from the hub: "
+    assert last.startswith(f"jaxgen.core.errors.ConfigError: {start}")
+    assert "not found" in last.lower()
+
+
+# --- the embedded default
+
+
+def test_the_default_loads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    directory = default_model()
+    assert load_params(directory, load_model_config(directory), progress=False)
+    assert default_model() == directory
+
+
+def test_without_a_demo_the_default_is_tiny_and_goes_away_with_the_process(tmp_path: Path) -> None:
+    program = (
+        "from pathlib import Path\n"
+        "from jaxgen.weights import load\n"
+        f"load.DEMO = Path({str(tmp_path)!r})\n"
+        "directory = load.default_model()\n"
+        "assert load.load_params(directory, load.load_model_config(directory), progress=False)\n"
+        "print(directory)"
+    )
+    result = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    directory = Path(result.stdout.strip())
+    assert directory.name.startswith("jaxgen-tiny-")
+    assert not directory.exists()
+
+
+def test_a_demo_in_the_package_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "DEMO", copy_golden("opt_pre", tmp_path / "demo"))
+    assert default_model.__wrapped__() == tmp_path / "demo"

@@ -1,0 +1,102 @@
+"""The name tables against the engine's own tree, and both directions against each other."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from jaxgen.core.config import LlamaConfig, ModelConfig, OPTConfig, RopeConfig
+from jaxgen.models import abstract_params
+from jaxgen.weights.hf_checkpoint import NUMPY_DTYPES, read_parameters
+from jaxgen.weights.load import load_model_config
+from jaxgen.weights.names import Array, parameters, to_checkpoint
+from tests.support.goldens import GOLDENS, NAMES, bits
+
+
+def llama(tied: bool, attention_bias: bool, mlp_bias: bool) -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=11,
+        hidden_size=8,
+        intermediate_size=12,
+        num_layers=3,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=4,
+        max_position=9,
+        dtype="bfloat16",
+        norm_eps=1e-6,
+        rope=RopeConfig(),
+        tie_embeddings=tied,
+        attention_bias=attention_bias,
+        mlp_bias=mlp_bias,
+    )
+
+
+def opt(narrow: bool, pre_norm: bool, final_norm: bool, norm_affine: bool, bias: bool, tied: bool) -> OPTConfig:
+    return OPTConfig(
+        vocab_size=11,
+        hidden_size=8,
+        intermediate_size=12,
+        num_layers=3,
+        num_heads=4,
+        num_kv_heads=4,
+        head_dim=2,
+        max_position=9,
+        dtype="float16",
+        embed_size=6 if narrow else 8,
+        pre_norm=pre_norm,
+        final_norm=final_norm,
+        norm_affine=norm_affine,
+        bias=bias,
+        tie_embeddings=tied,
+    )
+
+
+CONFIGS: list[ModelConfig] = [
+    *(llama(*options) for options in itertools.product([False, True], repeat=3)),
+    *(opt(*options) for options in itertools.product([False, True], repeat=6)),
+]
+
+
+def test_tables_are_the_engines_trees() -> None:
+    for config in CONFIGS:
+        tree = {path: (leaf.shape, str(leaf.dtype)) for path, leaf in abstract_params(config).items()}
+        table = {parameter.path: (parameter.shape, config.dtype) for parameter in parameters(config)}
+        assert table == tree, config
+
+
+def test_tree_to_checkpoint_to_tree_keeps_every_bit(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for config in CONFIGS:
+        tree = {
+            parameter.path: rng.standard_normal(parameter.shape).astype(NUMPY_DTYPES[config.dtype])
+            for parameter in parameters(config)
+        }
+        tensors = {name: np.ascontiguousarray(tensor) for name, tensor in to_checkpoint(tree, config).items()}
+        save_file(tensors, tmp_path / "model.safetensors")
+        again = dict(read_parameters(tmp_path, config, progress=False))
+        assert {path: bits(array) for path, array in again.items()} == {path: bits(tree[path]) for path in tree}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_checkpoint_to_tree_to_checkpoint_keeps_every_bit(name: str) -> None:
+    files = sorted((GOLDENS / name).glob("*.safetensors"))
+    tensors = {key: bits(tensor) for file in files for key, tensor in load_file(file).items()}
+    config = load_model_config(GOLDENS / name)
+    again = to_checkpoint(dict(read_parameters(GOLDENS / name, config, progress=False)), config)
+    assert {key: bits(tensor) for key, tensor in again.items()} == tensors
+
+
+def test_rows_are_in_the_documented_order() -> None:
+    config = load_model_config(GOLDENS / "llama")
+    tree = dict(read_parameters(GOLDENS / "llama", config, progress=False))
+    tensors: dict[str, Array] = {}
+    for file in (GOLDENS / "llama").glob("*.safetensors"):
+        tensors |= load_file(file)
+    layer = "model.layers.1"
+    qkv = [tensors[f"{layer}.self_attn.{part}_proj.weight"] for part in "qkv"]
+    gate_up = [tensors[f"{layer}.mlp.{part}_proj.weight"] for part in ("gate", "up")]
+    np.testing.assert_array_equal(tree["layers.attn.qkv.weight"][1], np.concatenate(qkv))
+    np.testing.assert_array_equal(tree["layers.mlp.gate_up.weight"][1], np.concatenate(gate_up))
