@@ -1,4 +1,21 @@
-"""How the tokens of one step are shared out. Host only, no jax, no clock."""
+"""Dynamic SplitFuse (DeepSpeed-FastGen, arXiv 2401.08671): share out the token budget of one step.
+
+1. Each decoding sequence gets one token. Only a sequence under a grammar sits out while its last token is in flight.
+2. Prompts get the rest of the budget in the order of service, partly computed and waiting ones alike. Tenants that are
+   over their fair share come after the others.
+3. A waiting sequence needs a row and blocks for all its tokens. Where it lacks them it preempts the last sequences that
+   it may displace, and none of these is admitted before it.
+4. Where a decode needs a block and none is free, the last running sequence is preempted: it loses its blocks, waits at
+   its place in the order and is computed again. So the first running sequence advances in every step.
+5. Where classes promise times between tokens, prompts are cut so short that the step keeps them.
+6. Background sequences get what is left: beside online chunks ``background_tokens`` at most, and one token each where
+   more would turn a narrow step into a wide one. While they are held they get nothing.
+7. What is planned counts as computed, and a token that will be sampled as pending, so that the next plan can be made
+   while this step runs.
+
+FastGen admits without rules 3 and 4: there all prompts can be partly computed with no block free, and the queue stands
+still behind one prompt that does not fit. Host only, no jax, no clock.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
@@ -15,8 +32,7 @@ from jaxgen.scheduling.step_time import Pace, StepRoom, time_for_prompts, time_l
 
 
 class StepPlanner:
-    """The planning half of a Scheduler, whose docstring has the rules: decodes, then prompts in turn, then the
-    background. What it plans counts as computed."""
+    """The planning half of a Scheduler: decodes, then prompts, then the background, by the rules above."""
 
     def __init__(
         self,

@@ -1,5 +1,4 @@
-"""Dynamic SplitFuse: which tokens of which sequences the next step computes. Host only, no jax, no thread; the time is
-told to it."""
+"""The scheduler: takes sequences, hands out step plans, and ends sequences. Host only, no jax, no thread, no clock."""
 
 from collections import deque
 
@@ -20,38 +19,19 @@ from jaxgen.scheduling.step_time import Pace
 
 
 class Scheduler:
-    """Fills every step's token budget: one token of each decoding sequence, then pieces of prompts.
+    """Queues, plans and ends sequences; ``StepPlanner`` has the rules of Dynamic SplitFuse.
 
-    Dynamic SplitFuse of DeepSpeed-FastGen (arXiv 2401.08671), with other rules for memory, because FastGen's can lock
-    (all prompts partly computed, no block free) and its queue stands still behind one prompt that does not fit. Who
-    begins, and what that leaves to others, is in ``Admission``; the order of service in ``Lineup``.
+    ``Admission`` says which sequence begins and what that leaves to others, ``Lineup`` the order of service,
+    ``TokenLedger`` which tenants are over their shares.
 
-    When blocks run out all the same, the last running sequence is preempted: it loses its blocks, waits at its place in
-    the order and is computed anew. So the first running sequence advances in every step, and the first of all is never
-    preempted. A waiting sequence that lacks a row or blocks preempts those that it may displace, the last first, and
-    none of these is admitted before it: who is preempted so comes back when it is served.
-
-    Prompts get the budget in the order of service, those that are partly computed and those that wait in one; but those
-    of tenants that are ahead of others in tokens computed come after theirs (``TokenLedger``). Where classes promise
-    times between tokens, prompts are cut so short that a step takes no longer, as far as the pace of steps is known.
-
-    Background sequences get what is left of the budget when online ones, their prompts too, have had theirs: beside
-    online chunks ``background_tokens`` at most, and, where steps of decodes only are ``narrow``, no more than a token
-    each where more would make such a step a wide one. While ``hold_background`` is set they get nothing.
-
-    Steps overlap: a plan is made while the one before it is in flight, that is, not completed. So ``schedule`` counts
-    what it plans as computed, and the token a chunk samples as pending; what must be known of a token before the next
-    plan is only that it comes. A sequence whose last token is planned gives row and blocks back at the next plan and is
-    ENDING until that token arrives. The device runs steps in the order planned, so whoever gets the blocks writes them
-    after they were read.
+    Steps overlap: a plan is made while the one before it is in flight, that is, not completed. A sequence whose last
+    token is planned gives row and blocks back at the next plan and is ENDING until that token arrives. The device runs
+    steps in the order planned, so the next owner of a block writes it after it was read.
 
     If anything runs or waits, and is not held, the plan is not empty. Every online sequence that decodes is in every
-    plan, since decodes leave the budget a token (max_num_seqs <= token_budget). Only a sequence under a grammar sits
-    out while its last token is in flight, since what may follow depends on it; a plan is empty where all that may be
-    computed do so.
-
-    With a ``tier``, blocks found in host memory come from there while the steps go on. A sequence that waits for them
-    has no chunk, so a plan may be empty. Steps never wait: ``restored`` says when blocks are there.
+    plan, since max_num_seqs <= token_budget; only sequences under a grammar may sit out, and a plan is empty where all
+    that could be computed do so. With a ``tier``, blocks found in host memory come from there while steps go on. A
+    sequence that waits for them has no chunk. Steps never wait: ``restored`` says when blocks are there.
 
     The order of calls: ``schedule`` when one plan at most is in flight, ``complete`` with each plan in the order
     planned, or ``fail``, which drops the plans in flight; ``add`` and ``abort`` at any time. Plans without chunks are
