@@ -1,0 +1,151 @@
+"""Faults of what is decided without a device: who runs, which blocks are whose, and what goes to the host."""
+
+from scripts.faults.fault import Fault
+
+SCHEDULER = (
+    Fault(
+        "chunk-beyond-the-budget",
+        "scheduler",
+        "jaxgen/step_planner.py",
+        "min(sequence.num_uncomputed, budget)",
+        "min(sequence.num_uncomputed, budget + 1)",
+        ("tests/test_scheduler_plan.py",),
+    ),
+    Fault(
+        "prompts-before-decodes",
+        "scheduler",
+        "jaxgen/scheduler.py",
+        "(*short, *long)",
+        "(*long, *short)",
+        ("tests/test_scheduler_plan.py",),
+    ),
+    Fault(
+        "answer-longer-by-one",
+        "scheduler",
+        "jaxgen/sequence.py",
+        "FinishReason.LENGTH if length >= self.max_length",
+        "FinishReason.LENGTH if length > self.max_length",
+        ("tests/test_scheduler_ends.py",),
+    ),
+    Fault(
+        "preempted-counts-as-computed",
+        "scheduler",
+        "jaxgen/holdings.py",
+        "sequence.num_computed = sequence.num_registered = 0",
+        "sequence.num_registered = 0",
+        ("tests/test_scheduler_preemption.py",),
+    ),
+    Fault(
+        "shares-without-weights",
+        "scheduler",
+        "jaxgen/ledger.py",
+        "+= chunk.length / request.tenant_weight",
+        "+= chunk.length",
+        ("tests/test_ledger.py",),
+    ),
+    Fault(
+        "patience-without-end",
+        "scheduler",
+        "jaxgen/lineup.py",
+        "or sequence.due > now:",
+        "or sequence.due < now:",
+        ("tests/test_lineup.py",),
+    ),
+    Fault(
+        "waiting-puts-off-the-due-time",
+        "scheduler",
+        "jaxgen/lineup.py",
+        "max(0.0, target - waited - prompt_seconds)",
+        "max(0.0, target + waited - prompt_seconds)",
+        ("tests/test_lineup.py",),
+    ),
+)
+
+CACHE = (
+    Fault(
+        "hit-of-the-whole-prompt",
+        "cache",
+        "jaxgen/prefix_cache.py",
+        "range(first, (len(sequence.tokens) - 1) // self._block_size)",
+        "range(first, len(sequence.tokens) // self._block_size)",
+        ("tests/test_prefix_cache.py",),
+    ),
+    Fault(
+        "salt-ignored",
+        "cache",
+        "jaxgen/prefix_cache.py",
+        "root_key(sequence.request.cache_salt)",
+        "root_key(None)",
+        ("tests/test_prefix_cache.py",),
+    ),
+    Fault(
+        "shared-block-has-one-owner",
+        "cache",
+        "jaxgen/block_pool.py",
+        "self._owners[block] += 1",
+        "self._owners[block] = 1",
+        ("tests/test_block_pool.py",),
+    ),
+    Fault(
+        "last-used-is-evicted-first",
+        "cache",
+        "jaxgen/block_pool.py",
+        "self._cached.popitem(last=False)",
+        "self._cached.popitem(last=True)",
+        ("tests/test_block_pool.py",),
+    ),
+)
+
+OFFLOAD = (
+    Fault(
+        "host-store-over-its-capacity",
+        "offload",
+        "jaxgen/offload/host_store.py",
+        "if len(self._pieces) + len(self._reserved) == self.num_blocks",
+        "if len(self._pieces) == self.num_blocks",
+        ("tests/test_host_store.py",),
+    ),
+    Fault(
+        "evicted-block-is-not-saved",
+        "offload",
+        "jaxgen/offload/tier.py",
+        "if waits and not self._save(block, key) and not",
+        "if waits and not",
+        ("tests/test_offload_tier.py",),
+    ),
+    Fault(
+        "restore-of-the-wrong-end",
+        "offload",
+        "jaxgen/offload/tier.py",
+        "keys[split.recompute :]",
+        "keys[: len(keys) - split.recompute]",
+        ("tests/test_offload_tier.py",),
+    ),
+    Fault(
+        "stale-piece-of-a-block-written-anew",
+        "offload",
+        "jaxgen/offload/layer_store.py",
+        "            self._pieces.pop(block, None)\n",
+        "",
+        ("tests/test_layer_store.py",),
+    ),
+)
+
+SIZING = (
+    Fault(
+        "plan-without-temporaries",
+        "sizing",
+        "jaxgen/wanted.py",
+        "self.memory.free_bytes - self.params_bytes - self.temporary_bytes",
+        "self.memory.free_bytes - self.params_bytes",
+        ("tests/test_memory_plan.py",),
+    ),
+    Fault(
+        "knee-without-latency",
+        "sizing",
+        "jaxgen/token_budget.py",
+        "budget: budget / time**2 for",
+        "budget: budget / time for",
+        ("tests/test_token_budget.py",),
+    ),
+)
