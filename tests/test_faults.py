@@ -75,8 +75,9 @@ def test_a_fault_is_made_in_a_copy(tmp_path: Path) -> None:
     tree.mkdir()
     (tree / "product.py").write_text("answer = 42\n")
     (tree / "test_product.py").write_text(
-        "import product\n\n"
+        "import os, product\n\n"
         f"def test_where(): assert product.__file__.startswith({str(tmp_path)!r})\n"
+        "def test_other_programs(): assert product.__file__.startswith(os.environ['PYTHONPATH'].split(os.pathsep)[0])\n"
         "def test_answer(): assert product.answer == 42\n"
     )
     fault = Fault("another-answer", "text", "product.py", "42", "43", ("test_product.py",))
