@@ -100,3 +100,14 @@ def test_what_the_background_leaves_is_evicted_before_what_others_left() -> None
     found = [scheduler.pool.find(key) for key in kept.block_keys]
     assert len(found) == 2
     assert None not in found
+
+
+def test_what_the_background_only_shared_is_not_evicted_before_what_others_left() -> None:
+    scheduler = new_scheduler(num_blocks=6, prefix_caching=True)
+    older, shared = (started(scheduler, name, 9, max_tokens=1) for name in ("a", "bb"))
+    run_dry(scheduler)
+    started(scheduler, "b2", 9, max_tokens=1, background=True)
+    started(scheduler, "new", 13, max_tokens=1)
+    run_dry(scheduler)
+    found = [[scheduler.pool.find(key) is not None for key in one.block_keys] for one in (older, shared)]
+    assert found == [[False, False], [True, True]]
