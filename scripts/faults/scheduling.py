@@ -94,6 +94,14 @@ CACHE = (
         "self._cached.popitem(last=True)",
         ("tests/test_block_pool.py",),
     ),
+    Fault(
+        "background-evicts-what-it-shared",
+        "cache",
+        "jaxgen/holdings.py",
+        "own = sequence.num_shared if sequence.request.background",
+        "own = 0 if sequence.request.background",
+        ("tests/test_scheduler_levels.py",),
+    ),
 )
 
 OFFLOAD = (

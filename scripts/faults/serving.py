@@ -90,11 +90,11 @@ SERVER = (
         ("tests/test_tool_calls.py",),
     ),
     Fault(
-        "hits-shown-as-queries",
+        "time-between-tokens-from-arrival",
         "server",
         "server/metrics.py",
-        '("Tokens found in the prefix cache.", stats.prefix_hits)',
-        '("Tokens found in the prefix cache.", stats.prefix_queries)',
+        "self._metrics.inter_token.observe(now - self._last)",
+        "self._metrics.inter_token.observe(now - self._arrival)",
         ("tests/test_server_metrics.py",),
     ),
 )
