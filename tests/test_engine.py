@@ -234,8 +234,10 @@ def test_unseeded_requests_differ_and_seeded_repeat() -> None:
     prompt = PROMPTS[2]
     todo = [request(f"u{i}", prompt, ignore_eos=True) for i in range(3)]
     todo += [request(f"s{i}", prompt, ignore_eos=True, seed=-(2**63)) for i in range(2)]
+    todo += [request(f"t{seed}", prompt, ignore_eos=True, seed=seed) for seed in (0, -(2**63) + 1)]
     events = run(make_engine(), todo)
     assert tokens(events["s0"]) == tokens(events["s1"])
+    assert all(tokens(events[one.request_id]) != tokens(events["s0"]) for one in todo[-2:]), "all 64 bits count"
     assert len({tuple(tokens(events[f"u{i}"])) for i in range(3)}) == 3
 
 
