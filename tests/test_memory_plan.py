@@ -109,6 +109,12 @@ def test_the_decided_budget_is_used_when_none_is_asked_for() -> None:
     assert plan(CPU, token_budget=24).scheduler.token_budget == 24
 
 
+def test_a_narrow_program_is_of_half_the_budget_at_most() -> None:
+    assert plan(CPU, token_budget=24, max_num_seqs=12).narrow_width == 12
+    assert plan(CPU, token_budget=24, max_num_seqs=13).narrow_width is None
+    assert plan(CPU, token_budget=24, max_num_seqs=12, single_shape=True).narrow_width is None
+
+
 def test_host_memory_is_that_of_whole_blocks() -> None:
     config = plan(GPU, kv_offloading_size=10.5 * BLOCK / GIB, kv_offload_policy="transfer")
     assert config.offload == OffloadConfig(10, "transfer")

@@ -10,6 +10,7 @@ from jaxgen.request import Request
 from jaxgen.sampling_params import SamplingParams
 from jaxgen.scheduler import Scheduler
 from jaxgen.sequence import Sequence, SequenceStatus
+from jaxgen.service import ServiceClass
 from tests.small_scheduler import ARRIVALS, EOS, TOKEN, add, new_scheduler, run_dry, sequence_of, step
 
 
@@ -111,3 +112,17 @@ def test_what_the_background_only_shared_is_not_evicted_before_what_others_left(
     run_dry(scheduler)
     found = [[scheduler.pool.find(key) is not None for key in one.block_keys] for one in (older, shared)]
     assert found == [[False, False], [True, True]]
+
+
+def test_nothing_is_taken_for_one_that_the_step_does_not_reach() -> None:
+    scheduler = new_scheduler(max_num_seqs=2)
+    soon = ServiceClass(name="soon", first_token_seconds=60.0)
+    started(scheduler, "displaced", 3, max_tokens=9)
+    started(scheduler, "first", 30, service=soon)  # seven tokens of it, and as many in each of the next steps
+    second = started(scheduler, "second", 3, service=soon)
+    assert (scheduler.preemptions, second.status) == (0, SequenceStatus.WAITING)
+    for _ in range(2):
+        step(scheduler)
+    assert scheduler.preemptions == 0
+    assert step(scheduler) == [("first", 28, 2), ("second", 0, 3)]
+    assert scheduler.preemptions == 1
