@@ -14,7 +14,17 @@ from jaxgen.models import abstract_params
 from jaxgen.models.kv_cache import cache_shape
 from jaxgen.runner.compilation import num_compilations
 from jaxgen.runner.row_state import init_rows
-from tests.support.engines import EOS, LLAMA, compiled_step, engine_config, make_engine, params_of, request, run, tokens
+from tests.support.engines import (
+    EOS,
+    LLAMA,
+    compiled_step,
+    engine_config,
+    make_engine,
+    params_of,
+    request,
+    run,
+    tokens,
+)
 from tests.support.paths import ROOT
 
 RNG = np.random.default_rng(0)
@@ -181,7 +191,7 @@ def test_eos_ends_unless_ignored_and_min_tokens_masks_it() -> None:
 
 def test_prompt_logprobs_are_those_of_generation() -> None:
     """What a token's log-probability was when generated is what it is as part of a prompt, over any chunking."""
-    first = run(make_engine(), [request("a", PROMPTS[4], max_tokens=10, logprobs=3, temperature=0.0, ignore_eos=True)])[
+    first = run(make_engine(), [request("a", PROMPTS[4], max_tokens=20, logprobs=3, temperature=0.0, ignore_eos=True)])[
         "a"
     ]
     generated = [event.logprobs for event in first]
@@ -189,8 +199,9 @@ def test_prompt_logprobs_are_those_of_generation() -> None:
     (event,) = run(make_engine(), [again])["b"]
     assert event.prompt_logprobs is not None
     assert event.prompt_logprobs[0] is None
-    assert len(event.prompt_logprobs) == len(PROMPTS[4]) + 10
-    for was, now in zip(generated, event.prompt_logprobs[-10:], strict=True):
+    assert len(event.prompt_logprobs) == len(PROMPTS[4]) + 20
+    # The first of these are of one chunk, the others of the next: one is told by the last token of the chunk before.
+    for was, now in zip(generated, event.prompt_logprobs[-20:], strict=True):
         assert was is not None
         assert now is not None
         assert (was.token, [t for t, _ in was.top]) == (now.token, [t for t, _ in now.top])
@@ -234,8 +245,10 @@ def test_unseeded_requests_differ_and_seeded_repeat() -> None:
     prompt = PROMPTS[2]
     todo = [request(f"u{i}", prompt, ignore_eos=True) for i in range(3)]
     todo += [request(f"s{i}", prompt, ignore_eos=True, seed=-(2**63)) for i in range(2)]
+    todo += [request(f"t{seed}", prompt, ignore_eos=True, seed=seed) for seed in (0, -(2**63) + 1)]
     events = run(make_engine(), todo)
     assert tokens(events["s0"]) == tokens(events["s1"])
+    assert all(tokens(events[one.request_id]) != tokens(events["s0"]) for one in todo[-2:]), "all 64 bits count"
     assert len({tuple(tokens(events[f"u{i}"])) for i in range(3)}) == 3
 
 

@@ -2,6 +2,9 @@
 
 import pytest
 
+from jaxgen.cache.block_pool import BlockPool
+from jaxgen.cache.prefix_cache import PrefixCache
+from jaxgen.cache.restorer import Restorer
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Sequence
@@ -189,3 +192,15 @@ def test_a_block_has_inputs_again_when_it_is_computed() -> None:
     assert failing is not None
     tier.release(failing, whole=False)
     assert saved_with_inputs(tier, 100, 101, 102) == [True, True, True]
+
+
+def test_half_of_what_one_wants_is_worth_waiting_for() -> None:
+    tier, prefixes = make_tier(), PrefixCache(BlockPool(10), BLOCK)
+    restorer = Restorer(tier, prefixes)
+    for found in prefixes.look_up_host(sequence_with(6), 0, lambda _: True):
+        tier.store.reserve(found)
+        tier.saved(found, HostBlock("kv"))
+    restorer.begin(first := sequence_with(3), free_tokens=8, num_waiting=2)  # two blocks: a token is left to compute
+    assert first.restore is not None
+    assert restorer.waits_for_another(sequence_with(5))
+    assert not restorer.waits_for_another(sequence_with(6))

@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxgen.core.sequence import Sequence
+from jaxgen.runner.row_state import RowLoader
 from jaxgen.sampling.penalties import PenaltyState, count_output, init_penalties
 from jaxgen.sampling.sampler import RowParams, adjust_logits
 from tests.support.draws import MAX_BIAS, params
+from tests.support.engines import engine_config, request
 
 S, T, V = 4, 12, 9
 count = jax.jit(count_output, donate_argnums=0)
@@ -104,3 +107,14 @@ def test_neutral_rows_keep_their_bits_beside_penalised_ones() -> None:
     adjusted = np.asarray(jax.jit(adjust_logits)(x, p, state, np.arange(2, dtype=np.int32), np.zeros(2, np.int32)))
     assert adjusted[0].tobytes() == x[0].tobytes()
     assert np.all(adjusted[1] != x[1])
+
+
+def test_prompt_and_output_are_loaded_apart() -> None:
+    """Of a sequence that was preempted: penalties for what was generated are not for what was asked."""
+    sequence = Sequence(request("r", [5, 6, 6]), eos_token_ids=frozenset(), arrival=0, seed=0)
+    sequence.tokens += [7, 6, 7]
+    sequence.row = 2
+    row, counts, seen = RowLoader(engine_config(), V).penalties(sequence)
+    assert int(row) == 2
+    assert counts.tolist() == [0, 0, 0, 0, 0, 0, 1, 2, 0]
+    assert np.flatnonzero(seen).tolist() == [5, 6]

@@ -9,8 +9,18 @@ from jaxgen.core.config import CacheConfig, SchedulerConfig
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Sequence, SequenceStatus
+from jaxgen.core.service_class import ServiceClass
 from jaxgen.scheduling.scheduler import Scheduler
-from tests.support.small_scheduler import ARRIVALS, EOS, TOKEN, add, new_scheduler, run_dry, sequence_of, step
+from tests.support.small_scheduler import (
+    ARRIVALS,
+    EOS,
+    TOKEN,
+    add,
+    new_scheduler,
+    run_dry,
+    sequence_of,
+    step,
+)
 
 
 def started(scheduler: Scheduler, name: str, prompt: int, max_tokens: int = 4, **level: Any) -> Sequence:
@@ -100,3 +110,28 @@ def test_what_the_background_leaves_is_evicted_before_what_others_left() -> None
     found = [scheduler.pool.find(key) for key in kept.block_keys]
     assert len(found) == 2
     assert None not in found
+
+
+def test_what_the_background_only_shared_is_not_evicted_before_what_others_left() -> None:
+    scheduler = new_scheduler(num_blocks=6, prefix_caching=True)
+    older, shared = (started(scheduler, name, 9, max_tokens=1) for name in ("a", "bb"))
+    run_dry(scheduler)
+    started(scheduler, "b2", 9, max_tokens=1, background=True)
+    started(scheduler, "new", 13, max_tokens=1)
+    run_dry(scheduler)
+    found = [[scheduler.pool.find(key) is not None for key in one.block_keys] for one in (older, shared)]
+    assert found == [[False, False], [True, True]]
+
+
+def test_nothing_is_taken_for_one_that_the_step_does_not_reach() -> None:
+    scheduler = new_scheduler(max_num_seqs=2)
+    soon = ServiceClass(name="soon", first_token_seconds=60.0)
+    started(scheduler, "displaced", 3, max_tokens=9)
+    started(scheduler, "first", 30, service=soon)  # seven tokens of it, and as many in each of the next steps
+    second = started(scheduler, "second", 3, service=soon)
+    assert (scheduler.preemptions, second.status) == (0, SequenceStatus.WAITING)
+    for _ in range(2):
+        step(scheduler)
+    assert scheduler.preemptions == 0
+    assert step(scheduler) == [("first", 28, 2), ("second", 0, 3)]
+    assert scheduler.preemptions == 1

@@ -34,7 +34,8 @@ def test_who_has_the_least_slack_is_first() -> None:
     joined(lineup, "due at 5", 4.0, service=SOON)
     joined(lineup, "due at 4", 0.0, service=LATER, seconds=5.0)
     joined(lineup, "due at 4.5", 4.0, service=SOON, seconds=0.5)
-    assert names(lineup.waiting) == ["due at 4", "due at 4.5", "due at 5", "due at 9"]
+    joined(lineup, "due at 4.75, having waited", 4.0, service=SOON, waited_seconds=0.25)
+    assert names(lineup.waiting) == ["due at 4", "due at 4.5", "due at 4.75, having waited", "due at 5", "due at 9"]
 
 
 def test_who_will_be_late_anyhow_makes_nobody_late() -> None:

@@ -108,6 +108,15 @@ def test_where_blocks_lack_it_waits_for_who_holds_them() -> None:
     assert found.first_token == pytest.approx(STEP + 19 * 0.55 + 5 * STEP)
 
 
+def test_where_blocks_lack_it_waits_for_no_more_to_end_than_hold_them() -> None:
+    scheduler = scheduler_of(num_blocks=8)
+    running(scheduler, 18, max_tokens=20, steps=2, service=CLASS)
+    running(scheduler, 8, max_tokens=50, service=CLASS)
+    found = predicted(scheduler, sequence_for(55, service=CLASS))  # six blocks, five are free, and the first has two
+    last = 0.5 + 0.05 * 9  # seven tokens of the prompt, beside two decodes
+    assert found.first_token == pytest.approx(STEP + 18 * 0.6 + 6 * STEP + last)
+
+
 def test_a_cached_prefix_is_not_computed() -> None:
     scheduler = scheduler_of(prefix_caching=True)
     first = running(scheduler, 30, max_tokens=1, steps=4)

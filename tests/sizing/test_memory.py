@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from jaxgen.cache.block_sizes import GIB, block_bytes, host_block_bytes, input_bytes
-from jaxgen.core.config import EngineConfig, EngineOptions, LlamaConfig, ModelConfig, OffloadConfig, StreamConfig
+from jaxgen.core.config import (
+    EngineConfig,
+    EngineOptions,
+    LlamaConfig,
+    ModelConfig,
+    OffloadConfig,
+    StreamConfig,
+)
 from jaxgen.core.errors import ConfigError
 from jaxgen.offload.staging import staging_bytes
 from jaxgen.sizing.memory import cache_bytes, resolve
@@ -100,6 +107,12 @@ def test_prefix_caching_is_on_unless_switched_off() -> None:
 def test_the_decided_budget_is_used_when_none_is_asked_for() -> None:
     assert plan(CPU).scheduler.token_budget == 64
     assert plan(CPU, token_budget=24).scheduler.token_budget == 24
+
+
+def test_a_narrow_program_is_of_half_the_budget_at_most() -> None:
+    assert plan(CPU, token_budget=24, max_num_seqs=12).narrow_width == 12
+    assert plan(CPU, token_budget=24, max_num_seqs=13).narrow_width is None
+    assert plan(CPU, token_budget=24, max_num_seqs=12, single_shape=True).narrow_width is None
 
 
 def test_host_memory_is_that_of_whole_blocks() -> None:

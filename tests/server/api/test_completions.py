@@ -5,9 +5,12 @@ from collections.abc import AsyncGenerator, Iterator
 
 import openai
 import pytest
+from tokenizers import normalizers
 
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.server.app import create_app
+from jaxgen.text.tokenizer import Tokenizer
+from tests.support import tiny_tokenizers
 from tests.support.fakes import MODEL, FakeEngine, says
 from tests.support.live_server import serve
 from tests.support.server_app import (
@@ -198,6 +201,16 @@ def test_echo_with_logprobs_begins_with_null() -> None:
     assert logprobs["text_offset"][-1] == len("é goHello")
     for token, offset in zip(logprobs["tokens"], logprobs["text_offset"], strict=True):
         assert token.startswith("bytes:") or token == "</s>" or choice["text"][offset:].startswith(token)
+
+
+def test_offsets_stay_within_what_the_caller_wrote() -> None:
+    backend = tiny_tokenizers.byte_level()
+    backend.normalizer = normalizers.NFKC()
+    tokenizer = Tokenizer(backend)
+    engine = fake_engine(tokenizer=tokenizer, reply=says(HELLO))
+    (choice,) = complete(engine, prompt="\N{LATIN SMALL LIGATURE FFI}", echo=True, logprobs=0, max_tokens=1)["choices"]
+    assert choice["logprobs"]["tokens"][:3] == ["f", "f", "i"]
+    assert choice["logprobs"]["text_offset"] == [0, 1, 1, 1]
 
 
 def test_echo_of_token_ids_shows_what_they_say() -> None:

@@ -14,7 +14,7 @@ from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.tool_calls.deltas import merged
 from tests.support.fakes import fake_logprobs
-from tests.support.server_app import TOKENIZER, byte_by_byte
+from tests.support.server_app import SPACED_TOKENIZER, TOKENIZER, byte_by_byte
 
 EOS = 1
 TOKENS = st.sampled_from([*byte_by_byte("aabb"), TOKENIZER.encode("the")[0], *byte_by_byte("é"), EOS])
@@ -88,6 +88,7 @@ def test_a_token_whose_text_is_held_waits_for_its_place() -> None:
     choice = make_choice(sampling, Prompt((5,)), echo=False)
     for token in (a, a):
         choice.feed(TokenEvent("r", token, fake_logprobs(token, 0)))
+    assert choice.has_news
     first = choice.take()
     assert first.logprobs is not None
     assert (first.text, first.logprobs["tokens"], first.logprobs["text_offset"]) == ("", ["a"], [0])
@@ -96,6 +97,15 @@ def test_a_token_whose_text_is_held_waits_for_its_place() -> None:
     second = choice.take()
     assert second.logprobs is not None
     assert (second.text, second.logprobs["tokens"], second.logprobs["text_offset"]) == ("aab", ["a", "b"], [1, 2])
+
+
+def test_alternatives_of_one_text_count_once_as_the_best() -> None:
+    best, other = 100, 260
+    assert SPACED_TOKENIZER.token_text(best) == SPACED_TOKENIZER.token_text(other) == "a"
+    logprobs = LogprobList()
+    logprobs.append(SPACED_TOKENIZER, other, TokenLogprobs(other, -3.0, ((best, -1.0), (101, -2.0))), 0)
+    assert logprobs.token_logprobs == [-3.0]
+    assert logprobs.top_logprobs == [{"a": -1.0, "b": -2.0}]
 
 
 def test_a_log_probability_that_is_no_number_is_an_error() -> None:

@@ -1,17 +1,31 @@
 """What /metrics says of the engine and of the requests that the server answered."""
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from jaxgen.core.model_info import ModelInfo
-from jaxgen.core.request import Request
-from jaxgen.core.service_class import ServiceClass
+from jaxgen.core.request import Request, TokenEvent
+from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
 from jaxgen.core.stats import EngineStats
 from jaxgen.server.config import ServerConfig
+from jaxgen.server.metrics.metrics import Metrics, RequestTimer
 from tests.server.tool_calls.test_parser import written
 from tests.support.fakes import MODEL, says
-from tests.support.server_app import TOKENIZER, body, byte_by_byte, client_of, fake_engine
+from tests.support.server_app import (
+    TOKENIZER,
+    body,
+    byte_by_byte,
+    client_of,
+    fake_engine,
+)
 from tests.support.tool_engines import tool_engine
-from tests.support.tool_requests import HI, PARIS, PATH, WEATHER, F
+from tests.support.tool_requests import (
+    HI,
+    PARIS,
+    PATH,
+    WEATHER,
+    F,
+)
 
 
 def samples(text: str) -> dict[tuple[str, str], float]:
@@ -124,3 +138,38 @@ def test_an_answer_that_ends_with_calls_counts_as_one_that_stopped() -> None:
     assert found["jaxgen_service_class_requests_total", "keptpriority"] == 1
     finished = {label for name, label in found if name == "jaxgen_request_success_total"}
     assert finished == {"stop", "length", "abort", "error", "refused"}
+
+
+def timed(monkeypatch: pytest.MonkeyPatch, service: ServiceClass, *tokens: float) -> Metrics:
+    """Of one request that arrived at 10, whose tokens came at these times and which ended with the last of them."""
+    metrics = Metrics(fake_engine())
+    timer = RequestTimer(metrics, 10.0, 3, service)
+    clock = iter((*tokens, tokens[-1]))
+    monkeypatch.setattr("jaxgen.server.metrics.metrics.perf_counter", lambda: next(clock))
+    for _ in tokens:
+        timer.observe(TokenEvent("r", 5))
+    timer.finish("length")
+    return metrics
+
+
+def test_times_are_to_the_first_token_and_then_from_one_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics = timed(monkeypatch, DEFAULT_CLASS, 12.0, 12.5, 13.75)
+    sums = {
+        "time_to_first_token_seconds": 2.0,
+        "inter_token_latency_seconds": 0.5 + 1.25,
+        "request_decode_time_seconds": 1.75,
+        "e2e_request_latency_seconds": 3.75,
+    }
+    found = {name: metrics.registry.get_sample_value(f"jaxgen_{name}_sum", {"model_name": MODEL}) for name in sums}
+    assert found == sums
+
+
+@pytest.mark.parametrize(("target", "outcome"), [(0.25 + 2 / 17 - 1e-6, "late_token"), (0.25 + 2 / 17 + 1e-6, "kept")])
+def test_a_time_between_tokens_is_held_against_an_average(
+    monkeypatch: pytest.MonkeyPatch, target: float, outcome: str
+) -> None:
+    """Of 16 tokens, exponentially weighted: of one time of 0.25 and one that is 1 s longer, 0.25 + 2 / 17."""
+    service = ServiceClass(name="even", inter_token_seconds=target)
+    metrics = timed(monkeypatch, service, 11.0, 11.25, 12.5, 12.5)
+    labels = {"model_name": MODEL, "service_class": "even", "outcome": outcome}
+    assert metrics.registry.get_sample_value("jaxgen_service_class_requests_total", labels) == 1
