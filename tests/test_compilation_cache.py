@@ -18,6 +18,7 @@ from jaxgen.engine import Engine
 from jaxgen.request import TokenEvent
 from tests.engines import EOS, LLAMA, engine_config, params_of, request, run
 
+pytestmark = pytest.mark.usefixtures("without_programs")
 HIT, MISS = "/jax/compilation_cache/cache_hits", "/jax/compilation_cache/cache_misses"
 
 
