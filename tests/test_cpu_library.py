@@ -107,7 +107,7 @@ def test_a_library_that_miscalculates_is_not_loaded(tmp_path: Path) -> None:
     for path in SOURCES.glob("*.[ch]*"):
         (copy / path.name).write_text(path.read_text().replace("Broadcast(0.5f)", "Broadcast(0.4f)"))
     lines = (f'for argument; do shift; set -- "$@" "$(echo "$argument" | sed \'s,^{SOURCES},{copy},\')"; done',)
-    wrong = script(tmp_path / "wrong", *lines, 'exec $real "$@" -O1')
+    wrong = script(tmp_path / "wrong", *lines, 'exec $real "$@" -O1')  # the wrong number needs no more
     with pytest.raises(UnavailableError, match="wrong by"):
         load(tmp_path / "kernels", compiler=wrong)
     assert list((tmp_path / "kernels").iterdir()) == []
