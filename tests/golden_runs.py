@@ -20,7 +20,7 @@ from jaxgen.scheduler import Scheduler
 from jaxgen.sequence import Sequence
 from jaxgen.stats import EngineStats
 from jaxgen.step_batch import Packer, unpack
-from tests.engines import request, run, tokens
+from tests.engines import compiled_step, request, run, tokens
 from tests.goldens import GOLDENS, Golden
 from weights.load import load_model_config, load_params
 
@@ -48,7 +48,7 @@ def greedy_tokens(
         request(f"r{i}", answer.prompt, max_tokens=len(answer.greedy), temperature=0.0, ignore_eos=True)
         for i, answer in enumerate(answers)
     ]
-    engine = Engine(config, limits, params, frozenset())
+    engine = Engine(config, limits, params, frozenset(), compiled=compiled_step(config, limits))
     events = run(engine, todo)
     return [tokens(events[one.request_id]) for one in todo], engine.stats()
 
