@@ -1,14 +1,17 @@
-"""Shape and type checks on every annotated function of ours that handles arrays, in the whole test run; a cache
-directory of the run's own."""
+"""Shape and type checks on every annotated function of ours that handles arrays, in the whole test run; cache
+directories of the run's own."""
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # An interpreted kernel's warpgroups wait for each other, each on a thread of XLA's, of which there is one per core.
 os.environ.setdefault("PJRT_NPROC", str(max(8, os.cpu_count() or 1)))
 
+import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache as jax_cache
 from jaxtyping import install_import_hook
 
 import tests.support.typechecker  # noqa: F401  (the hook finds it as an attribute of ``tests``)
@@ -33,10 +36,36 @@ pytest.register_assert_rewrite(
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Nothing that a test starts, in this process or another, writes into the user's cache."""
-    directory = tmp_path_factory.mktemp("cache")
+def _cache_dirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The processes of a run, and those that tests start, share what takes long to make: each program is compiled once,
+    by a cache of JAX's own, and so are the native kernels. Nothing is written into the user's cache."""
+    run = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        run = run.parent
+    ours = run / "cache"
+    settings: dict[str, Any] = {
+        "jax_compilation_cache_dir": str(run / "programs"),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAXGEN_CACHE_DIR", str(directory))
-        patch.setattr("jaxgen.core.cache_dirs.default_cache_dir", lambda: directory)
+        patch.setenv("JAXGEN_CACHE_DIR", str(ours))
+        patch.setattr("jaxgen.core.cache_dirs.default_cache_dir", lambda: ours)
+        for name, value in settings.items():
+            patch.setenv(name.upper(), str(value))
+            jax.config.update(name, value)
+        jax_cache.reset_cache()  # JAX looks at its settings once
         yield
+
+
+@pytest.fixture
+def without_programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For tests of our own cache of compiled programs, which leaves one that was set up for JAX alone."""
+    name = "jax_compilation_cache_dir"
+    before = getattr(jax.config, name)
+    monkeypatch.delenv(name.upper())
+    jax.config.update(name, None)
+    jax_cache.reset_cache()
+    yield
+    jax.config.update(name, before)
+    jax_cache.reset_cache()

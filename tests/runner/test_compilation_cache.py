@@ -16,8 +16,16 @@ from jaxgen.engine.engine import Engine
 from jaxgen.runner import compilation_cache
 from jaxgen.runner.compilation import num_compilations
 from jaxgen.runner.compilation_cache import persistent_compilation
-from tests.support.engines import EOS, LLAMA, engine_config, params_of, request, run
+from tests.support.engines import (
+    EOS,
+    LLAMA,
+    engine_config,
+    params_of,
+    request,
+    run,
+)
 
+pytestmark = pytest.mark.usefixtures("without_programs")
 HIT, MISS = "/jax/compilation_cache/cache_hits", "/jax/compilation_cache/cache_misses"
 
 

@@ -7,7 +7,14 @@ from functools import cache
 
 import jax
 
-from jaxgen.core.config import CacheConfig, EngineConfig, LlamaConfig, ModelConfig, RopeConfig, SchedulerConfig
+from jaxgen.core.config import (
+    CacheConfig,
+    EngineConfig,
+    LlamaConfig,
+    ModelConfig,
+    RopeConfig,
+    SchedulerConfig,
+)
 from jaxgen.core.model_info import Pooling
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.sampling_params import SamplingParams
@@ -51,9 +58,14 @@ def engine_config(
     return EngineConfig(CacheConfig(block_size, num_blocks), scheduler, seed=0, max_logit_bias=8)
 
 
-@cache
 def compiled_step(model: ModelConfig, config: EngineConfig, kernels: Kernels = REFERENCE) -> CompiledStep:
-    return compile_step(model, config, kernels)
+    """Made once for all configurations that differ in what no program knows of."""
+    limits = config.scheduler
+    scheduler = SchedulerConfig(limits.token_budget, limits.max_num_seqs, limits.max_model_len)
+    return _compiled_step(model, replace(config, scheduler=scheduler, seed=None, offload=None), kernels)
+
+
+_compiled_step = cache(compile_step)
 
 
 def make_engine(model: ModelConfig = LLAMA, config: EngineConfig | None = None, kernels: Kernels = REFERENCE) -> Engine:

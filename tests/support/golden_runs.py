@@ -21,7 +21,7 @@ from jaxgen.runner.packer import Packer, unpack
 from jaxgen.runner.row_state import RowLoader, RowState, init_rows, load_row
 from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.weights.load import load_model_config, load_params
-from tests.support.engines import request, run, tokens
+from tests.support.engines import compiled_step, request, run, tokens
 from tests.support.goldens import GOLDENS, Golden
 
 LOGIT_TOLERANCE = 1e-4
@@ -48,7 +48,7 @@ def greedy_tokens(
         request(f"r{i}", answer.prompt, max_tokens=len(answer.greedy), temperature=0.0, ignore_eos=True)
         for i, answer in enumerate(answers)
     ]
-    engine = Engine(config, limits, params, frozenset())
+    engine = Engine(config, limits, params, frozenset(), compiled=compiled_step(config, limits))
     events = run(engine, todo)
     return [tokens(events[one.request_id]) for one in todo], engine.stats()
 

@@ -1,23 +1,22 @@
 """The native kernels, compiled once for the whole test run."""
 
-import atexit
-import shutil
+import os
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 
 import pytest
+from filelock import FileLock
 
+from jaxgen.core.cache_dirs import open_cache_dirs
 from pallas_kernels.cpu.build import UnavailableError
 from pallas_kernels.cpu.library import Library, load
 
 
-@cache
 def directory() -> Path:
-    """Where they are kept until the run ends."""
-    path = Path(mkdtemp())
-    atexit.register(shutil.rmtree, path)
-    return path
+    """Where they are kept: where the run's processes look for them."""
+    found = open_cache_dirs(os.environ["JAXGEN_CACHE_DIR"]).kernels
+    assert found is not None
+    return found
 
 
 @cache
@@ -27,7 +26,8 @@ def native() -> Library:
     Where there is one, kernels that do not build or are not right fail the test.
     """
     try:
-        return load(directory())
+        with FileLock(directory().parent / "lock"):  # two processes would compile at once
+            return load(directory())
     except UnavailableError as reason:
         if "no C++ compiler" in str(reason):
             pytest.skip(str(reason))

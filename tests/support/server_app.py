@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from starlette.applications import Starlette
@@ -15,6 +16,10 @@ from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
 from jaxgen.text.tokenizer import Tokenizer
 from tests.support import tiny_tokenizers
 from tests.support.fakes import MODEL, FakeEngine
+
+# First: an app imports some of transformers in a thread, and its lazy modules cannot be imported in two at once, as by
+# the next test module.
+import_module("transformers").AutoTokenizer  # noqa: B018
 
 TOKENIZER = Tokenizer(tiny_tokenizers.byte_level())
 SPACED_TOKENIZER = Tokenizer(tiny_tokenizers.byte_fallback())

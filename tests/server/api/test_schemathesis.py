@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -19,9 +18,6 @@ from tests.support.server_app import fake_engine
 Case = schemathesis.Case[Any]
 TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 ENGINE = fake_engine(model=replace(fake_engine().model, chat=ChatFormat(TEMPLATE, {})))
-# First: the app imports some of transformers in a thread, and its lazy modules cannot be imported in two at once, as by
-# the next test module.
-import_module("transformers").AutoTokenizer  # noqa: B018
 schema = schemathesis.openapi.from_asgi("/openapi.json", create_app(ENGINE))
 SETTINGS: Any = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 # What fits the schema may still be refused: ranges depend on the model and on the server's limits.

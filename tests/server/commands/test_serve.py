@@ -198,6 +198,7 @@ def test_a_corrupt_checkpoint_is_named(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.usefixtures("without_programs")
 def test_what_is_kept_for_the_next_start(tmp_path: Path) -> None:
     """Programs, kernels and tokenizers in --cache-dir, no programs with --no-compilation-cache. Who starts with them
     gives the same tokens and log-probabilities."""
