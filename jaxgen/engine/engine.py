@@ -292,7 +292,8 @@ class Engine:
         counters.step_tokens += width
         counters.padded_tokens += width - plan.num_tokens
         self._latencies.count(plan, began, width)
-        self._pace.observe(StepSample(plan.num_tokens, plan.num_positions, seconds), narrow=narrow)
+        if not step.projected:  # seconds of a projection are not the step's, and would let requests be refused
+            self._pace.observe(StepSample(plan.num_tokens, plan.num_positions, seconds), narrow=narrow)
         if self.offload is not None and not narrow:
             self.offload.meter.observe_step(seconds, plan.num_positions, step.projected)
         for chunk in plan.chunks:

@@ -23,6 +23,8 @@ from jaxgen.offload.projection import project_blocks
 from jaxgen.offload.rates import RateMeter
 from jaxgen.offload.tier import Split
 from jaxgen.runner.model_runner import Device
+from jaxgen.scheduling.cost_model import StepSample
+from jaxgen.scheduling.step_time import PaceMeter
 from tests.models.test_layers_apart import OPT
 from tests.support.engines import LLAMA, engine_config, make_engine, request, run, tokens
 from tests.support.failing_copies import fail_first_copy_back
@@ -311,3 +313,25 @@ def test_the_projection_s_rate_is_learned_from_restores() -> None:
     run(engine, requests("abc", max_tokens=1))
     assert counters(engine).projected_tokens > 0
     assert 0 < meter.projection.value < before
+
+
+def test_steps_behind_a_projection_do_not_teach_what_steps_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, behind, taught = engine_with("projected"), [], []
+    learn, learn_rates = PaceMeter.observe, RateMeter.observe_step
+
+    def observe(self: PaceMeter, sample: StepSample, *, narrow: bool) -> None:
+        taught.append(sample.seconds)
+        learn(self, sample, narrow=narrow)
+
+    def observe_step(self: RateMeter, seconds: float, positions: int, projected: int = 0) -> None:
+        if projected:
+            behind.append(seconds)
+        learn_rates(self, seconds, positions, projected)
+
+    monkeypatch.setattr(PaceMeter, "observe", observe)
+    monkeypatch.setattr(RateMeter, "observe_step", observe_step)
+    run(engine, requests("abcdef", max_tokens=4))
+    run(engine, requests("abc", max_tokens=4))
+    assert behind
+    assert taught
+    assert not set(behind) & set(taught)
