@@ -109,7 +109,7 @@ def test_nan_is_not_hidden() -> None:
 
 
 def test_a_norm_may_have_no_weights() -> None:
-    x = draw(5, 20, "float32")
+    x = jnp.asarray(draw(5, 20, "float32"))
     got = native().layer_norm(x, None, None, jnp.int32(5), eps=EPS)
     np.testing.assert_allclose(got, layer_norm_ref(x, None, None, jnp.int32(5), eps=EPS), rtol=0, atol=1e-5)
 
