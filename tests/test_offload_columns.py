@@ -25,8 +25,9 @@ from tests.engines import LLAMA, engine_config, make_engine, params_of, request,
 from tests.test_layers_apart import OPT
 
 B = 8
-CONFIG = engine_config(token_budget=20, max_num_seqs=2, max_model_len=64, block_size=B, num_blocks=12)
-OPEN = LayerStore.most_open(20, 2, B)
+# As in test_offload_streamed, so that the same programs are compiled once.
+CONFIG = engine_config(token_budget=20, max_num_seqs=3, max_model_len=96, block_size=B, num_blocks=14)
+OPEN = LayerStore.most_open(20, 3, B)
 RNG = np.random.default_rng(7)
 COLUMNS = [[RNG.integers(3, 300, size=n).tolist() for n in sizes] for sizes in ((40, 24), (9, 17), (33,))]
 """Prompts of three batches, whose sequences do not end together."""
