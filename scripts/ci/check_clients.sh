@@ -10,7 +10,7 @@ status=0
 for pins in scripts/ci/clients/*.txt; do
     name=$(basename "$pins" .txt)
     make_client_environment "$name" || exit 1
-    ".venv-clients/$name/bin/python" -m pytest -q -p pytest_timeout -W ignore::ResourceWarning -m clients \
+    ".venv-clients/$name/bin/python" -m pytest -q -p pytest_timeout -W ignore::ResourceWarning -m clients --durations=10 \
         --confcutdir=tests/clients "tests/clients/test_$name.py" --server-python "$1" || status=1
 done
 exit $status

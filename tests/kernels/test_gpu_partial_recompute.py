@@ -2,7 +2,7 @@
 the twin and float64."""
 
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -28,6 +28,8 @@ N, L, K, B, D, E, H = 12, 2, 2, 16, 32, TILE_K * (STAGES + 2), 4
 T = 2 * ROWS * 2 - 80
 NUM_CTAS = 3
 """Of eight tiles of one head, so that none has only one."""
+SHARED = (True, True, 16, "bfloat16", NUM_CTAS)
+"""A case of several tests, which is interpreted once."""
 POSITIONS = jnp.arange(T) + 1000
 ROPE = RopeConfig()
 
@@ -50,6 +52,13 @@ def case(*, bias: bool, turned: bool, dtype: Any = jnp.bfloat16, run: int = 1, h
         *(cache, jnp.int32(1), x, jnp.asarray(weight, dtype), jnp.asarray(biases, dtype) if bias else None),
         *(angles, jnp.asarray(slots, jnp.int32)),
     )
+
+
+@cache
+def recomputed(bias: bool, turned: bool, run_length: int, dtype: str, num_ctas: int) -> tuple[tuple[Any, ...], Any]:
+    """A case and what the interpreted kernel makes of it."""
+    args = case(bias=bias, turned=turned, run=run_length, dtype=jnp.dtype(dtype))
+    return args, run(partial_recompute, *args, run=run_length, num_ctas=num_ctas)
 
 
 def in_float64(cache: Any, layer: Any, x: Any, weight: Any, bias: Any, angles: Any, slots: Any) -> np.ndarray:
@@ -75,7 +84,7 @@ def in_float64(cache: Any, layer: Any, x: Any, weight: Any, bias: Any, angles: A
 @pytest.mark.parametrize(
     ("bias", "turned", "run_length", "dtype", "num_ctas"),
     [
-        (True, True, 16, "bfloat16", NUM_CTAS),
+        SHARED,
         pytest.param(False, True, 1, "float16", 1, marks=pytest.mark.full),
         pytest.param(True, False, 4, "bfloat16", 4, marks=pytest.mark.full),
     ],
@@ -83,8 +92,7 @@ def in_float64(cache: Any, layer: Any, x: Any, weight: Any, bias: Any, angles: A
 def test_kernel_equals_reference_and_float64(
     bias: bool, turned: bool, run_length: int, dtype: str, num_ctas: int
 ) -> None:
-    args = case(bias=bias, turned=turned, run=run_length, dtype=jnp.dtype(dtype))
-    got = run(partial_recompute, *args, run=run_length, num_ctas=num_ctas)
+    args, got = recomputed(bias, turned, run_length, dtype, num_ctas)
     eps = {"bfloat16": 2**-7, "float16": 2**-10}[dtype]
     want = np.asarray(partial_recompute_ref(*args), np.float64)
     np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=eps, atol=eps)
@@ -104,10 +112,14 @@ def test_norm_is_applied_first() -> None:
     np.testing.assert_array_equal(double, run(partial_recompute, cache, layer, 2 * x, *rest, num_ctas=NUM_CTAS))
 
 
-@pytest.mark.parametrize("function", [partial(run, partial_recompute, num_ctas=NUM_CTAS), partial_recompute_ref])
-def test_the_weight_of_one_layer_serves_that_layer(function: Any) -> None:
-    cache, layer, x, weight, bias, *rest = case(bias=True, turned=True)
-    want = function(cache, layer, x, weight, bias, *rest)
+@pytest.mark.parametrize("interpreted", [True, False])
+def test_the_weight_of_one_layer_serves_that_layer(interpreted: bool) -> None:
+    (cache, layer, x, weight, bias, *rest), want = recomputed(*SHARED)
+    function: Any = partial_recompute_ref
+    if interpreted:
+        function = partial(run, partial_recompute, run=SHARED[2], num_ctas=NUM_CTAS)
+    else:
+        want = partial_recompute_ref(cache, layer, x, weight, bias, *rest)
     np.testing.assert_array_equal(function(cache, layer, x, weight[1:2], bias[1:2], *rest), want)
 
 

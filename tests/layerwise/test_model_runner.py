@@ -1,7 +1,6 @@
 """Steps whose context is in host memory, streamed layer by layer: the tokens of an engine that holds all of it."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -18,13 +17,18 @@ from jaxgen.layerwise.programs import LayerPrograms, compile_layers
 from jaxgen.layerwise.rates import transfer_all
 from jaxgen.runner.programs import RowPrograms, compile_rows
 from tests.models.test_layers_apart import OPT
-from tests.support.engines import LLAMA, engine_config, make_engine, params_of, request, run
+from tests.support.engines import (
+    LLAMA,
+    engine_config,
+    make_engine,
+    params_of,
+    request,
+    run,
+)
 
 MODELS = {"llama": LLAMA, "opt": OPT}
 B = 8
-CONFIG = replace(
-    engine_config(token_budget=20, max_num_seqs=3, max_model_len=96, block_size=B, num_blocks=14), narrow_width=8
-)
+CONFIG = engine_config(token_budget=20, max_num_seqs=3, max_model_len=96, block_size=B, num_blocks=14)
 OPEN = LayerStore.most_open(20, 3, B)
 RNG = np.random.default_rng(5)
 PROMPTS = [RNG.integers(3, 300, size=n).tolist() for n in (1, 7, 40, 24, 33)]

@@ -22,11 +22,20 @@ from jaxgen.runner.programs import RowPrograms, compile_rows
 from jaxgen.scheduling.scheduler import Scheduler
 from scripts.offload.columns import Columns, column_of, planned_split, step_seconds
 from tests.models.test_layers_apart import OPT
-from tests.support.engines import LLAMA, engine_config, make_engine, params_of, request, run, tokens
+from tests.support.engines import (
+    LLAMA,
+    engine_config,
+    make_engine,
+    params_of,
+    request,
+    run,
+    tokens,
+)
 
 B = 8
-CONFIG = engine_config(token_budget=20, max_num_seqs=2, max_model_len=64, block_size=B, num_blocks=12)
-OPEN = LayerStore.most_open(20, 2, B)
+# As in test_offload_streamed, so that the same programs are compiled once.
+CONFIG = engine_config(token_budget=20, max_num_seqs=3, max_model_len=96, block_size=B, num_blocks=14)
+OPEN = LayerStore.most_open(20, 3, B)
 RNG = np.random.default_rng(7)
 COLUMNS = [[RNG.integers(3, 300, size=n).tolist() for n in sizes] for sizes in ((40, 24), (9, 17), (33,))]
 """Prompts of three batches, whose sequences do not end together."""

@@ -38,7 +38,12 @@ def _reference_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "scenarios"), [((), 7), (("--kv-residency", "host", "--kv-offloading-size", "0.01"), 8)]
+    ("more", "scenarios"),
+    [
+        ((), 7),
+        # Thousands of steps that stream each layer; that these keep their bits is test_streamed_engine's.
+        pytest.param(("--kv-residency", "host", "--kv-offloading-size", "0.01"), 8, marks=pytest.mark.full),
+    ],
 )
 def test_all_bits_agree(
     directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], scenarios: int
