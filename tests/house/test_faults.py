@@ -88,7 +88,7 @@ def test_a_fault_is_made_in_a_copy(tmp_path: Path) -> None:
 
 
 def test_packages_from_elsewhere_are_noticed(tmp_path: Path) -> None:
-    for name in ("jaxgen", "pallas_kernels", "server", "tests"):
+    for name in ("jaxgen", "pallas_kernels", "tests"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
     with pytest.raises(FaultError, match="would import"):
