@@ -88,13 +88,13 @@ def test_a_fault_is_made_in_a_copy(tmp_path: Path) -> None:
 
 
 def test_packages_from_elsewhere_are_noticed(tmp_path: Path) -> None:
-    for name in ("jaxgen", "pallas_kernels", "tests"):
+    for name in ("jaxgen", "tests"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
     with pytest.raises(FaultError, match="would import"):
         check_imports(tmp_path)
-    (tmp_path / "weights").mkdir()
-    (tmp_path / "weights" / "__init__.py").touch()
+    (tmp_path / "pallas_kernels").mkdir()
+    (tmp_path / "pallas_kernels" / "__init__.py").touch()
     check_imports(tmp_path)
 
 
