@@ -9,15 +9,15 @@ from jaxtyping import Array, Int32
 
 # Programs see jax.Array. At run time the same classes also hold numpy arrays and the shapes of a program's arguments.
 if TYPE_CHECKING:
-    Leaf = jax.Array
+    ArrayLike = jax.Array
 else:
-    Leaf = Any
+    ArrayLike = Any
 
 Shape = tuple[int, ...]
 Field = tuple[Shape, type[np.generic]]
 
 
-class Layout:
+class PackedWords:
     """Several small arrays as one vector of 32-bit words, so that they cross to the device in one transfer.
 
     It says where each named array lies in the vector. Element types are numpy's int32, uint32 and float32.

@@ -28,8 +28,8 @@ from jaxgen.opening import free_memory, is_open, judge_kernels, served_shapes, s
 from jaxgen.runner.compilation_cache import persistent_compilation
 from jaxgen.runner.model_runner import device_info
 from jaxgen.sizing.memory import cache_bytes, check_options, resolve
+from jaxgen.sizing.memory_request import DeviceMemory
 from jaxgen.sizing.tuning_store import choose_budget
-from jaxgen.sizing.wanted import DeviceMemory
 from jaxgen.text.grammar import Grammars
 from jaxgen.text.tokenizer_cache import load_tokenizer
 from jaxgen.weights.chat_template import read_chat_format
@@ -43,7 +43,7 @@ TINY_NOTE = "a tiny random model made on the spot, whose text means nothing; nam
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ResolvedModel:
     """What an engine is made of, found but not loaded: the model's directory and configuration in the dtype to compute
     in, the device, and what it may use."""
 
@@ -103,7 +103,7 @@ def find_parts(
     cache_dir: Path | str | None = None,
     options: EngineOptions | None = None,
     budgets: Sequence[int] | None = None,
-) -> Parts:
+) -> ResolvedModel:
     """For a model directory or hub id (None: the embedded default). ``kernels``: see KernelChoice. ``budgets``: of the
     steps that will run, where it is not the one that ``options`` ask for.
 
@@ -125,7 +125,7 @@ def find_parts(
     if not opened.computes_as(device):  # the driver has a GPU that JAX, for some reason of its own, did not take
         verdict = Verdict("unavailable", f"JAX opened {opened.title}, they were proven for {device.title}")
         directory, config = find_model(model, dtype, kernels, opened)
-    return Parts(directory, config, opened, device_memory(was_open=was_open), caches, kernels, verdict)
+    return ResolvedModel(directory, config, opened, device_memory(was_open=was_open), caches, kernels, verdict)
 
 
 def _tuning_folder(caches: CacheDirs, kernels: KernelChoice) -> Path | None:
@@ -187,7 +187,7 @@ def compile_to_fit(
     return config, compile_for(model, config, kernels)
 
 
-def open_engine(
+def load_engine(
     model: str | None = None,
     *,
     served_name: str | None = None,

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from jaxgen.assemble import open_engine
+from jaxgen.assemble import load_engine
 from jaxgen.core.config import DType, EngineOptions, KernelChoice
 from jaxgen.core.model_info import Pooling, PoolingChoice
 from jaxgen.core.pooling import unit_vector
@@ -53,8 +53,8 @@ class LLM:
         progress: bool = False,
         **options: Any,
     ):
-        """Load and compile; see ``open_engine``. ``options`` are the fields of EngineOptions. Raises ConfigError."""
-        self.engine = open_engine(
+        """Load and compile; see ``load_engine``. ``options`` are the fields of EngineOptions. Raises ConfigError."""
+        self.engine = load_engine(
             model,
             dtype=dtype,
             kernels=kernels,

@@ -14,7 +14,7 @@ from jaxgen.kernels.choice import gpu_sources, made_for
 from jaxgen.kernels.proof import judge
 from jaxgen.kernels.verdict import ServedShapes, Verdict
 from jaxgen.sizing.memory import DEFAULT_BLOCK_SIZE, scheduler_config
-from jaxgen.sizing.wanted import narrow_width
+from jaxgen.sizing.memory_request import narrow_width
 
 logger = logging.getLogger(__name__)
 

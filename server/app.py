@@ -13,7 +13,7 @@ from jaxgen.core.errors import EngineDeadError, RequestRefusedError
 from jaxgen.server.api.chat import ChatEndpoint
 from jaxgen.server.api.completions import CompletionsEndpoint
 from jaxgen.server.api.embeddings import EmbeddingsEndpoint
-from jaxgen.server.api.endpoint import Services
+from jaxgen.server.api.endpoint import AppState
 from jaxgen.server.api.models import Models
 from jaxgen.server.api.probes import Probes, metrics_route, show_version
 from jaxgen.server.api.responses import ResponsesEndpoint
@@ -21,7 +21,7 @@ from jaxgen.server.api.tokenize import TokensEndpoint
 from jaxgen.server.batches.app import Batches
 from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
 from jaxgen.server.errors import ApiError
-from jaxgen.server.generation.queue_limit import Queue
+from jaxgen.server.generation.queue_limit import QueueLimit
 from jaxgen.server.metrics.metrics import Metrics
 from jaxgen.server.middleware.access_log import AccessLogMiddleware
 from jaxgen.server.middleware.auth import ApiKeyMiddleware, ApiKeys
@@ -58,8 +58,8 @@ def create_app(
     models = Models(engine)
     prompts = PromptReader(engine, config)
     conversations = Conversations(engine, prompts)
-    services = Services(
-        engine, config, lifecycle, Queue(engine, config), metrics, prompts, conversations, Tools(engine, config)
+    services = AppState(
+        engine, config, lifecycle, QueueLimit(engine, config), metrics, prompts, conversations, Tools(engine, config)
     )
     tokens = TokensEndpoint(services)
     counted = Middleware(LifecycleMiddleware, lifecycle=lifecycle)

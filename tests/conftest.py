@@ -20,11 +20,12 @@ collect_ignore = ["aot", "clients"]
 """They need environments of their own: scripts/ci/check_aot.sh, scripts/ci/check_clients.sh."""
 
 # Files that never touch an array are left out: the hook would only slow down the scheduler's state machine.
-WITH_ARRAYS = """arrays engine.engine engine.events engine.narrow engine.pace_probe engine.runners kernels.choice
-    layerwise.calibration layerwise.layer_pool layerwise.layer_stream layerwise.layer_weights layerwise.links
-    layerwise.model_runner layerwise.programs layerwise.start models offload.codec offload.link offload.mover
-    offload.projection runner.interface runner.model_runner runner.packer runner.programs runner.row_state
-    runner.step sampling.exact_sum sampling.penalties sampling.sampler tools.tune"""
+WITH_ARRAYS = """arrays engine.engine engine.narrow engine.output_processor engine.runners engine.step_time_probe
+    kernels.choice layerwise.calibration layerwise.layer_pool layerwise.layer_stream
+    layerwise.layer_weights layerwise.links layerwise.model_runner layerwise.programs
+    layerwise.start models offload.codec offload.kv_transfer offload.link offload.projection
+    runner.interface runner.model_runner runner.packer runner.programs runner.row_state runner.step
+    sampling.exact_sum sampling.penalties sampling.sampler tools.tune"""
 install_import_hook(
     ["pallas_kernels", *(f"jaxgen.{name}" for name in WITH_ARRAYS.split())], "tests.support.typechecker.check"
 )

@@ -14,7 +14,7 @@ from openai import OpenAI
 
 import jaxgen
 from jaxgen import LLM, SamplingParams
-from jaxgen.assemble import find_model, open_engine
+from jaxgen.assemble import find_model, load_engine
 from jaxgen.core.errors import ConfigError, RequestRefusedError
 from jaxgen.core.model_info import EmbeddingFormat, Pooling
 from jaxgen.core.request import FinishReason
@@ -145,11 +145,11 @@ def test_texts_become_vectors_that_an_openai_client_gets_too(llm: LLM) -> None:
 def test_the_way_of_pooling_is_the_models_unless_chosen(directory: Path, tmp_path: Path) -> None:
     size = load_model_config(directory).output_size
     for choice, pooling in (("auto", Pooling.MEAN), ("last", Pooling.LAST)):
-        assert open_engine(str(directory), pooling=choice).model.embedding == EmbeddingFormat(size, pooling)  # type: ignore[arg-type]
+        assert load_engine(str(directory), pooling=choice).model.embedding == EmbeddingFormat(size, pooling)  # type: ignore[arg-type]
     other = shutil.copytree(directory, tmp_path / "other")
     (other / "modules.json").write_text("[]")
     with pytest.raises(ConfigError, match="--pooling"):
-        open_engine(str(other))
+        load_engine(str(other))
 
 
 def test_an_embedding_has_as_many_numbers_as_wanted(llm: LLM) -> None:
@@ -172,8 +172,8 @@ def test_the_package_exports_what_the_docs_show() -> None:
 
 def test_a_random_default_says_that_it_is(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jaxgen.assemble.default_model", lambda: directory)
-    assert "random" in open_engine().model.note
-    assert open_engine(str(directory)).model.note == ""
+    assert "random" in load_engine().model.note
+    assert load_engine(str(directory)).model.note == ""
 
 
 def test_a_checkpoint_is_computed_in_what_is_fast_and_exact(

@@ -10,7 +10,7 @@ from jaxgen.core.config import CacheConfig, SchedulerConfig
 from jaxgen.core.sequence import Chunk, Sequence, SequenceStatus
 
 
-class Holdings:
+class KVCacheManager:
     """Gives rows and blocks to sequences that begin to run, more blocks while they run, and takes all back.
 
     What a sequence begins with are blocks for all its tokens: those that the prefix cache finds are shared, and behind

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-PATIENCE = 60.0
+STARVATION_TIMEOUT_S = 60.0
 """Seconds after which a request to which nothing was promised is served like those to which something was, and seconds
 until the next one is: so they all go on, and however many they are, promises are broken for one of them at most."""
 

@@ -16,19 +16,19 @@ from jaxgen.core.stats import EngineStats
 from jaxgen.core.step_plan import Outcome, StepPlan
 from jaxgen.engine.checks import check_request
 from jaxgen.engine.counters import Counters
-from jaxgen.engine.events import EventMaker
 from jaxgen.engine.grammars import follow_grammars
 from jaxgen.engine.latency import LatencyMeter
 from jaxgen.engine.narrow import compare
-from jaxgen.engine.pace_probe import measure_pace
+from jaxgen.engine.output_processor import OutputProcessor
 from jaxgen.engine.runners import Compiled, compile_for, make_device, start_device
+from jaxgen.engine.step_time_probe import measure_step_time
 from jaxgen.models import PackedParams
 from jaxgen.offload.build import build_offload
 from jaxgen.runner.compilation import num_compilations
 from jaxgen.runner.step import StepOutput
 from jaxgen.scheduling.cost_model import StepSample
 from jaxgen.scheduling.scheduler import Scheduler
-from jaxgen.scheduling.step_time import Decodes, PaceMeter
+from jaxgen.scheduling.step_time import Decodes, StepTimeEstimator
 from jaxgen.text.grammar import GrammarState
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Engine:
         self._eos_token_ids = eos_token_ids
         self._device = make_device(model, config, params, compiled or compile_for(model, config))
         self._latencies = LatencyMeter()
-        self._events = EventMaker(self._latencies)
+        self._events = OutputProcessor(self._latencies)
         self._seeds = random.Random(config.seed)
         self._arrivals = count()
         self._answered: list[TokenEvent] = []
@@ -80,12 +80,14 @@ class Engine:
         self._quiet_from = 0.0
         self._last_read = 0.0
         self._counters = Counters()
-        self._pace = self._warm_up()
+        self._step_time = self._warm_up()
         start_device(self._device, model, config)
         self.offload = build_offload(model, config, self._device)
         tier = None if self.offload is None else self.offload.tier
         narrow = self._device.uses_narrow(StepPlan(()))
-        self._scheduler = Scheduler(config.scheduler, config.cache, tier=tier, narrow=narrow, pace=self._pace.pace)
+        self._scheduler = Scheduler(
+            config.scheduler, config.cache, tier=tier, narrow=narrow, step_time=self._step_time.model
+        )
         self._compilations_at_ready = num_compilations()
 
     def add(self, request: Request, grammar: GrammarState | None = None) -> None:
@@ -117,7 +119,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        saves = self.offload is not None and (self.offload.tier.has_saves or self.offload.mover.busy)
+        saves = self.offload is not None and (self.offload.tier.has_saves or self.offload.transfer.busy)
         return bool(self._answered) or self._scheduler.has_work or saves
 
     @property
@@ -125,7 +127,7 @@ class Engine:
         """Seconds for which all that is left to do is held, since it is in the background; 0 where it is not."""
         if self._answered or self._in_flight is not None or self._scheduler.num_online:
             return 0.0
-        if self.offload is not None and self.offload.mover.busy:
+        if self.offload is not None and self.offload.transfer.busy:
             return 0.0
         return max(0.0, self._quiet_from - time.monotonic())
 
@@ -146,7 +148,7 @@ class Engine:
             plan = self._plan()
             if plan.chunks:
                 dispatched = time.perf_counter()
-                projected = 0 if self.offload is None else self.offload.mover.projected
+                projected = 0 if self.offload is None else self.offload.transfer.projected
                 self._in_flight = _InFlight(plan, self._device.run(plan), dispatched, projected)
                 if not self._device.runs_ahead:
                     waited += time.perf_counter() - dispatched
@@ -167,7 +169,7 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """A snapshot for metrics."""
-        scheduler, counters, pace = self._scheduler, self._counters, self._pace.pace
+        scheduler, counters, step_time = self._scheduler, self._counters, self._step_time.model
         return EngineStats(
             kernels=self._device.kernels.name,
             kernels_reason=self._device.kernels.reason,
@@ -180,25 +182,25 @@ class Engine:
             prefix_hits=scheduler.prefix_hits,
             preemptions=scheduler.preemptions,
             compilations_after_ready=num_compilations() - self._compilations_at_ready,
-            longest_step_seconds=self._pace.spread * pace.most_seconds,
-            first_token_seconds_per_1000=pace.prompt_seconds(1000, 500_000, Decodes(scheduler.num_running)),
+            longest_step_seconds=self._step_time.spread * step_time.most_seconds,
+            first_token_seconds_per_1000=step_time.prompt_seconds(1000, 500_000, Decodes(scheduler.num_running)),
             offload=self._device.offload_stats() if self.offload is None else self.offload.stats(),
             **vars(counters),
         )
 
     def _plan(self) -> StepPlan:
         """The next step's plan, after what has come from the host is in the cache; what the plan moves is under way."""
-        now, self._scheduler.pace = time.monotonic(), self._pace.pace
+        now, self._scheduler.step_time = time.monotonic(), self._step_time.model
         if self.config.scheduler.background_tokens == 0:
             if self._scheduler.num_online:
                 self._quiet_from = now + QUIET_SECONDS
             self._scheduler.hold_background = now < self._quiet_from
         if self.offload is None:
             return self._scheduler.schedule(now)
-        for restore, whole in self.offload.mover.poll():
+        for restore, whole in self.offload.transfer.poll():
             self._scheduler.restored(restore, whole=whole)
         plan = self._scheduler.schedule(now)
-        self.offload.mover.start(plan)
+        self.offload.transfer.start(plan)
         if not plan.chunks:
             self._device.load(plan)
             self._latencies.admit(plan, time.perf_counter())
@@ -206,15 +208,15 @@ class Engine:
 
     def _wait_for_copies(self) -> float:
         """With nothing to compute. Returns the seconds waited."""
-        if self.offload is None or not self.offload.mover.busy:
+        if self.offload is None or not self.offload.transfer.busy:
             return 0.0
         started = time.perf_counter()
-        self.offload.mover.wait(MOST_WAIT)
+        self.offload.transfer.wait(MOST_WAIT)
         waited = time.perf_counter() - started
         self._counters.stalled_seconds += waited
         return waited
 
-    def _warm_up(self) -> PaceMeter:
+    def _warm_up(self) -> StepTimeEstimator:
         """Run each program once, and find out whether the narrow one may be used, and how long steps take."""
         self._device.run(StepPlan(()))
         self._device.wait()
@@ -230,9 +232,9 @@ class Engine:
                 "agree" if verdict.equal else "differ",
                 "used" if verdict.use_narrow else "not used",
             )
-        pace = measure_pace(self._device, self.config)
+        step_time = measure_step_time(self._device, self.config)
         self._device.reset()
-        return pace
+        return step_time
 
     def _read(self, step: _InFlight) -> list[TokenEvent]:
         """Take over what a step found. Waits for it."""
@@ -258,7 +260,7 @@ class Engine:
         failed = self._scheduler.fail()
         self._recover(error)
         if self.offload is not None:
-            self.offload.mover.fail()
+            self.offload.transfer.fail()
         for sequence in failed:
             self._events.forget(sequence.request_id)
         message = f"the step that computed this request failed: {type(error).__name__}"
@@ -293,7 +295,7 @@ class Engine:
         counters.padded_tokens += width - plan.num_tokens
         self._latencies.count(plan, began, width)
         if not step.projected:  # seconds of a projection are not the step's, and would let requests be refused
-            self._pace.observe(StepSample(plan.num_tokens, plan.num_positions, seconds), narrow=narrow)
+            self._step_time.observe(StepSample(plan.num_tokens, plan.num_positions, seconds), narrow=narrow)
         if self.offload is not None and not narrow:
             self.offload.meter.observe_step(seconds, plan.num_positions, step.projected)
         for chunk in plan.chunks:

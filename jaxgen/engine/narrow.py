@@ -14,7 +14,7 @@ from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import MAX_LOGPROBS, SamplingParams
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.step_plan import StepPlan
-from jaxgen.runner.interface import StepDevice
+from jaxgen.runner.interface import Runner
 from jaxgen.runner.step import StepOutput
 from jaxgen.scheduling.scheduler import Scheduler
 
@@ -40,7 +40,7 @@ class Verdict:
         return self.equal and self.ratio <= CLEARLY_FASTER
 
 
-def compare(device: StepDevice, model: ModelConfig, config: EngineConfig) -> Verdict:
+def compare(device: Runner, model: ModelConfig, config: EngineConfig) -> Verdict:
     """Decode random sequences in all rows by both programs, from the same state, and compare all they put out.
 
     Ends early when there is no use for the narrow one. Leaves the device's cache and rows used: reset it after.
@@ -93,7 +93,7 @@ def _sequences(model: ModelConfig, config: EngineConfig) -> list[Sequence]:
     ]
 
 
-def _timed(device: StepDevice, plan: StepPlan, *, narrow: bool) -> tuple[StepOutput, float]:
+def _timed(device: Runner, plan: StepPlan, *, narrow: bool) -> tuple[StepOutput, float]:
     device.wait()
     started = time.perf_counter()
     output = device.run(plan, narrow=narrow, again=narrow)  # the narrow program is the first of two

@@ -2,12 +2,12 @@
 
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.kernels.choice import REFERENCE, Kernels
-from jaxgen.layerwise.model_runner import CompiledLayers, StreamedDevice
+from jaxgen.layerwise.model_runner import CompiledLayers, LayerwiseRunner
 from jaxgen.layerwise.programs import compile_layers
 from jaxgen.layerwise.start import start_streaming
 from jaxgen.models import PackedParams
-from jaxgen.runner.interface import StepDevice
-from jaxgen.runner.model_runner import Device
+from jaxgen.runner.interface import Runner
+from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.programs import CompiledStep, compile_rows, compile_step
 
 Compiled = CompiledStep | CompiledLayers
@@ -29,12 +29,12 @@ def compile_for(model: ModelConfig, config: EngineConfig, kernels: Kernels = REF
     return CompiledLayers(layers, compile_rows(model, config))
 
 
-def make_device(model: ModelConfig, config: EngineConfig, params: PackedParams, compiled: Compiled) -> StepDevice:
+def make_device(model: ModelConfig, config: EngineConfig, params: PackedParams, compiled: Compiled) -> Runner:
     """The device that these programs are for. Empties ``params`` where the cache is streamed: they are copied."""
     if isinstance(compiled, CompiledStep):
-        return Device(model, config, params, compiled)
+        return ModelRunner(model, config, params, compiled)
     assert config.streaming is not None, "programs by layer were compiled for it"
-    return StreamedDevice(
+    return LayerwiseRunner(
         model,
         config,
         params,
@@ -45,7 +45,7 @@ def make_device(model: ModelConfig, config: EngineConfig, params: PackedParams, 
     )
 
 
-def start_device(device: StepDevice, model: ModelConfig, config: EngineConfig) -> None:
+def start_device(device: Runner, model: ModelConfig, config: EngineConfig) -> None:
     """Let it find out what it must know to run well, once it is known which programs it runs."""
-    if isinstance(device, StreamedDevice) and config.streaming is not None:
+    if isinstance(device, LayerwiseRunner) and config.streaming is not None:
         start_streaming(device, model, config, config.streaming)

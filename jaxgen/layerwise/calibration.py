@@ -8,7 +8,7 @@ from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Chunk, Sequence
 from jaxgen.core.step_plan import StepPlan
-from jaxgen.layerwise.model_runner import StreamedDevice, Streaming
+from jaxgen.layerwise.model_runner import LayerwiseRunner, Streaming
 from jaxgen.layerwise.rates import Split, StepSeconds, transfer_all
 
 
@@ -28,7 +28,7 @@ def load_of(config: EngineConfig, *, rows: int = 1, blocks: int, length: int = 1
     return Load(plan, tuple(block for sequence in sequences for block in sequence.block_table[:blocks]))
 
 
-def time_steps(device: StreamedDevice, loads: Iterable[Load], *, steps: int, project: bool) -> list[StepSeconds]:
+def time_steps(device: LayerwiseRunner, loads: Iterable[Load], *, steps: int, project: bool) -> list[StepSeconds]:
     """Of each load ``steps`` steps that copy all of the context and, if ``project``, as many that project all, in turn,
     so that a change of the machine's speed meets both.
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxgen.arrays import Leaf
+from jaxgen.arrays import ArrayLike
 from jaxgen.core.config import CacheConfig, ModelConfig
 from jaxgen.kernels.choice import Kernels
 from jaxgen.models.batch import StepBatch
@@ -26,7 +26,7 @@ class LayerPool:
 
     cache: KVCache
     """[N + L * W, 1, 2, K, B, D]."""
-    inputs: Float[Leaf, "O B E"] | None
+    inputs: Float[ArrayLike, "O B E"] | None
     num_blocks: int = field(metadata={"static": True})
     num_open: int = field(metadata={"static": True})
 

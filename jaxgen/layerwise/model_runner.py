@@ -80,8 +80,8 @@ class LayeredStep:
     filled: tuple[int, ...]
 
 
-class StreamedDevice:
-    """``Device`` for contexts in host memory; the number of blocks is what the host may hold.
+class LayerwiseRunner:
+    """``ModelRunner`` for contexts in host memory; the number of blocks is what the host may hold.
 
     ``run`` returns when its step is done, since the host has a part in every layer.
     """

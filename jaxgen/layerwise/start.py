@@ -12,7 +12,7 @@ from jaxgen.core.step_plan import StepPlan
 from jaxgen.layerwise.calibration import Load, load_of, time_steps
 from jaxgen.layerwise.layer_store import StreamedBlock
 from jaxgen.layerwise.meter import StreamMeter
-from jaxgen.layerwise.model_runner import StreamedDevice, Streaming
+from jaxgen.layerwise.model_runner import LayerwiseRunner, Streaming
 from jaxgen.layerwise.rates import StreamRates, transfer_all
 from jaxgen.offload.restore_plan import ContextCost
 
@@ -24,7 +24,7 @@ MEASURED_STEPS = 5
 """Of each load and split."""
 
 
-def start_streaming(device: StreamedDevice, model: ModelConfig, config: EngineConfig, streaming: StreamConfig) -> None:
+def start_streaming(device: LayerwiseRunner, model: ModelConfig, config: EngineConfig, streaming: StreamConfig) -> None:
     """Measure, and let the device stream by the policy. Leaves it reset."""
     exact = not streaming.keep_inputs or _projection_is_exact(device, model, config)
     device.meter = _measure(device, model, config, streaming)
@@ -56,7 +56,7 @@ def _streaming(meter: StreamMeter | None, streaming: StreamConfig) -> Streaming:
 
 
 def _measure(
-    device: StreamedDevice, model: ModelConfig, config: EngineConfig, streaming: StreamConfig
+    device: LayerwiseRunner, model: ModelConfig, config: EngineConfig, streaming: StreamConfig
 ) -> StreamMeter | None:
     """None where no sequence is longer than a block: then nothing is streamed."""
     itemsize = device.itemsize
@@ -103,7 +103,7 @@ def _prompts(config: EngineConfig, group: int) -> Iterator[Load]:
         yield load_of(config, blocks=blocks, length=length)
 
 
-def _projection_is_exact(device: StreamedDevice, model: ModelConfig, config: EngineConfig) -> bool:
+def _projection_is_exact(device: LayerwiseRunner, model: ModelConfig, config: EngineConfig) -> bool:
     """Whether the blocks of a random prompt, projected from their inputs, have the bits that its steps wrote."""
     size, budget = config.cache.block_size, config.scheduler.token_budget
     longest = min(config.scheduler.max_model_len, config.cache.num_slots)

@@ -9,7 +9,7 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from jaxgen.arrays import Leaf
+from jaxgen.arrays import ArrayLike
 from jaxgen.core.config import LlamaConfig, ModelConfig, OPTConfig
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.kv_cache import KVCache
@@ -34,7 +34,7 @@ class Model(Protocol):
 
     def final(self, x: Float[Array, "T W"], batch: StepBatch) -> Float[Array, "T D"]: ...
 
-    def logits(self, hidden: Float[Array, "n D"], num_rows: Int[Leaf, ""]) -> Float[Array, "n V"]: ...
+    def logits(self, hidden: Float[Array, "n D"], num_rows: Int[ArrayLike, ""]) -> Float[Array, "n V"]: ...
 
 
 REGISTRY: dict[type[ModelConfig], type[nnx.Module]] = {LlamaConfig: Llama, OPTConfig: OPT}

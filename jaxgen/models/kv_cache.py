@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxgen.arrays import Leaf
+from jaxgen.arrays import ArrayLike
 from jaxgen.core.config import CacheConfig, ModelConfig
 from jaxgen.kernels.choice import REFERENCE, Kernels
 
@@ -19,9 +19,9 @@ class KVCache:
     ``inputs``: of every block and layer its tokens' layer inputs X, before the layer's norm; None: they are not kept.
     """
 
-    data: Float[Leaf, "N L 2 K B D"]
+    data: Float[ArrayLike, "N L 2 K B D"]
     kernels: Kernels = field(default=REFERENCE, metadata={"static": True})
-    inputs: Float[Leaf, "N L B E"] | None = None
+    inputs: Float[ArrayLike, "N L B E"] | None = None
 
     @property
     def block_size(self) -> int:

@@ -14,7 +14,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxgen.arrays import Leaf
+from jaxgen.arrays import ArrayLike
 from jaxgen.core.config import ModelConfig, RopeConfig
 from jaxgen.kernels.choice import Kernels
 from jaxgen.models.attention import attend
@@ -36,7 +36,7 @@ class Matrix(nnx.Param[jax.Array]):
 
 
 def product(
-    x: Float[Array, "T I"], weight: Float[Array, "O I"] | PackedWeight, num_tokens: Int[Leaf, ""]
+    x: Float[Array, "T I"], weight: Float[Array, "O I"] | PackedWeight, num_tokens: Int[ArrayLike, ""]
 ) -> Float[Array, "T O"]:
     """x @ weight.T, accumulated and returned in float32; float32 operands are not rounded to fewer bits.
 
@@ -65,7 +65,7 @@ class Linear(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((*stack, size_out), jnp.dtype(dtype))) if bias else None
 
     def __call__(
-        self, x: Float[Array, "T I"], num_tokens: Int[Leaf, ""], residual: Float[Array, "T O"] | None = None
+        self, x: Float[Array, "T I"], num_tokens: Int[ArrayLike, ""], residual: Float[Array, "T O"] | None = None
     ) -> Float[Array, "T O"]:
         """The result, rounded to the dtype of x, and then added to ``residual`` if there is one."""
         weight = self.weight.get_value()
@@ -74,7 +74,7 @@ class Linear(nnx.Module):
         y = self.in_float32(x, num_tokens).astype(x.dtype)
         return y if residual is None else residual + y
 
-    def in_float32(self, x: Float[Array, "T I"], num_tokens: Int[Leaf, ""]) -> Float[Array, "T O"]:
+    def in_float32(self, x: Float[Array, "T I"], num_tokens: Int[ArrayLike, ""]) -> Float[Array, "T O"]:
         """The result as it was accumulated."""
         y = product(x, self.weight.get_value(), num_tokens)
         return y if self.bias is None else y + self.bias[...].astype(jnp.float32)
@@ -90,7 +90,7 @@ class Embedding(nnx.Module):
         weight = self.weight.get_value()
         return weight.rows(ids) if isinstance(weight, PackedWeight) else weight[ids]
 
-    def logits(self, x: Float[Array, "T W"], num_tokens: Int[Leaf, ""]) -> Float[Array, "T V"]:
+    def logits(self, x: Float[Array, "T W"], num_tokens: Int[ArrayLike, ""]) -> Float[Array, "T V"]:
         return product(x, self.weight.get_value(), num_tokens)
 
 
@@ -101,7 +101,7 @@ class RMSNorm(nnx.Module):
         self.weight = nnx.Param(jnp.ones((*stack, width), jnp.dtype(dtype)))
         self.eps = eps
 
-    def __call__(self, x: Float[Array, "T D"], num_tokens: Int[Leaf, ""], kernels: Kernels) -> Float[Array, "T D"]:
+    def __call__(self, x: Float[Array, "T D"], num_tokens: Int[ArrayLike, ""], kernels: Kernels) -> Float[Array, "T D"]:
         normed: Array = kernels.rms_norm(x, self.weight[...], num_tokens, eps=self.eps)
         return normed
 
@@ -114,7 +114,7 @@ class LayerNorm(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((*stack, width), jnp.dtype(dtype))) if affine else None
         self.eps = eps
 
-    def __call__(self, x: Float[Array, "T D"], num_tokens: Int[Leaf, ""], kernels: Kernels) -> Float[Array, "T D"]:
+    def __call__(self, x: Float[Array, "T D"], num_tokens: Int[ArrayLike, ""], kernels: Kernels) -> Float[Array, "T D"]:
         weight = None if self.weight is None else self.weight[...]
         bias = None if self.bias is None else self.bias[...]
         normed: Array = kernels.layer_norm(x, weight, bias, num_tokens, eps=self.eps)
@@ -186,7 +186,7 @@ class Attention(nnx.Module):
         return self.out(out.reshape(x.shape[0], -1), batch.num_tokens, residual), cache
 
     def projected(
-        self, x: Float[Array, "T D"], num_tokens: Int[Leaf, ""], angles: Angles | None
+        self, x: Float[Array, "T D"], num_tokens: Int[ArrayLike, ""], angles: Angles | None
     ) -> tuple[Float[Array, "T H d"], Float[Array, "T K d"], Float[Array, "T K d"]]:
         """Queries, keys and values of the first ``num_tokens`` tokens, all heads."""
         heads, kv_heads = self.config.num_heads, self.config.num_kv_heads

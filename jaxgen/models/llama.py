@@ -8,7 +8,7 @@ from functools import partial
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from jaxgen.arrays import Leaf
+from jaxgen.arrays import ArrayLike
 from jaxgen.core.config import LlamaConfig
 from jaxgen.kernels.choice import REFERENCE, Kernels
 from jaxgen.models.attention import plan_attention
@@ -35,7 +35,7 @@ class GatedMLP(nnx.Module):
         self.down = Linear(inner, width, bias=config.mlp_bias, dtype=config.dtype, rngs=rngs, stack=stack)
 
     def __call__(
-        self, x: Float[Array, "T D"], num_tokens: Int[Leaf, ""], kernels: Kernels, residual: Float[Array, "T D"]
+        self, x: Float[Array, "T D"], num_tokens: Int[ArrayLike, ""], kernels: Kernels, residual: Float[Array, "T D"]
     ) -> Float[Array, "T D"]:
         gate_up = self.gate_up.in_float32(x, num_tokens)
         return self.down(kernels.gated_silu(gate_up, num_tokens, dtype=x.dtype), num_tokens, residual)
@@ -96,7 +96,7 @@ class Llama(nnx.Module):
         """Final hidden states, of what the last layer gives."""
         return self.norm(x, batch.num_tokens, REFERENCE)
 
-    def logits(self, hidden: Float[Array, "n D"], num_rows: Int[Leaf, ""]) -> Float[Array, "n V"]:
+    def logits(self, hidden: Float[Array, "n D"], num_rows: Int[ArrayLike, ""]) -> Float[Array, "n V"]:
         """Float32 logits of hidden states, of which the first ``num_rows`` are wanted."""
         head = self.embed if self.lm_head is None else self.lm_head
         return head.logits(hidden, num_rows)

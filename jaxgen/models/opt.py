@@ -8,7 +8,7 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from jaxgen.arrays import Leaf
+from jaxgen.arrays import ArrayLike
 from jaxgen.core.config import OPTConfig
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.models.attention import plan_attention
@@ -35,7 +35,7 @@ class MLP(nnx.Module):
         self.activation = config.activation
 
     def __call__(
-        self, x: Float[Array, "T D"], num_tokens: Int[Leaf, ""], residual: Float[Array, "T D"]
+        self, x: Float[Array, "T D"], num_tokens: Int[ArrayLike, ""], residual: Float[Array, "T D"]
     ) -> Float[Array, "T D"]:
         return self.down(ACTIVATIONS[self.activation](self.up(x, num_tokens)), num_tokens, residual)
 
@@ -113,7 +113,7 @@ class OPT(nnx.Module):
             x = self.project_out(x, batch.num_tokens)
         return x
 
-    def logits(self, hidden: Float[Array, "n E"], num_rows: Int[Leaf, ""]) -> Float[Array, "n V"]:
+    def logits(self, hidden: Float[Array, "n E"], num_rows: Int[ArrayLike, ""]) -> Float[Array, "n V"]:
         """Float32 logits of hidden states, of which the first ``num_rows`` are wanted."""
         head = self.embed if self.lm_head is None else self.lm_head
         return head.logits(hidden, num_rows)

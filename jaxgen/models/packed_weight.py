@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Shaped
 
-from jaxgen.arrays import Leaf
+from jaxgen.arrays import ArrayLike
 from jaxgen.kernels.choice import PackedProduct
 
 
@@ -16,8 +16,8 @@ from jaxgen.kernels.choice import PackedProduct
 class PackedWeight:
     """A stack of L weights [out, in], and which of them is meant: a slice of the stack would be a copy of it."""
 
-    data: Shaped[Leaf, "L ..."]
-    layer: Int[Leaf, ""]
+    data: Shaped[ArrayLike, "L ..."]
+    layer: Int[ArrayLike, ""]
     out_features: int = field(metadata={"static": True})
     in_features: int = field(metadata={"static": True})
     kernel: PackedProduct = field(metadata={"static": True})
@@ -39,7 +39,7 @@ class PackedWeight:
     def product(
         self,
         x: Float[Array, "T I"],
-        num_tokens: Int[Leaf, ""],
+        num_tokens: Int[ArrayLike, ""],
         residual: Float[Array, "T O"] | None = None,
         *,
         dtype: DTypeLike = jnp.float32,

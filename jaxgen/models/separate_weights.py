@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Shaped
 
-from jaxgen.arrays import Leaf
+from jaxgen.arrays import ArrayLike
 
 
 @jax.tree_util.register_dataclass
@@ -14,7 +14,7 @@ from jaxgen.arrays import Leaf
 class SeparateWeights:
     """L weights [out, in]: XLA on GPUs copies a layer's weight out of a stack before it reads it, every time."""
 
-    weights: tuple[Shaped[Leaf, "O I"], ...]
+    weights: tuple[Shaped[ArrayLike, "O I"], ...]
 
     @classmethod
     def split(cls, stack: Shaped[Array, "L O I"] | np.ndarray) -> "SeparateWeights":

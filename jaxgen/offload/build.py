@@ -7,14 +7,14 @@ from jaxgen.cache.block_sizes import block_bytes, host_block_bytes, input_bytes
 from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, OffloadPolicy
 from jaxgen.core.stats import OffloadStats
 from jaxgen.offload.host_store import HostBlock, HostStore
-from jaxgen.offload.mover import Mover
+from jaxgen.offload.kv_transfer import KVTransfer
 from jaxgen.offload.projection import Projection
 from jaxgen.offload.rates import RateMeter
 from jaxgen.offload.restore_plan import ContextCost, plan_restore
 from jaxgen.offload.staging import SAVING_GROUPS, group_size, projected_blocks
 from jaxgen.offload.tier import OffloadTier, Planner, Split
-from jaxgen.runner.interface import StepDevice
-from jaxgen.runner.model_runner import Device
+from jaxgen.runner.interface import Runner
+from jaxgen.runner.model_runner import ModelRunner
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class Offload:
     """The host's half, the device's half, and what they know of the machine."""
 
     tier: OffloadTier
-    mover: Mover
+    transfer: KVTransfer
     meter: RateMeter
 
     def stats(self) -> OffloadStats:
@@ -35,16 +35,16 @@ class Offload:
             host_blocks_total=store.num_blocks,
             host_blocks=len(store),
             host_evictions=store.evictions,
-            **self.mover.link_stats(),
+            **self.transfer.link_stats(),
         )
 
 
-def build_offload(model: ModelConfig, config: EngineConfig, device: StepDevice) -> Offload | None:
+def build_offload(model: ModelConfig, config: EngineConfig, device: Runner) -> Offload | None:
     """None where nothing is offloaded. Compiles, and measures the links."""
     offload = config.offload
     if offload is None:
         return None
-    assert isinstance(device, Device), "only a cache on the device has host memory behind it"
+    assert isinstance(device, ModelRunner), "only a cache on the device has host memory behind it"
     cache, meter = config.cache, RateMeter()
     store: HostStore[HostBlock] = HostStore(offload.host_blocks)
     group, projected = group_sizes(model, cache)
@@ -57,7 +57,7 @@ def build_offload(model: ModelConfig, config: EngineConfig, device: StepDevice) 
     projection = None
     if cache.keep_inputs:
         projection = Projection(model, cache, device, group=projected)
-    mover = Mover(
+    transfer = KVTransfer(
         device,
         tier,
         meter,
@@ -66,7 +66,7 @@ def build_offload(model: ModelConfig, config: EngineConfig, device: StepDevice) 
         projection=projection,
         bytes_per_second=offload.simulated_bytes_per_second,
     )
-    mover.measure()
+    transfer.measure()
     logger.info(
         "KV offload: %d blocks of %.2f MiB in host memory, %.2f GB/s from the device, %.2f GB/s to it; %s",
         offload.host_blocks,
@@ -75,7 +75,7 @@ def build_offload(model: ModelConfig, config: EngineConfig, device: StepDevice) 
         meter.restore.bytes_per_second / 1e9,
         offload.policy,
     )
-    return Offload(tier, mover, meter)
+    return Offload(tier, transfer, meter)
 
 
 def group_sizes(model: ModelConfig, cache: CacheConfig) -> tuple[int, int]:

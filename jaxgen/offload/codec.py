@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt8
 
-from jaxgen.arrays import Leaf
+from jaxgen.arrays import ArrayLike
 from jaxgen.core.host_dtype import BITS, HostDType, group_of
 
 _F16_MAX = 65504.0
@@ -22,9 +22,9 @@ _BITS_OF_BYTE = 8
 class Quantised:
     """One block: codes, those of fewer bits several in a byte, and each group's scale and least value."""
 
-    codes: UInt8[Leaf, "L 2 K B bytes"]
-    scale: Float[Leaf, "L 2 K B groups"]
-    least: Float[Leaf, "L 2 K B groups"]
+    codes: UInt8[ArrayLike, "L 2 K B bytes"]
+    scale: Float[ArrayLike, "L 2 K B groups"]
+    least: Float[ArrayLike, "L 2 K B groups"]
     bits: int = field(metadata={"static": True})
 
 

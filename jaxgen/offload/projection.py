@@ -13,7 +13,7 @@ from jaxgen.core.config import CacheConfig, ModelConfig
 from jaxgen.models import LAYERS, Graph, PackedParams, bind, graph_of
 from jaxgen.models.kv_cache import KVCache
 from jaxgen.models.layers import fold_layers, project
-from jaxgen.runner.model_runner import Device
+from jaxgen.runner.model_runner import ModelRunner
 
 MEASURED_RUNS = 3
 
@@ -21,7 +21,7 @@ MEASURED_RUNS = 3
 class Projection:
     """The program for at most ``group`` blocks that follow one another. Compiles when made."""
 
-    def __init__(self, model: ModelConfig, cache: CacheConfig, device: Device, *, group: int) -> None:
+    def __init__(self, model: ModelConfig, cache: CacheConfig, device: ModelRunner, *, group: int) -> None:
         """``device``'s cache keeps inputs."""
         self.group = group
         self._device, self._nowhere = device, (cache.num_blocks,) * group

@@ -9,7 +9,7 @@ from jaxgen.runner.step import StepOutput
 
 
 @runtime_checkable
-class StepDevice(Protocol):
+class Runner(Protocol):
     """Parameters, cache, rows and compiled programs. Runs plans in the order given."""
 
     @property

@@ -38,7 +38,7 @@ def device_info() -> DeviceInfo:
     return DeviceInfo(device.platform, device.device_kind, device.core_count, compute_capability=capability)
 
 
-class Device:
+class ModelRunner:
     """Runs plans, in the order given; what it returns may still be on its way."""
 
     runs_ahead = True

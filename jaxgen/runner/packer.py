@@ -7,21 +7,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int32
 
-from jaxgen.arrays import Layout
+from jaxgen.arrays import PackedWords
 from jaxgen.core.config import EngineConfig
 from jaxgen.core.sequence import Chunk
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.models.batch import StepBatch
 from jaxgen.runner.row_state import RowState
 
-FED = -1
+LAST_SAMPLED = -1
 """Stands for the token that the row sampled last, which the device knows before the host does."""
 
 
 @cache
-def batch_layout(width: int, num_rows: int) -> Layout:
+def batch_layout(width: int, num_rows: int) -> PackedWords:
     """The words of a packed plan of ``width`` tokens (T) of ``num_rows`` (R) chunks."""
-    return Layout(
+    return PackedWords(
         num_tokens=((), np.int32),
         num_rows=((), np.int32),
         num_decodes=((), np.int32),
@@ -109,7 +109,7 @@ def unpack(
     tokens = packed["tokens"]
     fed = state.last_tokens.at[token_rows].get(mode="fill", fill_value=0)
     batch = StepBatch(
-        tokens=jnp.where(tokens == FED, fed, tokens),
+        tokens=jnp.where(tokens == LAST_SAMPLED, fed, tokens),
         positions=positions,
         slots=jnp.where(real, block * block_size + positions % block_size, num_slots),
         token_rows=token_rows,
@@ -132,7 +132,7 @@ def _wants_logprobs(chunk: Chunk) -> bool:
 
 def _token(chunk: Chunk) -> int:
     tokens = chunk.sequence.tokens
-    return tokens[chunk.start] if chunk.start < len(tokens) else FED
+    return tokens[chunk.start] if chunk.start < len(tokens) else LAST_SAMPLED
 
 
 def _known_tokens(chunk: Chunk) -> list[int]:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int32
 
-from jaxgen.arrays import Layout, Leaf
+from jaxgen.arrays import ArrayLike, PackedWords
 from jaxgen.core.config import EngineConfig
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Sequence
@@ -32,19 +32,19 @@ _WORD = 0xFFFFFFFF
 class RowState:
     """S = max_num_seqs rows; M = blocks of the longest sequence; row S of ``params`` is that of padding."""
 
-    block_tables: Int32[Leaf, "S M"]
-    last_tokens: Int32[Leaf, "S"]
+    block_tables: Int32[ArrayLike, "S M"]
+    last_tokens: Int32[ArrayLike, "S"]
     """What each row sampled last: the next step's input, whether or not the host has read it yet."""
-    params: Int32[Leaf, "S1 P"]
+    params: Int32[ArrayLike, "S1 P"]
     """Each row's RowParams, in the words of ``row_layout``."""
     penalties: PenaltyState
-    allowed: Int32[Leaf, "S V32"]
+    allowed: Int32[ArrayLike, "S V32"]
     """Tokens that the next of a constrained row may be: a bit for each, those of 32 tokens in a word, lowest first."""
 
 
-def row_layout(config: EngineConfig) -> Layout:
+def row_layout(config: EngineConfig) -> PackedWords:
     """The words of one row's RowParams."""
-    return Layout(**RowParams.fields(config.max_logit_bias, MAX_MASKED_TOKENS))
+    return PackedWords(**RowParams.fields(config.max_logit_bias, MAX_MASKED_TOKENS))
 
 
 def blocks_per_sequence(config: EngineConfig) -> int:
@@ -153,7 +153,7 @@ def has_penalties(params: SamplingParams) -> bool:
     return bool(params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1.0)
 
 
-def _neutral(layout: Layout, vocab_size: int) -> np.ndarray:
+def _neutral(layout: PackedWords, vocab_size: int) -> np.ndarray:
     words = np.zeros(layout.size, np.int32)
     row = layout.views(words)
     for name, value in RowParams.neutral_values(vocab_size).items():

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxgen.arrays import Layout, Leaf
+from jaxgen.arrays import ArrayLike, PackedWords
 from jaxgen.core.sampling_params import MAX_LOGPROBS
 from jaxgen.models import Graph, Model, PackedParams, bind
 from jaxgen.models.batch import StepBatch
@@ -24,9 +24,9 @@ from jaxgen.sampling.sampler import RowParams, keep_allowed, sample, token_logpr
 class Logprobs:
     """Natural-log probabilities of the raw model for n positions: of one token each, and of the best alternatives."""
 
-    chosen: Float[Leaf, "n"]
-    top_tokens: Int[Leaf, "n P"]
-    top_values: Float[Leaf, "n P"]
+    chosen: Float[ArrayLike, "n"]
+    top_tokens: Int[ArrayLike, "n P"]
+    top_values: Float[ArrayLike, "n P"]
 
     @classmethod
     def zeros(cls, n: int, vocab_size: int) -> "Logprobs":
@@ -44,12 +44,12 @@ class Logprobs:
 class StepOutput:
     """What a step found. Rows of padding, and rows whose chunk ends before its prompt does, hold nothing to read."""
 
-    tokens: Int[Leaf, "R"]
+    tokens: Int[ArrayLike, "R"]
     logprobs: Logprobs
     """Of ``tokens``; zeros unless the batch wants them."""
     prompt_logprobs: Logprobs
     """Of ``batch.prompt_targets``, one entry per token; zeros where there is no target."""
-    hidden: Float[Leaf, "T D"]
+    hidden: Float[ArrayLike, "T D"]
     """Final hidden states of the batch's tokens, which the host reads only where it pools them; nothing to read in
     those of padding."""
 
@@ -57,7 +57,7 @@ class StepOutput:
 Step = Callable[[PackedParams, KVCache, RowState, Int[Array, "W"]], tuple[KVCache, RowState, StepOutput]]
 
 
-def make_step(graph: Graph, vocab_size: int, width: int, row_layout: Layout) -> Step:
+def make_step(graph: Graph, vocab_size: int, width: int, row_layout: PackedWords) -> Step:
     """The step of one model: (params, kv_cache, rows, words of a plan) -> (kv_cache, rows, output).
 
     Pure; meant to be jitted with the cache and the rows donated. Optional work (penalties, filters, draws,
@@ -79,7 +79,12 @@ def make_step(graph: Graph, vocab_size: int, width: int, row_layout: Layout) -> 
 
 
 def choose_tokens(
-    model: Model, hidden: Float[Array, "T D"], rows: RowState, row_layout: Layout, batch: StepBatch, vocab_size: int
+    model: Model,
+    hidden: Float[Array, "T D"],
+    rows: RowState,
+    row_layout: PackedWords,
+    batch: StepBatch,
+    vocab_size: int,
 ) -> tuple[RowState, StepOutput]:
     """The end of a step: what each row samples from its last token's final hidden state, and the rows that know it."""
     last = jnp.maximum(batch.query_starts[1:] - 1, 0)
@@ -102,7 +107,7 @@ def choose_tokens(
     return rows, StepOutput(tokens, logprobs, prompt_logprobs, hidden)
 
 
-def count_tokens(rows: RowState, row_layout: Layout, batch: StepBatch) -> RowState:
+def count_tokens(rows: RowState, row_layout: PackedWords, batch: StepBatch) -> RowState:
     """The rows with this step's generated tokens counted, where penalties want them."""
     R = rows.last_tokens.shape[0]
     params = RowParams(**row_layout.split(rows.params))

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32
 
-from jaxgen.arrays import Leaf
+from jaxgen.arrays import ArrayLike
 
 
 @jax.tree_util.register_dataclass
@@ -14,9 +14,9 @@ from jaxgen.arrays import Leaf
 class PenaltyState:
     """One row of V tokens for each sequence that may run at once (S = max_num_seqs)."""
 
-    output_counts: Int32[Leaf, "S V"]
+    output_counts: Int32[ArrayLike, "S V"]
     """How often each token was generated."""
-    prompt_seen: Bool[Leaf, "S V"]
+    prompt_seen: Bool[ArrayLike, "S V"]
     """Whether each token is in the prompt."""
 
 

@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Float32, Int32, UInt32
 
-from jaxgen.arrays import Field, Leaf
+from jaxgen.arrays import ArrayLike, Field
 from jaxgen.core.sampling_params import MAX_LOGPROBS
 from jaxgen.sampling import exact_sum
 from jaxgen.sampling.penalties import PenaltyState
@@ -49,26 +49,26 @@ class RowParams:
     Only finite values in SamplingParams' ranges are honoured; nothing is checked here.
     """
 
-    temperature: Float32[Leaf, "R"]
-    top_p: Float32[Leaf, "R"]
-    top_k: Int32[Leaf, "R"]
+    temperature: Float32[ArrayLike, "R"]
+    top_p: Float32[ArrayLike, "R"]
+    top_k: Int32[ArrayLike, "R"]
     """0: off."""
-    min_p: Float32[Leaf, "R"]
-    presence: Float32[Leaf, "R"]
-    frequency: Float32[Leaf, "R"]
-    repetition: Float32[Leaf, "R"]
-    seed: UInt32[Leaf, "R 2"]
+    min_p: Float32[ArrayLike, "R"]
+    presence: Float32[ArrayLike, "R"]
+    frequency: Float32[ArrayLike, "R"]
+    repetition: Float32[ArrayLike, "R"]
+    seed: UInt32[ArrayLike, "R 2"]
     """High and low word of a 64-bit seed."""
-    bias_tokens: Int32[Leaf, "R B"]
+    bias_tokens: Int32[ArrayLike, "R B"]
     """Token ids, each once in a row; V in entries that are not used."""
-    bias_values: Float32[Leaf, "R B"]
+    bias_values: Float32[ArrayLike, "R B"]
     """Added to the logits."""
-    masked_tokens: Int32[Leaf, "R E"]
+    masked_tokens: Int32[ArrayLike, "R E"]
     """Token ids that are forbidden at positions below ``masked_until``; V in entries that are not used."""
-    masked_until: Int32[Leaf, "R"]
-    counted_from: Int32[Leaf, "R"]
+    masked_until: Int32[ArrayLike, "R"]
+    counted_from: Int32[ArrayLike, "R"]
     """Tokens from this position on are counted for penalties when they are computed; earlier ones were loaded."""
-    constrained: Int32[Leaf, "R"]
+    constrained: Int32[ArrayLike, "R"]
     """1: only tokens that a grammar allows; see ``keep_allowed``."""
 
     @classmethod
@@ -87,7 +87,7 @@ class RowParams:
         return {"top_p": 1, "repetition": 1, "bias_tokens": vocab_size, "masked_tokens": vocab_size}
 
     @property
-    def penalised(self) -> Bool[Leaf, "R"]:
+    def penalised(self) -> Bool[ArrayLike, "R"]:
         return (self.presence != 0) | (self.frequency != 0) | (self.repetition != 1)
 
 
@@ -117,7 +117,10 @@ def sample(
 
 
 def keep_allowed(
-    logits: Float[Array, "R V"], allowed: Int32[Array, "S V32"], rows: Int32[Array, "R"], constrained: Int32[Leaf, "R"]
+    logits: Float[Array, "R V"],
+    allowed: Int32[Array, "S V32"],
+    rows: Int32[Array, "R"],
+    constrained: Int32[ArrayLike, "R"],
 ) -> Float[Array, "R V"]:
     """Logits with -inf for tokens that are not in ``allowed``, bit i of word w being token 32 * w + i, in constrained
     rows. ``rows`` are those of ``allowed`` that belong to the sequences."""
@@ -237,7 +240,7 @@ def _keep_top_k(x: Float32[Array, "R G L"], k: UInt32[Array, "R"]) -> Float32[Ar
     return jnp.where(keys >= _greatest(holds, x.shape[0])[:, None, None], x, -jnp.inf)
 
 
-def _keep_top_p(w: UInt32[Array, "R G L"], top_p: Float32[Leaf, "R"]) -> UInt32[Array, "R G L"]:
+def _keep_top_p(w: UInt32[Array, "R G L"], top_p: Float32[ArrayLike, "R"]) -> UInt32[Array, "R G L"]:
     def masses(*weights: Array) -> list[exact_sum.Limbs]:
         return [exact_sum.total(groups) for groups in exact_sum.word_sums(*weights)]
 
@@ -269,7 +272,7 @@ def _greatest(holds: Callable[[Sequence[Array]], Sequence[Array]], num_rows: int
     return greatest
 
 
-def _random_bits(seed: UInt32[Leaf, "R 2"], positions: Int32[Array, "R"]) -> exact_sum.Limbs:
+def _random_bits(seed: UInt32[ArrayLike, "R 2"], positions: Int32[Array, "R"]) -> exact_sum.Limbs:
     keys = jax.random.wrap_key_data(seed, impl="threefry2x32")
     words = jax.random.key_data(jax.vmap(jax.random.fold_in)(keys, positions))
     return exact_sum.from_words(words[:, 0], words[:, 1])

@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from jaxgen.cache.cache_manager import Holdings
+from jaxgen.cache.cache_manager import KVCacheManager
 from jaxgen.core.sequence import Level, Sequence
-from jaxgen.scheduling.queues import Lineup, may_displace
-from jaxgen.scheduling.step_time import MARGIN, Pace, targets_between
+from jaxgen.scheduling.queues import RequestQueues, may_displace
+from jaxgen.scheduling.step_time import MARGIN, StepTimeModel, targets_between
 
 MAX_OVERTAKEN = 16
 """How often others may be admitted before a waiting sequence that comes before them and does not fit yet."""
@@ -27,9 +27,9 @@ class Admission:
     - None to which nothing was promised is admitted where that would break a promise of times between tokens.
     """
 
-    lineup: Lineup
-    holdings: Holdings
-    pace: Pace | None
+    queues: RequestQueues
+    kv_cache: KVCacheManager
+    step_time: StepTimeModel | None
     max_overtaken: int
     free_tokens: int
     """Of the step, for those that are restored."""
@@ -44,35 +44,35 @@ class Admission:
     _growing: int = -1
 
     def __post_init__(self) -> None:
-        if not self.lineup.waiting or not self.holdings.has_row:
+        if not self.queues.waiting or not self.kv_cache.has_row:
             self.closed = True  # most steps: spare them the sum below
         else:
-            self._growing = self.holdings.num_growing(self.lineup.running)
+            self._growing = self.kv_cache.num_growing(self.queues.running)
             self.closed = self._lacks_blocks
 
     def admit(self, sequence: Sequence) -> bool:
         """Whether it begins to run: then it has a row and blocks."""
-        holdings = self.holdings
+        kv_cache = self.kv_cache
         if self.turn_over:
             return False
-        if not holdings.has_row or self._lacks_blocks:
+        if not kv_cache.has_row or self._lacks_blocks:
             self.closed = True
             return False
         if self._must_wait(sequence):
             self.turn_over = True
             return False
-        if holdings.restorer is not None and holdings.restorer.waits_for_another(sequence):
+        if kv_cache.restorer is not None and kv_cache.restorer.waits_for_another(sequence):
             return False  # not overtaken: no block would help it
-        may_grow = holdings.may_grow(sequence)
-        num_others = len(self.lineup.waiting) - 1
-        if not holdings.begin(sequence, self._growing + may_grow, free_tokens=self.free_tokens, num_waiting=num_others):
+        may_grow = kv_cache.may_grow(sequence)
+        num_others = len(self.queues.waiting) - 1
+        if not kv_cache.begin(sequence, self._growing + may_grow, free_tokens=self.free_tokens, num_waiting=num_others):
             self._skipped.append(sequence)
             self.closed = len(self._skipped) >= ADMISSION_WINDOW
             return False
         for older in self._skipped:
             older.overtaken += 1
         sequence.overtaken, sequence.awaited = 0, None
-        self.lineup.begin(sequence)
+        self.queues.begin(sequence)
         self._growing += may_grow
         self.admitted.append(sequence)
         return True
@@ -80,7 +80,7 @@ class Admission:
     @property
     def _lacks_blocks(self) -> bool:
         """For anyone: everyone takes at least one that is not shared."""
-        return self.holdings.pool.num_free <= self._growing
+        return self.kv_cache.pool.num_free <= self._growing
 
     def _must_wait(self, sequence: Sequence) -> bool:
         """It, and in the order of service all behind it."""
@@ -91,17 +91,17 @@ class Admission:
             return True
         if any(s.overtaken >= self.max_overtaken for s in self._skipped):
             return True
-        if not self.lineup.is_level and any(may_displace(s, sequence) for s in self._skipped):
+        if not self.queues.is_level and any(may_displace(s, sequence) for s in self._skipped):
             return True
-        if sequence.level is Level.PROMISED or not self.lineup.has_promised:
+        if sequence.level is Level.PROMISED or not self.queues.has_promised:
             return False
-        return breaks_promises([*self.lineup.running, sequence], self.pace)
+        return breaks_promises([*self.queues.running, sequence], self.step_time)
 
 
 def make_room(
-    lineup: Lineup,
-    holdings: Holdings,
-    pace: Pace | None,
+    queues: RequestQueues,
+    kv_cache: KVCacheManager,
+    step_time: StepTimeModel | None,
     tokens: int,
     *,
     background: bool,
@@ -109,42 +109,44 @@ def make_room(
 ) -> None:
     """Preempts running sequences, the last first, where waiting ones of this class that may displace them would not
     fit, or would get their tokens later than promised, as far as ``tokens`` reach."""
-    running = lineup.running
-    if lineup.is_level or not running or not lineup.waiting or lineup.waiting[0].request.background is not background:
+    running = queues.running
+    if queues.is_level or not running or not queues.waiting or queues.waiting[0].request.background is not background:
         return  # most steps
     now = [s for s in running if s.request.background is background and not s.waits_for_token]
     tokens -= sum([s.is_decode for s in now])
     prompts = deque([s for s in now if not s.is_decode])
     coming: list[Sequence] = []
     blocks = 0  # as if the prefix cache had nothing for them
-    for sequence in tuple(lineup.waiting[:ADMISSION_WINDOW]):
+    for sequence in tuple(queues.waiting[:ADMISSION_WINDOW]):
         while prompts and prompts[0].urgency < sequence.urgency:
             tokens -= prompts.popleft().num_uncomputed
         if tokens <= 0 or sequence.request.background is not background:
             break
-        if holdings.restorer is not None and holdings.restorer.waits_for_another(sequence):
+        if kv_cache.restorer is not None and kv_cache.restorer.waits_for_another(sequence):
             continue
         coming.append(sequence)
-        blocks += holdings.blocks_for(len(sequence.tokens)) + holdings.may_grow(sequence)
+        blocks += kv_cache.blocks_for(len(sequence.tokens)) + kv_cache.may_grow(sequence)
         tokens -= len(sequence.tokens)
         for other in [s for s in reversed(running) if may_displace(sequence, s)]:
-            if holdings.would_have(len(coming), blocks, running) and not breaks_promises([*running, *coming], pace):
+            if kv_cache.would_have(len(coming), blocks, running) and not breaks_promises(
+                [*running, *coming], step_time
+            ):
                 break
             preempt(other)
 
 
-def breaks_promises(sequences: list[Sequence], pace: Pace | None) -> bool:
+def breaks_promises(sequences: list[Sequence], step_time: StepTimeModel | None) -> bool:
     """Whether decodes of these take longer than a class of theirs promises, and those to which something was promised
     would not alone."""
     targets = targets_between(sequences)
-    if pace is None or not targets:
+    if step_time is None or not targets:
         return False
-    together = _decode_seconds(pace, sequences)
+    together = _decode_seconds(step_time, sequences)
     if together <= MARGIN * targets[0]:
         return False
-    alone = _decode_seconds(pace, [s for s in sequences if s.level is Level.PROMISED])
+    alone = _decode_seconds(step_time, [s for s in sequences if s.level is Level.PROMISED])
     return any(alone <= MARGIN * target < together for target in targets)
 
 
-def _decode_seconds(pace: Pace, sequences: list[Sequence]) -> float:
-    return pace.decode_seconds(len(sequences), sum([s.num_computed for s in sequences]))
+def _decode_seconds(step_time: StepTimeModel, sequences: list[Sequence]) -> float:
+    return step_time.decode_seconds(len(sequences), sum([s.num_computed for s in sequences]))

@@ -30,7 +30,7 @@ class StepSample:
 
 
 @dataclass(frozen=True, slots=True)
-class StepCost:
+class LinearCost:
     """Predicted seconds of a step of one program; ``floor``: what its tokens take at least, however few."""
 
     base: float
@@ -52,7 +52,7 @@ class StepCost:
         return (left - self.base) / self.per_token
 
 
-class CostMeter:
+class CostEstimator:
     """Keeps a StepCost up with the steps of one program, by least squares of errors relative to what was predicted,
     exponentially weighted.
 
@@ -82,7 +82,7 @@ class CostMeter:
         return True
 
 
-def fit(samples: Iterable[StepSample]) -> StepCost:
+def fit(samples: Iterable[StepSample]) -> LinearCost:
     """The cost, without a floor, whose relative errors on the samples have the least sum of squares.
 
     They are relative to the prediction, hence several turns. No part of it is negative. Raises ValueError without
@@ -91,13 +91,13 @@ def fit(samples: Iterable[StepSample]) -> StepCost:
     samples = tuple(samples)
     if not samples:
         raise ValueError("samples must have one at least")
-    cost = StepCost(sum([sample.seconds for sample in samples]) / len(samples))
+    cost = LinearCost(sum([sample.seconds for sample in samples]) / len(samples))
     for _ in range(FIT_TURNS):
         cost = _solve(_normal(samples, cost))
     return cost
 
 
-def _normal(samples: Iterable[StepSample], cost: StepCost) -> "_Normal":
+def _normal(samples: Iterable[StepSample], cost: LinearCost) -> "_Normal":
     made = _Normal()
     for sample in samples:
         made.add(sample, cost.seconds(sample.tokens, sample.positions))
@@ -139,7 +139,7 @@ class _Normal:
         return matrix + np.triu(matrix, 1).T, np.array(self.vector)
 
 
-def _solve(normal: _Normal) -> StepCost:
+def _solve(normal: _Normal) -> LinearCost:
     """Least squares with no negative part: of all choices of parts, seven, the best whose own solution has none."""
     best, best_error = (0.0, 0.0, 0.0), 0.0
     matrix, vector = normal.arrays()
@@ -154,4 +154,4 @@ def _solve(normal: _Normal) -> StepCost:
                 solution = np.zeros(3)
                 solution[parts] = found * scale[parts]
                 best, best_error = (float(solution[0]), float(solution[1]), float(solution[2])), error
-    return StepCost(*best)
+    return LinearCost(*best)

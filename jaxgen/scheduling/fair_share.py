@@ -8,7 +8,7 @@ LEAD_STEPS = 4
 """Steps' worth of tokens by which a tenant may be ahead of others: what slack may decide without regard to shares."""
 
 
-class TokenLedger:
+class FairShare:
     """Tokens computed for each tenant, divided by its weight: the virtual token counters of Sheng et al., "Fairness in
     Serving Large Language Models" (OSDI 2024, arXiv 2401.00588).
 

@@ -22,13 +22,13 @@ from heapq import merge
 from math import inf
 from operator import attrgetter
 
-from jaxgen.cache.cache_manager import Holdings
+from jaxgen.cache.cache_manager import KVCacheManager
 from jaxgen.core.config import SchedulerConfig
 from jaxgen.core.sequence import Chunk, Sequence, SequenceStatus
 from jaxgen.scheduling.admission import Admission, make_room
-from jaxgen.scheduling.fair_share import TokenLedger
-from jaxgen.scheduling.queues import Lineup
-from jaxgen.scheduling.step_time import Pace, StepRoom, time_for_prompts, time_left
+from jaxgen.scheduling.fair_share import FairShare
+from jaxgen.scheduling.queues import RequestQueues
+from jaxgen.scheduling.step_time import StepBudget, StepTimeModel, time_for_prompts, time_left
 
 
 class StepPlanner:
@@ -37,30 +37,30 @@ class StepPlanner:
     def __init__(
         self,
         config: SchedulerConfig,
-        holdings: Holdings,
-        lineup: Lineup,
-        ledgers: Mapping[bool, TokenLedger],
+        kv_cache: KVCacheManager,
+        queues: RequestQueues,
+        fair_shares: Mapping[bool, FairShare],
         *,
         max_overtaken: int,
         narrow: bool,
     ) -> None:
-        """``ledgers``: of the background, and of all others."""
+        """``fair_shares``: of the background, and of all others."""
         self.preemptions = 0
         self._budget = config.token_budget
         self._background_tokens = config.background_tokens
-        self._holdings = holdings
-        self._lineup = lineup
-        self._ledgers = ledgers
+        self._kv_cache = kv_cache
+        self._queues = queues
+        self._fair_shares = fair_shares
         self._max_overtaken = max_overtaken
         self._narrow = narrow
-        self._pace: Pace | None = None
+        self._step_time: StepTimeModel | None = None
         self._exhausted: list[Sequence] = []  # those whose last token the last plan samples
         self._preempted: Sequence | None = None  # by the plan that is being made, the first of them in the order
 
-    def plan(self, pace: Pace | None, *, hold_background: bool) -> tuple[list[Chunk], list[Sequence]]:
-        """The next step's chunks, and the sequences that begin to run with it. ``pace``: what is known of steps."""
+    def plan(self, step_time: StepTimeModel | None, *, hold_background: bool) -> tuple[list[Chunk], list[Sequence]]:
+        """The next step's chunks, and the sequences that begin to run with it. ``step_time``: of steps now."""
         self._retire()
-        self._pace, self._preempted = pace, None
+        self._step_time, self._preempted = step_time, None
         chunks: list[Chunk] = []
         admitted = self._plan_class(chunks, background=False)
         if not hold_background:
@@ -69,7 +69,7 @@ class StepPlanner:
 
     def idle(self, chunks: list[Chunk]) -> tuple[Sequence, ...]:
         """Those that run and have none of these chunks."""
-        running = self._lineup.running
+        running = self._queues.running
         if len(chunks) == len(running):
             return ()
         computed = {chunk.sequence for chunk in chunks}
@@ -79,22 +79,24 @@ class StepPlanner:
         """What the last plan took to the last token gives back what it holds."""
         for sequence in self._exhausted:
             if sequence.status is SequenceStatus.RUNNING:
-                self._lineup.leave(sequence, self._lineup.running)
-                self._holdings.release(sequence, SequenceStatus.ENDING)
+                self._queues.leave(sequence, self._queues.running)
+                self._kv_cache.release(sequence, SequenceStatus.ENDING)
         self._exhausted.clear()
 
     def _plan_class(self, chunks: list[Chunk], *, background: bool) -> list[Sequence]:
         """Adds the chunks of one class to those planned so far; returns the sequences that it admits."""
         room = self._room(chunks, background=background)
-        make_room(self._lineup, self._holdings, self._pace, room.tokens, background=background, preempt=self._preempt)
+        make_room(
+            self._queues, self._kv_cache, self._step_time, room.tokens, background=background, preempt=self._preempt
+        )
         partly_computed = self._plan_decodes(room, chunks, background=background)
-        if self._pace is not None and self._lineup.has_promised and not background:
+        if self._step_time is not None and self._queues.has_promised and not background:
             start = partly_computed[0].num_computed if partly_computed else 0
-            room.cost, room.seconds = self._pace.wide, time_for_prompts(self._pace, chunks, start)
-        if room.is_full or not (partly_computed or self._lineup.any_waits(background=background)):
+            room.cost, room.seconds = self._step_time.wide, time_for_prompts(self._step_time, chunks, start)
+        if room.is_full or not (partly_computed or self._queues.any_waits(background=background)):
             return []
         admission = self._admission()
-        waiting = [] if admission.closed else self._lineup.waiting_of(background=background)
+        waiting = [] if admission.closed else self._queues.waiting_of(background=background)
         left = len(partly_computed)
         for turn in self._turns(partly_computed, waiting, background=background):
             admission.turn_over = False
@@ -107,11 +109,11 @@ class StepPlanner:
                     self._plan_prompt(sequence, room, chunks)
         return admission.admitted
 
-    def _plan_decodes(self, room: StepRoom, chunks: list[Chunk], *, background: bool) -> list[Sequence]:
+    def _plan_decodes(self, room: StepBudget, chunks: list[Chunk], *, background: bool) -> list[Sequence]:
         """Adds a token of each running sequence of a class that decodes; returns the others that may be computed."""
         partly_computed: list[Sequence] = []
         timed = room.seconds < inf
-        for sequence in tuple(self._lineup.running):
+        for sequence in tuple(self._queues.running):
             if sequence.request.background is not background or sequence.row is None:
                 continue  # without a row: preempted just now
             if sequence.waits_for_token:
@@ -126,27 +128,27 @@ class StepPlanner:
                     room.tokens -= 1  # as ``spend`` does, 256 times a step
         return [sequence for sequence in partly_computed if sequence.row is not None]
 
-    def _room(self, online: list[Chunk], *, background: bool) -> StepRoom:
+    def _room(self, online: list[Chunk], *, background: bool) -> StepBudget:
         """Of a step with these chunks, for one class."""
         budget = left = self._budget - sum([chunk.length for chunk in online])
-        running = self._lineup.running
+        running = self._queues.running
         if not background or not running or running[0].request.background:
-            return StepRoom(budget, budget)
+            return StepBudget(budget, budget)
         if self._background_tokens is not None:
             left = min(budget, self._background_tokens)
         wide = max([chunk.length for chunk in online], default=1) > 1
-        room = StepRoom(left, 1 if self._narrow and not wide else left)
-        if self._pace is not None and self._lineup.has_promised:
-            room.cost, room.seconds = self._pace.wide, time_left(self._pace, online)
+        room = StepBudget(left, 1 if self._narrow and not wide else left)
+        if self._step_time is not None and self._queues.has_promised:
+            room.cost, room.seconds = self._step_time.wide, time_left(self._step_time, online)
         return room
 
     def _admission(self) -> Admission:
         return Admission(
-            self._lineup,
-            self._holdings,
-            self._pace,
+            self._queues,
+            self._kv_cache,
+            self._step_time,
             max_overtaken=self._max_overtaken,
-            free_tokens=max(1, self._budget - len(self._lineup.running)),
+            free_tokens=max(1, self._budget - len(self._queues.running)),
             preempted=self._preempted,
         )
 
@@ -155,7 +157,7 @@ class StepPlanner:
     ) -> Iterator[Iterable[Sequence]]:
         """Those whose prompts may get a piece of the step, in the order of service: first those of tenants that are not
         ahead of their shares, then the others."""
-        ahead = self._ledgers[background].ahead((*partly_computed, *waiting))
+        ahead = self._fair_shares[background].ahead((*partly_computed, *waiting))
         if not ahead:
             yield merge(partly_computed, waiting, key=attrgetter("urgency"))
             return
@@ -166,25 +168,25 @@ class StepPlanner:
 
     def _has_slot(self, sequence: Sequence) -> bool:
         """For its next token, for which it may get one more block. False: it was itself the last and is preempted."""
-        if self._holdings.has_slot(sequence):
+        if self._kv_cache.has_slot(sequence):
             return True
-        while self._holdings.pool.num_free == 0:
-            last = self._lineup.running[-1]
+        while self._kv_cache.pool.num_free == 0:
+            last = self._queues.running[-1]
             self._preempt(last)
             if last is sequence:
                 return False
-        self._holdings.grow(sequence)
+        self._kv_cache.grow(sequence)
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
         if self._preempted is None or sequence.urgency < self._preempted.urgency:
             self._preempted = sequence
-        self._lineup.put_back(sequence)
-        self._holdings.release(sequence, SequenceStatus.WAITING)
+        self._queues.put_back(sequence)
+        self._kv_cache.release(sequence, SequenceStatus.WAITING)
         sequence.num_preemptions += 1
         self.preemptions += 1
 
-    def _plan_prompt(self, sequence: Sequence, room: StepRoom, chunks: list[Chunk]) -> None:
+    def _plan_prompt(self, sequence: Sequence, room: StepBudget, chunks: list[Chunk]) -> None:
         """Adds the next chunk of a sequence that is not decoding, if there is one."""
         if sequence.waits_for_host:
             return
@@ -193,12 +195,12 @@ class StepPlanner:
             tokens = min(tokens, sequence.restore.start - sequence.num_computed)
         chunks.append(self._plan(sequence, tokens))
         room.spend(chunks[-1])
-        self._holdings.skip_restored(sequence)
+        self._kv_cache.skip_restored(sequence)
 
     def _plan(self, sequence: Sequence, budget: int) -> Chunk:
         """The sequence's next chunk, ``budget`` tokens at most, which from here on counts as computed."""
         chunk = Chunk(sequence, sequence.num_computed, min(sequence.num_uncomputed, budget))
-        self._holdings.advance(chunk)
+        self._kv_cache.advance(chunk)
         if chunk.samples:
             sequence.num_pending += 1
         if chunk.end + chunk.samples == sequence.max_length:

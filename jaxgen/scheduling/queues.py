@@ -5,10 +5,10 @@ from math import inf
 from typing import Any
 
 from jaxgen.core.sequence import Level, Sequence
-from jaxgen.core.service_class import PATIENCE
+from jaxgen.core.service_class import STARVATION_TIMEOUT_S
 
 
-class Lineup:
+class RequestQueues:
     """The sequences that run and those that wait, in one order: by level, then by when each is due to begin.
 
     Due is whoever has the least slack, the time to its target less what its prompt takes; what is left of that when
@@ -94,7 +94,7 @@ class Lineup:
         else:
             del self._priorities[sequence.priority]
 
-    def end_patience(self, now: float) -> None:
+    def promote_starved(self, now: float) -> None:
         """Of those to which nothing was promised, and that came long ago, the first that gets no tokens is served with
         those to which something was; the next PATIENCE later."""
         if now < self._patient_until or not (self._levels[Level.PROMISED] and self._levels[Level.BEST_EFFORT]):
@@ -112,7 +112,7 @@ class Lineup:
         sequence.level = Level.PROMISED
         self._levels[sequence.level] += 1
         insort(line, sequence, key=_urgency)
-        self._patient_until = now + PATIENCE
+        self._patient_until = now + STARVATION_TIMEOUT_S
 
     def _shares_places(self, newcomer: Sequence) -> bool:
         return bool(self._priorities.keys() - {newcomer.priority})
@@ -161,7 +161,7 @@ def due_time(sequence: Sequence, now: float, prompt_seconds: float) -> float:
     """
     target = sequence.service.first_token_target(sequence.num_prompt)
     waited = sequence.request.waited_seconds
-    return now + (PATIENCE if target is None else max(0.0, target - waited - prompt_seconds))
+    return now + (STARVATION_TIMEOUT_S if target is None else max(0.0, target - waited - prompt_seconds))
 
 
 def _first_of_long_ago(line: list[Sequence], now: float) -> Sequence | None:

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from jaxgen.cache.cache_manager import Holdings
+from jaxgen.cache.cache_manager import KVCacheManager
 from jaxgen.cache.host_tier import HostTier
 from jaxgen.core.config import CacheConfig, SchedulerConfig
 from jaxgen.core.errors import RequestRefusedError, WouldBeLateError
@@ -11,18 +11,18 @@ from jaxgen.core.sequence import Restore, Sequence, SequenceStatus
 from jaxgen.core.step_plan import Outcome, StepPlan
 from jaxgen.scheduling.admission import MAX_OVERTAKEN
 from jaxgen.scheduling.average import Average
-from jaxgen.scheduling.fair_share import TokenLedger
+from jaxgen.scheduling.fair_share import FairShare
 from jaxgen.scheduling.planner import StepPlanner
-from jaxgen.scheduling.queues import Lineup, due_time
-from jaxgen.scheduling.slo import Load, check, predict
-from jaxgen.scheduling.step_time import Pace
+from jaxgen.scheduling.queues import RequestQueues, due_time
+from jaxgen.scheduling.slo import SchedulerSnapshot, check, predict
+from jaxgen.scheduling.step_time import StepTimeModel
 
 
 class Scheduler:
     """Queues, plans and ends sequences; ``StepPlanner`` has the rules of Dynamic SplitFuse.
 
-    ``Admission`` says which sequence begins and what that leaves to others, ``Lineup`` the order of service,
-    ``TokenLedger`` which tenants are over their shares.
+    ``Admission`` says which sequence begins and what that leaves to others, ``RequestQueues`` the order of service,
+    ``FairShare`` which tenants are over their shares.
 
     Steps overlap: a plan is made while the one before it is in flight, that is, not completed. A sequence whose last
     token is planned gives row and blocks back at the next plan and is ENDING until that token arrives. The device runs
@@ -47,37 +47,37 @@ class Scheduler:
         max_overtaken: int = MAX_OVERTAKEN,
         tier: HostTier | None = None,
         narrow: bool = False,
-        pace: Pace | None = None,
+        step_time: StepTimeModel | None = None,
     ) -> None:
         """``narrow``: steps of which no chunk is longer than a token are cheaper than others."""
-        self._holdings = Holdings(config, cache, tier)
-        self.pool = self._holdings.pool
+        self._kv_cache = KVCacheManager(config, cache, tier)
+        self.pool = self._kv_cache.pool
         self.hold_background = False
-        self.pace = pace
+        self.step_time = step_time
         """What steps take now; None: nothing is known, and no promise is thought of."""
         self.num_online = 0
         """Sequences that live and are not of the background."""
         self._config = config
         self._block_size = cache.block_size
-        self._lineup = Lineup()
-        self._ledgers = {background: TokenLedger(config.token_budget) for background in (False, True)}
+        self._queues = RequestQueues()
+        self._fair_shares = {background: FairShare(config.token_budget) for background in (False, True)}
         self._planner = StepPlanner(
-            config, self._holdings, self._lineup, self._ledgers, max_overtaken=max_overtaken, narrow=narrow
+            config, self._kv_cache, self._queues, self._fair_shares, max_overtaken=max_overtaken, narrow=narrow
         )
         self._answered = Average(1.0)  # share of max_tokens that answers came to
         self._live: dict[str, Sequence] = {}
         self._in_flight: deque[StepPlan] = deque()
         self._last_arrival: int | None = None
         self._tier = tier
-        self._restorer = self._holdings.restorer
+        self._restorer = self._kv_cache.restorer
 
     @property
     def num_running(self) -> int:
-        return len(self._lineup.running)
+        return len(self._queues.running)
 
     @property
     def num_waiting(self) -> int:
-        return len(self._lineup.waiting)
+        return len(self._queues.waiting)
 
     @property
     def num_ending(self) -> int:
@@ -91,12 +91,12 @@ class Scheduler:
     @property
     def prefix_queries(self) -> int:
         """Tokens of admitted sequences that were looked up in the prefix cache."""
-        return self._holdings.prefix_queries
+        return self._kv_cache.prefix_queries
 
     @property
     def prefix_hits(self) -> int:
         """Those of them that were found."""
-        return self._holdings.prefix_hits
+        return self._kv_cache.prefix_hits
 
     @property
     def has_work(self) -> bool:
@@ -119,9 +119,11 @@ class Scheduler:
         self._last_arrival = sequence.arrival
         self._live[sequence.request_id] = sequence
         background = sequence.request.background
-        ledger = self._ledgers[background]
-        ledger.join(sequence, self._lineup.wanting(background=background) if ledger.has_others(sequence) else ())
-        self._lineup.join(sequence)
+        fair_share = self._fair_shares[background]
+        fair_share.join(
+            sequence, self._queues.wanting(background=background) if fair_share.has_others(sequence) else ()
+        )
+        self._queues.join(sequence)
         self.num_online += not sequence.request.background
 
     def schedule(self, now: float = 0.0) -> StepPlan:
@@ -131,11 +133,11 @@ class Scheduler:
         """
         if len(self._in_flight) > 1:
             raise RuntimeError("two plans are in flight: complete the older one before the next is made")
-        self._lineup.end_patience(now)
-        chunks, admitted = self._planner.plan(self.pace, hold_background=self.hold_background)
-        for background, ledger in self._ledgers.items():
-            if ledger.compares:
-                ledger.charge([chunk for chunk in chunks if chunk.sequence.request.background is background])
+        self._queues.promote_starved(now)
+        chunks, admitted = self._planner.plan(self.step_time, hold_background=self.hold_background)
+        for background, fair_share in self._fair_shares.items():
+            if fair_share.compares:
+                fair_share.charge([chunk for chunk in chunks if chunk.sequence.request.background is background])
         short = [chunk for chunk in chunks if chunk.length == 1]
         long = [chunk for chunk in chunks if chunk.length > 1]
         saves = () if self._tier is None else self._tier.take_saves()
@@ -166,7 +168,7 @@ class Scheduler:
             if sequence.finish_reason is not None:
                 continue
             if token is not None:
-                self._holdings.take_token(sequence, token)
+                self._kv_cache.take_token(sequence, token)
             elif chunk.end < sequence.max_length:
                 continue  # a piece of a prompt; with max_tokens 0 the last piece is the end
             reason = sequence.stop_reason()
@@ -186,7 +188,7 @@ class Scheduler:
         restore.landed = True
         if sequence.num_preemptions == 0:
             sequence.num_cached += restore.end - restore.start
-        self._holdings.skip_restored(sequence)
+        self._kv_cache.skip_restored(sequence)
 
     def abort(self, request_id: str) -> bool:
         """Ends a living sequence, wherever it stands. False if none such lives."""
@@ -211,7 +213,7 @@ class Scheduler:
 
     def _give_place(self, sequence: Sequence, now: float) -> None:
         """In the order of service, by when it is due. Raises WouldBeLateError."""
-        prompt_seconds = 0.0 if self.pace is None else self.pace.prompt_seconds(sequence.num_prompt)
+        prompt_seconds = 0.0 if self.step_time is None else self.step_time.prompt_seconds(sequence.num_prompt)
         sequence.place = due_time(sequence, now, prompt_seconds), sequence.arrival
         if sequence.service.promises and not self._keeps_promises(sequence, now):
             # It would be late at any place, and at this one others would be too.
@@ -221,14 +223,14 @@ class Scheduler:
     def _keeps_promises(self, sequence: Sequence, now: float) -> bool:
         """What its class promises can be kept; False where it is served all the same. Else raises WouldBeLateError."""
         serve_late = sequence.service.serve_late
-        if self.pace is None:
+        if self.step_time is None:
             return True
-        if serve_late and self._lineup.late_one_waits(sequence):
+        if serve_late and self._queues.late_one_waits(sequence):
             return False  # if it came before those, they might not be served at all
-        load = Load(self._lineup, self._holdings, self._ledgers[False], self._answered.value or 1.0)
-        under_way = sum([self.pace.step_seconds(plan) for plan in self._in_flight])
+        load = SchedulerSnapshot(self._queues, self._kv_cache, self._fair_shares[False], self._answered.value or 1.0)
+        under_way = sum([self.step_time.step_seconds(plan) for plan in self._in_flight])
         try:
-            check(sequence, predict(sequence, load, self.pace, now, under_way))
+            check(sequence, predict(sequence, load, self.step_time, now, under_way))
         except WouldBeLateError:
             if serve_late:
                 return False
@@ -242,7 +244,7 @@ class Scheduler:
             raise RequestRefusedError(
                 f"{asked} is {prompt + max_tokens} tokens, the limit (--max-model-len) is {self._config.max_model_len}"
             )
-        blocks = self._holdings.blocks_for(sequence.max_cached)
+        blocks = self._kv_cache.blocks_for(sequence.max_cached)
         if blocks > self.pool.num_blocks:
             raise RequestRefusedError(
                 f"{asked} takes {blocks} cache blocks of {self._block_size} tokens, "
@@ -251,14 +253,14 @@ class Scheduler:
 
     def _end(self, sequence: Sequence, reason: FinishReason) -> None:
         if sequence.status is SequenceStatus.RUNNING:
-            self._lineup.leave(sequence, self._lineup.running)
+            self._queues.leave(sequence, self._queues.running)
         elif sequence.status is SequenceStatus.WAITING:
-            self._lineup.leave(sequence, self._lineup.waiting)
+            self._queues.leave(sequence, self._queues.waiting)
         if sequence.num_generated and reason is not FinishReason.ERROR:  # ABORT counts: stop strings end so
             self._answered.observe(sequence.num_generated / sequence.params.max_tokens)
         del self._live[sequence.request_id]
-        self._ledgers[sequence.request.background].leave(sequence)
+        self._fair_shares[sequence.request.background].leave(sequence)
         self.num_online -= not sequence.request.background
-        self._holdings.release(sequence, SequenceStatus.FINISHED)
+        self._kv_cache.release(sequence, SequenceStatus.FINISHED)
         sequence.num_pending = 0  # what is on the way is dropped
         sequence.finish_reason = reason

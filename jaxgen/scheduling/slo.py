@@ -4,22 +4,22 @@ from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from operator import attrgetter
 
-from jaxgen.cache.cache_manager import Holdings
+from jaxgen.cache.cache_manager import KVCacheManager
 from jaxgen.core.errors import WouldBeLateError
 from jaxgen.core.sequence import Level, Sequence
 from jaxgen.core.service_class import ServiceClass
-from jaxgen.scheduling.fair_share import TokenLedger
-from jaxgen.scheduling.queues import Lineup, may_displace
-from jaxgen.scheduling.step_time import Decodes, Pace, targets_between
+from jaxgen.scheduling.fair_share import FairShare
+from jaxgen.scheduling.queues import RequestQueues, may_displace
+from jaxgen.scheduling.step_time import Decodes, StepTimeModel, targets_between
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class SchedulerSnapshot:
     """What a request finds. ``answered``: the share of max_tokens that answers came to lately."""
 
-    lineup: Lineup
-    holdings: Holdings
-    ledger: TokenLedger
+    queues: RequestQueues
+    kv_cache: KVCacheManager
+    fair_share: FairShare
     answered: float = 1.0
 
 
@@ -36,29 +36,31 @@ class Prediction:
     """Of one that waits behind it, and whose first token it would make late."""
 
 
-def predict(sequence: Sequence, load: Load, pace: Pace, now: float, under_way: float) -> Prediction:
+def predict(
+    sequence: Sequence, load: SchedulerSnapshot, step_time: StepTimeModel, now: float, under_way: float
+) -> Prediction:
     """For a sequence that has its place but has not joined the line; sets what it may expect of the prefix cache.
 
     Steps that are ``under_way`` for so many seconds end first. Prompts before it, by order and shares, are computed
     next, in steps as long as promises allow, beside all that decode; it waits, too, until those before it and itself
     have rows and blocks, as those that run end.
     """
-    lineup, holdings = load.lineup, load.holdings
-    staying = [s for s in lineup.running if not may_displace(sequence, s)]
-    wanting = sorted(lineup.wanting(background=False), key=attrgetter("urgency"))
-    urgency = lineup.urgency_of(sequence)
-    first = load.ledger.before(sequence, urgency, wanting)
+    queues, kv_cache = load.queues, load.kv_cache
+    staying = [s for s in queues.running if not may_displace(sequence, s)]
+    wanting = sorted(queues.wanting(background=False), key=attrgetter("urgency"))
+    urgency = queues.urgency_of(sequence)
+    first = load.fair_share.before(sequence, urgency, wanting)
     ahead = [s for s in first if s.row is None]
-    _expect(sequence, first, holdings)
-    decodes = _decodes(staying, first, load, pace)
-    before, prompt = (pace.prompt_seconds(*_work(some), decodes) for some in (first, [sequence]))
+    _expect(sequence, first, kv_cache)
+    decodes = _decodes(staying, first, load, step_time)
+    before, prompt = (step_time.prompt_seconds(*_work(some), decodes) for some in (first, [sequence]))
     missing = _missing_blocks(sequence, ahead, load)
-    steps = _steps_to_room(staying, len(ahead) + 1 - (holdings.num_rows - len(staying)), missing, load.answered)
+    steps = _steps_to_room(staying, len(ahead) + 1 - (kv_cache.num_rows - len(staying)), missing, load.answered)
     # Once these prompts are computed, steps have decodes only.
-    steps -= sum([s.num_to_compute for s in first]) / pace.prompt_tokens(decodes)
-    wait = max(0.0, steps) * pace.decode_seconds(decodes.count, decodes.positions)
-    delayed = _delayed(sequence, urgency, wanting, pace, decodes, now + under_way, prompt)
-    between = _between_tokens(sequence, staying, lineup, pace, holdings.num_rows)
+    steps -= sum([s.num_to_compute for s in first]) / step_time.prompt_tokens(decodes)
+    wait = max(0.0, steps) * step_time.decode_seconds(decodes.count, decodes.positions)
+    delayed = _delayed(sequence, urgency, wanting, step_time, decodes, now + under_way, prompt)
+    between = _between_tokens(sequence, staying, queues, step_time, kv_cache.num_rows)
     return Prediction(under_way + before + wait + prompt, *between, delayed)
 
 
@@ -89,50 +91,52 @@ def check(sequence: Sequence, prediction: Prediction) -> None:
         )
 
 
-def _expect(sequence: Sequence, first: Several[Sequence], holdings: Holdings) -> None:
+def _expect(sequence: Sequence, first: Several[Sequence], kv_cache: KVCacheManager) -> None:
     """Sets what it will find in the prefix cache: what is there, or those before it will have computed."""
-    found = holdings.prefixes.look_up(sequence)
-    coming = max([holdings.prefixes.num_common(sequence, s) for s in first], default=0)
-    sequence.num_expected = max(len(found), coming) * holdings.block_size
-    sequence.num_expected_shared = max(sum([holdings.pool.num_owners(block) > 0 for block in found]), coming)
+    found = kv_cache.prefixes.look_up(sequence)
+    coming = max([kv_cache.prefixes.num_common(sequence, s) for s in first], default=0)
+    sequence.num_expected = max(len(found), coming) * kv_cache.block_size
+    sequence.num_expected_shared = max(sum([kv_cache.pool.num_owners(block) > 0 for block in found]), coming)
 
 
-def _decodes(staying: Several[Sequence], first: Several[Sequence], load: Load, pace: Pace) -> Decodes:
+def _decodes(
+    staying: Several[Sequence], first: Several[Sequence], load: SchedulerSnapshot, step_time: StepTimeModel
+) -> Decodes:
     """Those that decode while it waits: who stays does, of the others as many as have rows beside it, and those
     computed before it, each for half of the time on average where its answer is that long."""
-    running, rows = load.lineup.running, load.holdings.num_rows
+    running, rows = load.queues.running, load.kv_cache.num_rows
     found = [s for s in running if s.num_uncomputed <= 1 and not s.request.background]
     stay = sum([s.num_uncomputed <= 1 and not s.request.background for s in staying])
     ahead = [s for s in first if s.row is None]
     now = max(stay, min(len(found), rows - len(ahead) - 1))
-    steps = max(1.0, sum([s.num_to_compute for s in first]) / max(1, pace.token_budget - now))
+    steps = max(1.0, sum([s.num_to_compute for s in first]) / max(1, step_time.token_budget - now))
     more = sum([min(0.5, load.answered * s.params.max_tokens / steps) for s in first])
     count = min(rows, now + int(more))
     positions = sum([s.num_computed for s in found]) * count // max(1, len(found))
     return Decodes(count, positions, targets_between([*running, *ahead]))
 
 
-def _missing_blocks(sequence: Sequence, ahead: Several[Sequence], load: Load) -> int:
+def _missing_blocks(sequence: Sequence, ahead: Several[Sequence], load: SchedulerSnapshot) -> int:
     """Blocks that it and those before it lack, of which those that it displaces hold none any more."""
-    holdings = load.holdings
-    wanted = sum([holdings.blocks_for(len(s.tokens)) - s.num_expected_shared for s in (*ahead, sequence)])
-    displaced = sum([len(s.block_table) for s in load.lineup.running if may_displace(sequence, s)])
-    return wanted - holdings.pool.num_free - displaced
+    kv_cache = load.kv_cache
+    wanted = sum([kv_cache.blocks_for(len(s.tokens)) - s.num_expected_shared for s in (*ahead, sequence)])
+    displaced = sum([len(s.block_table) for s in load.queues.running if may_displace(sequence, s)])
+    return wanted - kv_cache.pool.num_free - displaced
 
 
 def _delayed(
     sequence: Sequence,
     urgency: tuple[int, float, int],
     wanting: Several[Sequence],
-    pace: Pace,
+    step_time: StepTimeModel,
     decodes: Decodes,
     begin: float,
     seconds: float,
 ) -> ServiceClass | None:
     """The class of one of its tenant's behind this ``urgency`` that would begin when it is due, but not so many
     ``seconds`` later. What it takes from other tenants is its share."""
-    tokens = pace.prompt_tokens(decodes)
-    each = pace.wide.seconds(tokens + decodes.count, decodes.positions) / tokens
+    tokens = step_time.prompt_tokens(decodes)
+    each = step_time.wide.seconds(tokens + decodes.count, decodes.positions) / tokens
     for s in wanting:
         if s.level is not Level.PROMISED:
             return None
@@ -145,17 +149,17 @@ def _delayed(
 
 
 def _between_tokens(
-    sequence: Sequence, staying: Several[Sequence], lineup: Lineup, pace: Pace, num_rows: int
+    sequence: Sequence, staying: Several[Sequence], queues: RequestQueues, step_time: StepTimeModel, num_rows: int
 ) -> tuple[float, ServiceClass]:
     """Seconds between tokens when all that came before and will decode do, as far as there are rows, and the strictest
     class among those that count on it."""
-    waiting = [s for s in lineup.waiting if s.level is Level.PROMISED]
+    waiting = [s for s in queues.waiting if s.level is Level.PROMISED]
     decoding = [s for s in (*staying, *waiting, sequence) if s.params.max_tokens > 1]
     rows = min(len(decoding), num_rows)
     contexts = sum([s.num_tokens for s in decoding]) * rows // max(1, len(decoding))
     relying = [s.service for s in (*staying, *waiting) if not s.service.serve_late]
     strictest = min([sequence.service, *relying], key=lambda s: s.inter_token_seconds or float("inf"))
-    return pace.decode_seconds(rows, contexts), strictest
+    return step_time.decode_seconds(rows, contexts), strictest
 
 
 def _work(sequences: Several[Sequence]) -> tuple[int, int]:

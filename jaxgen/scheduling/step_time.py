@@ -7,7 +7,7 @@ from math import inf
 
 from jaxgen.core.sequence import Chunk, Sequence
 from jaxgen.core.step_plan import StepPlan
-from jaxgen.scheduling.cost_model import CostMeter, StepCost, StepSample
+from jaxgen.scheduling.cost_model import CostEstimator, LinearCost, StepSample
 
 MARGIN = 0.9
 """Share of an inter-token target that a step is planned to take: steps vary, and a mean is what is predicted."""
@@ -18,7 +18,7 @@ late of prompts in such small pieces, over more steps."""
 SPREAD_STEP = 0.05
 """Of a meter's spread, for a step that is slower than it says."""
 
-NO_COST = StepCost(0.0)
+NO_COST = LinearCost(0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ NO_DECODES = Decodes()
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class StepTimeModel:
     """What steps cost: ``wide`` those of ``token_budget`` tokens, ``narrow`` those of decodes only; None: the same."""
 
     token_budget: int
-    wide: StepCost
-    narrow: StepCost | None = None
+    wide: LinearCost
+    narrow: LinearCost | None = None
 
     @property
     def most_seconds(self) -> float:
@@ -76,13 +76,13 @@ class Pace:
 
 
 @dataclass(slots=True)
-class StepRoom:
+class StepBudget:
     """What is left of a step that is planned: of its tokens, and of the time that it may take."""
 
     tokens: int
     longest: int
     """Most tokens of one sequence."""
-    cost: StepCost = NO_COST
+    cost: LinearCost = NO_COST
     seconds: float = inf
 
     @property
@@ -111,45 +111,45 @@ def targets_between(sequences: Iterable[Sequence]) -> list[float]:
     return sorted({t for s in sequences if (t := s.service.inter_token_seconds) is not None})
 
 
-def time_left(pace: Pace, chunks: list[Chunk]) -> float:
+def time_left(step_time: StepTimeModel, chunks: list[Chunk]) -> float:
     """Seconds that a step with these chunks may still take, for the promises made to those of them that decode;
     negative where none of these is kept any more, infinite where there are none."""
-    left = _times_left(pace, chunks)
+    left = _times_left(step_time, chunks)
     return next((seconds for seconds in left if seconds >= 0.0), left[-1] if left else inf)
 
 
-def time_for_prompts(pace: Pace, decodes: list[Chunk], start: int) -> float:
+def time_for_prompts(step_time: StepTimeModel, decodes: list[Chunk], start: int) -> float:
     """Seconds for prompts beside these decodes, by the shortest promise that leaves enough for LEAST_CHUNK tokens of
     the first of them, from ``start`` on: the others could be kept only without prompts. Infinite where none does."""
-    least = LEAST_CHUNK * (pace.wide.per_token + pace.wide.per_position * start)
-    return next((seconds for seconds in _times_left(pace, decodes) if seconds >= least), inf)
+    least = LEAST_CHUNK * (step_time.wide.per_token + step_time.wide.per_position * start)
+    return next((seconds for seconds in _times_left(step_time, decodes) if seconds >= least), inf)
 
 
-def _times_left(pace: Pace, chunks: list[Chunk]) -> list[float]:
+def _times_left(step_time: StepTimeModel, chunks: list[Chunk]) -> list[float]:
     """Of each time between tokens that was promised to those that decode, the shortest first."""
     targets = targets_between([chunk.sequence for chunk in chunks if chunk.length == 1])
     if not targets:
         return []
     tokens = sum([chunk.length for chunk in chunks])
-    taken = pace.wide.seconds(tokens, sum([chunk.length * chunk.start for chunk in chunks]))
+    taken = step_time.wide.seconds(tokens, sum([chunk.length * chunk.start for chunk in chunks]))
     return [MARGIN * target - taken for target in targets]
 
 
-class PaceMeter:
-    """Keeps a pace up with the steps that are measured, and knows by how much single steps miss it.
+class StepTimeEstimator:
+    """Fit a model to the steps that are measured, and learn by how much single steps miss it.
 
     ``wide``, ``narrow``: steps of each program measured before; no narrow ones: there is no such program.
     """
 
     def __init__(self, token_budget: int, wide: Iterable[StepSample], narrow: Iterable[StepSample] = ()) -> None:
         wide, narrow = tuple(wide), tuple(narrow)
-        self._wide = CostMeter(wide)
-        self._narrow = CostMeter(narrow) if narrow else None
-        self.pace = Pace(token_budget, self._wide.cost, None if self._narrow is None else self._narrow.cost)
+        self._wide = CostEstimator(wide)
+        self._narrow = CostEstimator(narrow) if narrow else None
+        self.model = StepTimeModel(token_budget, self._wide.cost, None if self._narrow is None else self._narrow.cost)
         self.spread = max(
             [sample.seconds / self._wide.cost.seconds(sample.tokens, sample.positions) for sample in wide]
         )
-        """Of 100 steps one takes more than so many times what the pace says."""
+        """Of 100 steps one takes more than so many times what the model says."""
 
     def observe(self, sample: StepSample, *, narrow: bool) -> None:
         meter = self._narrow if narrow and self._narrow is not None else self._wide
@@ -158,4 +158,4 @@ class PaceMeter:
         self.spread += SPREAD_STEP * (0.99 if ratio > self.spread else -0.01)
         if meter.observe(sample):
             narrow_cost = None if self._narrow is None else self._narrow.cost
-            self.pace = Pace(self.pace.token_budget, self._wide.cost, narrow_cost)
+            self.model = StepTimeModel(self.model.token_budget, self._wide.cost, narrow_cost)

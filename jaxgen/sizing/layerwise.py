@@ -9,7 +9,7 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.layerwise.layer_store import LayerStore
 from jaxgen.offload.staging import group_size
 from jaxgen.sizing.layerwise_sizes import StreamSizes
-from jaxgen.sizing.wanted import DeviceMemory, Wanted
+from jaxgen.sizing.memory_request import DeviceMemory, MemoryRequest
 
 COPIES_OF_LONGEST = 4
 """At least so many bring a layer of the longest sequence, so that the planner has a choice of parts."""
@@ -24,7 +24,7 @@ def stream_sizes(model: ModelConfig, block_size: int, memory: DeviceMemory, *, k
     return StreamSizes(layer, inputs, model.num_layers, on_cpu=memory.is_cpu)
 
 
-def streamed_cache(wanted: Wanted) -> EngineConfig:
+def streamed_cache(wanted: MemoryRequest) -> EngineConfig:
     """With the cache in host memory. Raises ConfigError."""
     if wanted.options.max_num_seqs is None:
         rows = min(wanted.scheduler.max_num_seqs, STREAMED_ROWS)
@@ -74,7 +74,7 @@ def _streams_inputs(options: EngineOptions, model: ModelConfig) -> bool:
     return pays and policy != "transfer"
 
 
-def _require_host_blocks(wanted: Wanted, sizes: StreamSizes, held: int) -> None:
+def _require_host_blocks(wanted: MemoryRequest, sizes: StreamSizes, held: int) -> None:
     """ConfigError if the host holds fewer blocks than were asked for, or than the promised sequence has."""
     options, block_size = wanted.options, wanted.block_size
     if options.num_blocks is not None:

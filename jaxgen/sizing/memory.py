@@ -5,8 +5,8 @@ from jaxgen.core.config import EngineConfig, EngineOptions, ModelConfig, Offload
 from jaxgen.core.errors import ConfigError
 from jaxgen.offload.staging import staging_bytes
 from jaxgen.sizing.layerwise import stream_sizes, streamed_cache
+from jaxgen.sizing.memory_request import DeviceMemory, MemoryRequest
 from jaxgen.sizing.token_budget import CPU_ROWS
-from jaxgen.sizing.wanted import DeviceMemory, Wanted
 
 DEFAULT_BLOCK_SIZE = 64
 CPU_CACHE_BYTES = 2 * GIB
@@ -47,13 +47,13 @@ def resolve(
     scheduler = scheduler_config(options, model, token_budget, is_cpu=memory.is_cpu)
     if temporary_bytes is None:
         temporary_bytes = estimate_temporaries(model, scheduler)
-    wanted = Wanted(options, model, memory, scheduler, block_size, params_bytes, temporary_bytes)
+    wanted = MemoryRequest(options, model, memory, scheduler, block_size, params_bytes, temporary_bytes)
     if options.kv_residency == "auto":
         return _wherever(wanted)
     return _resident(wanted) if options.kv_residency == "device" else streamed_cache(wanted)
 
 
-def _resident(wanted: Wanted) -> EngineConfig:
+def _resident(wanted: MemoryRequest) -> EngineConfig:
     """With the cache on the device."""
     model, memory, block_size = wanted.model, wanted.memory, wanted.block_size
     offload, inputs = _offload_config(wanted.options, model, block_size), _keeps_inputs(wanted.options, model)
@@ -67,7 +67,7 @@ def _resident(wanted: Wanted) -> EngineConfig:
     return wanted.config(wanted.num_blocks(fitting, most), keep_inputs=inputs, offload=offload)
 
 
-def _wherever(wanted: Wanted) -> EngineConfig:
+def _wherever(wanted: MemoryRequest) -> EngineConfig:
     """With the cache on the device if it can hold a sequence of the promised length there, or if the host cannot hold a
     longer one. Raises the device's ConfigError where both do."""
     found: EngineConfig | None = None

@@ -23,9 +23,9 @@ from jaxgen.models import PackedParams
 from jaxgen.runner.compilation_cache import persistent_compilation
 from jaxgen.runner.programs import compile_step
 from jaxgen.sizing.memory import DEFAULT_BLOCK_SIZE, default_max_num_seqs, resolve
+from jaxgen.sizing.memory_request import DeviceMemory
 from jaxgen.sizing.token_budget import TUNE_CONTEXT, TUNE_ROUNDS, knee, least_budget, past_knee
 from jaxgen.sizing.tuning_store import save_record
-from jaxgen.sizing.wanted import DeviceMemory
 
 CPU_BUDGETS = (16, 32, 64, 128, 256)
 BUDGETS = (*CPU_BUDGETS, 512, 1024, 2048)
@@ -231,7 +231,7 @@ def tune(
 ) -> tuple[Tuning, Path | None]:
     """Measure the token budget of a model on this device and keep it, where a cache can be written.
 
-    From then on ``open_engine`` uses it when no token budget is given. Raises ConfigError.
+    From then on ``load_engine`` uses it when no token budget is given. Raises ConfigError.
     """
     parts = find_parts(
         model,

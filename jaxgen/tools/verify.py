@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from jaxgen.assemble import Parts, find_parts
+from jaxgen.assemble import ResolvedModel, find_parts
 from jaxgen.core.config import DType, EngineOptions, KernelChoice
 from jaxgen.runner.compilation_cache import persistent_compilation
 from jaxgen.tools.determinism import Scenario, Verifier
@@ -49,7 +49,7 @@ def verify_determinism(
     return about, scenarios
 
 
-def _verify_options(parts: Parts, options: EngineOptions) -> EngineOptions:
+def _verify_options(parts: ResolvedModel, options: EngineOptions) -> EngineOptions:
     config = parts.resolve(options)
     scheduler, block_size = config.scheduler, config.cache.block_size
     longest = options.max_model_len or min(scheduler.max_model_len, max(VERIFY_CONTEXT, 2 * scheduler.token_budget))

@@ -143,7 +143,7 @@ SIZING = (
     Fault(
         "plan-without-temporaries",
         "sizing",
-        "jaxgen/sizing/wanted.py",
+        "jaxgen/sizing/memory_request.py",
         "self.memory.free_bytes - self.params_bytes - self.temporary_bytes",
         "self.memory.free_bytes - self.params_bytes",
         ("tests/sizing/test_memory.py",),

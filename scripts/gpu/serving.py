@@ -13,8 +13,8 @@ from jaxgen.engine.engine import Engine
 from jaxgen.runner.model_runner import device_info
 from jaxgen.runner.programs import compile_step
 from jaxgen.sizing.memory import resolve
+from jaxgen.sizing.memory_request import DeviceMemory
 from jaxgen.sizing.token_budget import default_budget
-from jaxgen.sizing.wanted import DeviceMemory
 from scripts.gpu.bench import Bench
 from scripts.gpu.comparison import compared
 from scripts.gpu.kernels import BLOCK_SIZE, kernels_for

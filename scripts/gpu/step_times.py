@@ -21,7 +21,7 @@ from jaxgen.core.sequence import Chunk, Sequence
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.models import PackedParams, abstract_params
 from jaxgen.models.kv_cache import KVCache, cache_shape
-from jaxgen.runner.model_runner import Device
+from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.programs import CompiledStep
 from jaxgen.sizing.token_budget import Ceilings, knee, roofline_budget
 from scripts.gpu.bench import Bench
@@ -132,7 +132,7 @@ class Times:
         }
 
 
-def timed(device: Device, plan: StepPlan, row_seconds: float) -> Times:
+def timed(device: ModelRunner, plan: StepPlan, row_seconds: float) -> Times:
     """Of one plan over and over; the first step is not counted."""
     device.load(plan)
     device.wait()
@@ -158,9 +158,11 @@ def timed(device: Device, plan: StepPlan, row_seconds: float) -> Times:
     return Times(seconds[1:], returned[1:], overlapped, ahead[1:], tokens)
 
 
-def filled_device(model: ModelConfig, config: EngineConfig, params: PackedParams, compiled: CompiledStep) -> Device:
+def filled_device(
+    model: ModelConfig, config: EngineConfig, params: PackedParams, compiled: CompiledStep
+) -> ModelRunner:
     """A device whose cache holds random K and V: work on zeros takes less power, so less time, than work on data."""
-    device = Device(model, config, params, compiled)
+    device = ModelRunner(model, config, params, compiled)
     num_blocks, *block = cache_shape(model, config.cache)
     distinct = min(RANDOM_BLOCKS, num_blocks)
 

@@ -13,13 +13,13 @@ from jaxgen.kernels.choice import Kernels, choose, reference
 from jaxgen.layerwise.calibration import load_of, time_steps
 from jaxgen.layerwise.layer_store import LayerStore
 from jaxgen.layerwise.links import Links
-from jaxgen.layerwise.model_runner import StreamedDevice, Streaming
+from jaxgen.layerwise.model_runner import LayerwiseRunner, Streaming
 from jaxgen.layerwise.programs import compile_layers, take_apart
 from jaxgen.layerwise.rates import Split, StreamRates
 from jaxgen.models import init_params
 from jaxgen.offload.restore_plan import ContextCost
 from jaxgen.offload.staging import group_size
-from jaxgen.runner.model_runner import Device, device_info
+from jaxgen.runner.model_runner import ModelRunner, device_info
 from jaxgen.runner.programs import compile_rows, compile_step
 from jaxgen.runner.step import StepOutput
 from scripts.offload.generation import Generation, Runner, generate
@@ -57,8 +57,8 @@ class Bench:
         self._ends, self._layers = take_apart(dict(init_params(self.model, seed=0)))
         self.device = self._streamed(Links())
 
-    def _streamed(self, links: Links) -> StreamedDevice:
-        return StreamedDevice(
+    def _streamed(self, links: Links) -> LayerwiseRunner:
+        return LayerwiseRunner(
             self.model,
             self.config,
             dict(self._ends),
@@ -70,7 +70,7 @@ class Bench:
         )
 
     @cached_property
-    def _pageable(self) -> StreamedDevice:
+    def _pageable(self) -> LayerwiseRunner:
         return self._streamed(Links(pinned=False))
 
     def run(self, mode: Mode, prompt: int, length: int, batch: int) -> Generation:
@@ -101,9 +101,9 @@ class Bench:
         return generate(self._whole.run, self.setting, prompt, length, batch, column=column)[0]
 
     @cached_property
-    def _whole(self) -> Device:
+    def _whole(self) -> ModelRunner:
         compiled = compile_step(self.model, self.config, self._kernels)
-        return Device(self.model, self.config, init_params(self.model, seed=0), compiled)
+        return ModelRunner(self.model, self.config, init_params(self.model, seed=0), compiled)
 
     def calibrate(self, batch: int, steps: int) -> StreamRates:
         """In steps without overlap, of which half transfer all, and half project all."""

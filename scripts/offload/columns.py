@@ -17,7 +17,7 @@ from jaxgen.core.step_plan import StepPlan
 from jaxgen.layerwise.layer_stream import Incoming, Stage, run_stages
 from jaxgen.layerwise.layer_weights import LayerWeights
 from jaxgen.layerwise.links import Links
-from jaxgen.layerwise.model_runner import LayeredStep, StreamedDevice, Streaming
+from jaxgen.layerwise.model_runner import LayeredStep, LayerwiseRunner, Streaming
 from jaxgen.layerwise.programs import LayerPrograms, take_apart
 from jaxgen.layerwise.rates import Split, StreamRates
 from jaxgen.layerwise.split_plan import Column, plan_column
@@ -26,7 +26,7 @@ from jaxgen.offload.restore_plan import ContextCost, TokenSeconds
 from jaxgen.runner.programs import RowPrograms
 from jaxgen.runner.step import StepOutput
 
-Begun = tuple[StreamedDevice, LayeredStep]
+Begun = tuple[LayerwiseRunner, LayeredStep]
 
 
 class Columns:
@@ -52,7 +52,7 @@ class Columns:
         ends, layers = take_apart(dict(params), self.links.put_on_host)
         self.weights = LayerWeights(layers, self.links)
         self._devices = tuple(
-            StreamedDevice(
+            LayerwiseRunner(
                 model, config, dict(ends), programs, rows, num_open=num_open, layers=self.weights, links=self.links
             )
             for _ in range(batches)

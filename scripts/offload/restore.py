@@ -92,16 +92,16 @@ class Measurement:
     def simulate(self, bytes_per_second: float | None) -> None:
         """The link from now on; what is known of it stays."""
         self.link = bytes_per_second
-        self.offload.mover.simulate(bytes_per_second)
+        self.offload.transfer.simulate(bytes_per_second)
 
     def push_out(self) -> None:
         """Fill the cache with the other context, over the real link. What the engine knows of the link stays."""
         offload = self.offload
         known = copy.deepcopy(offload.meter.restore)
-        offload.mover.simulate(None)
+        offload.transfer.simulate(None)
         offload.tier.planner = self.planners()["transfer"]
         self.run(self.filler)
-        offload.mover.simulate(self.link)
+        offload.transfer.simulate(self.link)
         offload.meter.restore = known
 
     def planners(self) -> dict[str, Planner]:
@@ -162,7 +162,7 @@ def measure(measurement: Measurement, bandwidth: float | None, repeats: int) -> 
     """At ``bandwidth`` bytes per second; None: what the machine has. Times are medians, in seconds."""
     offload = measurement.offload
     measurement.simulate(bandwidth)
-    offload.mover.measure()
+    offload.transfer.measure()
     ways = tuple(measurement.planners())
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     predicted: dict[str, list[float]] = {way: [] for way in ways}
@@ -192,7 +192,7 @@ def halved(measurement: Measurement) -> dict[str, Any]:
     """The error of each transfer's prediction after the fastest of the scaled links carries half of what it did."""
     link = max(SPEEDS) * measurement.balanced_link
     measurement.simulate(link)
-    measurement.offload.mover.measure()
+    measurement.offload.transfer.measure()
     measurement.simulate(link / 2)
     found = [measurement.restore("transfer") for _ in range(HALVED_RESTORES)]
     return {"link": link, "halved_errors": [_error(predicted, seconds) for seconds, predicted, _ in found]}

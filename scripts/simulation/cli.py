@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show_trace(path: Path, setting: Setting, policy: str) -> None:
-    simulation = Simulation(make_policies(setting)[policy], seconds_at(setting.pace), read_trace(path))
+    simulation = Simulation(make_policies(setting)[policy], seconds_at(setting.step_time), read_trace(path))
     print(json.dumps(simulation.run().summary() | {"steps": simulation.num_steps}, indent=2))
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxgen.core.config import CacheConfig, SchedulerConfig
-from jaxgen.scheduling.cost_model import StepCost, StepSample, fit
-from jaxgen.scheduling.step_time import Pace
+from jaxgen.scheduling.cost_model import LinearCost, StepSample, fit
+from jaxgen.scheduling.step_time import StepTimeModel
 from scripts.simulation.baselines import WholePrompts
 from scripts.simulation.policies import Policy, SplitFuse
 
@@ -51,13 +51,13 @@ class Setting:
     """A system to simulate, and the loads to put on it: (prompt mean, output mean)."""
 
     title: str
-    cost: StepCost
+    cost: LinearCost
     hardware: Hardware
     loads: tuple[tuple[int, int], ...]
 
     @property
-    def pace(self) -> Pace:
-        return Pace(TOKEN_BUDGET, self.cost)
+    def step_time(self) -> StepTimeModel:
+        return StepTimeModel(TOKEN_BUDGET, self.cost)
 
 
 def figure_samples() -> list[StepSample]:
@@ -70,28 +70,28 @@ def figure_samples() -> list[StepSample]:
     return [StepSample(tokens, 0, seconds) for tokens, seconds in sorted(known.items())]
 
 
-def fit_with_floor(samples: Sequence[StepSample]) -> StepCost:
+def fit_with_floor(samples: Sequence[StepSample]) -> LinearCost:
     """A line through the larger steps and a floor under the smaller ones, split where relative errors are least."""
     splits = (_split(samples[:place], samples[place:]) for place in range(len(samples) - 2))
     return min(splits, key=lambda cost: sum(error**2 for error in residuals(cost, samples)))
 
 
-def _split(small: Sequence[StepSample], large: Sequence[StepSample]) -> StepCost:
+def _split(small: Sequence[StepSample], large: Sequence[StepSample]) -> LinearCost:
     line = fit(large)
     floor = fit([StepSample(0, 0, sample.seconds) for sample in small]).base if small else 0.0
-    return StepCost(line.base, line.per_token, floor=floor)
+    return LinearCost(line.base, line.per_token, floor=floor)
 
 
-def residuals(cost: StepCost, samples: Sequence[StepSample]) -> list[float]:
+def residuals(cost: LinearCost, samples: Sequence[StepSample]) -> list[float]:
     """Predicted over measured, less 1."""
     return [cost.seconds(sample.tokens, sample.positions) / sample.seconds - 1.0 for sample in samples]
 
 
-def calibrated_cost(decodes: int = 16, p50: float = 0.07, p95: float = 0.19) -> StepCost:
+def calibrated_cost(decodes: int = 16, p50: float = 0.07, p95: float = 0.19) -> LinearCost:
     """From two of FastGen's own token latencies, F: at ``decodes`` clients the P50 is a step of decodes only, the P95 a
     full one. What they took beside the forward pass is in them."""
     per_token = (p95 - p50) / (TOKEN_BUDGET - decodes)
-    return StepCost(p50 - decodes * per_token, per_token)
+    return LinearCost(p50 - decodes * per_token, per_token)
 
 
 P2600_G60, P1200_G128, P2600_G128 = (2600, 60), (1200, 128), (2600, 128)
@@ -121,7 +121,9 @@ def make_policies(setting: Setting) -> dict[str, Policy]:
     cache = CacheConfig(BLOCK_SIZE, setting.hardware.cache_tokens // BLOCK_SIZE)
     whole = {"max_batched_tokens": VLLM_BATCHED_TOKENS, "cache_tokens": cache.num_slots}
     return {
-        "SplitFuse": SplitFuse(SchedulerConfig(TOKEN_BUDGET, MAX_NUM_SEQS, MAX_MODEL_LEN), cache, pace=setting.pace),
+        "SplitFuse": SplitFuse(
+            SchedulerConfig(TOKEN_BUDGET, MAX_NUM_SEQS, MAX_MODEL_LEN), cache, step_time=setting.step_time
+        ),
         "prompt-first": WholePrompts(max_num_seqs=256, joining=True, **whole),
         "static": WholePrompts(max_num_seqs=STATIC_BATCH, joining=False, **whole),
     }

@@ -7,7 +7,7 @@ from math import inf
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.step_plan import StepPlan
-from jaxgen.scheduling.step_time import Pace
+from jaxgen.scheduling.step_time import StepTimeModel
 from scripts.simulation.load import Load
 from scripts.simulation.policies import Policy
 from scripts.simulation.record import Recorder
@@ -18,11 +18,11 @@ DUMMY = 0
 """The token that everything samples, and that prompts are made of."""
 
 
-def seconds_at(pace: Pace) -> StepSeconds:
-    """Steps take exactly what ``pace`` says."""
+def seconds_at(step_time: StepTimeModel) -> StepSeconds:
+    """Steps take exactly what ``step_time`` says."""
 
     def seconds(plan: StepPlan) -> float:
-        cost = pace.narrow if pace.narrow is not None and plan.decodes_only else pace.wide
+        cost = step_time.narrow if step_time.narrow is not None and plan.decodes_only else step_time.wide
         return cost.seconds(plan.num_tokens, plan.num_positions)
 
     return seconds

@@ -23,7 +23,7 @@ def simulate_setting(setting: Setting, clients: Sequence[int] = CLIENTS, request
         lengths = normal_requests(prompt, output, requests, SEED)
         for number in clients:
             for name, policy in make_policies(setting).items():
-                simulation = Simulation(policy, seconds_at(setting.pace), closed_loop(lengths, number, SEED))
+                simulation = Simulation(policy, seconds_at(setting.step_time), closed_loop(lengths, number, SEED))
                 found = simulation.run().summary()
                 about = {"policy": name, "prompt": prompt, "output": output, "clients": number}
                 yield about | {"steps": simulation.num_steps} | _figures(found)

@@ -7,7 +7,7 @@ from jaxgen.core.config import CacheConfig, SchedulerConfig
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.step_plan import Outcome, StepPlan
 from jaxgen.scheduling.scheduler import Scheduler
-from jaxgen.scheduling.step_time import Pace
+from jaxgen.scheduling.step_time import StepTimeModel
 
 
 class Policy(Protocol):
@@ -36,10 +36,15 @@ class SplitFuse:
     runs_ahead = True
 
     def __init__(
-        self, config: SchedulerConfig, cache: CacheConfig, *, narrow: bool = False, pace: Pace | None = None
+        self,
+        config: SchedulerConfig,
+        cache: CacheConfig,
+        *,
+        narrow: bool = False,
+        step_time: StepTimeModel | None = None,
     ) -> None:
         """As the scheduler's own."""
-        self._scheduler = Scheduler(replace(config, prefix_caching=False), cache, narrow=narrow, pace=pace)
+        self._scheduler = Scheduler(replace(config, prefix_caching=False), cache, narrow=narrow, step_time=step_time)
 
     @property
     def has_work(self) -> bool:

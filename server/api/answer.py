@@ -16,7 +16,7 @@ from jaxgen.server.errors import ApiError, as_api_error
 from jaxgen.server.generation.choice import Choice, Piece, latency_json
 from jaxgen.server.generation.generation import Generation
 from jaxgen.server.generation.logprobs import Logprobs, prompt_logprobs_json
-from jaxgen.server.middleware.record import RequestRecord
+from jaxgen.server.middleware.record import RequestContext
 from jaxgen.server.requests.engine_requests import completion_request
 from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.requests.prompts import Prompt
@@ -54,7 +54,7 @@ class Answer(ABC):
         engine: EngineClient,
         prompts: Sequence[Prompt],
         params: CompletionParams,
-        record: RequestRecord,
+        record: RequestContext,
         *,
         prefix: str,
         logprobs: Callable[[], Logprobs],

@@ -5,10 +5,10 @@ from typing import Any
 
 from jaxgen.client import EngineClient
 from jaxgen.server.api.answer import Answer, ChoicesAnswer
-from jaxgen.server.api.endpoint import GeneratingEndpoint, Services
+from jaxgen.server.api.endpoint import AppState, GeneratingEndpoint
 from jaxgen.server.generation.choice import Choice, Piece
 from jaxgen.server.generation.logprobs import ChatLogprobs
-from jaxgen.server.middleware.record import RequestRecord
+from jaxgen.server.middleware.record import RequestContext
 from jaxgen.server.requests.params import CompletionParams, most_tokens, resolve_chat_params
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.requests.tools import ToolChoice, ToolUse
@@ -24,12 +24,12 @@ class ChatEndpoint(GeneratingEndpoint[ChatRequest]):
         body.refuse_what_is_missing()
         return body
 
-    async def _answer(self, body: ChatRequest, record: RequestRecord) -> Answer:
+    async def _answer(self, body: ChatRequest, record: RequestContext) -> Answer:
         prompt, params, tools = await resolve_chat(body, self._services)
         return ChatCompletion(self._engine, prompt, params, record, tools)
 
 
-async def resolve_chat(body: ChatRequest, services: Services) -> tuple[Prompt, CompletionParams, ToolUse | None]:
+async def resolve_chat(body: ChatRequest, services: AppState) -> tuple[Prompt, CompletionParams, ToolUse | None]:
     """What the model reads, how it answers, and what it may call meanwhile. Raises ApiError."""
     params = resolve_chat_params(body, services.engine.model, services.config)
     functions = [tool.function for tool in body.tools or ()]
@@ -54,7 +54,7 @@ class ChatCompletion(ChoicesAnswer):
         engine: EngineClient,
         prompt: Prompt,
         params: CompletionParams,
-        record: RequestRecord,
+        record: RequestContext,
         tools: ToolUse | None = None,
     ) -> None:
         super().__init__(engine, [prompt], params, record, prefix="chatcmpl", logprobs=ChatLogprobs, tools=tools)

@@ -8,7 +8,7 @@ from jaxgen.server.api.answer import Answer, ChoicesAnswer
 from jaxgen.server.api.endpoint import GeneratingEndpoint
 from jaxgen.server.generation.choice import Choice, Piece
 from jaxgen.server.generation.logprobs import LogprobList
-from jaxgen.server.middleware.record import RequestRecord
+from jaxgen.server.middleware.record import RequestContext
 from jaxgen.server.requests.params import CompletionParams, resolve_params
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.schema.base import CompletionRequest, parse_body
@@ -18,7 +18,7 @@ class CompletionsEndpoint(GeneratingEndpoint[CompletionRequest]):
     def _parse(self, data: dict[str, Any]) -> CompletionRequest:
         return parse_body(CompletionRequest, data, self._services.config)
 
-    async def _answer(self, body: CompletionRequest, record: RequestRecord) -> Answer:
+    async def _answer(self, body: CompletionRequest, record: RequestContext) -> Answer:
         params = resolve_params(body, self._engine.model, self._services.config)
         prompts = await self._services.prompts.read(body, params)
         return Completion(self._engine, prompts, params, record)
@@ -30,7 +30,7 @@ class Completion(ChoicesAnswer):
     _chunk_object = "text_completion"
 
     def __init__(
-        self, engine: EngineClient, prompts: Sequence[Prompt], params: CompletionParams, record: RequestRecord
+        self, engine: EngineClient, prompts: Sequence[Prompt], params: CompletionParams, record: RequestContext
     ) -> None:
         super().__init__(engine, prompts, params, record, prefix="cmpl", logprobs=LogprobList)
 

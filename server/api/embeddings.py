@@ -21,7 +21,7 @@ from jaxgen.server.errors import bad_request
 from jaxgen.server.generation.choice import given_up, latency_json
 from jaxgen.server.generation.deadline import Deadline
 from jaxgen.server.generation.generation import Generation
-from jaxgen.server.middleware.record import RequestRecord, record_of
+from jaxgen.server.middleware.record import RequestContext, context_of
 from jaxgen.server.requests.engine_requests import embedding_request
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.requests.service_tier import service_class
@@ -47,7 +47,7 @@ class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
         pooling, services = self._format(body).pooling, self._services
         async with deadline.bound():
             prompts = await services.prompts.read_all(body.input, "input")
-        record = record_of(scope)
+        record = context_of(scope)
         # There is no time between tokens, and none of many inputs is refused for those before it.
         service = service_class(None, services.config.service_classes)
         service = replace(service, inter_token_seconds=None, serve_late=True)
@@ -84,7 +84,7 @@ class _Embeddings:
         pooling: Pooling,
         service: ServiceClass,
         body: EmbeddingRequest,
-        record: RequestRecord,
+        record: RequestContext,
     ) -> None:
         self._engine = engine
         self._prompts = prompts

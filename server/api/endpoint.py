@@ -18,11 +18,11 @@ from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError, bad_request
 from jaxgen.server.generation.deadline import Deadline
 from jaxgen.server.generation.generation import Generation
-from jaxgen.server.generation.queue_limit import Queue
+from jaxgen.server.generation.queue_limit import QueueLimit
 from jaxgen.server.metrics.metrics import Metrics
 from jaxgen.server.middleware.auth import CALLER
 from jaxgen.server.middleware.lifecycle import Lifecycle
-from jaxgen.server.middleware.record import RECORD, RequestRecord, record_of
+from jaxgen.server.middleware.record import RECORD, RequestContext, context_of
 from jaxgen.server.requests.chat_template import Conversations
 from jaxgen.server.requests.prompts import PromptReader
 from jaxgen.server.requests.tools import Tools
@@ -30,13 +30,13 @@ from jaxgen.server.schema.base import CallerFields, ComputingFields
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
+class AppState:
     """What an app's endpoints share."""
 
     engine: EngineClient
     config: ServerConfig
     lifecycle: Lifecycle
-    queue: Queue
+    queue: QueueLimit
     metrics: Metrics
     prompts: PromptReader
     conversations: Conversations
@@ -46,7 +46,7 @@ class Services:
 class ComputingEndpoint[Fields: ComputingFields](ABC):
     """An ASGI app rather than a function of a request: it must see the caller leave while it works."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: AppState) -> None:
         self._services = services
         self._engine = services.engine
 
@@ -84,7 +84,7 @@ class ComputingEndpoint[Fields: ComputingFields](ABC):
         async def receive() -> Message:
             raise RuntimeError("the body has been read")
 
-        record = RequestRecord(f"req-{uuid4().hex}", "POST", "", caller=caller)
+        record = RequestContext(f"req-{uuid4().hex}", "POST", "", caller=caller)
         scope = {"type": "http", RECORD: record}
         await self._respond(body, Deadline(None), scope, receive, send)
         answer: dict[str, Any] = pydantic_core.from_json(b"".join(parts))
@@ -100,11 +100,11 @@ class GeneratingEndpoint[Fields: CallerFields](ComputingEndpoint[Fields]):
     """Answers with text, whole or as events."""
 
     @abstractmethod
-    async def _answer(self, body: Fields, record: RequestRecord) -> Answer:
+    async def _answer(self, body: Fields, record: RequestContext) -> Answer:
         """What is to be computed for it. Raises ApiError."""
 
     async def _respond(self, body: Fields, deadline: Deadline, scope: Scope, receive: Receive, send: Send) -> None:
-        record, services = record_of(scope), self._services
+        record, services = context_of(scope), self._services
         async with deadline.bound():
             made = record.answer = await self._answer(body, record)
         async with Generation(

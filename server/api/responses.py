@@ -7,14 +7,14 @@ from typing import Any
 
 from jaxgen.server.api.answer import Answer
 from jaxgen.server.api.chat import resolve_chat
-from jaxgen.server.api.endpoint import GeneratingEndpoint, Services
+from jaxgen.server.api.endpoint import AppState, GeneratingEndpoint
 from jaxgen.server.api.responses_input import FORMAT, as_chat, renamed
 from jaxgen.server.api.responses_output import Event, Output
 from jaxgen.server.api.sse import sse_event
 from jaxgen.server.errors import ApiError
 from jaxgen.server.generation.choice import Choice
 from jaxgen.server.generation.logprobs import ChatLogprobs
-from jaxgen.server.middleware.record import RequestRecord
+from jaxgen.server.middleware.record import RequestContext
 from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.requests.tools import ToolUse
@@ -28,7 +28,7 @@ class ResponsesEndpoint(GeneratingEndpoint[ResponsesRequest]):
         body.refuse_what_is_missing()
         return body
 
-    async def _answer(self, body: ResponsesRequest, record: RequestRecord) -> Answer:
+    async def _answer(self, body: ResponsesRequest, record: RequestContext) -> Answer:
         try:
             prompt, params, tools = await resolve_chat(as_chat(body), self._services)
         except ApiError as error:
@@ -45,10 +45,10 @@ class ResponseAnswer(Answer):
     def __init__(
         self,
         body: ResponsesRequest,
-        services: Services,
+        services: AppState,
         prompt: Prompt,
         params: CompletionParams,
-        record: RequestRecord,
+        record: RequestContext,
         tools: ToolUse | None,
     ) -> None:
         super().__init__(services.engine, [prompt], params, record, prefix="resp", logprobs=ChatLogprobs, tools=tools)

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from jaxgen.server.api.body import read_json_object
-from jaxgen.server.api.endpoint import Services, check_model
+from jaxgen.server.api.endpoint import AppState, check_model
 from jaxgen.server.errors import bad_request
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.requests.tools import for_template
@@ -31,7 +31,7 @@ class DetokenizeRequest(Body):
 
 
 class TokensEndpoint:
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: AppState) -> None:
         self._services = services
         self._engine = services.engine
 

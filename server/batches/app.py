@@ -14,18 +14,18 @@ from starlette.routing import Route
 from jaxgen.server.api.chat import ChatEndpoint
 from jaxgen.server.api.completions import CompletionsEndpoint
 from jaxgen.server.api.embeddings import EmbeddingsEndpoint
-from jaxgen.server.api.endpoint import Services
+from jaxgen.server.api.endpoint import AppState
 from jaxgen.server.api.responses import ResponsesEndpoint
 from jaxgen.server.batches.background import BackgroundEngine
 from jaxgen.server.batches.endpoint import BatchesEndpoint
 from jaxgen.server.batches.files import FilesEndpoint
 from jaxgen.server.batches.runner import BatchRunner, LineEndpoint
 from jaxgen.server.batches.store import Store
-from jaxgen.server.generation.queue_limit import Queue
+from jaxgen.server.generation.queue_limit import QueueLimit
 from jaxgen.server.metrics.metrics import Metrics
 from jaxgen.server.middleware.lifecycle import LifecycleMiddleware
 
-ENDPOINTS: dict[str, Callable[[Services], LineEndpoint]] = {
+ENDPOINTS: dict[str, Callable[[AppState], LineEndpoint]] = {
     "/v1/completions": CompletionsEndpoint,
     "/v1/chat/completions": ChatEndpoint,
     "/v1/responses": ResponsesEndpoint,
@@ -39,7 +39,7 @@ type Handler = Callable[[Request], Awaitable[Response]]
 class Batches:
     """Files and batches of an app. Raises ConfigError where their directory cannot be used."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: AppState) -> None:
         config = services.config
         self._lifecycle = services.lifecycle
         self._store: Store | None = None
@@ -89,10 +89,10 @@ def _route(path: str, handlers: Mapping[str, Handler], middleware: Middleware) -
     return Route(path, handle, methods=list(handlers), middleware=[middleware])
 
 
-def line_endpoints(services: Services) -> dict[str, LineEndpoint]:
+def line_endpoints(services: AppState) -> dict[str, LineEndpoint]:
     """The endpoints, for the background: what they wait and take is not what online callers see in limits and
     latencies."""
     engine = BackgroundEngine(services.engine)
     config = replace(services.config, max_queued_requests=2**31, max_queued_tokens=2**62)
-    apart = replace(services, engine=engine, queue=Queue(engine, config), metrics=Metrics(engine))
+    apart = replace(services, engine=engine, queue=QueueLimit(engine, config), metrics=Metrics(engine))
     return {path: endpoint(apart) for path, endpoint in ENDPOINTS.items()}

@@ -37,9 +37,9 @@ POLL_SECONDS = 0.05
 
 
 def _open_engine(args: Any) -> "AsyncEngine":
-    from jaxgen.assemble import open_engine
+    from jaxgen.assemble import load_engine
 
-    return open_engine(
+    return load_engine(
         args.model,
         served_name=args.served_model_name,
         dtype=args.dtype,

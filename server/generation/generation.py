@@ -12,12 +12,12 @@ from jaxgen.core.errors import WouldBeLateError
 from jaxgen.core.request import FinishReason, TokenEvent
 from jaxgen.server.errors import ApiError
 from jaxgen.server.generation.deadline import Deadline
-from jaxgen.server.generation.queue_limit import Queue, Queued
+from jaxgen.server.generation.queue_limit import Queued, QueueLimit
 from jaxgen.server.metrics.metrics import Metrics, RequestTimer
-from jaxgen.server.middleware.record import RequestRecord
+from jaxgen.server.middleware.record import RequestContext
 
 
-class Drawing(Queued, Protocol):
+class EventSink(Queued, Protocol):
     """What is made of the events of one request."""
 
     @property
@@ -33,7 +33,7 @@ class Drawing(Queued, Protocol):
         ...
 
 
-class Generation[Choice: Drawing]:
+class Generation[Choice: EventSink]:
     """An async context in which the engine works on ``choices``; leaving it aborts what is unfinished.
 
     Tokens are taken as soon as they are there and kept in their choice as text, so that stop strings act at once and a
@@ -44,9 +44,9 @@ class Generation[Choice: Drawing]:
         self,
         engine: EngineClient,
         choices: Sequence[Choice],
-        queue: Queue,
+        queue: QueueLimit,
         metrics: Metrics,
-        record: RequestRecord,
+        record: RequestContext,
         deadline: Deadline,
     ) -> None:
         """``record``: of the caller's request. ``deadline``: when it is given up, whether or not anybody reads what

@@ -31,7 +31,7 @@ class _Entry:
     bounded: bool
 
 
-class Queue:
+class QueueLimit:
     """The choices that have no token yet, the texts that have no embedding, and the tokens of their prompts."""
 
     def __init__(self, engine: EngineClient, config: ServerConfig) -> None:

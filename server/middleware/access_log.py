@@ -6,7 +6,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jaxgen.server.log import FIELDS
 from jaxgen.server.metrics.metrics import Metrics
-from jaxgen.server.middleware.record import record_of
+from jaxgen.server.middleware.record import context_of
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class AccessLogMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        record = record_of(scope)
+        record = context_of(scope)
         try:
             await self._app(scope, receive, send)
         finally:

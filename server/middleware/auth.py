@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.server.errors import ApiError
-from jaxgen.server.middleware.record import record_of
+from jaxgen.server.middleware.record import context_of
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class ApiKeyMiddleware:
         if isinstance(found, ApiError):
             await found.response()(scope, receive, send)
         else:
-            record = record_of(scope)
+            record = context_of(scope)
             record.caller, record.weight = found, self._keys.weight(found)
             await self._app({**scope, CALLER: found}, receive, send)
 

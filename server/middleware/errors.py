@@ -6,7 +6,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jaxgen.server.errors import INTERNAL_MESSAGE, ApiError, as_api_error
-from jaxgen.server.middleware.record import record_of
+from jaxgen.server.middleware.record import context_of
 
 
 async def http_exception(_: Request, error: Exception) -> Response:
@@ -22,7 +22,7 @@ async def api_error(request: Request, error: Exception) -> Response:
 
 def _recorded(scope: Scope, error: Exception) -> ApiError:
     told = as_api_error(error)
-    record_of(scope).error = told.code or told.kind
+    context_of(scope).error = told.code or told.kind
     return told
 
 
@@ -50,5 +50,5 @@ class UnexpectedErrorMiddleware:
                 raise
             told = _recorded(scope, error)
             # After that the HTTP server breaks off the connection of an answer without an end.
-            if record_of(scope).status is None:
+            if context_of(scope).status is None:
                 await told.response()(scope, receive, send)

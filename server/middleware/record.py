@@ -34,7 +34,7 @@ class Answered(Protocol):
 
 
 @dataclass(slots=True)
-class RequestRecord:
+class RequestContext:
     """Filled in by whoever knows; ``fields`` leaves out what nobody knew."""
 
     request_id: str
@@ -83,7 +83,7 @@ class RequestRecord:
         return {name: value for name, value in found.items() if value is not None}
 
 
-def record_of(scope: Scope) -> RequestRecord:
+def context_of(scope: Scope) -> RequestContext:
     """That of the request, which RequestIdMiddleware has made."""
-    record: RequestRecord = scope[RECORD]
+    record: RequestContext = scope[RECORD]
     return record

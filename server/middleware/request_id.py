@@ -6,7 +6,7 @@ from uuid import uuid4
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from jaxgen.server.middleware.record import RECORD, RequestRecord
+from jaxgen.server.middleware.record import RECORD, RequestContext
 
 HEADER = "x-request-id"
 _ACCEPTED = re.compile(r"[\x21-\x7e]{1,128}")
@@ -24,7 +24,7 @@ class RequestIdMiddleware:
             return
         given = Headers(scope=scope).get(HEADER, "")
         name = given if _ACCEPTED.fullmatch(given) else f"req-{uuid4().hex}"
-        record = RequestRecord(name, scope["method"], scope["path"], send_more=send)
+        record = RequestContext(name, scope["method"], scope["path"], send_more=send)
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jaxgen.server.middleware.access_log import PROBES
-from jaxgen.server.middleware.record import RequestRecord, record_of
+from jaxgen.server.middleware.record import RequestContext, context_of
 
 OPERATIONS = {
     "/v1/completions": "text_completion",
@@ -61,7 +61,7 @@ class TraceMiddleware:
             await self._app(scope, receive, send)
             return
         caller = self._propagator.extract(Headers(scope=scope), getter=_HeaderGetter())
-        record, begun = record_of(scope), time_ns()
+        record, begun = context_of(scope), time_ns()
         span = self._tracer.start_span(record.method, caller, SpanKind.SERVER, start_time=begun)
         try:
             await self._app(scope, receive, send)
@@ -78,7 +78,7 @@ class _HeaderGetter(Getter[Headers]):
         return carrier.keys()
 
 
-def _describe(span: Span, record: RequestRecord, begun: int) -> None:
+def _describe(span: Span, record: RequestContext, begun: int) -> None:
     fields = record.fields()
     attributes: dict[str, Any] = {name: fields[field] for field, name in ATTRIBUTES.items() if field in fields}
     operation = OPERATIONS.get(record.path)

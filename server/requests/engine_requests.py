@@ -6,7 +6,7 @@ from jaxgen.core.model_info import Pooling
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams, choice_seed
 from jaxgen.core.service_class import ServiceClass
-from jaxgen.server.middleware.record import RequestRecord
+from jaxgen.server.middleware.record import RequestContext
 from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.requests.prompts import Prompt
 
@@ -14,7 +14,7 @@ NOTHING = SamplingParams(max_tokens=0)
 
 
 def completion_request(
-    request_id: str, prompt: Prompt, params: CompletionParams, index: int, record: RequestRecord
+    request_id: str, prompt: Prompt, params: CompletionParams, index: int, record: RequestContext
 ) -> Request:
     """Return the request of choice ``index`` of one prompt.
 
@@ -41,7 +41,7 @@ def embedding_request(
     prompt: Prompt,
     pooling: Pooling,
     service: ServiceClass,
-    record: RequestRecord,
+    record: RequestContext,
     *,
     cache_salt: str | None,
     latency: bool,

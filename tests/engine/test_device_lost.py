@@ -17,7 +17,7 @@ from jaxgen.core.sequence import Sequence
 from jaxgen.core.step_plan import MOST_DESCRIBED, MOST_OF_AN_ID, StepPlan
 from jaxgen.engine.async_engine import AsyncEngine
 from jaxgen.engine.engine import Engine
-from jaxgen.runner.model_runner import Device
+from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.text.tokenizer import Tokenizer
 from tests.support.engines import EOS, LLAMA, make_engine, request, run, tokens
@@ -28,14 +28,14 @@ PROMPT = [211, 212, 213, 214, 215, 216, 217]
 
 
 def break_steps(monkeypatch: pytest.MonkeyPatch, *, empty_ones_too: bool = False) -> None:
-    real = Device.run
+    real = ModelRunner.run
 
-    def run(self: Device, plan: StepPlan, **how: Any) -> Any:
+    def run(self: ModelRunner, plan: StepPlan, **how: Any) -> Any:
         if plan.chunks or empty_ones_too:
             raise FloatingPointError("injected\nin a second line")
         return real(self, plan, **how)
 
-    monkeypatch.setattr(Device, "run", run)
+    monkeypatch.setattr(ModelRunner, "run", run)
 
 
 def test_a_failing_step_ends_its_requests_and_the_engine_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,14 +89,14 @@ def test_a_description_of_a_plan_is_bounded() -> None:
 
 @pytest.mark.parametrize("what", ["steps", "reset"])
 def test_a_device_that_runs_no_more_is_lost(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    def reset(self: Device) -> None:
+    def reset(self: ModelRunner) -> None:
         raise MemoryError("no memory for the cache")
 
     engine = make_engine()
     engine.add(request("r", PROMPT))
     break_steps(monkeypatch, empty_ones_too=what == "steps")
     if what == "reset":
-        monkeypatch.setattr(Device, "reset", reset)
+        monkeypatch.setattr(ModelRunner, "reset", reset)
     expected = "FloatingPointError: injected" if what == "steps" else "MemoryError: no memory for the cache"
     with pytest.raises(DeviceLostError, match=f"FloatingPointError in a step .* {expected}$"):
         engine.step()

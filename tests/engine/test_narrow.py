@@ -9,7 +9,7 @@ import pytest
 from jaxgen.engine import narrow
 from jaxgen.engine.engine import Engine
 from jaxgen.engine.narrow import compare
-from jaxgen.runner.model_runner import Device
+from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.programs import CompiledStep
 from tests.support.engines import (
     LLAMA,
@@ -47,7 +47,7 @@ def engine_of(compiled: CompiledStep) -> Engine:
 
 def test_both_programs_give_the_same_bits_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(narrow, "CLEARLY_FASTER", np.inf)
-    device = Device(LLAMA, CONFIG, params_of(LLAMA), compiled_step(LLAMA, CONFIG))
+    device = ModelRunner(LLAMA, CONFIG, params_of(LLAMA), compiled_step(LLAMA, CONFIG))
     assert compare(device, LLAMA, CONFIG).equal
 
 

@@ -15,7 +15,7 @@ from jaxgen.engine.engine import Engine
 from jaxgen.engine.runners import Compiled, compile_for
 from jaxgen.kernels.choice import REFERENCE, Kernels, native
 from jaxgen.layerwise.layer_store import LayerStore
-from jaxgen.layerwise.model_runner import StreamedDevice
+from jaxgen.layerwise.model_runner import LayerwiseRunner
 from tests.models.test_layers_apart import OPT
 from tests.support.engines import LLAMA, embed, embeddings, engine_config, make_engine, params_of, request, run
 from tests.support.native import native as library
@@ -57,8 +57,8 @@ def engine_of(
     return Engine(model, config, dict(params_of(model)), frozenset(), compiled=compiled)
 
 
-def device_of(engine: Engine) -> StreamedDevice:
-    assert isinstance(engine._device, StreamedDevice)
+def device_of(engine: Engine) -> LayerwiseRunner:
+    assert isinstance(engine._device, LayerwiseRunner)
     return engine._device
 
 

@@ -12,7 +12,7 @@ from jaxgen.core.config import ModelConfig
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.layerwise.layer_store import LayerStore
-from jaxgen.layerwise.model_runner import StreamedDevice, Streaming
+from jaxgen.layerwise.model_runner import LayerwiseRunner, Streaming
 from jaxgen.layerwise.programs import LayerPrograms, compile_layers
 from jaxgen.layerwise.rates import transfer_all
 from jaxgen.runner.programs import RowPrograms, compile_rows
@@ -40,8 +40,8 @@ def programs_of(model: ModelConfig) -> tuple[LayerPrograms, RowPrograms]:
     return programs, compile_rows(model, CONFIG)
 
 
-def streamed_device(model: ModelConfig, streaming: Streaming) -> StreamedDevice:
-    device = StreamedDevice(model, CONFIG, dict(params_of(model)), *programs_of(model), num_open=OPEN)
+def streamed_device(model: ModelConfig, streaming: Streaming) -> LayerwiseRunner:
+    device = LayerwiseRunner(model, CONFIG, dict(params_of(model)), *programs_of(model), num_open=OPEN)
     device.streaming = streaming
     return device
 
@@ -52,7 +52,7 @@ def requests(letters: str) -> list[Request]:
 
 
 def answers(
-    model: ModelConfig, device: StreamedDevice | None, turns: tuple[str, ...]
+    model: ModelConfig, device: LayerwiseRunner | None, turns: tuple[str, ...]
 ) -> list[dict[str, list[TokenEvent]]]:
     """Of an engine that runs its plans by this device, or by its own. Blocks run out, so that some are preempted."""
     engine = make_engine(model, CONFIG)
@@ -138,7 +138,7 @@ def test_a_copy_that_fails_fails_the_step() -> None:
 
 def test_slow_links_change_nothing() -> None:
     """Saves that have not landed are waited for when there is no room for more open blocks."""
-    device = StreamedDevice(
+    device = LayerwiseRunner(
         LLAMA, CONFIG, dict(params_of(LLAMA)), *programs_of(LLAMA), num_open=OPEN, bytes_per_second=2e6
     )
     assert answers(LLAMA, device, ("abcde",)) == expected(LLAMA)[:1]

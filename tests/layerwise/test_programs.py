@@ -14,7 +14,7 @@ from jaxgen.kernels.choice import REFERENCE, Kernels, native
 from jaxgen.layerwise.programs import LayerPrograms, compile_layers, take_apart
 from jaxgen.models.packed_weight import PackedWeight
 from jaxgen.models.placement import pack_params
-from jaxgen.runner.model_runner import Device
+from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.packer import Packer
 from jaxgen.runner.row_state import RowLoader, init_rows, load_row
 from jaxgen.runner.step import StepOutput
@@ -82,12 +82,12 @@ EACH_TIME = [
 
 
 @pytest.fixture(scope="module", params=EACH_TIME)
-def compared(request: Any) -> tuple[ByLayer, Device]:
+def compared(request: Any) -> tuple[ByLayer, ModelRunner]:
     """Both after the same plans, whose outputs were equal."""
     return compare(request.param)
 
 
-def compare(model: ModelConfig, kernels: Kernels = REFERENCE) -> tuple[ByLayer, Device]:
+def compare(model: ModelConfig, kernels: Kernels = REFERENCE) -> tuple[ByLayer, ModelRunner]:
     engine = make_engine(model, CONFIG, kernels)
     device, by_layer = engine._device, ByLayer(model, CONFIG, kernels)
     whole = device.run
@@ -105,7 +105,7 @@ def compare(model: ModelConfig, kernels: Kernels = REFERENCE) -> tuple[ByLayer, 
     for got, want in outputs:
         for ours, whole_step in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
             np.testing.assert_array_equal(ours, whole_step)
-    assert isinstance(device, Device)
+    assert isinstance(device, ModelRunner)
     return by_layer, device
 
 
@@ -116,14 +116,14 @@ def wanted(index: int) -> Any:
     )
 
 
-def test_outputs_and_cache_have_the_same_bits(compared: tuple[ByLayer, Device]) -> None:
+def test_outputs_and_cache_have_the_same_bits(compared: tuple[ByLayer, ModelRunner]) -> None:
     by_layer, device = compared
     data = np.asarray(device.cache.data).astype(np.float32)
     assert np.count_nonzero(data) > 0.1 * data.size
     np.testing.assert_array_equal(by_layer.cache(), data)
 
 
-def test_inputs_that_were_kept_become_what_the_layers_wrote(compared: tuple[ByLayer, Device]) -> None:
+def test_inputs_that_were_kept_become_what_the_layers_wrote(compared: tuple[ByLayer, ModelRunner]) -> None:
     """To the bit, on a CPU, where a product's rows do not depend on their number."""
     check_projection(compared[0])
 
@@ -145,7 +145,7 @@ def check_projection(by_layer: ByLayer) -> None:
         assert not got[untouched].any(), "what is past the count writes nothing"
 
 
-def test_what_is_gathered_goes_where_it_is_scattered(compared: tuple[ByLayer, Device]) -> None:
+def test_what_is_gathered_goes_where_it_is_scattered(compared: tuple[ByLayer, ModelRunner]) -> None:
     by_layer, _ = compared
     programs, N = by_layer.programs, CONFIG.cache.num_blocks
     kv, _ = programs.gather(by_layer.pool, np.int32(N + 6))

@@ -143,7 +143,7 @@ def test_an_abort_in_mid_transfer_leaves_nothing(expected: Any) -> None:
     engine.add(first)
     engine.step()
     assert engine.offload is not None
-    assert engine.offload.mover.busy
+    assert engine.offload.transfer.busy
     assert engine.abort(first.request_id)
     assert answers(run(engine, others)) == expected(others)
     drain(engine)
@@ -169,7 +169,7 @@ def test_refused_host_memory_is_warned_of_once(
     def refuse(_: Any) -> Any:
         raise MemoryError("no pinned memory")
 
-    monkeypatch.setattr(engine.offload.mover._down._state, "copy", refuse)
+    monkeypatch.setattr(engine.offload.transfer._down._state, "copy", refuse)
     for turn in ("abcdef", "abcdef"):
         wanted = requests(turn)
         assert answers(run(engine, wanted)) == expected(wanted)
@@ -223,7 +223,7 @@ def test_the_planner_learns_that_the_link_is_slower() -> None:
     run(engine, requests("adef", max_tokens=1))
     drain(engine)
     first = promised()
-    engine.offload.mover.simulate(1e6)
+    engine.offload.transfer.simulate(1e6)
     errors = [abs(8 * first - promised()) for _ in range(12)]
     assert errors[0] > 6 * first, "eight times too soon"
     assert errors[-1] < 0.6 * errors[0]
@@ -234,7 +234,7 @@ def test_a_device_that_fails_while_blocks_are_gathered_leaves_nothing(
 ) -> None:
     engine = make_engine(config=small())
     assert engine.offload is not None
-    mover, store = engine.offload.mover, engine.offload.tier.store
+    transfer, store = engine.offload.transfer, engine.offload.tier.store
     calls: list[int] = []
 
     def failing(*_: Any) -> Any:
@@ -242,7 +242,7 @@ def test_a_device_that_fails_while_blocks_are_gathered_leaves_nothing(
         raise RuntimeError("the device is out of memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(mover, "_gather", failing)
+        patch.setattr(transfer, "_gather", failing)
         run(engine, requests("abc"))
         drain(engine)
     assert calls

@@ -22,9 +22,9 @@ from jaxgen.offload.build import context_cost, make_planner
 from jaxgen.offload.projection import project_blocks
 from jaxgen.offload.rates import RateMeter
 from jaxgen.offload.tier import Split
-from jaxgen.runner.model_runner import Device
+from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.scheduling.cost_model import StepSample
-from jaxgen.scheduling.step_time import PaceMeter
+from jaxgen.scheduling.step_time import StepTimeEstimator
 from tests.models.test_layers_apart import OPT
 from tests.support.engines import (
     LLAMA,
@@ -154,7 +154,7 @@ def test_each_source_gives_the_tokens_of_an_undisturbed_run(way: str) -> None:
 
 
 def cache_of(engine: Engine) -> KVCache:
-    assert isinstance(engine._device, Device)
+    assert isinstance(engine._device, ModelRunner)
     return engine._device.cache
 
 
@@ -236,11 +236,11 @@ def test_an_abort_in_mid_transfer_leaves_nothing(way: str) -> None:
     engine = engine_with(way)
     run(engine, requests("abcdef"))
     assert engine.offload is not None
-    engine.offload.mover.simulate(5e5)
+    engine.offload.transfer.simulate(5e5)
     first = requests("a")[0]
     engine.add(first)
     engine.step()
-    assert engine.offload.mover.busy
+    assert engine.offload.transfer.busy
     assert engine.abort(first.request_id)
     found = run(engine, others)
     assert {name: plain(events) for name, events in found.items()} == expected
@@ -325,9 +325,9 @@ def test_the_projection_s_rate_is_learned_from_restores() -> None:
 
 def test_steps_behind_a_projection_do_not_teach_what_steps_take(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, behind, taught = engine_with("projected"), [], []
-    learn, learn_rates = PaceMeter.observe, RateMeter.observe_step
+    learn, learn_rates = StepTimeEstimator.observe, RateMeter.observe_step
 
-    def observe(self: PaceMeter, sample: StepSample, *, narrow: bool) -> None:
+    def observe(self: StepTimeEstimator, sample: StepSample, *, narrow: bool) -> None:
         taught.append(sample.seconds)
         learn(self, sample, narrow=narrow)
 
@@ -336,7 +336,7 @@ def test_steps_behind_a_projection_do_not_teach_what_steps_take(monkeypatch: pyt
             behind.append(seconds)
         learn_rates(self, seconds, positions, projected)
 
-    monkeypatch.setattr(PaceMeter, "observe", observe)
+    monkeypatch.setattr(StepTimeEstimator, "observe", observe)
     monkeypatch.setattr(RateMeter, "observe_step", observe_step)
     run(engine, requests("abcdef", max_tokens=4))
     run(engine, requests("abc", max_tokens=4))

@@ -4,11 +4,11 @@ import jax
 import numpy as np
 import pytest
 
-from jaxgen.arrays import Layout
+from jaxgen.arrays import PackedWords
 
 
 def test_host_views_and_device_split_agree_for_every_type_and_shape() -> None:
-    layout = Layout(a=((), np.float32), b=((2, 3), np.uint32), c=((4,), np.int32), d=((0,), np.float32))
+    layout = PackedWords(a=((), np.float32), b=((2, 3), np.uint32), c=((4,), np.int32), d=((0,), np.float32))
     words = np.zeros((5, layout.size), np.int32)
     rng = np.random.default_rng(0)
     written = []
@@ -26,4 +26,4 @@ def test_host_views_and_device_split_agree_for_every_type_and_shape() -> None:
 
 def test_a_type_of_another_width_is_refused() -> None:
     with pytest.raises(ValueError, match="b must have a 32-bit type"):
-        Layout(a=((), np.int32), b=((2,), np.bool_))
+        PackedWords(a=((), np.int32), b=((2,), np.bool_))

@@ -5,12 +5,12 @@ from math import inf
 import numpy as np
 import pytest
 
-from jaxgen.scheduling.cost_model import MEMORY, CostMeter, StepCost, StepSample, fit
+from jaxgen.scheduling.cost_model import MEMORY, CostEstimator, LinearCost, StepSample, fit
 
-TRUE = StepCost(base=0.004, per_token=2e-4, per_position=3e-8)
+TRUE = LinearCost(base=0.004, per_token=2e-4, per_position=3e-8)
 
 
-def _samples(cost: StepCost, count: int, *, noise: float = 0.0, seed: int = 0) -> list[StepSample]:
+def _samples(cost: LinearCost, count: int, *, noise: float = 0.0, seed: int = 0) -> list[StepSample]:
     rng = np.random.default_rng(seed)
     found = []
     for _ in range(count):
@@ -53,7 +53,7 @@ def test_a_fit_wants_a_sample() -> None:
 
 def test_steps_that_seem_short_after_some_that_seem_long_do_not_count_for_more() -> None:
     """Of 20 ms and 1 ms a token; every fourth step's end is seen 90 % of a step late."""
-    cost, rng = StepCost(base=0.020, per_token=0.001), np.random.default_rng(1)
+    cost, rng = LinearCost(base=0.020, per_token=0.001), np.random.default_rng(1)
     samples, late = [], 0.0
     for step in range(2000):
         tokens = int(rng.integers(1, 65))
@@ -61,7 +61,7 @@ def test_steps_that_seem_short_after_some_that_seem_long_do_not_count_for_more()
         now_late = 0.9 * seconds if step % 4 == 0 else 0.0
         samples.append(StepSample(tokens, 0, max(seconds + now_late - late, 1e-4)))
         late = now_late
-    meter = CostMeter(_samples(cost, 20))
+    meter = CostEstimator(_samples(cost, 20))
     for sample in samples:
         meter.observe(sample)
     for found in (fit(samples), meter.cost):
@@ -70,8 +70,8 @@ def test_steps_that_seem_short_after_some_that_seem_long_do_not_count_for_more()
 
 
 def test_a_meter_follows_a_machine_that_becomes_slower() -> None:
-    meter = CostMeter(_samples(TRUE, 20))
-    slow = StepCost(TRUE.base * 2, TRUE.per_token * 2, TRUE.per_position * 2)
+    meter = CostEstimator(_samples(TRUE, 20))
+    slow = LinearCost(TRUE.base * 2, TRUE.per_token * 2, TRUE.per_position * 2)
     for sample in _samples(slow, 3 * MEMORY):
         meter.observe(sample)
     assert meter.cost.seconds(128, 128 * 500) == pytest.approx(slow.seconds(128, 128 * 500), rel=0.1)
@@ -79,17 +79,17 @@ def test_a_meter_follows_a_machine_that_becomes_slower() -> None:
 
 def test_a_meter_keeps_what_no_step_shows_any_more() -> None:
     """Thousands of like decodes do not make it forget what prompts cost."""
-    meter = CostMeter(_samples(TRUE, 20))
+    meter = CostEstimator(_samples(TRUE, 20))
     for _ in range(4 * MEMORY):
         meter.observe(StepSample(8, 8 * 300, TRUE.seconds(8, 8 * 300)))
     assert meter.cost.seconds(256) == pytest.approx(TRUE.seconds(256), rel=0.02)
 
 
 def test_tokens_within_a_time() -> None:
-    cost = StepCost(base=0.01, per_token=0.001, per_position=1e-6, floor=0.02)
+    cost = LinearCost(base=0.01, per_token=0.001, per_position=1e-6, floor=0.02)
     assert cost.seconds(1) == 0.02
     assert cost.tokens_within(0.05) == pytest.approx(40)
     assert cost.tokens_within(0.05, 10_000) == pytest.approx(30)
     assert cost.tokens_within(0.015) < 0
-    assert StepCost(base=0.01).tokens_within(0.02) == inf
-    assert StepCost(base=0.01).tokens_within(0.005) < 0
+    assert LinearCost(base=0.01).tokens_within(0.02) == inf
+    assert LinearCost(base=0.01).tokens_within(0.005) < 0

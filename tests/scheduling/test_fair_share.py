@@ -6,97 +6,97 @@ from typing import Any
 import pytest
 
 from jaxgen.core.sequence import Chunk, Sequence
-from jaxgen.scheduling.cost_model import StepCost
-from jaxgen.scheduling.fair_share import LEAD_STEPS, TokenLedger
-from jaxgen.scheduling.step_time import Pace
+from jaxgen.scheduling.cost_model import LinearCost
+from jaxgen.scheduling.fair_share import LEAD_STEPS, FairShare
+from jaxgen.scheduling.step_time import StepTimeModel
 from tests.support.service_world import VirtualServer, promised, sequence_for
 
 BUDGET = 10
 LEAD = LEAD_STEPS * BUDGET
 
 
-def tenant(ledger: TokenLedger, name: str, weight: float = 1.0, wanting: Several[Sequence] = ()) -> Sequence:
+def tenant(fair_share: FairShare, name: str, weight: float = 1.0, wanting: Several[Sequence] = ()) -> Sequence:
     sequence = sequence_for(1000, tenant=name, tenant_weight=weight)
-    ledger.join(sequence, wanting)
+    fair_share.join(sequence, wanting)
     return sequence
 
 
-def charge(ledger: TokenLedger, sequence: Sequence, tokens: int) -> None:
-    ledger.charge([Chunk(sequence, 0, tokens)])
+def charge(fair_share: FairShare, sequence: Sequence, tokens: int) -> None:
+    fair_share.charge([Chunk(sequence, 0, tokens)])
 
 
 def test_who_is_ahead_by_more_than_the_lead_lets_others_go_first() -> None:
-    ledger = TokenLedger(BUDGET)
-    a, b = tenant(ledger, "a"), tenant(ledger, "b", weight=2.0)
-    charge(ledger, a, LEAD)
-    assert ledger.ahead([a, b]) == frozenset()
-    charge(ledger, a, 1)
-    assert ledger.ahead([a, b]) == {"a"}
-    assert ledger.ahead([a]) == frozenset()  # nobody else wants anything
-    charge(ledger, b, 2)  # a token by its weight
-    assert ledger.ahead([a, b]) == frozenset()
+    fair_share = FairShare(BUDGET)
+    a, b = tenant(fair_share, "a"), tenant(fair_share, "b", weight=2.0)
+    charge(fair_share, a, LEAD)
+    assert fair_share.ahead([a, b]) == frozenset()
+    charge(fair_share, a, 1)
+    assert fair_share.ahead([a, b]) == {"a"}
+    assert fair_share.ahead([a]) == frozenset()  # nobody else wants anything
+    charge(fair_share, b, 2)  # a token by its weight
+    assert fair_share.ahead([a, b]) == frozenset()
 
 
 def test_who_comes_back_has_no_credit() -> None:
-    ledger = TokenLedger(BUDGET)
-    a, b, c = tenant(ledger, "a"), tenant(ledger, "b"), tenant(ledger, "c")
-    ledger.leave(b)
-    charge(ledger, a, 500)
-    charge(ledger, c, 500)
-    b = tenant(ledger, "b")
-    assert ledger.ahead([a, b, c]) == frozenset()
-    charge(ledger, a, LEAD + 1)
-    assert ledger.ahead([a, b, c]) == {"a"}
+    fair_share = FairShare(BUDGET)
+    a, b, c = tenant(fair_share, "a"), tenant(fair_share, "b"), tenant(fair_share, "c")
+    fair_share.leave(b)
+    charge(fair_share, a, 500)
+    charge(fair_share, c, 500)
+    b = tenant(fair_share, "b")
+    assert fair_share.ahead([a, b, c]) == frozenset()
+    charge(fair_share, a, LEAD + 1)
+    assert fair_share.ahead([a, b, c]) == {"a"}
 
 
 @pytest.mark.parametrize("others_want", [True, False])
 def test_who_only_decodes_saves_nothing_up(others_want: bool) -> None:
     """Decodes all get, so a tenant with one stream after another uses no share, and nobody is to wait for it later."""
-    ledger = TokenLedger(BUDGET)
-    a, b, _ = tenant(ledger, "a"), tenant(ledger, "b"), tenant(ledger, "c")
-    charge(ledger, a, 500)
-    charge(ledger, b, 2)
-    more = tenant(ledger, "b", wanting=[a] if others_want else [])
-    assert ledger.ahead([a, more]) == frozenset()
+    fair_share = FairShare(BUDGET)
+    a, b, _ = tenant(fair_share, "a"), tenant(fair_share, "b"), tenant(fair_share, "c")
+    charge(fair_share, a, 500)
+    charge(fair_share, b, 2)
+    more = tenant(fair_share, "b", wanting=[a] if others_want else [])
+    assert fair_share.ahead([a, more]) == frozenset()
 
 
 def test_what_is_saved_up_while_it_waits_is_kept() -> None:
-    ledger = TokenLedger(BUDGET)
-    a, b = tenant(ledger, "a"), tenant(ledger, "b")
-    charge(ledger, a, 500)
-    more = tenant(ledger, "b", wanting=[a, b])
-    assert ledger.ahead([a, b, more]) == {"a"}
+    fair_share = FairShare(BUDGET)
+    a, b = tenant(fair_share, "a"), tenant(fair_share, "b")
+    charge(fair_share, a, 500)
+    more = tenant(fair_share, "b", wanting=[a, b])
+    assert fair_share.ahead([a, b, more]) == {"a"}
 
 
 def test_who_is_ahead_cannot_leave_it_behind_by_going() -> None:
-    ledger = TokenLedger(BUDGET)
-    a, b = tenant(ledger, "a"), tenant(ledger, "b")
-    charge(ledger, a, 500)
-    ledger.leave(a)
-    a = tenant(ledger, "a")
-    assert ledger.ahead([a, b]) == {"a"}
+    fair_share = FairShare(BUDGET)
+    a, b = tenant(fair_share, "a"), tenant(fair_share, "b")
+    charge(fair_share, a, 500)
+    fair_share.leave(a)
+    a = tenant(fair_share, "a")
+    assert fair_share.ahead([a, b]) == {"a"}
 
 
 def test_what_was_computed_for_one_alone_is_not_held_against_it() -> None:
-    ledger = TokenLedger(BUDGET)
-    a = tenant(ledger, "a")
-    charge(ledger, a, 500)
-    b = tenant(ledger, "b")
-    assert ledger.ahead([a, b]) == frozenset()
+    fair_share = FairShare(BUDGET)
+    a = tenant(fair_share, "a")
+    charge(fair_share, a, 500)
+    b = tenant(fair_share, "b")
+    assert fair_share.ahead([a, b]) == frozenset()
 
 
 def test_a_tenant_that_is_not_ahead_of_anyone_is_forgotten() -> None:
-    ledger = TokenLedger(BUDGET)
-    stays = tenant(ledger, "stays")
+    fair_share = FairShare(BUDGET)
+    stays = tenant(fair_share, "stays")
     for index in range(100):
-        gone = tenant(ledger, f"t{index}")
-        charge(ledger, stays, 5)
-        charge(ledger, gone, 5)
-        ledger.leave(gone)
-    assert len(ledger._served) < 3
+        gone = tenant(fair_share, f"t{index}")
+        charge(fair_share, stays, 5)
+        charge(fair_share, gone, 5)
+        fair_share.leave(gone)
+    assert len(fair_share._served) < 3
 
 
-PACE = Pace(64, StepCost(0.010, 0.0005))
+PACE = StepTimeModel(64, LinearCost(0.010, 0.0005))
 
 
 @pytest.mark.parametrize("weights", [{"a": 1.0, "b": 1.0}, {"a": 1.0, "b": 3.0}, {"a": 1.0, "b": 2.0, "c": 4.0}])

@@ -1,17 +1,17 @@
-"""Promises kept and broken under load, on a clock that follows the pace."""
+"""Promises kept and broken under load, on a clock that follows the step time model."""
 
 from typing import Any
 
 import pytest
 
 from jaxgen.core.sequence import Sequence
-from jaxgen.core.service_class import PATIENCE, ServiceClass
+from jaxgen.core.service_class import STARVATION_TIMEOUT_S, ServiceClass
 from jaxgen.scheduling import admission
-from jaxgen.scheduling.cost_model import StepCost
-from jaxgen.scheduling.step_time import Pace
+from jaxgen.scheduling.cost_model import LinearCost
+from jaxgen.scheduling.step_time import StepTimeModel
 from tests.support.service_world import VirtualServer, Watched, promised
 
-PACE = Pace(128, StepCost(base=0.010, per_token=0.0005, per_position=1e-7))
+PACE = StepTimeModel(128, LinearCost(base=0.010, per_token=0.0005, per_position=1e-7))
 """A full step takes 74 ms: 1,730 tokens a second."""
 TALK = ServiceClass(name="talk", first_token_seconds=0.5, inter_token_seconds=0.040)
 NOTHING = ServiceClass()
@@ -56,26 +56,26 @@ def test_patience_brings_each_of_those_without_a_promise_on_and_breaks_no_more_t
     server = VirtualServer(PACE, rows=4)
     strict = promised("strict", 3.0)
     others = [server.add(500, 2) for _ in range(12)]
-    while server.now < 3.5 * PATIENCE:
+    while server.now < 3.5 * STARVATION_TIMEOUT_S:
         while server.try_to_add(200, 2, service=strict):
             pass
         server.step()
     began = [one.tokens[0] for one in others if one.tokens]
     assert len(began) == 3
     for count, seconds in enumerate(began, start=1):
-        assert count * PATIENCE <= seconds <= count * PATIENCE + 10.0
+        assert count * STARVATION_TIMEOUT_S <= seconds <= count * STARVATION_TIMEOUT_S + 10.0
 
 
 def test_a_backlog_whose_patience_ended_is_not_before_promises() -> None:
     server = VirtualServer(PACE)
     for _ in range(120):
         server.add(2000, 4)
-    server.run_until(PATIENCE + 5.0)
+    server.run_until(STARVATION_TIMEOUT_S + 5.0)
     watched = []
     for index in range(30):
-        server.run_until(PATIENCE + 5.0 + index / 2)
+        server.run_until(STARVATION_TIMEOUT_S + 5.0 + index / 2)
         watched.append(server.try_to_add(60, 10, service=promised("soon", 0.5)))
-    server.run_until(PATIENCE + 30.0)
+    server.run_until(STARVATION_TIMEOUT_S + 30.0)
     kept = [one for one in watched if one is not None and one.first_token <= 0.5]
     assert len(kept) >= 25  # all but those that come while the prompt of one is computed
 
@@ -115,7 +115,9 @@ def test_a_target_that_cannot_be_kept_takes_nothing_from_others() -> None:
 
 def test_a_long_prompt_far_on_is_computed_beside_promised_decodes() -> None:
     """A token after 4,000 others costs more than the time that is left, which would do for 20 of the first ones."""
-    server = VirtualServer(Pace(64, StepCost(base=0.010, per_token=0.0005, per_position=3e-6)), longest=10_000)
+    server = VirtualServer(
+        StepTimeModel(64, LinearCost(base=0.010, per_token=0.0005, per_position=3e-6)), longest=10_000
+    )
     server.add(4, 9_000, service=promised("talk", None, inter_token_seconds=0.025))
     long = server.add(8_000, 1)
     for _ in range(600):
@@ -206,7 +208,7 @@ def test_a_backlog_that_is_late_already_does_not_stand_before_promises_that_can_
 
 def test_promises_are_made_with_all_decodes_in_mind() -> None:
     """Half of each step goes to decodes to which nothing was promised."""
-    server = VirtualServer(Pace(32, StepCost(base=0.010, per_token=0.0005, per_position=1e-6)), rows=20)
+    server = VirtualServer(StepTimeModel(32, LinearCost(base=0.010, per_token=0.0005, per_position=1e-6)), rows=20)
     for _ in range(16):
         server.add(4, 3000)
     server.run_until(3.0)
@@ -224,7 +226,7 @@ def test_a_step_does_not_ask_all_that_wait_whether_they_break_a_promise(monkeypa
     """Where one must wait, those behind it must too; with several tenants there are two lines of them."""
     asked: list[int] = []
 
-    def breaks(sequences: list[Sequence], pace: Pace | None) -> bool:
+    def breaks(sequences: list[Sequence], step_time: StepTimeModel | None) -> bool:
         asked.append(len(sequences))
         return True
 
@@ -234,7 +236,7 @@ def test_a_step_does_not_ask_all_that_wait_whether_they_break_a_promise(monkeypa
     server.step()
     for index in range(200):
         server.add(400, 4, tenant="flood" if index % 2 else "other")
-    server.scheduler._ledgers[False]._served["flood"] = 1e6
+    server.scheduler._fair_shares[False]._served["flood"] = 1e6
     asked.clear()
     server.step()
     assert 1 <= len(asked) <= 4

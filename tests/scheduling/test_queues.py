@@ -8,19 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxgen.core.sequence import Level, Sequence
-from jaxgen.core.service_class import PATIENCE, ServiceClass
-from jaxgen.scheduling.queues import Lineup, due_time, may_displace
+from jaxgen.core.service_class import STARVATION_TIMEOUT_S, ServiceClass
+from jaxgen.scheduling.queues import RequestQueues, due_time, may_displace
 from tests.support.service_world import promised, sequence_for
 
 SOON = promised("soon", 1.0, serve_late=True)
 LATER = promised("later", 9.0, serve_late=True)
 
 
-def joined(lineup: Lineup, name: str, now: float = 0.0, *, seconds: float = 0.0, **fields: Any) -> Sequence:
+def joined(queues: RequestQueues, name: str, now: float = 0.0, *, seconds: float = 0.0, **fields: Any) -> Sequence:
     """One that came ``now`` and whose prompt takes ``seconds``."""
     sequence = sequence_for(name=name, **fields)
     sequence.place = due_time(sequence, now, seconds), sequence.arrival
-    lineup.join(sequence)
+    queues.join(sequence)
     return sequence
 
 
@@ -29,114 +29,114 @@ def names(line: Several[Sequence]) -> list[str]:
 
 
 def test_who_has_the_least_slack_is_first() -> None:
-    lineup = Lineup()
-    joined(lineup, "due at 9", 0.0, service=LATER)
-    joined(lineup, "due at 5", 4.0, service=SOON)
-    joined(lineup, "due at 4", 0.0, service=LATER, seconds=5.0)
-    joined(lineup, "due at 4.5", 4.0, service=SOON, seconds=0.5)
-    joined(lineup, "due at 4.75, having waited", 4.0, service=SOON, waited_seconds=0.25)
-    assert names(lineup.waiting) == ["due at 4", "due at 4.5", "due at 4.75, having waited", "due at 5", "due at 9"]
+    queues = RequestQueues()
+    joined(queues, "due at 9", 0.0, service=LATER)
+    joined(queues, "due at 5", 4.0, service=SOON)
+    joined(queues, "due at 4", 0.0, service=LATER, seconds=5.0)
+    joined(queues, "due at 4.5", 4.0, service=SOON, seconds=0.5)
+    joined(queues, "due at 4.75, having waited", 4.0, service=SOON, waited_seconds=0.25)
+    assert names(queues.waiting) == ["due at 4", "due at 4.5", "due at 4.75, having waited", "due at 5", "due at 9"]
 
 
 def test_who_will_be_late_anyhow_makes_nobody_late() -> None:
-    lineup = Lineup()
-    joined(lineup, "due at 3.5", 3.0, service=SOON, seconds=0.5)
-    hopeless = joined(lineup, "takes a minute", 3.6, service=SOON, seconds=60.0)
+    queues = RequestQueues()
+    joined(queues, "due at 3.5", 3.0, service=SOON, seconds=0.5)
+    hopeless = joined(queues, "takes a minute", 3.6, service=SOON, seconds=60.0)
     assert hopeless.due == 3.6
-    assert names(lineup.waiting) == ["due at 3.5", "takes a minute"]
+    assert names(queues.waiting) == ["due at 3.5", "takes a minute"]
 
 
 def test_promised_then_best_effort_then_background() -> None:
-    lineup = Lineup()
-    joined(lineup, "background", background=True)
-    joined(lineup, "best effort")
-    joined(lineup, "promised", 50.0, service=LATER)
-    assert names(lineup.waiting) == ["promised", "best effort", "background"]
-    assert names(lineup.waiting_of(background=False)) == ["promised", "best effort"]
-    assert lineup.waiting_of(background=True) == []
+    queues = RequestQueues()
+    joined(queues, "background", background=True)
+    joined(queues, "best effort")
+    joined(queues, "promised", 50.0, service=LATER)
+    assert names(queues.waiting) == ["promised", "best effort", "background"]
+    assert names(queues.waiting_of(background=False)) == ["promised", "best effort"]
+    assert queues.waiting_of(background=True) == []
 
 
 def test_the_background_is_asked_where_nobody_else_waits() -> None:
-    lineup = Lineup()
-    joined(lineup, "background", background=True)
-    assert names(lineup.waiting_of(background=True)) == ["background"]
-    assert lineup.waiting_of(background=False) == []
+    queues = RequestQueues()
+    joined(queues, "background", background=True)
+    assert names(queues.waiting_of(background=True)) == ["background"]
+    assert queues.waiting_of(background=False) == []
 
 
 def test_priority_exchanges_the_places_of_one_group_and_no_other() -> None:
-    lineup = Lineup()
-    joined(lineup, "a5", 0.0, tenant="a", priority=5)
-    joined(lineup, "b", 1.0, tenant="b", priority=9)
-    joined(lineup, "a3", 2.0, tenant="a", priority=3)
-    joined(lineup, "other class", 3.0, tenant="a", priority=7, service=ServiceClass(name="other"))
-    assert names(lineup.waiting) == ["a3", "b", "a5", "other class"]
+    queues = RequestQueues()
+    joined(queues, "a5", 0.0, tenant="a", priority=5)
+    joined(queues, "b", 1.0, tenant="b", priority=9)
+    joined(queues, "a3", 2.0, tenant="a", priority=3)
+    joined(queues, "other class", 3.0, tenant="a", priority=7, service=ServiceClass(name="other"))
+    assert names(queues.waiting) == ["a3", "b", "a5", "other class"]
     newcomer = sequence_for(name="a0", tenant="a")
     newcomer.place = due_time(newcomer, 4.0, 0.0), newcomer.arrival
-    expected = lineup.urgency_of(newcomer)
-    lineup.join(newcomer)
+    expected = queues.urgency_of(newcomer)
+    queues.join(newcomer)
     assert newcomer.urgency == expected
-    assert names(lineup.waiting) == ["a0", "b", "a3", "other class", "a5"]
+    assert names(queues.waiting) == ["a0", "b", "a3", "other class", "a5"]
 
 
 def test_places_are_exchanged_with_those_that_run() -> None:
-    lineup = Lineup()
-    first, other = joined(lineup, "first", tenant="a", priority=5), joined(lineup, "other", 1.0, tenant="b")
-    lineup.begin(first)
-    lineup.begin(other)
-    second = joined(lineup, "second", 2.0, tenant="a")
+    queues = RequestQueues()
+    first, other = joined(queues, "first", tenant="a", priority=5), joined(queues, "other", 1.0, tenant="b")
+    queues.begin(first)
+    queues.begin(other)
+    second = joined(queues, "second", 2.0, tenant="a")
     assert may_displace(second, first)
-    assert names(lineup.running) == ["other", "first"]
-    lineup.put_back(first)
-    assert names(lineup.waiting) == ["second", "first"]
+    assert names(queues.running) == ["other", "first"]
+    queues.put_back(first)
+    assert names(queues.waiting) == ["second", "first"]
 
 
 @pytest.mark.parametrize("fields", [{"priority": -1}, {"background": True}, {"service": SOON}])
 def test_it_is_level_until_one_may_take_from_another(fields: dict[str, Any]) -> None:
-    lineup = Lineup()
-    joined(lineup, "one")
-    joined(lineup, "two")
-    assert lineup.is_level
-    other = joined(lineup, "other", **fields)
-    assert not lineup.is_level
-    lineup.leave(other, lineup.waiting)
-    assert lineup.is_level
+    queues = RequestQueues()
+    joined(queues, "one")
+    joined(queues, "two")
+    assert queues.is_level
+    other = joined(queues, "other", **fields)
+    assert not queues.is_level
+    queues.leave(other, queues.waiting)
+    assert queues.is_level
 
 
 def test_patience_ends_one_at_a_time() -> None:
-    lineup = Lineup()
+    queues = RequestQueues()
     for name in ("first", "second", "third"):
-        joined(lineup, name)
-    joined(lineup, "promised", PATIENCE, service=LATER)
-    lineup.end_patience(PATIENCE - 0.1)
-    assert names(lineup.waiting) == ["promised", "first", "second", "third"]
-    lineup.end_patience(PATIENCE)
-    lineup.end_patience(2 * PATIENCE - 0.1)
-    assert names(lineup.waiting) == ["first", "promised", "second", "third"]
-    lineup.end_patience(2 * PATIENCE)
-    assert names(lineup.waiting) == ["first", "second", "promised", "third"]
+        joined(queues, name)
+    joined(queues, "promised", STARVATION_TIMEOUT_S, service=LATER)
+    queues.promote_starved(STARVATION_TIMEOUT_S - 0.1)
+    assert names(queues.waiting) == ["promised", "first", "second", "third"]
+    queues.promote_starved(STARVATION_TIMEOUT_S)
+    queues.promote_starved(2 * STARVATION_TIMEOUT_S - 0.1)
+    assert names(queues.waiting) == ["first", "promised", "second", "third"]
+    queues.promote_starved(2 * STARVATION_TIMEOUT_S)
+    assert names(queues.waiting) == ["first", "second", "promised", "third"]
 
 
 def test_patience_is_for_who_gets_no_tokens() -> None:
-    lineup = Lineup()
-    decodes, computes = joined(lineup, "decodes"), joined(lineup, "computes")
-    waits = joined(lineup, "waits")
+    queues = RequestQueues()
+    decodes, computes = joined(queues, "decodes"), joined(queues, "computes")
+    waits = joined(queues, "waits")
     for sequence in (decodes, computes):
-        lineup.begin(sequence)
+        queues.begin(sequence)
         sequence.row = 0
     decodes.num_computed = len(decodes.tokens) - 1
-    joined(lineup, "promised", service=SOON)
-    lineup.end_patience(PATIENCE)
+    joined(queues, "promised", service=SOON)
+    queues.promote_starved(STARVATION_TIMEOUT_S)
     assert [s.level for s in (decodes, computes, waits)] == [Level.BEST_EFFORT, Level.PROMISED, Level.BEST_EFFORT]
-    assert names(lineup.running) == ["computes", "decodes"]
+    assert names(queues.running) == ["computes", "decodes"]
 
 
 def test_whose_patience_ended_is_not_displaced_and_displaces_nobody_but_the_background() -> None:
-    lineup = Lineup()
-    patient = joined(lineup, "patient")
-    urgent = joined(lineup, "promised", priority=-1, service=SOON)
-    best_effort, background = joined(lineup, "best effort", priority=9), joined(lineup, "background", background=True)
+    queues = RequestQueues()
+    patient = joined(queues, "patient")
+    urgent = joined(queues, "promised", priority=-1, service=SOON)
+    best_effort, background = joined(queues, "best effort", priority=9), joined(queues, "background", background=True)
     assert may_displace(urgent, patient)
-    lineup.end_patience(PATIENCE)
+    queues.promote_starved(STARVATION_TIMEOUT_S)
     assert not may_displace(urgent, patient)
     assert not may_displace(patient, urgent)
     assert not may_displace(patient, best_effort)
@@ -159,18 +159,18 @@ EVENTS = st.lists(
 @given(EVENTS)
 def test_who_may_displace_another_is_before_it(events: list[tuple[dict[str, Any], bool, float, str]]) -> None:
     """So nobody is displaced in turn by one that it displaced, through however many others, while nobody comes."""
-    lineup, now = Lineup(), 0.0
+    queues, now = RequestQueues(), 0.0
     for fields, short, seconds, then in events:
         now += seconds
-        joined(lineup, "", now, seconds=0.1 if short else 3.0, **fields)
-        lineup.end_patience(now)
+        joined(queues, "", now, seconds=0.1 if short else 3.0, **fields)
+        queues.promote_starved(now)
         if then == "begin":
-            lineup.begin(lineup.waiting[0])
-        elif then == "put" and lineup.running:
-            lineup.put_back(lineup.running[-1])
+            queues.begin(queues.waiting[0])
+        elif then == "put" and queues.running:
+            queues.put_back(queues.running[-1])
         elif then == "leave":
-            lineup.leave(lineup.waiting[-1], lineup.waiting)
-    for line in (lineup.running, lineup.waiting):
+            queues.leave(queues.waiting[-1], queues.waiting)
+    for line in (queues.running, queues.waiting):
         assert line == sorted(line, key=lambda s: s.urgency)
-    everyone = [*lineup.running, *lineup.waiting]
+    everyone = [*queues.running, *queues.waiting]
     assert all(one.urgency < other.urgency for one in everyone for other in everyone if may_displace(one, other))

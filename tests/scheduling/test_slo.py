@@ -8,22 +8,22 @@ from jaxgen.core.config import CacheConfig, SchedulerConfig
 from jaxgen.core.errors import WouldBeLateError
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.service_class import ServiceClass
-from jaxgen.scheduling.cost_model import StepCost
+from jaxgen.scheduling.cost_model import LinearCost
 from jaxgen.scheduling.scheduler import Scheduler
-from jaxgen.scheduling.slo import Load, Prediction, predict
-from jaxgen.scheduling.step_time import Pace
+from jaxgen.scheduling.slo import Prediction, SchedulerSnapshot, predict
+from jaxgen.scheduling.step_time import StepTimeModel
 from tests.support.service_world import promised, sequence_for
 from tests.support.small_scheduler import TOKEN
 
 STEP = 1.0
 """Of a full step, 10 tokens; half of it is the same for any."""
-PACE = Pace(10, StepCost(base=0.5, per_token=0.05))
+PACE = StepTimeModel(10, LinearCost(base=0.5, per_token=0.05))
 CLASS = promised("fast", 100.0)
 
 
 def scheduler_of(rows: int = 4, num_blocks: int = 100, *, prefix_caching: bool = False) -> Scheduler:
     config = SchedulerConfig(10, rows, 1000, prefix_caching=prefix_caching)
-    return Scheduler(config, CacheConfig(block_size=10, num_blocks=num_blocks), pace=PACE)
+    return Scheduler(config, CacheConfig(block_size=10, num_blocks=num_blocks), step_time=PACE)
 
 
 def running(scheduler: Scheduler, prompt: int = 10, max_tokens: int = 50, *, steps: int = 1, **fields: Any) -> Sequence:
@@ -36,11 +36,13 @@ def running(scheduler: Scheduler, prompt: int = 10, max_tokens: int = 50, *, ste
     return sequence
 
 
-def predicted(scheduler: Scheduler, sequence: Sequence, answered: float = 1.0, pace: Pace = PACE) -> Prediction:
+def predicted(
+    scheduler: Scheduler, sequence: Sequence, answered: float = 1.0, step_time: StepTimeModel = PACE
+) -> Prediction:
     # One that came long after all others.
     sequence.place = 1e6, sequence.arrival
-    load = Load(scheduler._lineup, scheduler._holdings, scheduler._ledgers[False], answered)
-    return predict(sequence, load, pace, 0.0, under_way=STEP)
+    load = SchedulerSnapshot(scheduler._queues, scheduler._kv_cache, scheduler._fair_shares[False], answered)
+    return predict(sequence, load, step_time, 0.0, under_way=STEP)
 
 
 def test_alone_it_waits_for_the_step_under_way_and_computes_its_prompt() -> None:
@@ -230,10 +232,10 @@ def test_a_tenant_ahead_of_its_share_waits_for_others_without_a_promise() -> Non
 
 
 def test_contexts_of_those_that_decode_count() -> None:
-    pace = Pace(10, StepCost(base=0.5, per_token=0.05, per_position=0.01))
+    step_time = StepTimeModel(10, LinearCost(base=0.5, per_token=0.05, per_position=0.01))
     scheduler = scheduler_of()
     running(scheduler, 20, steps=2)
-    found = predicted(scheduler, sequence_for(9, service=CLASS), pace=pace)
+    found = predicted(scheduler, sequence_for(9, service=CLASS), step_time=step_time)
     assert found.first_token == pytest.approx(STEP + STEP + 0.01 * (20 + 9 * 9 // 2))
 
 

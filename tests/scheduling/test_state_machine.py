@@ -30,9 +30,9 @@ from jaxgen.core.config import CacheConfig, SchedulerConfig
 from jaxgen.core.sequence import SequenceStatus
 from jaxgen.core.service_class import ServiceClass
 from jaxgen.core.step_plan import StepPlan
-from jaxgen.scheduling.cost_model import StepCost
+from jaxgen.scheduling.cost_model import LinearCost
 from jaxgen.scheduling.scheduler import Scheduler
-from jaxgen.scheduling.step_time import Pace
+from jaxgen.scheduling.step_time import StepTimeModel
 from tests.support.scheduler_book import Book
 from tests.support.scheduler_caller import Caller
 from tests.support.scheduler_invariants import INVARIANTS, every_block_has_its_owners
@@ -44,7 +44,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     seen: ClassVar[Counter[str]] = Counter()
     host_blocks: ClassVar[tuple[int, ...]] = (0,)
-    pace: ClassVar[Pace | None] = None
+    step_time: ClassVar[StepTimeModel | None] = None
     plain: ClassVar[bool] = True
 
     @initialize(
@@ -90,7 +90,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         if host_blocks := self.host_blocks[host_size % len(self.host_blocks)]:
             host = Host(small_tier(host_blocks, block_size, most_saving, recomputed, projected), device)
         tier = None if host is None else host.tier
-        scheduler = Scheduler(config, cache, max_overtaken=max_overtaken, tier=tier, narrow=narrow, pace=self.pace)
+        scheduler = Scheduler(
+            config, cache, max_overtaken=max_overtaken, tier=tier, narrow=narrow, step_time=self.step_time
+        )
         self.book = Book(scheduler, cache, config, max_overtaken, narrow, device, host, self.plain, self.seen)
         self.caller = Caller(self.book, fails_every)
 
@@ -255,7 +257,9 @@ class ServiceMachine(SchedulerMachine):
     """The same with two tenants and classes that promise something or nothing."""
 
     plain = False
-    pace = Pace(16, StepCost(0.002, 0.0005, 3e-4))  # positions cost so much that few tokens of a prompt may be left
+    step_time = StepTimeModel(
+        16, LinearCost(0.002, 0.0005, 3e-4)
+    )  # positions cost so much that few tokens of a prompt may be left
     classes = (
         ServiceClass(name="nothing"),
         ServiceClass(name="soon", first_token_seconds=0.5, serve_late=True),

@@ -1,4 +1,4 @@
-"""What a step may still take, and how far single steps miss the pace."""
+"""What a step may still take, and how far single steps miss the model."""
 
 from math import inf
 
@@ -6,22 +6,22 @@ import numpy as np
 import pytest
 
 from jaxgen.core.sequence import Chunk
-from jaxgen.engine.pace_probe import prompt_lengths
-from jaxgen.scheduling.cost_model import StepCost, StepSample
+from jaxgen.engine.step_time_probe import prompt_lengths
+from jaxgen.scheduling.cost_model import LinearCost, StepSample
 from jaxgen.scheduling.step_time import (
     LEAST_CHUNK,
     MARGIN,
     Decodes,
-    Pace,
-    PaceMeter,
-    StepRoom,
+    StepBudget,
+    StepTimeEstimator,
+    StepTimeModel,
     time_for_prompts,
     time_left,
 )
 from tests.support.service_world import promised, sequence_for
 
-COST = StepCost(base=0.010, per_token=0.001, per_position=1e-5)
-PACE = Pace(64, COST, narrow=StepCost(base=0.002, per_token=0.001))
+COST = LinearCost(base=0.010, per_token=0.001, per_position=1e-5)
+PACE = StepTimeModel(64, COST, narrow=LinearCost(base=0.002, per_token=0.001))
 
 
 def decode(context: int, inter_token: float | None = None) -> Chunk:
@@ -31,7 +31,7 @@ def decode(context: int, inter_token: float | None = None) -> Chunk:
 
 def test_decodes_take_the_narrow_program_and_prompts_the_wide_one() -> None:
     assert PACE.decode_seconds(3) == pytest.approx(0.005)
-    assert Pace(64, COST).decode_seconds(3, 100) == pytest.approx(0.014)
+    assert StepTimeModel(64, COST).decode_seconds(3, 100) == pytest.approx(0.014)
     assert PACE.most_seconds == pytest.approx(0.074)
 
 
@@ -53,7 +53,7 @@ def test_prompts_beside_promised_decodes_take_the_steps_that_these_allow() -> No
 
 
 def test_a_room_without_promises_is_as_large_as_its_tokens() -> None:
-    room = StepRoom(10, 4)
+    room = StepBudget(10, 4)
     sequence = sequence_for(20)
     assert room.tokens_for(sequence) == 4
     room.spend(Chunk(sequence, 0, 4))
@@ -64,7 +64,7 @@ def test_a_room_without_promises_is_as_large_as_its_tokens() -> None:
 
 
 def test_a_room_in_time_counts_what_a_token_attends_to() -> None:
-    room = StepRoom(64, 64, COST, 0.0205)
+    room = StepBudget(64, 64, COST, 0.0205)
     far = sequence_for(400)
     far.num_computed = 100  # 2 ms a token
     assert room.tokens_for(sequence_for(400)) == 20
@@ -75,14 +75,14 @@ def test_a_room_in_time_counts_what_a_token_attends_to() -> None:
     assert not room.is_full
     room.spend(Chunk(far, 109, 1))
     assert room.is_full  # 0.2 ms are left, no token's
-    assert not StepRoom(64, 64, COST, 0.001).is_full
+    assert not StepBudget(64, 64, COST, 0.001).is_full
 
 
 def test_a_room_that_is_not_full_has_a_token_for_everyone() -> None:
     """Else a sequence whose first blocks are in the prefix cache would be admitted, hold a row and compute nothing."""
     far = sequence_for(400)
     far.num_computed = 100  # 2 ms a token
-    room = StepRoom(64, 64, COST, 0.0015)
+    room = StepBudget(64, 64, COST, 0.0015)
     assert (room.tokens_for(far), room.is_full) == (1, False)
     room.spend(Chunk(far, 100, 1))
     assert room.is_full
@@ -112,7 +112,7 @@ def test_a_promise_that_cannot_be_kept_takes_nothing_from_another() -> None:
 
 @pytest.mark.parametrize("sigma", [0.1, 0.5])
 def test_the_spread_is_what_one_step_in_a_hundred_exceeds(sigma: float) -> None:
-    meter = PaceMeter(64, [StepSample(tokens, 0, COST.seconds(tokens)) for tokens in (1, 32, 64)])
+    meter = StepTimeEstimator(64, [StepSample(tokens, 0, COST.seconds(tokens)) for tokens in (1, 32, 64)])
     rng = np.random.default_rng(0)
     ratios = np.exp(sigma * rng.normal(size=20_000))
     exceeded = 0
@@ -127,12 +127,12 @@ def test_the_spread_is_what_one_step_in_a_hundred_exceeds(sigma: float) -> None:
 def test_each_program_has_a_meter_of_its_own() -> None:
     wide = [StepSample(tokens, 0, COST.seconds(tokens)) for tokens in (1, 32, 64)]
     narrow = [StepSample(tokens, 0, 0.002 + 0.001 * tokens) for tokens in (1, 4, 8)]
-    meter = PaceMeter(64, wide, narrow)
+    meter = StepTimeEstimator(64, wide, narrow)
     for _ in range(2000):
         meter.observe(StepSample(4, 0, 0.012), narrow=True)
-    assert meter.pace.decode_seconds(4) == pytest.approx(0.012, rel=0.1)
-    assert meter.pace.wide.seconds(64) == pytest.approx(0.074, rel=1e-6)
-    assert PaceMeter(64, wide).pace.narrow is None
+    assert meter.model.decode_seconds(4) == pytest.approx(0.012, rel=0.1)
+    assert meter.model.wide.seconds(64) == pytest.approx(0.074, rel=1e-6)
+    assert StepTimeEstimator(64, wide).model.narrow is None
 
 
 def test_no_prompt_is_timed_that_is_longer_than_there_may_be() -> None:

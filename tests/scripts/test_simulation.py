@@ -12,9 +12,9 @@ from jaxgen.core.config import CacheConfig, SchedulerConfig
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.service_class import ServiceClass
 from jaxgen.core.step_plan import StepPlan
-from jaxgen.scheduling.cost_model import StepCost
-from jaxgen.scheduling.step_time import Pace
-from jaxgen.server.benchmark.metrics import RequestRecord
+from jaxgen.scheduling.cost_model import LinearCost
+from jaxgen.scheduling.step_time import StepTimeModel
+from jaxgen.server.benchmark.metrics import RequestContext
 from scripts.simulation.baselines import WholePrompts
 from scripts.simulation.fastgen import figure_samples, fit_with_floor, make_policies, residuals, settings
 from scripts.simulation.load import (
@@ -32,9 +32,9 @@ from scripts.simulation.merits import Curves, crossing, simulate_setting
 from scripts.simulation.policies import Policy, SplitFuse
 from scripts.simulation.record import Recorder, kept
 
-COST = StepCost(base=1.0, per_token=0.1)
+COST = LinearCost(base=1.0, per_token=0.1)
 """A step of n tokens takes 1 + n / 10 seconds."""
-PACE = Pace(10, COST)
+PACE = StepTimeModel(10, COST)
 FAST = ServiceClass(name="fast", first_token_seconds=7.0, inter_token_seconds=5.0)
 NAMES = ("SplitFuse", "prompt-first", "static")
 
@@ -51,13 +51,13 @@ def whole_prompts(*, joining: bool = True, cache_tokens: int = 1000, max_num_seq
     return WholePrompts(max_num_seqs=max_num_seqs, max_batched_tokens=10, cache_tokens=cache_tokens, joining=joining)
 
 
-def run(policy: Policy, *due: tuple[float, SimulatedRequest]) -> list[RequestRecord]:
+def run(policy: Policy, *due: tuple[float, SimulatedRequest]) -> list[RequestContext]:
     """In the order of their starts."""
     records = Simulation(policy, seconds_at(PACE), OpenLoop(Due(*one) for one in due)).run().records
     return sorted(records, key=lambda record: record.start)
 
 
-def times(record: RequestRecord) -> list[float]:
+def times(record: RequestContext) -> list[float]:
     assert all(count == 1 for _, count in record.arrivals)
     return [round(time, 9) for time, _ in record.arrivals]
 
@@ -174,7 +174,7 @@ def test_the_promise_of_split_fuse_shows() -> None:
     stream is as smooth as promised."""
     setting = settings()["points"]
     figures = {
-        name: Simulation(policy, seconds_at(setting.pace), closed_loop(normal_requests(2600, 60, 200, 42), 16, 42))
+        name: Simulation(policy, seconds_at(setting.step_time), closed_loop(normal_requests(2600, 60, 200, 42), 16, 42))
         .run()
         .summary()
         for name, policy in make_policies(setting).items()
@@ -218,7 +218,7 @@ def test_service_classes_and_tenants_are_told_apart() -> None:
         Due(0.0, asked(20, 3, tenant="b", tenant_weight=2.0)),
         Due(0.5, asked(5, 2, tenant="a", service=FAST)),
     ]
-    policy = SplitFuse(SchedulerConfig(10, 10, 100), CacheConfig(4, 100), pace=PACE)
+    policy = SplitFuse(SchedulerConfig(10, 10, 100), CacheConfig(4, 100), step_time=PACE)
     recorder = Simulation(policy, seconds_at(PACE), OpenLoop(due)).run()
     figures = recorder.summary()
     fast = [request.service.name for request in recorder.requests].index("fast")
@@ -243,7 +243,7 @@ def test_what_a_class_promises_is_kept_or_not() -> None:
 
 
 def test_a_request_that_would_be_late_is_refused_and_counted() -> None:
-    policy = SplitFuse(SchedulerConfig(10, 10, 100), CacheConfig(4, 100), pace=PACE)
+    policy = SplitFuse(SchedulerConfig(10, 10, 100), CacheConfig(4, 100), step_time=PACE)
     load = ClosedLoop([asked(60, 1, service=FAST), asked(5, 1)], [0.0])
     figures = Simulation(policy, seconds_at(PACE), load).run().summary()
     assert figures["requests"]["failed"] == 1

@@ -3,7 +3,7 @@
 import pytest
 
 from jaxgen.core.step_plan import StepPlan
-from jaxgen.scheduling.cost_model import StepCost, StepSample
+from jaxgen.scheduling.cost_model import LinearCost, StepSample
 from scripts.simulation import cli
 from scripts.simulation.check import FIGURES, PREDICTED, StepTimes, fitted_load, predict
 from scripts.simulation.live import LiveRun, MeasuredEngine, MeasuredStep
@@ -13,8 +13,8 @@ from scripts.simulation.page import PAGE, page
 from scripts.simulation.policies import SplitFuse
 from tests.support.engines import LLAMA, compiled_step, engine_config, params_of
 
-COST = StepCost(base=0.01, per_token=0.001, per_position=1e-5)
-NARROW = StepCost(base=0.002, per_token=0.0005)
+COST = LinearCost(base=0.01, per_token=0.001, per_position=1e-5)
+NARROW = LinearCost(base=0.002, per_token=0.0005)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from jaxgen.core.config import (
 from jaxgen.core.errors import ConfigError
 from jaxgen.offload.staging import staging_bytes
 from jaxgen.sizing.memory import cache_bytes, resolve
-from jaxgen.sizing.wanted import DeviceMemory
+from jaxgen.sizing.memory_request import DeviceMemory
 from tests.support.engines import LLAMA
 
 CPU = DeviceMemory("cpu", 8 * GIB)

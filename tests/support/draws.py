@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxgen.arrays import Layout
+from jaxgen.arrays import PackedWords
 from jaxgen.sampling.penalties import PenaltyState, init_penalties
 from jaxgen.sampling.sampler import RowParams, sample
 
@@ -18,7 +18,7 @@ program = jax.jit(sample)
 
 def params(num_rows: int, vocab_size: int, **values: Any) -> RowParams:
     """Neutral rows, as numpy arrays to be filled in, but for ``values``."""
-    layout = Layout(**RowParams.fields(MAX_BIAS, MAX_BIAS))
+    layout = PackedWords(**RowParams.fields(MAX_BIAS, MAX_BIAS))
     row = layout.views(np.zeros(layout.size, np.int32))
     arrays: dict[str, Any] = {name: np.tile(one, (num_rows, *[1] * one.ndim)) for name, one in row.items()}
     made = RowParams(**arrays)

@@ -13,7 +13,7 @@ def fail_first_copy_back(
 ) -> None:
     """The first copy from host memory fails, after it has been made; ``look_at`` is told what it was of."""
     assert engine.offload is not None
-    link = engine.offload.mover._up
+    link = engine.offload.transfer._up
     submit, failures = link.submit, iter([True])
 
     def failing(pieces: Any) -> Any:

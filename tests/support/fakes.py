@@ -17,7 +17,7 @@ from jaxgen.text.tokenizer import Tokenizer
 MODEL = "fake/model-1"
 
 Reply = Callable[[Request], Iterable[int]]
-Pace = Callable[[Request, int], Awaitable[None]]
+StepTimeModel = Callable[[Request, int], Awaitable[None]]
 
 
 async def _at_once(request: Request, index: int) -> None:
@@ -69,7 +69,7 @@ class FakeEngine:
 
     tokenizer: Tokenizer
     reply: Reply = counts_up
-    pace: Pace = _at_once
+    pace: StepTimeModel = _at_once
     eos: int = 1
     cached: int = 0
     """Prompt tokens that it says were cached."""

@@ -10,7 +10,7 @@ from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.service_class import ServiceClass
 from jaxgen.scheduling.scheduler import Scheduler
-from jaxgen.scheduling.step_time import Pace
+from jaxgen.scheduling.step_time import StepTimeModel
 from tests.support.small_scheduler import ARRIVALS, TOKEN
 
 
@@ -40,12 +40,14 @@ class Watched:
 
 
 class VirtualServer:
-    """A scheduler, each of whose steps takes what ``pace`` says, one plan in flight at a time."""
+    """A scheduler, each of whose steps takes what ``step_time`` says, one plan in flight at a time."""
 
-    def __init__(self, pace: Pace, *, rows: int = 16, num_blocks: int = 4096, longest: int = 4096) -> None:
-        config = SchedulerConfig(pace.token_budget, rows, longest, prefix_caching=False)
-        self.scheduler = Scheduler(config, CacheConfig(block_size=16, num_blocks=num_blocks), pace=pace)
-        self.pace = pace
+    def __init__(
+        self, step_time: StepTimeModel, *, rows: int = 16, num_blocks: int = 4096, longest: int = 4096
+    ) -> None:
+        config = SchedulerConfig(step_time.token_budget, rows, longest, prefix_caching=False)
+        self.scheduler = Scheduler(config, CacheConfig(block_size=16, num_blocks=num_blocks), step_time=step_time)
+        self.step_time = step_time
         self.now = 0.0
         self.computed: dict[str, int] = {}
         """Tokens by tenant."""
@@ -69,7 +71,7 @@ class VirtualServer:
         """A plan that is empty although there is work fails."""
         plan = self.scheduler.schedule(self.now)
         assert plan.chunks
-        self.now += self.pace.wide.seconds(plan.num_tokens, plan.num_positions)
+        self.now += self.step_time.wide.seconds(plan.num_tokens, plan.num_positions)
         for chunk in plan.chunks:
             tenant = chunk.sequence.request.tenant
             self.computed[tenant] = self.computed.get(tenant, 0) + chunk.length

@@ -9,7 +9,7 @@ import pytest
 from jaxgen.core.config import DType, EngineConfig, OffloadConfig
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.kernels.choice import REFERENCE, Kernels, native
-from jaxgen.runner.model_runner import Device
+from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.step import StepOutput
 from jaxgen.tools.determinism import ANSWER_TOKENS, Scenario, Verifier
 from tests.support.engines import LLAMA, engine_config, make_engine
@@ -61,9 +61,9 @@ def test_host_memory_keeps_the_bits_too() -> None:
 
 
 def test_one_bit_of_one_log_probability_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Device.run
+    honest = ModelRunner.run
 
-    def off_by_a_bit(self: Device, plan: StepPlan, **options: Any) -> StepOutput:
+    def off_by_a_bit(self: ModelRunner, plan: StepPlan, **options: Any) -> StepOutput:
         output = honest(self, plan, **options)
         if len(plan.chunks) < 3:
             return output
@@ -71,7 +71,7 @@ def test_one_bit_of_one_log_probability_is_found(monkeypatch: pytest.MonkeyPatch
         top = top.at[2, 7].set(jnp.nextafter(top[2, 7], jnp.float32(1)))
         return replace(output, logprobs=replace(output.logprobs, top_values=top))
 
-    monkeypatch.setattr(Device, "run", off_by_a_bit)
+    monkeypatch.setattr(ModelRunner, "run", off_by_a_bit)
     scenarios = verify()
     assert scenarios["alone again"].passed
     assert not scenarios["all at once"].passed
@@ -81,15 +81,15 @@ def test_one_bit_of_one_log_probability_is_found(monkeypatch: pytest.MonkeyPatch
 
 
 def test_one_bit_of_one_hidden_state_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Device.run
+    honest = ModelRunner.run
 
-    def off_by_a_bit(self: Device, plan: StepPlan, **options: Any) -> StepOutput:
+    def off_by_a_bit(self: ModelRunner, plan: StepPlan, **options: Any) -> StepOutput:
         output = honest(self, plan, **options)
         if len(plan.chunks) < 3:
             return output
         return replace(output, hidden=output.hidden.at[:, 7].set(jnp.nextafter(output.hidden[:, 7], jnp.float32(1))))
 
-    monkeypatch.setattr(Device, "run", off_by_a_bit)
+    monkeypatch.setattr(ModelRunner, "run", off_by_a_bit)
     embedded = verify()["embedded, all at once"]
     assert embedded.mismatches[0].index == 7
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from jaxgen.assemble import open_engine
+from jaxgen.assemble import load_engine
 from jaxgen.cache.block_sizes import GIB
 from jaxgen.core.errors import ConfigError
 from jaxgen.kernels.choice import REFERENCE, Kernels, PackedProduct
 from jaxgen.llm import LLM
 from jaxgen.models.placement import pack_params
 from jaxgen.server.cli import main
-from jaxgen.sizing.wanted import DeviceMemory
+from jaxgen.sizing.memory_request import DeviceMemory
 from jaxgen.tools.tune import FullSteps, StepTime, fill_steps, measure, tune
 from jaxgen.weights.tiny import make_tiny_checkpoint
 from pallas_kernels.packed_product import pack, packed_product_ref, rows
@@ -102,10 +102,10 @@ def test_the_next_engine_uses_what_was_measured(
     assert tuning.token_budget == 24
     assert kept is not None
     assert json.loads(kept.read_text())["times"][0]["token_budget"] == 24
-    open_engine(str(directory), cache_dir=tmp_path)
+    load_engine(str(directory), cache_dir=tmp_path)
     assert f"token budget 24: measured by jaxgen tune ({kept})" in caplog.text
     caplog.clear()
-    open_engine(str(directory), cache_dir=tmp_path / "other")
+    load_engine(str(directory), cache_dir=tmp_path / "other")
     assert "token budget 64: the rule for CPUs" in caplog.text
     caplog.clear()
     with LLM(str(directory), cache_dir=tmp_path, token_budget=16, max_model_len=64) as llm:

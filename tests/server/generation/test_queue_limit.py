@@ -18,9 +18,9 @@ from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError
 from jaxgen.server.generation.deadline import Deadline
 from jaxgen.server.generation.generation import Generation
-from jaxgen.server.generation.queue_limit import Queue
+from jaxgen.server.generation.queue_limit import QueueLimit
 from jaxgen.server.metrics.metrics import Metrics
-from jaxgen.server.middleware.record import RequestRecord
+from jaxgen.server.middleware.record import RequestContext
 from tests.support.fakes import FakeEngine, says
 from tests.support.live_server import serve
 from tests.support.server_app import body, byte_by_byte, client_of, complete, error_of, fake_engine
@@ -98,7 +98,7 @@ def test_a_failed_request_leaves_the_queue() -> None:
         assert [client.post("/v1/completions", json=body()).status_code for _ in range(2)] == [500, 500]
 
 
-def enters(queue: Queue, caller: str, name: str, service: ServiceClass = DEFAULT_CLASS, prompt: int = 1) -> bool:
+def enters(queue: QueueLimit, caller: str, name: str, service: ServiceClass = DEFAULT_CLASS, prompt: int = 1) -> bool:
     try:
         queue.enter([Waits(Request(name, (5,) * prompt, SamplingParams(), service=service))], caller)
     except ApiError:
@@ -108,7 +108,7 @@ def enters(queue: Queue, caller: str, name: str, service: ServiceClass = DEFAULT
 
 @pytest.mark.parametrize("limits", [{"max_queued_requests": 4}, {"max_queued_tokens": 4}])
 def test_a_caller_with_less_than_its_share_is_not_refused_for_others(limits: dict[str, Any]) -> None:
-    queue = Queue(fake_engine(), ServerConfig(**limits))
+    queue = QueueLimit(fake_engine(), ServerConfig(**limits))
     assert [enters(queue, "a", f"a{i}") for i in range(5)] == [True] * 4 + [False]
     assert [enters(queue, "b", f"b{i}") for i in range(3)] == [True] * 2 + [False]  # of two callers' each
     assert [enters(queue, "c", f"c{i}") for i in range(2)] == [True, False]
@@ -118,19 +118,19 @@ def test_a_caller_with_less_than_its_share_is_not_refused_for_others(limits: dic
 def test_a_class_whose_requests_the_engine_refuses_in_time_has_a_queue_of_its_own() -> None:
     strict = ServiceClass(name="strict", first_token_seconds=1.0)
     late = ServiceClass(name="late", first_token_seconds=1.0, serve_late=True)
-    queue = Queue(fake_engine(), ServerConfig(max_queued_requests=2))
+    queue = QueueLimit(fake_engine(), ServerConfig(max_queued_requests=2))
     assert [enters(queue, "a", f"a{i}", late) for i in range(3)] == [True, True, False]
     assert [enters(queue, "a", f"b{i}", strict) for i in range(3)] == [True, True, False]
 
 
 def test_what_the_queue_refuses_of_a_class_that_promises_is_counted() -> None:
     engine, strict = fake_engine(), ServiceClass(name="strict", first_token_seconds=60.0)
-    queue, metrics = Queue(engine, ServerConfig(max_queued_requests=1)), Metrics(engine, [strict])
+    queue, metrics = QueueLimit(engine, ServerConfig(max_queued_requests=1)), Metrics(engine, [strict])
     assert enters(queue, "", "a", strict)
     choices = [Waits(Request("b", (5,), SamplingParams(), service=strict))]
 
     async def main() -> None:
-        async with Generation(engine, choices, queue, metrics, RequestRecord("r", "POST", "/"), Deadline(None)):
+        async with Generation(engine, choices, queue, metrics, RequestContext("r", "POST", "/"), Deadline(None)):
             pass
 
     with pytest.raises(ApiError, match="at its limit"):
@@ -152,9 +152,9 @@ class Waits:
 
 def test_a_request_that_is_cancelled_before_its_tasks_begin_leaves_the_queue() -> None:
     engine = fake_engine()
-    queue = Queue(engine, ServerConfig())
+    queue = QueueLimit(engine, ServerConfig())
     choices = [Waits(Request(name, (5,), SamplingParams())) for name in "ab"]
-    record = RequestRecord("r", "POST", "/")
+    record = RequestContext("r", "POST", "/")
 
     async def run() -> None:
         async with Generation(engine, choices, queue, Metrics(engine), record, Deadline(None)) as generation:

@@ -31,7 +31,7 @@ class DeviceMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class MemoryRequest:
     """What is asked for, and what is there."""
 
     options: EngineOptions

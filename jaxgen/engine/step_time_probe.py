@@ -8,17 +8,17 @@ from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.step_plan import StepPlan
-from jaxgen.runner.interface import StepDevice
+from jaxgen.runner.interface import Runner
 from jaxgen.scheduling.cost_model import StepSample
 from jaxgen.scheduling.scheduler import Scheduler
-from jaxgen.scheduling.step_time import PaceMeter
+from jaxgen.scheduling.step_time import StepTimeEstimator
 
 ROUNDS = 2
 MOST_SECONDS = 0.5
 """After these no further round begins: what is measured later, of steps that have work, counts for more."""
 
 
-def measure_pace(device: StepDevice, config: EngineConfig) -> PaceMeter:
+def measure_step_time(device: Runner, config: EngineConfig) -> StepTimeEstimator:
     """Times steps of prompts that fill the budget, a half and an eighth of it, and of decodes in all rows and in one.
 
     Leaves the device's cache and rows used: reset it after.
@@ -39,7 +39,7 @@ def measure_pace(device: StepDevice, config: EngineConfig) -> PaceMeter:
         if turn > 0:  # the first of each is slower
             wide += found
             narrow += found_narrow
-    return PaceMeter(budget, wide, narrow)
+    return StepTimeEstimator(budget, wide, narrow)
 
 
 def prompt_lengths(longest: int) -> list[int]:
@@ -54,11 +54,11 @@ def _plan(config: EngineConfig, count: int, length: int) -> StepPlan:
     params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
     for row in range(count):
         prompt = tuple(generator.choices(range(2), k=length))
-        scheduler.add(Sequence(Request(f"pace-{row}", prompt, params), eos_token_ids=frozenset(), arrival=row, seed=0))
+        scheduler.add(Sequence(Request(f"probe-{row}", prompt, params), eos_token_ids=frozenset(), arrival=row, seed=0))
     return scheduler.schedule()
 
 
-def _time(device: StepDevice, plan: StepPlan, *, narrow: bool) -> StepSample:
+def _time(device: Runner, plan: StepPlan, *, narrow: bool) -> StepSample:
     device.wait()
     started = time.perf_counter()
     device.run(plan, narrow=narrow)

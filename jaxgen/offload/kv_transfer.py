@@ -33,7 +33,7 @@ from jaxgen.offload.projection import Projection
 from jaxgen.offload.rates import LinkRate, RateMeter
 from jaxgen.offload.staging import RESTORING_GROUPS
 from jaxgen.offload.tier import OffloadTier
-from jaxgen.runner.model_runner import Device
+from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.scheduling.average import Average
 
 logger = logging.getLogger(__name__)
@@ -67,12 +67,12 @@ class _Incoming:
         return self.failed or self.restore.cancelled
 
 
-class Mover:
+class KVTransfer:
     """Runs in the engine's thread, but for the links'. Compiles when made."""
 
     def __init__(
         self,
-        device: Device,
+        device: ModelRunner,
         tier: OffloadTier,
         meter: RateMeter,
         *,

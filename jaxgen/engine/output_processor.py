@@ -30,7 +30,7 @@ class _HostLogprobs:
 
 
 @dataclass
-class EventMaker:
+class OutputProcessor:
     """Collects what is asked of a prompt's tokens over its chunks and hands it out with the request's first event."""
 
     latencies: LatencyMeter
