@@ -1,4 +1,4 @@
-"""What sequences hold on the device, a row and blocks of the cache, and what is free of both. Host only, no jax."""
+"""Give sequences rows and blocks of the device, and take them back. Host only, no jax."""
 
 from collections.abc import Sequence as Several
 
@@ -13,8 +13,8 @@ from jaxgen.core.sequence import Chunk, Sequence, SequenceStatus
 class KVCacheManager:
     """Gives rows and blocks to sequences that begin to run, more blocks while they run, and takes all back.
 
-    What a sequence begins with are blocks for all its tokens: those that the prefix cache finds are shared, and behind
-    them those in host memory are begun to be restored.
+    A sequence begins with blocks for all its tokens. Blocks that the prefix cache finds are shared; of the blocks
+    behind these, a restore brings back what host memory holds. A sequence's ``num_computed`` changes here alone.
     """
 
     def __init__(self, config: SchedulerConfig, cache: CacheConfig, tier: HostTier | None) -> None:
@@ -24,7 +24,7 @@ class KVCacheManager:
         self.prefix_queries = 0
         """Tokens of admitted sequences that were looked up in the prefix cache."""
         self.prefix_hits = 0
-        """Those of them that were found."""
+        """Of these, tokens that were found."""
         self.block_size = cache.block_size
         self.num_rows = config.max_num_seqs
         self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
@@ -38,26 +38,26 @@ class KVCacheManager:
         return -(-num_tokens // self.block_size)
 
     def num_growing(self, running: Several[Sequence]) -> int:
-        """How many of them may want blocks beyond those that they have."""
+        """How many running sequences may still need more blocks."""
         return sum([s.max_cached > len(s.block_table) * self.block_size for s in running])
 
     def may_grow(self, sequence: Sequence) -> bool:
-        """Whether it will want blocks beyond those that it is admitted with."""
+        """Whether a sequence may need more blocks than it is admitted with."""
         return self.blocks_for(sequence.max_cached) > self.blocks_for(len(sequence.tokens))
 
     def would_have(self, rows: int, blocks: int, running: Several[Sequence]) -> bool:
-        """Whether so many will be free when those that run have taken what they need for their next token, with a
-        block for each that may grow after that."""
+        """Whether ``rows`` and ``blocks`` are free once running sequences have the blocks of their next token, with one
+        more for each that may grow after that."""
         due = [s for s in running if s.num_computed == len(s.block_table) * self.block_size]
         ending = sum([s.max_cached <= (len(s.block_table) + 1) * self.block_size for s in due])
         spare = self.num_growing(running) + len(due) - ending
         return rows <= len(self._free_rows) and blocks + spare <= self.pool.num_free
 
     def begin(self, sequence: Sequence, spare: int, *, free_tokens: int, num_waiting: int) -> bool:
-        """Gives a waiting sequence a free row and the blocks of all its tokens, found ones first, then new; it runs
-        from here on. False, and nothing given, if not ``spare`` blocks stay free.
+        """Let a waiting sequence run: give it a free row and blocks for all its tokens, found ones first.
 
-        ``free_tokens`` of a step and ``num_waiting`` sequences beside it decide what a restore may cost.
+        Returns False and gives nothing unless ``spare`` blocks stay free. ``free_tokens`` of a step and ``num_waiting``
+        sequences beside it decide what a restore may cost.
         """
         assert sequence.num_pending == 0, "a sequence waits until what was in flight when it was preempted is completed"
         found = self.prefixes.look_up(sequence)
@@ -80,11 +80,11 @@ class KVCacheManager:
         return True
 
     def has_slot(self, sequence: Sequence) -> bool:
-        """Whether its blocks have a place for its next token."""
+        """Whether the blocks of a sequence have a slot for its next token."""
         return sequence.num_computed < len(sequence.block_table) * self.block_size
 
     def grow(self, sequence: Sequence) -> None:
-        """One more block. Raises what the pool raises when none is free."""
+        """Give a sequence one more block. Raises OutOfBlocksError when none is free."""
         sequence.block_table += self.pool.allocate(1)
 
     def advance(self, chunk: Chunk) -> None:
@@ -101,7 +101,7 @@ class KVCacheManager:
             self.prefixes.register(sequence)
 
     def skip_restored(self, sequence: Sequence) -> None:
-        """Goes on behind what has come from the host, once what is before it is computed."""
+        """Count restored tokens as computed once everything before them is."""
         restore = sequence.restore
         if restore is None or not restore.landed or not sequence.waits_for_host:
             return
@@ -109,10 +109,10 @@ class KVCacheManager:
         self.prefixes.register(sequence)
 
     def release(self, sequence: Sequence, status: SequenceStatus) -> None:
-        """It gives back what it holds; from here on its status is ``status``."""
+        """Take back the row and blocks of a sequence, and set its status."""
         if sequence.restore is not None:
             sequence.restore.cancelled, sequence.restore = True, None
-        # What the background leaves is given up before what others left, but not what it only shared.
+        # Blocks freed by background sequences are evicted first, except those that they shared with others.
         own = sequence.num_shared if sequence.request.background else len(sequence.block_table)
         self.pool.release(sequence.block_table[own:], evict_first=True)
         self.pool.release(sequence.block_table[:own])

@@ -1,4 +1,4 @@
-"""Which waiting sequences begin to run in a step, and whose place they take. Host only, no jax, no clock."""
+"""Admit waiting sequences to a step, and preempt running ones for them. Host only, no jax, no clock."""
 
 from collections import deque
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from jaxgen.scheduling.queues import RequestQueues, may_displace
 from jaxgen.scheduling.step_time import MARGIN, StepTimeModel, targets_between
 
 MAX_OVERTAKEN = 16
-"""How often others may be admitted before a waiting sequence that comes before them and does not fit yet."""
+"""How often later sequences may be admitted before a waiting sequence that does not fit yet."""
 
 ADMISSION_WINDOW = 16
 """Most waiting sequences passed over in one step, so that a step's cost does not grow with the number waiting."""
@@ -18,13 +18,13 @@ ADMISSION_WINDOW = 16
 
 @dataclass(slots=True)
 class Admission:
-    """Of one step and one class, background or not: asked of waiting sequences in the order of service.
+    """The admissions of one step, online or background: ``admit`` is called in the order of service.
 
-    - A sequence is admitted with the blocks of all its tokens, so a prompt never runs out half-way, and leaves a block
-      free for each sequence that may still grow, so that it is not undone at once.
-    - One that does not fit is passed over by others, ``max_overtaken`` times at most.
-    - None is admitted before one that may take its place, or behind one that was preempted in the same step.
-    - None to which nothing was promised is admitted where that would break a promise of times between tokens.
+    - A sequence is admitted with blocks for all its tokens, so that its prompt never runs out of blocks. One block
+      stays free for each running sequence that may grow, so that the admission is not undone at once.
+    - A sequence that does not fit is overtaken ``max_overtaken`` times at most.
+    - No sequence is admitted ahead of one that may preempt it, nor behind one that was preempted in the same step.
+    - No best-effort sequence is admitted where that would break an inter-token target.
     """
 
     queues: RequestQueues
@@ -32,14 +32,14 @@ class Admission:
     step_time: StepTimeModel | None
     max_overtaken: int
     free_tokens: int
-    """Of the step, for those that are restored."""
+    """Tokens of the step that decodes leave, for planning restores."""
     preempted: Sequence | None
-    """The first, in the order, of those preempted in this step."""
+    """The most urgent sequence that was preempted in this step."""
     admitted: list[Sequence] = field(default_factory=list)
     closed: bool = False
-    """Nobody else may begin in this step."""
+    """No further sequence may begin in this step."""
     turn_over: bool = False
-    """Nor one that comes after those asked of so far, in the order of service."""
+    """No sequence later in the order may begin in this turn."""
     _skipped: list[Sequence] = field(default_factory=list)
     _growing: int = -1
 
@@ -51,7 +51,7 @@ class Admission:
             self.closed = self._lacks_blocks
 
     def admit(self, sequence: Sequence) -> bool:
-        """Whether it begins to run: then it has a row and blocks."""
+        """Admit a waiting sequence if it may begin; it then has a row and blocks."""
         kv_cache = self.kv_cache
         if self.turn_over:
             return False
@@ -79,11 +79,11 @@ class Admission:
 
     @property
     def _lacks_blocks(self) -> bool:
-        """For anyone: everyone takes at least one that is not shared."""
+        """Whether no sequence at all fits: each takes at least one block that is not shared."""
         return self.kv_cache.pool.num_free <= self._growing
 
     def _must_wait(self, sequence: Sequence) -> bool:
-        """It, and in the order of service all behind it."""
+        """Whether the sequence and all behind it in the order of service must wait."""
         first = self.preempted is None or sequence.urgency < self.preempted.urgency
         if first and sequence.num_pending:
             self.preempted = sequence  # in an earlier step, and a token of it is still in flight
@@ -107,8 +107,10 @@ def make_room(
     background: bool,
     preempt: Callable[[Sequence], None],
 ) -> None:
-    """Preempts running sequences, the last first, where waiting ones of this class that may displace them would not
-    fit, or would get their tokens later than promised, as far as ``tokens`` reach."""
+    """Preempt running sequences, the last first, for waiting ones that may displace them and reach the step.
+
+    That is where these would not fit, or would break an inter-token target. ``tokens``: the budget of the step.
+    """
     running = queues.running
     if queues.is_level or not running or not queues.waiting or queues.waiting[0].request.background is not background:
         return  # most steps
@@ -136,8 +138,7 @@ def make_room(
 
 
 def breaks_promises(sequences: list[Sequence], step_time: StepTimeModel | None) -> bool:
-    """Whether decodes of these take longer than a class of theirs promises, and those to which something was promised
-    would not alone."""
+    """Whether decodes of these sequences miss an inter-token target that sequences with targets alone would meet."""
     targets = targets_between(sequences)
     if step_time is None or not targets:
         return False

@@ -1,20 +1,20 @@
-"""What each tenant was served, so that none takes another's share. Host only, no jax, no clock."""
+"""Share prompt tokens fairly between tenants. Host only, no jax, no clock."""
 
 from collections.abc import Iterable
 
 from jaxgen.core.sequence import Chunk, Sequence
 
 LEAD_STEPS = 4
-"""Steps' worth of tokens by which a tenant may be ahead of others: what slack may decide without regard to shares."""
+"""Steps' worth of tokens that a tenant may be served beyond others before shares decide instead of due times."""
 
 
 class FairShare:
     """Tokens computed for each tenant, divided by its weight: the virtual token counters of Sheng et al., "Fairness in
     Serving Large Language Models" (OSDI 2024, arXiv 2401.00588).
 
-    A tenant that wants nothing computed but decodes, which all get, uses no share. When it wants something again it
-    begins where the least served of those that do is, so that what it did not use is not kept for it. Tenants that had
-    nothing to do are remembered while they are ahead of one that has.
+    Decodes use no share, since every step has all of them. A tenant that comes back starts at the counter of the least
+    served tenant with prompts to compute, so that unused share is not saved up. The counter of an idle tenant is kept
+    while it is ahead of one that is not idle.
     """
 
     def __init__(self, token_budget: int) -> None:
@@ -23,7 +23,7 @@ class FairShare:
         self._live: dict[str, int] = {}
 
     def join(self, sequence: Sequence, wanting: Iterable[Sequence]) -> None:
-        """``wanting``: the others that want to be computed, but for decodes; of no interest without other tenants."""
+        """Count a new sequence. ``wanting``: the others with prompt tokens to compute; unused without other tenants."""
         tenant = sequence.request.tenant
         if not self._live:
             self._served.clear()
@@ -45,11 +45,11 @@ class FairShare:
         return len(self._live) > 1
 
     def has_others(self, sequence: Sequence) -> bool:
-        """Than its tenant."""
+        """Whether other tenants than the sequence's live."""
         return len(self._live) > (sequence.request.tenant in self._live)
 
     def charge(self, chunks: Iterable[Chunk]) -> None:
-        """These are computed."""
+        """Count the tokens of these chunks."""
         if not self.compares:
             return
         for chunk in chunks:
@@ -57,7 +57,7 @@ class FairShare:
             self._served[request.tenant] += chunk.length / request.tenant_weight
 
     def ahead(self, wanting: Iterable[Sequence]) -> frozenset[str]:
-        """Of the tenants whose sequences want to be computed, those that must let the others go first."""
+        """Tenants of ``wanting`` that are over their share: the others go first."""
         if not self.compares:
             return frozenset()
         tenants = {sequence.request.tenant for sequence in wanting}
@@ -65,8 +65,10 @@ class FairShare:
         return frozenset([tenant for tenant in tenants if self._served[tenant] > most])
 
     def before(self, newcomer: Sequence, urgency: tuple[int, float, int], wanting: list[Sequence]) -> list[Sequence]:
-        """Of those that want to be computed, in the order of service, the ones that will be before a newcomer of this
-        ``urgency`` is: by the order, but of each other tenant as many tokens as keep it within the lead of its own."""
+        """The sequences of ``wanting`` that will be computed before a newcomer of this ``urgency``.
+
+        Its own tenant's by the order of service; of each other tenant as many tokens as the fair share allows.
+        """
         first = [s for s in wanting if s.urgency < urgency]
         tenant = newcomer.request.tenant
         if not self._live.keys() - {tenant}:
@@ -83,7 +85,7 @@ class FairShare:
         return own
 
     def _up_to(self, reached: float, urgency: tuple[int, float, int], line: list[Sequence]) -> list[Sequence]:
-        """Of one tenant's, those computed before another tenant, in the order at ``urgency``, is served so much."""
+        """The sequences of one tenant that come before another tenant's counter has ``reached`` so much."""
         served, found = self._served[line[0].request.tenant], []
         for sequence in line:
             if served >= reached + self._lead or (served >= reached - self._lead and sequence.urgency >= urgency):
@@ -93,12 +95,12 @@ class FairShare:
         return found
 
     def _served_of(self, tenant: str, wanting: Iterable[Sequence]) -> float:
-        """What a tenant was, or, if none of those that want to be computed is its, counts as if it was."""
+        """The counter of a tenant, raised to that of the least served one if it has no prompt tokens to compute."""
         served = self._served.get(tenant, 0.0)
         others = self._live.keys() - {tenant}
         if not others or any(s.request.tenant == tenant for s in wanting):
             return served
-        # Where nobody wants anything, nobody was kept waiting either.
+        # With no prompts to compute, no tenant was kept waiting.
         found = {s.request.tenant for s in wanting}
         most = max([self._served[other] for other in others])
         return max(served, min([self._served[other] for other in found], default=most))

@@ -1,4 +1,4 @@
-"""Who runs and who waits, each in the order of service. Host only, no jax, no clock."""
+"""Keep running and waiting sequences in the order of service. Host only, no jax, no clock."""
 
 from bisect import bisect_left, insort
 from math import inf
@@ -9,14 +9,14 @@ from jaxgen.core.service_class import STARVATION_TIMEOUT_S
 
 
 class RequestQueues:
-    """The sequences that run and those that wait, in one order: by level, then by when each is due to begin.
+    """Running and waiting sequences in one order: by level, then by due time, which is when each must begin.
 
-    Due is whoever has the least slack, the time to its target less what its prompt takes; what is left of that when
-    time goes by is the same for all, so their order never changes by itself. Those to which nothing was promised are
-    behind all others until their patience ends, of one at a time; the background is behind these.
+    The due time is the target of the first token less the time that the prompt takes. All due times come nearer at the
+    same rate, so the order never changes with time. Sequences of classes without targets come after all with targets;
+    after STARVATION_TIMEOUT_S they are promoted, one at a time. Background sequences come last.
 
-    Within one tenant's requests of one class, those of lower ``priority`` take the places of those of higher: the order
-    of all others is as it was. So a tenant cannot get before others by it.
+    ``priority`` orders the requests of one tenant and class among the places that they hold together. So no tenant gets
+    ahead of another by it.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class RequestQueues:
 
     @property
     def is_level(self) -> bool:
-        """Whether nobody may take anything from another."""
+        """Whether no sequence may preempt another."""
         return len(self._priorities) < 2 and self._levels.count(0) >= len(Level) - 1
 
     @property
@@ -36,29 +36,29 @@ class RequestQueues:
         return self._levels[Level.PROMISED] > 0
 
     def any_waits(self, *, background: bool) -> bool:
-        """Whether ``waiting_of`` has somebody."""
+        """Whether ``waiting_of`` is not empty."""
         return bool(self.waiting) and self.waiting[0].request.background is background
 
     def waiting_of(self, *, background: bool) -> list[Sequence]:
-        """Those of one class; of the background none while others wait."""
+        """Waiting sequences, online or background; no background ones while online ones wait."""
         first = bisect_left(self.waiting, (Level.BACKGROUND,), key=_urgency)
         if background:
             return self.waiting[:] if first == 0 else []
         return self.waiting[:first]
 
     def late_one_waits(self, newcomer: Sequence) -> bool:
-        """Whether one of its tenant and class waits that gave its promises up."""
+        """Whether a sequence of the same tenant and class waits that gave up its targets."""
         tenant, name = newcomer.request.tenant, newcomer.service.name
         first = bisect_left(self.waiting, (Level.BEST_EFFORT,), key=_urgency)
         return any(s.is_late and s.request.tenant == tenant and s.service.name == name for s in self.waiting[first:])
 
     def wanting(self, *, background: bool) -> list[Sequence]:
-        """Those of one class that want to be computed, but for decodes: running ones, then waiting ones."""
+        """Sequences with prompt tokens left to compute, online or background: running ones, then waiting ones."""
         begun = [s for s in self.running if s.num_uncomputed > 1 and s.request.background is background]
         return begun + self.waiting_of(background=background)
 
     def urgency_of(self, newcomer: Sequence) -> tuple[int, float, int]:
-        """That it will have once it has joined."""
+        """The urgency that ``newcomer`` will have once it has joined."""
         if not self._shares_places(newcomer):
             return newcomer.urgency
         group = self._group_of(newcomer)
@@ -67,7 +67,7 @@ class RequestQueues:
         return newcomer.level, *places[before]
 
     def join(self, sequence: Sequence) -> None:
-        """A new one waits at its place."""
+        """Add a new sequence to the waiting ones."""
         if self._shares_places(sequence):
             self._share_places(sequence)
         insort(self.waiting, sequence, key=_urgency)
@@ -75,17 +75,17 @@ class RequestQueues:
         self._priorities[sequence.priority] = self._priorities.get(sequence.priority, 0) + 1
 
     def begin(self, sequence: Sequence) -> None:
-        """It waited, and runs."""
+        """Move a waiting sequence to the running ones."""
         _remove(self.waiting, sequence)
         insort(self.running, sequence, key=_urgency)
 
     def put_back(self, sequence: Sequence) -> None:
-        """It ran, and waits again, at the same place in the order."""
+        """Move a running sequence back to the waiting ones, at its place in the order."""
         _remove(self.running, sequence)
         insort(self.waiting, sequence, key=_urgency)
 
     def leave(self, sequence: Sequence, line: list[Sequence]) -> None:
-        """It goes from ``line``, which is one of the two, for good."""
+        """Remove a sequence that ends from ``line``, the running or the waiting ones."""
         _remove(line, sequence)
         self._levels[sequence.level] -= 1
         left = self._priorities[sequence.priority] - 1
@@ -95,8 +95,10 @@ class RequestQueues:
             del self._priorities[sequence.priority]
 
     def promote_starved(self, now: float) -> None:
-        """Of those to which nothing was promised, and that came long ago, the first that gets no tokens is served with
-        those to which something was; the next PATIENCE later."""
+        """Promote the first best-effort sequence that has waited STARVATION_TIMEOUT_S and gets no tokens.
+
+        It is then served like sequences with targets. The next one is promoted after the same time again.
+        """
         if now < self._patient_until or not (self._levels[Level.PROMISED] and self._levels[Level.BEST_EFFORT]):
             return
         found = [
@@ -118,11 +120,11 @@ class RequestQueues:
         return bool(self._priorities.keys() - {newcomer.priority})
 
     def _group_of(self, newcomer: Sequence) -> list[Sequence]:
-        """Those with which it exchanges places, without itself."""
+        """Other sequences whose places ``priority`` may exchange with that of ``newcomer``."""
         return [s for s in (*self.running, *self.waiting) if _are_of_one_group(s, newcomer)]
 
     def _share_places(self, newcomer: Sequence) -> None:
-        """The places that its group has with it go to them by priority, within one as they were."""
+        """Deal the places of the group out by priority, then in the order before."""
         group = [*self._group_of(newcomer), newcomer]
         places = sorted([s.place for s in group])
         for sequence, place in zip(sorted(group, key=lambda s: (s.priority, s.place)), places, strict=True):
@@ -132,9 +134,9 @@ class RequestQueues:
 
 
 def may_displace(one: Sequence, other: Sequence) -> bool:
-    """Whether ``one``, which finds no place, may take that of ``other``, which runs: then it is before it in the order.
+    """Whether waiting sequence ``one`` may preempt running sequence ``other``. Implies that ``one`` precedes ``other``.
 
-    Who waited so long that it came among those with promises keeps its place, and takes none but of the background.
+    A sequence promoted after STARVATION_TIMEOUT_S is not preempted, and itself preempts only background sequences.
     """
     if Level.BACKGROUND in (one.level, other.level) and one.level is not other.level:
         return one.level < other.level
@@ -144,8 +146,10 @@ def may_displace(one: Sequence, other: Sequence) -> bool:
 
 
 def _are_of_one_group(one: Sequence, other: Sequence) -> bool:
-    """Whether priority decides between them. Not where they waited for so long: then they go as due; nor where one has
-    its class's promises and the other gave them up."""
+    """Whether priority decides between two sequences: of one tenant, class and level.
+
+    Not between promoted sequences, which keep the order of their due times, nor where one has given up its targets.
+    """
     return (
         one.level is other.level
         and one.request.tenant == other.request.tenant
@@ -155,9 +159,9 @@ def _are_of_one_group(one: Sequence, other: Sequence) -> bool:
 
 
 def due_time(sequence: Sequence, now: float, prompt_seconds: float) -> float:
-    """When a sequence that comes ``now`` must begin, so that its first token comes in time: its slack, at time 0.
+    """When a sequence that arrives ``now`` must begin for its first token to meet its target, in seconds.
 
-    One that is late whatever is done is due at once, not before: else it would make those late that came before it.
+    One that must be late is due at once and not earlier, or it would delay sequences that arrived before it.
     """
     target = sequence.service.first_token_target(sequence.num_prompt)
     waited = sequence.request.waited_seconds
@@ -165,7 +169,7 @@ def due_time(sequence: Sequence, now: float, prompt_seconds: float) -> float:
 
 
 def _first_of_long_ago(line: list[Sequence], now: float) -> Sequence | None:
-    """Of those to which nothing was promised, whose time has come, and that do not decode."""
+    """The first best-effort sequence past its due time that does not decode."""
     for sequence in line[bisect_left(line, (Level.BEST_EFFORT,), key=_urgency) :]:
         if sequence.level is not Level.BEST_EFFORT or sequence.due > now:
             return None

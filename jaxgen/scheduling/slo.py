@@ -1,4 +1,4 @@
-"""Whether what a request's class promises can be kept, by what runs and waits. Host only, no jax, no clock."""
+"""Predict whether a request's targets can be met beside what runs and waits. Host only, no jax, no clock."""
 
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from jaxgen.scheduling.step_time import Decodes, StepTimeModel, targets_between
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSnapshot:
-    """What a request finds. ``answered``: the share of max_tokens that answers came to lately."""
+    """What a new request finds. ``answered``: the share of max_tokens that recent answers reached."""
 
     queues: RequestQueues
     kv_cache: KVCacheManager
@@ -25,25 +25,25 @@ class SchedulerSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Of a request that comes now: seconds to its first token, and between tokens when it runs with all that run and
-    wait and that it may not displace."""
+    """Of a request that arrives now: seconds to its first token, and seconds between tokens beside all sequences that
+    run or wait and that it may not preempt."""
 
     first_token: float
     inter_token: float
     strictest: ServiceClass
-    """Of its class and theirs, where these were promised something, the one that promises least between tokens."""
+    """The class with the shortest inter-token target among its own and those of these sequences."""
     delayed: ServiceClass | None = None
-    """Of one that waits behind it, and whose first token it would make late."""
+    """The class of a sequence behind it whose first token it would make late."""
 
 
 def predict(
     sequence: Sequence, load: SchedulerSnapshot, step_time: StepTimeModel, now: float, under_way: float
 ) -> Prediction:
-    """For a sequence that has its place but has not joined the line; sets what it may expect of the prefix cache.
+    """Predict the latencies of a sequence that has its place but has not joined the queue.
 
-    Steps that are ``under_way`` for so many seconds end first. Prompts before it, by order and shares, are computed
-    next, in steps as long as promises allow, beside all that decode; it waits, too, until those before it and itself
-    have rows and blocks, as those that run end.
+    Sets what it may expect of the prefix cache. Steps in flight end first, in ``under_way`` seconds.
+    Then prompts before it are computed, by order and fair share, beside all decodes, in steps as long as targets allow.
+    It also waits until running sequences have ended that hold the rows and blocks which it and those before it need.
     """
     queues, kv_cache = load.queues, load.kv_cache
     staying = [s for s in queues.running if not may_displace(sequence, s)]
@@ -65,8 +65,7 @@ def predict(
 
 
 def check(sequence: Sequence, prediction: Prediction) -> None:
-    """Raises WouldBeLateError if a target of the sequence's class would be missed, or, because of it, what another
-    class promises."""
+    """Raise WouldBeLateError if the sequence would miss a target of its class, or make another miss one."""
     service, waited = sequence.service, sequence.request.waited_seconds
     target = service.first_token_target(sequence.num_prompt)
     if target is not None and waited + prediction.first_token > target:
@@ -92,7 +91,7 @@ def check(sequence: Sequence, prediction: Prediction) -> None:
 
 
 def _expect(sequence: Sequence, first: Several[Sequence], kv_cache: KVCacheManager) -> None:
-    """Sets what it will find in the prefix cache: what is there, or those before it will have computed."""
+    """Set what the sequence will find in the prefix cache: what is there, or what those before it will compute."""
     found = kv_cache.prefixes.look_up(sequence)
     coming = max([kv_cache.prefixes.num_common(sequence, s) for s in first], default=0)
     sequence.num_expected = max(len(found), coming) * kv_cache.block_size
@@ -102,8 +101,11 @@ def _expect(sequence: Sequence, first: Several[Sequence], kv_cache: KVCacheManag
 def _decodes(
     staying: Several[Sequence], first: Several[Sequence], load: SchedulerSnapshot, step_time: StepTimeModel
 ) -> Decodes:
-    """Those that decode while it waits: who stays does, of the others as many as have rows beside it, and those
-    computed before it, each for half of the time on average where its answer is that long."""
+    """Estimate the sequences that decode while it waits.
+
+    All that stay do; of the others as many as have rows beside it; and those computed before it, each for half of the
+    time on average if its answer is that long.
+    """
     running, rows = load.queues.running, load.kv_cache.num_rows
     found = [s for s in running if s.num_uncomputed <= 1 and not s.request.background]
     stay = sum([s.num_uncomputed <= 1 and not s.request.background for s in staying])
@@ -117,7 +119,7 @@ def _decodes(
 
 
 def _missing_blocks(sequence: Sequence, ahead: Several[Sequence], load: SchedulerSnapshot) -> int:
-    """Blocks that it and those before it lack, of which those that it displaces hold none any more."""
+    """Blocks that it and those before it lack, once the sequences that it preempts have freed theirs."""
     kv_cache = load.kv_cache
     wanted = sum([kv_cache.blocks_for(len(s.tokens)) - s.num_expected_shared for s in (*ahead, sequence)])
     displaced = sum([len(s.block_table) for s in load.queues.running if may_displace(sequence, s)])
@@ -133,8 +135,8 @@ def _delayed(
     begin: float,
     seconds: float,
 ) -> ServiceClass | None:
-    """The class of one of its tenant's behind this ``urgency`` that would begin when it is due, but not so many
-    ``seconds`` later. What it takes from other tenants is its share."""
+    """Service class of the first request of the same tenant that would meet its first-token target without this one and
+    miss it ``seconds`` later; None if there is none. Fair sharing protects other tenants."""
     tokens = step_time.prompt_tokens(decodes)
     each = step_time.wide.seconds(tokens + decodes.count, decodes.positions) / tokens
     for s in wanting:
@@ -151,8 +153,8 @@ def _delayed(
 def _between_tokens(
     sequence: Sequence, staying: Several[Sequence], queues: RequestQueues, step_time: StepTimeModel, num_rows: int
 ) -> tuple[float, ServiceClass]:
-    """Seconds between tokens when all that came before and will decode do, as far as there are rows, and the strictest
-    class among those that count on it."""
+    """Seconds between tokens when all sequences before it decode, as far as there are rows, and the class with the
+    shortest inter-token target among them."""
     waiting = [s for s in queues.waiting if s.level is Level.PROMISED]
     decoding = [s for s in (*staying, *waiting, sequence) if s.params.max_tokens > 1]
     rows = min(len(decoding), num_rows)
@@ -163,13 +165,13 @@ def _between_tokens(
 
 
 def _work(sequences: Several[Sequence]) -> tuple[int, int]:
-    """Tokens that they are to compute before they decode, and the positions of these."""
+    """Prompt tokens left to compute, and their positions summed."""
     tokens = [s.num_to_compute for s in sequences]
     return sum(tokens), sum([n * (2 * s.num_tokens - n) // 2 for s, n in zip(sequences, tokens, strict=True)])
 
 
 def _steps_to_room(running: Several[Sequence], rows: int, blocks: int, answered: float) -> float:
-    """Steps until so many of those that run have ended that they leave so many rows and blocks."""
+    """Steps until enough running sequences have ended to free ``rows`` and ``blocks``."""
     ends = sorted([(max(1.0, answered * s.params.max_tokens - s.num_generated), len(s.block_table)) for s in running])
     steps = 0.0
     for left, held in ends:

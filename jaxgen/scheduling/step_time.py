@@ -1,4 +1,4 @@
-"""How fast steps go, and what that leaves for prompts in a step that is planned. Host only, no jax, no clock."""
+"""Model the time of steps, and bound the prompt tokens of a step by it. Host only, no jax, no clock."""
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Several
@@ -10,21 +10,21 @@ from jaxgen.core.step_plan import StepPlan
 from jaxgen.scheduling.cost_model import CostEstimator, LinearCost, StepSample
 
 MARGIN = 0.9
-"""Share of an inter-token target that a step is planned to take: steps vary, and a mean is what is predicted."""
+"""Share of an inter-token target that a planned step may take: the model predicts a mean, and steps vary."""
 LEAST_CHUNK = 16
-"""Where a target leaves room for fewer tokens of prompts than these, a step takes all it can: as many tokens would come
-late of prompts in such small pieces, over more steps."""
+"""Fewest prompt tokens worth cutting a step for. Where a target leaves room for fewer, the step is filled: prompts in
+such small pieces would make as many tokens late, over more steps."""
 
 SPREAD_STEP = 0.05
-"""Of a meter's spread, for a step that is slower than it says."""
+"""Step size of the estimator's spread, for a step slower than predicted."""
 
 NO_COST = LinearCost(0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Decodes:
-    """``count`` sequences that decode beside prompts. ``positions``: as many tokens are before theirs, summed.
-    ``targets``: the times between tokens that they were promised, the shortest first."""
+    """``count`` sequences that decode beside prompts. ``positions``: their context lengths, summed. ``targets``: their
+    inter-token targets in seconds, the shortest first."""
 
     count: int = 0
     positions: int = 0
@@ -36,7 +36,8 @@ NO_DECODES = Decodes()
 
 @dataclass(frozen=True, slots=True)
 class StepTimeModel:
-    """What steps cost: ``wide`` those of ``token_budget`` tokens, ``narrow`` those of decodes only; None: the same."""
+    """Predicts the seconds of steps: ``wide`` ones of ``token_budget`` tokens, and ``narrow`` ones of decodes only;
+    None where the same program runs both."""
 
     token_budget: int
     wide: LinearCost
@@ -44,21 +45,20 @@ class StepTimeModel:
 
     @property
     def most_seconds(self) -> float:
-        """A full step of sequences that have only begun."""
+        """Seconds of a full step of sequences without context."""
         return self.wide.seconds(self.token_budget)
 
     def decode_seconds(self, rows: int, positions: int = 0) -> float:
-        """A step of so many decodes and nothing else; ``positions`` as in StepSample."""
+        """Seconds of a step of ``rows`` decodes and nothing else; ``positions`` as in StepSample."""
         return (self.narrow or self.wide).seconds(rows, positions)
 
     def step_seconds(self, plan: StepPlan) -> float:
-        """A step with this plan."""
+        """Seconds of the step of a plan."""
         cost = self.narrow if self.narrow is not None and plan.decodes_only else self.wide
         return cost.seconds(plan.num_tokens, plan.num_positions)
 
     def prompt_tokens(self, decodes: Decodes) -> int:
-        """Most tokens of prompts in a step beside these, in which the shortest of their targets is kept that leaves
-        room for LEAST_CHUNK."""
+        """Most prompt tokens of a step beside ``decodes`` that meets the shortest target with room for LEAST_CHUNK."""
         most = max(1, self.token_budget - decodes.count)
         for target in decodes.targets:
             within = self.wide.tokens_within(MARGIN * target, decodes.positions) - decodes.count
@@ -67,7 +67,7 @@ class StepTimeModel:
         return most
 
     def prompt_seconds(self, tokens: int, positions: int = 0, decodes: Decodes = NO_DECODES) -> float:
-        """The steps that compute so many tokens of prompts, each beside ``decodes``."""
+        """Seconds of the steps that compute ``tokens`` of prompts, each step beside ``decodes``."""
         each = self.prompt_tokens(decodes)
         whole, rest = divmod(tokens, each)
         last = self.wide.seconds(rest + decodes.count, decodes.positions) if rest else 0.0
@@ -77,7 +77,7 @@ class StepTimeModel:
 
 @dataclass(slots=True)
 class StepBudget:
-    """What is left of a step that is planned: of its tokens, and of the time that it may take."""
+    """What is left of a step that is being planned: tokens, and seconds."""
 
     tokens: int
     longest: int
@@ -90,8 +90,8 @@ class StepBudget:
         return self.tokens <= 0 or (self.seconds < inf and self.seconds < max(self.cost.per_token, 1e-12))
 
     def tokens_for(self, sequence: Sequence) -> int:
-        """Most tokens that it may compute in a step that is not full: one at least, late as it may be, so that nobody
-        is admitted for nothing."""
+        """Most tokens that a sequence may compute in a step that is not full: at least one, even if the step is then
+        late, so that no sequence is admitted for nothing."""
         most = min(self.tokens, self.longest)
         if self.seconds == inf:
             return most
@@ -107,20 +107,20 @@ class StepBudget:
 
 
 def targets_between(sequences: Iterable[Sequence]) -> list[float]:
-    """The times between tokens that they were promised, the shortest first."""
+    """Inter-token targets of the sequences in seconds, the shortest first."""
     return sorted({t for s in sequences if (t := s.service.inter_token_seconds) is not None})
 
 
 def time_left(step_time: StepTimeModel, chunks: list[Chunk]) -> float:
-    """Seconds that a step with these chunks may still take, for the promises made to those of them that decode;
-    negative where none of these is kept any more, infinite where there are none."""
+    """Seconds left in a step with these chunks before an inter-token target is missed. Negative: all are. inf: none
+    apply."""
     left = _times_left(step_time, chunks)
     return next((seconds for seconds in left if seconds >= 0.0), left[-1] if left else inf)
 
 
 def time_for_prompts(step_time: StepTimeModel, decodes: list[Chunk], start: int) -> float:
-    """Seconds for prompts beside these decodes, by the shortest promise that leaves enough for LEAST_CHUNK tokens of
-    the first of them, from ``start`` on: the others could be kept only without prompts. Infinite where none does."""
+    """Seconds for prompts beside these decodes, by the shortest target that leaves room for LEAST_CHUNK tokens from
+    position ``start`` on; shorter ones could be met only without prompts. inf: none leaves room."""
     least = LEAST_CHUNK * (step_time.wide.per_token + step_time.wide.per_position * start)
     return next((seconds for seconds in _times_left(step_time, decodes) if seconds >= least), inf)
 
