@@ -82,7 +82,7 @@ class Engine:
         self._counters = Counters()
         self._step_time = self._warm_up()
         start_device(self._device, model, config)
-        self.offload = build_offload(model, config, self._device)
+        self.offload = build_offload(model, config, self._device, self._step_time)
         tier = None if self.offload is None else self.offload.tier
         narrow = self._device.uses_narrow(StepPlan(()))
         self._scheduler = Scheduler(
@@ -294,10 +294,11 @@ class Engine:
         counters.step_tokens += width
         counters.padded_tokens += width - plan.num_tokens
         self._latencies.count(plan, began, width)
-        if not step.projected:  # seconds of a projection are not the step's, and would let requests be refused
-            self._step_time.observe(StepSample(plan.num_tokens, plan.num_positions, seconds), narrow=narrow)
-        if self.offload is not None and not narrow:
-            self.offload.meter.observe_step(seconds, plan.num_positions, step.projected)
+        sample = StepSample(plan.num_tokens, plan.num_positions, seconds)
+        if self.offload is None or not step.projected:
+            self._step_time.observe(sample, narrow=narrow)
+        elif not narrow:  # seconds of a projection are not the step's: they would have requests refused
+            self.offload.meter.observe_projection(sample, step.projected)
         for chunk in plan.chunks:
             if chunk.start < chunk.sequence.num_prompt:
                 counters.prompt_tokens += min(chunk.end, chunk.sequence.num_prompt) - chunk.start

@@ -15,6 +15,7 @@ from jaxgen.offload.staging import SAVING_GROUPS, group_size, projected_blocks
 from jaxgen.offload.tier import OffloadTier, Planner, Split
 from jaxgen.runner.interface import Runner
 from jaxgen.runner.model_runner import ModelRunner
+from jaxgen.scheduling.step_time import StepTimeEstimator
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +40,16 @@ class Offload:
         )
 
 
-def build_offload(model: ModelConfig, config: EngineConfig, device: Runner) -> Offload | None:
-    """None where nothing is offloaded. Compiles, and measures the links."""
+def build_offload(model: ModelConfig, config: EngineConfig, device: Runner, steps: StepTimeEstimator) -> Offload | None:
+    """Compile what offloading needs and measure the links; None where nothing is offloaded.
+
+    ``steps``: the engine's estimate of what steps take, which restores are planned with.
+    """
     offload = config.offload
     if offload is None:
         return None
     assert isinstance(device, ModelRunner), "only a cache on the device has host memory behind it"
-    cache, meter = config.cache, RateMeter()
+    cache, meter = config.cache, RateMeter(steps)
     store: HostStore[HostBlock] = HostStore(offload.host_blocks)
     group, projected = group_sizes(model, cache)
     tier = OffloadTier(

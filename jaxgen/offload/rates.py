@@ -1,47 +1,14 @@
-"""What is measured of this machine while it works, for the planner. Host only, no jax."""
+"""Rates of this machine, measured while it works, to plan restores with. Host only, no jax."""
 
 from dataclasses import dataclass, field
 
 from jaxgen.offload.restore_plan import Rates
 from jaxgen.scheduling.average import Average
+from jaxgen.scheduling.cost_model import StepSample
+from jaxgen.scheduling.step_time import StepTimeEstimator
 
 LEAST_SHARE = 0.02
-"""Of a step's time that a projection right before it takes: steps vary by more than a fast projection takes."""
-
-
-@dataclass(slots=True)
-class StepFit:
-    """Least squares, exponentially weighted, of step time over the positions that a step's tokens attend to.
-
-    ``positions`` is the sum over a step's tokens of how many tokens are before each.
-    """
-
-    seconds: Average = field(default_factory=Average)
-    positions: Average = field(default_factory=Average)
-    _product: Average = field(default_factory=Average)
-    _square: Average = field(default_factory=Average)
-
-    def observe(self, seconds: float, positions: int) -> None:
-        self.seconds.observe(seconds)
-        self.positions.observe(positions)
-        self._product.observe(seconds * positions)
-        self._square.observe(float(positions) ** 2)
-
-    @property
-    def slope(self) -> float:
-        """Seconds for each token and position; 0 where steps were too much alike to tell."""
-        seconds, mean = self.seconds.value or 0.0, self.positions.value or 0.0
-        variance = (self._square.value or 0.0) - mean**2
-        if variance <= 1e-6 * mean**2 or variance <= 0.0:
-            return 0.0
-        return max(0.0, ((self._product.value or 0.0) - seconds * mean) / variance)
-
-    @property
-    def intercept(self) -> float | None:
-        """Seconds of a step whose tokens have nothing before them; None before the first observation."""
-        if self.seconds.value is None:
-            return None
-        return max(self.seconds.value - self.slope * (self.positions.value or 0.0), 0.1 * self.seconds.value)
+"""Least share of a step's time that a projection before it takes: steps vary by more than a fast projection takes."""
 
 
 @dataclass(slots=True)
@@ -62,34 +29,30 @@ class LinkRate:
 
 @dataclass(slots=True)
 class RateMeter:
-    """What copies and steps took lately."""
+    """Rates of copies and projections as lately measured, and step times by the engine's model of them."""
 
+    steps: StepTimeEstimator
     restore: LinkRate = field(default_factory=LinkRate)
     save: LinkRate = field(default_factory=LinkRate)
-    step: StepFit = field(default_factory=StepFit)
     projection: Average = field(default_factory=Average)
     """Seconds a token."""
 
-    def observe_step(self, seconds: float, positions: int, projected: int = 0) -> None:
-        """A step took so long, of which its tokens' positions are known, ``projected`` tokens right before it included.
-
-        A step's own time is taken from those that projected nothing, and what it takes longer for the others'.
-        """
-        if not projected:
-            self.step.observe(seconds, positions)
-        elif self.step.intercept is not None:
-            own = self.step.intercept + self.step.slope * positions
-            self.projection.observe(max(seconds - own, LEAST_SHARE * seconds) / projected)
+    def observe_projection(self, step: StepSample, projected: int) -> None:
+        """Learn from a step that follows a projection of ``projected`` tokens: its excess over the model is theirs."""
+        own = self.steps.model.wide.seconds(step.tokens, step.positions)
+        self.projection.observe(max(step.seconds - own, LEAST_SHARE * step.seconds) / projected)
 
     def rates(self, projection_flops: float = 0.0) -> Rates | None:
-        """What the planner may count on, where projecting a token takes so many FLOPs; None as long as no step or no
-        copy was timed."""
-        step_seconds = self.step.intercept
-        if not step_seconds or not self.restore.bytes_per_second:
+        """Return the rates to plan with, or None before the first copy.
+
+        ``projection_flops``: FLOPs to project a token.
+        """
+        model = self.steps.model
+        if not model.most_seconds or not self.restore.bytes_per_second:
             return None
         return Rates(
             self.restore.bytes_per_second,
             projection_flops / self.projection.value if self.projection.value else 0.0,
-            step_seconds,
-            seconds_per_position=self.step.slope,
+            model.most_seconds,
+            seconds_per_position=model.wide.per_position,
         )

@@ -36,6 +36,7 @@ from tests.support.engines import (
 )
 from tests.support.failing_copies import fail_first_copy_back
 from tests.support.native import native
+from tests.support.restore_cases import steps_of
 
 BLOCK = 8
 MHA = replace(LLAMA, num_kv_heads=LLAMA.num_heads)
@@ -270,11 +271,10 @@ def test_a_failing_copy_of_inputs_makes_that_request_compute_again(monkeypatch: 
 def test_the_planner_projects_where_the_host_has_inputs_and_the_device_is_fast() -> None:
     config = small()
     assert config.offload is not None
-    cost, meter = context_cost(MHA, config), RateMeter()
+    cost, meter = context_cost(MHA, config), RateMeter(steps_of(1e3))
     assert cost.x_bytes == cost.kv_bytes / 2 == MHA.num_layers * MHA.hidden_size * 4
     planner = make_planner(MHA, replace(config, offload=replace(config.offload, policy="plan")), meter)
     meter.restore.observe(1000, 1.0)
-    meter.step.observe(1e3, 0)
     assert planner(64, 0, 16, 0, True).project == 0, "how fast it projects is not known"
     meter.projection.observe(1e-12)
     split = planner(64, 0, 16, 0, True)
@@ -325,19 +325,18 @@ def test_the_projection_s_rate_is_learned_from_restores() -> None:
 
 def test_steps_behind_a_projection_do_not_teach_what_steps_take(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, behind, taught = engine_with("projected"), [], []
-    learn, learn_rates = StepTimeEstimator.observe, RateMeter.observe_step
+    learn, learn_rate = StepTimeEstimator.observe, RateMeter.observe_projection
 
     def observe(self: StepTimeEstimator, sample: StepSample, *, narrow: bool) -> None:
         taught.append(sample.seconds)
         learn(self, sample, narrow=narrow)
 
-    def observe_step(self: RateMeter, seconds: float, positions: int, projected: int = 0) -> None:
-        if projected:
-            behind.append(seconds)
-        learn_rates(self, seconds, positions, projected)
+    def observe_projection(self: RateMeter, step: StepSample, projected: int) -> None:
+        behind.append(step.seconds)
+        learn_rate(self, step, projected)
 
     monkeypatch.setattr(StepTimeEstimator, "observe", observe)
-    monkeypatch.setattr(RateMeter, "observe_step", observe_step)
+    monkeypatch.setattr(RateMeter, "observe_projection", observe_projection)
     run(engine, requests("abcdef", max_tokens=4))
     run(engine, requests("abc", max_tokens=4))
     assert behind

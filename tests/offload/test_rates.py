@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from jaxgen.offload.link import Link, Transfer
-from jaxgen.offload.rates import LinkRate, RateMeter, StepFit
+from jaxgen.offload.rates import LinkRate, RateMeter
 from jaxgen.offload.restore_plan import ContextCost, plan_restore
 from jaxgen.scheduling.average import NEWS, Average
+from jaxgen.scheduling.cost_model import StepSample
+from jaxgen.scheduling.step_time import StepTimeEstimator
+from tests.support.restore_cases import steps_of
 
 
 def test_an_average_forgets() -> None:
@@ -35,27 +38,8 @@ def test_the_rate_of_a_link_is_that_of_its_times() -> None:
     assert rate.bytes_per_second == pytest.approx(150, rel=NEWS)
 
 
-def test_a_step_is_split_into_what_it_always_takes_and_what_positions_add() -> None:
-    fit, rng = StepFit(), np.random.default_rng(0)
-    for positions in rng.integers(0, 50_000, size=400):
-        fit.observe(0.010 + 2e-7 * int(positions) + rng.normal(0, 1e-4), int(positions))
-    assert fit.slope == pytest.approx(2e-7, rel=0.05)
-    assert fit.intercept == pytest.approx(0.010, rel=0.05)
-
-
-def test_steps_that_are_alike_say_nothing_of_positions() -> None:
-    fit = StepFit()
-    assert fit.intercept is None
-    for _ in range(10):
-        fit.observe(0.02, 1000)
-    assert fit.slope == 0.0
-    assert fit.intercept == pytest.approx(0.02)
-
-
-def test_a_meter_knows_nothing_before_a_step_and_a_copy() -> None:
-    meter = RateMeter()
-    assert meter.rates() is None
-    meter.step.observe(0.02, 0)
+def test_a_meter_knows_nothing_before_a_copy() -> None:
+    meter = RateMeter(steps_of(0.02))
     assert meter.rates() is None
     meter.restore.observe(1000, 1.0)
     rates = meter.rates()
@@ -67,8 +51,7 @@ def test_a_meter_knows_nothing_before_a_step_and_a_copy() -> None:
 def test_predictions_go_wrong_when_the_link_slows_down_unseen_and_recover() -> None:
     """A link that carries half of what the planner knows: the error of the planned restores rises, then falls as the
     moving average learns from their copies."""
-    meter, cost, link = RateMeter(), ContextCost(1000.0, 0.0, 0.0), 1e6
-    meter.step.observe(0.1, 0)
+    meter, cost, link = RateMeter(steps_of(0.1)), ContextCost(1000.0, 0.0, 0.0), 1e6
     meter.restore.observe(1000, 1000 / link)
 
     def error() -> float:
@@ -149,23 +132,30 @@ def test_the_thread_ends_with_its_link() -> None:
 
 
 def test_what_a_step_takes_longer_is_that_of_the_projection_before_it() -> None:
-    meter = RateMeter()
+    meter = RateMeter(steps_of(0.020))
     meter.restore.observe(1000, 1.0)
-    meter.observe_step(0.050, 0, projected=100)
-    assert meter.projection.value is None, "nothing is known of steps yet"
-    for _ in range(20):
-        meter.observe_step(0.020, 0)
     rates = meter.rates(projection_flops=1e6)
     assert rates is not None
     assert rates.flops_per_second == 0
     for _ in range(20):
-        meter.observe_step(0.050, 0, projected=100)
+        meter.observe_projection(StepSample(64, 0, 0.050), projected=100)
     rates = meter.rates(projection_flops=1e6)
     assert rates is not None
     assert rates.flops_per_second == pytest.approx(1e6 / 0.0003)
     assert rates.step_seconds == pytest.approx(0.020)
     for _ in range(100):
-        meter.observe_step(0.010, 0, projected=100)
+        meter.observe_projection(StepSample(64, 0, 0.010), projected=100)
     rates = meter.rates(projection_flops=1e6)
     assert rates is not None
     assert 0 < rates.flops_per_second < inf, "a step that was faster than others does not make projections free"
+
+
+def test_positions_of_a_step_are_not_taken_for_the_projection_before_it() -> None:
+    samples = [StepSample(64, positions, 0.020 + 1e-6 * positions) for positions in (0, 10_000, 20_000)]
+    meter = RateMeter(StepTimeEstimator(64, samples))
+    meter.observe_projection(StepSample(64, 20_000, 0.050), projected=100)
+    assert meter.projection.value == pytest.approx(0.0001, rel=1e-3)
+    meter.restore.observe(1000, 1.0)
+    rates = meter.rates()
+    assert rates is not None
+    assert rates.seconds_per_position == pytest.approx(1e-6, rel=1e-3)

@@ -6,9 +6,16 @@ from itertools import accumulate
 from hypothesis import strategies as st
 
 from jaxgen.offload.restore_plan import ContextCost, Rates, RestorePlan, plan_restore
+from jaxgen.scheduling.cost_model import StepSample
+from jaxgen.scheduling.step_time import StepTimeEstimator
 
 MHA_7B = ContextCost.of_model(num_layers=32, hidden_size=4096, num_kv_heads=32, head_dim=128)
 LLAMA_3_8B = ContextCost.of_model(num_layers=32, hidden_size=4096, num_kv_heads=8, head_dim=128)
+
+
+def steps_of(seconds: float) -> StepTimeEstimator:
+    """Steps that all take so long."""
+    return StepTimeEstimator(64, [StepSample(64, 0, seconds)])
 
 
 @dataclass(frozen=True)
