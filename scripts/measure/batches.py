@@ -17,7 +17,7 @@ import openai
 
 from jaxgen.server.benchmark.client import CompletionsClient
 from jaxgen.server.benchmark.load import Load, closed_loop, open_loop
-from jaxgen.server.benchmark.metrics import RequestContext, spread
+from jaxgen.server.benchmark.metrics import RequestRecord, spread
 from jaxgen.server.benchmark.requests import IdPrompts, Lengths, Planner, poisson_arrivals, request_fields, stagger
 
 LATENCIES = ("ttft", "inter-token", "whole answer")
@@ -57,7 +57,7 @@ class Comparison:
         self._planner = Planner(lengths, IdPrompts(args.vocab_size, 0, 0), 0, fields, 0)
         self._names = count()
 
-    async def online(self) -> list[RequestContext]:
+    async def online(self) -> list[RequestRecord]:
         """One round's requests."""
         args, requests = self._args, self._planner.requests(self._args.requests)
         load = Load(self._client, 600.0)
@@ -70,7 +70,7 @@ class Comparison:
             raise SystemExit(f"{len(failed)} online requests failed: {failed[0].reason}")
         return load.records
 
-    async def beside_a_batch(self) -> tuple[list[RequestContext], int]:
+    async def beside_a_batch(self) -> tuple[list[RequestRecord], int]:
         """The same, and lines of a batch done meanwhile."""
         lines = [self._line(json.loads(request.body)) for request in self._planner.requests(self._args.lines)]
         file = await self._sdk.files.create(file=("in.jsonl", "".join(lines).encode()), purpose="batch")
@@ -103,7 +103,7 @@ class Comparison:
         return json.dumps(line) + "\n"
 
 
-def latencies(records: list[RequestContext]) -> dict[str, dict[str, float | None]]:
+def latencies(records: list[RequestRecord]) -> dict[str, dict[str, float | None]]:
     values = (
         (record.first_token_time for record in records),
         (time for record in records for time in record.inter_token_times()),
@@ -112,7 +112,7 @@ def latencies(records: list[RequestContext]) -> dict[str, dict[str, float | None
     return dict(zip(LATENCIES, map(spread, values), strict=True))
 
 
-def show(name: str, without: list[RequestContext], beside: list[RequestContext], done: int) -> None:
+def show(name: str, without: list[RequestRecord], beside: list[RequestRecord], done: int) -> None:
     alone, loaded = latencies(without), latencies(beside)
     cells = []
     for latency in LATENCIES:

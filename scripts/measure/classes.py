@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from jaxgen.server.benchmark.client import CompletionsClient
 from jaxgen.server.benchmark.load import Load, closed_loop, open_loop
-from jaxgen.server.benchmark.metrics import RequestContext, spread
+from jaxgen.server.benchmark.metrics import RequestRecord, spread
 from jaxgen.server.benchmark.requests import (
     IdPrompts,
     Lengths,
@@ -57,7 +57,7 @@ class Comparison:
         self._model = model
         self._seeds = iter(range(10**6))  # no two prompts of a run are alike
 
-    async def measure(self, tier: str | None) -> list[RequestContext]:
+    async def measure(self, tier: str | None) -> list[RequestRecord]:
         """The measured requests of one round; what is left of the flood is broken off."""
         args = self._args
         requests = self._requests(args.requests, args.prompt_mean, args.output_mean, tier)
@@ -93,7 +93,7 @@ class Comparison:
         return Planner(lengths, IdPrompts(self._args.vocab_size, 0, seed), 0, fields, 0).requests(num)
 
 
-def show(name: str, records: list[RequestContext]) -> None:
+def show(name: str, records: list[RequestRecord]) -> None:
     first = spread(record.first_token_time for record in records)
     between = spread(time for record in records for time in record.inter_token_times())
     done = sum(record.outcome == "completed" for record in records)
@@ -112,7 +112,7 @@ async def compare(args: argparse.Namespace) -> None:
     async with CompletionsClient(args.base_url) as client:
         comparison = Comparison(args, client, (await client.models())[0]["id"])
         before = await comparison.outcomes()
-        records: dict[str | None, list[RequestContext]] = {None: [], args.service_tier: []}
+        records: dict[str | None, list[RequestRecord]] = {None: [], args.service_tier: []}
         for index in range(args.rounds):
             for tier, so_far in records.items():
                 measured = await comparison.measure(tier)

@@ -12,7 +12,7 @@ import uvloop
 
 from jaxgen.server.benchmark.client import CompletionsClient
 from jaxgen.server.benchmark.load import Load, closed_loop, open_loop, run_bounded
-from jaxgen.server.benchmark.metrics import RequestContext, spread
+from jaxgen.server.benchmark.metrics import RequestRecord, spread
 from jaxgen.server.benchmark.requests import (
     STD_SHARE,
     IdPrompts,
@@ -80,7 +80,7 @@ async def _measure(base_url: str, usage: str, cell: Cell, warmup: float, seconds
         begin = perf_counter()
         window = Window(begin + most, begin + most + seconds)
 
-        def note(record: RequestContext) -> None:
+        def note(record: RequestRecord) -> None:
             if len(load.records) == cell.clients and not cell.long_prompts:
                 window.move(min(max(record.end, begin + warmup), window.begin))
 
@@ -120,7 +120,7 @@ def _until(window: Window, requests: Iterable[PlannedRequest]) -> Iterator[Plann
     raise RuntimeError("the load ran out of requests: the server is faster than REQUESTS_PER_SECOND")
 
 
-def window_figures(records: Sequence[RequestContext], window: Window) -> dict[str, Any]:
+def window_figures(records: Sequence[RequestRecord], window: Window) -> dict[str, Any]:
     """Rates count what arrived in the window; TTFT is of requests that started in it, inter-token times of tokens that
     arrived in it. ``wrong_lengths``: completed requests whose answers had more or fewer tokens than were asked for."""
     started = [record for record in records if record.start in window]
@@ -142,7 +142,7 @@ def window_figures(records: Sequence[RequestContext], window: Window) -> dict[st
     }
 
 
-def gaps(record: RequestContext, window: Window) -> list[float]:
+def gaps(record: RequestRecord, window: Window) -> list[float]:
     """Seconds of each token after the first that arrived in the window; k tokens of one arrival share the gap."""
     times = []
     for (before, _), (time, tokens) in pairwise(record.arrivals):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxgen.core.service_class import ServiceClass
-from jaxgen.server.benchmark.metrics import Outcome, Promise, RequestContext, ewm_mean, summarize
+from jaxgen.server.benchmark.metrics import Outcome, Promise, RequestRecord, ewm_mean, summarize
 from scripts.simulation.load import Due, SimulatedRequest
 
 EMA_SPAN = 16.0
@@ -24,7 +24,7 @@ class Recorder:
     """Told of each request's beginning, tokens and end; knows requests by the numbers that ``begin`` gives."""
 
     def __init__(self) -> None:
-        self.records: list[RequestContext] = []
+        self.records: list[RequestRecord] = []
         self.requests: list[SimulatedRequest] = []
         """Those of ``records``, in the same order: as they ended."""
         self._live: dict[str, _Live] = {}
@@ -54,7 +54,7 @@ class Recorder:
         live = self._live.pop(request_id)
         self.requests.append(live.due.request)
         self.records.append(
-            RequestContext(
+            RequestRecord(
                 outcome=outcome,
                 reason=reason,
                 start=live.due.time,
@@ -89,14 +89,14 @@ class Recorder:
             }
         return figures
 
-    def _by(self, names: Iterable[str]) -> dict[str, list[RequestContext]]:
-        groups: dict[str, list[RequestContext]] = defaultdict(list)
+    def _by(self, names: Iterable[str]) -> dict[str, list[RequestRecord]]:
+        groups: dict[str, list[RequestRecord]] = defaultdict(list)
         for name, record in zip(names, self.records, strict=True):
             groups[name].append(record)
         return dict(groups)
 
 
-def kept(record: RequestContext, service: ServiceClass) -> bool:
+def kept(record: RequestRecord, service: ServiceClass) -> bool:
     """Whether a request got what its class promises: the first token in time, and a moving average of inter-token
     times, as FastGen's, under the target at every token."""
     first, between = service.first_token_target(record.prompt_tokens), service.inter_token_seconds

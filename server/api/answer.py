@@ -16,7 +16,7 @@ from jaxgen.server.errors import ApiError, as_api_error
 from jaxgen.server.generation.choice import Choice, Piece, latency_json
 from jaxgen.server.generation.generation import Generation
 from jaxgen.server.generation.logprobs import Logprobs, prompt_logprobs_json
-from jaxgen.server.middleware.record import RequestContext
+from jaxgen.server.middleware.context import RequestContext
 from jaxgen.server.requests.engine_requests import completion_request
 from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.requests.prompts import Prompt

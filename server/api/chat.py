@@ -8,7 +8,7 @@ from jaxgen.server.api.answer import Answer, ChoicesAnswer
 from jaxgen.server.api.endpoint import AppState, GeneratingEndpoint
 from jaxgen.server.generation.choice import Choice, Piece
 from jaxgen.server.generation.logprobs import ChatLogprobs
-from jaxgen.server.middleware.record import RequestContext
+from jaxgen.server.middleware.context import RequestContext
 from jaxgen.server.requests.params import CompletionParams, most_tokens, resolve_chat_params
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.requests.tools import ToolChoice, ToolUse

@@ -21,8 +21,8 @@ from jaxgen.server.generation.generation import Generation
 from jaxgen.server.generation.queue_limit import QueueLimit
 from jaxgen.server.metrics.metrics import Metrics
 from jaxgen.server.middleware.auth import CALLER
+from jaxgen.server.middleware.context import RECORD, RequestContext, context_of
 from jaxgen.server.middleware.lifecycle import Lifecycle
-from jaxgen.server.middleware.record import RECORD, RequestContext, context_of
 from jaxgen.server.requests.chat_template import Conversations
 from jaxgen.server.requests.prompts import PromptReader
 from jaxgen.server.requests.tools import Tools

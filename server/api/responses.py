@@ -14,7 +14,7 @@ from jaxgen.server.api.sse import sse_event
 from jaxgen.server.errors import ApiError
 from jaxgen.server.generation.choice import Choice
 from jaxgen.server.generation.logprobs import ChatLogprobs
-from jaxgen.server.middleware.record import RequestContext
+from jaxgen.server.middleware.context import RequestContext
 from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.requests.tools import ToolUse

@@ -8,7 +8,7 @@ from typing import Any
 
 import aiohttp
 
-from jaxgen.server.benchmark.metrics import Outcome, RequestContext, TokenCount
+from jaxgen.server.benchmark.metrics import Outcome, RequestRecord, TokenCount
 
 MAX_EVENT_BYTES = 2**20
 MAX_REASON_CHARS = 200
@@ -58,9 +58,9 @@ class Trace:
             tokens += self.arrivals.pop()[1]
         self.arrivals.append((now, tokens))
 
-    def record(self, outcome: Outcome, reason: str = "") -> RequestContext:
+    def record(self, outcome: Outcome, reason: str = "") -> RequestRecord:
         """What is known, with now as the end."""
-        return RequestContext(
+        return RequestRecord(
             outcome=outcome,
             reason=reason[:MAX_REASON_CHARS],
             start=self.start,

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from jaxgen.core.errors import ConfigError
 from jaxgen.server.benchmark.client import CompletionsClient, LoadError
 from jaxgen.server.benchmark.load import Load, closed_loop, open_loop, run_bounded
-from jaxgen.server.benchmark.metrics import Promise, RequestContext, summarize
+from jaxgen.server.benchmark.metrics import Promise, RequestRecord, summarize
 from jaxgen.server.benchmark.options import OPEN_REQUESTS, parse_options, settings_of
 from jaxgen.server.benchmark.requests import (
     IdPrompts,
@@ -85,7 +85,7 @@ class Benchmark:
             **figures,
         }
 
-    async def _warm_up(self, point: Point) -> list[RequestContext]:
+    async def _warm_up(self, point: Point) -> list[RequestRecord]:
         load = Load(self._client, self._args.timeout)
         clients = int(point.load) if point.mode == "closed" else 1
         work = closed_loop(load, self._planner.requests(point.warmup), [0.0] * clients)
@@ -123,10 +123,10 @@ def _prompts(args: Any, num_requests: int) -> Prompts:
     return TextPrompts(Tokenizer.from_directory(args.tokenizer), args.shared_prefix, args.seed, passage)
 
 
-def _progress(bar: "tqdm[Any]") -> Callable[[RequestContext], None]:
+def _progress(bar: "tqdm[Any]") -> Callable[[RequestRecord], None]:
     troubles = {"failed": 0, "aborted": 0}
 
-    def count(record: RequestContext) -> None:
+    def count(record: RequestRecord) -> None:
         if record.outcome != "completed":
             troubles[record.outcome] += 1
             bar.set_postfix(troubles, refresh=False)

@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 
 from jaxgen.server.benchmark.client import CompletionsClient, LoadError, Trace
-from jaxgen.server.benchmark.metrics import RequestContext
+from jaxgen.server.benchmark.metrics import RequestRecord
 from jaxgen.server.benchmark.requests import PlannedRequest
 
 
@@ -16,13 +16,13 @@ class Load:
     """Sends requests and keeps their records, also of those that fail or are cut short."""
 
     def __init__(
-        self, client: CompletionsClient, timeout_s: float, on_record: Callable[[RequestContext], None] | None = None
+        self, client: CompletionsClient, timeout_s: float, on_record: Callable[[RequestRecord], None] | None = None
     ) -> None:
         """``timeout_s`` bounds each request; ``on_record`` is called as each ends."""
         self._client = client
         self._timeout_s = timeout_s
         self._on_record = on_record
-        self.records: list[RequestContext] = []
+        self.records: list[RequestRecord] = []
 
     async def send(self, request: PlannedRequest, arrival: float | None = None) -> None:
         """One request to its end. ``arrival``, a ``perf_counter`` reading: when it was due (default: now)."""
@@ -41,7 +41,7 @@ class Load:
             else:
                 self._keep(trace.record("failed", f"{type(error).__name__}: {error}"))
 
-    def _keep(self, record: RequestContext) -> None:
+    def _keep(self, record: RequestRecord) -> None:
         self.records.append(record)
         if self._on_record is not None:
             self._on_record(record)

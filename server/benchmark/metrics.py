@@ -20,7 +20,7 @@ TokenCount = Literal["continuous usage", "final usage", "chunks"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestContext:
+class RequestRecord:
     """One request as the client saw it.
 
     ``start`` and ``end`` are readings of one clock, seconds; ``arrivals`` the reads that brought tokens, as (time,
@@ -75,14 +75,14 @@ class Promise:
     ttft_rate: float = 512.0
     ema_span: float = 16.0
 
-    def first_token_in_time(self, record: RequestContext) -> bool:
+    def first_token_in_time(self, record: RequestRecord) -> bool:
         return record.first_token_time <= record.prompt_tokens / self.ttft_rate
 
-    def tokens_in_time(self, record: RequestContext) -> bool:
+    def tokens_in_time(self, record: RequestRecord) -> bool:
         """True for a request of one token: it has no inter-token time."""
         return all(mean < 1.0 / self.sla for mean in ewm_mean(record.inter_token_times(), self.ema_span))
 
-    def kept(self, record: RequestContext) -> bool:
+    def kept(self, record: RequestRecord) -> bool:
         return record.outcome == "completed" and self.first_token_in_time(record) and self.tokens_in_time(record)
 
 
@@ -122,7 +122,7 @@ def spread(values: Iterable[float]) -> dict[str, float | None]:
     return figures
 
 
-def summarize(records: Sequence[RequestContext], promises: Sequence[Promise]) -> dict[str, Any]:
+def summarize(records: Sequence[RequestRecord], promises: Sequence[Promise]) -> dict[str, Any]:
     """All figures of one load, ready for JSON. Rates are over the time from the first start to the last end."""
     duration = max(r.end for r in records) - min(r.start for r in records) if records else 0.0
     outcomes = Counter(record.outcome for record in records)
@@ -148,7 +148,7 @@ def summarize(records: Sequence[RequestContext], promises: Sequence[Promise]) ->
     }
 
 
-def _effective(records: Sequence[RequestContext], promise: Promise, duration: float) -> dict[str, Any]:
+def _effective(records: Sequence[RequestRecord], promise: Promise, duration: float) -> dict[str, Any]:
     """``late_first_token`` and ``slow_tokens`` may count the same completed request."""
     completed = [record for record in records if record.outcome == "completed"]
     ok = sum(promise.kept(record) for record in completed)

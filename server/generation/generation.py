@@ -14,7 +14,7 @@ from jaxgen.server.errors import ApiError
 from jaxgen.server.generation.deadline import Deadline
 from jaxgen.server.generation.queue_limit import Queued, QueueLimit
 from jaxgen.server.metrics.metrics import Metrics, RequestTimer
-from jaxgen.server.middleware.record import RequestContext
+from jaxgen.server.middleware.context import RequestContext
 
 
 class EventSink(Queued, Protocol):

@@ -6,7 +6,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jaxgen.server.log import FIELDS
 from jaxgen.server.metrics.metrics import Metrics
-from jaxgen.server.middleware.record import context_of
+from jaxgen.server.middleware.context import context_of
 
 logger = logging.getLogger(__name__)
 

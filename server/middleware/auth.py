@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.server.errors import ApiError
-from jaxgen.server.middleware.record import context_of
+from jaxgen.server.middleware.context import context_of
 
 logger = logging.getLogger(__name__)
 

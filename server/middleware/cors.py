@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jaxgen.server.config import Cors
 from jaxgen.server.errors import ApiError
-from jaxgen.server.middleware.record import context_of
+from jaxgen.server.middleware.context import context_of
 from jaxgen.server.middleware.request_id import HEADER
 
 _OF_PAGES = ("http", "https")

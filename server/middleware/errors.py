@@ -6,7 +6,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jaxgen.server.errors import INTERNAL_MESSAGE, ApiError, as_api_error
-from jaxgen.server.middleware.record import context_of
+from jaxgen.server.middleware.context import context_of
 
 
 async def http_exception(_: Request, error: Exception) -> Response:

@@ -6,7 +6,7 @@ from uuid import uuid4
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from jaxgen.server.middleware.record import RECORD, RequestContext
+from jaxgen.server.middleware.context import RECORD, RequestContext
 
 HEADER = "x-request-id"
 _ACCEPTED = re.compile(r"[\x21-\x7e]{1,128}")

@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jaxgen.server.middleware.access_log import PROBES
-from jaxgen.server.middleware.record import RequestContext, context_of
+from jaxgen.server.middleware.context import RequestContext, context_of
 
 OPERATIONS = {
     "/v1/completions": "text_completion",

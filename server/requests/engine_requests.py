@@ -6,7 +6,7 @@ from jaxgen.core.model_info import Pooling
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams, choice_seed
 from jaxgen.core.service_class import ServiceClass
-from jaxgen.server.middleware.record import RequestContext
+from jaxgen.server.middleware.context import RequestContext
 from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.requests.prompts import Prompt
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jaxgen.server.benchmark.metrics import RequestContext
+from jaxgen.server.benchmark.metrics import RequestRecord
 from scripts.peers import cli
 from scripts.peers.agreement import agree
 from scripts.peers.comparison import Comparison
@@ -32,7 +32,7 @@ LIMITS = {
 MACHINE = {"cpu": "Some CPU, 2 cores", "system": "Linux x86_64", "threads": 2, "limits": LIMITS}
 
 
-def record(start: float, arrivals: list[tuple[float, int]], **fields: Any) -> RequestContext:
+def record(start: float, arrivals: list[tuple[float, int]], **fields: Any) -> RequestRecord:
     tokens = sum(count for _, count in arrivals)
     known = {
         "outcome": "completed",
@@ -40,7 +40,7 @@ def record(start: float, arrivals: list[tuple[float, int]], **fields: Any) -> Re
         "prompt_tokens": 100,
         "output_tokens": tokens,
     }
-    return RequestContext(**{"start": start, "arrivals": tuple(arrivals), "max_tokens": tokens, **known, **fields})
+    return RequestRecord(**{"start": start, "arrivals": tuple(arrivals), "max_tokens": tokens, **known, **fields})
 
 
 def test_only_what_is_in_the_window_counts() -> None:

@@ -14,7 +14,7 @@ from jaxgen.core.service_class import ServiceClass
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.scheduling.cost_model import LinearCost
 from jaxgen.scheduling.step_time import StepTimeModel
-from jaxgen.server.benchmark.metrics import RequestContext
+from jaxgen.server.benchmark.metrics import RequestRecord
 from scripts.simulation.baselines import WholePrompts
 from scripts.simulation.fastgen import figure_samples, fit_with_floor, make_policies, residuals, settings
 from scripts.simulation.load import (
@@ -51,13 +51,13 @@ def whole_prompts(*, joining: bool = True, cache_tokens: int = 1000, max_num_seq
     return WholePrompts(max_num_seqs=max_num_seqs, max_batched_tokens=10, cache_tokens=cache_tokens, joining=joining)
 
 
-def run(policy: Policy, *due: tuple[float, SimulatedRequest]) -> list[RequestContext]:
+def run(policy: Policy, *due: tuple[float, SimulatedRequest]) -> list[RequestRecord]:
     """In the order of their starts."""
     records = Simulation(policy, seconds_at(PACE), OpenLoop(Due(*one) for one in due)).run().records
     return sorted(records, key=lambda record: record.start)
 
 
-def times(record: RequestContext) -> list[float]:
+def times(record: RequestRecord) -> list[float]:
     assert all(count == 1 for _, count in record.arrivals)
     return [round(time, 9) for time, _ in record.arrivals]
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxgen.server.benchmark.metrics import Promise, RequestContext, ewm_mean, percentile, spread, summarize
+from jaxgen.server.benchmark.metrics import Promise, RequestRecord, ewm_mean, percentile, spread, summarize
 
 times = st.floats(0.0, 100.0)
 
 
-def record(*arrivals: float | tuple[float, int], **fields: Any) -> RequestContext:
+def record(*arrivals: float | tuple[float, int], **fields: Any) -> RequestRecord:
     """A completed request of 512 prompt tokens from 0 on, ended by its last arrival; a bare time brings one token."""
     pairs = tuple(arrival if isinstance(arrival, tuple) else (arrival, 1) for arrival in arrivals)
     known = {
@@ -24,10 +24,10 @@ def record(*arrivals: float | tuple[float, int], **fields: Any) -> RequestContex
         "output_tokens": sum(tokens for _, tokens in pairs),
         "arrivals": pairs,
     }
-    return RequestContext(**{**known, **fields})
+    return RequestRecord(**{**known, **fields})
 
 
-def steady(gap: float, tokens: int, **fields: Any) -> RequestContext:
+def steady(gap: float, tokens: int, **fields: Any) -> RequestRecord:
     """The first token after half a second, then one every ``gap``."""
     return record(*(0.5 + gap * i for i in range(tokens)), **fields)
 
