@@ -27,7 +27,9 @@ class Save:
 class StepPlan:
     """What one step computes: chunks of length 1 first, then the longer ones; at most one chunk of a sequence.
 
-    ``admitted`` are the sequences that begin to run with it: their rows on the device are to be loaded before the step.
+    ``admitted`` are the sequences that begin to run with it. Their rows are loaded to the device before the step, with
+    a block table for all their tokens. From then on the device's table grows in one way only: a chunk of length 1 that
+    starts a block brings the block with it. Longer chunks lie within the blocks of the admission.
     """
 
     chunks: tuple[Chunk, ...]
