@@ -38,7 +38,7 @@ from jaxgen.runner.step import StepOutput
 
 @dataclass(frozen=True)
 class CompiledLayers:
-    """All programs of a StreamedDevice."""
+    """All programs of a LayerwiseRunner."""
 
     layers: LayerPrograms
     rows: RowPrograms

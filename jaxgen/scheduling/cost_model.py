@@ -53,7 +53,7 @@ class LinearCost:
 
 
 class CostEstimator:
-    """Keeps a StepCost up with the steps of one program, by least squares of errors relative to what was predicted,
+    """Keeps a LinearCost up with the steps of one program, by least squares of errors relative to what was predicted,
     exponentially weighted.
 
     Relative to what was measured they would not do: where a host is late to see the end of a step, the next one seems

@@ -30,7 +30,7 @@ Begun = tuple[LayerwiseRunner, LayeredStep]
 
 
 class Columns:
-    """A StreamedDevice for each batch, with blocks, pool and rows of its own; programs, links and weights are shared.
+    """A LayerwiseRunner for each batch, with blocks, pool and rows of its own; programs, links and weights are shared.
 
     Each batch has its own scheduler; a step takes a plan of each.
     """
@@ -47,7 +47,7 @@ class Columns:
         num_open: int,
         links: Links | None = None,
     ) -> None:
-        """``config``: of each batch. ``num_open``: as StreamedDevice has it."""
+        """``config``: of each batch. ``num_open``: as LayerwiseRunner has it."""
         self.links = Links() if links is None else links
         ends, layers = take_apart(dict(params), self.links.put_on_host)
         self.weights = LayerWeights(layers, self.links)

@@ -159,10 +159,10 @@ def test_waiting_for_copies_that_never_come_is_no_progress(monkeypatch: pytest.M
 
 LOST = """
 import sys
-from jaxgen.runner.model_runner import Device
+from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.server.cli import main
 
-run, lost = Device.run, []
+run, lost = ModelRunner.run, []
 
 def lose(self, plan, **how):
     if lost or any(chunk.start > 20 and chunk.sequence.request_id.startswith("cmpl") for chunk in plan.chunks):
@@ -170,7 +170,7 @@ def lose(self, plan, **how):
         raise RuntimeError("INTERNAL: CUDA error: CUDA_ERROR_ILLEGAL_ADDRESS")
     return run(self, plan, **how)
 
-Device.run = lose
+ModelRunner.run = lose
 flags = "--port 0 --max-model-len 256 --token-budget 16 --max-num-seqs 2 --kernels xla --single-shape"
 sys.exit(main(["serve", *flags.split()]))
 """

@@ -37,7 +37,8 @@ def run_script(site: Path, *arguments: str, **environment: str) -> subprocess.Co
     (site / "sitecustomize.py").write_text(SITE.format(absent=ABSENT))
     ours = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"}  # compiles sooner
     return subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "gpu_check.py"), "--cache-dir", str(site / "cache"), *arguments],
+        [sys.executable, "-m", "scripts.gpu", "--cache-dir", str(site / "cache"), *arguments],
+        cwd=ROOT,
         env=os.environ | ours | environment | {"PYTHONPATH": str(site)},
         capture_output=True,
         text=True,

@@ -263,7 +263,7 @@ def test_scripts_work_from_any_folder(tmp_path: Path) -> None:
 
 def test_a_missing_python_is_said_in_one_line(tmp_path: Path) -> None:
     """No Python that is new enough anywhere: one line tells what to install."""
-    script = (ROOT / "scripts" / "environment.sh").read_text()
+    script = (ROOT / "scripts" / "ci" / "environment.sh").read_text()
     old = tmp_path / "bin" / "python3"
     old.parent.mkdir()
     old.write_text("#!/bin/sh\nexit 1\n")

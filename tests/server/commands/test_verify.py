@@ -67,7 +67,7 @@ def test_what_differs_is_shown(
 ) -> None:
     different = Scenario("all at once")
     different.compare("request-1", ["a", "b"], ["a", "c"])
-    monkeypatch.setattr("jaxgen.assemble.Verifier.verify", lambda self: [different])
+    monkeypatch.setattr("jaxgen.tools.verify.Verifier.verify", lambda self: [different])
     assert main(["verify-determinism", "--model", directory, *FLAGS]) == 1
     printed = capsys.readouterr().out
     assert "1 of 1 answers differ" in printed
@@ -81,7 +81,7 @@ def test_what_was_not_covered_is_no_success(
     directory: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing = Scenario("all at once", compared=3, happened={"preemptions": 0})
-    monkeypatch.setattr("jaxgen.assemble.Verifier.verify", lambda self: [missing])
+    monkeypatch.setattr("jaxgen.tools.verify.Verifier.verify", lambda self: [missing])
     assert main(["verify-determinism", "--model", directory, *FLAGS]) == 1
     assert "not covered" in capsys.readouterr().out
 

@@ -30,7 +30,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, "jaxgen"):
         yield caplog
 
 
@@ -106,7 +106,7 @@ def test_probes_are_for_debugging(log: pytest.LogCaptureFixture) -> None:
         for path in ("/health", "/ready", "/metrics"):
             client.get(path)
         assert lines(log) == []
-        with log.at_level(logging.DEBUG):
+        with log.at_level(logging.DEBUG, "jaxgen"):
             client.get("/health")
     assert [line["path"] for line in lines(log)] == ["/health"]
 
@@ -147,7 +147,7 @@ SPILLS: list[tuple[str, dict[str, Any]]] = [
 def test_no_text_of_a_prompt_is_logged(log: pytest.LogCaptureFixture, path: str, fields: dict[str, Any]) -> None:
     """Whether it is answered, refused, or fails with an error that quotes it."""
     for engine in (fake_engine(), failing(SECRET)):
-        with client_of(engine) as client, log.at_level(logging.DEBUG):
+        with client_of(engine) as client, log.at_level(logging.DEBUG, "jaxgen"):
             client.post(path, json=fields)
             client.post(path, content=f'{{"prompt": "{SECRET}')
     said = log.text + str([vars(record) for record in log.records if record.name.startswith("jaxgen")])
