@@ -2,7 +2,6 @@
 
 import logging
 import random
-import time
 from dataclasses import dataclass
 from statistics import median
 
@@ -10,12 +9,11 @@ import jax
 import numpy as np
 
 from jaxgen.core.config import EngineConfig, ModelConfig
-from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import MAX_LOGPROBS, SamplingParams
 from jaxgen.core.sequence import Sequence
-from jaxgen.core.step_plan import StepPlan
 from jaxgen.runner.interface import Runner
 from jaxgen.runner.step import StepOutput
+from jaxgen.runner.timing import made_up_sequence, time_step
 from jaxgen.scheduling.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
@@ -55,9 +53,9 @@ def compare(device: Runner, model: ModelConfig, config: EngineConfig) -> Verdict
         if not plan.decodes_only:
             output = device.run(plan)
         else:
-            narrow, narrow_seconds = _timed(device, plan, narrow=True)
+            narrow, narrow_seconds = time_step(device, plan, narrow=True, again=True)
             # Input tokens are known on the host, so the second run starts from what the first started from.
-            output, seconds = _timed(device, plan, narrow=False)
+            output, seconds = time_step(device, plan, narrow=False)
             ratios.append(narrow_seconds / seconds)
             equal = equal and _same_bits(narrow, output, len(plan.chunks))
         tokens = np.asarray(output.tokens)
@@ -79,26 +77,11 @@ def _sequences(model: ModelConfig, config: EngineConfig) -> list[Sequence]:
         logprobs=MAX_LOGPROBS,
     )
     return [
-        Sequence(
-            Request(
-                f"check-{row}",
-                tuple(generator.choices(range(model.vocab_size), k=generator.randint(1, longest))),
-                params,
-            ),
-            eos_token_ids=frozenset(),
-            arrival=row,
-            seed=0,
+        made_up_sequence(
+            row, tuple(generator.choices(range(model.vocab_size), k=generator.randint(1, longest))), params
         )
         for row in range(rows)
     ]
-
-
-def _timed(device: Runner, plan: StepPlan, *, narrow: bool) -> tuple[StepOutput, float]:
-    device.wait()
-    started = time.perf_counter()
-    output = device.run(plan, narrow=narrow, again=narrow)  # the narrow program is the first of two
-    device.wait()
-    return output, time.perf_counter() - started
 
 
 def _same_bits(one: StepOutput, other: StepOutput, num_rows: int) -> bool:

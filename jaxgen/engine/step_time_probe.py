@@ -4,11 +4,10 @@ import random
 import time
 
 from jaxgen.core.config import EngineConfig
-from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
-from jaxgen.core.sequence import Sequence
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.runner.interface import Runner
+from jaxgen.runner.timing import made_up_sequence, time_step
 from jaxgen.scheduling.cost_model import StepSample
 from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.scheduling.step_time import StepTimeEstimator
@@ -54,13 +53,9 @@ def _plan(config: EngineConfig, count: int, length: int) -> StepPlan:
     params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
     for row in range(count):
         prompt = tuple(generator.choices(range(2), k=length))
-        scheduler.add(Sequence(Request(f"probe-{row}", prompt, params), eos_token_ids=frozenset(), arrival=row, seed=0))
+        scheduler.add(made_up_sequence(row, prompt, params))
     return scheduler.schedule()
 
 
 def _time(device: Runner, plan: StepPlan, *, narrow: bool) -> StepSample:
-    device.wait()
-    started = time.perf_counter()
-    device.run(plan, narrow=narrow)
-    device.wait()
-    return StepSample(plan.num_tokens, plan.num_positions, time.perf_counter() - started)
+    return StepSample(plan.num_tokens, plan.num_positions, time_step(device, plan, narrow=narrow)[1])
