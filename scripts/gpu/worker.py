@@ -83,7 +83,7 @@ def run_row(name: str, bench: Bench) -> dict[str, Any]:
     gc.collect()  # what earlier rows left may hold the device's memory
     try:
         inject(name)
-        entry = getattr(import_module(f"scripts.device_check.{module}"), function)
+        entry = getattr(import_module(f"scripts.gpu.{module}"), function)
         return {"found": asdict(entry(bench, *row.arguments))}
     except UnavailableError as missing:
         return {"state": State.UNAVAILABLE, "why": str(missing)}
