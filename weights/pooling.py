@@ -21,7 +21,7 @@ _REMEDY = "choose mean, last or cls with --pooling"
 
 
 def read_pooling(directory: Path, choice: PoolingChoice = "auto") -> Pooling:
-    """Return ``choice``; for "auto" the pooling by modules.json and the file it names, or the mean without them.
+    """Return ``choice``; for "auto" the pooling by modules.json and the file it names, or without it the mean.
 
     The mean is sentence-transformers' default too. Raises ConfigError for unsupported modules or pooling, which names
     the file and the flag that overrides it.

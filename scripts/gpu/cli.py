@@ -4,8 +4,8 @@ Rewrites DIR/<device>-<date>.json after every row, and logs the output of proces
 nine minutes on a device in any case: every row has a time limit and runs in a worker process, and if that hangs or
 crashes, only this row is lost. Rows for which no time is left are "not reached"; --resume FILE runs only them.
 
-Exit status: 0 all selected rows that this machine can run ran and held; 1 a check failed, or a row raised or was lost;
-3 no such failure, but rows were not reached.
+Exit status: 0 every selected row that this machine supports ran and held; 1 a check failed, or a row raised or was
+lost; 3 no such failure, but rows were not reached.
 """
 
 import argparse

@@ -18,7 +18,7 @@ from scripts.gpu.step_times import filled_device, full_plan, served_config, step
 
 @dataclass
 class Copied:
-    """Bytes copied while steps ran, and the seconds of that."""
+    """Bytes copied while steps ran, and seconds of copying."""
 
     bytes: int = 0
     seconds: float = 0.0

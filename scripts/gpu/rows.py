@@ -57,7 +57,7 @@ def step_configuration(tokens: int, rows: int) -> str:
 
 
 def served_rows(budget: int) -> int:
-    """Return the rows of a step that a server on a GPU has by default."""
+    """Return the number of rows that a step of a server on a GPU has by default."""
     return min(budget, 256)
 
 

@@ -54,7 +54,7 @@ class StepLoad:
 
 @dataclass(frozen=True)
 class OffloadLoad:
-    """Work of KV offload: ``tokens`` are recomputed in one of ``layers`` layers; their ``blocks`` are staged."""
+    """Work of KV offload: ``tokens`` are recomputed in one of ``layers`` layers; ``blocks`` blocks are staged."""
 
     name: str
     model: ModelConfig

@@ -165,7 +165,7 @@ def serve_app(
 
 @contextlib.contextmanager
 def _tracing(endpoint: str | None) -> Iterator[Middleware | None]:
-    """Return tracing middleware, if it is configured. Remaining spans are sent at the end. Raises ConfigError."""
+    """Give tracing middleware, if it is configured. Remaining spans are sent at the end. Raises ConfigError."""
     if endpoint is None:
         yield None
         return

@@ -30,10 +30,8 @@ class Logprobs(Protocol):
         ...
 
     def take(self, length: int, *, ended: bool) -> dict[str, Any]:
-        """Remove and return, as JSON, the entries whose offset is certain.
-
-        These begin within the first ``length`` characters of the text; once it has ``ended``, all entries do.
-        """
+        """Remove and return, as JSON, the entries whose offset is certain: those that begin within the first ``length``
+        characters of the text. Return all entries once it has ``ended``."""
         ...
 
 

@@ -50,6 +50,6 @@ class UnexpectedErrorMiddleware:
             if scope["type"] != "http":
                 raise
             told = _recorded(scope, error)
-            # Once a response has begun, the HTTP server closes its connection.
+            # Once a response has begun, no answer is possible: the HTTP server closes the connection.
             if context_of(scope).status is None:
                 await told.response()(scope, receive, send)

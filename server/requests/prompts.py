@@ -121,7 +121,7 @@ def _read_prompt(
         return Prompt(tuple(tokens))
     text, offsets = _echo(tokenizer, tokens)
     if isinstance(source, str):
-        # A tokenizer that normalises text may count more characters than the caller wrote.
+        # If the tokenizer normalises text, offsets count characters of the normalised text, which may be longer.
         text, offsets = source, [min(offset, len(source)) for offset in offsets]
     return Prompt(tuple(tokens), text, tuple(offsets))
 

@@ -29,7 +29,7 @@ class ToolChoice:
 class ToolUse:
     """How one request uses tools. ``most``: limit on calls in a message; None: no limit.
 
-    ``shown``: special tokens that must appear in its text. ``grammar``: constrains its text; None: any text.
+    ``shown``: special tokens that decoding keeps in its text. ``grammar``: constrains its text; None: any text.
     """
 
     kind: ToolFormat

@@ -8,7 +8,7 @@ from typing import Any
 from jaxgen.server.tool_calls.formats import ToolFormat
 
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""White space as in the JSON of chat templates. None is optional: a small model could write it without end."""
+"""White space as in the JSON of chat templates. No space is optional: a small model could write it without end."""
 
 
 def call_grammar(
