@@ -1,4 +1,4 @@
-"""The ASGI app: routes, keys and errors around an engine."""
+"""Build the ASGI app: routes, middleware and error handlers around an engine."""
 
 from importlib.metadata import version
 
@@ -45,12 +45,12 @@ from jaxgen.server.requests.tools import Tools
 def create_app(
     engine: EngineClient, config: ServerConfig = DEFAULT_CONFIG, *, tracing: Middleware | None = None
 ) -> Starlette:
-    """The OpenAI-compatible face of ``engine``: an ASGI app of its own, or mounted inside another.
+    """Return the OpenAI-compatible ASGI app of ``engine``, which may be mounted inside another app.
 
-    It starts and stops nothing but batches: the engine belongs to the caller, and no lifespan event is needed. Batches
-    that an earlier process left go on where lifespan events come. ``app.state.lifecycle`` is how the caller drains it.
-    ``tracing``: middleware that sees each request and its record. Raises ConfigError where ``config`` names a directory
-    or a file that cannot be used.
+    It starts and stops only batches: the engine belongs to the caller. Lifespan events are needed only to resume
+    unfinished batches of an earlier process. The caller drains the app by ``app.state.lifecycle``. ``tracing``:
+    middleware that sees each request and its record. Raises ConfigError where ``config`` names a directory or a file
+    that cannot be used.
     """
     lifecycle = Lifecycle(engine, config)
     metrics = Metrics(engine, [one for one in config.service_classes if one.promises])
@@ -94,22 +94,25 @@ def create_app(
         },
         lifespan=batches.lifespan,
     )
-    # A path with a slash too many is an unknown route, not a redirect that drops the body.
+    # A path with an extra slash is an unknown route, not a redirect that drops the body.
     app.router.redirect_slashes = False
     app.state.lifecycle = lifecycle
     return app
 
 
 def _middleware(config: ServerConfig, metrics: Metrics, tracing: Middleware | None) -> list[Middleware]:
-    """The outermost first: a preflight request has no key, and every refusal an id and the headers that let a page read
-    it."""
+    """Return the middleware, the outermost first.
+
+    A preflight request has no API key, so CORS is before keys. Every refusal must have an id, and the headers that let
+    a page read it.
+    """
     keys, named = ApiKeys(config.api_keys, config.api_key_file), () if config.cors is None else config.cors.origins
     return [
         Middleware(RequestIdMiddleware),
         Middleware(AccessLogMiddleware, metrics=metrics, with_prompts=config.log_prompts),
         *([] if tracing is None else [tracing]),
         *([] if config.cors is None else [cors_middleware(config.cors)]),
-        # Where callers need keys, a page that has none gets nothing anyway.
+        # Where callers need API keys, a page without a key is refused anyway.
         *([Middleware(OriginMiddleware, named=named)] if config.check_origin and not keys.asked_for else []),
         Middleware(ApiKeyMiddleware, keys=keys),
         Middleware(BodyTimeoutMiddleware, seconds=config.body_timeout_s),

@@ -1,4 +1,4 @@
-"""The ``jaxgen`` command. A composition root: ``serve`` joins an engine and the web face."""
+"""The ``jaxgen`` command. A composition root: ``serve`` joins an engine and the HTTP server."""
 
 import importlib
 import sys
@@ -23,7 +23,7 @@ BENCH_EXTRA = ("aiohttp", "matplotlib")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; each brings its own parser and is imported only when it is the one."""
+    """Run one command; each has its own parser and is imported only when it runs."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help"):

@@ -1,4 +1,4 @@
-"""The server's limits and keys: a frozen dataclass, complete at birth."""
+"""The server's configuration, as frozen dataclasses."""
 
 import re
 from dataclasses import dataclass, field, fields
@@ -22,13 +22,16 @@ _TOKEN = re.compile(r"\*|[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cors:
-    """Who may call, how. Raises ConfigError that names the flag. ``*`` alone stands for all."""
+    """Which web pages may call, with which methods and headers. ``*`` alone stands for all.
+
+    Raises ConfigError that names the flag.
+    """
 
     origins: tuple[str, ...]
     methods: tuple[str, ...] = ANY
     headers: tuple[str, ...] = ANY
     credentials: bool = False
-    """Whether a page may have cookies and TLS certificates sent along; API keys do not need it."""
+    """Whether browsers may send a page's cookies and TLS certificates; API keys do not need this."""
 
     def __post_init__(self) -> None:
         for origin in self.origins:
@@ -47,14 +50,14 @@ class Cors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """What the HTTP face allows. Raises ConfigError that names the field when a value makes no sense."""
+    """The server's limits and keys. Raises ConfigError that names the field of an invalid value."""
 
     api_keys: tuple[str, ...] = field(default=(), repr=False)
-    """Keys that callers may present; empty, and no file: everyone may call."""
+    """API keys that callers may present; empty, and no file: callers need no key."""
     api_key_file: Path | None = field(default=None, repr=False)
-    """Has further keys, one a line, and may change while the server runs."""
+    """File with further keys, one in each line; it may change while the server runs."""
     service_classes: tuple[ServiceClass, ...] = ()
-    """What service_tier may name, beside the default, whose targets may be here too."""
+    """Classes that service_tier may name, beside the default class, whose targets may be here too."""
     max_body_bytes: int = 4 * 2**20
     """Longest request body, bytes."""
     max_prompts: int = 128
@@ -76,42 +79,42 @@ class ServerConfig:
     max_logit_bias: int = 300
     """Most logit_bias entries of one request."""
     max_queued_requests: int = 1024
-    """Completions that may wait for their first token, and requests for embeddings that may wait; further ones get 429,
-    unless nothing waits."""
+    """Most choices that wait for their first token, and requests for embeddings that wait; further ones get 429, unless
+    the queue is empty."""
     max_queued_tokens: int = 2**22
-    """Tokens that the prompts of these may have together."""
+    """Most tokens of the prompts of these requests together."""
     batch_dir: Path | None = None
-    """Where files and batches are kept; None: nowhere, and their routes say so."""
+    """Directory of files and batches; None: the server stores none, and their routes answer 404."""
     max_file_bytes: int = 200 * 2**20
     """Longest file that a caller may upload."""
     max_files: int = 1000
     """Most files of a caller."""
     max_stored_bytes: int = 10 * 2**30
-    """Bytes of a caller's files beyond which no upload is taken; results of batches count too."""
+    """Most bytes of a caller's files for an upload to be taken; results of batches count too."""
     max_batches: int = 16
     """Most batches of a caller that have not ended."""
     max_batch_lines: int = 1_000_000
     """Most lines of a batch."""
     max_batch_lines_in_flight: int = 32
-    """Lines of all batches that are worked on at once."""
+    """Most lines of all batches that are computed at once."""
     tool_call_parser: str = "auto"
-    """Format in which the model writes calls of tools; auto: as its chat template shows."""
+    """Format in which the model writes tool calls; auto: as its chat template shows."""
     log_prompts: bool = False
-    """Whether the log's line of a request has the text of its prompts."""
+    """Whether a request's log line has the text of its prompts."""
     cors: Cors | None = None
     """Which web pages of other origins may call; None: none."""
     check_origin: bool = True
-    """Whether others are refused where no keys are asked for; off in an app within one that sees to that."""
+    """Whether pages of other origins are refused where callers need no key; off where an outer app checks origins."""
     body_timeout_s: float = 30.0
-    """Seconds that a body may take to arrive, beside those for its length."""
+    """Seconds that a body may take to arrive, beside those that its length allows."""
     request_timeout_s: float | None = None
-    """Seconds from its arrival after which a completion is given up; None: never."""
+    """Seconds from its arrival after which a request is cancelled; None: never."""
     stall_limit_s: float = 60.0
-    """Seconds that work may wait with no step finished before /health says so."""
+    """Seconds without a finished step, while work waits, after which /health fails."""
     retry_after_s: int = 5
-    """Seconds that a caller is told to wait when the server starts or drains."""
+    """Seconds in Retry-After while the server starts or drains, or where no better estimate is known."""
     inline_encode_chars: int = 4096
-    """Prompts of more characters than this are tokenised in a thread, so that other requests go on meanwhile."""
+    """Prompts of more characters than this are tokenised in a thread, so that they do not block other requests."""
     encode_threads: int = 2
     """Threads that tokenise long prompts; further prompts wait for one."""
 

@@ -1,4 +1,4 @@
-"""Every error a caller can see, in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
+"""The errors that callers get, in OpenAI's format: {"error": {"message", "type", "param", "code"}}."""
 
 import logging
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ from jaxgen.server.log import frames
 logger = logging.getLogger(__name__)
 
 with_prompts = logging.getLogger(f"{__name__}.with_prompts")
-"""What unexpected errors say, which may be a piece of a prompt; off unless ``--log-prompts``."""
+"""Logger of unexpected errors' messages, which may have a piece of a prompt; off without ``--log-prompts``."""
 with_prompts.setLevel(logging.CRITICAL)
 
 INTERNAL_MESSAGE = "The server had an error while processing your request."
 
 
 class ApiError(Exception):
-    """An answer other than 200: HTTP status, and what goes into the error object."""
+    """An HTTP response with an error: its status, and the fields of the error object."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
 
 
 def as_api_error(error: Exception) -> ApiError:
-    """What a caller is told of ``error``. The unexpected is logged here and told without detail."""
+    """Return the caller's error for ``error``. An unexpected error is logged here; the caller gets no details of it."""
     match error:
         case ApiError():
             return error

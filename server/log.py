@@ -1,4 +1,4 @@
-"""Logging of the commands: plain lines or JSON, what our own packages say from a level on, of others warnings only."""
+"""Set up logging for the commands: plain lines or JSON; our own packages from a level on, others from warnings on."""
 
 import json
 import logging
@@ -11,13 +11,13 @@ OURS = ("jaxgen", "pallas_kernels")
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("plain", "json")
 FIELDS = "fields"
-"""Attribute of a record: a dict that goes into JSON as it is, and after a plain message as name=value."""
+"""Attribute of a log record: a dict whose entries are added to JSON lines, and to plain lines as name=value."""
 
 
 def set_up_logging(
     line: str = "%(levelname)s %(name)s: %(message)s", *, level: str = "info", form: str = "plain"
 ) -> None:
-    """To standard error; ``line`` is for plain records. JSON ones have timestamp, level, logger and message."""
+    """Log to standard error. ``line``: format of plain lines. JSON lines have timestamp, level, logger and message."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Plain(line) if form == "plain" else _Json())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
@@ -26,7 +26,7 @@ def set_up_logging(
 
 
 def frames(error: BaseException) -> str:
-    """Where an error was raised, without what it says: that may be a piece of a prompt."""
+    """Return the traceback of an error without its message, which may have a piece of a prompt."""
     return "".join(traceback.format_tb(error.__traceback__))
 
 
@@ -38,7 +38,7 @@ class _Plain(logging.Formatter):
 
 
 def _word(value: Any) -> str:
-    """As it is if that is one plain word, else as JSON: no caller can begin a line of its own."""
+    """Return a value as it is if it is one plain word, else as JSON, so that no caller can forge a log line."""
     text = str(value)
     plain = text.isascii() and text.isprintable() and not set(text) & set(' "=')
     return text if plain and isinstance(value, str | int | float) else json.dumps(value)

@@ -1,4 +1,4 @@
-"""What the server can do, for machines: /openapi.json and /capabilities, made from the models that check bodies."""
+"""Describe the API for programs: /openapi.json and /capabilities, made from the models that validate bodies."""
 
 import re
 from dataclasses import asdict, dataclass, fields
@@ -38,9 +38,11 @@ NO_LIMITS = (
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A route. ``answer``: its object; None: it is no JSON. ``body``: what it takes; None: nothing. ``errors``:
-    statuses other than 200, in OpenAI's error shape, beside those for callers without a key and for pages of other
-    origins. ``streams``: the answer may also be server-sent events."""
+    """A route. ``answer``: model of its response; None: it is not JSON. ``body``: model of its body; None: no body.
+
+    ``errors``: statuses of errors in OpenAI's format, beside those for callers without a key and for pages of other
+    origins. ``streams``: the response may also be server-sent events.
+    """
 
     method: str
     path: str
@@ -49,7 +51,7 @@ class Described:
     body: type[Body] | None = None
     errors: tuple[int, ...] = ()
     media: str = "application/json"
-    """How the body comes."""
+    """Content type of the body."""
     streams: bool = False
 
 
@@ -100,7 +102,7 @@ ROUTES = (
 
 
 class Description:
-    """Both documents, made once."""
+    """Endpoints of both documents, which are made once."""
 
     def __init__(self, model: ModelInfo, config: ServerConfig, version: str) -> None:
         self._openapi = openapi_document(version, keys=bool(config.api_keys or config.api_key_file))
@@ -114,7 +116,7 @@ class Description:
 
 
 def openapi_document(version: str, *, keys: bool) -> dict[str, Any]:
-    """OpenAPI 3.1. ``keys``: whether callers need one."""
+    """Return the OpenAPI 3.1 document. ``keys``: whether callers need an API key."""
     shown = [model for route in ROUTES for model in (route.body, route.answer) if model is not None]
     references, definitions = models_json_schema([(model, "validation") for model in shown], ref_template=REFERENCE)
     schemas = {**definitions.get("$defs", {}), "Error": _ERROR}
@@ -136,7 +138,7 @@ def openapi_document(version: str, *, keys: bool) -> dict[str, Any]:
 
 
 def capabilities_document(model: ModelInfo, config: ServerConfig) -> dict[str, Any]:
-    """Routes with the fields of their bodies, and what is bounded, by whom."""
+    """Return what the model and server support: routes with the fields of their bodies, service classes and limits."""
     limits = {item.name: getattr(config, item.name) for item in fields(config) if item.name not in NO_LIMITS}
     return {
         "model": model.name,

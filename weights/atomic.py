@@ -1,4 +1,4 @@
-"""A directory that appears complete or not at all. Host only, no jax."""
+"""Write a directory atomically: it appears complete or not at all. Host only, no jax."""
 
 import fcntl
 import os
@@ -12,11 +12,11 @@ from jaxgen.core.errors import ConfigError
 
 @contextmanager
 def new_directory(destination: Path, *, replaceable: Callable[[Path], bool] | None = None) -> Iterator[Path]:
-    """An empty directory beside ``destination`` to write into; it becomes ``destination`` when the block ends well.
+    """Give an empty directory beside ``destination``, which becomes ``destination`` when the block succeeds.
 
-    By then everything in it is on the disk. When the block raises it is removed; what a killed process left behind has
-    a hidden name of its own and the next call clears it. A directory that exists already, and is not empty, is refused
-    with ConfigError unless ``replaceable`` accepts it; it stays as it was until the new one is complete.
+    All its files are on the disk before that. When the block raises, the directory is removed; a killed process leaves
+    it under a hidden name, and the next call clears it. An existing ``destination`` that is not empty is refused with
+    ConfigError unless ``replaceable`` accepts it; it stays unchanged until the new directory is complete.
     """
     destination = destination.resolve()
     _refuse_occupied(destination, replaceable)
@@ -34,7 +34,7 @@ def new_directory(destination: Path, *, replaceable: Callable[[Path], bool] | No
 
 
 def sync_tree(directory: Path) -> None:
-    """Wait until the disk has every file and directory below ``directory``."""
+    """Flush every file and directory below ``directory`` to the disk."""
     for root, _, names in os.walk(directory):
         for path in [Path(root), *(Path(root, name) for name in names)]:
             _sync(path)
@@ -51,7 +51,10 @@ def _refuse_occupied(destination: Path, replaceable: Callable[[Path], bool] | No
 
 @contextmanager
 def _lock(directory: Path) -> Iterator[None]:
-    """Hold the directory against other processes; the system lets go when this one ends, however it ends."""
+    """Lock the directory against other processes; the system unlocks it when this process ends, even if killed.
+
+    Raises ConfigError where another process holds the lock.
+    """
     handle = os.open(directory, os.O_RDONLY)
     try:
         try:

@@ -1,4 +1,4 @@
-"""The chat template of a model directory."""
+"""Read the chat template of a model directory."""
 
 import json
 from pathlib import Path
@@ -15,9 +15,11 @@ _TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
 def read_chat_format(directory: Path, template: Path | None = None) -> ChatFormat | None:
-    """How the model is spoken to: ``template``, else chat_template.jinja, else what tokenizer_config.json has; None if
-    there is none of them. The latter two may have one more for conversations with tools. Raises ConfigError that names
-    a file that cannot be read."""
+    """Return the chat template: ``template``, else chat_template.jinja, else that in tokenizer_config.json, or None.
+
+    The latter two may come with a second template for conversations with tools. Raises ConfigError that names a file
+    that cannot be read.
+    """
     config = _read_config(directory / TOKENIZER_CONFIG)
     tokens = {name: _text_of(config[name]) for name in _TOKENS if config.get(name) is not None}
     if template is not None:
@@ -28,7 +30,7 @@ def read_chat_format(directory: Path, template: Path | None = None) -> ChatForma
 
 
 def _in_config(found: Any) -> dict[str, str]:
-    """Templates by name: of a list of named ones, or the default alone."""
+    """Return templates by name, from a list of named templates, or from the default template alone."""
     named = found if isinstance(found, list) else [{"name": DEFAULT, "template": found}]
     pairs = [(one.get("name"), one.get("template")) for one in named if isinstance(one, dict)]
     return {name: text for name, text in pairs if isinstance(name, str) and isinstance(text, str)}

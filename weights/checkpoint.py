@@ -1,4 +1,4 @@
-"""The converted directory: an Orbax checkpoint of the tree, the configuration and tokenizer files, and a manifest.
+"""Save and restore a converted directory: an Orbax checkpoint, configuration and tokenizer files, and a manifest.
 
 jaxgen.json             see jaxgen.weights.manifest
 config.json, ...        as they were in the Hugging Face directory
@@ -32,9 +32,9 @@ _DATA_FILE_BYTES = 2**30
 def save(
     directory: Path, params: Mapping[str, jax.Array], config: ModelConfig, source: Path, *, progress: bool = True
 ) -> None:
-    """Write ``params``, and the files of ``source`` that say what the model is, into the empty ``directory``.
+    """Write ``params`` and the CARRIED_FILES of ``source`` into the empty ``directory``.
 
-    The manifest comes last: without it the directory does not count as converted.
+    The manifest comes last: a directory without it does not count as converted.
     """
     for name in CARRIED_FILES:
         if member(source, name).exists():
@@ -48,10 +48,10 @@ def save(
 def restore(
     directory: Path, config: ModelConfig, *, place: Place = on_device, checksums: bool = True, progress: bool = True
 ) -> dict[str, Any]:
-    """The parameters of a converted directory on the default device, in ``config.dtype``, put there by ``place``.
+    """Load the parameters of a converted directory, in ``config.dtype``, and put each where ``place`` puts it.
 
-    Sizes are always compared with the manifest, checksums unless told otherwise. Raises ConfigError when a file is
-    missing or differs, or the directory holds other parameters than ``config`` means.
+    File sizes are always compared with the manifest, checksums if ``checksums``. Raises ConfigError when a file is
+    missing or differs, or the directory has other parameters than ``config`` describes.
     """
     manifest = read_manifest(directory)
     if manifest.family != family_name(config):
@@ -61,8 +61,8 @@ def restore(
     dtype = NUMPY_DTYPES[config.dtype]
     with _orbax():
         _check_shapes(directory, config)
-        # one at a time, through the host: Orbax would commit the arrays to their device, and a step whose inputs are
-        # committed in part compiles twice
+        # one at a time, through the host: Orbax would commit the arrays to their device, and a step with only some
+        # committed inputs compiles twice
         for parameter in tqdm(parameters(config), desc="loading weights", disable=not progress):
             host = _load(directory, parameter.path, np.empty(parameter.shape, dtype))
             if dtype == np.float16 and not np.isfinite(host).all():
@@ -73,7 +73,10 @@ def restore(
 
 
 def _check_shapes(directory: Path, config: ModelConfig) -> None:
-    """Orbax takes what it finds, whatever shape was asked for, so the checkpoint's own record is compared first."""
+    """Compare shapes with the checkpoint's metadata: Orbax itself loads arrays of other shapes than requested.
+
+    Raises ConfigError for a parameter that is missing, unknown or of another shape.
+    """
     with _readable(directory):
         saved = ocp.metadata((directory / PARAMS).resolve()).metadata
     if saved is None:
@@ -89,7 +92,7 @@ def _check_shapes(directory: Path, config: ModelConfig) -> None:
 
 
 def _load(directory: Path, path: str, like: Array) -> Array:
-    """The parameter at ``path`` with the shape and dtype of ``like``, on the host."""
+    """Load the parameter at ``path`` with the shape and dtype of ``like``, on the host."""
     with _readable(directory):
         array: Array = ocp.load((directory / PARAMS).resolve(), {path: like})[path]
     return array
@@ -107,9 +110,9 @@ def _readable(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def _orbax() -> Iterator[None]:
-    """Orbax's settings: no compression (it saves a tenth and halves the speed), files of a copyable size, no chatter.
+    """Set Orbax's options: no compression (it saves a tenth and halves the speed), files of 1 GiB, only error messages.
 
-    Its bounds on concurrent bytes are left alone: it refuses to write or read an array larger than such a bound.
+    Its limits on concurrent bytes stay unset: it refuses to write or read an array that is larger than such a limit.
     """
     context = ocp.Context()
     context.array.saving.use_compression = False

@@ -1,4 +1,4 @@
-"""``jaxgen convert-weights SOURCE DEST``: a Hugging Face checkpoint to a converted directory."""
+"""``jaxgen convert-weights SOURCE DEST``: convert a Hugging Face checkpoint to a directory that loads fast."""
 
 import argparse
 import sys
@@ -17,7 +17,7 @@ from jaxgen.weights.manifest import is_converted
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Convert as the command line says; SystemExit with one line when that is not possible."""
+    """Convert as the command line says. Raises SystemExit with one line when that is not possible."""
     parser = argparse.ArgumentParser(
         prog="jaxgen convert-weights",
         description="Convert a Hugging Face checkpoint to an Orbax checkpoint that loads fast and is verified on load.",
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--force", action="store_true", help="replace DEST when it is an earlier conversion")
     options = parser.parse_args(argv)
-    # weights only pass through memory here, so a GPU is left to whoever computes on it
+    # weights only pass through memory here, so a GPU stays free for other processes
     jax.config.update("jax_platforms", "cpu")
     try:
         convert(options.source, options.destination, dtype=options.dtype, force=options.force)
@@ -48,8 +48,8 @@ def convert(
 ) -> None:
     """Make the converted directory ``destination`` from ``source``, a Hugging Face directory or a hub id.
 
-    It appears when it is complete and on the disk, and not at all when anything fails before that. ``force`` replaces
-    an earlier conversion. ConfigError for anything wrong with source or destination.
+    It appears when it is complete and on the disk, and not at all when a step fails before that. ``force`` replaces an
+    earlier conversion. Raises ConfigError for an unusable source or destination.
     """
     directory = resolve_model(source)
     if is_converted(directory):

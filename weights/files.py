@@ -1,4 +1,4 @@
-"""Files of a checkpoint directory: which may be opened, and reading JSON. Host only, no jax."""
+"""Open files of a checkpoint directory safely, and read JSON. Host only, no jax."""
 
 import json
 from pathlib import Path, PurePosixPath
@@ -23,16 +23,16 @@ TOKENIZER_FILES = (
 )
 MODULES = "modules.json"
 POOLING_FILES = (MODULES, "1_Pooling/config.json")
-"""As sentence-transformers writes them."""
+"""Files in which sentence-transformers writes a model's pooling."""
 CARRIED_FILES = (CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES, *POOLING_FILES)
-"""What a model is beside its weights, as far as the directory has it."""
+"""Files of a model beside its weights; a directory may lack some of them."""
 
 
 def member(directory: Path, name: str) -> Path:
-    """The file ``name`` of a checkpoint directory, which need not exist.
+    """Return the path of the file ``name`` in a checkpoint directory; the file need not exist.
 
-    ``name`` is relative and has no ``..``, and links do not lead out of the directory; in a snapshot of the hub's cache
-    they may lead to that repository's ``blobs``, where the cache keeps the contents. ConfigError otherwise.
+    Raises ConfigError unless ``name`` is relative without ``..`` and links stay within the directory. In a snapshot of
+    the hub's cache links may lead to the repository's ``blobs``, where the cache keeps the contents.
     """
     parts = PurePosixPath(name).parts
     if not parts or PurePosixPath(name).is_absolute() or ".." in parts or "\\" in name or "\0" in name:
@@ -49,7 +49,7 @@ def member(directory: Path, name: str) -> Path:
 
 
 def read_json(directory: Path, name: str) -> dict[str, Any]:
-    """The JSON object in a file of the directory; ConfigError when it is missing or is none."""
+    """Read the JSON object in a file of the directory. Raises ConfigError when it is missing or not an object."""
     data = _read(directory, name)
     if not isinstance(data, dict):
         raise ConfigError(f"{directory / name} must hold a JSON object, not {type(data).__name__}")
@@ -57,7 +57,7 @@ def read_json(directory: Path, name: str) -> dict[str, Any]:
 
 
 def read_json_list(directory: Path, name: str) -> list[Any]:
-    """The JSON array in a file of the directory; ConfigError when it is missing or is none."""
+    """Read the JSON array in a file of the directory. Raises ConfigError when it is missing or not an array."""
     data = _read(directory, name)
     if not isinstance(data, list):
         raise ConfigError(f"{directory / name} must hold a JSON array, not {type(data).__name__}")

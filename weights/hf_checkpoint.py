@@ -1,8 +1,8 @@
-"""Reading the safetensors of a Hugging Face directory into the arrays of the tree. Host only, no jax.
+"""Read the safetensors of a Hugging Face directory into the arrays of the parameter tree. Host only, no jax.
 
-Files are memory-mapped and parameters are made one at a time, so that whoever passes each on to a device holds hardly
-more than one copy of the weights. Tensors that nothing uses are refused, since they show that the configuration does
-not describe the checkpoint, apart from two harmless kinds: saved rotary frequencies and the head of tied embeddings.
+Files are memory-mapped and parameters are made one at a time, so that a caller who moves each to a device holds little
+more than one copy of the weights. Unused tensors are refused, since they show that the configuration does not describe
+the checkpoint, except two harmless kinds: saved rotary frequencies and the head of tied embeddings.
 """
 
 import re
@@ -35,10 +35,10 @@ _HARMLESS = re.compile(r"(.*\.)?rotary_emb\.inv_freq")
 
 
 def read_parameters(directory: Path, config: ModelConfig, *, progress: bool = True) -> Iterator[tuple[str, Array]]:
-    """Every parameter of the tree in turn: its path and a host array of ``config.dtype``.
+    """Yield each parameter of the tree: its path and a host array of ``config.dtype``.
 
-    Everything is checked against the files' headers before the first tensor is read. Raises ConfigError, naming file
-    and tensor, when one is missing, has another shape or dtype, or cannot be read.
+    All tensors are checked against the files' headers before the first is read. Raises ConfigError that names file and
+    tensor when a tensor is missing, has another shape or dtype, or cannot be read.
     """
     table = parameters(config)
     with ExitStack() as files:
@@ -58,7 +58,7 @@ def read_parameters(directory: Path, config: ModelConfig, *, progress: bool = Tr
 
 
 class _Tensors:
-    """The tensors of a directory, whatever files they are in. ``files`` closes them."""
+    """The tensors of all safetensors files of a directory. ``files`` closes the files."""
 
     def __init__(self, directory: Path, files: ExitStack) -> None:
         self._directory = directory
@@ -84,7 +84,7 @@ class _Tensors:
             raise ConfigError(f"{path} is no complete safetensors file: {error}") from error
 
     def _locate(self, name: str) -> str | None:
-        """The name as this checkpoint spells it: files saved from the bare decoder lack the prefix ``model.``."""
+        """Return a tensor's name in this checkpoint: files saved from the bare decoder lack the prefix ``model.``."""
         bare = name.removeprefix("model.")
         return next((spelling for spelling in (name, bare) if spelling in self._file_of), None)
 
@@ -121,7 +121,7 @@ class _Tensors:
         return name
 
     def read(self, source: Source, dtype: np.dtype[Any]) -> Array:
-        """The tensor, converted. ConfigError when values do not fit in float16."""
+        """Read a tensor, and convert it to ``dtype``. Raises ConfigError when values do not fit in float16."""
         name = self._locate(source.name)
         assert name is not None
         tensor: Array = self._handles[self._file_of[name]].get_tensor(name)

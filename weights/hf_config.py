@@ -1,4 +1,4 @@
-"""``config.json`` of a Hugging Face checkpoint to a ModelConfig. Host only, no jax.
+"""Read ``config.json`` of a Hugging Face checkpoint into a ModelConfig. Host only, no jax.
 
 Optional fields that are absent take the defaults of transformers 5. The sizes of the model have no default: a file
 without them is refused.
@@ -28,7 +28,7 @@ _REQUIRED: Any = object()
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
-    """Typed access to the fields of one JSON object; ConfigError names the field and the file."""
+    """Typed access to the fields of one JSON object. Raises ConfigError that names the field and the file."""
 
     data: Mapping[str, Any]
     source: str
@@ -73,10 +73,10 @@ class _Fields:
 
 
 def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") -> ModelConfig:
-    """The configuration of the checkpoint in ``directory``.
+    """Return the configuration of the checkpoint in ``directory``.
 
-    ``dtype`` "auto" is the one that config.json names (``dtype``, or ``torch_dtype`` in the old spelling), and float32
-    where it names none. Raises ConfigError for an architecture, an option or a value that is not supported.
+    ``dtype`` "auto": the dtype that config.json names (``dtype``, or ``torch_dtype`` in the old spelling), else
+    float32. Raises ConfigError for an architecture, an option or a value that is not supported.
     """
     fields = _Fields(read_json(directory, CONFIG), str(directory / CONFIG))
     if fields.data.get("quantization_config") is not None:
@@ -90,9 +90,9 @@ def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") 
 
 
 def read_eos_token_ids(directory: Path) -> frozenset[int]:
-    """Token ids that end a text: those of generation_config.json, where there is one, and of config.json together.
+    """Return the token ids that end a text, from generation_config.json, if it exists, and config.json together.
 
-    Each file has an integer, a list of them, or null; empty when neither names one.
+    Each file has an integer, a list of integers, or null; empty when neither names an id.
     """
     ids: set[int] = set()
     for name in (GENERATION_CONFIG, CONFIG):
@@ -120,7 +120,7 @@ def _dtype(fields: _Fields) -> DType:
 
 
 def _rope(fields: _Fields, max_position: int) -> RopeConfig:
-    """The rotary embedding, from ``rope_parameters`` or, in the old spelling, ``rope_theta`` and ``rope_scaling``."""
+    """Return the rotary embedding from ``rope_parameters`` or, in the old form, ``rope_theta`` and ``rope_scaling``."""
     # an old rope_scaling wins over rope_parameters in transformers, too
     name = "rope_scaling" if fields.data.get("rope_scaling") else "rope_parameters"
     data = fields.data.get(name) or {}

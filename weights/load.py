@@ -1,4 +1,4 @@
-"""From a ``--model`` value to a configuration and parameters, whatever kind of directory it is."""
+"""Load a configuration and parameters for a ``--model`` value, from any kind of directory."""
 
 import atexit
 import shutil
@@ -24,14 +24,14 @@ DEMO = Path(__file__).parent / "demo"
 
 _WANTED = ["*.json", "*.safetensors", "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model"]
 _UNWANTED = ["[!1]*/*", "consolidated*"]
-"""Subfolders but 1_Pooling, and Mistral's own format, repeat the weights."""
+"""Subfolders other than 1_Pooling, and Mistral's own format: they repeat the weights."""
 
 
 def resolve_model(model: str) -> Path:
-    """The directory of a model: an existing one, or a hub id, which is fetched into the hub's cache or found there.
+    """Return the directory of a model: an existing one, or that of a hub id in the hub's cache, fetched if missing.
 
-    Only JSON, safetensors and tokenizer files are fetched, never pickles or code. Raises ConfigError when there is no
-    such directory or the hub cannot be asked, and for links that lead out of the directory.
+    Only JSON, safetensors and tokenizer files are fetched, never pickles or code. Raises ConfigError when the directory
+    does not exist and cannot be fetched, and for links that lead out of the directory.
     """
     directory = Path(model).expanduser()
     if directory.is_file():
@@ -47,8 +47,8 @@ def resolve_model(model: str) -> Path:
 
 @cache
 def default_model() -> Path:
-    """The directory of the embedded model or, where the package has none, of a tiny random one that lives as long as
-    the process."""
+    """Return the directory of the embedded model or, if the package has none, of a tiny random model, which is deleted
+    when the process ends."""
     if (DEMO / CONFIG).is_file():
         return DEMO
     directory = Path(tempfile.mkdtemp(prefix="jaxgen-tiny-"))
@@ -58,9 +58,9 @@ def default_model() -> Path:
 
 
 def load_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") -> ModelConfig:
-    """The configuration of a Hugging Face or converted directory.
+    """Return the configuration of a Hugging Face or converted directory.
 
-    ``dtype`` "auto" is the one a Hugging Face directory's config.json names, and the one a conversion chose.
+    ``dtype`` "auto": that in config.json of a Hugging Face directory, or the stored dtype of a converted one.
     """
     if dtype == "auto" and is_converted(directory):
         dtype = read_manifest(directory).dtype
@@ -75,11 +75,11 @@ def load_params(
     checksums: bool = True,
     progress: bool = True,
 ) -> dict[str, Any]:
-    """The parameters of a Hugging Face or converted directory on the default device, in ``config.dtype``, by path.
+    """Load the parameters of a Hugging Face or converted directory, in ``config.dtype``, by path.
 
-    ``place`` puts each there, given its path and the host's array, before the next is read. ``checksums`` False trusts
-    the files of a converted directory that have the right size. Raises ConfigError naming the file or tensor that is
-    missing, corrupt or does not fit ``config``.
+    ``place`` puts each parameter where programs read it, given its path and the host's array, before the next is read.
+    ``checksums`` False: files of a converted directory need only have the right size. Raises ConfigError that names the
+    file or tensor that is missing, corrupt or does not fit ``config``.
     """
     if is_converted(directory):
         from jaxgen.weights import (
@@ -98,7 +98,7 @@ def _fetch(model: str) -> Path:
         raise ConfigError(f"--model {model}: there is no such directory")
     try:
         return Path(huggingface_hub.snapshot_download(model, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
-    # the hub's client lets errors of its HTTP library through, and which library that is depends on its version
+    # the hub's client raises errors of its HTTP library, which depends on the client's version
     except Exception as error:
         reason = textwrap.shorten(str(error) or type(error).__name__, 400, placeholder=" ...")
         raise ConfigError(

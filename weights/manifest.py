@@ -1,4 +1,5 @@
-"""``jaxgen.json``: what a converted directory holds, and the size and SHA-256 of its every file. Host only, no jax."""
+"""Write, read and verify ``jaxgen.json``: a converted directory's family and dtype, and the size and SHA-256 of each
+file. Host only, no jax."""
 
 import hashlib
 import json
@@ -30,7 +31,7 @@ class FileRecord:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """``files`` are all but the manifest itself, by path relative to the directory."""
+    """The content of ``jaxgen.json``. ``files``: all but the manifest, by path relative to the directory."""
 
     family: str
     dtype: DType
@@ -38,12 +39,12 @@ class Manifest:
 
 
 def is_converted(directory: Path) -> bool:
-    """Whether the directory is a finished conversion: its manifest is the last file to be written."""
+    """Whether the directory is a complete conversion: its manifest is the last file to be written."""
     return (directory / MANIFEST).is_file()
 
 
 def write_manifest(directory: Path, family: str, dtype: DType, *, progress: bool = True) -> None:
-    """Record every file that lies in the directory now."""
+    """Write the manifest, with every file that is in the directory now."""
     names = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
     sums = _checksums(directory, names, "checksums", progress)
     files = {name: asdict(FileRecord((directory / name).stat().st_size, sums[name])) for name in names}
@@ -52,7 +53,7 @@ def write_manifest(directory: Path, family: str, dtype: DType, *, progress: bool
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The manifest of a converted directory; ConfigError when it cannot be understood."""
+    """Read the manifest of a converted directory. Raises ConfigError when it is damaged or of another version."""
     data, path = read_json(directory, MANIFEST), directory / MANIFEST
     if data.get("format_version") != FORMAT_VERSION:
         raise ConfigError(
@@ -69,7 +70,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def verify(directory: Path, manifest: Manifest, *, checksums: bool = True, progress: bool = True) -> None:
-    """Compare sizes, and unless told otherwise checksums, with the files; ConfigError names the first that differs."""
+    """Compare the files' sizes, and checksums if ``checksums``. Raises ConfigError that names the first difference."""
     for name, record in manifest.files.items():
         path = member(directory, name)
         if not path.is_file():
@@ -95,7 +96,7 @@ def _record(entry: Any) -> FileRecord:
 
 
 def _checksums(directory: Path, names: Iterable[str], label: str, progress: bool) -> dict[str, str]:
-    """SHA-256 of the files, by name. Threads, since hashlib lets go of the interpreter lock while it works."""
+    """Return the SHA-256 of files by name, computed in threads: hashlib releases the interpreter lock meanwhile."""
     names = list(names)
     total = sum((directory / name).stat().st_size for name in names)
     with (

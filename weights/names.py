@@ -1,6 +1,6 @@
-"""One table per family: which Hugging Face tensors make up each parameter of the tree. Host only, no jax.
+"""Tables, one for each family, of the Hugging Face tensors that make up each parameter. Host only, no jax.
 
-A parameter is its sources laid one after the other along rows and, when it is stacked, that for every layer. Both
+A parameter is its sources concatenated along rows and, when it is stacked, this for every layer. The conversion in both
 directions, and every shape, follow from the table.
 """
 
@@ -17,7 +17,7 @@ Array = npt.NDArray[np.generic]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A tensor of the checkpoint; in a stacked parameter ``name`` has ``{layer}`` where the layer's number goes."""
+    """A tensor of the checkpoint. In a stacked parameter ``name`` has ``{layer}`` in place of the layer's number."""
 
     name: str
     shape: tuple[int, ...]
@@ -38,11 +38,11 @@ class Parameter:
         return (*stack, rows, *self.sources[0].shape[1:])
 
     def source(self, source: Source, layer: int) -> Source:
-        """The source as it is named in the checkpoint for that layer."""
+        """Return the source with its name for that layer."""
         return Source(source.name.format(layer=layer), source.shape)
 
     def pieces(self) -> list[tuple[Source, tuple[int | slice, ...]]]:
-        """Every tensor the parameter is made of, and the index of its place in the parameter."""
+        """Return every tensor of the parameter, with the index of its place in the parameter."""
         places: list[tuple[Source, tuple[int | slice, ...]]] = []
         for layer in range(self.num_layers or 1):
             start = 0
@@ -54,17 +54,17 @@ class Parameter:
 
 
 def parameters(config: ModelConfig) -> tuple[Parameter, ...]:
-    """The table of the model's family; together the entries are the whole tree."""
+    """Return the table of the model's family: all parameters of the tree."""
     return FAMILIES[type(config)].parameters(config)
 
 
 def family_name(config: ModelConfig) -> str:
-    """The family's name in a converted directory's manifest."""
+    """Return the family's name in the manifest of a converted directory."""
     return FAMILIES[type(config)].name
 
 
 def to_checkpoint(params: Mapping[str, Array], config: ModelConfig) -> dict[str, Array]:
-    """The tree's arrays as the tensors of a Hugging Face checkpoint: views, by name."""
+    """Return the tree's arrays as the tensors of a Hugging Face checkpoint: views, by name."""
     return {
         source.name: params[parameter.path][place]
         for parameter in parameters(config)
@@ -75,7 +75,7 @@ def to_checkpoint(params: Mapping[str, Array], config: ModelConfig) -> dict[str,
 def _linear(
     path: str, names: Mapping[str, int], width: int, *, bias: bool = False, num_layers: int | None = None
 ) -> list[Parameter]:
-    """A matrix [sum of rows, width] made of the named linear layers with that many rows each, and its bias."""
+    """Return a matrix [sum of rows, width] of linear layers, by name and number of rows, and its bias."""
     weights = tuple(Source(f"{name}.weight", (rows, width)) for name, rows in names.items())
     biases = tuple(Source(f"{name}.bias", (rows,)) for name, rows in names.items())
     found = [Parameter(f"{path}.weight", weights, num_layers)]
@@ -121,7 +121,7 @@ def _opt(config: ModelConfig) -> tuple[Parameter, ...]:
     decoder, layer, bias = "model.decoder", "model.decoder.layers.{layer}", config.bias
     found = [
         *_linear("embed", {f"{decoder}.embed_tokens": config.vocab_size}, narrow),
-        # the table starts with two rows that no position uses
+        # the table begins with two rows that no position uses
         *_linear("positions", {f"{decoder}.embed_positions": config.max_position + 2}, width),
         *_attention(config, f"{layer}.self_attn", "out_proj", bias),
         *_linear("layers.mlp.up", {f"{layer}.fc1": inner}, width, bias=bias, num_layers=layers),

@@ -1,4 +1,4 @@
-"""Where a parameter goes once it is read."""
+"""Put a parameter on a device once it is read."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,9 +8,9 @@ import jax
 from jaxgen.weights.names import Array
 
 Place = Callable[[str, Array], Any]
-"""Puts a parameter, given its dotted path and the host's array, where programs read it."""
+"""A function that puts a parameter, given its dotted path and the host's array, where programs read it."""
 
 
 def on_device(_: str, array: Array) -> jax.Array:
-    """The default device, as it is."""
+    """Put the array on the default device, unchanged."""
     return jax.device_put(array)

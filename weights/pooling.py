@@ -1,4 +1,4 @@
-"""How a model's embeddings are pooled, as sentence-transformers writes it beside a model. Host only, no jax."""
+"""Read how a model's embeddings are pooled from sentence-transformers' files. Host only, no jax."""
 
 from pathlib import Path
 
@@ -13,17 +13,18 @@ _WAYS = {
     "cls": Pooling.CLS,
     "cls_token": Pooling.CLS,
 }
-"""By the value of pooling_mode, or the end of the name of a pooling_mode_* that is true."""
+"""Pooling by the value of pooling_mode, or by the suffix of a field pooling_mode_* that is true."""
 _MODE = "pooling_mode_"
 _HONOURED = ("Transformer", "Pooling", "Normalize")
-"""Modules of which nothing is left out: vectors have length 1 in any case."""
+"""Supported modules. Normalize needs no work: vectors have length 1 in any case."""
 _REMEDY = "choose mean, last or cls with --pooling"
 
 
 def read_pooling(directory: Path, choice: PoolingChoice = "auto") -> Pooling:
-    """``choice``, or for "auto" what modules.json and the file that it leads to say; the mean without it, as there.
+    """Return ``choice``; for "auto" the pooling by modules.json and the file it names, or without it the mean.
 
-    Raises ConfigError for what cannot be done, naming the file and the flag that chooses otherwise.
+    The mean is sentence-transformers' default too. Raises ConfigError for unsupported modules or pooling, which names
+    the file and the flag that overrides it.
     """
     if choice != "auto":
         return Pooling(choice)
@@ -40,7 +41,7 @@ def read_pooling(directory: Path, choice: PoolingChoice = "auto") -> Pooling:
 
 
 def _config_file(directory: Path) -> str:
-    """That of the module that pools."""
+    """Return the name of the pooling module's configuration file."""
     path, found = directory / MODULES, None
     for module in read_json_list(directory, MODULES):
         kind, where = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)

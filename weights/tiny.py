@@ -1,6 +1,6 @@
-"""A tiny seeded Llama checkpoint, made on the spot: what the server runs when it has no model. Host only, no jax.
+"""Make a tiny seeded Llama checkpoint, which the server runs when it has no model. Host only, no jax.
 
-Its tokenizer has one token per byte and a few common words, so it can spell any text; its weights are noise.
+Its tokenizer has one token per byte and a few common words, so it can encode any text; its weights are noise.
 """
 
 import json
@@ -29,8 +29,8 @@ answers many people at once, and each of them should see the same words that the
 def make_tiny_checkpoint(directory: Path, *, seed: int = 0, **config: object) -> None:
     """Write a Llama checkpoint of two layers, hidden size 64 and context 2048 into ``directory``, in float32.
 
-    ``config`` replaces values of config.json, so it need not be tiny; every token of a larger vocabulary is a word. The
-    same seed gives the same bytes. Files of the same names are overwritten.
+    ``config`` replaces values of config.json, also with larger ones; further tokens of a larger vocabulary are words.
+    The same seed gives the same bytes. Existing files are overwritten.
     """
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = _tokenizer()
@@ -74,7 +74,7 @@ def make_tiny_checkpoint(directory: Path, *, seed: int = 0, **config: object) ->
 
 
 def _tokenizer() -> Tokenizer:
-    """Byte-level BPE: the special tokens, the 256 bytes, and merges learnt from the text above."""
+    """Train a byte-level BPE: the special tokens, the 256 bytes, and merges learnt from the text above."""
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -89,7 +89,7 @@ def _tokenizer() -> Tokenizer:
 
 
 def _write_weights(directory: Path, seed: int) -> None:
-    """Noise that neither dies out nor explodes: ones for norms, and rows of unit length in expectation."""
+    """Write noise that neither vanishes nor explodes in the layers: ones for norms, rows of unit expected length."""
     rng = np.random.default_rng(seed)
     tensors = {}
     config = read_model_config(directory)

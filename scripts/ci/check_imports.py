@@ -1,7 +1,7 @@
 """Check the import contracts of pyproject.toml.
 
-grimp, which reads the imports, does not follow links, and jaxgen/server and jaxgen/weights are links: it reads a
-copy of the packages without any.
+grimp, which reads the imports, does not follow links, but jaxgen/server and jaxgen/weights are links. So it reads a
+copy of the packages without links.
 """
 
 import os

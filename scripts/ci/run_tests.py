@@ -1,7 +1,7 @@
 """Run the checks and tests in parts, print each part's seconds, fail if any part fails.
 
-``--full`` adds the long parts; ``--only a,b`` runs some; paths run the tests there alone, with ``--full`` the long ones
-too. With CI=true a skipped test is a failure: on a machine that was set up by ``scripts/test`` nothing may be missing.
+``--full`` adds the long parts; ``--only a,b`` runs some parts; paths run only the tests there, with ``--full`` also the
+long ones. With CI=true a skipped test is a failure: a machine that ``scripts/test`` has set up can run every test.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "--durations=10")
-"""Two at a time: most of a test is compiling, which one thread does; what is compiled has threads of its own."""
+"""Two tests at a time: most of a test is compilation, in one thread; compiled programs have threads of their own."""
 
 LEAST_COVERAGE = 97
 """Percent of the packages' lines that the quick tests must reach; measured by ``--full``."""
@@ -30,7 +30,7 @@ class Part:
     command: tuple[str, ...]
     full_only: bool = False
     if_full: tuple[str, ...] = ()
-    """Further arguments where everything is run."""
+    """Further arguments with ``--full``."""
 
 
 BIN = Path(sys.executable).parent
@@ -50,7 +50,7 @@ def run(part: Part) -> tuple[bool, float]:
     """Run one part with its output shown; a skipped test fails the part on CI."""
     started = time.monotonic()
     print(f"== {part.name}", flush=True)
-    environment = os.environ | {"COVERAGE_CORE": "sysmon"}  # the one that slows tests down least
+    environment = os.environ | {"COVERAGE_CORE": "sysmon"}  # slows tests down least
     process = subprocess.Popen(
         part.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     )

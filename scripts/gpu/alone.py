@@ -1,4 +1,4 @@
-"""Runs rows by name in this process, for a tool that watches it: alone.py dry|full FETCH,COMPUTE OUT NAME ..."""
+"""Run rows by name in this process, for a tool that watches it: alone.py dry|full FETCH,COMPUTE OUT NAME ..."""
 
 import sys
 from dataclasses import replace
@@ -11,7 +11,7 @@ from scripts.gpu.worker import run_row
 
 
 def main() -> None:
-    """Of a row only what became of it is printed."""
+    """Run the rows, and print the outcome of each."""
     size, registers, out, *names = sys.argv[1:]
     fetch, compute = map(int, registers.split(","))
     bench = Bench(DRY if size == "dry" else FULL, Shared(), (fetch, compute), {}, {}, Path(out))

@@ -1,5 +1,5 @@
-"""Attention alone, one layer: decodes of long contexts, which the cache's bytes bound, and chunks of long prompts,
-which FLOPs bound. What is planned once for all layers of a step is planned before, and timed by itself."""
+"""Time attention alone, one layer: decodes of long contexts, bound by the cache's bytes, and chunks of long prompts,
+bound by FLOPs. The plan, which a step makes once for all layers, is made before and timed by itself."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,14 +18,14 @@ from scripts.gpu.sizes import AttentionLoad
 from scripts.gpu.timing import seconds_of
 
 TOLERANCE = 2e-2
-"""Of bfloat16 outputs, whose values are of the order of 1."""
+"""Largest error of bfloat16 outputs, whose values are of the order of 1."""
 BEYOND_L2 = 256 * 2**20
-"""Bytes of K and V that calls go through before they come to the same ones again, as a step's layers do."""
+"""Bytes of K and V that consecutive calls read before they read the same ones again, as a step's layers do."""
 MOST_LAYERS = 8
 
 
 def measure(bench: Bench, load: AttentionLoad) -> Measurement:
-    """Seconds of one of many calls in one program, beside those of a program of one call and of the plan."""
+    """Measure the seconds of a call in a program of many calls, of a program of one call, and of the plan."""
     q, cache, *rest = inputs_of(load)
     kernels = kernels_for(bench)
     plan, plan_seconds = _planned(kernels, q, cache, rest, bench.sizes.repeats)
@@ -53,7 +53,7 @@ def measure(bench: Bench, load: AttentionLoad) -> Measurement:
 def _chain(
     attend: Callable[..., jax.Array], calls: int, q: jax.Array, cache: jax.Array, rest: list[jax.Array], plan: Any
 ) -> jax.Array:
-    """Each call takes the next layer, and the queries and what the one before it gave; the first only the queries."""
+    """Call attention on one layer after the other. A call's queries are ``q`` plus the output of the call before it."""
     options = {} if plan is None else {"plan": plan}
 
     def call(i: jax.Array, out: jax.Array) -> jax.Array:
@@ -65,7 +65,7 @@ def _chain(
 def _planned(
     kernels: Kernels, q: jax.Array, cache: jax.Array, rest: list[jax.Array], repeats: int
 ) -> tuple[Any, float | None]:
-    """What attention plans of the rows, and the seconds that this takes; None where the kernels plan nothing."""
+    """Return attention's plan of the rows, and the seconds that it takes; None where the kernels plan nothing."""
     if kernels.plan_attention is None:
         return None, None
     _, *rows = rest  # all but the block tables
@@ -83,7 +83,7 @@ def dense(
     contexts: jax.Array,
     *counts: jax.Array,
 ) -> jax.Array:
-    """The same of the first layer by XLA, over blocks that are gathered first; rows have as many queries each."""
+    """Compute attention of the first layer by XLA, over gathered blocks. All rows have the same number of queries."""
     del counts
     rows, length = len(tables), load.rows[0][0]
     kv = cache[tables, 0].transpose(2, 0, 1, 4, 3, 5)  # from [row, block, 2, head, slot, D]
@@ -97,13 +97,13 @@ def dense(
 
 
 def distance(got: jax.Array, want: jax.Array) -> float:
-    """The largest difference."""
+    """Return the largest absolute difference."""
     return float(jnp.abs(got.astype(jnp.float32) - want.astype(jnp.float32)).max())
 
 
 def inputs_of(load: AttentionLoad) -> tuple[jax.Array, ...]:
-    """Queries, a cache of just the blocks that are used, in a shuffled order, and the rows; without the layer, which
-    comes after the cache in a call."""
+    """Return queries, a cache of exactly the used blocks in shuffled order, and the rows. A call's layer index, which
+    comes after the cache, is left out."""
     model = load.model
     lengths, contexts = (np.array(column, np.int32) for column in zip(*load.rows, strict=True))
     blocks = -(-contexts // BLOCK_SIZE)

@@ -1,4 +1,4 @@
-"""What a row is given, and what rows in one process need not make twice."""
+"""The arguments of a row, and objects that rows in one process share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from scripts.gpu.sizes import Sizes
 
 
 class UnavailableError(Exception):
-    """Something that is not part of jaxgen, and that a row compares with or looks through, is not on this machine."""
+    """Software outside jaxgen that a row compares with, or a tool that it uses, is not on this machine."""
 
 
 class Shared:
-    """What outlives a row, as long as its process does."""
+    """Objects that live as long as their process, for all its rows."""
 
     @cached_property
     def device(self) -> jax.Device:
@@ -31,21 +31,21 @@ class Shared:
     @staticmethod
     @lru_cache(maxsize=1)
     def params_of(model: ModelConfig, kernels: Kernels) -> PackedParams:
-        """Random parameters as programs of the kernels read them; only the latest are kept, since two may not fit."""
+        """Make random parameters in the layout of the kernels. Only the latest are kept, since two may not fit."""
         return jax.block_until_ready(pack_params(model, dict(init_params(model, seed=0)), kernels))
 
     @staticmethod
     @cache
     def compiled_step(model: ModelConfig, config: EngineConfig, kernels: Kernels) -> CompiledStep:
-        """All are kept: they are small beside the seconds that they take."""
+        """Compile a step. All are kept: they take little memory, but long to compile."""
         return compile_step(model, config, kernels)
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What the entry of a row is called with, before the row's own arguments.
+    """The first argument of a row's entry.
 
-    ``results`` are the rows that it reads, as they are in the file; ``out`` is where files go that it leaves.
+    ``results``: the rows that it reads, as they are in the file. ``out``: directory for files that it writes.
     """
 
     sizes: Sizes

@@ -1,4 +1,4 @@
-"""The ceilings of the machine: what copies, matrix products and the link to the host reach by themselves."""
+"""Measure the ceilings of the machine: the rates of copies, matrix products and the link to the host alone."""
 
 import time
 from dataclasses import replace
@@ -18,25 +18,25 @@ from scripts.gpu.sizes import Sizes
 from scripts.gpu.timing import seconds_of
 
 H200_LEAST_COPY_RATE = 3.9e12
-"""Bytes per second. A low ceiling would flatter every fraction that is taken of it."""
+"""Least bytes per second of an H200. A low ceiling would make every fraction of it look good."""
 
 
 def copy(bench: Bench, way: str) -> Measurement:
-    """On the device, by XLA's copy or by a kernel; a device called H200 must reach its copy rate."""
+    """Measure a copy on the device, by XLA's copy or by a kernel. A device called H200 must reach its copy rate."""
     function = {"memcpy": jnp.copy, "kernel": lambda x: x + 1}[way]
     found = measure_copy(bench.sizes, _words(bench.sizes.copy_bytes), jax.jit(function))
     return replace(found, failure=copy_failure(bench.shared.device.device_kind, found.ceilings[COPY_RATE]))
 
 
 def copy_failure(device_kind: str, rate: float) -> str | None:
-    """What is wrong with an H200's copy rate, if anything."""
+    """Return the failure of an H200 whose copy rate is too low; else None."""
     if "H200" not in device_kind or rate >= H200_LEAST_COPY_RATE:
         return None
     return f"copy rate {rate / 1e12:.2f} TB/s on an H200, must be {H200_LEAST_COPY_RATE / 1e12} or more"
 
 
 def _words(num_bytes: int) -> UInt32[Array, "a b"]:
-    """Words that differ, in two axes: one axis of 8 GiB would not be counted by 32 bits."""
+    """Make distinct words in two axes: one axis of 8 GiB would exceed 32-bit indices."""
     rows = max(num_bytes // 2**17, 1)
     shape = (rows, num_bytes // 4 // rows)
 
@@ -49,7 +49,7 @@ def _words(num_bytes: int) -> UInt32[Array, "a b"]:
 
 
 def measure_copy(sizes: Sizes, x: Shaped[Array, "a b"], function: jax.stages.Wrapped) -> Measurement:
-    """The ceiling that ``function`` of ``x`` reaches; RuntimeError unless it reads and writes all of it."""
+    """Measure the copy rate of ``function`` on ``x``. Raises RuntimeError unless it writes all of ``x`` elsewhere."""
     compiled = function.lower(x).compile()
     memory: Any = compiled.memory_analysis()
     if memory.alias_size_in_bytes:
@@ -62,7 +62,7 @@ def measure_copy(sizes: Sizes, x: Shaped[Array, "a b"], function: jax.stages.Wra
 
 
 def matrix(bench: Bench, dtype: str) -> Measurement:
-    """A bfloat16 product, and what clocks and power are while the device does nothing else for a while."""
+    """Measure a bfloat16 product, and then clocks and power while the device computes only such products."""
     sizes = bench.sizes
     n = sizes.matrix_side
 
@@ -86,13 +86,13 @@ def matrix(bench: Bench, dtype: str) -> Measurement:
 
 
 def link(bench: Bench, kind: str, way: str) -> Measurement:
-    """A transfer between host and device. ``kind`` of host memory: pinned or pageable."""
+    """Measure a transfer between host and device. ``kind`` of host memory: pinned or pageable."""
     samples, num_bytes = (_pinned if kind == "pinned" else _pageable)(bench, to_device=way == "host_to_device")
     return _best(samples, {f"{way}_{kind}_bytes_per_second": num_bytes / min(samples)}, moved=num_bytes)
 
 
 def _pinned(bench: Bench, *, to_device: bool) -> tuple[list[float], int]:
-    """device_put between page-locked host memory and device memory."""
+    """Time device_put between page-locked host memory and device memory."""
     memories = [SingleDeviceSharding(bench.shared.device, memory_kind=kind) for kind in ("pinned_host", "device")]
     source, target = memories if to_device else reversed(memories)
     x = jax.block_until_ready(jax.device_put(_words(bench.sizes.link_bytes), source))
@@ -100,7 +100,7 @@ def _pinned(bench: Bench, *, to_device: bool) -> tuple[list[float], int]:
 
 
 def _pageable(bench: Bench, *, to_device: bool) -> tuple[list[float], int]:
-    """device_put of a numpy array, and numpy's view of a device array (a fresh one each time: arrays keep theirs)."""
+    """Time device_put of a numpy array, or np.asarray of a device array (a new one each time: arrays cache it)."""
     x, repeats = _words(bench.sizes.link_bytes), bench.sizes.repeats
     if to_device:
         host = np.array(x)

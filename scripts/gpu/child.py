@@ -1,4 +1,4 @@
-"""A worker as the supervisor sees it: a process that is asked one thing at a time, and that may hang or die."""
+"""The supervisor's handle of a worker: a process that answers one request at a time, and that may hang or die."""
 
 import json
 import os
@@ -18,10 +18,10 @@ from scripts.gpu.plan import MEMORY_FRACTION, PROCESSES
 
 WORKER = (sys.executable, "-m", "scripts.gpu.worker")
 EXIT_SECONDS = 10.0
-"""For a process to end that was told to, or was killed: one whose kernel hangs ends when the driver has dropped it."""
+"""Seconds for a process to end after it was told to, or killed. If its kernel hangs, the driver must drop it first."""
 _PACKAGED_PTXAS = ("nvidia/cu13/bin/ptxas", "nvidia/cuda_nvcc/bin/ptxas")
 _TAIL = 3000
-"""Characters of what a lost process said last."""
+"""Last characters of a lost process's output that are kept."""
 
 
 class LostError(Exception):
@@ -32,7 +32,7 @@ class Child:
     """A worker's process, from its start to its end."""
 
     def __init__(self, process: str, *, dry_run: bool, cache_dir: Path, log: Path):
-        """What the process prints goes to the end of ``log``."""
+        """Start the process; its output is appended to ``log``."""
         self.name = process
         self._log = log
         with log.open("ab") as stderr:
@@ -50,7 +50,7 @@ class Child:
         Thread(target=self._pump, daemon=True).start()
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """The answer to a request. LostError if there is none in time, or the process ends."""
+        """Return the answer to a request. Raises LostError if it does not come in time, or the process ends."""
         self._asked_at = self._log.stat().st_size
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
@@ -68,13 +68,13 @@ class Child:
         return answer
 
     def last_words(self) -> str:
-        """The end of what it printed since it was last asked."""
+        """Return the end of its output since the last request."""
         with self._log.open("rb") as log:
             log.seek(self._asked_at)
             return log.read().decode(errors="replace")[-_TAIL:]
 
     def end(self) -> None:
-        """Let it end, then kill it and all that it started."""
+        """Let the process end, then kill it and all processes that it started."""
         self._close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(EXIT_SECONDS)
@@ -101,7 +101,7 @@ class Child:
 
 
 def environment(process: str, cache_dir: Path, base: Mapping[str, str]) -> dict[str, str]:
-    """That of a worker. JAX keeps XLA's choices of the fastest form of each fusion beside the programs."""
+    """Return the environment of a worker. Beside programs, JAX's cache keeps XLA's autotuning results of fusions."""
     plan = PROCESSES[process]
     found = {**_defaults(base), **base, **plan.environment}
     if "XLA_FLAGS" in plan.environment:
@@ -113,8 +113,10 @@ def environment(process: str, cache_dir: Path, base: Mapping[str, str]) -> dict[
 
 
 def _defaults(base: Mapping[str, str]) -> dict[str, str]:
-    """What JAX is told where ``base`` says nothing: of two names for its share of memory it takes no more than one; and
-    without a ptxas among its packages it finds no other by itself."""
+    """Return variables for JAX that ``base`` does not set: a share of memory, and CUDA_ROOT where no package has ptxas.
+
+    JAX accepts only one of its two names for the share of memory, and does not find another ptxas by itself.
+    """
     found = {}
     if "XLA_PYTHON_CLIENT_MEM_FRACTION" not in base:
         found["XLA_CLIENT_MEM_FRACTION"] = MEMORY_FRACTION

@@ -1,11 +1,11 @@
 """Measure this machine's device and check the engine on it.
 
-Writes DIR/<device>-<date>.json anew after every row, and what processes print to DIR/gpu_check.log. Ends within nine
-minutes on a device, whatever happens there: every row has a limit and runs in a process that may hang or crash, which
-loses that row alone. What there was no time for is said to be not reached; --resume FILE runs that and nothing else.
+Rewrites DIR/<device>-<date>.json after every row, and logs the output of processes to DIR/gpu_check.log. Ends within
+nine minutes on a device in any case: every row has a time limit and runs in a worker process, and if that hangs or
+crashes, only this row is lost. Rows for which no time is left are "not reached"; --resume FILE runs only them.
 
-Exit status: 0 everything asked for, that this machine has what it takes for, ran and held; 1 a check failed, or a row
-raised or was lost; 3 nothing of that, but rows were not reached.
+Exit status: 0 every selected row that this machine supports ran and held; 1 a check failed, or a row raised or was
+lost; 3 no such failure, but rows were not reached.
 """
 
 import argparse
@@ -32,15 +32,15 @@ from scripts.gpu.supervisor import Supervisor, Workers
 FAILED, INCOMPLETE = 1, 3
 PARTS = tuple(dict.fromkeys(row.part for row in rows_of(FULL)))
 SAME = ("device", "dry_run", "versions", "commit")
-"""What a run must share with the file that it goes on with."""
+"""Values that must be equal in a run and in the file that it resumes."""
 
 
 class RefusedError(Exception):
-    """The run cannot be done; the message says why."""
+    """The run is refused; the message says why."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the rows asked for; the exit status says how it went."""
+    """Run the selected rows, and return the exit status."""
     ends = time.monotonic() + TOTAL_SECONDS
     parser = _parser()
     options = parser.parse_args(arguments)
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown := [name for name in parts if name not in PARTS]:
         parser.error(f"--parts has {unknown[0]!r}; the parts are {', '.join(PARTS)}")
     rows = rows_of(DRY if options.dry_run else FULL)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))  # so that what runs is ended too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))  # so that the worker is ended too
     try:
         options.out.mkdir(parents=True, exist_ok=True)
         cache_dir = private_directory(options.cache_dir)
@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def exit_status(report: Report, asked: Sequence[PlannedRow]) -> int:
-    """FAILED, INCOMPLETE or 0."""
+    """Return FAILED, INCOMPLETE or 0."""
     if report.failures:
         return FAILED
     not_reached = any(report.rows[row.name].state is State.NOT_REACHED for row in asked)
@@ -99,7 +99,10 @@ def exit_status(report: Report, asked: Sequence[PlannedRow]) -> int:
 
 
 def make_report(options: argparse.Namespace, device: dict[str, Any], rows: Sequence[PlannedRow]) -> Report:
-    """A new one, or that of ``--resume``. RefusedError if there is no accelerator, or the file is of something else."""
+    """Make a new report, or resume that of ``--resume``.
+
+    Raises RefusedError if there is no accelerator, or the file is of another device, version or commit.
+    """
     if device["platform"] == "cpu" and not options.dry_run:
         raise RefusedError("jax finds no accelerator here; --dry-run runs everything on the CPU in tiny sizes")
     about = {
@@ -123,7 +126,7 @@ def make_report(options: argparse.Namespace, device: dict[str, Any], rows: Seque
 
 
 def _earlier(options: argparse.Namespace, about: dict[str, Any]) -> dict[str, Any]:
-    """The file of ``--resume``, without the results of rows that are to be run again."""
+    """Read the file of ``--resume``, without the results of rows that will be run again. Raises RefusedError."""
     try:
         earlier: dict[str, Any] = json.loads(options.resume.read_text())
     except (OSError, ValueError) as error:
@@ -140,7 +143,7 @@ def _earlier(options: argparse.Namespace, about: dict[str, Any]) -> dict[str, An
 
 
 def private_directory(path: Path) -> Path:
-    """Made if need be. RefusedError if others may write into it: what is read from it is run."""
+    """Make the directory if it is missing. Raises RefusedError if others may write into it: programs in it are run."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     about = path.stat()
     if about.st_uid != os.getuid() or about.st_mode & 0o022:

@@ -1,4 +1,4 @@
-"""Clocks, power and temperature of the device while it works, as nvidia-smi reads them."""
+"""Sample clocks, power and temperature of the device while it works, with nvidia-smi."""
 
 import subprocess
 from collections.abc import Iterator
@@ -12,8 +12,10 @@ _EVERY_MS = 100
 
 @contextmanager
 def sampled_clocks() -> Iterator[dict[str, Any]]:
-    """Filled at the end: of each of FIELDS the least, the median and the largest of ``samples``, or ``missing``: why
-    there are none."""
+    """Sample within the context. At its end the dict gets the least, median and largest value of each of FIELDS.
+
+    It also gets the number of ``samples``; or only ``missing``, the reason why there are none.
+    """
     found: dict[str, Any] = {}
     command = [
         "nvidia-smi",
@@ -36,12 +38,12 @@ def sampled_clocks() -> Iterator[dict[str, Any]]:
 
 
 def summary(printed: str) -> dict[str, Any]:
-    """Of the lines that nvidia-smi printed, the last of which may be cut."""
+    """Summarize the lines that nvidia-smi printed, the last of which may be cut."""
     samples = []
     for line in printed.splitlines():
         try:
             samples.append([float(word) for word in line.split(",")])
-        except ValueError:  # what the device does not say is [N/A]
+        except ValueError:  # a value that the device does not report is [N/A]
             continue
     samples = [sample for sample in samples if len(sample) == len(FIELDS)]
     if not samples:

@@ -1,4 +1,4 @@
-"""Rows that compare: what other software takes for the same work. Whatever keeps it from running is no fault here."""
+"""Rows that time other software on the same work. Its errors are not failures of the check."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -8,7 +8,7 @@ from scripts.gpu.report import Measurement
 
 
 def compared(function: Callable[..., Measurement]) -> Callable[..., Measurement]:
-    """The function, whose errors say that a comparison is not to be had."""
+    """Return the function with every error turned into an UnavailableError."""
 
     @wraps(function)
     def guarded(*args: object) -> Measurement:

@@ -1,5 +1,5 @@
-"""Attention of the same loads by what XLA has: over blocks gathered first, cuDNN's on contiguous K and V, and the
-kernels' twins in plain jnp."""
+"""Time attention of the same loads by XLA: over gathered blocks, by cuDNN on contiguous K and V, and by the kernels'
+reference versions in plain jnp."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,12 +17,12 @@ from scripts.gpu.sizes import AttentionLoad
 from scripts.gpu.timing import seconds_of
 
 REFERENCE_REPEATS = 2
-"""It is many times as slow."""
+"""Few repeats: the reference is many times slower."""
 
 
 @compared
 def xla_gathered(bench: Bench, load: AttentionLoad) -> Measurement:
-    """Gather every row's blocks, then jax.nn.dot_product_attention."""
+    """Time a gather of every row's blocks, then jax.nn.dot_product_attention."""
     inputs = inputs_of(load)
     seconds = seconds_of(lambda: dense(load, *inputs), bench.sizes.repeats, calls=4)
     return _measurement(load, seconds, masked=True)
@@ -30,7 +30,7 @@ def xla_gathered(bench: Bench, load: AttentionLoad) -> Measurement:
 
 @compared
 def xla_reference(_: Bench, load: AttentionLoad) -> Measurement:
-    """What a server falls back to. Checked against the gathered form, which checks all others."""
+    """Time the reference kernels, which a server falls back to. Their result is checked against gathered attention."""
     q, cache, *rest = inputs_of(load)
     attend = jax.jit(partial(REFERENCE.ragged_paged_attention, scale=load.model.head_dim**-0.5))
     call = partial(attend, q, cache, jnp.int32(0), *rest)
@@ -56,7 +56,7 @@ def cudnn(bench: Bench, load: AttentionLoad) -> Measurement:
 
 
 def _measurement(load: AttentionLoad, seconds: list[float], *, masked: bool) -> Measurement:
-    """``masked``: whether queries of a prompt do not see the tokens after them; if not, they do a little more."""
+    """``masked``: whether a prompt's queries do not see the tokens after them; unmasked ones do a little more work."""
     moved, flops = load.cost()
     detail = {"best_seconds": min(seconds), "masked": masked}
     return Measurement(seconds=median(seconds), bytes=moved, flops=flops, detail=detail)

@@ -1,4 +1,4 @@
-"""Steps beside copies of blocks to the host: that they run at once is what offload is built on."""
+"""Time steps beside copies of blocks to the host: offload relies on both running at the same time."""
 
 import time
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from scripts.gpu.step_times import filled_device, full_plan, served_config, step
 
 @dataclass
 class Copied:
-    """What was copied while steps ran."""
+    """Bytes copied while steps ran, and seconds of copying."""
 
     bytes: int = 0
     seconds: float = 0.0
@@ -29,7 +29,7 @@ class Copied:
 
 
 def beside(bench: Bench) -> Measurement:
-    """The step as a server has it, by itself and while blocks are copied to page-locked host memory all the time."""
+    """Time a served step, alone and during continuous copies of blocks to page-locked host memory."""
     load, config = bench.sizes.steps, served_config(bench.sizes)
     kernels = kernels_for(bench)
     compiled = bench.shared.compiled_step(load.model, config, kernels)
@@ -55,7 +55,7 @@ def beside(bench: Bench) -> Measurement:
 
 @contextmanager
 def _copying(bench: Bench, blocks: jax.Array) -> Iterator[Copied]:
-    """One copy after another, until the end of the context; then what was copied."""
+    """Copy blocks in a loop until the end of the context, and count them."""
     host = SingleDeviceSharding(bench.shared.device, memory_kind="pinned_host")
     jax.block_until_ready(jax.device_put(blocks, host))  # the first is not counted
     copied, stop = Copied(), Event()

@@ -1,4 +1,4 @@
-"""Faults on purpose, for tests of what becomes of the other rows. GPU_CHECK_FAULTS is JSON: faults by row's name."""
+"""Inject faults, to test the outcome of the other rows. GPU_CHECK_FAULTS is JSON: faults by name of row."""
 
 import json
 import os
@@ -11,7 +11,7 @@ _FAULTS = json.loads(os.environ.get("GPU_CHECK_FAULTS", "{}"))
 
 
 def inject(row: str) -> None:
-    """What was asked for of the row, if anything."""
+    """Cause the fault that is set for the row, if any."""
     fault = _FAULTS.get(row)
     if fault == "hang":
         time.sleep(3600)

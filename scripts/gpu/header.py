@@ -1,4 +1,4 @@
-"""What a result says of where it was made."""
+"""Describe the machine of a result: device, driver and versions."""
 
 import platform
 import subprocess
@@ -23,7 +23,7 @@ _QUERIES = (
 
 
 def device_header(device: jax.Device) -> dict[str, Any]:
-    """Of the device and its driver; best asked for in the process that uses it."""
+    """Describe the device and its driver; best called in the process that uses the device."""
     return {
         "target": target.describe(device),
         "nvidia_smi": output_of("nvidia-smi", f"--query-gpu={','.join(_QUERIES)}", "--format=csv"),
@@ -36,7 +36,7 @@ def versions() -> dict[str, str]:
 
 
 def output_of(*command: str) -> str | None:
-    """What a command prints; None where there is no such command or it fails."""
+    """Return a command's output; None where the command is missing or fails."""
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):

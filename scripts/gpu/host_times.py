@@ -1,4 +1,4 @@
-"""Host time of a step: scheduling, dispatching (loading rows and packing included) and completing."""
+"""Measure the host time of a step: scheduling, dispatching (with loading rows and packing) and completing."""
 
 import time
 from collections import defaultdict
@@ -19,9 +19,9 @@ from scripts.measure.step_time import Load, fill
 
 
 def measure(bench: Bench, kind: str) -> Measurement:
-    """Time per step over many: the device works on one while the host reads the one before and plans the next.
+    """Measure the time per step of many: the device runs one while the host reads the one before and plans the next.
 
-    Steps of "decodes" alone, or "full": beside them a prompt that fills the budget.
+    ``kind``: "decodes" alone, or "full", with a prompt that fills the budget in each step.
     """
     probe, rows = _probe(bench.sizes, bench.shared, kernels_for(bench)), bench.sizes.steps.rows
     num_steps, prompt_tokens = bench.sizes.host_steps, bench.sizes.served_budget - rows
@@ -42,7 +42,7 @@ def measure(bench: Bench, kind: str) -> Measurement:
 
 
 class Probe:
-    """An engine whose pieces are timed."""
+    """An engine whose scheduling, dispatching and completing are timed."""
 
     def __init__(self, sizes: Sizes, shared: Shared, kernels: Kernels):
         self.kernels = kernels
@@ -53,7 +53,7 @@ class Probe:
         params = shared.params_of(model, kernels)
         self.engine = Engine(model, config, params, frozenset(), compiled=compiled)
         self.seconds: dict[str, float] = defaultdict(float)
-        # The engine offers no hooks, and needs none but for this.
+        # The engine has no hooks, and would need them only here.
         scheduler: Any = self.engine._scheduler
         device: Any = self.engine._device
         scheduler.schedule = self._time(scheduler.schedule, "schedule")
@@ -79,5 +79,5 @@ class Probe:
 
 @lru_cache(maxsize=1)
 def _probe(sizes: Sizes, shared: Shared, kernels: Kernels) -> Probe:
-    """The same for all rows of a process."""
+    """Return the probe that all rows of a process share."""
     return Probe(sizes, shared, kernels)

@@ -1,5 +1,5 @@
-"""The kernels' own checks on the device: attention against float64 from the definition and against itself to the bit,
-writes and copies against numpy. What must not be read is NaN."""
+"""Check the kernels on the device: attention against its definition in float64, and bitwise against itself; writes and
+copies against numpy. Values that must not be read are NaN."""
 
 import time
 from dataclasses import asdict, replace
@@ -26,11 +26,11 @@ from tests.support.attention_cases import run as attend
 START_SECONDS = 75.0
 BITS_PADDING = (Padding(8, 24, 64, 20), Padding(16, BITS_TOKENS, 64, 20))
 N, L, K, B, D, E, H = 12, 3, 2, 16, 64, 256, 4
-"""Blocks, layers, heads of K and V, block size, head dimension, hidden size and query heads of the other checks."""
+"""Blocks, layers, KV heads, block size, head dimension, hidden size and query heads of the other checks."""
 
 
 def smoke(bench: Bench, load: SmokeLoad) -> Measurement:
-    """Whether attention comes back at all, and is right."""
+    """Check that attention returns, and is right."""
     return check_attention(kernels_for(bench, num_ctas=SMOKE_CTAS), load.case, make_inputs(load.case))
 
 
@@ -52,7 +52,7 @@ def partial_recompute(bench: Bench) -> Measurement:
 
 
 def proof(bench: Bench, model: ModelConfig, tokens: int, rows: int) -> Measurement:
-    """What a server demands of its kernels before it takes them: a step's attention in the shapes that it serves."""
+    """Run the proof that a server requires of its kernels: a step's attention in the shapes that it serves."""
     kernels, shapes = kernels_for(bench), _shapes(model, tokens, rows)
     try:
         check_step(kernels, model_of(shapes), shapes, tokens)
@@ -70,7 +70,7 @@ def _shapes(model: ModelConfig, tokens: int, rows: int) -> ServedShapes:
 
 
 def start(_: Bench, model: ModelConfig, tokens: int, rows: int) -> Measurement:
-    """The same as a server does it, before it has opened the device: in a process of its own."""
+    """Run the proof as a starting server does, in a separate process, before this one opens the device."""
     gpu = find_gpu(None)
     if gpu is None:
         raise UnavailableError("the driver has no GPU for JAX")
@@ -90,7 +90,7 @@ def bits(bench: Bench, window: int | None = None) -> Measurement:
 
 
 def random(bench: Bench, seed: int) -> Measurement:
-    """Random rows, many of them at the edges of tiles and pieces, in a padded shape that all seeds share."""
+    """Check random rows, many at the edges of tiles and pieces, in a padded shape that all seeds share."""
     case, most = bench.sizes.random_case, bench.sizes.random_most_context
     blocks = -(-most // case.block_size)
     rows = random_rows(seed, most_rows=RANDOM_ROWS, most_tokens=RANDOM_TOKENS, most_context=most)
@@ -100,7 +100,7 @@ def random(bench: Bench, seed: int) -> Measurement:
 
 
 def check_attention(kernels: Kernels, case: Case, inputs: Inputs) -> Measurement:
-    """Against float64 from the definition; tokens of no row must be finite."""
+    """Compare with the definition in float64. Outputs of tokens without a row must be finite."""
     got, want = attend(kernels.ragged_paged_attention, case, inputs), expected(case, inputs)
     real = inputs.starts[len(case.rows)]
     error, limit = float(np.abs(got[:real] - want[:real]).max(initial=0.0)), TOLERANCE[case.dtype]
@@ -114,8 +114,8 @@ def check_attention(kernels: Kernels, case: Case, inputs: Inputs) -> Measurement
 
 
 def check_bits(kernels: Kernels, case: Case) -> Measurement:
-    """The first row's queries at once, alone or not, one by one in either way, in chunks, and in a wider step: their
-    bits may not differ. XLA's kernels are only reported on."""
+    """Check that the first row's outputs have the same bits in all batches: all queries at once, alone or with other
+    rows; one by one, as decodes or as chunks; in chunks; and in a wider step. XLA's kernels are only reported on."""
     inputs, length = cancelling(case), case.rows[0][0]
     single = tuple(Piece(0, i, i + 1) for i in range(length))
     whole, other = Piece(0, 0, length), Piece(1, 0, 7)
@@ -140,7 +140,7 @@ def check_bits(kernels: Kernels, case: Case) -> Measurement:
 
 
 def check_write_kv(write_kv: Kernel) -> Measurement:
-    """Into one layer of a random cache, some tokens being padding."""
+    """Check writes into one layer of a random cache; some tokens are padding."""
     rng = np.random.default_rng(0)
     T = 61
     cache, (k, v), slots = _cache(rng), _bf16(rng.normal(size=(2, T, K, D))), _slots(rng, T)
@@ -153,7 +153,7 @@ def check_write_kv(write_kv: Kernel) -> Measurement:
 
 
 def check_gather_blocks(gather: Kernel) -> Measurement:
-    """Of blocks that are listed, as many as are counted, and no others."""
+    """Check a gather of the first ``count`` listed blocks: it must read no others."""
     cache, ids, count = _listed_blocks()
     unlisted = cache.copy()
     unlisted[sorted(set(range(N)) - set(ids[:count].tolist()))] = np.nan
@@ -163,7 +163,7 @@ def check_gather_blocks(gather: Kernel) -> Measurement:
 
 
 def check_scatter_blocks(scatter: Kernel) -> Measurement:
-    """Into blocks that are listed, as many as are counted, and no others."""
+    """Check a scatter into the first ``count`` listed blocks: it must write no others."""
     cache, ids, count = _listed_blocks()
     staging = _cache(np.random.default_rng(1))[: len(ids)]
     twice = np.where(np.arange(len(ids)) < count, ids, ids[0]).astype(np.int32)
@@ -174,13 +174,13 @@ def check_scatter_blocks(scatter: Kernel) -> Measurement:
 
 
 def _listed_blocks() -> tuple[np.ndarray, np.ndarray, int]:
-    """A cache, ids of blocks, and how many of these count."""
+    """Return a cache, ids of blocks, and the number of these ids to use."""
     rng = np.random.default_rng(0)
     return _cache(rng), rng.permutation(N)[:7].astype(np.int32), 5
 
 
 def check_partial_recompute(function: Kernel) -> Measurement:
-    """With bias and rotation, some tokens being padding, against float64; what is not written keeps its bits."""
+    """Compare with float64, with bias and rotation; some tokens are padding. Other slots must keep their bits."""
     rng = np.random.default_rng(0)
     T, KD = 150, K * D
     x, weight = _bf16(rng.normal(size=(T, E))), np.full((L, (H + 2 * K) * D, E), np.nan)
@@ -222,7 +222,7 @@ def _cache(rng: np.random.Generator) -> np.ndarray:
 
 
 def _slots(rng: np.random.Generator, tokens: int) -> np.ndarray:
-    """Distinct, every seventh past the cache, which writes nothing."""
+    """Return distinct slots. Every seventh is past the end of the cache: its token writes nothing."""
     slots = rng.permutation(N * B)[:tokens]
     slots[::7] = N * B + np.arange(len(slots[::7]))
     return slots.astype(np.int32)

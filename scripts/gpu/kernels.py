@@ -1,4 +1,4 @@
-"""The kernels that are checked: those made for the device, whatever a server would choose."""
+"""Choose the kernels to check: those made for the device, even where a server would choose others."""
 
 from dataclasses import replace
 from functools import cache, partial
@@ -14,7 +14,7 @@ HOPPER = (9, 0)
 
 
 def kernels_for(bench: Bench, *, num_ctas: int | None = None) -> Kernels:
-    """Pallas kernels on grids of ``num_ctas`` (None: one for each multiprocessor), XLA's where there are none."""
+    """Return Pallas kernels on grids of ``num_ctas`` thread blocks (None: one per multiprocessor), or else XLA's."""
     return _kernels_for(bench.registers, num_ctas) if bench.sizes.pallas else reference(device_info())
 
 
@@ -30,7 +30,7 @@ def _kernels_for(registers: Registers, num_ctas: int | None) -> Kernels:
 
 
 def recompute_kernel(bench: Bench, *, run: int = 1) -> tuple[str, Kernel]:
-    """What rebuilds K and V, and its name: no server uses the Pallas kernel yet, so that it is not in Kernels."""
+    """Return the kernel that recomputes K and V, with its name. No server uses Pallas' yet: it is not in Kernels."""
     device = device_info()
     if not bench.sizes.pallas or device.compute_capability != HOPPER:
         return "XLA", partial(partial_recompute_ref, run=run)

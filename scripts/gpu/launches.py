@@ -1,5 +1,5 @@
-"""How a step is launched: kernels and CUDA graphs (XLA's command buffers) on the device, and the gaps between them,
-from a profile of steps that are dispatched one after another as the engine does."""
+"""Profile how a step is launched: kernels and CUDA graphs (XLA's command buffers) on the device, and gaps between them.
+Steps are dispatched one after another, as the engine does."""
 
 import gzip
 import json
@@ -21,7 +21,7 @@ from scripts.gpu.step_times import filled_device, full_plan, served_config, step
 
 STEPS = 8
 GRAPH = "CudaGraphExec"
-"""How XLA's profiler names a CUDA graph's run on a stream; its kernels are then not listed one by one."""
+"""The name of a CUDA graph's run on a stream in XLA's profile, which does not list its kernels one by one."""
 _STREAM = re.compile(r"Stream #")
 _LAUNCH = re.compile(r"^cu(da)?(Launch|GraphLaunch|Memcpy|Memset)")
 _TOP = 12
@@ -30,7 +30,7 @@ Event = dict[str, Any]
 
 
 def profile(bench: Bench) -> Measurement:
-    """Of the step as a server has it, by what XLA's flags make of it in this process."""
+    """Profile a served step, compiled with the XLA flags of this process."""
     load = bench.sizes.steps
     config = served_config(bench.sizes)
     plan = full_plan(load, config)
@@ -63,10 +63,10 @@ class _Track:
 
 
 def summarize(events: Sequence[Event], steps: int) -> Measurement:
-    """Of a trace in Chrome's format that holds ``steps`` steps and nothing else: the seconds of one, from the first to
-    the last on the device, and in ``detail``, per step, what ran on the device's streams and what the host called.
+    """Summarize a trace in Chrome's format of exactly ``steps`` steps.
 
-    UnavailableError if the trace has no stream of a device.
+    ``seconds`` are those of one step, from the first to the last event on the device. ``detail`` has, per step, the
+    events on the device's streams and the host's calls. Raises UnavailableError if the trace has no stream of a device.
     """
     tracks = _tracks(events)
     runs = [(tracks[event["pid"], event.get("tid")], event) for event in events if event.get("ph") == "X"]
@@ -101,7 +101,7 @@ def summarize(events: Sequence[Event], steps: int) -> Measurement:
 
 
 def _tracks(events: Iterable[Event]) -> dict[tuple[Any, Any], _Track]:
-    """Names of process and thread, by the numbers of both."""
+    """Return the names of process and thread by their ids."""
     processes, threads, used = {}, {}, set()
     for event in events:
         if event.get("name") == "process_name":
@@ -119,7 +119,7 @@ def _is_graph(event: Event) -> bool:
 
 
 def _merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Spans of time, of which none overlap or touch."""
+    """Merge spans of time that overlap or touch."""
     merged: list[tuple[float, float]] = []
     for start, end in sorted(spans):
         if merged and start <= merged[-1][1]:

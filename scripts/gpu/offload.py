@@ -1,5 +1,5 @@
-"""What moving KV to and from the host costs: rebuilding it from layer inputs, and staging copies; by the Pallas kernels
-where the device has them, checked against XLA's own form of the same and timed beside it."""
+"""Time the work of KV offload: recomputing K and V from layer inputs, and staging copies. Where the device has Pallas
+kernels, these are compared with XLA's versions, in results and time."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,13 +25,14 @@ from scripts.gpu.timing import seconds_of
 
 CALLS = 8
 TOLERANCE = 2.0**-6
-"""Of bfloat16 results, relative to the largest: two roundings of half a unit in the last place, and two more."""
+"""Largest error of bfloat16 results, relative to the largest value: two roundings of half a unit in the last place,
+doubled."""
 
 Function = Callable[..., jax.Array]
 
 
 def recompute(bench: Bench, load: OffloadLoad) -> Measurement:
-    """K and V of whole blocks in one layer; calls go through all layers, so that no weights are in a cache."""
+    """Recompute K and V of whole blocks in one layer. Calls cycle through all layers, so that no weights are in L2."""
     model, T = load.model, load.tokens
     E, KD = model.hidden_size, model.num_kv_heads * model.head_dim
     outputs = model.num_heads * model.head_dim + 2 * KD
@@ -53,7 +54,7 @@ def recompute(bench: Bench, load: OffloadLoad) -> Measurement:
 
 
 def gather(bench: Bench, load: OffloadLoad) -> Measurement:
-    """Every other of twice as many blocks, in a shuffled order, into one buffer."""
+    """Gather every other of twice as many blocks, in shuffled order, into one buffer."""
     kernels = kernels_for(bench)
     cache = _cache(load, 2 * load.blocks)
     arguments = cache, _every_other(load), jnp.int32(load.blocks)
@@ -66,7 +67,7 @@ def gather(bench: Bench, load: OffloadLoad) -> Measurement:
 
 
 def scatter(bench: Bench, load: OffloadLoad) -> Measurement:
-    """One buffer into every other of twice as many blocks."""
+    """Scatter one buffer into every other of twice as many blocks."""
     kernels = kernels_for(bench)
     inputs = [(_every_other(load), _cache(load, load.blocks, seed=1), jnp.int32(load.blocks))]
     functions = kernels.scatter_blocks, scatter_blocks_ref
@@ -75,7 +76,7 @@ def scatter(bench: Bench, load: OffloadLoad) -> Measurement:
 
 
 def staging(bench: Bench, load: OffloadLoad, way: str) -> Measurement:
-    """The staging buffer between device memory and page-locked host memory."""
+    """Copy the staging buffer between device memory and page-locked host memory."""
     host, here = (SingleDeviceSharding(bench.shared.device, memory_kind=kind) for kind in ("pinned_host", "device"))
     source, target = (here, host) if way == "device_to_host" else (host, here)
     blocks = jax.block_until_ready(jax.device_put(_cache(load, load.blocks), source))
@@ -89,14 +90,14 @@ def staging(bench: Bench, load: OffloadLoad, way: str) -> Measurement:
 
 @dataclass(frozen=True)
 class Compared:
-    """What a function and its reference computed, and the seconds of each sample of theirs."""
+    """Results of a function and of its reference, and the seconds of their samples."""
 
     kernels: str
     results: Sequence[jax.Array]
     seconds: Sequence[list[float]]
 
     def measurement(self, moved: int, flops: int, *, tolerance: float) -> Measurement:
-        """``tolerance`` is relative to the largest value."""
+        """Compare both. ``tolerance``: largest error, relative to the largest value."""
         error, largest = _distance(*self.results)
         seconds, reference = self.seconds
         detail = {
@@ -117,7 +118,7 @@ def _in_place(
     make_cache: Callable[[], jax.Array],
     inputs: Sequence[tuple[Any, ...]],
 ) -> Compared:
-    """Of the one of ``kernels`` and its reference, functions of a donated cache and each of ``inputs`` in turn."""
+    """Compare a function of ``kernels`` and its reference; both take a donated cache and each of ``inputs`` in turn."""
     results, seconds = [], []
     for one in functions:
         updated = _Updated(one, make_cache(), inputs)
@@ -129,7 +130,7 @@ def _in_place(
 
 
 class _Updated:
-    """A cache that each call updates in place by the next of the inputs."""
+    """A cache that each call updates in place with the next of the inputs."""
 
     def __init__(self, function: Function, cache: jax.Array, inputs: Sequence[tuple[Any, ...]]):
         self.cache = cache
@@ -148,7 +149,7 @@ def _apart(got: jax.Array, want: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _distance(got: jax.Array, want: jax.Array) -> tuple[float, float]:
-    """The largest difference and the largest value."""
+    """Return the largest absolute difference and the largest absolute value of ``want``."""
     error, largest = _apart(got, want)
     return float(error), float(largest)
 

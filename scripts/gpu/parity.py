@@ -1,4 +1,4 @@
-"""Golden parity on the device: logits and greedy tokens of the recorded checkpoints, through the engine's own parts."""
+"""Compare logits and greedy tokens of the golden checkpoints with recorded ones, on the device."""
 
 from typing import Any
 

@@ -1,34 +1,34 @@
-"""What a row of the check is, and the processes that rows run in."""
+"""Describe the rows of the check, and the processes that they run in."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 TOTAL_SECONDS = 530.0
-"""When a run ends, whatever it is doing."""
+"""Seconds after which a run ends in any case."""
 MEMORY_FRACTION = "0.9"
-"""Of the device's memory, for JAX: the default of ``jaxgen serve --gpu-memory-utilization``."""
+"""JAX's share of the device's memory: the default of ``jaxgen serve --gpu-memory-utilization``."""
 
 Registers = tuple[int, int]
-"""Of a thread of the warpgroup that fetches, and of those that compute."""
+"""Registers of a thread in the warpgroup that fetches, and in the warpgroups that compute."""
 REGISTERS: Registers = (40, 232)
 OTHER_REGISTERS: Registers = (24, 240)
-"""To try where kernels with two warpgroups that compute do not run with the first ones."""
+"""Registers to try where kernels with two computing warpgroups do not run with REGISTERS."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """How a worker's process is set up. ``environment`` is added to the run's own, XLA_FLAGS to those there."""
+    """Settings of a worker's process. ``environment`` is added to the run's own; XLA_FLAGS are appended."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     opens_device: bool = True
-    """JAX takes the device before the first row, whose limit then has none of the seconds that this takes."""
+    """Whether JAX opens the device before the first row, so that this does not count towards the row's limit."""
     compiles_afresh: bool = False
-    """Without the compilation caches that all others share."""
+    """Whether it works without the compilation cache that the other processes share."""
 
 
 _NO_HOLD = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-"""Takes the device's memory as it is needed."""
+"""Allocates the device's memory only as it is needed."""
 PROCESSES = {
     "engine": Process(),
     "smoke": Process(_NO_HOLD),
@@ -38,16 +38,16 @@ PROCESSES = {
     "tools": Process(_NO_HOLD, opens_device=False),
     "torch": Process(_NO_HOLD, opens_device=False),
 }
-"""XLA runs command buffers as plain launches while it is profiled, unless told otherwise."""
+"""Processes by name. "profiler" sets a flag without which XLA runs command buffers as plain launches while profiled."""
 
 
 @dataclass(frozen=True)
 class PlannedRow:
-    """A row. ``entry`` is a module of this package and a function, called as function(bench, *arguments).
+    """A row. ``entry``: a module of this package and a function, called as function(bench, *arguments).
 
-    ``configuration`` is what is marked bad if the process is lost in this row, and ``needs`` are the configurations
-    without which the row is not run: where one is bad with the first pair of registers, and has been seen to run with
-    the other, it runs with the other. ``instead_of``: only if that row was lost.
+    ``configuration`` is marked as bad if the process is lost in this row. A row is not run if one of the configurations
+    in ``needs`` is bad; but where all that are bad with REGISTERS have run with OTHER_REGISTERS, the row uses these.
+    ``instead_of``: run only if that row was lost.
     """
 
     name: str
@@ -60,14 +60,14 @@ class PlannedRow:
     configuration: str | None = None
     needs: tuple[str, ...] = ()
     registers: Registers | None = None
-    """None: the first pair that may be taken."""
+    """None: REGISTERS, or OTHER_REGISTERS as described above."""
     instead_of: str | None = None
     reads: tuple[str, ...] = ()
-    """Rows whose results it is given."""
+    """Rows whose results it gets."""
     compares: bool = False
-    """With other software, or through a tool: to lose it is no failure."""
+    """Whether it uses other software or a tool: its loss is not a failure."""
 
 
 def attention_configuration(kind: str, head_dim: int, warpgroups: int) -> str:
-    """Of the kernel that walks contexts; one more warpgroup fetches than ``warpgroups`` compute."""
+    """Return the configuration of an attention kernel with ``warpgroups`` that compute and one that fetches."""
     return f"attention of {kind}, heads of {head_dim}, 1+{warpgroups} warpgroups"

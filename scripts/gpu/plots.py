@@ -1,4 +1,4 @@
-"""A device's results as plots: steps against their floor, and what takes how much of its floor."""
+"""Plot a device's results: step times against their floor, and attention's share of its floor."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from matplotlib import pyplot as plt
 
 
 def plot_steps(result: Result, path: Path) -> bool:
-    """Tokens a second against the token budget, measured and by the floor; False if there is nothing to plot."""
+    """Plot tokens/s by token budget, measured and by the floor. Return False if there is no result."""
     measured = {name: _points(result, load) for name, load in STEPS.items()}
     if not any(measured.values()):
         return False
@@ -34,7 +34,8 @@ def plot_steps(result: Result, path: Path) -> bool:
 
 
 def plot_attention(result: Result, path: Path) -> bool:
-    """The share of the floor that each way of attention reaches, load by load, beside the goal."""
+    """Plot the share of the floor that each kind of attention reaches, by load, and the goal. Return False if no result
+    exists."""
     ways = {"jaxgen": "", "cuDNN": "cudnn_", "PyTorch": "torch_sdpa_", "XLA, gathered": "xla_gathered_"}
     loads = FULL.attention
     found = {way: [result.row(prefix + load.name).get("fraction") for load in loads] for way, prefix in ways.items()}

@@ -1,4 +1,4 @@
-"""The products of a layer by themselves, which are most of a step: for how many tokens they come near the ceiling."""
+"""Time a layer's matrix products alone, by number of tokens, against the ceiling. They are most of a step."""
 
 from statistics import median
 
@@ -11,11 +11,11 @@ from scripts.gpu.report import MATRIX_RATE, Measurement
 from scripts.gpu.timing import seconds_of
 
 MOST_WEIGHTS = 2 * 2**30
-"""Bytes of weights that calls go through: a step finds none of a layer's in a cache."""
+"""Most bytes of weights that calls cycle through: in a step, no weights of a layer are in a cache either."""
 
 
 def measure(bench: Bench, inputs: int, outputs: int) -> Measurement:
-    """Of activations and weights as a step has them, by numbers of tokens; ``seconds`` is that of the served budget."""
+    """Measure products in a step's shapes, by number of tokens; ``seconds`` are those of the served budget."""
     count = min(bench.sizes.chained, MOST_WEIGHTS // (2 * inputs * outputs))
     keys = jax.random.split(jax.random.key(0), count + 1)
     draw = jax.jit(jax.random.normal, static_argnums=(1, 2))
@@ -39,5 +39,5 @@ def measure(bench: Bench, inputs: int, outputs: int) -> Measurement:
 
 @jax.jit
 def _chain(x: jax.Array, weights: list[jax.Array]) -> list[jax.Array]:
-    """Of one x with each of the weights, one after another."""
+    """Multiply one x by each of the weights, one after another."""
     return [product(x, weight, jnp.int32(len(x))).astype(x.dtype) for weight in weights]

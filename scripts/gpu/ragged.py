@@ -1,4 +1,4 @@
-"""Ragged batches for attention on a device, of one padded shape, so that many are computed by one compiled program."""
+"""Make ragged batches for attention, padded to one shape, so that one compiled program computes many of them."""
 
 import random
 from dataclasses import dataclass, replace
@@ -8,12 +8,12 @@ import numpy as np
 from tests.support.attention_cases import LAYER, Case, Inputs, make_inputs
 
 EDGES = (64, 512)
-"""Contexts around which kernels go from one tile to two, and from one piece to two."""
+"""Contexts at which kernels go from one tile to two, and from one piece to two."""
 
 
 @dataclass(frozen=True)
 class Padding:
-    """Most rows, query tokens, blocks and entries of a block table."""
+    """The padded numbers of rows, query tokens, blocks and entries of a block table."""
 
     rows: int
     tokens: int
@@ -22,7 +22,7 @@ class Padding:
 
 
 def random_rows(seed: int, *, most_rows: int, most_tokens: int, most_context: int) -> tuple[tuple[int, int], ...]:
-    """(query tokens, context) of each row, those of one token first; contexts often at an edge, or next to it."""
+    """Draw (query tokens, context) of each row, rows of one token first; contexts are often at or next to an edge."""
     draw = random.Random(seed)
 
     def context(length: int) -> int:
@@ -39,8 +39,10 @@ def random_rows(seed: int, *, most_rows: int, most_tokens: int, most_context: in
 
 
 def padded(case: Case, inputs: Inputs, to: Padding) -> tuple[Case, Inputs]:
-    """The same batch in a larger shape: rows of no tokens, tokens of no row, and blocks of NaN, which the block tables
-    point to wherever nothing may be read."""
+    """Pad a batch with rows without tokens, tokens without a row, and blocks of NaN.
+
+    Block tables point to a block of NaN in all entries that must not be read.
+    """
     R, T = to.rows, to.tokens
     rows = len(case.rows)
     cache = np.full((to.blocks, *inputs.cache.shape[1:]), np.nan, np.float32)
@@ -59,7 +61,7 @@ def padded(case: Case, inputs: Inputs, to: Padding) -> tuple[Case, Inputs]:
 
 @dataclass(frozen=True)
 class Piece:
-    """Queries from ``first`` to ``end`` of a row, as a row of another batch."""
+    """Queries ``first`` to ``end`` (exclusive) of a row, as a row of another batch."""
 
     row: int
     first: int
@@ -67,7 +69,7 @@ class Piece:
 
 
 def rearranged(case: Case, inputs: Inputs, pieces: tuple[Piece, ...], num_decodes: int) -> tuple[Case, Inputs]:
-    """Pieces of the rows of a batch as the rows of another, on the same cache."""
+    """Make a batch whose rows are pieces of another batch's rows, on the same cache."""
     rows, queries, tables, lens = [], [], [], []
     for piece in pieces:
         begin, end = inputs.starts[piece.row : piece.row + 2]
@@ -88,8 +90,8 @@ def rearranged(case: Case, inputs: Inputs, pieces: tuple[Piece, ...], num_decode
 
 
 def cancelling(case: Case) -> Inputs:
-    """Inputs whose first row has pairs of equal keys and opposite values, so that its outputs are nothing but rounding
-    errors, in which every order of adding up shows; bfloat16 outputs of other values would hide it."""
+    """Make inputs whose first row has pairs of equal keys and opposite values, so that its outputs are only rounding
+    errors, which show every change in the order of summation; other bfloat16 outputs would hide it."""
     inputs = make_inputs(case)
     length, context = case.rows[0]
     half = (context - length) // 2

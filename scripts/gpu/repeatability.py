@@ -1,6 +1,6 @@
-"""Bitwise repeatability: the same requests in other company, order and chunks; run again; compiled again.
+"""Check bitwise repeatability: the same requests among others, in another order and chunks; run again; compiled again.
 
-A run that is repeated as it was must give the same bits, or the check fails. The other rows say what holds here.
+An identical second run must give the same bits, or the check fails. The other rows only report whether bits are equal.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from scripts.gpu.report import Measurement, State
 from tests.support.engines import run as run_requests
 
 Answer = list[tuple[Any, ...]]
-"""Token, log-probabilities and prompt log-probabilities of each event: compared as they are, so a NaN is unequal."""
+"""Token, log-probabilities and prompt log-probabilities of each event. They are compared directly: NaN is unequal."""
 
 
 class Subject:
@@ -37,14 +37,14 @@ class Subject:
         self._compiled = compile_step(model, self.config, kernels)
 
     def answers(self, requests: list[Request]) -> dict[str, Answer]:
-        """Answers of a new engine, with an empty cache, to all these requests at once."""
+        """Return the answers of a new engine, with an empty cache, to all these requests at once."""
         engine = Engine(self.model, self.config, self.params, frozenset(), compiled=self._compiled)
         return {name: [_bits(e) for e in events] for name, events in run_requests(engine, requests).items()}
 
 
 @lru_cache(maxsize=1)
 def _known(model: LlamaConfig, budget: int, kernels: Kernels) -> tuple[Subject, dict[str, Answer]]:
-    """The subject and its answers, which all rows of a process compare with."""
+    """Return the subject and its reference answers, which all rows of a process share."""
     subject = Subject(model, budget, kernels)
     return subject, subject.answers(subject.requests)
 
@@ -54,7 +54,7 @@ def _of(bench: Bench) -> tuple[Subject, dict[str, Answer]]:
 
 
 def reference(bench: Bench) -> Measurement:
-    """The answers, of which a digest is kept, so that processes can be compared."""
+    """Compute the reference answers; their digest is stored, so that another process can compare its own."""
     _, answers = _of(bench)
     return Measurement(
         detail={
@@ -67,7 +67,10 @@ def reference(bench: Bench) -> Measurement:
 
 
 def compiled_again(bench: Bench) -> Measurement:
-    """In a process that compiles afresh, where XLA chooses again which form of each product is fastest."""
+    """Compare answers in a process without compilation cache, where XLA again chooses the fastest form of products.
+
+    Raises RuntimeError where the reference did not run.
+    """
     if bench.results["repeatability_reference"]["state"] != State.RAN:
         raise RuntimeError("there is no reference to compare with")
     _, answers = _of(bench)
@@ -77,7 +80,7 @@ def compiled_again(bench: Bench) -> Measurement:
 
 
 def compare(bench: Bench, name: str) -> Measurement:
-    """Answers in another way with the reference. If merely run again they must be equal."""
+    """Compare the answers of a variant with the reference. Those of "run_to_run" must be equal."""
     subject, expected = _of(bench)
     return _compared(name == "run_to_run", VARIANTS[name](subject), expected)
 
@@ -91,7 +94,7 @@ def _reversed(subject: Subject) -> dict[str, Answer]:
 
 
 def _alone(subject: Subject) -> dict[str, Answer]:
-    """A few of them."""
+    """Answer a few of the requests, each alone."""
     some = subject.requests[:: max(len(subject.requests) // 4, 1)]
     return {name: answer for one in some for name, answer in subject.answers([one]).items()}
 
@@ -114,7 +117,7 @@ def _digest(answers: dict[str, Answer]) -> str:
 
 
 def _request(i: int, budget: int, vocab_size: int) -> Request:
-    """Prompts of 3 tokens up to more than a budget; every other request draws, with a seed of its own."""
+    """Make a request. Prompts have 3 tokens up to more than a budget; every other request samples, each with a seed."""
     length = 3 + i * budget * 5 // 4 // max(budget // 16, 4)
     prompt = tuple((i * 7919 + j * j * 31 + j) % vocab_size for j in range(length))
     temperature = 0.0 if i % 2 else 1.0

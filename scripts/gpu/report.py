@@ -1,5 +1,5 @@
-"""The result file: one JSON object with a line for every row of the check, replaced after each, so that a run that is
-cut leaves what it has."""
+"""Write the result file: one JSON object with an entry for every row, rewritten after each row, so that an interrupted
+run keeps its results."""
 
 import json
 import math
@@ -19,24 +19,23 @@ MATRIX_RATE = "bf16_flops_per_second"
 
 
 class State(StrEnum):
-    """What became of a row."""
+    """The outcome of a row."""
 
     RAN = "ran"
     RAISED = "raised"
     LOST = "lost"
     """Its process hung or died, or the device did."""
     UNAVAILABLE = "unavailable"
-    """Something that is not part of jaxgen is not on this machine."""
+    """Other software or a tool is not on this machine."""
     NOT_REACHED = "not reached"
     NOT_NEEDED = "not needed"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """What one row found. ``seconds``: of one execution; ``bytes``: read and written; ``flops``: 2 per multiply-add.
+    """The result of a row. ``seconds``: of one execution; ``bytes``: read and written; ``flops``: 2 per multiply-add.
 
-    ``ceilings`` are rates that the machine reached; ``failure`` says which check did not hold; ``detail`` is anything
-    else worth keeping.
+    ``ceilings``: rates that the machine reached. ``failure``: the check that did not hold. ``detail``: further values.
     """
 
     seconds: float | None = None
@@ -49,8 +48,8 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One line of the result. ``why`` there is no measurement, if there is none; ``call``: which run, from 0, of those
-    that the file is of; ``registers``: those that its kernels were configured with."""
+    """One entry of the file. ``why``: the reason where there is no measurement; ``call``: the number of its run in the
+    file, from 0; ``registers``: those of its kernels."""
 
     name: str
     state: State
@@ -68,20 +67,20 @@ class Row:
 
     @property
     def has_result(self) -> bool:
-        """Whether a run that goes on with this one leaves it as it is."""
+        """Whether a run that resumes this one keeps the row."""
         return self.state not in (State.NOT_REACHED, State.NOT_NEEDED)
 
     @property
     def held(self) -> bool:
-        """Whether it ran and no check of it failed."""
+        """Whether the row ran and its check did not fail."""
         return self.state is State.RAN and self.failure is None
 
 
 class Report:
-    """Rows and ceilings of one or more runs, and the file that is kept in step with them."""
+    """Rows and ceilings of one or more runs, and their file, which is kept up to date."""
 
     def __init__(self, path: Path, about: dict[str, Any], rows: Sequence[PlannedRow], earlier: dict[str, Any]):
-        """``about`` this run. ``earlier``: the file that it goes on with, or nothing."""
+        """``about``: description of this run. ``earlier``: the file that it resumes, or empty."""
         self.path = path
         self.ceilings: dict[str, float] = dict(earlier.get("ceilings", {}))
         self._about = {key: value for key, value in about.items() if key != "call"}
@@ -100,7 +99,7 @@ class Report:
 
     @property
     def failures(self) -> list[str]:
-        """Checks that did not hold, and rows that raised or were lost."""
+        """Failed checks, and rows that raised or were lost."""
         said = (
             (row.name, row.failure or (row.why if row.state in (State.RAISED, State.LOST) else None))
             for row in self.rows.values()
@@ -108,20 +107,20 @@ class Report:
         return [f"{name}: {why.splitlines()[0]}" for name, why in said if why is not None]
 
     def loss(self, configuration: str, registers: Registers) -> str | None:
-        """What happened to a row of the configuration, and to which; None if it has not been seen to be bad."""
+        """Describe the first row of the configuration that was lost; None if no row was."""
         for row in self.rows.values():
             if row.state is State.LOST and (row.configuration, row.registers) == (configuration, registers):
                 return f"{configuration} ({'/'.join(map(str, registers))} registers) {row.why} in {row.name}"
         return None
 
     def ran(self, configuration: str, registers: Registers) -> bool:
-        """Whether a row of the configuration did."""
+        """Whether a row of the configuration ran and held."""
         return any(
             row.held and (row.configuration, row.registers) == (configuration, registers) for row in self.rows.values()
         )
 
     def record(self, row: Row, ceilings: dict[str, float] | None = None) -> None:
-        """Keep what became of a row, write the file and say it; of each ceiling the best counts."""
+        """Record a row and the best of each ceiling, write the file, and print a line."""
         for name, value in (ceilings or {}).items():
             self.ceilings[name] = max(value, self.ceilings.get(name, 0.0))
         self.rows[row.name] = replace(row, call=self.call)
@@ -129,7 +128,7 @@ class Report:
         print(f"{row.name}: {self._said(row)} ({row.wall_seconds:.1f} s spent)", flush=True)
 
     def write(self) -> None:
-        """Replace the file by one with everything known so far."""
+        """Replace the file by one with all results so far."""
         self._calls[-1]["elapsed_seconds"] = round(time.monotonic() - self._started, 1)
         losses = (
             self.loss(row.configuration, row.registers)
@@ -165,14 +164,14 @@ class Report:
 
 
 def floor_seconds(ceilings: dict[str, float], row: Row) -> float | None:
-    """The least time the machine's ceilings allow; None unless bytes, flops and both ceilings are known."""
+    """Return the least time that the machine's ceilings allow; None unless bytes, flops and both ceilings are known."""
     if row.bytes is None or row.flops is None or not {COPY_RATE, MATRIX_RATE} <= ceilings.keys():
         return None
     return max(row.bytes / ceilings[COPY_RATE], row.flops / ceilings[MATRIX_RATE])
 
 
 def _finite(value: Any) -> Any:
-    """The same with words for numbers that JSON has not, as the error of a kernel may be."""
+    """Replace infinities and NaN, which JSON lacks, by strings; a kernel's error may be one."""
     if isinstance(value, dict):
         return {key: _finite(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -181,7 +180,7 @@ def _finite(value: Any) -> Any:
 
 
 def free_path(directory: Path, device: str) -> Path:
-    """<device>-<date>[-n].json, a name that is not taken."""
+    """Return an unused path <device>-<date>[-n].json."""
     slug = re.sub(r"[^a-z0-9.]+", "-", device.lower()).strip("-")
     stem = f"{slug}-{datetime.now(UTC):%Y-%m-%d}"
     path, n = directory / f"{stem}.json", 2
@@ -191,7 +190,7 @@ def free_path(directory: Path, device: str) -> Path:
 
 
 def _read(row: dict[str, Any]) -> Row:
-    """A row of a file."""
+    """Return a row of a file."""
     known = {key: value for key, value in row.items() if key not in ("floor_seconds", "fraction")}
     registers = known["registers"]
     return Row(**known | {"state": State(known["state"]), "registers": registers and tuple(registers)})

@@ -1,8 +1,8 @@
-"""Write docs/gpu.md and its plots from what python -m scripts.gpu left in docs/results.
+"""Write docs/gpu.md and its plots from the results of python -m scripts.gpu in docs/results.
 
     .venv/bin/python -m scripts.gpu.results [--docs docs]
 
-Of each device the newest result counts. Rows that are not in it say "compiled, not run", or "not run".
+Of each device the newest result is shown. Rows that it lacks are shown as "compiled, not run" or "not run".
 """
 
 import argparse
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def page(docs: Path) -> str:
-    """The whole page; plots are written beside it."""
+    """Return the whole page, and write its plots beside it."""
     newest = find_results(docs / "results")
     if not newest:
         return "\n".join([INTRO + NOTHING, "\n\n".join(sections(Result({}))), ""])
@@ -46,7 +46,7 @@ def page(docs: Path) -> str:
 
 
 def find_results(directory: Path) -> dict[Path, Result]:
-    """The newest result of each device, by its file; dry runs and files of other kinds are none."""
+    """Return the newest result of each device, by its file, without dry runs and files of other kinds."""
     newest: dict[str, tuple[Path, Result]] = {}
     for path in sorted(directory.glob("*.json"), key=_age):
         about = json.loads(path.read_text())
@@ -56,7 +56,7 @@ def find_results(directory: Path) -> dict[Path, Result]:
 
 
 def _age(path: Path) -> tuple[str, int]:
-    """Date and number of <device>-<date>[-n].json."""
+    """Return date and number of a file <device>-<date>[-n].json."""
     found = _DATED.search(path.stem)
     return (found[1], int(found[2] or 1)) if found else ("", 0)
 

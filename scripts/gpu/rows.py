@@ -1,5 +1,5 @@
-"""All rows of the check, in the order in which they run: what the device is, whether the kernels run at all, and then
-figures, those first that would be missed most."""
+"""All rows of the check, in their order: first ceilings, then whether the kernels run at all, then measurements and
+checks, the most important first."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -12,13 +12,13 @@ from scripts.gpu.sizes import BITS, BITS_TOKENS, PIECES, RANDOM_TOKENS, TILES, A
 from tests.support.attention_cases import Case
 
 MULTIPROCESSORS = 132
-"""Of an H200: how many decides which kernels a load needs."""
+"""Multiprocessors of an H200: their number decides which kernels a load needs."""
 WRITE_KV = "write_kv"
 
 
 @cache
 def rows_of(sizes: Sizes) -> tuple[PlannedRow, ...]:
-    """Every row, whether or not there will be time for it."""
+    """Return every row, whether or not there will be time for it."""
     return (
         *_first_ceilings(),
         *_smoke(sizes),
@@ -45,19 +45,19 @@ def rows_of(sizes: Sizes) -> tuple[PlannedRow, ...]:
 
 
 def attention_needs(heads: int, kv_heads: int, head_dim: int, tokens: int) -> tuple[str, ...]:
-    """Configurations of the kernels that attention of a step of so many tokens launches."""
+    """Return the configurations of the kernels that attention launches in a step of ``tokens`` tokens."""
     slices = value_slices(head_dim)
     tiles = slices * best_tile_groups(tokens, heads // kv_heads, kv_heads, head_dim, MULTIPROCESSORS)
     return attention_configuration(PIECES, head_dim, slices), attention_configuration(TILES, head_dim, tiles)
 
 
 def step_configuration(tokens: int, rows: int) -> str:
-    """Of a step, whatever its model's depth."""
+    """Return the configuration of a step, for every depth of its model."""
     return f"step of {tokens} tokens and {rows} rows"
 
 
 def served_rows(budget: int) -> int:
-    """Of a step, as a server on a GPU has them by default."""
+    """Return the number of rows that a step of a server on a GPU has by default."""
     return min(budget, 256)
 
 
@@ -147,14 +147,14 @@ def _step(part: str, load: StepLoad, budget: int, sampling: str = "greedy") -> P
         part,
         "step_times:full",
         (load, budget, sampling),
-        limit=150.0,  # a hang here is unlikely after the smoke, and nobody knows how long it takes to compile
+        limit=150.0,  # a hang here is unlikely after the smoke rows, and the time to compile is unknown
         configuration=configuration,
         needs=(WRITE_KV, *_of_model(load.model, budget), configuration),
     )
 
 
 def _knee(part: str, load: StepLoad) -> Iterator[PlannedRow]:
-    """Where there are several steps."""
+    """Yield the knee's row if the load has several steps."""
     rows = tuple(f"step_{load.name}_{budget}" for budget in load.budgets)
     if len(rows) > 1:
         yield PlannedRow(f"step_{load.name}_knee", part, "step_times:at_knee", reads=rows)

@@ -1,5 +1,5 @@
-"""The same load from end to end by jaxgen's engine and by transformers' continuous batching: prompts of one length all
-at once, answers of one length, greedy; random weights, whose values no time depends on."""
+"""Time the same load end to end, by jaxgen's engine and by transformers' continuous batching: prompts of one length all
+at once, answers of one length, greedy; random weights, since times do not depend on their values."""
 
 import time
 from importlib import import_module
@@ -24,11 +24,11 @@ from scripts.gpu.torch_attention import import_torch
 from tests.support.engines import run as run_requests
 
 TRANSFORMERS_PAGE, TRANSFORMERS_BATCH = 256, 2048
-"""Tokens of its blocks by default, and most tokens of one of its steps."""
+"""Tokens of a block of transformers' cache by default, and most tokens of one of its steps."""
 
 
 def jaxgen(bench: Bench) -> Measurement:
-    """jaxgen's engine, without a server."""
+    """Time jaxgen's engine, without a server."""
     load = bench.sizes.serving
     config = serving_config(load, max(default_budget(device_info()).tokens, load.requests))
     kernels = kernels_for(bench)
@@ -49,7 +49,7 @@ def jaxgen(bench: Bench) -> Measurement:
 
 
 def serving_config(load: ServingLoad, budget: int) -> EngineConfig:
-    """As a server would have it, with room for just this load."""
+    """Return the configuration that a server would use, with blocks for exactly this load."""
     longest = load.prompt + load.answer + 1
     blocks = load.requests * -(-longest // BLOCK_SIZE)
     options = EngineOptions(
@@ -67,10 +67,10 @@ def serving_config(load: ServingLoad, budget: int) -> EngineConfig:
 
 @compared
 def transformers_batch(bench: Bench) -> Measurement:
-    """transformers' ``generate_batch``: seconds from the first request's creation to the last token, without set-up."""
+    """Time transformers' ``generate_batch``, from the first request's creation to the last token, without set-up."""
     load = bench.sizes.serving
     torch = import_torch()
-    transformers: Any = import_module("transformers")  # here: it looks for PyTorch when it is imported
+    transformers: Any = import_module("transformers")  # here, not at the top: it looks for PyTorch on import
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with torch.device(device):
         model: Any = transformers.AutoModelForCausalLM.from_config(
@@ -120,7 +120,7 @@ def _transformers_config(transformers: Any, load: ServingLoad) -> Any:
 
 
 def _measurement(load: ServingLoad, tokens: list[int], seconds: float, detail: dict[str, Any]) -> Measurement:
-    """RuntimeError unless every request got its whole answer."""
+    """Return the measurement. Raises RuntimeError unless every request got its whole answer."""
     if tokens != [load.answer] * load.requests:
         raise RuntimeError(f"answers have {sorted(set(tokens))} tokens, {len(tokens)} of {load.requests} came")
     found = {

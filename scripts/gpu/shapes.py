@@ -1,4 +1,4 @@
-"""Shapes of models that checks are made with."""
+"""Shapes of the models in the check."""
 
 from jaxgen.core.config import LlamaConfig, OPTConfig, RopeConfig
 

@@ -1,4 +1,4 @@
-"""How much each part measures: on a device, and in a dry run that only shows that everything works."""
+"""Sizes of all measurements: on a device, and in a dry run that only shows that everything works."""
 
 import random
 from dataclasses import dataclass, replace
@@ -12,15 +12,18 @@ from tests.support.goldens import NAMES
 
 @dataclass(frozen=True)
 class AttentionLoad:
-    """``rows``: (query tokens, context) of each."""
+    """A load of attention in one layer. ``rows``: (query tokens, context) of each row."""
 
     name: str
     model: ModelConfig
     rows: tuple[tuple[int, int], ...]
 
     def cost(self) -> tuple[int, int]:
-        """Bytes of every context's K and V, of queries and outputs, each once; 4 * head_dim FLOPs for each head, query
-        and token that it attends to."""
+        """Return bytes and FLOPs.
+
+        Bytes of every context's K and V, of queries and outputs, each once; 4 * head_dim FLOPs for each head, query and
+        token that the query attends to.
+        """
         model, itemsize = self.model, 2
         tokens, contexts = (sum(column) for column in zip(*self.rows, strict=True))
         pairs = sum((2 * context - length + 1) * length // 2 for length, context in self.rows)
@@ -39,8 +42,8 @@ ATTENTION = (
 
 @dataclass(frozen=True)
 class StepLoad:
-    """``budgets`` is in tokens a step, those first that would be missed most if time ran out; ``rows`` in decoding
-    sequences, ``context`` in tokens each of them has."""
+    """Full steps of a model. ``budgets``: tokens per step, the most important first, since time may run out; ``rows``:
+    decoding sequences; ``context``: tokens of each of them."""
 
     name: str
     model: ModelConfig
@@ -51,7 +54,7 @@ class StepLoad:
 
 @dataclass(frozen=True)
 class OffloadLoad:
-    """``tokens`` are recomputed in one of ``layers`` layers; ``blocks`` of as many layers are staged."""
+    """Work of KV offload: ``tokens`` are recomputed in one of ``layers`` layers; ``blocks`` blocks are staged."""
 
     name: str
     model: ModelConfig
@@ -64,7 +67,7 @@ OFFLOADS = (
     OffloadLoad("llama3_8b", LLAMA3_8B, tokens=2048, layers=8, blocks=256),
     OffloadLoad("opt_6.7b", OPT_6_7B, tokens=2048, layers=8, blocks=64),
 )
-"""Weights of 8 layers do not fit in any L2 cache; blocks are half a gigabyte."""
+"""Weights of 8 layers do not fit in any L2 cache; the blocks of a load are half a gigabyte."""
 
 BUDGETS = (256, 1024, 2048, 64, 512, 128)
 PRODUCTS = (("qkv", 4096, 6144), ("out", 4096, 4096), ("gate_up", 4096, 28_672), ("down", 14_336, 4096))
@@ -73,7 +76,7 @@ PRODUCTS = (("qkv", 4096, 6144), ("out", 4096, 4096), ("gate_up", 4096, 28_672),
 
 SMOKE = Case((), heads=8, kv_heads=2, head_dim=128, block_size=64, dtype="bfloat16")
 SMOKE_CTAS = 8
-"""Thread blocks of the smoke's grids: so few that each has several items, and that few tokens make larger tiles."""
+"""Thread blocks in grids of smoke rows: so few that each has several items, and that few tokens make larger tiles."""
 DECODES = ((1, 70), (1, 513), (1, 1300))
 SHORT = ((1, 600), (40, 300), (9, 9))
 LONG = ((1, 600), (150, 700), (40, 64))
@@ -81,7 +84,7 @@ LONG = ((1, 600), (150, 700), (40, 64))
 
 @dataclass(frozen=True)
 class SmokeLoad:
-    """``kind`` of work on contexts, by a kernel with so many ``warpgroups`` that compute."""
+    """A small case of one attention kernel. ``kind``: pieces or tiles; ``warpgroups``: number of those that compute."""
 
     name: str
     kind: str
@@ -104,11 +107,11 @@ SMOKES = (
 
 GROUPED = Case((), heads=8, kv_heads=2, head_dim=128, block_size=64, dtype="bfloat16")
 RANDOM_ROWS, RANDOM_TOKENS = 10, 256
-"""Of random batches, at most."""
+"""Most rows and tokens of random batches."""
 BITS = replace(SMOKE, rows=((5, 1091), (7, 150)), heads=6, head_dim=64)
-"""The first row's context has three pieces of 512, of which the last has two tiles of 64."""
+"""The first row's context has three pieces of 512 tokens; the last of these has two tiles of 64."""
 BITS_TOKENS = 48
-"""Of the widest step that it is part of."""
+"""Tokens of the widest step with BITS."""
 EDGES = ((1, 512), (1, 513), (1, 1025), (70, 1024), (3, 64), (2, 65))
 ATTENTION_CASES = (
     ("window_soft_cap_sinks", replace(GROUPED, rows=((1, 700), (37, 330)), window=200, soft_cap=5.0, sinks=True)),
@@ -123,7 +126,7 @@ ATTENTION_CASES = (
 
 @dataclass(frozen=True)
 class ServingLoad:
-    """``requests`` random prompts of ``prompt`` tokens at once, of which each is answered by ``answer`` tokens."""
+    """``requests`` random prompts of ``prompt`` tokens, sent at once; each answer has ``answer`` tokens."""
 
     name: str
     model: LlamaConfig
@@ -138,9 +141,11 @@ class ServingLoad:
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """``pallas``: Pallas kernels, where the device has some. ``repeats`` are runs of which the best (ceilings) or the
-    median (steps) counts; ``row_seconds`` ends the repeats of a step early, ``load_seconds`` is how long the
-    device works while its clocks are read. ``chained``: calls of a kernel in one program, for those that are short.
+    """Sizes of all rows. ``pallas``: use Pallas kernels, where the device has them.
+
+    ``repeats``: samples of which the best (ceilings) or the median (steps) counts. ``row_seconds`` ends the repeats of
+    a step early. ``load_seconds``: time of work while clocks are read. ``chained``: calls of a short kernel in one
+    program.
     """
 
     pallas: bool = True

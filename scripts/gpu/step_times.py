@@ -1,7 +1,7 @@
-"""Step time against token budget: full steps of a random-weight model, their bytes and FLOPs, and the floor of both.
+"""Measure step time by token budget: full steps of a random-weight model, with their bytes and FLOPs.
 
-A step is one plan made by hand: ``rows`` sequences decode at ``context`` tokens, whose K and V are whatever the cache
-holds, and a prompt fills the rest of the budget. So no time goes into computing contexts first.
+A step is one plan made by hand: ``rows`` sequences decode at ``context`` tokens, whose K and V are random values in the
+cache, and a prompt fills the rest of the budget. So no time is spent on computing contexts first.
 """
 
 import time
@@ -33,17 +33,17 @@ from scripts.gpu.sizes import Sizes, StepLoad
 MAX_REPEATS = 30
 OVERLAPPED = 8
 RANDOM_BLOCKS = 8
-"""Of the cache, which then repeat: the random bits of a whole one would be as large again."""
+"""Distinct blocks of the cache, which repeat: random bits for the whole cache would need as much memory again."""
 GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 SAMPLING = {"greedy": (GREEDY, GREEDY), "top_p": (replace(GREEDY, temperature=1.0, top_p=0.9),) * 2}
 SAMPLING |= {"logprobs": (replace(GREEDY, logprobs=20), GREEDY)}
-"""How the first row samples, and all others."""
+"""Sampling of the first row, and of all others."""
 
 
 def at_knee(bench: Bench) -> Measurement:
-    """The measurement, of the steps of some token budgets, at the one that ``jaxgen tune`` would store.
+    """Return the measurement of the step at the token budget that ``jaxgen tune`` would store.
 
-    ``detail.roofline_token_budget`` is what the rule for devices that were not measured gives with these ceilings.
+    ``detail.roofline_token_budget``: the budget by the rule for devices without measurements, with these ceilings.
     """
     ran = {int(name.rpartition("_")[2]): row for name, row in bench.results.items() if row["state"] == State.RAN}
     if len(ran) < 2:
@@ -59,7 +59,7 @@ def at_knee(bench: Bench) -> Measurement:
 
 
 def init(bench: Bench, model: ModelConfig) -> Measurement:
-    """Make the parameters, which the rows that follow share."""
+    """Make the parameters, which the following rows share."""
     started = time.perf_counter()
     params = jax.tree.leaves(bench.shared.params_of(model, kernels_for(bench)))
     seconds = time.perf_counter() - started
@@ -67,18 +67,18 @@ def init(bench: Bench, model: ModelConfig) -> Measurement:
 
 
 def small(bench: Bench, load: StepLoad, budget: int, rows: int) -> Measurement:
-    """Of so few layers that it compiles soon, for so many rows of which ``load.rows`` decode."""
+    """Measure a step of few layers, which compiles fast, with ``rows`` rows; at most ``load.rows`` of them decode."""
     load = replace(load, rows=min(load.rows, rows - 1))
     return _measured(bench, load, step_config(load, budget, rows), "greedy")
 
 
 def full(bench: Bench, load: StepLoad, budget: int, sampling: str) -> Measurement:
-    """Of a whole model, with rows as a server has them."""
+    """Measure a step of a whole model, with a server's number of rows."""
     return _measured(bench, load, config_of(bench.sizes, load, budget), sampling)
 
 
 def config_of(sizes: Sizes, load: StepLoad, budget: int) -> EngineConfig:
-    """That of ``served_config`` where it is the same step, which then is compiled once."""
+    """Return the step's configuration: ``served_config`` for the served step, which is then compiled only once."""
     if load == sizes.steps and budget == sizes.served_budget:
         return served_config(sizes)
     return step_config(load, budget, served_rows(budget))
@@ -112,9 +112,11 @@ def _measured(bench: Bench, load: StepLoad, config: EngineConfig, sampling: str)
 
 @dataclass(frozen=True)
 class Times:
-    """Of steps of which each is waited for: ``seconds`` and, of these, those until ``run`` ``returned`` to the host.
-    The same of steps where each is dispatched before the one before it ends, as the engine does. ``tokens`` are those
-    that the last one sampled."""
+    """Times of single steps, each waited for: ``seconds``, and seconds until ``run`` ``returned`` to the host.
+
+    ``overlapped_*``: the same for steps that are dispatched before the step before them ends, as the engine does.
+    ``tokens``: sampled by the last step.
+    """
 
     seconds: list[float]
     returned: list[float]
@@ -133,7 +135,7 @@ class Times:
 
 
 def timed(device: ModelRunner, plan: StepPlan, row_seconds: float) -> Times:
-    """Of one plan over and over; the first step is not counted."""
+    """Time steps of one plan; the first step is not counted."""
     device.load(plan)
     device.wait()
     steady = replace(plan, admitted=())
@@ -161,7 +163,7 @@ def timed(device: ModelRunner, plan: StepPlan, row_seconds: float) -> Times:
 def filled_device(
     model: ModelConfig, config: EngineConfig, params: PackedParams, compiled: CompiledStep
 ) -> ModelRunner:
-    """A device whose cache holds random K and V: work on zeros takes less power, so less time, than work on data."""
+    """Return a device whose cache has random K and V: work on zeros takes less power, and so less time."""
     device = ModelRunner(model, config, params, compiled)
     num_blocks, *block = cache_shape(model, config.cache)
     distinct = min(RANDOM_BLOCKS, num_blocks)
@@ -177,7 +179,7 @@ def filled_device(
 
 
 def step_config(load: StepLoad, budget: int, rows: int) -> EngineConfig:
-    """Room for exactly the plan of ``full_plan``."""
+    """Return a configuration with blocks for exactly the plan of ``full_plan``."""
     prompt = max(budget - load.rows, 1)
     blocks = load.rows * -(-load.context // BLOCK_SIZE) + -(-prompt // BLOCK_SIZE)
     longest = max(load.context, prompt) + 1
@@ -186,7 +188,7 @@ def step_config(load: StepLoad, budget: int, rows: int) -> EngineConfig:
 
 
 def served_config(sizes: Sizes) -> EngineConfig:
-    """Room for the plan of ``full_plan`` and for that of ``host_times``."""
+    """Return a configuration with blocks for the plan of ``full_plan`` and for the requests of ``host_times``."""
     load, budget = sizes.steps, sizes.served_budget
     longest = max(load.context, sizes.host_context + 16 * sizes.host_steps + 64)
     blocks = load.rows * (-(-longest // BLOCK_SIZE) + 1) + 2 * -(-budget // BLOCK_SIZE) + 2
@@ -195,7 +197,7 @@ def served_config(sizes: Sizes) -> EngineConfig:
 
 
 def full_plan(load: StepLoad, config: EngineConfig, sampling: str = "greedy") -> StepPlan:
-    """``rows`` decodes at ``context`` tokens and a prompt that fills the budget; blocks in a shuffled order."""
+    """Plan ``rows`` decodes at ``context`` tokens and a prompt that fills the budget; blocks are in shuffled order."""
     stride = next(n for n in (997, 991, 983) if config.cache.num_blocks % n)
     ids = (i * stride % config.cache.num_blocks for i in range(config.cache.num_blocks))
     chunks, admitted = [], []
@@ -219,12 +221,12 @@ def full_plan(load: StepLoad, config: EngineConfig, sampling: str = "greedy") ->
 
 
 def step_cost(model: ModelConfig, config: EngineConfig, plan: StepPlan) -> tuple[int, int]:
-    """Bytes that the plan must read and write, and FLOPs it must do, each counted once.
+    """Return the bytes that the plan must read and write, and its FLOPs, each counted once.
 
-    Bytes: every weight (of positions, and of embeddings that are no head too, only the rows looked up), K and V of
-    every context, K and V written.
-    FLOPs: 2 per multiply-add of the layers' matrices for each token, of the head for each row that samples, and
-    4 * head_dim for each head, query token and token it attends to.
+    Bytes: every weight (of position tables, and of embeddings that are not also the head, only the rows looked up), K
+    and V of every context, K and V written.
+    FLOPs: 2 per multiply-add of the layers' matrices for each token, and of the head for each row that samples; and
+    4 * head_dim for each head, query token and token that it attends to.
     """
     params = abstract_params(model)
     tables = [p for name, p in params.items() if name in ("embed.weight", "positions.weight")]

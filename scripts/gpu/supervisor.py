@@ -1,4 +1,4 @@
-"""Runs rows one after another in processes that may hang or die: what does loses its row, and no other."""
+"""Run rows one after another in processes. If a process hangs or dies, only its current row is lost."""
 
 import time
 from collections.abc import Sequence
@@ -11,22 +11,22 @@ from scripts.gpu.plan import OTHER_REGISTERS, REGISTERS, PlannedRow, Registers
 from scripts.gpu.report import Measurement, Report, Row, State
 
 START_SECONDS = 60.0
-"""For a worker to import JAX and take the device."""
+"""Seconds for a worker to import JAX and open the device."""
 
 
 class Workers:
-    """At most one worker: another process takes the device when the one before has left it."""
+    """Holds at most one worker: a new one opens the device only after the one before it has ended."""
 
     def __init__(self, *, dry_run: bool, cache_dir: Path, log: Path):
         self._options: dict[str, Any] = {"dry_run": dry_run, "cache_dir": cache_dir, "log": log}
         self._child: Child | None = None
 
     def header(self) -> dict[str, Any]:
-        """What the device is. LostError if no worker can say."""
+        """Return the description of the device. Raises LostError if the worker is lost."""
         return self.named("smoke").ask({"header": True}, START_SECONDS)
 
     def named(self, process: str, seconds: float = START_SECONDS) -> Child:
-        """A worker that is ready. LostError if it is not in time."""
+        """Return a worker that is ready. Raises LostError if it is not ready in time."""
         if self._child is not None and self._child.name != process:
             self.end()
         if self._child is None:
@@ -35,7 +35,7 @@ class Workers:
         return self._child
 
     def drop(self) -> str:
-        """End a lost one; what it printed last."""
+        """Kill a lost worker, and return the end of its output."""
         child, self._child = self._child, None
         assert child is not None
         child.kill()
@@ -48,17 +48,17 @@ class Workers:
 
 
 class Supervisor:
-    """One run of some rows."""
+    """Runs the rows of one run."""
 
     def __init__(self, rows: Sequence[PlannedRow], report: Report, workers: Workers, *, ends: float):
-        """``ends`` by the monotonic clock."""
+        """``ends``: time by the monotonic clock."""
         self._rows = rows
         self._report = report
         self._workers = workers
         self._ends = ends
 
     def run(self) -> None:
-        """Run those that have no result yet; every one of them has a state afterwards."""
+        """Run all rows without a result, and record the state of each."""
         part = None
         for row in self._rows:
             if self._report.rows[row.name].has_result:
@@ -100,7 +100,7 @@ class Supervisor:
         return replace(lost_row, wall_seconds=answer["wall_seconds"]), {}
 
     def _registers(self, row: PlannedRow) -> Registers | str:
-        """Those to run it with, or why it cannot be run."""
+        """Return the registers to run a row with, or the reason why it cannot be run."""
         if missing := [one for one in row.reads if self._report.rows[one].state is State.NOT_REACHED]:
             return f"it reads {missing[0]}, which was not reached"
         if row.registers is not None:

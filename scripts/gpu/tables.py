@@ -1,4 +1,4 @@
-"""A device's results as tables of a page."""
+"""Format a device's results as tables in Markdown."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,9 +9,10 @@ from scripts.gpu.rows import rows_of
 from scripts.gpu.sizes import FULL, OffloadLoad, StepLoad
 
 COMPILED, NOT_RUN = "compiled, not run", "not run"
-"""What stands for a row that is not there: the first for what scripts/ci/check_aot.sh compiles for a GPU."""
+"""Text for a missing row: the first for programs that scripts/ci/check_aot.sh compiles for a GPU."""
 DECODE_GOAL, PROMPT_GOAL, KNEE_GOAL = 0.85, 0.60, 0.80
-"""Of the floor: of the measured copy rate, of the measured matrix rate, and of both for the step at the knee."""
+"""Goals as fractions of the floor: of the measured copy rate, of the measured matrix rate, and of both for the step at
+the knee."""
 STEPS = {"Llama-3-8B": FULL.steps, "OPT-6.7B": FULL.opt_steps}
 CEILINGS = {
     COPY_RATE: ("copy on the device", 1e12, "TB/s"),
@@ -30,7 +31,7 @@ class Result:
     about: dict[str, Any]
 
     def row(self, name: str) -> dict[str, Any]:
-        """Empty where there is none."""
+        """Return a row by name; empty where there is none."""
         return next((row for row in self.about.get("rows", []) if row["name"] == name), {})
 
     def rows(self, *prefixes: str) -> list[dict[str, Any]]:
@@ -43,7 +44,7 @@ class Result:
 
 
 def sections(result: Result) -> list[str]:
-    """Markdown, one string for each section."""
+    """Return Markdown, one string for each section."""
     parts = [
         ("Ceilings", _ceilings(result)),
         ("Whether the kernels run", _smoke(result)),
@@ -61,7 +62,7 @@ def sections(result: Result) -> list[str]:
 
 
 def state(row: dict[str, Any], absent: str = NOT_RUN) -> str | None:
-    """Why a row has no figures; None if it has."""
+    """Return why a row has no measurement; None if it has one."""
     if not row:
         return absent
     if row["state"] == State.RAN:
@@ -79,7 +80,7 @@ def _ceilings(result: Result) -> str:
 
 
 def _smoke(result: Result) -> str:
-    """What each kernel and small step did, and which configurations are bad."""
+    """Return the outcome of each kernel and small step, and the bad configurations."""
     rows = []
     for plan in rows_of(FULL):
         row = result.row(plan.name)
@@ -274,7 +275,7 @@ def _detail_ms(row: dict[str, Any], name: str) -> str:
 
 
 def _number(value: float | None) -> str:
-    """Three digits that count."""
+    """Format a number with three significant digits; from 1000 on as a whole number."""
     return "" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 

@@ -1,4 +1,4 @@
-"""The device's description for a compiler that has no such device: XLA's own text of its target, or what CUDA says."""
+"""Describe the device for compilers on other machines: XLA's own description of its target, and CUDA's attributes."""
 
 import ctypes
 import tempfile
@@ -30,13 +30,13 @@ _CUDA_ATTRIBUTES = {
     "registers_per_core_limit": 82,
     "shared_memory_per_block_optin": 97,
 }
-"""Names as XLA's GpuDeviceInfoProto has them, numbers of CUdevice_attribute in cuda.h."""
+"""Names of XLA's GpuDeviceInfoProto, with numbers of CUdevice_attribute in cuda.h."""
 
 
 def describe(device: jax.Device) -> dict[str, Any]:
-    """What is known of the device: ``gpu_target_config`` is a GpuTargetConfigProto as text, which
-    ``jax.experimental.topologies.get_topology_desc(target_config=...)`` takes. What cannot be had is named under
-    ``missing`` with the reason."""
+    """Return what is known of the device. ``gpu_target_config``: a GpuTargetConfigProto as text, for
+    ``jax.experimental.topologies.get_topology_desc(target_config=...)``. ``missing``: reasons by name of values that
+    are not available."""
     found: dict[str, Any] = {"platform_version": device.client.platform_version}
     missing: dict[str, str] = {}
     sources: dict[str, Callable[[], Any]] = {
@@ -47,13 +47,16 @@ def describe(device: jax.Device) -> dict[str, Any]:
     for name, source in sources.items():
         try:
             found[name] = source()
-        except Exception as error:  # whatever keeps one source from answering, the others are asked
+        except Exception as error:  # one source may fail in any way; the others are still read
             missing[name] = f"{type(error).__name__}: {error}"[:500]
     return found | {"missing": missing}
 
 
 def _xla_dump(device: jax.Device) -> str:
-    """The *.gpu_target_config.pbtxt that XLA writes beside the dump of any program compiled for a GPU."""
+    """Return the *.gpu_target_config.pbtxt that XLA writes beside the dump of any program compiled for a GPU.
+
+    Raises FileNotFoundError where XLA writes none.
+    """
     with tempfile.TemporaryDirectory() as directory:
         unique = time.time_ns() % 2**20  # a program from the cache would not be dumped
         lowered = jax.jit(lambda x: x + unique).lower(jax.device_put(jnp.zeros(8), device))
@@ -66,7 +69,7 @@ def _xla_dump(device: jax.Device) -> str:
 
 
 def _cuda_attributes(ordinal: int) -> dict[str, int]:
-    """Attributes of the ordinal-th device from the CUDA driver; OSError without one."""
+    """Return attributes of the ordinal-th device from the CUDA driver. Raises OSError without a driver."""
     cuda = ctypes.CDLL("libcuda.so.1")
 
     def call(name: str, *args: Any) -> None:

@@ -1,4 +1,4 @@
-"""Seconds of work on a device. Everything is waited for before the clock is read."""
+"""Time work on a device. All work has ended when the clock is read."""
 
 import time
 from collections.abc import Callable
@@ -7,10 +7,10 @@ import jax
 
 
 def seconds_of(run: Callable[[], object], repeats: int, *, calls: int = 1) -> list[float]:
-    """Seconds of one call in each of ``repeats`` samples, after one that is not counted.
+    """Return the seconds of one call in each of ``repeats`` samples, after one sample that is not counted.
 
-    A sample is ``calls`` calls dispatched one after another and waited for together, which hides the dispatch of all
-    but the first. Each result is dropped when the next comes, so the device's memory holds few of them.
+    A sample is ``calls`` calls, dispatched one after another and waited for together, which hides the dispatch of all
+    but the first. Each result is dropped when the next comes, so that few of them are in the device's memory.
     """
     samples = []
     for _ in range(repeats + 1):

@@ -1,4 +1,4 @@
-"""NVIDIA's tools on rows that are run once more beneath them: hardware counters, and checkers of memory accesses."""
+"""Run rows again under NVIDIA's tools: hardware counters, and checkers of memory accesses."""
 
 import csv
 import io
@@ -15,7 +15,7 @@ from scripts.gpu.report import Measurement, State
 
 PLACES = ("usr/local/cuda*/bin", "usr/local/cuda*/nsight-compute*", "opt/nvidia/nsight-compute/*")
 LAUNCHES = 6
-"""Of attention's kernels, in two calls."""
+"""Launches of attention's kernels to profile, from two calls."""
 METRICS = (
     *("gpu__time_duration.sum", "dram__bytes_read.sum", "dram__bytes_write.sum", "launch__registers_per_thread"),
     *("dram__throughput.avg.pct_of_peak_sustained_elapsed", "sm__throughput.avg.pct_of_peak_sustained_elapsed"),
@@ -23,12 +23,12 @@ METRICS = (
     *("sm__warps_active.avg.pct_of_peak_sustained_active", "smsp__issue_active.avg.pct_of_peak_sustained_active"),
     *("launch__shared_mem_per_block_dynamic", "launch__grid_size", "launch__block_size"),
 )
-"""Those that are copied into the result; the report beside it has all."""
+"""Metrics that are copied into the result; the report beside it has all metrics."""
 _TAIL = 4000
 
 
 def ncu(bench: Bench, row: str) -> Measurement:
-    """What Nsight Compute counts in the first launches of attention in a row."""
+    """Profile the first launches of attention in a row with Nsight Compute. Raises UnavailableError."""
     tool, report = find_tool("ncu"), bench.out / f"ncu_{row}.ncu-rep"
     _run(
         *(tool, "--clock-control", "none", "--kernel-name", "regex:attention", "-c", str(LAUNCHES), "--set", "full"),
@@ -41,7 +41,10 @@ def ncu(bench: Bench, row: str) -> Measurement:
 
 
 def kernels_in(printed: str) -> list[dict[str, str]]:
-    """Of ncu's table with a line of names, one of units and one for each launch: names and those of METRICS."""
+    """Parse ncu's table, which has a line of names, one of units and one for each launch.
+
+    Return the kernel's name and the METRICS of each launch.
+    """
     lines = printed.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
     units, *launches = list(csv.DictReader(io.StringIO("\n".join(lines[start:])))) or [{}]
@@ -53,12 +56,14 @@ def kernels_in(printed: str) -> list[dict[str, str]]:
 
 
 def sanitizer(bench: Bench, check: str) -> Measurement:
-    """What compute-sanitizer says of the smoke's rows, of those that ran. Only what memcheck finds is a failure:
-    racecheck may not know every way in which asynchronous copies are waited for."""
+    """Run compute-sanitizer on the smoke rows that ran. Raises UnavailableError.
+
+    Only errors of memcheck are failures: racecheck may not know every way to wait for asynchronous copies.
+    """
     names = [name for name, row in bench.results.items() if row["state"] == State.RAN]
     if not names:
         raise UnavailableError("no row of the smoke ran")
-    # XLA asks for things that a driver may not have, and goes on without them: no errors of calls, only of kernels.
+    # XLA tries calls that a driver may not support, and handles their errors: report errors of kernels only.
     tool = (find_tool("compute-sanitizer"), "--tool", check, "--report-api-errors", "no", "--print-limit", "20")
     printed = _run(*tool, *_alone(bench, names))
     errors = errors_in(printed)
@@ -68,7 +73,7 @@ def sanitizer(bench: Bench, check: str) -> Measurement:
 
 
 def errors_in(printed: str) -> int:
-    """The number in the summary. UnavailableError if there is none, so that the checker did not check."""
+    """Return the number of errors in the summary. Raises UnavailableError without one: the checker did not run."""
     found = re.search(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) error", printed)
     if found is None:
         raise UnavailableError(f"no summary in {printed[-_TAIL:]}")
@@ -76,7 +81,7 @@ def errors_in(printed: str) -> int:
 
 
 def find_tool(name: str) -> str:
-    """UnavailableError where there is none."""
+    """Return the path of a tool. Raises UnavailableError where it is missing."""
     places = [str(found) for place in PLACES for found in sorted(Path("/").glob(place))]
     tool = shutil.which(name) or shutil.which(name, path=os.pathsep.join(places))
     if tool is None:
@@ -85,14 +90,14 @@ def find_tool(name: str) -> str:
 
 
 def _alone(bench: Bench, rows: list[str]) -> list[str]:
-    """The command that runs rows with nobody to watch them."""
+    """Return the command that runs rows without a supervisor."""
     size = "full" if bench.sizes.pallas else "dry"
     registers = ",".join(map(str, bench.registers))
     return [sys.executable, "-m", "scripts.gpu.alone", size, registers, str(bench.out), *rows]
 
 
 def _run(*command: str) -> str:
-    """What it prints, which the log has too. The row's limit ends it."""
+    """Run a command, and return its output, whose end is also logged. The row's time limit ends it."""
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     print(done.stdout[-_TAIL:], file=sys.stderr)
     return done.stdout

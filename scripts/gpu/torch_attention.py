@@ -1,5 +1,5 @@
-"""Attention of the same loads by PyTorch's scaled_dot_product_attention on contiguous keys and values; in a process
-without JAX's hold on the device's memory."""
+"""Time attention of the same loads by PyTorch's scaled_dot_product_attention on contiguous keys and values, in a
+process in which JAX does not preallocate the device's memory."""
 
 import time
 from functools import partial
@@ -16,7 +16,7 @@ CALLS = 4
 
 
 def import_torch() -> Any:
-    """UnavailableError if it is not installed, or sees no device where this is no dry run."""
+    """Import PyTorch. Raises UnavailableError if it is not installed."""
     try:
         return import_module("torch")
     except ImportError as error:
@@ -25,7 +25,7 @@ def import_torch() -> Any:
 
 @compared
 def sdpa(bench: Bench, load: AttentionLoad) -> Measurement:
-    """Queries of a prompt see the tokens after them too: PyTorch's causal mask is for whole prompts."""
+    """Time PyTorch's attention without a mask: its causal mask is for whole prompts, not for chunks of them."""
     torch = import_torch()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, (length, context) = load.model, load.rows[0]

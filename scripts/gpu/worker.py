@@ -1,4 +1,4 @@
-"""A process that runs rows as it is asked to: a request is one line of JSON, and so is its answer."""
+"""Run rows on request: a request is one line of JSON on stdin, and its answer one line on stdout."""
 
 import faulthandler
 import gc
@@ -26,11 +26,11 @@ from scripts.gpu.rows import rows_of
 from scripts.gpu.sizes import DRY, FULL, Sizes
 
 _STACK_AT = 0.9
-"""Of a row's limit: when the stacks of all threads are printed, since it may be hanging."""
+"""Fraction of a row's limit after which the stacks of all threads are printed, since the row may hang."""
 
 
 def main() -> None:
-    """Arguments: the name of the process, and "dry" or "full". What anything else prints goes to stderr."""
+    """Answer requests. Arguments: the name of the process, and "dry" or "full". All other output goes to stderr."""
     process, size = sys.argv[1:]
     requests: Queue[str] = Queue()
     Thread(target=_read, args=(requests,), daemon=True).start()
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def _read(requests: "Queue[str]") -> None:
-    """Ends the process with its supervisor, which closes stdin when it ends, however it does."""
+    """Queue requests from stdin. End the process when stdin closes, which happens when the supervisor ends."""
     for line in sys.stdin:
         requests.put(line)
     os._exit(0)
@@ -77,17 +77,17 @@ def _answer(request: dict[str, Any], sizes: Sizes, shared: Shared) -> dict[str, 
 
 
 def run_row(name: str, bench: Bench) -> dict[str, Any]:
-    """What it found, or its state and why."""
+    """Run a row. Return its measurement under "found", or its state and the reason."""
     row = next(row for row in rows_of(bench.sizes) if row.name == name)
     module, function = row.entry.split(":")
-    gc.collect()  # what earlier rows left may hold the device's memory
+    gc.collect()  # objects of earlier rows may hold the device's memory
     try:
         inject(name)
         entry = getattr(import_module(f"scripts.gpu.{module}"), function)
         return {"found": asdict(entry(bench, *row.arguments))}
     except UnavailableError as missing:
         return {"state": State.UNAVAILABLE, "why": str(missing)}
-    except Exception as error:  # whatever a device raises: the other rows are wanted all the same
+    except Exception as error:  # a device may raise anything; the other rows still run
         said = f"{type(error).__name__}: {error}"[:2000]
         if isinstance(error, jax.errors.JaxRuntimeError) and _is_lost(error):
             return {"state": State.LOST, "why": f"lost the device: {said}"}
@@ -95,7 +95,7 @@ def run_row(name: str, bench: Bench) -> dict[str, Any]:
 
 
 def _is_lost(error: Exception) -> bool:
-    """Whether CUDA's context is: its errors are sticky, so that the least of programs fails too."""
+    """Whether CUDA's context is lost: its errors are sticky, so that even a trivial program fails."""
     try:
         np.asarray(jax.device_put(np.arange(4)) + 1)
     except jax.errors.JaxRuntimeError:

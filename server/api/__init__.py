@@ -1,1 +1,1 @@
-"""The endpoints: each reads a body, runs the engine and builds OpenAI's answer."""
+"""The endpoints of OpenAI's API: each reads a body, runs the engine and builds the response."""

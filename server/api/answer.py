@@ -1,4 +1,4 @@
-"""What a request is answered with: its choices, and the objects that say them, whole or as events."""
+"""Build the response to a request from its choices: one JSON object, or server-sent events."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,14 +23,14 @@ from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.requests.tools import ToolUse
 
 _TEXT = uuid4().hex
-"""Stands for a text where an event is encoded to be cut there."""
+"""Placeholder for a text: an encoded event is cut at it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts. A prompt counts once, however many choices it has; every token generated counts.
+    """Token counts. A prompt counts once, however many choices it has; every generated token counts.
 
-    ``cached_tokens``: those of the prompt whose keys and values the prefix cache had when its first choice began.
+    ``cached_tokens``: prompt tokens whose keys and values were in the prefix cache when the first choice began.
     """
 
     prompt_tokens: int
@@ -47,7 +47,7 @@ class Usage:
 
 
 class Answer(ABC):
-    """The choices of one request, and objects or events that tell of them."""
+    """The choices of one request, and the response made from them."""
 
     def __init__(
         self,
@@ -60,8 +60,8 @@ class Answer(ABC):
         logprobs: Callable[[], Logprobs],
         tools: ToolUse | None = None,
     ) -> None:
-        """``record``: of the caller's request. ``prefix``: of its id. ``logprobs``: makes the list of a choice's.
-        ``tools``: that it may call."""
+        """``record``: of the caller's request. ``prefix``: of the response's id. ``logprobs``: makes the list of a
+        choice's log-probabilities. ``tools``: tools that the model may call."""
         self._id = f"{prefix}-{uuid4().hex}"
         self._created = int(time())
         self._model = engine.model.name
@@ -72,7 +72,7 @@ class Answer(ABC):
         self._tools = tools
         self._told: set[int] = set()
         self._around: dict[int, tuple[bytes, bytes]] = {}
-        """By choice: what an event that says nothing but text has before and after it."""
+        """By choice: the bytes before and after the text of an event that has only text."""
         self._error: str | None = None
         self.choices = [
             self._choice(prompt, i, j, logprobs()) for i, prompt in enumerate(prompts) for j in range(params.best_of)
@@ -80,36 +80,38 @@ class Answer(ABC):
 
     @abstractmethod
     def whole(self) -> dict[str, Any]:
-        """The answer in one object, when all choices have ended."""
+        """Return the response as one object, when all choices have ended."""
 
     @abstractmethod
     def _news(self, choice: Choice) -> Iterable[bytes]:
-        """Events of what the choice has to say now."""
+        """Return events with the choice's new output."""
 
     @abstractmethod
     def _failed(self, error: ApiError) -> list[bytes]:
-        """The last events where one comes between."""
+        """Return the last events of a stream that fails."""
 
     @abstractmethod
     def _ended(self) -> list[bytes]:
-        """The last events otherwise."""
+        """Return the last events of a stream that succeeds."""
 
     async def stream(self, generation: Generation[Choice], send: Send, send_more: Send) -> None:
-        """Answers with server-sent events: what there is together goes out in one write, and nothing is taken while
-        that waits. ``send`` takes the first message, ``send_more`` the others. Raises ApiError before anything is
-        sent."""
-        # Until its first token an answer can still be an error with a status of its own.
+        """Stream the response as server-sent events.
+
+        Events that are ready together go out in one write; no output is taken while a write waits. ``send`` takes the
+        first message, ``send_more`` the others. Raises ApiError before anything is sent.
+        """
+        # Until the first token the response can still be an error with its own status.
         events = self._events(await generation.next_news())
         await send(start_of_events())
         writer = EventWriter(send_more)
-        # What several choices have to say goes out together, so only one alone takes a shorter way.
+        # Output of several choices goes out together; only a single choice is written without waking this task.
         take_news = partial(self._write_at_once, self.choices[0], writer) if len(self.choices) == 1 else None
         try:
             while events:
                 await writer.write(events)
                 try:
                     news = await generation.next_news(take_news)
-                    await writer.until_free()  # and only then take what there is
+                    await writer.until_free()  # take the output only then
                     events = self._events(news)
                 except Exception as error:
                     told = as_api_error(error)
@@ -121,7 +123,7 @@ class Answer(ABC):
             writer.close()
 
     def _write_at_once(self, choice: Choice, writer: EventWriter) -> bool:
-        """Whether nothing is left to say, as far as ``choice`` has come. Not its end, which others wait for too."""
+        """Write the choice's new output. Return False where the caller must: at its end, or while a write waits."""
         if choice.finish_reason is not None or not writer.is_free:
             return False
         if choice.has_news:
@@ -138,11 +140,11 @@ class Answer(ABC):
 
     @property
     def failed(self) -> bool:
-        """Whether an error ended its events."""
+        """Whether an error ended the stream."""
         return self._error is not None
 
     def summary(self) -> dict[str, Any]:
-        """What the log says of it; nothing of any text."""
+        """Return the fields for the log, without any text."""
         usage = self._usage()
         return {
             "model": self._model,
@@ -154,11 +156,11 @@ class Answer(ABC):
         } | ({} if self._error is None else {"error": self._error})
 
     def prompt_texts(self) -> list[str]:
-        """Of each prompt, what its tokens say."""
+        """Return the decoded text of each prompt."""
         return [self._tokenizer.decode(prompt.tokens) for prompt in self._prompts]
 
     def _end_extras(self, choice: Choice) -> dict[str, Any]:
-        """What was asked for of the choice as a whole, once it has ended."""
+        """Return the requested extra fields of a choice that has ended."""
         return latency_json(choice.latency, choice.cached_tokens) if self._params.return_latency else {}
 
     def _usage(self) -> Usage:
@@ -170,19 +172,19 @@ class Answer(ABC):
 
 
 class ChoicesAnswer(Answer):
-    """An object with ``choices``, or events that are such objects, each with one."""
+    """A response with ``choices``, or events with one choice each."""
 
     @abstractmethod
     def _pieces(self, choice: Choice, piece: Piece) -> Iterable[dict[str, Any]]:
-        """What the choice has to say now, each an entry of an event's ``choices``."""
+        """Return the choice's new output as entries of ``choices``, one for each event."""
 
     @property
     @abstractmethod
     def _chunk_object(self) -> str:
-        """What ``object`` says in events."""
+        """The value of ``object`` in events."""
 
     def _prompt_extras(self, choice: Choice) -> dict[str, Any]:
-        """What was asked for of the choice's prompt, once for a choice."""
+        """Return the requested extra fields of the choice's prompt, once for each choice."""
         extras: dict[str, Any] = {}
         if choice.index not in self._told:
             self._told.add(choice.index)
@@ -194,15 +196,15 @@ class ChoicesAnswer(Answer):
         return extras
 
     def _chunk_extras(self) -> dict[str, Any]:
-        """What an event has beside its choice."""
+        """Return the fields that an event has beside its choice."""
         return {}
 
     def _token_extras(self, piece: Piece) -> dict[str, Any]:
-        """What was asked for of the tokens generated."""
+        """Return the requested extra fields of the generated tokens."""
         return {"token_ids": piece.token_ids} if self._params.return_token_ids else {}
 
     def _failed(self, error: ApiError) -> list[bytes]:
-        """Without [DONE]."""
+        """Return the error as the last event, without [DONE]."""
         return [sse_event(error.body())]
 
     def _ended(self) -> list[bytes]:
@@ -222,7 +224,7 @@ class ChoicesAnswer(Answer):
             return (around[0] + encode(text) + around[1],)
         events = list(self._encoded(choice, piece))
         if text is not None and not (self._params.return_token_ids or self._params.continuous_usage):
-            # From here on only the text changes: events like this one, of most tokens, are encoded around it.
+            # From here on only the text changes: for most tokens just the text is encoded.
             (event,) = self._encoded(choice, piece._replace(deltas=(_TEXT,)))
             before, after = event.split(encode(_TEXT))
             self._around[choice.index] = before, after
@@ -237,7 +239,7 @@ class ChoicesAnswer(Answer):
                 chunk["usage"] = Usage(len(choice.prompt.tokens), choice.num_tokens, choice.cached_tokens).as_json()
             elif self._params.include_usage:
                 chunk["usage"] = None
-            # What all chunks begin with is encoded once: one object, cut after its last field.
+            # The common head of all chunks is encoded once: one object, cut after its last field.
             yield self._event_head + encode(chunk)[1:] + b"\n\n"
 
     @cached_property

@@ -1,4 +1,4 @@
-"""A request's body: read up to a limit, then JSON, then an object."""
+"""Read a request's body up to a limit, and parse it as a JSON object."""
 
 from typing import Any
 
@@ -11,12 +11,14 @@ from jaxgen.server.errors import ApiError, bad_request
 
 
 async def read_json_object(scope: Scope, receive: Receive, max_bytes: int) -> dict[str, Any]:
-    """The body as a dict. Raises ApiError: 415 for a content type other than JSON, 413 for a body over ``max_bytes``,
-    400 for one that is no JSON object; ClientDisconnect when the caller left.
+    """Return the body as a dict.
 
-    A missing Content-Type is taken as JSON. Others are refused, although the body may well be JSON: a browser sends
-    text/plain and forms to any address without asking. (It sends a body without a type as well, but with the page's
-    origin: server/middleware/cors.py.)
+    Raises ApiError: 415 for a content type other than JSON, 413 for a body over ``max_bytes``, 400 for a body that is
+    no JSON object; ClientDisconnect when the caller disconnects.
+
+    A missing Content-Type is taken as JSON. Other types are refused, even where the body is JSON: a browser sends
+    text/plain and forms to any address without a preflight request. (It also sends a body without a type, but with the
+    page's origin: server/middleware/cors.py.)
     """
     headers = Headers(scope=scope)
     kind = headers.get("content-type", "application/json").partition(";")[0].strip().lower()
@@ -43,7 +45,10 @@ async def _read(headers: Headers, receive: Receive, max_bytes: int) -> bytes:
 
 
 def parse_json_object(body: bytes) -> dict[str, Any]:
-    """Strict JSON: UTF-8, no NaN or Infinity, no lone surrogates, at most 200 levels deep; and the top an object."""
+    """Parse a strict JSON object: UTF-8, no NaN or Infinity, no lone surrogates, at most 200 levels deep.
+
+    Raises ApiError 400.
+    """
     try:
         value = pydantic_core.from_json(body, allow_inf_nan=False)
     except ValueError as error:

@@ -30,7 +30,7 @@ class ChatEndpoint(GeneratingEndpoint[ChatRequest]):
 
 
 async def resolve_chat(body: ChatRequest, services: AppState) -> tuple[Prompt, CompletionParams, ToolUse | None]:
-    """What the model reads, how it answers, and what it may call meanwhile. Raises ApiError."""
+    """Return the prompt of a conversation, its parameters and its tools. Raises ApiError."""
     params = resolve_chat_params(body, services.engine.model, services.config)
     functions = [tool.function for tool in body.tools or ()]
     parallel = body.parallel_tool_calls is not False
@@ -60,7 +60,7 @@ class ChatCompletion(ChoicesAnswer):
         super().__init__(engine, [prompt], params, record, prefix="chatcmpl", logprobs=ChatLogprobs, tools=tools)
         self._begun: set[int] = set()
         self._spoken: set[int] = set()
-        """Choices that had content or calls."""
+        """Choices that have streamed content or calls."""
 
     def whole(self) -> dict[str, Any]:
         choices = []
@@ -79,8 +79,10 @@ class ChatCompletion(ChoicesAnswer):
         return self._prompt_extras(self.choices[0]) | tier  # all choices have one prompt
 
     def _pieces(self, choice: Choice, piece: Piece) -> Iterator[dict[str, Any]]:
-        """The role first, then text and calls, then the reason of the end with nothing else, as OpenAI's own server has
-        it. Content is null as long as it may be null in the end: in a message that only calls."""
+        """Yield the role first, then text and calls, then the finish reason alone, as OpenAI's server does.
+
+        The first content is null where the message may have none: in a message with only calls.
+        """
         index = choice.index
         if index not in self._begun:
             self._begun.add(index)

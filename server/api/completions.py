@@ -35,7 +35,7 @@ class Completion(ChoicesAnswer):
         super().__init__(engine, prompts, params, record, prefix="cmpl", logprobs=LogprobList)
 
     def whole(self) -> dict[str, Any]:
-        """The answer in one object; of best_of candidates the n with the highest mean log-probability."""
+        """Return the response as one object, with the n of best_of choices with the highest mean log-probability."""
         chosen = [choice for i in range(len(self._prompts)) for choice in self._best(i)]
         choices = [
             self._choice_json(index, choice, choice.take()) | self._end_extras(choice)

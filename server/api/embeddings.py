@@ -1,4 +1,4 @@
-"""POST /v1/embeddings: texts as vectors of length 1."""
+"""POST /v1/embeddings: embed texts as vectors of length 1."""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
         async with deadline.bound():
             prompts = await services.prompts.read_all(body.input, "input")
         record = context_of(scope)
-        # There is no time between tokens, and none of many inputs is refused for those before it.
+        # Embeddings have no time between tokens, and no input is refused because of other inputs before it.
         service = service_class(None, services.config.service_classes)
         service = replace(service, inter_token_seconds=None, serve_late=True)
         made = record.answer = _Embeddings(self._engine, prompts, pooling, service, body, record)
@@ -59,7 +59,7 @@ class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
         await Response(made.whole(), media_type="application/json")(scope, receive, send)
 
     def _format(self, body: EmbeddingRequest) -> EmbeddingFormat:
-        """The model's. Raises ApiError 400 where it cannot give what is asked for."""
+        """Return the model's format. Raises ApiError 400 where the model cannot give the requested embeddings."""
         found = self._engine.model.embedding
         if found is None:
             raise bad_request("This model gives no embeddings.", "model")
@@ -72,10 +72,10 @@ class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
 
 
 class _Embeddings:
-    """The vectors of one request, and the object that says them."""
+    """The vectors of one request, and the response made from them."""
 
     failed = False
-    """It is answered whole: an error has a status of its own."""
+    """Always False: no stream, so an error has its own status."""
 
     def __init__(
         self,
@@ -96,14 +96,14 @@ class _Embeddings:
         self.vectors = [_Vector(i, request, body) for i, request in enumerate(requests)]
 
     def whole(self) -> bytes:
-        """The answer as JSON, when all vectors are there."""
+        """Return the response as JSON, when all vectors are complete."""
         num_tokens = self._num_tokens()
         usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
         head = to_json({"object": "list", "model": self._engine.model.name, "usage": usage})
         return head[:-1] + b',"data":[' + b",".join(one.entry for one in self.vectors) + b"]}"
 
     def summary(self) -> dict[str, Any]:
-        """What the log says of it; nothing of any text."""
+        """Return the fields for the log, without any text."""
         return {
             "model": self._engine.model.name,
             "prompt_tokens": self._num_tokens(),
@@ -111,7 +111,7 @@ class _Embeddings:
         }
 
     def prompt_texts(self) -> list[str]:
-        """Of each prompt, what its tokens say."""
+        """Return the decoded text of each prompt."""
         return [self._engine.tokenizer.decode(prompt.tokens) for prompt in self._prompts]
 
     def _num_tokens(self) -> int:
@@ -119,9 +119,9 @@ class _Embeddings:
 
 
 class _Vector:
-    """An embedding on its way. ``entry``: its JSON in the answer.
+    """One embedding. ``entry``: its JSON in the response.
 
-    It is written when the event comes: thousands at once would hold up the event loop.
+    It is encoded when its event comes: thousands at once would block the event loop.
     """
 
     def __init__(self, index: int, request: Request, body: EmbeddingRequest) -> None:
@@ -137,7 +137,7 @@ class _Vector:
         return self.finish_reason is not None
 
     def feed(self, event: TokenEvent) -> None:
-        """Raises ApiError when the event says that the engine gave the request up."""
+        """Take the embedding. Raises ApiError when the engine failed on the request or aborted it."""
         if event.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
             raise given_up(event)
         if event.embedding is None or event.finish_reason is None:

@@ -1,4 +1,4 @@
-"""What every endpoint that the engine works for does around its own fields."""
+"""Base classes of the endpoints that send requests to the engine."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from jaxgen.server.schema.base import CallerFields, ComputingFields
 
 @dataclass(frozen=True, slots=True)
 class AppState:
-    """What an app's endpoints share."""
+    """The objects that an app's endpoints share."""
 
     engine: EngineClient
     config: ServerConfig
@@ -44,7 +44,7 @@ class AppState:
 
 
 class ComputingEndpoint[Fields: ComputingFields](ABC):
-    """An ASGI app rather than a function of a request: it must see the caller leave while it works."""
+    """An endpoint as an ASGI app, not as a function of a request: it must notice a disconnect while it works."""
 
     def __init__(self, services: AppState) -> None:
         self._services = services
@@ -52,12 +52,14 @@ class ComputingEndpoint[Fields: ComputingFields](ABC):
 
     @abstractmethod
     def _parse(self, data: dict[str, Any]) -> Fields:
-        """The typed request. Raises ApiError 400 that names the field."""
+        """Return the typed request. Raises ApiError 400 that names the field."""
 
     @abstractmethod
     async def _respond(self, body: Fields, deadline: Deadline, scope: Scope, receive: Receive, send: Send) -> None:
-        """Compute and send the answer; cancelled when the caller leaves. Given up at the deadline. Raises ApiError
-        before anything is sent."""
+        """Compute and send the response; cancelled when the caller disconnects, or at the deadline.
+
+        Raises ApiError before anything is sent.
+        """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services = self._services
@@ -72,7 +74,7 @@ class ComputingEndpoint[Fields: ComputingFields](ABC):
             await until_disconnect(receive, self._respond(body, deadline, scope, receive, send))
 
     async def answer_whole(self, data: dict[str, Any], caller: str) -> dict[str, Any]:
-        """The answer to a body that came by another way than a request. Raises ApiError."""
+        """Return the response to a body that is not from an HTTP request: a batch line. Raises ApiError."""
         body = self._read(data, caller)
         if isinstance(body, CallerFields) and body.stream:
             raise bad_request("stream: this body is answered whole.", "stream")
@@ -97,11 +99,11 @@ class ComputingEndpoint[Fields: ComputingFields](ABC):
 
 
 class GeneratingEndpoint[Fields: CallerFields](ComputingEndpoint[Fields]):
-    """Answers with text, whole or as events."""
+    """An endpoint that generates text and responds with one object or a stream."""
 
     @abstractmethod
     async def _answer(self, body: Fields, record: RequestContext) -> Answer:
-        """What is to be computed for it. Raises ApiError."""
+        """Return the choices to compute for the body. Raises ApiError."""
 
     async def _respond(self, body: Fields, deadline: Deadline, scope: Scope, receive: Receive, send: Send) -> None:
         record, services = context_of(scope), self._services
@@ -118,9 +120,9 @@ class GeneratingEndpoint[Fields: CallerFields](ComputingEndpoint[Fields]):
 
 
 def _of_caller[Fields: ComputingFields](body: Fields, caller: str) -> Fields:
-    """With a cache salt of the caller's own: none learns from its answers' speed what others have sent.
+    """Add the caller to the cache salt: no caller learns from the speed of answers what others have sent.
 
-    Raises ApiError 400 for an empty one.
+    Raises ApiError 400 for an empty salt.
     """
     if body.cache_salt == "":
         raise bad_request("cache_salt must not be empty.", "cache_salt")
@@ -130,7 +132,7 @@ def _of_caller[Fields: ComputingFields](body: Fields, caller: str) -> Fields:
 
 
 def check_model(name: str | None, engine: EngineClient) -> None:
-    """Raises ApiError: 400 without a name, 404 for another model's."""
+    """Check the model's name. Raises ApiError: 400 without a name, 404 for the name of another model."""
     if name is None:
         raise bad_request("model is missing: name the model to use.", "model")
     if name != engine.model.name:

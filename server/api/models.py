@@ -11,7 +11,7 @@ from jaxgen.server.api.endpoint import model_not_found
 
 
 class Models:
-    """What OpenAI's clients ask of models; there is one."""
+    """Endpoints that list and describe the one model."""
 
     def __init__(self, engine: EngineClient) -> None:
         self._engine = engine

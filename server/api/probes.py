@@ -17,7 +17,7 @@ async def show_version(_: Request) -> Response:
 
 
 class Probes:
-    """/health: may this process be left running? /ready: may it be sent requests?"""
+    """Endpoints of /health (may this process keep running?) and /ready (may it get requests?)."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
@@ -36,7 +36,7 @@ def _probe_answer(trouble: str | None) -> Response:
 
 
 def metrics_route(metrics: Metrics) -> Any:
-    """The endpoint of /metrics, in the format that the caller accepts."""
+    """Return the endpoint of /metrics, which uses the format that the caller accepts."""
 
     async def show(request: Request) -> Response:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))

@@ -1,4 +1,4 @@
-"""POST /v1/responses: OpenAI's newer shape of the same conversations. Nothing is kept between requests."""
+"""POST /v1/responses: OpenAI's newer API for conversations. Nothing is stored between requests."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,12 +35,12 @@ class ResponsesEndpoint(GeneratingEndpoint[ResponsesRequest]):
             raise renamed(error) from error
         grammar = params.sampling.grammar
         if grammar is not None and grammar.source == "response_format":
-            params = params.with_grammar(replace(grammar, source=FORMAT))  # as errors should name it
+            params = params.with_grammar(replace(grammar, source=FORMAT))  # the name for error messages
         return ResponseAnswer(body, self._services, prompt, params, record, tools)
 
 
 class ResponseAnswer(Answer):
-    """OpenAI's response: output items with text and calls, whole or as events that build them up."""
+    """OpenAI's response: output items with text and calls, in one object or as a stream."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class ResponseAnswer(Answer):
         return [self._numbered({"type": "response.failed", "response": response})]
 
     def _grow(self, choice: Choice) -> Iterator[Event]:
-        """Takes what the choice has to say into the output."""
+        """Add the choice's new output to the items, and yield its events."""
         piece = choice.take()
         for delta in piece.deltas:
             yield from self._output.add(delta)
@@ -85,7 +85,7 @@ class ResponseAnswer(Answer):
 
     @property
     def _status(self) -> str:
-        """At the end."""
+        """The status of the response once its choice has ended."""
         return "incomplete" if self.choices[0].finish_reason == "length" else "completed"
 
     def _numbered(self, event: Event) -> bytes:
@@ -131,7 +131,7 @@ class ResponseAnswer(Answer):
         usage = self._usage()
         return {
             "input_tokens": usage.prompt_tokens,
-            # Nobody is charged for what is written to the cache; OpenAI's client demands the field.
+            # Writes to the cache cost callers nothing here; OpenAI's client requires the field.
             "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
             "output_tokens": usage.completion_tokens,
             "output_tokens_details": {"reasoning_tokens": 0},

@@ -1,4 +1,4 @@
-"""A request for a response as the conversation that it is."""
+"""Convert a request to /v1/responses to a request for a chat completion."""
 
 import re
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ _NAMES = {
 
 
 def as_chat(body: ResponsesRequest) -> ChatRequest:
-    """The same request to /v1/chat/completions. Raises ApiError 400 for input that makes no sense."""
+    """Return the same request to /v1/chat/completions. Raises ApiError 400 for invalid input."""
     if not body.input:
         raise bad_request("input is missing: send a text or a list of items.", "input")
     messages = [] if body.instructions is None else [Message(role="system", content=body.instructions)]
@@ -80,7 +80,7 @@ def _response_format(body: ResponsesRequest) -> ResponseFormat | None:
 
 
 def renamed(error: ApiError) -> ApiError:
-    """An error of that request, in the words of this one."""
+    """Return an error of the chat request with the field names of /v1/responses."""
     name = (error.param or "").partition(".")[0]
     message = error.message.replace(error.param, "input") if error.param and name == "messages" else error.message
     message = re.sub(r"\bmax_(completion_)?tokens\b", "max_output_tokens", message)
@@ -89,7 +89,7 @@ def renamed(error: ApiError) -> ApiError:
 
 
 def _messages(items: Sequence[Item]) -> list[Message]:
-    """Calls belong to the message of the assistant before them, or to one without content."""
+    """Return the messages of the items. Calls join the assistant's message before them, or one without content."""
     messages: list[Message] = []
     calls: dict[int, list[ToolCall]] = {}  # by the message that they belong to
     called: set[str] = set()

@@ -1,4 +1,4 @@
-"""The output items of a response as they grow, and the events that tell of them."""
+"""Build the output items of a response piece by piece, and their events."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,17 +7,17 @@ from uuid import uuid4
 from jaxgen.server.tool_calls.deltas import CallStart, Delta
 
 type Event = dict[str, Any]
-"""Without its sequence number."""
+"""An event without its sequence number."""
 
 
 class Output:
-    """Messages and calls of functions, in the order in which the model wrote them; at most the last is unfinished."""
+    """Messages and function calls, in the order in which the model wrote them; at most the last is in progress."""
 
     def __init__(self) -> None:
         self.items: list[dict[str, Any]] = []
 
     def add(self, delta: Delta) -> Iterator[Event]:
-        """Events of one more piece."""
+        """Add a piece to the items, and yield its events."""
         if isinstance(delta, str):
             if self._open != "message":
                 yield from self._begin_message()
@@ -31,14 +31,14 @@ class Output:
             yield self._event("response.function_call_arguments.delta", delta=delta.text)
 
     def end(self, status: str) -> Iterator[Event]:
-        """Events of the end, with the ``status`` of the last item; there is a message even if it is empty."""
+        """Yield the events of the end. The last item gets ``status``; without items an empty message is added."""
         if not self.items:
             yield from self._begin_message()
         yield from self._close(status)
 
     @property
     def _open(self) -> str | None:
-        """The type of the unfinished item."""
+        """The type of the item in progress; None: no item is."""
         unfinished = self.items and self.items[-1]["status"] == "in_progress"
         return self.items[-1]["type"] if unfinished else None
 

@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize: what the model's tokenizer makes of a text or a conversation, and back (as vLLM)."""
+"""POST /tokenize and /detokenize: turn a text or a conversation into token ids, and token ids into text (as vLLM)."""
 
 from typing import Any
 

@@ -1,1 +1,1 @@
-"""Files that callers keep here, and batches: files whose lines are requests, answered when nobody else asks."""
+"""Callers' files, and batches: files whose lines are requests, answered in the background of other requests."""

@@ -1,4 +1,4 @@
-"""What an app needs for files and batches: routes, and a lifespan in which batches run."""
+"""Give an app its files and batches: routes, and a lifespan in which batches run."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -31,7 +31,7 @@ ENDPOINTS: dict[str, Callable[[AppState], LineEndpoint]] = {
     "/v1/responses": ResponsesEndpoint,
     "/v1/embeddings": EmbeddingsEndpoint,
 }
-"""What lines of batches may ask."""
+"""The endpoints that batch lines may call."""
 
 type Handler = Callable[[Request], Awaitable[Response]]
 
@@ -67,7 +67,7 @@ class Batches:
 
     @asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        """Batches that an earlier process left go on, and all stop at its end."""
+        """Run batches within the lifespan, first unfinished ones of earlier processes; stop all at its end."""
         if self._store is None or self._runner is None:
             yield
             return
@@ -81,7 +81,7 @@ class Batches:
 
 
 def _route(path: str, handlers: Mapping[str, Handler], middleware: Middleware) -> Route:
-    """One route for all methods of a path, so that its 405 names them all."""
+    """Return one route for all methods of a path, so that its 405 names them all."""
 
     async def handle(request: Request) -> Response:
         return await handlers["GET" if request.method == "HEAD" else request.method](request)
@@ -90,8 +90,7 @@ def _route(path: str, handlers: Mapping[str, Handler], middleware: Middleware) -
 
 
 def line_endpoints(services: AppState) -> dict[str, LineEndpoint]:
-    """The endpoints, for the background: what they wait and take is not what online callers see in limits and
-    latencies."""
+    """Return the endpoints for batch lines, which count neither in the queue limit nor in the latency metrics."""
     engine = BackgroundEngine(services.engine)
     config = replace(services.config, max_queued_requests=2**31, max_queued_tokens=2**62)
     apart = replace(services, engine=engine, queue=QueueLimit(engine, config), metrics=Metrics(engine))

@@ -1,4 +1,4 @@
-"""An engine as batches see it."""
+"""Run requests of batches in the background of the engine."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +13,7 @@ from jaxgen.text.tokenizer import Tokenizer
 
 
 class BackgroundEngine:
-    """An EngineClient all of whose requests are in the background."""
+    """An EngineClient that makes all requests background requests."""
 
     def __init__(self, engine: EngineClient) -> None:
         self._engine = engine

@@ -15,7 +15,7 @@ from jaxgen.server.schema.base import Body, parse_body
 
 MOST_LISTED = 100
 MOST_METADATA = (64, 512)
-"""Characters of a name and of a value."""
+"""Most characters of a name and of a value."""
 
 
 class BatchRequest(Body):
@@ -28,7 +28,10 @@ class BatchRequest(Body):
 
 
 class BatchesEndpoint:
-    """``store`` and ``runner`` None: the server runs no batches. ``endpoints`` are those that lines may ask."""
+    """The endpoints of /v1/batches. ``store`` and ``runner`` None: the server runs no batches.
+
+    ``endpoints``: paths that batch lines may call.
+    """
 
     def __init__(
         self, store: Store | None, runner: BatchRunner | None, endpoints: Collection[str], config: ServerConfig

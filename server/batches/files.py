@@ -15,7 +15,7 @@ from jaxgen.server.schema.base import Body
 
 MOST_LISTED = 10_000
 _ENVELOPE = 2**16
-"""Bytes of a form around the file in it."""
+"""Most bytes of a form beside the file in it."""
 
 
 class FileForm(Body):
@@ -26,7 +26,7 @@ class FileForm(Body):
 
 
 class FilesEndpoint:
-    """``store`` None: the server keeps nothing."""
+    """The endpoints of /v1/files. ``store`` None: the server stores no files."""
 
     def __init__(self, store: Store | None, config: ServerConfig) -> None:
         self._store = store
@@ -71,7 +71,7 @@ class FilesEndpoint:
         return await store.do(store.file, caller(request), request.path_params["file_id"])
 
     def _bounded(self, request: Request) -> Request:
-        """The same, of which no more is read than the longest file takes."""
+        """Return the request with a limit on its body: the longest file and its form. Raises ApiError 413."""
         left = self._config.max_file_bytes + _ENVELOPE
         if int(request.headers.get("content-length", "0")) > left:
             raise self._too_long()
@@ -91,7 +91,7 @@ class FilesEndpoint:
 
 
 def _upload(form: FormData) -> UploadFile:
-    """Raises ApiError 400 that names the field."""
+    """Return the file of a form. Raises ApiError 400 that names the field."""
     for name, value in form.multi_items():
         if name not in FileForm.model_fields:
             raise bad_request(f"Unknown field {name[:100]!r}.", name[:100])
@@ -106,7 +106,7 @@ def _upload(form: FormData) -> UploadFile:
 
 
 def kept(store: Store | None) -> Store:
-    """Raises ApiError 404 where there is none."""
+    """Return the store. Raises ApiError 404 where the server has none."""
     if store is None:
         message = "This server keeps no files and runs no batches: it was started without --batch-dir."
         raise ApiError(404, message, code="batches_disabled")
@@ -114,12 +114,12 @@ def kept(store: Store | None) -> Store:
 
 
 def caller(request: Request) -> str:
-    """To whom what it makes belongs: one for all where there is one key or none."""
+    """Return the owner of the files and batches that a request makes: the caller's name, see ``ApiKeys.caller``."""
     return str(request.scope.get(CALLER, ""))
 
 
 class Query:
-    """The parameters of a request's query. Raises ApiError 400 that names one that is unknown or makes no sense."""
+    """The parameters of a request's query. Raises ApiError 400 that names an unknown or invalid parameter."""
 
     def __init__(self, request: Request, known: tuple[str, ...]) -> None:
         self._values = request.query_params

@@ -1,4 +1,4 @@
-"""The lines of a batch's files: requests as callers write them, and results as they are given back."""
+"""Parse and validate the lines of a batch's input file, and write the lines of its results."""
 
 from array import array
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ from jaxgen.server.errors import ApiError
 from jaxgen.server.schema.base import Body
 
 MOST_FAULTS = 100
-"""Faults told of one file."""
+"""Most faults reported for one file."""
 MOST_CUSTOM_ID = 512
-"""Characters."""
+"""Most characters of a custom_id."""
 _encode = JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
@@ -34,7 +34,7 @@ class Line(Body):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with a file; ``line`` counts from 1."""
+    """A fault of a batch's input file; ``line`` counts from 1."""
 
     code: str
     message: str
@@ -46,7 +46,7 @@ class Fault:
 
 
 def parse_line(raw: bytes) -> Line:
-    """Raises ApiError 400 for what is no request of a batch."""
+    """Parse a batch line. Raises ApiError 400 where it is invalid."""
     data = parse_json_object(raw)
     try:
         return Line.model_validate(data)
@@ -57,14 +57,14 @@ def parse_line(raw: bytes) -> Line:
 
 
 class Validator:
-    """Looks at a file's lines one after the other. What is found wrong of the file as a whole is in ``faults``.
+    """Validates a file's lines one after the other; ``faults`` lists the faults found.
 
-    Names are compared by 64-bit keyed hashes, 8 bytes of memory for each: of a million, two that differ are taken for
-    one with a probability of 3e-8.
+    Values of custom_id are compared by 64-bit keyed hashes, 8 bytes of memory for each: among a million of them, two
+    different ones are taken for equal with a probability of 3e-8.
     """
 
     def __init__(self, endpoint: str, most_lines: int, longest: int) -> None:
-        """``longest``: bytes of a line."""
+        """``longest``: most bytes of a line."""
         self.faults: list[Fault] = []
         self.total = 0
         self._endpoint = endpoint
@@ -76,11 +76,11 @@ class Validator:
 
     @property
     def gave_up(self) -> bool:
-        """There are too many faults to tell, or too many lines."""
+        """Whether the file has too many faults to report, or too many lines."""
         return len(self.faults) >= MOST_FAULTS or self.total > self._most_lines
 
     def see_all(self, lines: Sequence[tuple[int, bytes]]) -> None:
-        """Numbers are from 0."""
+        """Validate lines with their numbers, from 0."""
         for number, raw in lines:
             if not self.gave_up:
                 self._see(number, raw)
@@ -112,7 +112,7 @@ class Validator:
         self._numbers.append(number)
 
     def finish(self) -> None:
-        """After the last line."""
+        """Find faults of the whole file, after its last line: no lines, and duplicates of custom_id."""
         if self.total == 0:
             self.faults.append(Fault("empty_file", "The file has no lines."))
         names = np.frombuffer(self._names, np.uint64)
@@ -126,13 +126,13 @@ class Validator:
 
 
 def answered(custom_id: str, status: int, body: dict[str, Any]) -> str:
-    """The line of a result that is what the endpoint would have answered."""
+    """Return the result line with an endpoint's response."""
     response = {"status_code": status, "request_id": f"req-{uuid4().hex}", "body": body}
     return _result(custom_id, response, None)
 
 
 def not_answered(custom_id: str, code: str, message: str) -> str:
-    """The line of a request that was given up before it had an answer."""
+    """Return the result line of a request that was abandoned before it had a response."""
     return _result(custom_id, None, {"code": code, "message": message})
 
 

@@ -1,4 +1,4 @@
-"""Runs batches: a few lines at a time, by the endpoints' own code, in the background of the engine."""
+"""Run batches: a few lines at a time, through the endpoints' own code, in the background of the engine."""
 
 import asyncio
 import logging
@@ -28,17 +28,17 @@ _GIVEN_UP = {
 
 
 class LineEndpoint(Protocol):
-    """An endpoint as batches use it."""
+    """An endpoint that answers batch lines."""
 
     async def answer_whole(self, data: dict[str, Any], caller: str) -> dict[str, Any]:
-        """Raises what an online request would be refused for."""
+        """Return the response to a body. Raises the errors of an online request."""
         ...
 
 
 class BatchRunner:
-    """One task for each batch that has not ended; each takes lines in turn, ``max_batch_lines_in_flight`` in all.
+    """Runs one task for each unfinished batch; together they answer ``max_batch_lines_in_flight`` lines at a time.
 
-    What is in flight when the process ends is done again: a line counts when its result is stored.
+    Lines in flight when the process ends are answered again: a line is done when its result is stored.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class BatchRunner:
         self._counter: Counter | None = None
 
     def register(self, registry: CollectorRegistry, model: str) -> None:
-        """Metrics of it."""
+        """Add metrics of batch lines to a registry."""
         gauges: dict[str, tuple[str, Callable[[], float]]] = {
             "batch_lines_running": ("Lines of batches that are computed.", lambda: self._running),
             "batch_lines_waiting": (
@@ -77,7 +77,7 @@ class BatchRunner:
         ).labels(model)
 
     async def run(self) -> None:
-        """Takes up what earlier processes left; when cancelled, ends every batch's task."""
+        """Resume unfinished batches of earlier processes; when cancelled, end every batch's task."""
         try:
             for batch_id in await self._store.do(self._store.active_batches):
                 self.submit(batch_id)
@@ -88,14 +88,14 @@ class BatchRunner:
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def submit(self, batch_id: str) -> None:
-        """Begin with a batch, or go on with it."""
+        """Start or resume a batch."""
         if batch_id not in self._tasks:
             self._cancelled[batch_id] = asyncio.Event()
             self._tasks[batch_id] = task = asyncio.create_task(self._drive(batch_id))
             task.add_done_callback(lambda done: self._forget(batch_id, done))
 
     def cancel(self, batch_id: str) -> None:
-        """Its status is ``cancelling``: stop its lines."""
+        """Stop the lines of a batch whose status is ``cancelling``."""
         self.submit(batch_id)
         self._cancelled[batch_id].set()
 
@@ -106,7 +106,7 @@ class BatchRunner:
             known.pop(batch_id, None)
 
     async def _drive(self, batch_id: str) -> None:
-        """To its end. The disk may have trouble that goes by."""
+        """Run a batch to its end. Try again after errors of the disk, which may be temporary."""
         while True:
             try:
                 await self._work(batch_id)
@@ -131,7 +131,7 @@ class BatchRunner:
         else:
             ending = {"cancelling": "cancelled", "finalizing": "completed"}.get(batch["status"], "")
         if not ending:
-            return  # it had failed, or ended
+            return  # the batch has failed or ended
         if ending == "completed":
             batch = await store.do(store.move, batch_id, ("in_progress", "finalizing"), "finalizing")
             ending = "cancelled" if batch["status"] == "cancelling" else ending
@@ -156,7 +156,7 @@ class BatchRunner:
         return await store.do(store.move, batch_id, ("validating",), "in_progress", total=validator.total)
 
     async def _answer_all(self, batch: dict[str, Any]) -> str:
-        """How it ended: completed, cancelled, expired."""
+        """Answer the batch's lines. Return how that ended: completed, cancelled or expired."""
         cancelled = asyncio.create_task(self._cancelled[batch["id"]].wait())
         answering = asyncio.create_task(self._answer_lines(batch))
         left = batch["expires_at"] - self._clock()
@@ -184,7 +184,7 @@ class BatchRunner:
                 line, offset = page.line, page.offset
 
     async def _slot(self) -> None:
-        """Waits until another line may run."""
+        """Wait until another line may run."""
         await self._slots.acquire()
         try:
             while self._lifecycle.draining or self._lifecycle.trouble() is not None:
@@ -194,14 +194,14 @@ class BatchRunner:
             raise
 
     async def _answer_line(self, batch: dict[str, Any], owner: str, number: int, line: Line) -> None:
-        """Stores its result."""
+        """Answer a line, and store its result."""
         self._running += 1
         try:
             try:
                 body, status = await self._endpoints[line.url].answer_whole(line.body, owner), 200
             except EngineDeadError:
                 raise
-            except Exception as error:  # whatever is wrong with a line is that line's result
+            except Exception as error:  # any error of a line is its result
                 refusal = as_api_error(error)
                 body, status = refusal.body(), refusal.status
             result = number, status == 200, answered(line.custom_id, status, body)
@@ -234,7 +234,7 @@ class BatchRunner:
 
 
 def _raise_first(error: BaseException | None) -> None:
-    """What a group of tasks failed of first."""
+    """Raise the first error of a group of tasks, if there is one."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if error is not None:

@@ -1,4 +1,4 @@
-"""Files and batches on disk: bytes in a directory, everything else in SQLite beside them."""
+"""Store files and batches on disk: the files' bytes in a directory, everything else in SQLite beside it."""
 
 import asyncio
 import json
@@ -24,12 +24,12 @@ ACTIVE = ("validating", "in_progress", "finalizing", "cancelling")
 WINDOW_S = 24 * 60 * 60
 PAGE_LINES = 64
 PAGE_BYTES = 2**20
-"""Of lines that are read together; one longer line is read alone."""
+"""Bytes after which a page of lines ends; a longer line is the last of its page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Lines by number, from 0, as they are in the file; and where the next page begins."""
+    """Lines with their numbers, from 0, as they are in the file; and the line and byte where the next page begins."""
 
     lines: tuple[tuple[int, bytes], ...]
     line: int = 0
@@ -37,10 +37,10 @@ class Page:
 
 
 class Store:
-    """All methods but ``do`` and ``path`` touch the disk and run by ``do``, in one thread, one after the other.
+    """The files and batches of a server. ``do`` runs all methods but ``path`` and ``close``, in one thread, one by one.
 
-    A line's result and the count of it are one transaction, and a line has one result whatever comes again. A process
-    that is killed leaves the database as after its last transaction; files that no transaction knows are removed.
+    A line's result is stored and counted in one transaction, and a line keeps its first result. A process that is
+    killed leaves the database as after its last transaction; files without a row in the database are removed.
     """
 
     def __init__(self, directory: Path, config: ServerConfig, clock: Callable[[], float] = time) -> None:
@@ -61,11 +61,11 @@ class Store:
             raise ConfigError(f"--batch-dir {directory} cannot be used: {error}") from error
 
     async def do[**P, R](self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """What ``work`` returns, done in the store's thread."""
+        """Run ``work`` in the store's thread, and return its result."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(*args, **kwargs))
 
     def close(self) -> None:
-        """After what was begun by ``do``."""
+        """Close the store once all work of ``do`` has ended."""
         self._thread.shutdown()
         self._db.close()
         self._lock.release()
@@ -76,7 +76,7 @@ class Store:
     # Files
 
     def add_file(self, owner: str, purpose: str, filename: str, content: IO[bytes]) -> dict[str, Any]:
-        """A copy of ``content``. Raises ApiError 403 over the owner's quota."""
+        """Store a copy of ``content``. Raises ApiError 403 over the owner's quota."""
         size = content.seek(0, os.SEEK_END)
         content.seek(0)
         count, stored = self._db.execute(
@@ -100,7 +100,7 @@ class Store:
         return self.file(owner, file_id)
 
     def file(self, owner: str, file_id: str) -> dict[str, Any]:
-        """Raises ApiError 404."""
+        """Return a file's object. Raises ApiError 404."""
         row = self._db.execute("SELECT * FROM files WHERE id = ? AND owner = ?", (file_id, owner)).fetchone()
         if row is None:
             raise ApiError(404, f"No such file: {file_id[:100]!r}.", param="file_id", code="file_not_found")
@@ -122,7 +122,7 @@ class Store:
         )
 
     def delete_file(self, owner: str, file_id: str) -> None:
-        """Raises ApiError: 404, or 409 while a batch needs it."""
+        """Delete a file. Raises ApiError: 404, or 409 while a batch needs the file."""
         self.file(owner, file_id)
         marks = ", ".join("?" * len(ACTIVE))
         user = self._db.execute(
@@ -137,7 +137,7 @@ class Store:
     # Batches
 
     def add_batch(self, owner: str, input_file: str, endpoint: str, metadata: dict[str, str] | None) -> dict[str, Any]:
-        """Raises ApiError: 404 without the file, 403 over the owner's quota."""
+        """Add a batch. Raises ApiError: 404 without the file, 400 for its purpose, 403 over the owner's quota."""
         if self.file(owner, input_file)["purpose"] != "batch":
             raise ApiError(400, "input_file_id: the file's purpose must be batch.", param="input_file_id")
         marks = ", ".join("?" * len(ACTIVE))
@@ -162,7 +162,7 @@ class Store:
         return self.batch(owner, batch_id)
 
     def batch(self, owner: str | None, batch_id: str) -> dict[str, Any]:
-        """``owner`` None: whoever's. Raises ApiError 404."""
+        """Return a batch's object. ``owner`` None: of any owner. Raises ApiError 404."""
         row = self._db.execute("SELECT * FROM batches WHERE id = ?", (batch_id,)).fetchone()
         if row is None or owner not in (None, row["owner"]):
             raise ApiError(404, f"No such batch: {batch_id[:100]!r}.", param="batch_id", code="batch_not_found")
@@ -172,20 +172,17 @@ class Store:
         return str(self._db.execute("SELECT owner FROM batches WHERE id = ?", (batch_id,)).fetchone()["owner"])
 
     def batches(self, owner: str, *, after: str | None, limit: int) -> dict[str, Any]:
-        """The newest first."""
+        """Return a page of an owner's batches, the newest first."""
         return list_page(self._db, "batches", owner, batch_json, after=after, limit=limit, newest_first=True)
 
     def active_batches(self) -> list[str]:
-        """Ids, the oldest first."""
+        """Return the ids of unfinished batches, the oldest first."""
         marks = ", ".join("?" * len(ACTIVE))
         rows = self._db.execute(f"SELECT id FROM batches WHERE status IN ({marks}) ORDER BY number", ACTIVE)
         return [row["id"] for row in rows]
 
     def move(self, batch_id: str, sources: Sequence[str], status: str, **fields: Any) -> dict[str, Any]:
-        """To ``status``, from one of ``sources``; from another nothing changes. ``fields`` are set with it.
-
-        Returns the batch as it is then.
-        """
+        """Change the status and ``fields`` of a batch if its status is one of ``sources``; return the batch."""
         row = self._db.execute("SELECT * FROM batches WHERE id = ?", (batch_id,)).fetchone()
         if row["status"] in sources:
             total = fields.pop("total", row["total"])
@@ -198,7 +195,7 @@ class Store:
         return self.batch(None, batch_id)
 
     def finish(self, batch_id: str, status: str, outputs: dict[str, str]) -> None:
-        """The batch ends; ``outputs`` are its files, by field, with all results."""
+        """End a batch. ``outputs``: ids of the files with its results, by field."""
         owner = self.owner_of(batch_id)
         for file_id in outputs.values():
             with self.path(file_id).open("rb+") as file:
@@ -217,9 +214,9 @@ class Store:
     # Lines
 
     def read_page(self, batch_id: str, file_id: str, line: int, offset: int) -> Page | None:
-        """Lines that have no result, from ``line`` on, which begins at byte ``offset``; None at the file's end.
+        """Return lines without a result, from ``line`` on, which begins at byte ``offset``; None at the file's end.
 
-        Empty lines are no lines, but counted.
+        Empty lines are left out, but counted in the numbers.
         """
         lines: list[tuple[int, bytes]] = []
         first, size, longest = line, 0, self._config.max_body_bytes
@@ -228,7 +225,7 @@ class Store:
             while len(lines) < PAGE_LINES and size < PAGE_BYTES and (raw := file.readline(longest + 1)):
                 size += len(raw)
                 while len(raw) > longest and not raw.endswith(b"\n") and (rest := file.readline(2**16)):
-                    raw = raw[: longest + 1] + rest[-1:]  # too long to be read: what is left shows that
+                    raw = raw[: longest + 1] + rest[-1:]  # cut, but still longer than the limit
                 if raw.strip():
                     lines.append((line, raw))
                 line += 1
@@ -242,7 +239,7 @@ class Store:
         return Page(tuple(item for item in lines if item[0] not in done), line, offset)
 
     def add_results(self, batch_id: str, results: Sequence[tuple[int, bool, str]]) -> None:
-        """By line; those that have one keep it."""
+        """Store results: (line, ok, text). A line that has a result keeps it."""
         with self._db:
             for line, ok, text in results:
                 made = self._db.execute("INSERT OR IGNORE INTO results VALUES (?, ?, ?, ?)", (batch_id, line, ok, text))
@@ -251,7 +248,7 @@ class Store:
                     self._db.execute(f"UPDATE batches SET {column} = {column} + 1 WHERE id = ?", (batch_id,))
 
     def copy_results(self, batch_id: str, file_id: str, *, ok: bool, after: int) -> int | None:
-        """Appends a page of results behind line ``after`` to a file; the last line's number, None if there is none."""
+        """Append a page of results after line ``after`` to a file. Return the last line's number; None: no results."""
         rows = self._db.execute(
             "SELECT line, text FROM results WHERE batch = ? AND ok = ? AND line > ? ORDER BY line LIMIT ?",
             (batch_id, ok, after, PAGE_LINES),
@@ -269,7 +266,7 @@ class Store:
         )
 
     def _sweep(self) -> None:
-        """Files that nobody knows are of uploads and results that were cut off."""
+        """Delete files without a row in the database: interrupted uploads and results."""
         known = {row["id"] for row in self._db.execute("SELECT id FROM files")}
         for path in self._files.iterdir():
             if path.name not in known:

@@ -1,4 +1,4 @@
-"""The database of files and batches: its tables, and their rows as the API's objects."""
+"""The database of files and batches: make its tables, and turn rows into the API's objects."""
 
 import json
 import sqlite3
@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS results (
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """The database, made if there is none, with rows by name. Raises sqlite3.Error."""
+    """Open the database, or make it; its rows have columns by name. Raises sqlite3.Error."""
     db = sqlite3.connect(path, check_same_thread=False)
     db.row_factory = sqlite3.Row
     db.execute("PRAGMA journal_mode=WAL")
@@ -49,8 +49,10 @@ def list_page(
     limit: int,
     newest_first: bool,
 ) -> dict[str, Any]:
-    """An owner's rows, of those the ones that ``where`` (a further condition, with ``values``) allows: ``limit`` from
-    behind the id ``after``. Raises ApiError 400 for an unknown ``after``."""
+    """Return a page of an owner's rows: at most ``limit``, after the id ``after``.
+
+    ``where``: a further condition, with ``values``. Raises ApiError 400 for an unknown ``after``.
+    """
     if after is not None:
         row = db.execute(f"SELECT number FROM {table} WHERE id = ? AND owner = ?", (after, owner)).fetchone()
         if row is None:

@@ -1,1 +1,1 @@
-"""``jaxgen benchmark``: a client that measures any server. It knows nothing of this one."""
+"""``jaxgen benchmark``: a client that measures any OpenAI-compatible server. It does not depend on this server."""

@@ -1,4 +1,4 @@
-"""A client of /v1/completions that notes when tokens arrive. It does as little as it can: the server may share its
+"""A client of /v1/completions that records when tokens arrive. It does little work, since the server may share its
 processors."""
 
 import json
@@ -15,13 +15,13 @@ MAX_REASON_CHARS = 200
 
 
 class LoadError(Exception):
-    """The server refused, gave up or answered what is no completion stream; the message says which."""
+    """The server refused or failed on a request, or its response is not a completion stream; the message says which."""
 
 
 @dataclass(slots=True)
 class Trace:
-    """One request while it runs. ``start``: a ``perf_counter`` reading; ``prompt_tokens``: the number meant, until the
-    server says what it counted; ``max_tokens``: those asked for."""
+    """One running request. ``start``: a ``perf_counter`` reading; ``prompt_tokens``: the planned number, until the
+    server reports its count; ``max_tokens``: as requested."""
 
     start: float
     prompt_tokens: int
@@ -31,7 +31,7 @@ class Trace:
     counted_by: TokenCount = "chunks"
 
     def feed(self, event: dict[str, Any], now: float) -> None:
-        """One event of the stream. Raises LoadError when it is an error, or no completion chunk."""
+        """Record one event of the stream. Raises LoadError when it is an error, or not a completion chunk."""
         if "error" in event:
             raise LoadError(f"error event: {_message(event)}")
         choices, usage = event.get("choices"), event.get("usage")
@@ -46,7 +46,7 @@ class Trace:
             self.counted_by = "continuous usage"
             self._add(counted - self.num_tokens, now)
         elif self.counted_by == "chunks":
-            # How many tokens each chunk held is not known, so arrivals stay those of chunks.
+            # The number of tokens in each chunk is unknown, so arrivals keep one token for each chunk.
             self.counted_by = "final usage"
             self.num_tokens = counted
 
@@ -59,7 +59,7 @@ class Trace:
         self.arrivals.append((now, tokens))
 
     def record(self, outcome: Outcome, reason: str = "") -> RequestRecord:
-        """What is known, with now as the end."""
+        """Return the record of the request, with the current time as its end."""
         return RequestRecord(
             outcome=outcome,
             reason=reason[:MAX_REASON_CHARS],
@@ -74,19 +74,19 @@ class Trace:
 
 
 class CompletionsClient:
-    """An async context. ``base_url`` is that of an OpenAI client, such as ``http://127.0.0.1:8000/v1``."""
+    """A client, as an async context. ``base_url``: as for an OpenAI client, such as ``http://127.0.0.1:8000/v1``."""
 
     def __init__(self, base_url: str, api_key: str | None = None) -> None:
         self._base_url = base_url.rstrip("/")
-        # A compressed stream would be held back until the compressor has enough.
+        # The server's compressor would hold back a compressed stream until its buffer is full.
         self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
 
     async def __aenter__(self) -> "CompletionsClient":
         self._session = aiohttp.ClientSession(
-            # No limit: waiting for a connection would count as the server's time. A new one for each request: on a kept
-            # one that the server is just closing, a request fails without having been seen.
+            # No limit: waiting for a connection would count as the server's time. A new connection for each request: on
+            # a reused one that the server is just closing, a request fails before the server sees it.
             connector=aiohttp.TCPConnector(limit=0, force_close=True),
             # The caller bounds the time of each request.
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
@@ -98,7 +98,7 @@ class CompletionsClient:
         await self._session.close()
 
     async def models(self) -> list[dict[str, Any]]:
-        """The entries of /v1/models; none where there is no such route.
+        """Return the entries of /v1/models; none where the route does not exist.
 
         Raises LoadError, aiohttp.ClientError or OSError.
         """
@@ -165,6 +165,6 @@ async def _require_ok(answer: aiohttp.ClientResponse) -> None:
 
 
 def _message(event: dict[str, Any]) -> str:
-    """OpenAI's error message, or whatever stands in its place."""
+    """Return OpenAI's error message, or the value in its place."""
     error = event.get("error") if isinstance(event, dict) else event
     return str(error.get("message", error) if isinstance(error, dict) else error)

@@ -1,4 +1,4 @@
-"""``jaxgen benchmark``: run loads against a server, show a table, append a JSON line, draw a plot."""
+"""``jaxgen benchmark``: run loads against a server, print a table, append a JSON line, draw a plot."""
 
 import asyncio
 import importlib.util
@@ -52,7 +52,7 @@ class Point:
 
 
 class Benchmark:
-    """The points of a run, one after the other, against a model that has been found."""
+    """Measures the points of a run, one after the other, against a model of the server."""
 
     def __init__(self, args: Any, client: CompletionsClient, model: str, stop: asyncio.Event) -> None:
         self._args = args
@@ -136,9 +136,9 @@ def _progress(bar: "tqdm[Any]") -> Callable[[RequestRecord], None]:
 
 
 async def _find_model(client: CompletionsClient, args: Any) -> dict[str, Any]:
-    """The entry of the model at /v1/models; only its id where the server does not list it.
+    """Return the entry of the model at /v1/models; only its id where the server does not list it.
 
-    Raises ConfigError when the server cannot be asked, or the requests do not fit into the model's context.
+    Raises ConfigError when the server does not answer, has no single model, or the model's context is too short.
     """
     try:
         async with asyncio.timeout(MODELS_SECONDS):
@@ -163,7 +163,7 @@ async def _find_model(client: CompletionsClient, args: Any) -> dict[str, Any]:
 
 
 async def _run(args: Any) -> dict[str, Any]:
-    """The whole run, as its JSON line has it. SIGINT ends it early: what was measured is kept."""
+    """Measure all points, and return the run for its JSON line. SIGINT ends it early and keeps the points so far."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
     started = datetime.now(UTC)
@@ -189,7 +189,7 @@ async def _run(args: Any) -> dict[str, Any]:
 
 
 def _environment() -> dict[str, Any]:
-    """The client's machine; the server's is for its operator to note."""
+    """Describe the client's machine. The server's is unknown here."""
     return {
         "jaxgen": version("jaxgen"),
         "python": platform.python_version(),
@@ -224,7 +224,7 @@ def _say(text: str) -> None:
 
 
 def _check_outputs(args: Any) -> None:
-    """Before the load, what would be a pity after it. Raises ConfigError that names the flag."""
+    """Check before the load that results can be written. Raises ConfigError that names the flag."""
     if args.plot is not None and importlib.util.find_spec("matplotlib") is None:
         raise ConfigError("--plot needs matplotlib: pip install -e '.[bench]' in the checkout")
     if args.output is not None:
@@ -245,7 +245,7 @@ def _keep(run: dict[str, Any], args: Any) -> None:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop takes half the time per chunk; it comes with uvicorn where the system has it."""
+    """Return uvloop's event loop, which halves the time per chunk; None without uvloop, which comes with uvicorn."""
     if importlib.util.find_spec("uvloop") is None:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
@@ -253,7 +253,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``jaxgen benchmark``; 0 when some request of every load was completed, else 1; 2 when it could not start."""
+    """Run ``jaxgen benchmark``; return 0 when every load completed a request, else 1; 2 when it could not start."""
     args = parse_options(sys.argv[1:] if argv is None else argv)
     try:
         _check_outputs(args)

@@ -1,4 +1,4 @@
-"""Drive a load: a closed loop of clients, or requests that arrive by themselves. Every request leaves a record."""
+"""Drive a load: a closed loop of clients, or an open loop of arrivals. Every request leaves a record."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -13,7 +13,7 @@ from jaxgen.server.benchmark.requests import PlannedRequest
 
 
 class Load:
-    """Sends requests and keeps their records, also of those that fail or are cut short."""
+    """Sends requests and keeps their records, also of failed and aborted requests."""
 
     def __init__(
         self, client: CompletionsClient, timeout_s: float, on_record: Callable[[RequestRecord], None] | None = None
@@ -25,7 +25,7 @@ class Load:
         self.records: list[RequestRecord] = []
 
     async def send(self, request: PlannedRequest, arrival: float | None = None) -> None:
-        """One request to its end. ``arrival``, a ``perf_counter`` reading: when it was due (default: now)."""
+        """Send a request, and record its end. ``arrival``: when it was due, by ``perf_counter`` (default: now)."""
         start = perf_counter() if arrival is None else arrival
         trace = Trace(start, request.prompt_tokens, request.max_tokens)
         try:
@@ -48,7 +48,7 @@ class Load:
 
 
 async def closed_loop(load: Load, requests: Iterable[PlannedRequest], delays: Sequence[float]) -> None:
-    """One client for each delay (seconds before its first request); a client that is done sends the next request."""
+    """Run one client for each delay (seconds before its first request); each sends one request after the other."""
     waiting = iter(requests)
 
     async def client(delay: float) -> None:
@@ -62,7 +62,7 @@ async def closed_loop(load: Load, requests: Iterable[PlannedRequest], delays: Se
 
 
 async def open_loop(load: Load, requests: Sequence[PlannedRequest], arrivals: Sequence[float]) -> None:
-    """Each request at its time (seconds from now), whatever became of those before.
+    """Send each request at its time (seconds from now), without waiting for earlier ones.
 
     Latencies count from the time a request was due, so that a client that falls behind does not flatter the server.
     """
@@ -74,7 +74,7 @@ async def open_loop(load: Load, requests: Sequence[PlannedRequest], arrivals: Se
 
 
 async def run_bounded(work: Coroutine[Any, Any, None], max_seconds: float, stop: asyncio.Event) -> bool:
-    """Run ``work`` for ``max_seconds`` at most or until ``stop``; whether it came to its own end."""
+    """Run ``work`` for at most ``max_seconds``, or until ``stop``. Return whether it ended by itself."""
     working = asyncio.ensure_future(work)
     stopping = asyncio.ensure_future(stop.wait())
     try:

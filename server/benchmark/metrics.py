@@ -1,7 +1,7 @@
-"""Figures of merit of a load: pure arithmetic on records of requests, with DeepSpeed-FastGen's definitions.
+"""Compute the metrics of a load from records of its requests, with DeepSpeed-FastGen's definitions.
 
-Times are seconds. A request that failed or was aborted is never dropped: it has no end-to-end latency, which counts as
-infinitely long, and it is not OK in the effective throughput.
+Times are seconds. A failed or aborted request is never dropped: its end-to-end latency counts as infinite, and it does
+not count in the effective throughput.
 """
 
 from collections import Counter
@@ -21,11 +21,11 @@ TokenCount = Literal["continuous usage", "final usage", "chunks"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRecord:
-    """One request as the client saw it.
+    """The client's record of one request.
 
-    ``start`` and ``end`` are readings of one clock, seconds; ``arrivals`` the reads that brought tokens, as (time,
-    number of tokens), in order of time. ``output_tokens`` is what the server says or, where it does not, the number of
-    chunks. ``max_tokens``: those asked for, where that is known.
+    ``start`` and ``end`` are readings of one clock, seconds. ``arrivals``: reads that brought tokens, as (time, number
+    of tokens), in order of time. ``output_tokens``: the server's count or, without one, the number of chunks.
+    ``max_tokens``: as requested, where it is known.
     """
 
     outcome: Outcome
@@ -40,23 +40,23 @@ class RequestRecord:
 
     @property
     def first_token_time(self) -> float:
-        """TTFT; infinite when no token came."""
+        """Time to the first token; infinite when no token came."""
         return self.arrivals[0][0] - self.start if self.arrivals else inf
 
     @property
     def e2e_time(self) -> float:
-        """From start to end; infinite when the request was not completed."""
+        """Time from start to end; infinite when the request was not completed."""
         return self.end - self.start if self.outcome == "completed" else inf
 
     def arrival_gaps(self) -> list[float]:
-        """Times between one arrival of tokens and the next."""
+        """Return the times between consecutive arrivals."""
         times = [time for time, _ in self.arrivals]
         return [later - earlier for earlier, later in pairwise(times)]
 
     def inter_token_times(self) -> list[float]:
-        """One time for each token after the first.
+        """Return one time for each token after the first.
 
-        The k tokens of one arrival share the gap before it, gap / k each. Those that came with the first token have 0.
+        The k tokens of one arrival share the gap before it, gap / k each. Tokens that came with the first one have 0.
         """
         if not self.arrivals:
             return []
@@ -68,8 +68,11 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """What a request must have kept to count: TTFT <= prompt tokens / ``ttft_rate``, and the moving average (pandas'
-    ``ewm(span=ema_span).mean()``) of its inter-token times under 1 / ``sla`` at every token. Rates are tokens/s."""
+    """Targets that a request must meet to count in the effective throughput. Rates are tokens/s.
+
+    TTFT must be <= prompt tokens / ``ttft_rate``, and the moving average of inter-token times (pandas'
+    ``ewm(span=ema_span).mean()``) under 1 / ``sla`` at every token.
+    """
 
     sla: float
     ttft_rate: float = 512.0
@@ -79,7 +82,7 @@ class Promise:
         return record.first_token_time <= record.prompt_tokens / self.ttft_rate
 
     def tokens_in_time(self, record: RequestRecord) -> bool:
-        """True for a request of one token: it has no inter-token time."""
+        """Whether inter-token times meet the target. True for a request of one token: it has no inter-token time."""
         return all(mean < 1.0 / self.sla for mean in ewm_mean(record.inter_token_times(), self.ema_span))
 
     def kept(self, record: RequestRecord) -> bool:
@@ -87,9 +90,9 @@ class Promise:
 
 
 def ewm_mean(values: Iterable[float], span: float) -> list[float]:
-    """Weighted means of the values so far: weights (1 - a)^age, a = 2 / (span + 1), divided by their sum.
+    """Return the weighted mean of the values so far, at each value: weights (1 - a)^age, a = 2 / (span + 1).
 
-    This is pandas' ``ewm(span).mean()`` as it comes (adjust=True), which is what FastGen calls.
+    This is pandas' ``ewm(span).mean()`` with its default adjust=True, which FastGen calls.
     """
     decay = 1.0 - 2.0 / (span + 1.0)
     total, weights = 0.0, 0.0
@@ -102,7 +105,7 @@ def ewm_mean(values: Iterable[float], span: float) -> list[float]:
 
 
 def percentile(values: Sequence[float], q: float) -> float:
-    """Linear interpolation between the closest ranks of sorted, non-empty ``values``, which may be infinite."""
+    """Interpolate linearly between the closest ranks of sorted, non-empty ``values``, which may be infinite."""
     place = (len(values) - 1) * q / 100.0
     low = floor(place)
     share = place - low
@@ -112,7 +115,7 @@ def percentile(values: Sequence[float], q: float) -> float:
 
 
 def spread(values: Iterable[float]) -> dict[str, float | None]:
-    """``count`` and ``mean`` of the finite values, and percentiles of all of them; None where one is infinite."""
+    """Return ``count`` and ``mean`` of the finite values, and percentiles of all values; None for an infinite one."""
     ordered = sorted(values)
     finite = [value for value in ordered if isfinite(value)]
     figures: dict[str, float | None] = {"count": len(finite), "mean": fmean(finite) if finite else None}
@@ -123,7 +126,7 @@ def spread(values: Iterable[float]) -> dict[str, float | None]:
 
 
 def summarize(records: Sequence[RequestRecord], promises: Sequence[Promise]) -> dict[str, Any]:
-    """All figures of one load, ready for JSON. Rates are over the time from the first start to the last end."""
+    """Return all metrics of one load, ready for JSON. Rates are over the time from the first start to the last end."""
     duration = max(r.end for r in records) - min(r.start for r in records) if records else 0.0
     outcomes = Counter(record.outcome for record in records)
     output_tokens = sum(record.output_tokens for record in records)
@@ -149,7 +152,7 @@ def summarize(records: Sequence[RequestRecord], promises: Sequence[Promise]) -> 
 
 
 def _effective(records: Sequence[RequestRecord], promise: Promise, duration: float) -> dict[str, Any]:
-    """``late_first_token`` and ``slow_tokens`` may count the same completed request."""
+    """Return the effective throughput; ``late_first_token`` and ``slow_tokens`` may count the same request."""
     completed = [record for record in records if record.outcome == "completed"]
     ok = sum(promise.kept(record) for record in completed)
     return {

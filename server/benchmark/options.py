@@ -1,4 +1,4 @@
-"""The flags of ``jaxgen benchmark``; every wrong value is refused by its flag's name."""
+"""Parse the flags of ``jaxgen benchmark``; an error names the flag of an invalid value."""
 
 from collections.abc import Callable, Sequence
 from math import isfinite
@@ -14,7 +14,7 @@ OPEN_REQUESTS = 64
 
 
 def parse_options(argv: Sequence[str]) -> Any:
-    """The flags as a namespace, defaults filled in. Exits with 2 and one message when they make no sense."""
+    """Return the flags as a namespace, with defaults. Exits with 2 and one message for invalid values."""
     parser = _make_parser()
     args = parser.parse_args(argv)
     args.clients = args.clients or (() if args.rates else DEFAULT_CLIENTS)
@@ -31,7 +31,7 @@ def parse_options(argv: Sequence[str]) -> Any:
 
 
 def settings_of(args: Any) -> dict[str, Any]:
-    """The flags for the JSON line: all but the key, and but where the results go."""
+    """Return the flags for the JSON line: all but the API key and the paths of the results."""
     left_out = ("api_key", "output", "plot")
     return {name: str(v) if isinstance(v, Path) else v for name, v in vars(args).items() if name not in left_out}
 

@@ -1,4 +1,4 @@
-"""The plot of a run. The only file that imports matplotlib; it is imported only when a plot was asked for."""
+"""Draw the plot of a run. It imports matplotlib, so it is itself imported only for ``--plot``."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 def plot_run(run: dict[str, Any], path: Path) -> None:
     """Write a PNG of one run (as in its JSON line): latency over throughput, and effective throughput over load.
 
-    A point whose figure was not reached (too many requests failed) is missing from that curve.
+    A point without the value (too many requests failed) is missing from that curve.
     """
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     left, right = figure.subplots(1, 2)

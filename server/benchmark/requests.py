@@ -1,4 +1,4 @@
-"""What a load sends: lengths, prompts and bodies, all drawn from one seed before the clock starts."""
+"""Make the requests of a load: lengths, prompts and bodies, all drawn from one seed before the clock starts."""
 
 import json
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from jaxgen.text.tokenizer import Tokenizer
 
 STD_SHARE = 0.3
 FIRST_ID = 4
-"""Ids below are special tokens in most vocabularies."""
+"""Lowest token id of prompts: lower ids are special tokens in most vocabularies."""
 
 _TEXT = (
     "time year people way day man thing woman life child world school state family student group country problem hand "
@@ -24,7 +24,7 @@ _WORDS = _TEXT.split()
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
-    """A body ready to send, the prompt tokens it is meant to have, and the tokens that it asks for (None: unknown)."""
+    """A body ready to send, its planned number of prompt tokens, and its max_tokens (None: unknown)."""
 
     body: bytes
     prompt_tokens: int
@@ -33,7 +33,7 @@ class PlannedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """Normal lengths with a standard deviation of ``std_share`` of the mean, rounded and clipped to 1..max. Tokens."""
+    """Normally distributed lengths in tokens, rounded and clipped to 1..max. ``std_share``: deviation / mean."""
 
     prompt_mean: float
     prompt_max: int
@@ -42,7 +42,7 @@ class Lengths:
     std_share: float = STD_SHARE
 
     def draw(self, rng: np.random.Generator, num: int) -> list[tuple[int, int]]:
-        """(prompt, output) for each request; more requests from an equal generator begin with the same ones."""
+        """Draw (prompt, output) for each request; equal generators give equal first lengths for every ``num``."""
         mean = np.array([self.prompt_mean, self.output_mean])
         drawn = mean * (1.0 + self.std_share * rng.standard_normal((num, 2)))
         clipped = np.clip(np.rint(drawn), 1, [self.prompt_max, self.output_max])
@@ -51,12 +51,12 @@ class Lengths:
 
 class Prompts(Protocol):
     def make(self, number: int, length: int) -> str | list[int]:
-        """The prompt of request ``number`` of the run: the shared prefix, then ``length`` tokens of its own."""
+        """Return the prompt of request ``number`` of the run: the shared prefix, then ``length`` tokens of its own."""
         ...
 
 
 class IdPrompts:
-    """Random token ids, ``FIRST_ID`` to ``vocab_size`` - 1; the first ``shared_prefix`` are those of every prompt."""
+    """Random token ids, ``FIRST_ID`` to ``vocab_size`` - 1; all prompts share their first ``shared_prefix`` ids."""
 
     def __init__(self, vocab_size: int, shared_prefix: int, seed: int) -> None:
         self._vocab_size = vocab_size
@@ -71,11 +71,13 @@ class IdPrompts:
 
 
 class TextPrompts:
-    """FastGen's way: one passage of random words, request i taking its tokens from place i on (wrapping round), so that
-    no two prompts begin alike. As text it may come to a few tokens more or fewer than meant; usage has the number."""
+    """FastGen's prompts: one passage of random words, from which request i takes tokens from place i on (cyclically).
+
+    So no two prompts begin alike. The text may have a few tokens more or fewer than planned; usage has the number.
+    """
 
     def __init__(self, tokenizer: Tokenizer, shared_prefix: int, seed: int, passage_tokens: int) -> None:
-        """``passage_tokens``: at least as many as requests, or prompts repeat."""
+        """``passage_tokens``: at least the number of requests, or prompts repeat."""
         self._tokenizer = tokenizer
         self._passage = self._words(np.random.default_rng([seed, 1]), passage_tokens)
         self._prefix = tokenizer.decode(self._words(np.random.default_rng([seed, 0]), shared_prefix))
@@ -85,20 +87,22 @@ class TextPrompts:
         return self._prefix + self._tokenizer.decode(tokens)
 
     def _words(self, rng: np.random.Generator, length: int) -> list[int]:
-        # A word is a token at least, but for the special tokens that the tokenizer puts around a text.
+        # A word is at least one token, beside the special tokens that the tokenizer puts around a text.
         text = " ".join(rng.choice(_WORDS, length + 1))
         tokens = [token for token in self._tokenizer.encode(text) if not self._tokenizer.is_special(token)]
         return tokens[:length]
 
 
 class Planner:
-    """Bodies of requests. Each has a prompt of its own, so that nothing but the shared prefix is in a prefix cache;
-    request i of every load has the same lengths, so that loads compare."""
+    """Makes the bodies of requests. Every prompt is different, so that only the shared prefix is in a prefix cache.
+
+    Request i of every load has the same lengths, so that loads are comparable.
+    """
 
     def __init__(
         self, lengths: Lengths, prompts: Prompts, shared_prefix: int, fields: dict[str, Any], seed: int
     ) -> None:
-        """``fields``: those of the body that all requests share."""
+        """``fields``: fields of the body that all requests share."""
         self._lengths = lengths
         self._prompts = prompts
         self._shared_prefix = shared_prefix
@@ -117,20 +121,22 @@ class Planner:
 
 
 def stagger(seed: int, clients: int, seconds: float) -> list[float]:
-    """FastGen's delays of a closed loop: uniform between 0 and clients * ``seconds``."""
+    """Draw FastGen's delays of a closed loop: uniform between 0 and clients * ``seconds``."""
     return np.random.default_rng([seed, 3]).uniform(0.0, clients * seconds, clients).tolist()
 
 
 def poisson_arrivals(seed: int, rate: float, num: int) -> list[float]:
-    """Times at which ``num`` requests arrive, ``rate`` a second on average, seconds from the start."""
+    """Draw the arrival times of ``num`` requests, ``rate`` per second on average, in seconds from the start."""
     return np.cumsum(np.random.default_rng([seed, 4]).exponential(1.0 / rate, num)).tolist()
 
 
 def request_fields(
     model: str, *, usage: str, ignore_eos: bool, temperature: float, top_p: float, service_tier: str | None = None
 ) -> dict[str, Any]:
-    """What the bodies share. ``usage``: continuous, final or none. ``ignore_eos`` is sent only when true,
-    ``continuous_usage_stats`` and ``service_tier`` only when asked for: not every server knows them."""
+    """Return the fields that all bodies share. ``usage``: continuous, final or none.
+
+    ``ignore_eos``, ``continuous_usage_stats`` and ``service_tier`` are sent only when set: not every server knows them.
+    """
     fields: dict[str, Any] = {"model": model, "stream": True, "temperature": temperature, "top_p": top_p}
     if usage != "none":
         fields["stream_options"] = {"include_usage": True}

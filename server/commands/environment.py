@@ -1,4 +1,4 @@
-"""Environment variables that set flags: a misspelt one is an error, as a misspelt flag is."""
+"""Check environment variables that set flags: a misspelt variable is an error, as a misspelt flag is."""
 
 import re
 from collections.abc import Iterable
@@ -9,16 +9,16 @@ import configargparse
 PREFIX = "JAXGEN_"
 
 OTHERS = frozenset(f"{PREFIX}{name}" for name in ("BUDGETS", "CONTEXT", "JSON", "PLOT", "PYTHON", "REQUESTS", "ROUNDS"))
-"""Variables of scripts/serve (PYTHON) and of flags that only other commands have."""
+"""Variables of scripts/serve (PYTHON) and of other commands' flags."""
 
 _OF_KUBERNETES = re.compile(rf"{PREFIX}(.*_)?(SERVICE_HOST|SERVICE_PORT.*|PORT(_\d+_.*)?)")
-"""What it puts into pods for services whose names begin with jaxgen."""
+"""Variables that Kubernetes sets in pods for services whose names begin with jaxgen."""
 
 
 def check_environment(parser: configargparse.ArgumentParser, environment: Iterable[str]) -> None:
-    """Ends the process, as a wrong flag does, where a variable is named like those of ``parser``'s flags and sets none.
+    """End the process, as a wrong flag does, where a variable with PREFIX sets none of ``parser``'s flags.
 
-    Call it after parsing, which is when flags get their variables.
+    Call it after parsing: only then do flags have their variables.
     """
     options = {option: action.env_var for action in parser._actions for option in action.option_strings}
     known = {name for name in options.values() if name is not None}

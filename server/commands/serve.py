@@ -54,7 +54,7 @@ def _open_engine(args: Any) -> "AsyncEngine":
 
 
 class _Server(uvicorn.Server):
-    """uvicorn that leaves signals to us: its own answer to SIGTERM closes the door before requests are done."""
+    """uvicorn without its signal handlers: on SIGTERM they would stop it before running requests are done."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Any:
@@ -70,8 +70,8 @@ async def _run(
 ) -> int:
     """Serve until SIGTERM or SIGINT (0), or until the engine dies (1; 2 if it never was ready).
 
-    The first signal drains: /ready says no, new requests get 503, running ones may finish within the timeout. A second
-    one ends at once.
+    The first signal drains: /ready fails, new requests get 503, running ones may finish within the timeout. A second
+    signal stops at once.
     """
     server = _Server(config)
     signals: asyncio.Queue[int] = asyncio.Queue()
@@ -149,11 +149,11 @@ def serve_app(
     shutdown_timeout: float,
     tls: dict[str, Any] | None = None,
 ) -> int:
-    """Serve ``app`` in front of ``engine``, which was started and is stopped here. Returns the process's exit code.
+    """Serve ``app`` with ``engine``, which must be started and is stopped here. Return the process's exit code.
 
-    ``tls``: uvicorn's settings for it.
+    ``tls``: uvicorn's TLS settings.
     """
-    # Its warnings come in our format, and requests in our lines.
+    # uvicorn's warnings get our log format; our own middleware logs requests.
     quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "log_config": None}
     config = uvicorn.Config(app, timeout_graceful_shutdown=1, **quiet, **(tls or {}))
     run = _run(engine, config, app.state.lifecycle, listener, shutdown_timeout)
@@ -165,7 +165,7 @@ def serve_app(
 
 @contextlib.contextmanager
 def _tracing(endpoint: str | None) -> Iterator[Middleware | None]:
-    """Raises ConfigError. What has not been sent is sent at the end."""
+    """Give tracing middleware, if it is configured. Remaining spans are sent at the end. Raises ConfigError."""
     if endpoint is None:
         yield None
         return
@@ -187,7 +187,7 @@ def _tracing(endpoint: str | None) -> Iterator[Middleware | None]:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket at that address. Raises ConfigError."""
+    """Open a listening socket. Raises ConfigError."""
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
@@ -195,7 +195,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def main(argv: Sequence[str]) -> int:
-    """``jaxgen serve``; 0 after a clean stop, 1 when the engine died, 2 when it could not start."""
+    """Run ``jaxgen serve``; return 0 after a clean stop, 1 when the engine died, 2 when it could not start."""
     parser = make_parser()
     args = parser.parse_args(argv)
     check_environment(parser, os.environ)

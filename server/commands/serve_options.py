@@ -1,4 +1,4 @@
-"""The flags of ``jaxgen serve``, from the command line, the environment or a file, in this order."""
+"""Parse the flags of ``jaxgen serve``, from the command line, the environment or a file, in this order."""
 
 import argparse
 from pathlib import Path
@@ -34,17 +34,17 @@ LIMITS = {
     "max_batch_lines": "most lines of a batch",
     "max_batch_lines_in_flight": "lines of all batches that are worked on at once",
 }
-"""Fields of ServerConfig that have a flag of their own."""
+"""Fields of ServerConfig with a flag of the same name."""
 
 TIMES = {
     "body_timeout": "seconds a body may take to arrive, beside one for every 16 KiB; beyond, 408",
     "request_timeout": "seconds a completion may take from its arrival; beyond, 504 (default: as long as it takes)",
 }
-"""Others, in seconds, whose fields end in _s."""
+"""Flags in seconds, whose fields in ServerConfig end in _s."""
 
 
 def make_parser(command: str = "serve") -> configargparse.ArgumentParser:
-    """Every flag can also be set as an environment variable JAXGEN_<FLAG>, and in a file of ``--config``."""
+    """Return the parser. Every flag can also be set by a variable JAXGEN_<FLAG>, and in the file of ``--config``."""
     parser = configargparse.ArgumentParser(
         prog=f"jaxgen {command}",
         config_file_parser_class=configargparse.YAMLConfigFileParser,
@@ -214,7 +214,7 @@ def _add_browsers_and_tls(parser: configargparse.ArgumentParser) -> None:
 
 
 def port(text: str) -> int:
-    """Raises ArgumentTypeError where it is an address, as in a pod beside a Kubernetes service called jaxgen."""
+    """Parse a port. Raises ArgumentTypeError for a URL, as in a pod beside a Kubernetes service called jaxgen."""
     if "://" in text:
         raise argparse.ArgumentTypeError(
             f"{text!r} is no port: Kubernetes sets JAXGEN_PORT like this for a service called jaxgen; give the pod "
@@ -224,13 +224,13 @@ def port(text: str) -> int:
 
 
 def engine_options(args: Any) -> EngineOptions:
-    """What the flags ask of the engine."""
+    """Return the engine's options from the flags."""
     names = EngineOptions.__dataclass_fields__
     return EngineOptions(**{name: getattr(args, name) for name in names})
 
 
 def server_config(args: Any) -> ServerConfig:
-    """What they ask of the server. Raises ConfigError."""
+    """Return the server's configuration from the flags. Raises ConfigError."""
     limits = {name: getattr(args, name) for name in LIMITS}
     times = {f"{name}_s": getattr(args, name) for name in TIMES}
     return ServerConfig(
@@ -247,7 +247,7 @@ def server_config(args: Any) -> ServerConfig:
 
 
 def cors_of(args: Any) -> Cors | None:
-    """What the flags ask for; None: browsers let no page of another origin call. Raises ConfigError."""
+    """Return the CORS settings from the flags; None: no page of another origin may call. Raises ConfigError."""
     given = {
         "methods": args.allowed_methods and tuple(args.allowed_methods),
         "headers": args.allowed_headers and tuple(args.allowed_headers),

@@ -1,4 +1,4 @@
-"""Classes of service as they are configured."""
+"""Parse the configured service classes."""
 
 from collections.abc import Sequence
 
@@ -10,9 +10,9 @@ _SECONDS = {"ttft": "first_token_seconds", "prompt-rate": "prompt_rate", "inter-
 
 
 def parse_class(text: str) -> ServiceClass:
-    """``NAME ttft=SECONDS prompt-rate=TOKENS inter-token=SECONDS late=serve``, each but the name if wanted.
+    """Parse ``NAME ttft=SECONDS prompt-rate=TOKENS inter-token=SECONDS late=serve``; only the name is required.
 
-    Raises ConfigError that names what is wrong.
+    Raises ConfigError that names the invalid setting.
     """
     name, *settings = text.split() or [""]
     flag = f"--service-class {text!r}"
@@ -38,7 +38,7 @@ def parse_class(text: str) -> ServiceClass:
 
 
 def parse_classes(texts: Sequence[str]) -> tuple[ServiceClass, ...]:
-    """Raises ConfigError; also for a name that comes twice."""
+    """Parse several classes. Raises ConfigError, also for a duplicate name."""
     classes = tuple(map(parse_class, texts))
     names = [one.name for one in classes]
     if twice := {name for name in names if names.count(name) > 1}:

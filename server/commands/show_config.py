@@ -1,4 +1,4 @@
-"""``jaxgen config``: what ``jaxgen serve`` would run with, as a file for its ``--config``."""
+"""``jaxgen config``: print the flags with which ``jaxgen serve`` would run, as a file for its ``--config``."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ from jaxgen.server.commands.serve_options import make_parser, server_config
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print YAML: every flag that has a value, wherever that is from; keys of callers as ``***``."""
+    """Print YAML with every flag that has a value, from any source; API keys are shown as ``***``."""
     parser = make_parser("config")
     args = parser.parse_args(argv)
     check_environment(parser, os.environ)
@@ -28,14 +28,14 @@ def main(argv: Sequence[str]) -> int:
 
 
 def resolved(parser: configargparse.ArgumentParser, args: Any) -> dict[str, Any]:
-    """By flag, without its dashes, in the order of the help."""
+    """Return values by flag, without its dashes, in the order of the help."""
     found = {}
     for action in parser._actions:
         name = action.option_strings[0].removeprefix("--")
         if action.dest in ("help", "config"):
             continue
         value = getattr(args, action.dest)
-        if name.startswith("no-"):  # a flag that takes something away is set when that is false
+        if name.startswith("no-"):  # such a flag is set when its value is False
             value = not value
         if value is not None:
             found[name] = _plain(name, value)

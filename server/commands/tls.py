@@ -1,4 +1,4 @@
-"""TLS: the files of ``--ssl-certfile`` and its like, looked at before anything is started."""
+"""Check the files of ``--ssl-certfile`` and the other TLS flags before the server starts."""
 
 import ssl
 from pathlib import Path
@@ -8,9 +8,9 @@ from jaxgen.core.errors import ConfigError
 
 
 def tls_options(certfile: Path | None, keyfile: Path | None, ca_certs: Path | None) -> dict[str, Any]:
-    """For ``uvicorn.Config``; empty without TLS. Raises ConfigError that names the flag.
+    """Return TLS options for ``uvicorn.Config``; empty without TLS. Raises ConfigError that names the flag.
 
-    With ``ca_certs`` a caller must show a certificate that one of these authorities signed.
+    With ``ca_certs`` a caller must present a certificate that one of these authorities signed.
     """
     if certfile is None:
         for flag, file in (("--ssl-keyfile", keyfile), ("--ssl-ca-certs", ca_certs)):
@@ -23,7 +23,7 @@ def tls_options(certfile: Path | None, keyfile: Path | None, ca_certs: Path | No
         if file is not None:
             _read(flag, file)
     try:
-        # Without a password at hand OpenSSL would ask for one at the terminal.
+        # Without a password argument OpenSSL would ask for one at the terminal.
         context.load_cert_chain(certfile, key, password="")
     except ssl.SSLError as error:
         raise ConfigError(

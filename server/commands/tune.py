@@ -1,4 +1,4 @@
-"""``jaxgen tune``: measure step time against token budget, show it, keep the best for ``serve``. A composition root."""
+"""``jaxgen tune``: measure step time by token budget, show it, store the best for ``serve``. A composition root."""
 
 import importlib.util
 import json
@@ -22,7 +22,7 @@ _HEADER = f"{'budget':>8}{'decodes':>9}{'step, ms':>11}{'tokens/s':>11}{'compile
 
 
 def parse_options(argv: Sequence[str]) -> Any:
-    """The flags as a namespace; each can also be set as JAXGEN_<FLAG>. Exits with 2 when they make no sense."""
+    """Return the flags as a namespace; each can also be set as JAXGEN_<FLAG>. Exits with 2 for invalid values."""
     parser = configargparse.ArgumentParser(
         prog="jaxgen tune",
         description="Measure a model's step time against the token budget on this device, and keep the best: jaxgen "
@@ -96,7 +96,7 @@ def _tune(args: Any) -> tuple["Tuning", Path | None]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """``jaxgen tune``; 0, or 2 when the model cannot be measured."""
+    """Run ``jaxgen tune``; return 0, or 2 when the model cannot be measured."""
     args = parse_options(argv)
     set_up_logging()
     print(f"first blocks of steps\n{_HEADER}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The plot of ``jaxgen tune``. Imported, with matplotlib, only when a plot was asked for."""
+"""Draw the plot of ``jaxgen tune``. Imported, with matplotlib, only for ``--plot``."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from jaxgen.sizing.token_budget import power
 
 
 def plot_tuning(record: dict[str, Any], name: str, path: Path) -> None:
-    """Write a PNG: step time, and throughput with power, over the token budget; the one chosen is marked."""
+    """Write a PNG: step time, and throughput with power, over the token budget. The chosen budget is marked."""
     budgets = [found["token_budget"] for found in record["times"]]
     seconds = [found["seconds"] for found in record["times"]]
     rates = [budget / time for budget, time in zip(budgets, seconds, strict=True)]

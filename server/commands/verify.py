@@ -1,4 +1,4 @@
-"""``jaxgen verify-determinism``: show on a model and a device that answers keep their bits. A composition root."""
+"""``jaxgen verify-determinism``: check that answers are bitwise equal in all scenarios. A composition root."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ ENGINE_FLAGS = ("token_budget", "max_num_seqs", "max_model_len", "block_size", "
 
 
 def parse_options(argv: Sequence[str]) -> Any:
-    """The flags as a namespace; each can also be set as JAXGEN_<FLAG>. Exits with 2 when they make no sense."""
+    """Return the flags as a namespace; each can also be set as JAXGEN_<FLAG>. Exits with 2 for invalid values."""
     parser = configargparse.ArgumentParser(
         prog="jaxgen verify-determinism",
         description="Compute the same random requests alone, with others, with cached prefixes, after preemption and "
@@ -51,7 +51,8 @@ def parse_options(argv: Sequence[str]) -> Any:
 
 
 def main(argv: Sequence[str]) -> int:
-    """``jaxgen verify-determinism``; 0 if all bits agree, 1 if not or not all was covered, 2 when it cannot be done."""
+    """Run ``jaxgen verify-determinism``; return 0 if all bits agree, 1 if some differ or a scenario was not covered, 2
+    if it cannot run."""
     args = parse_options(argv)
     set_up_logging()
     from jaxgen.tools.verify import verify_determinism

@@ -1,1 +1,1 @@
-"""One request on its way through the engine: choices, deadlines, the limit of the queue."""
+"""Follow a request through the engine: choices, deadlines, the queue limit."""

@@ -1,4 +1,4 @@
-"""One completion as it grows: token events in; text, log-probabilities and a finish reason out, in pieces or whole."""
+"""Turn the token events of one choice into text, log-probabilities and a finish reason, in pieces or whole."""
 
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from jaxgen.text.tokenizer import Tokenizer
 
 
 class Piece(NamedTuple):  # once for every token: a frozen dataclass takes twice as long to make
-    """What a choice has to say since it was last asked. ``deltas``: its text, and the calls of tools found in it."""
+    """The output of a choice since the last ``take``. ``deltas``: text, and tool calls found in it."""
 
     deltas: tuple[Delta, ...]
     logprobs: dict[str, Any] | None
@@ -27,7 +27,7 @@ class Piece(NamedTuple):  # once for every token: a frozen dataclass takes twice
 
     @property
     def only_text(self) -> str | None:
-        """Its text, where that and its tokens are all that it says; else None."""
+        """Its text, if it has nothing else but token ids; else None."""
         if self.finish_reason is not None or self.logprobs is not None or len(self.deltas) != 1:
             return None
         (delta,) = self.deltas
@@ -35,9 +35,9 @@ class Piece(NamedTuple):  # once for every token: a frozen dataclass takes twice
 
 
 class Choice:
-    """``feed`` it the request's events until ``finish_reason`` is set; ``take`` what there is at any time.
+    """One choice: ``feed`` it the request's events until ``finish_reason`` is set; ``take`` its new output at any time.
 
-    The pieces of a choice join to the same text and log-probabilities however often one is taken.
+    The pieces join to the same text and log-probabilities however often one is taken.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class Choice:
         self.request = request
         self.num_tokens = 0
         self.prompt_logprobs: tuple[TokenLogprobs | None, ...] = ()
-        """With as many alternatives as were asked for, if any were."""
+        """Log-probabilities of the prompt's tokens, with their alternatives; empty unless they were requested."""
         self.cached_tokens = 0
         self.finish_reason: str | None = None
         self.latency: Latency | None = None
-        """Where its time went; None: no step was for it."""
+        """How long each stage took; None: the engine ran no step for it."""
         self._tokenizer = tokenizer
         self._echo = params.echo
         self._show_logprobs = params.logprobs is not None
@@ -83,7 +83,7 @@ class Choice:
 
     @property
     def mean_logprob(self) -> float:
-        """Natural log, per generated token; 0 when there is none."""
+        """Mean natural log-probability of the generated tokens; 0 when there are none."""
         return self._logprob_sum / self.num_tokens if self.num_tokens else 0.0
 
     @property
@@ -94,7 +94,7 @@ class Choice:
         return bool(self._deltas) or self._logprobs.begins_within(self._length)
 
     def feed(self, event: TokenEvent) -> None:
-        """Raises ApiError when the event says that the engine gave the request up."""
+        """Add an event's output. Raises ApiError when the engine failed on the request or aborted it."""
         if event.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
             raise given_up(event)
         if not self._begun:
@@ -139,7 +139,7 @@ class Choice:
             if self._show_logprobs:
                 offset = self._prompt_length + self._stream.offset
                 self._logprobs.append(self._tokenizer, event.token, event.logprobs, offset)
-        # The EOS or stop token that ends a request is counted, but is not part of its text.
+        # The EOS or stop token that ends a request counts as a token, but is not part of its text.
         if event.finish_reason is not FinishReason.STOP:
             self._add_text(self._stream.push(event.token))
 
@@ -160,12 +160,12 @@ class Choice:
 
 
 def latency_json(latency: Latency | None, cached_tokens: int) -> dict[str, Any]:
-    """Where the time of a request went, as a field beside what came of it; null where no step was for it."""
+    """Return the field ``latency`` of an answer: how long each stage took; null where no step ran for the request."""
     return {"latency": None if latency is None else asdict(latency) | {"cached_tokens": cached_tokens}}
 
 
 def given_up(event: TokenEvent) -> ApiError:
-    """What a caller is told of a request that ended by ABORT or ERROR."""
+    """Return the error for the caller of a request that ended with ABORT or ERROR."""
     if event.finish_reason is FinishReason.ABORT:
         return ApiError(503, "The server ended this request early.", code="aborted")
     reason = (event.error or "no reason given").splitlines()[0]

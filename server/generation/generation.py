@@ -1,4 +1,4 @@
-"""Several completions, or embeddings, at once: one task per choice follows it to its end."""
+"""Run the choices, or embeddings, of one request together: one task follows each to its end."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -18,26 +18,26 @@ from jaxgen.server.middleware.context import RequestContext
 
 
 class EventSink(Queued, Protocol):
-    """What is made of the events of one request."""
+    """A consumer of the events of one engine request."""
 
     @property
     def finish_reason(self) -> str | None:
-        """Set: it needs no more of them."""
+        """Set once it needs no more events."""
         ...
 
     @property
     def has_news(self) -> bool: ...
 
     def feed(self, event: TokenEvent) -> None:
-        """Raises ApiError when the event says that the engine gave the request up."""
+        """Take an event. Raises ApiError when the engine failed on the request or aborted it."""
         ...
 
 
 class Generation[Choice: EventSink]:
-    """An async context in which the engine works on ``choices``; leaving it aborts what is unfinished.
+    """An async context in which the engine works on ``choices``; on exit, unfinished choices are aborted.
 
-    Tokens are taken as soon as they are there and kept in their choice as text, so that stop strings act at once and a
-    slow reader delays nobody. What is kept for a slow reader is at most the text of its choices' max_tokens.
+    Tokens are taken as soon as they arrive and kept in their choice as text, so that stop strings act at once and a
+    slow reader delays no other request. At most the text of its choices' max_tokens is kept for a slow reader.
     """
 
     def __init__(
@@ -49,8 +49,7 @@ class Generation[Choice: EventSink]:
         record: RequestContext,
         deadline: Deadline,
     ) -> None:
-        """``record``: of the caller's request. ``deadline``: when it is given up, whether or not anybody reads what
-        there is."""
+        """``record``: of the caller's request. ``deadline``: cancels it, even while its caller does not read."""
         self._engine = engine
         self._choices = choices
         self._queue = queue
@@ -60,15 +59,15 @@ class Generation[Choice: EventSink]:
         self._alarm: asyncio.TimerHandle | None = None
         self._late: ApiError | None = None
         self._waiting: asyncio.Future[None] | None = None
-        """What ``next_news`` waits for. It alone does: an asyncio.Event, made for several, takes longer."""
+        """The future for which ``next_news`` waits, its only waiter: an asyncio.Event, for several, takes longer."""
         self._take_news: Callable[[], bool] | None = None
         self._tells_soon = False
         self._context = copy_context()
-        """The request's: the engine's events come in that of its thread."""
+        """Context variables of the request: the engine's events come in the context of the engine's thread."""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        """Raises ApiError 429 where too many wait already."""
+        """Start the choices. Raises ApiError 429 where the queue is full."""
         try:
             self._queue.enter(self._choices, self._record.caller)
         except ApiError:
@@ -88,19 +87,19 @@ class Generation[Choice: EventSink]:
     ) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
-        # Not in their tasks: one that is cancelled before it begins does nothing.
+        # Not in their tasks: a task that is cancelled before it begins runs no code.
         for choice in self._choices:
             self._queue.leave(choice)
         for task in self._tasks:
             task.cancel()
-        # Their own errors were raised by next_news, or came after the one that was.
+        # next_news has raised the first of their errors.
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def next_news(self, take_news: Callable[[], bool] | None = None) -> list[Choice]:
-        """Waits until some choices have something to take, and returns them; none when all have ended and been taken.
+        """Wait for choices with new output, and return them; return none when all have ended and been taken.
 
-        ``take_news``, called in the event loop whenever there may be something while no choice has ended, may take it
-        itself and return True: then nobody is woken for it, which is most of what a token costs here.
+        ``take_news`` is called in the event loop when a choice may have new output and no choice has ended. It may take
+        the output itself and return True: then this task is not woken, which is most of a token's cost here.
         Raises the first error of any choice, what ``take_news`` raises, and ApiError 504 at the deadline.
         """
         self._take_news = take_news
@@ -118,12 +117,12 @@ class Generation[Choice: EventSink]:
             await self._waiting
 
     async def finish(self) -> None:
-        """Waits until every choice has ended. Raises as ``next_news``."""
+        """Wait until every choice has ended. Raises as ``next_news``."""
         await asyncio.gather(*self._tasks)
 
     def _wake(self) -> None:
         if self._waiting is not None and not self._tells_soon:
-            # Soon: after all that the engine has handed over by now, so that it goes out together.
+            # Soon: after all events that the engine has handed over by now, so that their output goes out together.
             self._tells_soon = True
             asyncio.get_running_loop().call_soon(self._tell, context=self._context)
 
@@ -164,7 +163,7 @@ class Generation[Choice: EventSink]:
             await self._engine.follow(request, partial(self._take, choice, timer))
             if choice.finish_reason is None:
                 raise RuntimeError(f"the engine ended {choice.request.request_id} without a finish event")
-            # To a caller it may have ended with calls of tools, which is "stop" to the engine.
+            # The caller's finish reason may be "tool_calls", which is "stop" to the engine.
             reason = FinishReason.LENGTH if choice.finish_reason == FinishReason.LENGTH else FinishReason.STOP
         except WouldBeLateError:
             reason = "refused"

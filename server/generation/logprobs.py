@@ -1,4 +1,4 @@
-"""Log-probabilities in OpenAI's shapes: of text completions, and of chat completions."""
+"""Write log-probabilities in OpenAI's formats for text completions and for chat completions."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,35 +12,35 @@ LOWEST = -9999.0
 
 
 def clamped(logprob: float) -> float:
-    """As JSON can have it. Raises ValueError for NaN."""
+    """Return a log-probability that JSON can represent. Raises ValueError for NaN."""
     if logprob != logprob:
         raise ValueError("a log-probability is NaN")
     return max(logprob, LOWEST)
 
 
 class Logprobs(Protocol):
-    """Of the tokens of a choice, in order; ``offset`` is where a token's text begins in the choice's."""
+    """Log-probabilities of a choice's tokens, in order. ``offset``: where a token's text begins in the choice's."""
 
     def append(self, tokenizer: Tokenizer, token: int, logprobs: TokenLogprobs | None, offset: int) -> None:
-        """``logprobs`` None: of a prompt's first token, which follows nothing."""
+        """Add a token. ``logprobs`` None: the first token of a prompt, which has no context."""
         ...
 
     def begins_within(self, length: int) -> bool:
-        """Whether ``take`` has something to give."""
+        """Whether ``take`` would return an entry."""
         ...
 
     def take(self, length: int, *, ended: bool) -> dict[str, Any]:
-        """Removes and returns, as JSON, the entries whose place in the text is certain: those that begin within its
-        first ``length`` characters; all of them once it has ``ended``."""
+        """Remove and return, as JSON, the entries whose offset is certain: those that begin within the first ``length``
+        characters of the text. Return all entries once it has ``ended``."""
         ...
 
 
 @dataclass(slots=True)
 class LogprobList:
-    """Tokens in order, each with its log-probability, the best alternatives, and where its text begins, in characters
-    of the choice's ``text``.
+    """Tokens in order, each with its log-probability, its best alternatives and its offset in the choice's ``text``, in
+    characters.
 
-    A token's own entry is always among its alternatives. Alternatives with the same text count once, as the best.
+    A token's own entry is always among its alternatives. Of alternatives with the same text, the best one is listed.
     """
 
     tokens: list[str] = field(default_factory=list)
@@ -67,7 +67,7 @@ class LogprobList:
         return bool(self.text_offset) and self.text_offset[0] <= length
 
     def take(self, length: int, *, ended: bool) -> dict[str, Any]:
-        """See Logprobs; the entries of a cut-off stop string begin at the text's end."""
+        """See Logprobs. Tokens of a stop string, which is cut off, begin at the end of the text."""
         count = len(self.tokens) if ended else sum(offset <= length for offset in self.text_offset)
         taken = LogprobList(*(values[:count] for values in self._lists()))
         for values in self._lists():
@@ -104,7 +104,7 @@ class ChatLogprobs:
 
 
 def _entry(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
-    """``bytes`` None: a special token, which has a name but no text."""
+    """Return the entry of one token. ``bytes`` None: a special token, which has a name but no text."""
     exact = tokenizer.text_bytes(token)
     return {
         "token": tokenizer.token_text(token),
@@ -116,9 +116,9 @@ def _entry(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
 def prompt_logprobs_json(
     tokenizer: Tokenizer, known: Iterable[TokenLogprobs | None], count: int
 ) -> list[dict[str, Any] | None]:
-    """Of each token of a prompt, in vLLM's shape: by token id, the token itself and its ``count`` best alternatives.
+    """Return an object for each token of a prompt, in vLLM's format: by token id, the token and ``count`` alternatives.
 
-    ``rank`` 1 is the most probable; None: it is not among those looked at.
+    ``rank`` 1 is the most probable; None: the token is not among the engine's best alternatives.
     """
     found: list[dict[str, Any] | None] = []
     for one in known:

@@ -1,4 +1,4 @@
-"""Bounds what waits: beyond it a caller is told at once when to come again, rather than kept without end."""
+"""Limit the queue: a request beyond the limit is refused at once with a Retry-After, and does not wait without end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ LONGEST_RETRY_S = 600
 
 
 class Queued(Protocol):
-    """What waits: a choice, or a text to embed."""
+    """A waiting choice, or text to embed."""
 
     @property
     def request(self) -> Request: ...
@@ -22,8 +22,8 @@ class Queued(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A request of the engine's that waits. ``name``: what it counts by. ``bounded``: the engine refuses it where it
-    would be late."""
+    """A waiting engine request. ``name``: entries with the same name count once. ``bounded``: the engine refuses it
+    where its first token would be late."""
 
     name: str
     tokens: int
@@ -32,7 +32,7 @@ class _Entry:
 
 
 class QueueLimit:
-    """The choices that have no token yet, the texts that have no embedding, and the tokens of their prompts."""
+    """Counts choices without a first token, texts without an embedding, and the tokens of their prompts."""
 
     def __init__(self, engine: EngineClient, config: ServerConfig) -> None:
         self._engine = engine
@@ -44,15 +44,14 @@ class QueueLimit:
         return sum(entry.tokens for entry in self._waiting.values())
 
     def enter(self, choices: Sequence[Queued], caller: str = "") -> None:
-        """Raises ApiError 429 where they are too many beside those that wait, by number or tokens. An empty queue takes
-        any request.
+        """Add a request's choices to the queue. Raises ApiError 429 where they exceed a limit, by number or tokens.
 
-        A caller that has less than an equal share of what may wait is not refused for what others have. Requests of
-        classes that promise a first token, and are refused where it would be late, have a queue of their own, so that
-        no flood of others takes it from them.
+        An empty queue takes any request. A caller within an equal share of the limits is not refused because of other
+        callers' requests. Requests of classes with a first-token target, which are refused where they would be late,
+        have a queue of their own, which other requests cannot fill.
 
-        The texts of a request for embeddings count as one, or else a request with as many as are allowed would be
-        refused whenever anything waits; but no further one is taken while as many texts wait as requests may.
+        The texts of a request for embeddings count as one: else a request with the most texts allowed would be refused
+        whenever another request waits. But no further one is taken while as many texts wait as requests may.
         """
         first = choices[0].request
         bounded = first.service.first_token_target(1) is not None and not first.service.serve_late
@@ -76,7 +75,7 @@ class QueueLimit:
             self._waiting[request.request_id] = _Entry(name, len(request.prompt), caller, bounded)
 
     def _fits(self, beside: Sequence[_Entry], choices: Sequence[Queued], shares: int = 1) -> bool:
-        """Whether they are within the limits together, or within one of so many equal shares of these."""
+        """Whether the choices fit beside these entries within the limits, each divided by ``shares``."""
         if choices[0].request.pooling is None:
             count = len({entry.name for entry in beside}) + len(choices)
         else:
@@ -87,11 +86,11 @@ class QueueLimit:
         )
 
     def leave(self, choice: Queued) -> None:
-        """It has a token, or has ended; once more does nothing."""
+        """Remove a choice that has a token or has ended; a second call does nothing."""
         self._waiting.pop(choice.request.request_id, None)
 
     def _retry_after(self, tokens: int) -> int:
-        """Seconds in which steps, as long as they were so far, compute half of these tokens."""
+        """Seconds in which the engine computes half of these tokens at its mean speed so far."""
         stats = self._engine.stats()
         computed = stats.prompt_tokens + stats.generation_tokens + stats.padded_tokens
         if not computed:

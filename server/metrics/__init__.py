@@ -1,1 +1,1 @@
-"""What /metrics shows."""
+"""The metrics of /metrics."""

@@ -10,11 +10,13 @@ from prometheus_client.utils import floatToGoString
 
 
 class Histogram(Collector):
-    """One series, added to by one thread, once for every token: prometheus_client's own locks, and searches its buckets
-    one by one, which takes ten times as long."""
+    """One series, updated by one thread, once for every token.
+
+    prometheus_client's own histogram takes a lock and searches its buckets one by one, which takes ten times as long.
+    """
 
     def __init__(self, name: str, text: str, labels: dict[str, str], bounds: Sequence[float]) -> None:
-        """``bounds``: of its buckets, rising; each has the values up to its own."""
+        """``bounds``: rising upper bounds of the buckets, inclusive."""
         self._family = (name, text, tuple(labels))
         self._labels = tuple(labels.values())
         self._bounds = tuple(bounds)

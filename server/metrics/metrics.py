@@ -1,7 +1,7 @@
-"""Prometheus metrics under the names that vLLM's dashboards know, with the prefix ``jaxgen_``.
+"""Prometheus metrics under the names of vLLM's metrics, with the prefix ``jaxgen_``.
 
-Counters and gauges are read from the engine when they are asked for; latencies are measured here, where events arrive.
-Time in the queue and for the prompt is what the engine says of it.
+Counters and gauges are read from the engine at each scrape; latencies are measured here, where events arrive. Times in
+the queue and for the prompt come from the engine.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,15 +21,15 @@ _TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1
 _REQUEST_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0)
 _LENGTH_BUCKETS = (1, 8, 32, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 AVERAGED_TOKENS = 16
-"""Span of the exponentially weighted average of times between tokens that a target is held against."""
+"""Span, in tokens, of the exponentially weighted average of inter-token times that is compared with a target."""
 _LABEL = ["model_name"]
 
 
 class Metrics:
-    """One app's metrics, in a registry of their own."""
+    """One app's metrics, in their own registry."""
 
     def __init__(self, engine: EngineClient, classes: Iterable[ServiceClass] = ()) -> None:
-        """``classes``: those that requests may name."""
+        """``classes``: service classes with targets, for their outcomes."""
         self.registry = CollectorRegistry()
         self.registry.register(_EngineCollector(engine))
         model = engine.model.name
@@ -81,12 +81,17 @@ class Metrics:
                 self._kept.labels(model, service.name, outcome)
 
     def count_finished(self, reason: str) -> None:
-        """``reason``: stop, length, abort (the caller left, or its time was up), error or refused (it would have been
-        late)."""
+        """Count an ended engine request.
+
+        ``reason``: stop, length, abort (disconnect or deadline), error or refused (it would have been late).
+        """
         self._finished.labels(self._model, reason).inc()
 
     def count_kept(self, service: ServiceClass, outcome: str) -> None:
-        """``outcome``: kept, late_first_token, late_token (which were in time at first) or refused."""
+        """Count a request of a class with targets.
+
+        ``outcome``: kept, late_first_token, late_token (only a later token was late) or refused.
+        """
         self._kept.labels(self._model, service.name, outcome).inc()
 
     def count_response(self, status: int) -> None:
@@ -109,7 +114,7 @@ class RequestTimer:
         self._metrics = metrics
         self._arrival = arrival
         self.first: float | None = None
-        """When its first token came."""
+        """When its first token arrived, a ``perf_counter`` reading."""
         self._last: float | None = None
 
     def observe(self, event: TokenEvent) -> None:
@@ -133,7 +138,7 @@ class RequestTimer:
         self._last = now
 
     def _observe_between(self, seconds: float, target: float) -> None:
-        """FastGen's rule: an average of the last tokens' times must be within the target at every token."""
+        """Apply FastGen's rule: at every token the moving average of inter-token times must be within the target."""
         mean = self._mean_between
         self._mean_between = seconds if mean is None else mean + 2 / (AVERAGED_TOKENS + 1) * (seconds - mean)
         if self._mean_between > target and self._outcome == "kept":
@@ -144,9 +149,9 @@ class RequestTimer:
             self._outcome = "late_first_token"
 
     def finish(self, reason: str) -> None:
-        """``reason``: as ``count_finished``."""
+        """Record the end of the request. ``reason``: see ``count_finished``."""
         now = perf_counter()
-        if self.first is None:  # nothing was to be generated: what was promised for the first token is for the answer
+        if self.first is None:  # no token was requested: the first-token target applies to the whole answer
             self._hold_to_first(now)
         self._metrics.count_finished(reason)
         if self._service.promises and reason in ("stop", "length", "refused"):
@@ -159,7 +164,7 @@ class RequestTimer:
 
 
 class _EngineCollector(Collector):
-    """The engine's own numbers, at the time of the scrape."""
+    """Collects the engine's statistics at each scrape."""
 
     def __init__(self, engine: EngineClient) -> None:
         self._engine = engine

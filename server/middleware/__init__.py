@@ -1,1 +1,1 @@
-"""What happens to every request: ids, logs, keys, origins, timeouts, errors."""
+"""Middleware for every request: ids, logs, API keys, origins, timeouts, errors."""

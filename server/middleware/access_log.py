@@ -1,4 +1,4 @@
-"""A line in the log for each request, when it has ended, and a count of answers."""
+"""Log a line for each request when it has ended, and count responses."""
 
 import logging
 
@@ -11,14 +11,14 @@ from jaxgen.server.middleware.context import context_of
 logger = logging.getLogger(__name__)
 
 PROBES = frozenset({"/health", "/ready", "/metrics"})
-"""Asked every few seconds, whatever happens: at level DEBUG."""
+"""Paths that are polled every few seconds; logged at level DEBUG."""
 
 CALLER_LEFT = 499
-"""What proxies log where no answer went out because nobody waited for it."""
+"""Status that proxies log for a request whose caller disconnected before the response."""
 
 
 class AccessLogMiddleware:
-    """``with_prompts``: the line has the text of the prompts too."""
+    """Logs and counts requests. ``with_prompts``: the line has the text of the prompts too."""
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics, with_prompts: bool) -> None:
         self._app = app

@@ -18,15 +18,15 @@ logger = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/health", "/ready"})
 CALLER = "jaxgen.caller"
-"""In a request's scope: whose it is, where there are several keys."""
+"""Key in a request's scope: the caller's name, as ``ApiKeys.caller`` returns it; missing where no key is needed."""
 
 
 class ApiKeys:
-    """The keys that callers may present: those given, and those of a file, which is read again when it changes.
+    """The valid API keys: ``keys``, and the keys of a file, which is read again when it changes.
 
-    The file has a key a line, and behind it may say ``weight=2``: where callers want more than there is, this one gets
-    twice the tokens of others. Empty lines and those that begin with # are left out. Raises ConfigError if it cannot be
-    read, or there is no key in it; later the keys known last stay while it cannot be read.
+    The file has one key in each line, perhaps followed by ``weight=2``: under contention this caller gets twice the
+    tokens of others. Empty lines and lines that begin with # are ignored. Raises ConfigError if the file cannot be read
+    or has no key; later, the last known keys stay valid while it cannot be read.
     """
 
     def __init__(self, keys: Sequence[str] = (), file: Path | None = None) -> None:
@@ -49,9 +49,9 @@ class ApiKeys:
         return bool(self._given) or self._file is not None
 
     def caller(self, key: bytes) -> str | None:
-        """Whose key it is: a name that says nothing of the key, empty where there is one key only; None: nobody's.
+        """Return the caller's name: a hash that does not reveal the key, empty where one key is given and no file.
 
-        Digests have one length, and every one is compared, whichever matches.
+        None: not a valid key. Digests have one length, and all are compared, whichever matches, against timing attacks.
         """
         self._refresh()
         digest, known = _digest(key), [*self._given, *self._in_file]
@@ -60,7 +60,7 @@ class ApiKeys:
         return digest.hex() if self._file is not None or len(known) > 1 else ""
 
     def weight(self, caller: str) -> float:
-        """Of a caller, by the name that ``caller`` gave it."""
+        """Return a caller's weight, by the name that ``caller`` returned."""
         return self._weights.get(caller, 1.0)
 
     def _refresh(self) -> None:
@@ -82,8 +82,7 @@ class ApiKeys:
 
 
 class ApiKeyMiddleware:
-    """Answers 401 unless a request presents a key, where one is asked for. Unknown routes and every method are
-    covered."""
+    """Answers 401 to requests without a valid API key, if keys are configured; also for unknown routes and methods."""
 
     def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
         self._app = app
@@ -114,7 +113,7 @@ class ApiKeyMiddleware:
 
 
 def _weight(words: list[bytes], file: Path) -> float:
-    """What a line says behind its key. Raises ConfigError."""
+    """Parse the weight after a line's key. Raises ConfigError."""
     if not words:
         return 1.0
     name, _, value = words[0].partition(b"=")
@@ -132,6 +131,6 @@ def _digest(key: bytes) -> bytes:
 
 
 def _path(scope: Scope) -> str:
-    """The path below the place where the app is mounted."""
+    """Return the path below the mount point of the app."""
     path: str = scope["path"]
     return path.removeprefix(scope.get("root_path", ""))

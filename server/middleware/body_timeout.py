@@ -1,4 +1,4 @@
-"""Bounds on time: of a body that arrives, and of a request as a whole."""
+"""Limit the time in which a request's body must arrive."""
 
 import asyncio
 
@@ -7,11 +7,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from jaxgen.server.errors import ApiError
 
 MIN_BODY_RATE = 16 * 1024
-"""Bytes for which a body gets a further second, so that a long one may take longer than a short one."""
+"""Bytes of a body that extend its limit by one second, so that a long body may take longer than a short one."""
 
 
 class BodyTimeoutMiddleware:
-    """Answers 408 to a body that takes longer than ``seconds``, and a second per MIN_BODY_RATE bytes of it."""
+    """Answers 408 to a body that takes longer than ``seconds``, plus a second per MIN_BODY_RATE bytes received."""
 
     def __init__(self, app: ASGIApp, seconds: float) -> None:
         self._app = app
@@ -31,7 +31,7 @@ class BodyTimeoutMiddleware:
             except TimeoutError as error:
                 raise _slow_body() from error
             if not message.get("more_body", False):
-                deadline = None  # what comes later is the caller leaving
+                deadline = None  # later messages are disconnects
             elif deadline is not None:
                 deadline += len(message.get("body", b"")) / MIN_BODY_RATE
             return message
@@ -40,6 +40,6 @@ class BodyTimeoutMiddleware:
 
 
 def _slow_body() -> ApiError:
-    # What is left of the body must not be taken for the next request.
+    # The rest of the body must not be parsed as the next request.
     headers = {"Connection": "close"}
     return ApiError(408, "The request's body took too long to arrive.", code="body_timeout", headers=headers)

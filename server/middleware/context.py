@@ -1,4 +1,4 @@
-"""What is known of a request when it ends, for its line in the log and its trace. No prompt text unless asked."""
+"""Collect data of a request for its log line and its trace. They have no prompt text unless configured."""
 
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -7,35 +7,35 @@ from typing import Any, Protocol
 from starlette.types import Scope, Send
 
 RECORD = "jaxgen.record"
-"""In a request's scope: its RequestRecord."""
+"""Key in a request's scope: its RequestContext."""
 
 CALLER_DIGITS = 12
-"""Of the caller's name, which is a hash of its key: enough to tell callers apart."""
+"""Logged digits of the caller's name, which is a hash of its API key: enough to tell callers apart."""
 
 MOST_OF_A_PROMPT = 4096
-"""Characters of each prompt, where prompts are asked for."""
+"""Most characters of each prompt, where prompts are logged."""
 
 
 class Answered(Protocol):
-    """What the engine was asked for, and what came of it."""
+    """The response of a request to the engine."""
 
     @property
     def failed(self) -> bool:
-        """Whether an error ended it after the status had gone out."""
+        """Whether an error ended the response after its status was sent."""
         ...
 
     def summary(self) -> dict[str, Any]:
-        """Without any text."""
+        """Return its fields for the log, without any text."""
         ...
 
     def prompt_texts(self) -> list[str]:
-        """Of each prompt, what its tokens say."""
+        """Return the decoded text of each prompt."""
         ...
 
 
 @dataclass(slots=True)
 class RequestContext:
-    """Filled in by whoever knows; ``fields`` leaves out what nobody knew."""
+    """Data of one request, filled in by middleware and endpoints; ``fields`` omits unknown values."""
 
     request_id: str
     method: str
@@ -43,28 +43,28 @@ class RequestContext:
     arrival: float = field(default_factory=perf_counter)
     status: int | None = None
     error: str | None = None
-    """The code, or else the type, of the error that the caller was told."""
+    """The code, or else the type, of the caller's error."""
     caller: str = ""
     weight: float = 1.0
-    """Of the caller, where several want more than there is."""
+    """The caller's weight under contention."""
     send_more: Send | None = None
-    """For the messages after an answer's first, which is the only one that middleware changes."""
+    """Sends ASGI messages after a response's first, past the middleware, which changes only the first."""
     answer: Answered | None = None
     first_token: float | None = None
-    """When the first token of any choice came, a ``perf_counter`` reading."""
+    """When the first token of any choice arrived, a ``perf_counter`` reading."""
 
     @property
     def seconds(self) -> float:
-        """Since it arrived."""
+        """Seconds since the request arrived."""
         return max(0.0, perf_counter() - self.arrival)
 
     @property
     def failed(self) -> bool:
-        """Whether the fault was the server's."""
+        """Whether the server failed on the request."""
         return (self.status or 0) >= 500 or (self.answer is not None and self.answer.failed)
 
     def fields(self, *, with_prompts: bool = False) -> dict[str, Any]:
-        """By name, in the order of interest; times in seconds."""
+        """Return the known values by name, the most interesting first; times in seconds."""
         found: dict[str, Any] = {
             "method": self.method,
             "path": self.path[:200],
@@ -84,6 +84,6 @@ class RequestContext:
 
 
 def context_of(scope: Scope) -> RequestContext:
-    """That of the request, which RequestIdMiddleware has made."""
+    """Return the request's context, which RequestIdMiddleware has made."""
     record: RequestContext = scope[RECORD]
     return record

@@ -1,4 +1,4 @@
-"""Which web pages may call the server from a browser: its own, and those whose origins are named (CORS)."""
+"""Restrict which web pages may call the server from a browser: its own, and pages of named origins (CORS)."""
 
 from collections.abc import Collection
 
@@ -12,11 +12,11 @@ from jaxgen.server.middleware.context import context_of
 from jaxgen.server.middleware.request_id import HEADER
 
 _OF_PAGES = ("http", "https")
-"""Other schemes are those of extensions and desktop programs, which no page can pretend to."""
+"""Schemes of web pages. Others belong to extensions and desktop programs; no page can forge them."""
 
 
 def cors_middleware(cors: Cors) -> Middleware:
-    """Answers preflight requests itself, and adds its headers to every answer of what is inside it."""
+    """Return middleware that answers preflight requests and adds CORS headers to every response from inside it."""
     return Middleware(
         CORSMiddleware,
         allow_origins=cors.origins,
@@ -30,8 +30,8 @@ def cors_middleware(cors: Cors) -> Middleware:
 class OriginMiddleware:
     """Answers 403 to web pages of origins that are neither ``named`` nor the server's own.
 
-    CORS keeps such a page from reading an answer, not from having it computed: a browser sends bodies without a content
-    type, and forms with files, before it asks. Programs that are no browsers send no ``Origin``.
+    CORS keeps such a page from reading a response, but the server would still compute it: a browser sends bodies
+    without a content type, and forms with files, without a preflight request. Other programs send no ``Origin``.
     """
 
     def __init__(self, app: ASGIApp, named: Collection[str]) -> None:
@@ -51,7 +51,7 @@ class OriginMiddleware:
     def _allows(self, origin: str, scope: Scope) -> bool:
         if "*" in self._named or origin in self._named:
             return True
-        scheme, _, host = origin.partition("://")  # no host in "null", which is that of files and sandboxes
+        scheme, _, host = origin.partition("://")  # no host in "null", the origin of files and sandboxes
         return host != "" and (scheme not in _OF_PAGES or host == _header(scope, b"host"))
 
 

@@ -1,4 +1,4 @@
-"""Answer errors that routes and middleware raise, in OpenAI's shape."""
+"""Answer errors that routes and middleware raise, in OpenAI's format."""
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -10,7 +10,7 @@ from jaxgen.server.middleware.context import context_of
 
 
 async def http_exception(_: Request, error: Exception) -> Response:
-    """Starlette's own refusals: unknown route, wrong method."""
+    """Answer Starlette's own errors: unknown route, wrong method."""
     assert isinstance(error, HTTPException)
     messages = {404: "There is no such route.", 405: "This route does not take that method."}
     return ApiError(error.status_code, messages.get(error.status_code, error.detail), headers=error.headers).response()
@@ -27,17 +27,18 @@ def _recorded(scope: Scope, error: Exception) -> ApiError:
 
 
 async def client_left(_: Request, __: Exception) -> Response:
-    """Nobody reads this; 499 is what proxies log for it."""
+    """Answer a caller who has disconnected; 499 is the status that proxies log."""
     return Response(status_code=499)
 
 
 async def unexpected_error(_: Request, __: Exception) -> Response:
-    """For the outermost handler, after which Starlette raises the error again for the HTTP server to log."""
+    """Answer 500 in the outermost handler; Starlette then raises the error again for the HTTP server to log."""
     return ApiError(500, INTERNAL_MESSAGE).response()
 
 
 class UnexpectedErrorMiddleware:
-    """Answers 500 to what the routes raise, inside all other middleware: so the answer has what they add to it."""
+    """Answers unexpected errors of routes with 500. It is the innermost middleware, so that the others see the answer
+    and add their headers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -49,6 +50,6 @@ class UnexpectedErrorMiddleware:
             if scope["type"] != "http":
                 raise
             told = _recorded(scope, error)
-            # After that the HTTP server breaks off the connection of an answer without an end.
+            # Once a response has begun, no answer is possible: the HTTP server closes the connection.
             if context_of(scope).status is None:
                 await told.response()(scope, receive, send)

@@ -1,4 +1,4 @@
-"""Whether the server takes requests: the engine's state, how many requests run, and whether it is draining."""
+"""Decide whether the server takes requests, by the engine's state and by draining, and count running requests."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from jaxgen.server.errors import ApiError
 
 
 class Lifecycle:
-    """Set ``draining`` to refuse new requests while the ``num_requests`` that run go on."""
+    """State of the server. Set ``draining`` to refuse new requests while ``num_requests`` running ones finish."""
 
     def __init__(self, engine: EngineClient, config: ServerConfig) -> None:
         self._engine = engine
@@ -20,7 +20,7 @@ class Lifecycle:
         self.num_requests = 0
 
     def trouble(self) -> str | None:
-        """Why the engine answers nobody now; None when it does."""
+        """Return why the engine does not answer requests now; None when it does."""
         status = self._engine.status()
         if status.state != "ready":
             return f"the engine is {status.state}" + (f": {status.reason}" if status.reason else "")
@@ -30,7 +30,7 @@ class Lifecycle:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """Around each request that the engine works for. Raises ApiError 503 while starting, draining, or after the
+        """Count a request to the engine while it runs. Raises ApiError 503 while starting, draining, or after the
         engine died."""
         with self.other_request():
             state = self._engine.status().state
@@ -42,8 +42,7 @@ class Lifecycle:
 
     @contextmanager
     def other_request(self) -> Iterator[None]:
-        """Around each that it does not work for, until all of the answer is sent. Raises ApiError 503 while
-        draining."""
+        """Count a request that needs no engine, until its response is sent. Raises ApiError 503 while draining."""
         if self.draining:
             message = "The server is shutting down and takes no new requests."
             raise ApiError(503, message, code="draining", headers=self._retry())
@@ -58,7 +57,7 @@ class Lifecycle:
 
 
 class LifecycleMiddleware:
-    """Of a route that needs no engine: a request to it is under way until its answer, a file perhaps, is sent."""
+    """Counts requests to a route that needs no engine until the response, perhaps a file, is sent."""
 
     def __init__(self, app: ASGIApp, lifecycle: Lifecycle) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""``x-request-id``: the caller's, or one made here, in every answer and in the request's record."""
+"""Put ``x-request-id`` into every response and record: the caller's id, or a new one."""
 
 import re
 from uuid import uuid4
@@ -13,7 +13,7 @@ _ACCEPTED = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 class RequestIdMiddleware:
-    """A caller's id of up to 128 visible ASCII characters is given back; instead of another one is made."""
+    """Takes a caller's id of up to 128 visible ASCII characters; makes a new id where it is missing or invalid."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

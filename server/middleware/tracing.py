@@ -1,4 +1,4 @@
-"""A span for each request, sent to an OpenTelemetry collector. Needs the extra ``otel``; nothing else imports this."""
+"""Send a span for each request to an OpenTelemetry collector. Needs the extra ``otel``; imported only when enabled."""
 
 from time import time_ns
 from typing import Any
@@ -22,7 +22,7 @@ OPERATIONS = {
     "/v1/responses": "chat",
     "/v1/embeddings": "embeddings",
 }
-"""By path: the ``gen_ai.operation.name`` of the semantic conventions for generative AI."""
+"""The ``gen_ai.operation.name`` of the semantic conventions for generative AI, by path."""
 
 ATTRIBUTES = {
     "method": "http.request.method",
@@ -37,19 +37,21 @@ ATTRIBUTES = {
     "choices": "gen_ai.request.choice.count",
     "request_id": "http.response.header.x-request-id",
 }
-"""By field of a RequestRecord: the name in the semantic conventions of OpenTelemetry."""
+"""Names of OpenTelemetry's semantic conventions, by field of a RequestContext."""
 
 
 def open_provider(endpoint: str, version: str) -> TracerProvider:
-    """Sends spans in batches, from a thread of its own, to ``endpoint`` by OTLP over HTTP; ``shutdown`` sends the
-    rest."""
+    """Return a provider that sends spans to ``endpoint`` by OTLP over HTTP, in batches, from its own thread.
+
+    ``shutdown`` sends the rest.
+    """
     provider = TracerProvider(resource=Resource.create({"service.name": "jaxgen", "service.version": version}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
     return provider
 
 
 class TraceMiddleware:
-    """The span is a child of the caller's, if the request has a W3C ``traceparent``. Probes have none."""
+    """Makes a span for each request but probes: a child of the caller's, if the request has a W3C ``traceparent``."""
 
     def __init__(self, app: ASGIApp, *, provider: TracerProvider) -> None:
         self._app = app

@@ -1,1 +1,1 @@
-"""From the fields of a body to what the engine is asked: prompts, parameters, tools."""
+"""Turn the fields of a body into requests to the engine: prompts, parameters, tools."""

@@ -1,4 +1,4 @@
-"""Messages of a conversation as chat templates read them."""
+"""Turn the messages of a conversation into the dicts that chat templates read."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,17 +11,17 @@ from jaxgen.server.schema.tools import ToolCall
 
 
 def for_template(messages: Sequence[Message], *, objects: bool) -> list[dict[str, Any]]:
-    """Content as one text, which parts join to, empty if there is none; answers of tools with the tool's name.
+    """Return the messages for a template: parts of content joined to one text, tool results with the tool's name.
 
-    ``objects``: arguments of calls as what their JSON says, rather than as texts. Raises ApiError 400 that names the
-    field of a message that makes no sense where it is.
+    A message without content has an empty text. ``objects``: arguments of calls are parsed JSON, not text. Raises
+    ApiError 400 that names the field of a message that makes no sense in its place.
     """
     called: dict[str, str] = {}
     return [_message(message, f"messages.{i}", called, objects) for i, message in enumerate(messages)]
 
 
 def _message(message: Message, field: str, called: dict[str, str], objects: bool) -> dict[str, Any]:
-    """``called``: the functions of the calls so far, by their ids; those of this message are added."""
+    """Return one message. ``called``: function names by call id so far; calls of this message are added."""
     if message.tool_calls and message.role != "assistant":
         raise bad_request(f"{field}.tool_calls: only the assistant calls tools.", f"{field}.tool_calls")
     if message.content is None and not message.tool_calls:
@@ -55,7 +55,7 @@ def _call(call: ToolCall, field: str, objects: bool) -> dict[str, Any]:
 
 
 def parse_arguments(arguments: str, field: str) -> dict[str, Any]:
-    """What the JSON text of a call's arguments says. Raises ApiError 400 that names the ``field`` they are in."""
+    """Parse the JSON text of a call's arguments. Raises ApiError 400 that names ``field``."""
     try:
         found = pydantic_core.from_json(arguments, allow_inf_nan=False)
     except ValueError as error:

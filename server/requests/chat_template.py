@@ -1,4 +1,4 @@
-"""Conversations to text, by the model's own Jinja template in a sandbox."""
+"""Render conversations to text with the model's own Jinja template, in a sandbox."""
 
 import json
 import logging
@@ -29,7 +29,7 @@ _NO_ARGUMENTS = {
     "return_assistant_tokens_mask",
     "tools",
 }
-"""What the template, or transformers, is told by the body's own fields or not at all."""
+"""Arguments of the template, or of transformers, that chat_template_kwargs may not set."""
 
 _HI = {"role": "user", "content": "Hi"}
 _PROBE = "jaxgen_probe"
@@ -42,13 +42,14 @@ type ForTemplate = Sequence[dict[str, Any]]
 
 
 class ChatTemplate:
-    """Renders as transformers does, whose sandbox and helpers (``raise_exception``, ``strftime_now``) it uses."""
+    """A chat template, rendered by transformers in its sandbox with its helpers (``raise_exception``,
+    ``strftime_now``)."""
 
     def __init__(self, chat: ChatFormat) -> None:
         self._chat = chat
 
     def warm_up(self) -> None:
-        """Import what renders, which takes about a second, and compile the template; the log says what is wrong."""
+        """Import the renderer, which takes about a second, and compile the template; log an error of the template."""
         try:
             self._render([_HI], {})
         except Exception as error:  # a template may raise anything
@@ -56,7 +57,7 @@ class ChatTemplate:
 
     @cached_property
     def takes_tools(self) -> bool:
-        """Whether it shows the tools that it is given."""
+        """Whether the template shows the tools that it is given."""
         try:
             return _PROBE in self._render([_HI], {"tools": [_PROBE_TOOL]})
         except Exception as error:  # a template may raise anything
@@ -65,21 +66,21 @@ class ChatTemplate:
 
     @cached_property
     def _takes_objects(self) -> bool:
-        """Whether it writes arguments of calls as JSON itself, rather than take a text; most do."""
+        """Whether the template takes arguments of calls as objects and writes their JSON itself; most do."""
         as_object = self._renders_call({_PROBE: 1})
         if as_object is None:
             return self._renders_call(json.dumps({_PROBE: 1})) is None
-        return repr(_PROBE) not in as_object  # else they come out as Python, not as JSON
+        return repr(_PROBE) not in as_object  # else the template writes a Python dict, not JSON
 
     def _renders_call(self, arguments: Any) -> str | None:
         call = {"id": "call00000", "type": "function", "function": {"name": _PROBE, "arguments": arguments}}
         try:
             return self._render([_HI, {"role": "assistant", "content": "", "tool_calls": [call]}], {})
-        except Exception:  # a template may raise anything; whoever sends calls is told what
+        except Exception:  # a template may raise anything; a caller who sends calls gets the error
             return None
 
     def render(self, body: Conversation, tools: ForTemplate = ()) -> str:
-        """The text of the messages, special tokens included. Raises ApiError 400 where the template cannot."""
+        """Render the messages, with special tokens. Raises ApiError 400 where the template fails."""
         if body.continue_final_message and body.add_generation_prompt:
             raise bad_request(
                 "continue_final_message and add_generation_prompt exclude each other: the last message goes on, or a "
@@ -107,20 +108,20 @@ class ChatTemplate:
             raise bad_request(f"The chat template refuses these messages: {_reason(error)}.", "messages") from error
 
     def _render(self, messages: list[dict[str, Any]], options: dict[str, Any]) -> str:
-        # Not at the top: it takes about a second, and only who chats needs it.
+        # Not at the top of the file: the import takes about a second, and only conversations need it.
         from transformers.utils.chat_template_utils import _compile_jinja_template, render_jinja_template
 
         fields: dict[str, Any] = {**self._chat.special_tokens, **options}
         template = self._chat.template_for(tools="tools" in options)
         with render_limit(_compile_jinja_template(template), MAX_SECONDS):
             rendered: Any = render_jinja_template([messages], chat_template=template, **fields)
-        text = str(rendered[0][0])  # beside the texts it returns spans of them
-        text.encode()  # raises for half of a surrogate pair, which no tokenizer takes
+        text = str(rendered[0][0])  # it returns texts and spans in them
+        text.encode()  # raises for a lone surrogate, which no tokenizer takes
         return text
 
 
 class Conversations:
-    """Turns conversations into prompts, if the model takes any."""
+    """Turns conversations into prompts, if the model has a chat template."""
 
     def __init__(self, engine: EngineClient, prompts: PromptReader) -> None:
         self._prompts = prompts
@@ -130,8 +131,10 @@ class Conversations:
             prompts.run_aside(self._template.warm_up)
 
     async def read(self, body: Conversation, max_tokens: int, tools: ForTemplate = ()) -> Prompt:
-        """``tools``: those to show. Raises ApiError 400: no template, no messages, refused by the template, or too long
-        with ``max_tokens``."""
+        """Return the prompt of a conversation that shows ``tools``.
+
+        Raises ApiError 400: no template, no messages, refused by the template, or too long with ``max_tokens``.
+        """
         template, messages = self._template, body.messages
         if template is None:
             raise bad_request(

@@ -1,4 +1,4 @@
-"""The engine's request: built once, complete, of what is asked and of who asks."""
+"""Build the engine's requests from a caller's prompts and parameters and from the caller's own data."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ def completion_request(
 ) -> Request:
     """Return the request of choice ``index`` of one prompt.
 
-    Its seed is counted within its prompt, so that an answer does not depend on what else is in the body.
+    Its seed depends on ``index`` within its prompt, so that an answer does not depend on other prompts in the body.
     """
     sampling = params.sampling
     seed = None if sampling.seed is None else choice_seed(sampling.seed, index)

@@ -1,4 +1,4 @@
-"""From a request's fields to sampling parameters: defaults, limits, and which fields go together."""
+"""Resolve a request's fields to sampling parameters: apply defaults, check limits and conflicts between fields."""
 
 from dataclasses import dataclass, replace
 
@@ -18,7 +18,8 @@ DEFAULT_MAX_TOKENS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionParams:
-    """What to compute, and how to show it. ``sampling`` is one choice's, its seed still that of the request."""
+    """Parameters of a request: what to compute, and what to show. ``sampling``: of each choice, with the request's
+    seed."""
 
     sampling: SamplingParams
     n: int
@@ -30,16 +31,16 @@ class CompletionParams:
     continuous_usage: bool
     cache_salt: str | None
     prompt_logprobs: int | None = None
-    """Alternatives to show of each token of the prompt; None: do not show them."""
+    """Alternatives to show for each token of the prompt; None: show no log-probabilities of the prompt."""
     return_token_ids: bool = False
     priority: int = 0
     service: ServiceClass = DEFAULT_CLASS
     names_service: bool = False
-    """Whether the request named it."""
+    """Whether the request named its service class."""
     return_latency: bool = False
 
     def within(self, room: int) -> "CompletionParams":
-        """With at most ``room`` tokens to generate. Raises ApiError 400 where more are asked for at least."""
+        """Return a copy that generates at most ``room`` tokens. Raises ApiError 400 where min_tokens is more."""
         if self.sampling.min_tokens > room:
             raise bad_request(
                 f"min_tokens is {self.sampling.min_tokens}, and the context has room for {room}.", "min_tokens"
@@ -48,7 +49,7 @@ class CompletionParams:
         return replace(self, sampling=replace(self.sampling, max_tokens=most))
 
     def with_grammar(self, grammar: Grammar) -> "CompletionParams":
-        """With a text that the ``grammar`` allows. Raises ApiError 400 where that cannot go with another field."""
+        """Return a copy under this ``grammar``. Raises ApiError 400 where another field excludes it."""
         try:
             return replace(self, sampling=replace(self.sampling, grammar=grammar))
         except ValueError as error:
@@ -56,7 +57,7 @@ class CompletionParams:
 
 
 def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConfig) -> CompletionParams:
-    """Every field but model and prompt, honoured or refused. Raises ApiError 400 that names the field."""
+    """Honour or refuse every field but model and prompt. Raises ApiError 400 that names the field."""
     if body.suffix is not None:
         raise bad_request("suffix is not supported: this server continues prompts and does not insert.", "suffix")
     n = _n(body, config)
@@ -78,9 +79,9 @@ def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConf
 
 
 def resolve_chat_params(body: ChatRequest, model: ModelInfo, config: ServerConfig) -> CompletionParams:
-    """Every field but model, messages and what concerns the template. Raises ApiError 400 that names the field.
+    """Honour or refuse every field but model, messages and those for the template. Raises ApiError 400 that names it.
 
-    Where the body does not say how long an answer may be, ``max_tokens`` of the sampling is the whole context.
+    Without a limit in the body, ``max_tokens`` of the sampling is the whole context.
     """
     if body.top_logprobs is not None and not body.logprobs:
         raise bad_request("top_logprobs needs logprobs to be true.", "top_logprobs")
@@ -98,7 +99,7 @@ def resolve_chat_params(body: ChatRequest, model: ModelInfo, config: ServerConfi
 
 
 def most_tokens(body: ChatRequest) -> int | None:
-    """The longest answer, in tokens; None: as the context allows. Raises ApiError 400."""
+    """Return the limit on an answer's tokens; None: only the context limits it. Raises ApiError 400."""
     if body.max_tokens is not None and body.max_completion_tokens is not None:
         raise bad_request("max_tokens is the old name of max_completion_tokens: send one of them.", "max_tokens")
     name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
@@ -221,7 +222,7 @@ def _sampling(
 
 
 def _out_of_range(error: ValueError) -> ApiError:
-    """SamplingParams begins its messages with the field."""
+    """Return an ApiError 400 that names the field, with which SamplingParams begins its messages."""
     name = str(error).partition(" ")[0]
     return bad_request(f"{error}.", name if name in SamplingFields.model_fields else None)
 

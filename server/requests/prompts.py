@@ -1,4 +1,4 @@
-"""Prompts as the engine takes them: token ids, within the vocabulary and the context."""
+"""Turn prompts into what the engine takes: token ids within the vocabulary and the context."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -20,8 +20,10 @@ _Source = str | list[int]
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """``text`` is the prompt as echoed: what the caller wrote, or what its token ids say. ``offsets`` is where each
-    token begins in it, in characters. Both are empty unless the request has echo."""
+    """Token ids of a prompt. ``text``: the prompt to echo, as the caller wrote it or as its token ids decode.
+
+    ``offsets``: where each token begins in ``text``, in characters. Both are empty unless the request has echo.
+    """
 
     tokens: tuple[int, ...]
     text: str = ""
@@ -29,8 +31,10 @@ class Prompt:
 
 
 class PromptReader:
-    """Turns the prompt field, or a rendered conversation, into Prompts. Long ones are read in a few threads, so that
-    neither the event loop nor the machine's other cores are taken up by them."""
+    """Turns the prompt field, or a rendered conversation, into Prompts.
+
+    Long prompts are read in a few threads, so that they take up neither the event loop nor all cores.
+    """
 
     def __init__(self, engine: EngineClient, config: ServerConfig) -> None:
         self._engine = engine
@@ -38,8 +42,11 @@ class PromptReader:
         self._threads = ThreadPoolExecutor(config.encode_threads, thread_name_prefix="jaxgen-encode")
 
     async def read(self, body: CompletionRequest, params: CompletionParams) -> list[Prompt]:
-        """Raises ApiError 400 for a prompt that is missing, empty, out of the vocabulary or too long, and for more
-        choices than may be computed at once."""
+        """Read the prompts of a request for completions.
+
+        Raises ApiError 400 for a prompt that is missing, empty, out of the vocabulary or too long, and for more choices
+        than may be computed at once.
+        """
         sources = _sources(body.prompt, "prompt")
         choices = len(sources) * params.best_of
         if choices > self._config.max_choices:
@@ -50,22 +57,23 @@ class PromptReader:
         return await self._read(sources, "prompt", params.sampling.max_tokens, echo=params.echo)
 
     async def read_all(self, value: PromptField | None, field: str) -> list[Prompt]:
-        """Those of a field that are to be read and not continued. Raises ApiError 400 as ``read`` does."""
+        """Read prompts of a field for which no tokens are generated. Raises ApiError 400 as ``read`` does."""
         return await self._read(_sources(value, field), field, max_tokens=0, echo=False)
 
     async def read_text(
         self, write: Callable[[], str], length: int, *, special: bool, field: str, max_tokens: int
     ) -> Prompt:
-        """The prompt of the text that ``write`` returns, of about ``length`` characters.
+        """Return the prompt of the text that ``write`` returns, of about ``length`` characters.
 
-        ``special``: the tokenizer adds its special tokens. ``field``: where it came from. Raises ApiError 400 for one
-        that is too long with ``max_tokens``, or longer than any body, and what ``write`` raises.
+        ``special``: the tokenizer adds its special tokens. ``field``: the source of the text, for errors.
+        Raises ApiError 400 for a text that is too long with ``max_tokens``, or longer than any body, and what ``write``
+        raises.
         """
         tokenizer, model, longest = self._engine.tokenizer, self._engine.model, self._config.max_body_bytes
 
         def read() -> Prompt:
             text = write()
-            if len(text) > longest:  # also what a chat template blew up, which would take the tokenizer minutes
+            if len(text) > longest:  # as a chat template may make it; the tokenizer would take minutes
                 raise bad_request(f"{field}: {len(text)} characters as text; this server reads {longest}.", field)
             tokens = tokenizer.encode(text, special=special)
             _check(tokens, max_tokens, model, field)
@@ -74,7 +82,7 @@ class PromptReader:
         return await self.work(read, length)
 
     async def work[Result](self, read: Callable[[], Result], length: int) -> Result:
-        """What ``read`` makes of so many characters: here if they are few, else in a thread."""
+        """Return what ``read`` returns; run it in a thread if it reads many characters (``length``)."""
         if length <= self._config.inline_encode_chars:
             return read()
         return await asyncio.get_running_loop().run_in_executor(self._threads, read)
@@ -85,11 +93,11 @@ class PromptReader:
         if sum(map(len, sources)) <= self._config.inline_encode_chars:
             return [read(source) for source in sources]
         loop = asyncio.get_running_loop()
-        # One after another: a request holds one thread at a time, and none once its caller has left.
+        # One after another: a request holds one thread at a time, and none after its caller disconnects.
         return [await loop.run_in_executor(self._threads, read, source) for source in sources]
 
     def run_aside(self, work: Callable[[], None]) -> None:
-        """In one of the threads, some time."""
+        """Start ``work`` in one of the threads, without waiting for it."""
         self._threads.submit(work)
 
 
@@ -113,7 +121,7 @@ def _read_prompt(
         return Prompt(tuple(tokens))
     text, offsets = _echo(tokenizer, tokens)
     if isinstance(source, str):
-        # A tokenizer that normalises text may count other characters than the caller wrote.
+        # If the tokenizer normalises text, offsets count characters of the normalised text, which may be longer.
         text, offsets = source, [min(offset, len(source)) for offset in offsets]
     return Prompt(tuple(tokens), text, tuple(offsets))
 
@@ -134,7 +142,7 @@ def _check(tokens: Sequence[int], max_tokens: int, model: ModelInfo, field: str)
 
 
 def _echo(tokenizer: Tokenizer, tokens: Sequence[int]) -> tuple[str, list[int]]:
-    """The text of ``tokens`` without a character left unfinished at its end, and where each begins in it."""
+    """Return the text of ``tokens``, without an incomplete character at its end, and where each token begins in it."""
     stream = tokenizer.text_stream()
     offsets, parts = [], []
     for token in tokens:

@@ -1,8 +1,8 @@
-"""An end to templates that render for too long.
+"""Stop templates that render for too long.
 
-Jinja's sandbox bounds what a template reaches and how long a range is, not how long it takes: two ranges, one in the
-other, are 10 billion rounds. So the code that Jinja made of a template looks at the clock in every round of its loops
-and in every call of its macros, by ``sys.monitoring``, which costs other code nothing.
+Jinja's sandbox bounds what a template may access and how long a range is, but not its time: two nested ranges loop 10
+billion times. So ``sys.monitoring`` checks the clock in every round of a loop and every call of a macro in the code
+that Jinja compiled from the template. This costs other code nothing.
 """
 
 import sys
@@ -16,11 +16,11 @@ from time import monotonic
 from types import CodeType
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # who never chats need not wait for it
+if TYPE_CHECKING:  # the import takes time, and only conversations need it
     from jinja2 import Template
 
 _FREE_TOOL_IDS = (4, 3)
-"""Those that Python gives no meaning to."""
+"""Tool ids to which Python gives no meaning."""
 _claiming = Lock()
 _EVENTS = sys.monitoring.events.JUMP | sys.monitoring.events.PY_START
 _deadline: ContextVar[float] = ContextVar("deadline of rendering", default=inf)
@@ -28,8 +28,10 @@ _deadline: ContextVar[float] = ContextVar("deadline of rendering", default=inf)
 
 @contextmanager
 def render_limit(template: "Template", seconds: float) -> Iterator[None]:
-    """Raises TimeoutError in what the ``template`` renders inside, after so long. One operation of a template (``'a' *
-    10 ** 9``) is not interrupted."""
+    """Raise TimeoutError in renderings of ``template`` inside this context after ``seconds``.
+
+    A single operation of a template (``'a' * 10 ** 9``) is not interrupted.
+    """
     _watch(template)
     token = _deadline.set(monotonic() + seconds)
     try:

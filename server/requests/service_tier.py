@@ -1,4 +1,4 @@
-"""Classes of service as they are configured, and which one a request names."""
+"""Find the configured service class that a request names."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
 from jaxgen.server.errors import bad_request
 
 AUTO = "auto"
-"""OpenAI's word for whatever class is the default."""
+"""OpenAI's name for the default class."""
 
 
 def service_class(tier: str | None, classes: Sequence[ServiceClass]) -> ServiceClass:
-    """The class that ``service_tier`` names. Raises ApiError 400 where there is none of that name."""
+    """Return the class that ``service_tier`` names. Raises ApiError 400 where no class has that name."""
     known = {DEFAULT_CLASS.name: DEFAULT_CLASS} | {one.name: one for one in classes}
     name = DEFAULT_CLASS.name if tier in (None, AUTO) else tier
     if name not in known:

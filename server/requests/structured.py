@@ -1,4 +1,4 @@
-"""What a request says its answer's text must be, as one grammar for the engine."""
+"""Turn a request's constraints on the text of its answer into one grammar for the engine."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ KINDS = ("json", "json_object", "regex", "choice", "grammar")
 
 
 def resolve_grammar(body: SamplingFields) -> Grammar | None:
-    """The grammar of ``response_format`` or ``structured_outputs``; None: any text. Raises ApiError 400."""
+    """Return the grammar of ``response_format`` or ``structured_outputs``; None: any text. Raises ApiError 400."""
     asked = None if body.response_format is None else _of_format(body.response_format)
     if body.structured_outputs is None:
         return asked
@@ -26,8 +26,10 @@ def resolve_grammar(body: SamplingFields) -> Grammar | None:
 
 
 def json_grammar(schema: dict[str, Any] | bool, **options: Any) -> str:
-    """JSON texts of the schema, in llguidance's Lark. ``options``: of its ``x-guidance``, which the schema's own
-    precede."""
+    """Return a grammar of the schema's JSON texts, in llguidance's Lark.
+
+    ``options``: defaults for ``x-guidance``, which the schema's own ``x-guidance`` overrides.
+    """
     if schema is True:
         schema = {}
     if isinstance(schema, dict) and isinstance(own := schema.get("x-guidance", {}), dict):

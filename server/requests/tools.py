@@ -1,4 +1,4 @@
-"""How the tools of a request are used: who may be called, how calls are recognised, and when they are demanded."""
+"""Resolve the tools of a request: which functions may be called, in which format, and whether a call is required."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """``name``: of the one function that must be called, with mode ``required``."""
+    """The tool_choice of a request. ``name``: the one function that must be called, with mode ``required``."""
 
     mode: ToolMode
     name: str | None = None
@@ -27,8 +27,10 @@ class ToolChoice:
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """Of one request. ``shown``: special tokens that its text must have. ``grammar``: what its text must be; None:
-    anything."""
+    """How one request uses tools. ``most``: limit on calls in a message; None: no limit.
+
+    ``shown``: special tokens that decoding keeps in its text. ``grammar``: constrains its text; None: any text.
+    """
 
     kind: ToolFormat
     functions: tuple[FunctionDefinition, ...]
@@ -37,16 +39,16 @@ class ToolUse:
     grammar: Grammar | None
 
     def parser(self) -> ToolParser:
-        """Of one message."""
+        """Return a new parser for one message."""
         return ToolParser(self.kind, frozenset(function.name for function in self.functions), self.most)
 
     def for_template(self) -> list[dict[str, Any]]:
-        """As chat templates read them: JSON schemas of functions, all with parameters."""
+        """Return the functions for a chat template: JSON schemas, all with parameters."""
         return [for_template(function) for function in self.functions]
 
 
 def tool_format(model: ModelInfo, config: ServerConfig) -> str | None:
-    """The name of the format in which the model writes calls; None if it is not known."""
+    """Return the name of the format in which the model writes calls; None if it is not known."""
     if config.tool_call_parser != "auto":
         return config.tool_call_parser
     return None if model.chat is None else recognised(model.chat.template_for(tools=True))
@@ -67,8 +69,10 @@ class Tools:
         parallel: bool,
         answer: Grammar | None = None,
     ) -> ToolUse | None:
-        """``answer``: what its text must be where there is no call. None: there are no tools to use. Raises ApiError
-        400 that names ``tools``, ``tool_choice`` or where the ``answer`` is from."""
+        """Return how a request uses these tools; None where it uses none. ``answer``: grammar of a text without calls.
+
+        Raises ApiError 400 that names ``tools``, ``tool_choice`` or the field that the ``answer`` comes from.
+        """
         _check(functions, choice)
         if not functions or choice.mode == "none":
             return None
@@ -105,7 +109,7 @@ def _check(functions: Sequence[FunctionDefinition], choice: ToolChoice) -> None:
 
 
 def _with_calls(answer: Grammar | None, calls: str) -> Grammar:
-    """What the ``answer`` says, or calls; None: calls alone."""
+    """Return a grammar of the ``answer`` or of calls; ``answer`` None: of calls alone."""
     if answer is None:
         return Grammar(calls, "tools")
     if answer.source != "response_format":
@@ -114,7 +118,7 @@ def _with_calls(answer: Grammar | None, calls: str) -> Grammar:
 
 
 def for_template(function: FunctionDefinition) -> dict[str, Any]:
-    """As chat templates read it: always with description and parameters, which some add to a text unasked."""
+    """Return a function for a chat template: with description and parameters, which some templates use unchecked."""
     shown = {
         "name": function.name,
         "description": function.description or "",

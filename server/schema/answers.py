@@ -1,5 +1,5 @@
-"""The objects that callers are answered with, for /openapi.json. Answers are not made from these models: a test that
-calls every route holds them against what is answered."""
+"""Models of the responses, for /openapi.json. Responses are not made from these models: a test that calls every route
+compares them with its responses."""
 
 from typing import Any, Literal
 

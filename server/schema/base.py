@@ -1,4 +1,4 @@
-"""The bodies of requests to compute: their fields and types. What is not here is refused by name.
+"""The bodies of requests to the engine: their fields and types. Other fields are refused by name.
 
 Every field may be null, which means absent. Types are strict: true is no integer and "1" is no number, but an integer
 is a number.
@@ -13,18 +13,18 @@ from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError, bad_request
 
 PROMPT_MESSAGE = "{} must be a string, a list of strings, a list of token ids, or a list of lists of token ids"
-"""Of a field that is a Prompt."""
+"""Error message of a field of type Prompt."""
 
 MAX_FAULTS = 1000
-"""Of a body, beyond which none is named: an object of unknown fields has one for each."""
+"""Most faults of a body of which one is named: an object of unknown fields has one for each field."""
 
 MAX_METADATA = 16
-"""Pairs; OpenAI's own limit."""
+"""Most pairs in ``metadata``; OpenAI's limit."""
 
 Entry = TypeVar("Entry")
 ListOf = Annotated[list[Entry], Field(fail_fast=True)]
-"""Read up to its first fault, which is all that a caller is told of: a body has room for two million, and making an
-error of each would hold up everyone."""
+"""A list that is validated up to its first fault, the only one that is reported: a body has room for two million, and
+an error object for each would block the event loop."""
 
 
 def _prompt_kind(value: Any) -> str | None:
@@ -145,11 +145,11 @@ class CompletionRequest(SamplingFields):
 
 
 def parse_body[Fields: Body](kind: type[Fields], data: dict[str, Any], config: ServerConfig) -> Fields:
-    """The typed request. Raises ApiError 400 that names the first unknown, oversized or mistyped field."""
+    """Return the typed request. Raises ApiError 400 that names the first unknown, oversized or mistyped field."""
     for name in data:
         if name not in kind.model_fields:
             raise bad_request(f"Unknown field {name[:100]!r}.", name[:100])
-    # Sizes first: what is over a limit is not worth looking at entry by entry.
+    # Sizes first: a value over a limit need not be validated entry by entry.
     _check_sizes(kind, data, config)
     try:
         return kind.model_validate(data)
@@ -159,7 +159,7 @@ def parse_body[Fields: Body](kind: type[Fields], data: dict[str, Any], config: S
 
 @cache
 def _prompts_of(kind: type[Body]) -> frozenset[str]:
-    """The fields that are Prompts."""
+    """Return the names of the fields of type Prompt."""
     return frozenset(name for name, field in kind.model_fields.items() if field.annotation == Prompt | None)
 
 

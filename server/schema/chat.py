@@ -1,4 +1,4 @@
-"""The body of a chat completions request. What this server cannot honour is refused by name."""
+"""The body of a chat completions request. Fields that this server cannot honour are refused by name."""
 
 from typing import Annotated, Any, Literal
 
@@ -74,7 +74,7 @@ class ChatRequest(SamplingFields, Conversation):
     top_logprobs: int | None = None
 
     def refuse_what_is_missing(self) -> None:
-        """Raises ApiError 400 for a value that asks for something this server does not do."""
+        """Raise ApiError 400 for a value that this server does not support."""
         asked = {
             "modalities": self.modalities not in (None, ["text"]),
             "store": self.store is True,

@@ -1,4 +1,4 @@
-"""The body of a request for a response. What this server cannot honour is refused by name."""
+"""The body of a request to /v1/responses. Fields that this server cannot honour are refused by name."""
 
 from typing import Annotated, Any, Literal
 
@@ -162,7 +162,7 @@ class ResponsesRequest(CallerFields):
     truncation: str | None = None
 
     def refuse_what_is_missing(self) -> None:
-        """Raises ApiError 400 for a value that asks for something this server does not do."""
+        """Raise ApiError 400 for a value that this server does not support."""
         text = self.text or TextConfig()
         options = self.stream_options or ResponseStreamOptions()
         asked = {

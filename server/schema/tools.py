@@ -1,4 +1,4 @@
-"""Tools in the bodies of requests: what may be called, what must be, and what was."""
+"""Tools in the bodies of requests: definitions, tool_choice and earlier calls."""
 
 from typing import Annotated, Any, Literal
 
@@ -57,7 +57,7 @@ ToolMode = Literal["none", "auto", "required"]
 
 
 def choice_tag(value: Any) -> str:
-    """Tells an object from a mode, for pydantic."""
+    """Return pydantic's tag of a tool_choice: a mode or an object."""
     return ":mode" if isinstance(value, str) else ":named"
 
 

@@ -1,1 +1,1 @@
-"""Calls of tools in what a model writes: formats, an incremental parser for each, and grammars that ask for calls."""
+"""Tool calls in a model's text: formats, an incremental parser for each, and grammars that require calls."""

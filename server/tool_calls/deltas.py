@@ -1,11 +1,11 @@
-"""What a model's text says, piece by piece: content, and calls of tools. Host only."""
+"""Pieces of a model's text: content, and parts of tool calls. Host only."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 
 class CallStart(NamedTuple):
-    """A call begins. ``position`` counts the calls of one message from 0; ``call_id`` is random."""
+    """The beginning of a call. ``position`` counts the calls of one message from 0; ``call_id`` is random."""
 
     position: int
     call_id: str
@@ -20,11 +20,11 @@ class Arguments(NamedTuple):
 
 
 type Delta = str | CallStart | Arguments
-"""A str is content."""
+"""A piece of a message; a str is content."""
 
 
 def merged(deltas: Sequence[Delta]) -> tuple[Delta, ...]:
-    """The same with neighbours joined that are both content, or arguments of one call."""
+    """Join neighbours that are both content, or both arguments of one call."""
     if len(deltas) < 2:  # at nearly every token of a stream
         return tuple(deltas)
     found: list[Delta] = []
@@ -52,12 +52,12 @@ def merged(deltas: Sequence[Delta]) -> tuple[Delta, ...]:
 
 
 def content_of(deltas: Iterable[Delta]) -> str:
-    """The content among them."""
+    """Return the content of the deltas."""
     return "".join([delta for delta in deltas if isinstance(delta, str)])
 
 
 def calls_of(deltas: Iterable[Delta]) -> list[dict[str, Any]]:
-    """The calls among them as OpenAI's ``tool_calls``, each from its beginning."""
+    """Return the calls of the deltas as OpenAI's ``tool_calls``. The deltas begin with the message."""
     calls: list[dict[str, Any]] = []
     for delta in deltas:
         if isinstance(delta, CallStart):

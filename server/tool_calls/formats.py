@@ -1,6 +1,6 @@
-"""The formats in which models write calls of tools: how each is read, recognised and demanded.
+"""The formats in which models write tool calls: how each is parsed, recognised and required.
 
-A format's ``read`` is a grammar written as a program: it reads a whole message, and a call that is not one is content.
+A format's ``read`` is a parser as a coroutine: it reads a whole message, and treats an invalid call as content.
 """
 
 import re
@@ -24,18 +24,18 @@ def _call_id() -> str:
 
 
 def _short_call_id() -> str:
-    """Mistral's templates take no other."""
+    """Return an id of 9 characters: Mistral's templates take no other."""
     return "".join(secrets.choice(_ALPHANUMERIC) for _ in range(9))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFormat:
-    """How a family of models writes calls.
+    """The format in which a family of models writes calls.
 
-    ``sign``: a regular expression that finds something in the chat templates of such models and no others. ``markers``:
-    what may be a token of its own, perhaps a special one. Where calls are demanded, they are written between
-    ``opening`` and ``closing``, each as ``before``, in which ``{name}`` stands for the tool's, the arguments, and
-    ``after``; a space after a marker may be left out, as some tokenizers of a family have it and some have not.
+    ``sign``: a regular expression that matches the chat templates of such models only. ``markers``: strings that may be
+    single tokens, perhaps special ones. Required calls come between ``opening`` and ``closing``, with ``separator``
+    between two. Each is ``before``, in which ``{name}`` stands for the tool's name, then the arguments, then ``after``.
+    A space after a marker may be missing: some tokenizers of a family write it, others do not.
     """
 
     read: Callable[[CallReader], Reading[None]]
@@ -50,7 +50,7 @@ class ToolFormat:
 
 
 def _read_hermes(reader: CallReader) -> Reading[None]:
-    """``<tool_call>{"name": "f", "arguments": {}}</tool_call>``, any number of times between content."""
+    """Read ``<tool_call>{"name": "f", "arguments": {}}</tool_call>``, any number of times between content."""
     while (yield from reader.content(TOOL_CALL)):
         try:
             yield from reader.spaces()
@@ -64,8 +64,10 @@ def _read_hermes(reader: CallReader) -> Reading[None]:
 
 
 def _read_llama3(reader: CallReader) -> Reading[None]:
-    """``{"name": "f", "parameters": {}}`` where the message begins with it, or after ``<|python_tag|>`` anywhere; more
-    after ``;`` or white space."""
+    """Read ``{"name": "f", "parameters": {}}`` at the start of the message, or after ``<|python_tag|>`` anywhere.
+
+    Further calls follow after ``;`` or white space.
+    """
     yield from reader.spaces()
     if reader.char == "{":
         yield from _read_objects(reader)
@@ -88,8 +90,10 @@ def _read_objects(reader: CallReader) -> Reading[None]:
 
 
 def _read_mistral(reader: CallReader) -> Reading[None]:
-    """``[TOOL_CALLS]`` and then a list, ``[{"name": "f", "arguments": {}}]``, or, since version 11 of Mistral's
-    tokenizer, ``f[ARGS]{}``."""
+    """Read ``[TOOL_CALLS]``, then a list, ``[{"name": "f", "arguments": {}}]``, or ``f[ARGS]{}``.
+
+    The latter is the format since version 11 of Mistral's tokenizer.
+    """
     while (yield from reader.content(TOOL_CALLS)):
         try:
             yield from reader.spaces()
@@ -173,5 +177,5 @@ FORMATS = {"hermes": HERMES, "llama3_json": LLAMA3_JSON, "mistral_v11": MISTRAL_
 
 
 def recognised(template: str) -> str | None:
-    """The name of the format that a chat template of models with one shows; None where it shows none of these."""
+    """Return the name of the format that a chat template shows; None where it shows none of these."""
     return next((name for name, one in FORMATS.items() if re.search(one.sign, template, re.DOTALL)), None)

@@ -1,4 +1,4 @@
-"""Grammars that demand calls of tools, in llguidance's Lark dialect."""
+"""Make grammars that require tool calls, in llguidance's Lark dialect."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from typing import Any
 from jaxgen.server.tool_calls.formats import ToolFormat
 
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""As chat templates write JSON, and none that is free, in which a small model could go on without end."""
+"""White space as in the JSON of chat templates. No space is optional: a small model could write it without end."""
 
 
 def call_grammar(
@@ -18,11 +18,11 @@ def call_grammar(
     several: bool,
     token_of: Callable[[str], int | None],
 ) -> str:
-    """The grammar of messages of one call or, with ``several``, one or more, and nothing else.
+    """Return a grammar of messages with one call or, with ``several``, one or more, and nothing else.
 
-    ``tools``: names with the JSON schemas of their arguments, which stay documents of their own, so that references
-    within them hold. ``token_of``: the id of a token of its own with this text, if there is one; it is then demanded,
-    since the same text in other tokens would not be what the model learnt.
+    ``tools``: names with the JSON schemas of their arguments. Schemas stay separate documents, so that references
+    within them hold. ``token_of``: returns the id of the single token with this text, or None. That token is required,
+    since the model has not learnt the same text in other tokens.
     """
     names = [f"tool_{i}" for i in range(len(tools))]
 
@@ -41,12 +41,12 @@ def call_grammar(
 
 
 def either(first: str, second: str) -> str:
-    """The grammar of what one of two allows."""
+    """Return a grammar of the texts that one of two grammars allows."""
     return f"start: first | second\nfirst: %lark {{\n{first}\n}}\nsecond: %lark {{\n{second}\n}}\n"
 
 
 def _terminals(piece: str, markers: Sequence[str], token_of: Callable[[str], int | None]) -> str:
-    """``piece`` as a sequence of strings and tokens."""
+    """Return ``piece`` as a sequence of strings and tokens in Lark."""
     found = []
     for part in re.split("(" + "|".join(map(re.escape, markers)) + ")", piece):
         token = token_of(part) if part in markers else None

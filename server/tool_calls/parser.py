@@ -1,4 +1,4 @@
-"""An incremental parser of a model's text in any of the formats."""
+"""Parse a model's text incrementally, in any of the formats."""
 
 from collections.abc import Container
 
@@ -8,28 +8,28 @@ from jaxgen.server.tool_calls.reader import CallReader, Reading
 
 
 class ToolParser:
-    """``push`` the text of one message, then ``finish``: what comes out is the same however the text was cut.
+    """``push`` the text of one message, then ``finish``: the joined output is the same however the text was cut.
 
-    What only looks like a call is content. Nothing is lost but what calls are made of, white space before calls and at
-    the end after them, and what follows the last call that may be.
+    An invalid call is content. The content lacks only the text of calls, white space before calls and at the end after
+    them, and text after the last allowed call.
     """
 
     def __init__(self, kind: ToolFormat, names: Container[str], most: int | None) -> None:
-        """``names``: of the tools there are. ``most``: calls after which the message is over."""
+        """``names``: of the known tools. ``most``: number of calls that ends the message; None: no limit."""
         self._reader = CallReader(names, kind.new_id)
         self._most = most
         self._reading = _whole(kind, self._reader)
         next(self._reading)
         self.done = False
-        """The message is over: nothing more is read."""
+        """Whether the message has ended: no more text is read."""
 
     @property
     def called(self) -> bool:
-        """Whether there are calls so far, and all complete."""
+        """Whether the message has calls so far, and all are complete."""
         return 0 < self._reader.num_calls == self._reader.num_ended
 
     def push(self, text: str) -> tuple[Delta, ...]:
-        """What became certain with this text."""
+        """Read a text, and return the deltas that are certain with it."""
         for char in text:
             if self.done:
                 break
@@ -38,7 +38,7 @@ class ToolParser:
         return merged(self._reader.take())
 
     def finish(self) -> tuple[Delta, ...]:
-        """The rest, once no text follows."""
+        """Return the remaining deltas, once no text follows."""
         if not self.done:
             self.done = True
             try:

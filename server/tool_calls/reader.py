@@ -1,7 +1,7 @@
-"""Reads a model's text character by character, as coroutines that await the next one.
+"""Read a model's text character by character, with coroutines that await the next character.
 
-What has been read and may yet belong to a call is held; it becomes content as soon as it cannot. As nothing but the
-characters so far decides, what comes out does not depend on how the text was cut into pieces.
+Characters that may belong to a call are held; they become content as soon as they cannot. Only the characters so far
+decide this, so the output does not depend on how the text was cut into pieces.
 """
 
 import json
@@ -10,21 +10,21 @@ from collections.abc import Callable, Container, Generator
 from jaxgen.server.tool_calls.deltas import Arguments, CallStart, Delta
 
 type Reading[Result] = Generator[None, str, Result]
-"""Sent the characters of a text one by one, then "" for its end."""
+"""A coroutine that is sent the characters of a text one by one, then "" at its end."""
 
 ARGUMENTS = ("arguments", "parameters")
-"""What formats call them."""
+"""The formats' names for the arguments of a call."""
 
 
 class NotACallError(Exception):
-    """What is held cannot become a call."""
+    """The held characters cannot become a call."""
 
 
 class CallReader:
-    """The pieces that formats are made of. ``char`` is the next character, not yet read; "" where the text ended."""
+    """Building blocks of the formats' parsers. ``char``: the next character, not yet read; "" at the text's end."""
 
     def __init__(self, names: Container[str], new_id: Callable[[], str]) -> None:
-        """``names``: of the tools there are; nothing else is a call. ``new_id``: makes the id of a call."""
+        """``names``: of the known tools; a call of another name is content. ``new_id``: makes the id of a call."""
         self.char = ""
         self.num_calls = 0
         self.num_ended = 0
@@ -36,35 +36,35 @@ class CallReader:
         self._after_call = False
 
     def take(self) -> list[Delta]:
-        """What has become certain since it was last asked."""
+        """Return and clear the deltas that have become certain."""
         taken, self._deltas = self._deltas, []
         return taken
 
     def start(self) -> Reading[None]:
-        """Awaits the first character; once, before all else."""
+        """Await the first character; once, before any other method."""
         self.char = yield
 
     def read(self) -> Reading[None]:
-        """Reads ``char``, and holds it."""
+        """Read ``char``, and hold it."""
         self._held.append(self.char)
         self.char = yield
 
     def drop(self) -> None:
-        """What is held belonged to a call."""
+        """Discard the held characters: they belonged to a call."""
         self._held.clear()
 
     def give_up(self) -> None:
-        """What is held is content."""
+        """Turn the held characters into content."""
         if self._held:
             self._deltas.append("".join(self._held))
             self._held.clear()
             self._after_call = False
 
     def content(self, marker: str) -> Reading[bool]:
-        """Content up to ``marker``, which is read, and held with the white space before it; False: the text ended.
+        """Read content up to and with ``marker``, held with the white space before it. Return False if the text ended.
 
-        White space after a call is dropped where nothing but the end follows. The marker's first character must not
-        come in it again: else a beginning of it that fails could hide another.
+        White space between a call and the end of the text is dropped. The marker's first character must not occur in it
+        twice: else a failed match could hide the start of another.
         """
         while self.char:
             if self.char == marker[0]:
@@ -84,7 +84,7 @@ class CallReader:
         return False
 
     def literal(self, text: str) -> Reading[None]:
-        """Exactly this. Raises NotACallError at the first other character."""
+        """Read exactly ``text``. Raises NotACallError at the first other character."""
         for expected in text:
             if self.char != expected:
                 raise NotACallError
@@ -95,14 +95,14 @@ class CallReader:
             yield from self.read()
 
     def name(self, text: str) -> str:
-        """``text``, if it is the name of a tool. Raises NotACallError."""
+        """Return ``text`` if it is the name of a tool. Raises NotACallError."""
         if text not in self._names:
             raise NotACallError
         return text
 
     def call_object(self) -> Reading[None]:
-        """A call as a JSON object of name and arguments, in any order, and perhaps an id and a type, which say nothing
-        new. Without arguments they are {}."""
+        """Read a call: a JSON object with name and arguments in any order, and perhaps an id and a type, which are
+        ignored. Missing arguments are {}. Raises NotACallError."""
         yield from self.literal("{")
         name: str | None = None
         arguments: str | None = None
@@ -130,8 +130,10 @@ class CallReader:
         self.drop()
 
     def arguments(self, name: str | None) -> Reading[str]:
-        """A JSON object by its braces and strings, not checked any further, and returned as text. With a ``name`` the
-        call begins with it, and each character comes out at once."""
+        """Read a JSON object and return its text. Only braces, brackets and strings are checked. Raises NotACallError.
+
+        With a ``name`` the call begins here, and each character is a delta at once.
+        """
         if self.char != "{":
             raise NotACallError
         if name is not None:
@@ -167,7 +169,7 @@ class CallReader:
         self._after_call = True
 
     def _key(self) -> Reading[str]:
-        """Of a member of an object, with its colon and the white space around."""
+        """Read the key of an object's member, with its colon and the white space around."""
         yield from self.spaces()
         key = yield from self._string()
         yield from self.spaces()
