@@ -54,20 +54,20 @@ class Answer(ABC):
         engine: EngineClient,
         prompts: Sequence[Prompt],
         params: CompletionParams,
-        record: RequestContext,
+        context: RequestContext,
         *,
         prefix: str,
         logprobs: Callable[[], Logprobs],
         tools: ToolUse | None = None,
     ) -> None:
-        """``record``: of the caller's request. ``prefix``: of the response's id. ``logprobs``: makes the list of a
+        """``context``: of the caller's request. ``prefix``: of the response's id. ``logprobs``: makes the list of a
         choice's log-probabilities. ``tools``: tools that the model may call."""
         self._id = f"{prefix}-{uuid4().hex}"
         self._created = int(time())
         self._model = engine.model.name
         self._prompts = prompts
         self._params = params
-        self._record = record
+        self._request_context = context
         self._tokenizer = engine.tokenizer
         self._tools = tools
         self._told: set[int] = set()
@@ -135,7 +135,7 @@ class Answer(ABC):
 
     def _choice(self, prompt: Prompt, i: int, j: int, logprobs: Logprobs) -> Choice:
         index = i * self._params.best_of + j
-        request = completion_request(f"{self._id}-{i}-{j}", prompt, self._params, j, self._record)
+        request = completion_request(f"{self._id}-{i}-{j}", prompt, self._params, j, self._request_context)
         return Choice(index, prompt, request, self._tokenizer, self._params, logprobs, self._tools)
 
     @property

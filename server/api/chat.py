@@ -24,9 +24,9 @@ class ChatEndpoint(GeneratingEndpoint[ChatRequest]):
         body.refuse_what_is_missing()
         return body
 
-    async def _answer(self, body: ChatRequest, record: RequestContext) -> Answer:
+    async def _answer(self, body: ChatRequest, context: RequestContext) -> Answer:
         prompt, params, tools = await resolve_chat(body, self._services)
-        return ChatCompletion(self._engine, prompt, params, record, tools)
+        return ChatCompletion(self._engine, prompt, params, context, tools)
 
 
 async def resolve_chat(body: ChatRequest, services: AppState) -> tuple[Prompt, CompletionParams, ToolUse | None]:
@@ -54,10 +54,10 @@ class ChatCompletion(ChoicesAnswer):
         engine: EngineClient,
         prompt: Prompt,
         params: CompletionParams,
-        record: RequestContext,
+        context: RequestContext,
         tools: ToolUse | None = None,
     ) -> None:
-        super().__init__(engine, [prompt], params, record, prefix="chatcmpl", logprobs=ChatLogprobs, tools=tools)
+        super().__init__(engine, [prompt], params, context, prefix="chatcmpl", logprobs=ChatLogprobs, tools=tools)
         self._begun: set[int] = set()
         self._spoken: set[int] = set()
         """Choices that have streamed content or calls."""

@@ -18,10 +18,10 @@ class CompletionsEndpoint(GeneratingEndpoint[CompletionRequest]):
     def _parse(self, data: dict[str, Any]) -> CompletionRequest:
         return parse_body(CompletionRequest, data, self._services.config)
 
-    async def _answer(self, body: CompletionRequest, record: RequestContext) -> Answer:
+    async def _answer(self, body: CompletionRequest, context: RequestContext) -> Answer:
         params = resolve_params(body, self._engine.model, self._services.config)
         prompts = await self._services.prompts.read(body, params)
-        return Completion(self._engine, prompts, params, record)
+        return Completion(self._engine, prompts, params, context)
 
 
 class Completion(ChoicesAnswer):
@@ -30,9 +30,9 @@ class Completion(ChoicesAnswer):
     _chunk_object = "text_completion"
 
     def __init__(
-        self, engine: EngineClient, prompts: Sequence[Prompt], params: CompletionParams, record: RequestContext
+        self, engine: EngineClient, prompts: Sequence[Prompt], params: CompletionParams, context: RequestContext
     ) -> None:
-        super().__init__(engine, prompts, params, record, prefix="cmpl", logprobs=LogprobList)
+        super().__init__(engine, prompts, params, context, prefix="cmpl", logprobs=LogprobList)
 
     def whole(self) -> dict[str, Any]:
         """Return the response as one object, with the n of best_of choices with the highest mean log-probability."""

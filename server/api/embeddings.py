@@ -47,13 +47,13 @@ class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
         pooling, services = self._format(body).pooling, self._services
         async with deadline.bound():
             prompts = await services.prompts.read_all(body.input, "input")
-        record = context_of(scope)
+        context = context_of(scope)
         # Embeddings have no time between tokens, and no input is refused because of other inputs before it.
         service = service_class(None, services.config.service_classes)
         service = replace(service, inter_token_seconds=None, serve_late=True)
-        made = record.answer = _Embeddings(self._engine, prompts, pooling, service, body, record)
+        made = context.answer = _Embeddings(self._engine, prompts, pooling, service, body, context)
         async with Generation(
-            self._engine, made.vectors, services.queue, services.metrics, record, deadline
+            self._engine, made.vectors, services.queue, services.metrics, context, deadline
         ) as generation:
             await generation.finish()
         await Response(made.whole(), media_type="application/json")(scope, receive, send)
@@ -84,13 +84,13 @@ class _Embeddings:
         pooling: Pooling,
         service: ServiceClass,
         body: EmbeddingRequest,
-        record: RequestContext,
+        context: RequestContext,
     ) -> None:
         self._engine = engine
         self._prompts = prompts
         name, salt, latency = f"embd-{uuid4().hex}", body.cache_salt, bool(body.return_latency)
         requests = [
-            embedding_request(f"{name}-{i}", prompt, pooling, service, record, cache_salt=salt, latency=latency)
+            embedding_request(f"{name}-{i}", prompt, pooling, service, context, cache_salt=salt, latency=latency)
             for i, prompt in enumerate(prompts)
         ]
         self.vectors = [_Vector(i, request, body) for i, request in enumerate(requests)]

@@ -21,7 +21,7 @@ from jaxgen.server.generation.generation import Generation
 from jaxgen.server.generation.queue_limit import QueueLimit
 from jaxgen.server.metrics.metrics import Metrics
 from jaxgen.server.middleware.auth import CALLER
-from jaxgen.server.middleware.context import RECORD, RequestContext, context_of
+from jaxgen.server.middleware.context import CONTEXT, RequestContext, context_of
 from jaxgen.server.middleware.lifecycle import Lifecycle
 from jaxgen.server.requests.chat_template import Conversations
 from jaxgen.server.requests.prompts import PromptReader
@@ -86,8 +86,8 @@ class ComputingEndpoint[Fields: ComputingFields](ABC):
         async def receive() -> Message:
             raise RuntimeError("the body has been read")
 
-        record = RequestContext(f"req-{uuid4().hex}", "POST", "", caller=caller)
-        scope = {"type": "http", RECORD: record}
+        context = RequestContext(f"req-{uuid4().hex}", "POST", "", caller=caller)
+        scope = {"type": "http", CONTEXT: context}
         await self._respond(body, Deadline(None), scope, receive, send)
         answer: dict[str, Any] = pydantic_core.from_json(b"".join(parts))
         return answer
@@ -102,18 +102,18 @@ class GeneratingEndpoint[Fields: CallerFields](ComputingEndpoint[Fields]):
     """An endpoint that generates text and responds with one object or a stream."""
 
     @abstractmethod
-    async def _answer(self, body: Fields, record: RequestContext) -> Answer:
+    async def _answer(self, body: Fields, context: RequestContext) -> Answer:
         """Return the choices to compute for the body. Raises ApiError."""
 
     async def _respond(self, body: Fields, deadline: Deadline, scope: Scope, receive: Receive, send: Send) -> None:
-        record, services = context_of(scope), self._services
+        context, services = context_of(scope), self._services
         async with deadline.bound():
-            made = record.answer = await self._answer(body, record)
+            made = context.answer = await self._answer(body, context)
         async with Generation(
-            self._engine, made.choices, services.queue, services.metrics, record, deadline
+            self._engine, made.choices, services.queue, services.metrics, context, deadline
         ) as generation:
             if body.stream:
-                await made.stream(generation, send, record.send_more or send)
+                await made.stream(generation, send, context.send_more or send)
                 return
             await generation.finish()
         await JSONResponse(made.whole())(scope, receive, send)

@@ -28,7 +28,7 @@ class ResponsesEndpoint(GeneratingEndpoint[ResponsesRequest]):
         body.refuse_what_is_missing()
         return body
 
-    async def _answer(self, body: ResponsesRequest, record: RequestContext) -> Answer:
+    async def _answer(self, body: ResponsesRequest, context: RequestContext) -> Answer:
         try:
             prompt, params, tools = await resolve_chat(as_chat(body), self._services)
         except ApiError as error:
@@ -36,7 +36,7 @@ class ResponsesEndpoint(GeneratingEndpoint[ResponsesRequest]):
         grammar = params.sampling.grammar
         if grammar is not None and grammar.source == "response_format":
             params = params.with_grammar(replace(grammar, source=FORMAT))  # the name for error messages
-        return ResponseAnswer(body, self._services, prompt, params, record, tools)
+        return ResponseAnswer(body, self._services, prompt, params, context, tools)
 
 
 class ResponseAnswer(Answer):
@@ -48,10 +48,10 @@ class ResponseAnswer(Answer):
         services: AppState,
         prompt: Prompt,
         params: CompletionParams,
-        record: RequestContext,
+        context: RequestContext,
         tools: ToolUse | None,
     ) -> None:
-        super().__init__(services.engine, [prompt], params, record, prefix="resp", logprobs=ChatLogprobs, tools=tools)
+        super().__init__(services.engine, [prompt], params, context, prefix="resp", logprobs=ChatLogprobs, tools=tools)
         self._body = body
         self._output = Output()
         self._num_events = 0

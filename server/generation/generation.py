@@ -46,15 +46,15 @@ class Generation[Choice: EventSink]:
         choices: Sequence[Choice],
         queue: QueueLimit,
         metrics: Metrics,
-        record: RequestContext,
+        context: RequestContext,
         deadline: Deadline,
     ) -> None:
-        """``record``: of the caller's request. ``deadline``: cancels it, even while its caller does not read."""
+        """``context``: of the caller's request. ``deadline``: cancels it, even while its caller does not read."""
         self._engine = engine
         self._choices = choices
         self._queue = queue
         self._metrics = metrics
-        self._record = record
+        self._request_context = context
         self._deadline = deadline
         self._alarm: asyncio.TimerHandle | None = None
         self._late: ApiError | None = None
@@ -69,7 +69,7 @@ class Generation[Choice: EventSink]:
     async def __aenter__(self) -> Self:
         """Start the choices. Raises ApiError 429 where the queue is full."""
         try:
-            self._queue.enter(self._choices, self._record.caller)
+            self._queue.enter(self._choices, self._request_context.caller)
         except ApiError:
             for service in (choice.request.service for choice in self._choices):
                 if service.promises:
@@ -148,16 +148,16 @@ class Generation[Choice: EventSink]:
         if timer.first is None:
             self._queue.leave(choice)
         timer.observe(event)
-        if self._record.first_token is None:
-            self._record.first_token = timer.first
+        if self._request_context.first_token is None:
+            self._request_context.first_token = timer.first
         choice.feed(event)
         self._wake()
         return choice.finish_reason is None
 
     async def _run(self, choice: Choice) -> None:
-        record = self._record
+        context = self._request_context
         request = choice.request
-        timer = RequestTimer(self._metrics, record.arrival, len(request.prompt), request.service)
+        timer = RequestTimer(self._metrics, context.arrival, len(request.prompt), request.service)
         reason = "error"
         try:
             await self._engine.follow(request, partial(self._take, choice, timer))

@@ -29,12 +29,12 @@ class AccessLogMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        record = context_of(scope)
+        context = context_of(scope)
         try:
             await self._app(scope, receive, send)
         finally:
-            record.status = record.status or CALLER_LEFT
-            self._metrics.count_response(record.status)
-            level = logging.DEBUG if record.path in PROBES else logging.INFO
+            context.status = context.status or CALLER_LEFT
+            self._metrics.count_response(context.status)
+            level = logging.DEBUG if context.path in PROBES else logging.INFO
             if logger.isEnabledFor(level):
-                logger.log(level, "request", extra={FIELDS: record.fields(with_prompts=self._with_prompts)})
+                logger.log(level, "request", extra={FIELDS: context.fields(with_prompts=self._with_prompts)})

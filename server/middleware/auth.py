@@ -96,8 +96,8 @@ class ApiKeyMiddleware:
         if isinstance(found, ApiError):
             await found.response()(scope, receive, send)
         else:
-            record = context_of(scope)
-            record.caller, record.weight = found, self._keys.weight(found)
+            context = context_of(scope)
+            context.caller, context.weight = found, self._keys.weight(found)
             await self._app({**scope, CALLER: found}, receive, send)
 
     def _check(self, authorization: str) -> str | ApiError:

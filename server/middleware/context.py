@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from starlette.types import Scope, Send
 
-RECORD = "jaxgen.record"
+CONTEXT = "jaxgen.context"
 """Key in a request's scope: its RequestContext."""
 
 CALLER_DIGITS = 12
@@ -85,5 +85,5 @@ class RequestContext:
 
 def context_of(scope: Scope) -> RequestContext:
     """Return the request's context, which RequestIdMiddleware has made."""
-    record: RequestContext = scope[RECORD]
-    return record
+    context: RequestContext = scope[CONTEXT]
+    return context

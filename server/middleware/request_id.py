@@ -6,7 +6,7 @@ from uuid import uuid4
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from jaxgen.server.middleware.context import RECORD, RequestContext
+from jaxgen.server.middleware.context import CONTEXT, RequestContext
 
 HEADER = "x-request-id"
 _ACCEPTED = re.compile(r"[\x21-\x7e]{1,128}")
@@ -24,12 +24,12 @@ class RequestIdMiddleware:
             return
         given = Headers(scope=scope).get(HEADER, "")
         name = given if _ACCEPTED.fullmatch(given) else f"req-{uuid4().hex}"
-        record = RequestContext(name, scope["method"], scope["path"], send_more=send)
+        context = RequestContext(name, scope["method"], scope["path"], send_more=send)
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
-                record.status = message["status"]
+                context.status = message["status"]
                 MutableHeaders(scope=message)[HEADER] = name
             await send(message)
 
-        await self._app({**scope, RECORD: record}, receive, named)
+        await self._app({**scope, CONTEXT: context}, receive, named)

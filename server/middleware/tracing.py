@@ -63,12 +63,12 @@ class TraceMiddleware:
             await self._app(scope, receive, send)
             return
         caller = self._propagator.extract(Headers(scope=scope), getter=_HeaderGetter())
-        record, begun = context_of(scope), time_ns()
-        span = self._tracer.start_span(record.method, caller, SpanKind.SERVER, start_time=begun)
+        context, begun = context_of(scope), time_ns()
+        span = self._tracer.start_span(context.method, caller, SpanKind.SERVER, start_time=begun)
         try:
             await self._app(scope, receive, send)
         finally:
-            _describe(span, record, begun)
+            _describe(span, context, begun)
             span.end()
 
 
@@ -80,10 +80,10 @@ class _HeaderGetter(Getter[Headers]):
         return carrier.keys()
 
 
-def _describe(span: Span, record: RequestContext, begun: int) -> None:
-    fields = record.fields()
+def _describe(span: Span, context: RequestContext, begun: int) -> None:
+    fields = context.fields()
     attributes: dict[str, Any] = {name: fields[field] for field, name in ATTRIBUTES.items() if field in fields}
-    operation = OPERATIONS.get(record.path)
+    operation = OPERATIONS.get(context.path)
     if operation is not None:
         attributes |= {"gen_ai.operation.name": operation, "gen_ai.provider.name": "jaxgen"}
         span.update_name(" ".join(filter(None, (operation, fields.get("model")))))
@@ -91,5 +91,5 @@ def _describe(span: Span, record: RequestContext, begun: int) -> None:
         attributes["gen_ai.response.time_to_first_chunk"] = fields["ttft_seconds"]
         span.add_event("first token", timestamp=begun + int(fields["ttft_seconds"] * 1e9))
     span.set_attributes(attributes)
-    if record.failed:
+    if context.failed:
         span.set_status(StatusCode.ERROR)

@@ -14,7 +14,7 @@ NOTHING = SamplingParams(max_tokens=0)
 
 
 def completion_request(
-    request_id: str, prompt: Prompt, params: CompletionParams, index: int, record: RequestContext
+    request_id: str, prompt: Prompt, params: CompletionParams, index: int, context: RequestContext
 ) -> Request:
     """Return the request of choice ``index`` of one prompt.
 
@@ -29,9 +29,9 @@ def completion_request(
         params.cache_salt,
         priority=params.priority,
         service=params.service,
-        tenant=record.caller,
-        tenant_weight=record.weight,
-        waited_seconds=record.seconds,
+        tenant=context.caller,
+        tenant_weight=context.weight,
+        waited_seconds=context.seconds,
         latency=params.return_latency,
     )
 
@@ -41,7 +41,7 @@ def embedding_request(
     prompt: Prompt,
     pooling: Pooling,
     service: ServiceClass,
-    record: RequestContext,
+    context: RequestContext,
     *,
     cache_salt: str | None,
     latency: bool,
@@ -54,8 +54,8 @@ def embedding_request(
         cache_salt,
         pooling,
         service=service,
-        tenant=record.caller,
-        tenant_weight=record.weight,
-        waited_seconds=record.seconds,
+        tenant=context.caller,
+        tenant_weight=context.weight,
+        waited_seconds=context.seconds,
         latency=latency,
     )
