@@ -1,4 +1,4 @@
-"""What is measured of this machine while it works, for the planner. Host only, no jax."""
+"""Measured rates of this machine's link, steps and projection, for the planner. Host only, no jax."""
 
 from dataclasses import dataclass, field
 
@@ -6,14 +6,15 @@ from jaxgen.offload.restore_plan import Rates
 from jaxgen.scheduling.average import Average
 
 LEAST_SHARE = 0.02
-"""Of a step's time that a projection right before it takes: steps vary by more than a fast projection takes."""
+"""Least share of a step's time that the projection right before it is taken to need: the time of steps varies by more
+than a fast projection takes."""
 
 
 @dataclass(slots=True)
 class StepFit:
-    """Least squares, exponentially weighted, of step time over the positions that a step's tokens attend to.
+    """Exponentially weighted least-squares fit of step time over the positions that a step's tokens attend to.
 
-    ``positions`` is the sum over a step's tokens of how many tokens are before each.
+    ``positions`` is the sum, over a step's tokens, of the number of tokens before each.
     """
 
     seconds: Average = field(default_factory=Average)
@@ -29,7 +30,7 @@ class StepFit:
 
     @property
     def slope(self) -> float:
-        """Seconds for each token and position; 0 where steps were too much alike to tell."""
+        """Seconds per token and position; 0 if steps were too similar to fit it."""
         seconds, mean = self.seconds.value or 0.0, self.positions.value or 0.0
         variance = (self._square.value or 0.0) - mean**2
         if variance <= 1e-6 * mean**2 or variance <= 0.0:
@@ -38,7 +39,7 @@ class StepFit:
 
     @property
     def intercept(self) -> float | None:
-        """Seconds of a step whose tokens have nothing before them; None before the first observation."""
+        """Seconds of a step whose tokens have no tokens before them; None before the first observation."""
         if self.seconds.value is None:
             return None
         return max(self.seconds.value - self.slope * (self.positions.value or 0.0), 0.1 * self.seconds.value)
@@ -46,12 +47,12 @@ class StepFit:
 
 @dataclass(slots=True)
 class LinkRate:
-    """The rate of one direction of a link. Seconds per byte are averaged: it is times that add up."""
+    """The rate of one direction of a link. It averages seconds per byte, because times add up and rates do not."""
 
     _seconds: Average = field(default_factory=Average)
 
     def observe(self, num_bytes: int, seconds: float) -> None:
-        """A copy had the link for so long."""
+        """Observe a copy of ``num_bytes`` that used the link for ``seconds``."""
         self._seconds.observe(max(seconds, 1e-9) / num_bytes)
 
     @property
@@ -62,18 +63,18 @@ class LinkRate:
 
 @dataclass(slots=True)
 class RateMeter:
-    """What copies and steps took lately."""
+    """Averages of the recent times of copies, steps and projections."""
 
     restore: LinkRate = field(default_factory=LinkRate)
     save: LinkRate = field(default_factory=LinkRate)
     step: StepFit = field(default_factory=StepFit)
     projection: Average = field(default_factory=Average)
-    """Seconds a token."""
+    """Seconds per token."""
 
     def observe_step(self, seconds: float, positions: int, projected: int = 0) -> None:
-        """A step took so long, of which its tokens' positions are known, ``projected`` tokens right before it included.
+        """Observe a step's seconds, which include the projection of ``projected`` tokens right before it.
 
-        A step's own time is taken from those that projected nothing, and what it takes longer for the others'.
+        Steps without projection give the time of a step; the additional time of other steps is their projection's.
         """
         if not projected:
             self.step.observe(seconds, positions)
@@ -82,8 +83,10 @@ class RateMeter:
             self.projection.observe(max(seconds - own, LEAST_SHARE * seconds) / projected)
 
     def rates(self, projection_flops: float = 0.0) -> Rates | None:
-        """What the planner may count on, where projecting a token takes so many FLOPs; None as long as no step or no
-        copy was timed."""
+        """Return the rates for the planner, or None until a step and a copy were timed.
+
+        ``projection_flops``: FLOPs to project one token.
+        """
         step_seconds = self.step.intercept
         if not step_seconds or not self.restore.bytes_per_second:
             return None
