@@ -88,11 +88,11 @@ class Latency:
     """Where a request's time went until one of its events, in seconds of the engine's clock."""
 
     queue_seconds: float
-    """From its arrival to the start of its first step, or of its copies from host memory."""
+    """Seconds from its arrival to the start of its first step, or of its copies from host memory."""
     prompt_seconds: float
-    """From then to its first token."""
+    """Seconds from then to its first token."""
     decode_seconds: float
-    """From its first token to this event."""
+    """Seconds from its first token to this event."""
     prompt_chunks: int
     """Chunks in which its prompt was computed; chunks computed again after a preemption count again."""
     steps: int

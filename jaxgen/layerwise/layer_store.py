@@ -106,7 +106,7 @@ class LayerStore[Piece]:
         )
 
     def save(self, block: int) -> SavedBlock:
-        """Close an open block that is full, to copy its content to the host. It stays in its place until ``saved``."""
+        """Mark a full open block as being copied to the host. It stays in its place until ``saved``."""
         self._saving[block] = saved = SavedBlock(block, self._open.pop(block))
         return saved
 
