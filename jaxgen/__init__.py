@@ -1,7 +1,7 @@
 """jaxgen: an LLM engine whose every step is one compiled shape.
 
-``from jaxgen import LLM`` runs the engine inside a program. The import of JAX happens on first use of ``LLM``, so that
-host-side modules (scheduler, tokenizer, request types) stay importable without it.
+``from jaxgen import LLM`` runs the engine inside a program. JAX is imported on first use of ``LLM``, so that host-side
+modules (scheduler, tokenizer, request types) can be imported without it.
 """
 
 from typing import TYPE_CHECKING, Any

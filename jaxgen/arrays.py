@@ -1,4 +1,4 @@
-"""Small arrays packed as one vector of words, and the array type of a pytree's fields."""
+"""Small arrays packed in one vector of words, and the array type of a pytree's fields."""
 
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -18,9 +18,9 @@ Field = tuple[Shape, type[np.generic]]
 
 
 class PackedWords:
-    """Several small arrays as one vector of 32-bit words, so that they cross to the device in one transfer.
+    """Layout of several small arrays in one vector of 32-bit words, so that one transfer brings them to the device.
 
-    It says where each named array lies in the vector. Element types are numpy's int32, uint32 and float32.
+    It gives the place of each named array in the vector. Element types are numpy's int32, uint32 and float32.
     """
 
     def __init__(self, **fields: Field):
@@ -34,11 +34,11 @@ class PackedWords:
             self.size += prod(shape)
 
     def views(self, words: np.ndarray) -> dict[str, np.ndarray]:
-        """The arrays as writable views of a host vector of int32."""
+        """Return the arrays as writable views of a host vector of int32."""
         return {name: words[here].view(dtype).reshape(shape) for name, (here, shape, dtype) in self._places.items()}
 
     def split(self, words: Int32[Array, "*n P"]) -> dict[str, Array]:
-        """The arrays of each vector, behind the leading dimensions of ``words``; for use in a program."""
+        """Return the arrays of each vector, after the leading dimensions of ``words``; for use in a program."""
         arrays = {}
         for name, (here, shape, dtype) in self._places.items():
             array = words[..., here].reshape(*words.shape[:-1], *shape)

@@ -1,4 +1,4 @@
-"""Joins weights, tokenizer, device and engine: the composition root of the package."""
+"""Build an engine from weights, tokenizer and device: the composition root of the package."""
 
 import logging
 import tempfile
@@ -44,8 +44,8 @@ TINY_NOTE = "a tiny random model made on the spot, whose text means nothing; nam
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """What an engine is made of, found but not loaded: the model's directory and configuration in the dtype to compute
-    in, the device, and what it may use."""
+    """A model and device that are found but not loaded: the model's directory, its configuration in the dtype to
+    compute in, the device, its memory, and the cache directories."""
 
     directory: Path
     model: ModelConfig
@@ -54,7 +54,7 @@ class ResolvedModel:
     caches: CacheDirs
     kernels: KernelChoice
     verdict: Verdict | None = None
-    """On the kernels made for a GPU."""
+    """Verdict on the kernels made for a GPU."""
 
     @property
     def params_bytes(self) -> int:
@@ -65,7 +65,7 @@ class ResolvedModel:
         return _tuning_folder(self.caches, self.kernels)
 
     def resolve(self, options: EngineOptions) -> EngineConfig:
-        """The configuration that honours ``options`` and fits; the log says which rule chose the token budget."""
+        """Return the configuration that meets ``options`` and fits, and log which rule chose the token budget."""
         budget = choose_budget(self.tuning_folder, self.model, self.device)
         config = resolve(options, self.model, self.memory, token_budget=budget.tokens, params_bytes=self.params_bytes)
         if options.token_budget is None:
@@ -73,21 +73,21 @@ class ResolvedModel:
         return config
 
     def load(self, *, block_size: int, progress: bool) -> tuple[Kernels, PackedParams]:
-        """The device's kernels, and the parameters as they read them. Raises ConfigError."""
+        """Return the device's kernels, and the parameters in their layout. Raises ConfigError."""
         kernels = reference(self.device) if self.kernels == "xla" else self._choose_kernels(block_size)
         return kernels, load_params(self.directory, self.model, place=placing(self.model, kernels), progress=progress)
 
     def _choose_kernels(self, block_size: int) -> Kernels:
         with ExitStack() as stack:
             folder = self.caches.kernels
-            if folder is None:  # native kernels stay in memory when their file is gone
+            if folder is None:  # native kernels stay in memory when their file is deleted
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxgen-kernels-")))
             return choose(self.device, self.model, block_size, folder, self.verdict)
 
     def build(
         self, config: EngineConfig, options: EngineOptions, eos_token_ids: frozenset[int], *, progress: bool
     ) -> Engine:
-        """Load, compile, and plan anew where the program needs more memory than was guessed. Raises ConfigError."""
+        """Load, compile, and plan again if the program needs more memory than estimated. Raises ConfigError."""
         kernels, params = self.load(block_size=config.cache.block_size, progress=progress)
         with tqdm(total=1, desc="compiling the step", unit="program", disable=not progress) as bar:
             config, compiled = compile_to_fit(options, self.model, config, kernels, self.memory, self.params_bytes)
@@ -104,10 +104,10 @@ def find_parts(
     options: EngineOptions | None = None,
     budgets: Sequence[int] | None = None,
 ) -> ResolvedModel:
-    """For a model directory or hub id (None: the embedded default). ``kernels``: see KernelChoice. ``budgets``: of the
-    steps that will run, where it is not the one that ``options`` ask for.
+    """Find model, device and memory for a model directory or hub id (None: the embedded default).
 
-    Proves the kernels for a GPU, before it opens it. Raises ConfigError.
+    ``kernels``: see KernelChoice. ``budgets``: token budgets of the steps that will run, if they are not the one of
+    ``options``. Proves a GPU's kernels before it opens the GPU. Raises ConfigError.
     """
     options, caches, was_open = options or EngineOptions(), open_cache_dirs(cache_dir), is_open()
     check_options(options)
@@ -117,24 +117,24 @@ def find_parts(
     directory, config = find_model(model, dtype, kernels, device)
     verdict = None
     if gpu is None and device.compute_capability is not None:
-        gpu = Gpu(device, driver="")  # JAX took it where the driver was not asked: it is open, and nothing is proven
+        gpu = Gpu(device, driver="")  # JAX took a GPU that find_gpu did not find: it is open, and kernels are unproven
     if gpu is not None:
         budget = choose_budget(_tuning_folder(caches, kernels), config, device).tokens
         verdict = judge_kernels(gpu, config, kernels, served_shapes(config, options, budget, budgets), caches.proofs)
     opened = device_info()
-    if not opened.computes_as(device):  # the driver has a GPU that JAX, for some reason of its own, did not take
+    if not opened.computes_as(device):  # the driver has a GPU that JAX did not take
         verdict = Verdict("unavailable", f"JAX opened {opened.title}, they were proven for {device.title}")
         directory, config = find_model(model, dtype, kernels, opened)
     return ResolvedModel(directory, config, opened, device_memory(was_open=was_open), caches, kernels, verdict)
 
 
 def _tuning_folder(caches: CacheDirs, kernels: KernelChoice) -> Path | None:
-    """Measurements are kept of the kernels that are chosen, not of others."""
+    """Return the folder of measurements, or None for XLA's kernels: only the default choice is measured."""
     return None if kernels == "xla" else caches.tuning
 
 
 def device_memory(*, was_open: bool) -> DeviceMemory:
-    """What the default device has left; ``was_open``: JAX had opened it before the engine came."""
+    """Return the free memory of the default device. ``was_open``: JAX had opened it before the engine was made."""
     device = jax.devices()[0]
     free = free_memory(device, was_open=was_open)
     return DeviceMemory(device.platform, psutil.virtual_memory().available if free is None else free)
@@ -143,7 +143,7 @@ def device_memory(*, was_open: bool) -> DeviceMemory:
 def find_model(
     model: str | None, dtype: DType | Literal["auto"], kernels: KernelChoice, device: DeviceInfo
 ) -> tuple[Path, ModelConfig]:
-    """The directory of a model (None: the embedded default), and its configuration in the dtype to compute in."""
+    """Return the directory of a model (None: the embedded default) and its configuration in the dtype to compute in."""
     directory = resolve_model(model) if model else default_model()
     config = load_model_config(directory, dtype)
     native = native_dtypes(device) if kernels == "auto" else ()
@@ -167,9 +167,9 @@ def compile_to_fit(
     memory: DeviceMemory,
     params_bytes: int,
 ) -> tuple[EngineConfig, Compiled]:
-    """Compile the step; where the program's own temporaries leave less room than was guessed, plan and compile again.
+    """Compile the step; if the program's temporaries are larger than estimated, plan and compile again.
 
-    Raises ConfigError when nothing fits. The context length that was promised stays.
+    The context length stays as it was planned first. Raises ConfigError if it does not fit.
     """
     compiled = compile_for(model, config, kernels)
     if params_bytes + cache_bytes(model, config, memory) + compiled.temporary_bytes <= memory.free_bytes:
@@ -200,12 +200,12 @@ def load_engine(
     compilation_cache: bool = True,
     progress: bool = False,
 ) -> AsyncEngine:
-    """An engine for a model directory or hub id (None: the embedded default), not started yet.
+    """Return an engine, not started yet, for a model directory or hub id (None: the embedded default).
 
     Reads configuration and tokenizer and plans memory here; loads and compiles in the engine's thread after ``start``.
     ``chat_template``: a file; None: the model's own. ``pooling``: of embeddings. ``cache_dir`` (None: the user's) keeps
-    compiled programs, unless ``compilation_cache`` is off, and more for the next start. Raises ConfigError naming what
-    is wrong with a flag or a file.
+    compiled programs, unless ``compilation_cache`` is off, and other files for the next start. Raises ConfigError that
+    names the invalid flag or file.
     """
     options = options or EngineOptions()
     parts = find_parts(model, dtype=dtype, kernels=kernels, cache_dir=cache_dir, options=options)

@@ -1,4 +1,4 @@
-"""What a face knows of an engine."""
+"""The interface of an engine for its front ends: the HTTP server and others."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from jaxgen.text.tokenizer import Tokenizer
 class EngineStatus:
     """``starting`` until everything is compiled, then ``ready``; ``dead`` after a fatal error.
 
-    ``stalled_seconds`` is how long work has been waiting with no step finished; 0 when idle.
+    ``stalled_seconds``: how long requests have waited without a step that finished; 0 when idle.
     """
 
     state: Literal["starting", "ready", "dead"]
@@ -24,7 +24,7 @@ class EngineStatus:
 
 @runtime_checkable
 class EngineClient(Protocol):
-    """What a face knows of an engine."""
+    """An engine as its front ends use it."""
 
     @property
     def model(self) -> ModelInfo: ...
@@ -33,11 +33,11 @@ class EngineClient(Protocol):
     def tokenizer(self) -> Tokenizer: ...
 
     async def follow(self, request: Request, take: Callable[[TokenEvent], bool]) -> None:
-        """Runs the request until its event with a finish_reason, which is its last.
+        """Run the request until its event with a finish_reason, which is its last.
 
-        ``take`` gets each event as it comes, in the thread of the event loop, and says whether more are wanted. After
-        the first no, an error of ``take``'s or a cancellation it gets no more, and the request is aborted.
-        Raises what ``take`` raises, RequestRefusedError for a request that can never run, and EngineDeadError when the
+        ``take`` gets each event as it comes, in the thread of the event loop, and returns whether more are wanted. If
+        it returns False or raises, or the call is cancelled, it gets no more events and the request is aborted.
+        Raises what ``take`` raises, RequestRefusedError for a request that can never run, and EngineDeadError if the
         engine is dead.
         """
         ...

@@ -37,8 +37,8 @@ class LLM:
     >>> llm = LLM("DIRECTORY")
     >>> llm.generate(["def main():"], SamplingParams(max_tokens=8))[0].text
 
-    Usable from any number of threads and event loops at once; requests are batched together. ``close`` it, or use it as
-    a context manager, to end its thread.
+    It can be used from any number of threads and event loops at once; their requests are batched together. ``close``
+    it, or use it as a context manager, to end its thread.
     """
 
     def __init__(
@@ -75,23 +75,23 @@ class LLM:
         self.close()
 
     def close(self) -> None:
-        """End the engine's thread and give its memory back."""
+        """End the engine's thread and free its memory."""
         self.engine.stop()
 
     def generate(self, prompts: Sequence[Prompt], params: SamplingParams | None = None) -> list[Completion]:
-        """Continue every prompt, all at once; answers come in the order of the prompts.
+        """Continue all prompts at once; return the answers in the order of the prompts.
 
-        A prompt is a string or token ids. Raises RequestRefusedError for one that can never run, RuntimeError when a
-        step fails; the other requests of the call are then aborted.
+        A prompt is a string or token ids. Raises RequestRefusedError for a prompt that can never run and RuntimeError
+        if a step fails; the other requests of the call are then aborted.
         """
 
         return _run_to_end(_all(self._complete(prompt, params) for prompt in prompts))
 
     def embed(self, prompts: Sequence[Prompt], *, dimensions: int | None = None) -> npt.NDArray[np.float32]:
-        """Vectors of length 1 [len(prompts), dimensions], pooled as the model says; None: all numbers it has.
+        """Return vectors of length 1, [len(prompts), dimensions], pooled as the model says.
 
-        A prompt is a string or token ids. Raises ValueError for more dimensions than there are, and what ``generate``
-        raises.
+        ``dimensions`` None: all that the model has. A prompt is a string or token ids. Raises ValueError for more
+        dimensions than the model has, and what ``generate`` raises.
         """
         found = self.engine.model.embedding
         assert found is not None, "all models that can be loaded have one"
@@ -102,7 +102,7 @@ class LLM:
         return np.array(vectors, np.float32).reshape(len(vectors), dimensions)
 
     async def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncGenerator[str, None]:
-        """Pieces of the answer's text as they come. Leaving the iteration early aborts the request."""
+        """Yield pieces of the answer's text as they come. Leaving the iteration early aborts the request."""
         async with aclosing(self._events(prompt, params)) as pieces:
             async for text, _ in pieces:
                 if text:
@@ -122,7 +122,7 @@ class LLM:
     async def _complete(self, prompt: Prompt, params: SamplingParams | None) -> Completion:
         texts: list[str] = []
         tokens: list[int] = []
-        reason = FinishReason.STOP  # what it stays when a stop string ends it
+        reason = FinishReason.STOP  # stays if a stop string ends the answer
         async with aclosing(self._events(prompt, params)) as pieces:
             async for text, event in pieces:
                 texts.append(text)
@@ -134,7 +134,7 @@ class LLM:
     async def _events(
         self, prompt: Prompt, params: SamplingParams | None
     ) -> AsyncGenerator[tuple[str, TokenEvent], None]:
-        """Each event with the text that became certain by it, up to a stop string."""
+        """Yield each event with the text that became certain with it, up to a stop string."""
         params = params or SamplingParams()
         tokenizer = self.engine.tokenizer
         ids = self._tokens(prompt)
@@ -154,16 +154,16 @@ class LLM:
 
 
 async def _all[T](works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Their results; if one fails the others are cancelled, and its error is raised."""
+    """Return the results of all coroutines; if one fails, cancel the others and raise its error."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(work) for work in works]
     except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None  # the one that ended the others
+        raise errors.exceptions[0] from None  # the error that cancelled the others
     return [task.result() for task in tasks]
 
 
 def _run_to_end[T](work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine from plain code, also where an event loop runs already (a notebook)."""
+    """Run a coroutine from synchronous code, even if an event loop is running already (a notebook)."""
     with ThreadPoolExecutor(max_workers=1) as pool:
         return pool.submit(asyncio.run, work).result()

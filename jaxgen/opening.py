@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jax
-from jax._src import xla_bridge  # whether a backend is up has no public name
+from jax._src import xla_bridge  # no public function tells whether a backend is initialized
 
 from jaxgen.core.config import EngineOptions, KernelChoice, ModelConfig
 from jaxgen.hardware.nvidia import Gpu

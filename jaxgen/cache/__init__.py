@@ -1,1 +1,1 @@
-"""The blocked KV cache as the host sees it: blocks, prefixes, and who holds them. Host only, no jax."""
+"""The host's side of the blocked KV cache: blocks, their owners, and cached prefixes. Host only, no jax."""

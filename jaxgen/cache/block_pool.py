@@ -1,4 +1,4 @@
-"""Which blocks of the KV cache are free, cached or in use: ids, counts and keys only. Host only, no jax."""
+"""Track which blocks of the KV cache are free, cached or in use, by id, owner count and key. Host only, no jax."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -6,31 +6,31 @@ from typing import Protocol
 
 
 class PoolWatcher(Protocol):
-    """Is told what becomes of blocks whose content is known."""
+    """Is notified when the pool caches, evicts or forgets blocks whose content is known."""
 
     def cached(self, block: int, key: bytes) -> None:
-        """Nobody uses the block any more, and its content stays."""
+        """Note that the block has no owner any more and keeps its content."""
 
     def evicted(self, block: int, key: bytes) -> None:
-        """Its content is given up, and from the next step on may be overwritten."""
+        """Note that the block's content is given up and may be overwritten from the next step on."""
 
     def forgotten(self) -> None:
-        """Nothing is known of any block."""
+        """Note that the content of all blocks is unknown now."""
 
 
 class OutOfBlocksError(RuntimeError):
-    """More blocks were asked for than may be had."""
+    """More blocks were asked for than can be allocated."""
 
 
 class BlockPool:
     """Hands out the block ids 0 to ``num_blocks - 1`` and counts the owners of each.
 
-    A block is in use (one owner or more), cached (none, but its content is known by a key and may be asked for again)
-    or free. ``num_free`` blocks may be had: the free ones first, then the cached ones, least recently used first.
+    A block is in use (one owner or more), cached (no owner, but its content is known by a key and can be found again)
+    or free. ``num_free`` blocks can be allocated: the free ones first, then the cached ones, least recently used first.
 
-    The block freed last goes out first: O(1), and a lightly loaded engine keeps touching the same few blocks, so a
-    large cache on a CPU takes memory only as it is used. A new pool hands out 0, 1, 2, ..., and freed ids go out again
-    in the order in which they were given to ``release``.
+    The block freed last is handed out first. This is O(1), and a lightly loaded engine keeps using the same few blocks,
+    so a large cache on a CPU takes memory only as it is used. A new pool hands out 0, 1, 2, ..., and freed ids are
+    handed out again in the order in which they were given to ``release``.
     """
 
     def __init__(self, num_blocks: int, watcher: PoolWatcher | None = None) -> None:
@@ -50,7 +50,7 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Blocks that may be had, cached ones included."""
+        """Blocks that can be allocated, including cached ones."""
         return len(self._free) + len(self._cached)
 
     @property
@@ -58,7 +58,7 @@ class BlockPool:
         return len(self._cached)
 
     def allocate(self, count: int) -> list[int]:
-        """Takes ``count`` blocks, of unknown content. Raises OutOfBlocksError, taking none, when fewer may be had."""
+        """Allocate ``count`` blocks, of unknown content. Raises OutOfBlocksError and takes none if there are fewer."""
         if count < 0:
             raise ValueError(f"count must be 0 or more, not {count}")
         if count > self.num_free:
@@ -69,7 +69,7 @@ class BlockPool:
         return blocks
 
     def share(self, blocks: Iterable[int]) -> None:
-        """Gives each block one more owner. Raises ValueError at one whose content is not known."""
+        """Give each block one more owner. Raises ValueError for a block whose content is not known."""
         for block in blocks:
             if self._keys[block] is None:
                 raise ValueError(f"block {block} has no known content to share")
@@ -78,10 +78,11 @@ class BlockPool:
             self._owners[block] += 1
 
     def release(self, blocks: Sequence[int], *, evict_first: bool = False) -> None:
-        """Takes one owner from each. Those left without become cached if their content is known, free if not.
+        """Take one owner from each block. Blocks without an owner become cached if their content is known, else free.
 
-        The last of ``blocks`` is evicted first: a block is of use only with those before it. ``evict_first``: and all
-        of them before any other that is cached. Raises ValueError at an id that is not in use or none of the pool's.
+        The last of ``blocks`` will be evicted first, because a block is useful only with those before it.
+        ``evict_first``: all of them will be evicted before any other cached block. Raises ValueError for an id that is
+        not in use or not in the pool.
         """
         for block in blocks if evict_first else reversed(blocks):
             if not 0 <= block < len(self._owners) or self._owners[block] == 0:
@@ -99,10 +100,10 @@ class BlockPool:
                 self._watcher.cached(block, key)
 
     def register(self, block: int, key: bytes) -> None:
-        """Says what a block in use holds, by a key no other content has.
+        """Record the content of a block in use, by a key that no other content has.
 
-        When another block is known to hold the same, that one stays the known one. Raises ValueError for a block that
-        is not in use or whose content is known.
+        If another block is known for the same content, that one stays known and this one does not become so. Raises
+        ValueError for a block that is not in use or whose content is known.
         """
         if self._owners[block] == 0 or self._keys[block] is not None:
             raise ValueError(f"block {block} is not in use, or its content is known")
@@ -111,14 +112,14 @@ class BlockPool:
             self._by_key[key] = block
 
     def find(self, key: bytes) -> int | None:
-        """The block, in use or cached, with this content."""
+        """Return the block, in use or cached, that has the content of this key; None if there is none."""
         return self._by_key.get(key)
 
     def num_owners(self, block: int) -> int:
         return self._owners[block]
 
     def forget(self) -> None:
-        """Nothing is known of any block's content any more."""
+        """Forget the content of all blocks."""
         self._free += self._cached
         self._cached.clear()
         self._by_key.clear()

@@ -38,7 +38,7 @@ class KVCacheManager:
         return -(-num_tokens // self.block_size)
 
     def num_growing(self, running: Several[Sequence]) -> int:
-        """How many running sequences may still need more blocks."""
+        """Return how many running sequences may still need more blocks."""
         return sum([s.max_cached > len(s.block_table) * self.block_size for s in running])
 
     def may_grow(self, sequence: Sequence) -> bool:

@@ -1,4 +1,4 @@
-"""What the scheduler and the prefix cache ask of a host tier behind the KV cache. Host only, no jax."""
+"""The interface of a host memory tier behind the KV cache. Host only, no jax."""
 
 from typing import Protocol
 
@@ -15,15 +15,15 @@ class HostTier(PoolWatcher, Protocol):
         ...
 
     def take_saves(self) -> tuple[Save, ...]:
-        """The blocks to copy to the host before the step that is being planned."""
+        """Return the blocks to copy to the host before the step that is being planned."""
         ...
 
     def plan_restore(
         self, sequence: Sequence, first: int, keys: list[bytes], *, free_tokens: int, num_waiting: int
     ) -> Restore | None:
-        """How the blocks of ``keys`` come back into the sequence's blocks from index ``first`` on.
+        """Plan the restore of the blocks of ``keys`` into the sequence's blocks from index ``first`` on.
 
-        The host holds all of ``keys``. ``free_tokens`` of a step and ``num_waiting`` sequences decide what a restore
-        may cost. None: the sequence computes them all.
+        The host holds all of ``keys``. The restore may recompute some of them: that costs tokens of the ``free_tokens``
+        of a step, and time of the ``num_waiting`` other sequences. None: the sequence recomputes all of them.
         """
         ...

@@ -1,4 +1,4 @@
-"""The prefix cache: full blocks found again by what led to them, so that a known prefix is not computed twice.
+"""The prefix cache: find full blocks again by their tokens and those before, so that a prefix is not computed twice.
 
 Host only, no jax. The key of a sequence's block i is a chained hash,
 
@@ -6,7 +6,7 @@ Host only, no jax. The key of a sequence's block i is a chained hash,
     key[i]  = BLAKE2b-128(key[i - 1] + the block's tokens as little-endian int32)
 
 so equal keys mean equal salts and equal tokens from the first to the block's last. The hash is collision-resistant
-(about 2**64 attempts) and ``person`` keeps salts apart from blocks: nobody can make a prompt, or a salt, that hits
+(about 2**64 attempts) and ``person`` keeps salts apart from blocks: no client can make a prompt or a salt that hits
 blocks of other tokens or of another salt.
 """
 
@@ -23,33 +23,33 @@ KEY_BYTES = 16
 
 
 def root_key(cache_salt: str | None) -> bytes:
-    """The key before a sequence's first block, 16 bytes."""
+    """Return the key before a sequence's first block, 16 bytes."""
     return blake2b((cache_salt or "").encode(), digest_size=KEY_BYTES, person=b"salt").digest()
 
 
 class PrefixCache:
-    """Looks blocks up in a pool, and tells the pool what blocks hold.
+    """Looks blocks up in a pool, and registers blocks' contents there.
 
     A block may be registered as soon as the step that writes it is planned: steps run in the order planned, and a step
-    writes a layer's K and V before any of its rows attends. Only full blocks are registered, so a block that is shared
-    is never written again.
+    writes a layer's K and V before any of its rows attends. Only full blocks are registered, so a shared block is never
+    written again.
     """
 
     def __init__(self, pool: BlockPool, block_size: int, *, enabled: bool = True) -> None:
-        """``enabled`` False: nothing is registered, and so nothing found."""
+        """``enabled`` False: no block is registered, so none is found."""
         self.enabled = enabled
         self._pool = pool
         self._block_size = block_size
         self._tokens = Struct(f"<{block_size}i")
 
     def may_look_up(self, sequence: Sequence) -> bool:
-        """Whether what is cached is of use to it."""
+        """Whether a sequence may use cached blocks."""
         return self.enabled and not sequence.request.wants_every_token
 
     def look_up(self, sequence: Sequence) -> list[int]:
-        """The longest chain of blocks that hold the K and V of its first tokens.
+        """Return the longest chain of blocks that hold the K and V of a sequence's first tokens.
 
-        One token at least is left to compute, for its logits. No token may be pending.
+        At least one token is left to compute, for its logits. No token may be pending.
         """
         blocks: list[int] = []
         for key in self._keys_from(sequence, 0):
@@ -60,26 +60,26 @@ class PrefixCache:
         return blocks
 
     def num_common(self, one: Sequence, other: Sequence) -> int:
-        """How many blocks of the one, counted from the first, may be found for it when the other is computed."""
+        """Return how many first blocks of ``one`` can be found in the cache once ``other`` is computed."""
         first = next(self._keys_from(one, 0), None)
         if first is None or first != next(self._keys_from(other, 0), None):
-            return 0  # most
+            return 0  # most sequences
         keys, others = (list(self._keys_from(sequence, 0)) for sequence in (one, other))
         # Equal keys have equal ones before them.
         return bisect_left(range(min(len(keys), len(others))), True, key=lambda i: keys[i] != others[i])
 
     def look_up_host(self, sequence: Sequence, first: int, holds: Callable[[bytes], bool]) -> list[bytes]:
-        """The keys of the longest chain of blocks from block ``first`` on that the host ``holds``."""
+        """Return the keys of the longest chain of blocks from block ``first`` on that the host ``holds``."""
         return list(takewhile(holds, self._keys_from(sequence, first)))
 
     def _keys_from(self, sequence: Sequence, first: int) -> Iterator[bytes]:
-        """Keys of what may be found for it, from block ``first`` on."""
+        """Yield the keys of a sequence's blocks that may be looked up, from block ``first`` on."""
         if self.may_look_up(sequence):
             for index in range(first, (len(sequence.tokens) - 1) // self._block_size):
                 yield self._key(sequence, index)
 
     def register(self, sequence: Sequence) -> None:
-        """Makes known those of its blocks that are full of tokens both computed and known on the host."""
+        """Register a sequence's blocks that are full of tokens that are both computed and known on the host."""
         if not self.enabled:
             return
         full = min(sequence.num_computed, len(sequence.tokens)) // self._block_size
@@ -88,7 +88,7 @@ class PrefixCache:
             sequence.num_registered += 1
 
     def _key(self, sequence: Sequence, index: int) -> bytes:
-        """Key of its block ``index``, at most one beyond those asked for before."""
+        """Return the key of block ``index``, which is at most the one after those computed before."""
         keys = sequence.block_keys
         if index == len(keys):
             previous = keys[-1] if keys else root_key(sequence.request.cache_salt)

@@ -1,4 +1,4 @@
-"""Begins restores for the scheduler, and lets sequences share those under way. Host only, no jax, no clock."""
+"""Begin restores for the scheduler, and let sequences wait for restores under way. Host only, no jax, no clock."""
 
 from jaxgen.cache.host_tier import HostTier
 from jaxgen.cache.prefix_cache import PrefixCache
@@ -6,17 +6,19 @@ from jaxgen.core.sequence import Restore, Sequence
 
 
 class Restorer:
-    """Between the prefix cache, which knows keys, and the tier, which knows what the host holds."""
+    """Begins restores of blocks that the prefix cache has keys for and the tier has in host memory."""
 
     def __init__(self, tier: HostTier, prefixes: PrefixCache) -> None:
         self._tier = tier
         self._prefixes = prefixes
         self._begun: list[Restore] = []
-        self._under_way: list[tuple[Restore, frozenset[bytes]]] = []  # with all keys it was planned for
+        self._under_way: list[tuple[Restore, frozenset[bytes]]] = []  # with all keys that it was planned for
 
     def begin(self, sequence: Sequence, *, free_tokens: int, num_waiting: int) -> None:
-        """For a sequence that has just got its blocks: what the host holds behind what is computed comes from there, as
-        far as the tier's planner says."""
+        """Begin a restore for a sequence that has just got its blocks, if the tier's planner wants one.
+
+        It covers the blocks in host memory that follow the sequence's cached ones.
+        """
         first = sequence.num_registered
         keys = self._known(sequence, first)
         restore = self._tier.plan_restore(sequence, first, keys, free_tokens=free_tokens, num_waiting=num_waiting)
@@ -26,13 +28,15 @@ class Restorer:
             self._under_way.append((restore, frozenset(keys)))
 
     def take_begun(self) -> tuple[Restore, ...]:
-        """Those begun since this was last asked."""
+        """Return the restores begun since the last call."""
         begun, self._begun = tuple(self._begun), []
         return begun
 
     def waits_for_another(self, sequence: Sequence) -> bool:
-        """Whether half or more of what a waiting sequence would take from the host is coming for another one, whose
-        blocks it can then share. While it waits, that holds of one restore only."""
+        """Whether half or more of the blocks that a waiting sequence would restore are being restored for another one.
+
+        It can share these blocks then. While the sequence waits, it waits for one such restore only.
+        """
         if sequence.awaited is None:
             sequence.awaited = self._bringing(sequence)
         return sequence.awaited is not None and sequence.awaited.is_under_way

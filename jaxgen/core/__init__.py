@@ -1,1 +1,1 @@
-"""Types that every room knows: requests, sequences, step plans, configuration, errors. Host only, no jax."""
+"""Types that all packages use: requests, sequences, step plans, configuration, errors. Host only, no jax."""

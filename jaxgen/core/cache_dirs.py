@@ -1,4 +1,4 @@
-"""The user's cache directory: what jaxgen keeps between starts and can make again. Host only, no jax."""
+"""The user's cache directory: files that jaxgen keeps between starts and can make again. Host only, no jax."""
 
 import logging
 import tempfile
@@ -12,13 +12,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CacheDirs:
-    """Folders of one cache directory, all of which exist; None: nothing is kept. Where what a folder holds changes, so
-    does its version."""
+    """Existing folders of one cache directory; None: nothing is kept. When the format of a folder's files changes, so
+    does the version in its path."""
 
     compiled: Path | None = None
     """Compiled programs, see jaxgen.runner.compilation_cache."""
     tokenizers: Path | None = None
-    """Tokenizers as transformers made them, see jaxgen.text.tokenizer_cache."""
+    """Tokenizers that transformers made, see jaxgen.text.tokenizer_cache."""
     tuning: Path | None = None
     """Measured step times, see jaxgen.sizing.tuning_store."""
     kernels: Path | None = None
@@ -28,15 +28,15 @@ class CacheDirs:
 
 
 def default_cache_dir() -> Path:
-    """The platform's place for a user's caches."""
+    """Return the platform's folder for a user's caches."""
     return platformdirs.user_cache_path("jaxgen", appauthor=False)
 
 
 def open_cache_dirs(root: Path | str | None = None) -> CacheDirs:
-    """The folders in ``root`` (None: the default), made where they are missing.
+    """Return the folders in ``root`` (None: the default), and make those that are missing.
 
-    Only the user may enter them: whoever can write compiled programs decides what this process runs. Where files cannot
-    be written, one warning says so and nothing is kept: everything works without.
+    Only the user may enter them: anyone who can write compiled programs decides what this process runs. Where files
+    cannot be written, one warning is logged and nothing is kept; everything works without.
     """
     root = default_cache_dir() if root is None else Path(root)
     folders = [root / name / "v1" for name in ("compiled", "tokenizers", "tuning", "kernels", "proofs")]

@@ -1,6 +1,7 @@
-"""Configuration: frozen dataclasses, complete at birth. Host only, no jax.
+"""Configuration in frozen dataclasses. Host only, no jax.
 
-``EngineOptions`` holds a user's wishes (None: decide for me); ``EngineConfig`` is what was decided, once, at start.
+``EngineOptions`` holds the user's settings, where None leaves the choice to the engine. ``EngineConfig`` holds the
+settings that the engine has resolved at start; they do not change after that.
 """
 
 from dataclasses import dataclass
@@ -12,8 +13,8 @@ from jaxgen.core.host_dtype import HostDType
 DType = Literal["float32", "bfloat16", "float16"]
 DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")
 KernelChoice = Literal["auto", "xla", "prove", "unproven"]
-"""auto: the fastest kernels that are proven right. xla: XLA's. prove: as auto, but GPU kernels are proven again.
-unproven: GPU kernels without a proof."""
+"""auto: the fastest kernels that are proven correct. xla: XLA's kernels. prove: as auto, but GPU kernels are proven
+again. unproven: GPU kernels without a proof."""
 KERNEL_CHOICES: tuple[KernelChoice, ...] = ("auto", "xla", "prove", "unproven")
 
 
@@ -38,7 +39,7 @@ class RopeConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """What every family has. ``max_position`` is the longest context the model was made for, in tokens."""
+    """Fields of all model families. ``max_position``: the longest context that the model was made for, in tokens."""
 
     vocab_size: int
     hidden_size: int
@@ -61,7 +62,7 @@ class ModelConfig:
 
     @property
     def output_size(self) -> int:
-        """Numbers in a token's final hidden state."""
+        """Elements of a token's final hidden state."""
         return self.hidden_size
 
 
@@ -92,13 +93,13 @@ class OPTConfig(ModelConfig):
 
     @property
     def output_size(self) -> int:
-        """What the logits are made of has the width of the embedding."""
+        """Elements of a token's final hidden state: the logits are computed at the width of the embedding."""
         return self.embed_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """A user's wishes; None means: decide from model and device. One field per flag of ``jaxgen serve``."""
+    """Settings of the user, one field per flag of ``jaxgen serve``. None: decided from the model and the device."""
 
     max_model_len: int | None = None
     token_budget: int | None = None
@@ -111,24 +112,25 @@ class EngineOptions:
     max_logit_bias: int = 300
     """Most logit_bias entries of one request."""
     kv_offloading_size: float = 0.0
-    """GiB of host memory for blocks that leave the device, or for all of them; 0: none."""
+    """GiB of host memory for KV blocks that leave the device, or for all KV blocks; 0: none."""
     kv_offload_policy: OffloadPolicy = "plan"
-    """How blocks come back: as the planner says, all from the host, or all computed again."""
+    """How KV blocks are restored: plan: as the planner decides; transfer: all are copied from host memory; recompute:
+    all are computed again."""
     kv_residency: KVResidency = "device"
-    """Where the KV cache is: on the device, in host memory, or there where the device is too small for a sequence."""
+    """Where the KV cache is: device, host, or auto: in host memory if the device is too small for a sequence."""
     kv_host_dtype: HostDType = "auto"
     kv_offload_inputs: bool = False
-    """Keep layer inputs beside K and V, so that a part may come back as these and be projected."""
+    """Keep layer inputs beside K and V, so that some KV blocks can be restored by projecting their layer inputs."""
     background_tokens: int | None = None
-    """Most tokens of background requests in a step that has others."""
+    """Most tokens of background requests in a step that also has online requests."""
     single_shape: bool = False
-    """Never compile a second, narrow program for steps of decodes only."""
+    """Do not compile a second, narrow program for steps of decodes only."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """The blocked KV cache: ``num_blocks`` blocks of ``block_size`` tokens; with ``keep_inputs`` of their layer inputs
-    too."""
+    """The blocked KV cache: ``num_blocks`` blocks of ``block_size`` tokens. ``keep_inputs``: blocks also have the layer
+    inputs of their tokens."""
 
     block_size: int
     num_blocks: int
@@ -143,9 +145,9 @@ class CacheConfig:
 class SchedulerConfig:
     """Bounds of a step: ``token_budget`` tokens of at most ``max_num_seqs`` sequences of ``max_model_len`` tokens.
 
-    ``prefix_caching``: K and V of full blocks are kept and found again by later requests with the same prefix.
-    ``background_tokens``: most tokens of background requests in a step that has others; None: what these leave over;
-    0: and none for a while after them.
+    ``prefix_caching``: K and V of full blocks are kept, and later requests with the same prefix use them again.
+    ``background_tokens``: most tokens of background requests in a step that also has online requests. None: all tokens
+    that online requests leave. 0: none, and also none for a while after the last online request.
     """
 
     token_budget: int
@@ -166,9 +168,9 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True)
 class OffloadConfig:
-    """Host memory behind the cache: ``host_blocks`` blocks.
+    """Host memory behind the KV cache of the device: ``host_blocks`` blocks.
 
-    ``simulated_bytes_per_second`` holds copies back as a slower link would, for measurements.
+    ``simulated_bytes_per_second`` delays copies as a slower link would, for measurements.
     """
 
     host_blocks: int
@@ -179,11 +181,11 @@ class OffloadConfig:
 
 @dataclass(frozen=True, slots=True)
 class StreamConfig:
-    """A cache in host memory, of which each step brings what it reads to the device, layer by layer.
+    """A KV cache in host memory: each step copies the blocks that it reads to the device, layer by layer.
 
-    ``num_open``: blocks on the device in all layers, since steps write to them or they are being saved. ``group``:
-    blocks of a layer that are copied together. ``keep_inputs``: the host has the layers' inputs too, to project them.
-    ``simulated_bytes_per_second`` as in OffloadConfig.
+    ``num_open``: blocks that are on the device in all layers, because steps write to them or they are being saved.
+    ``group``: blocks of a layer that are copied together. ``keep_inputs``: host memory also has the layer inputs, which
+    can be projected to K and V. ``simulated_bytes_per_second`` as in OffloadConfig.
     """
 
     num_open: int
@@ -195,14 +197,14 @@ class StreamConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """All that the engine was told, resolved. One of ``offload`` and ``streaming`` at most."""
+    """The engine's resolved configuration. At most one of ``offload`` and ``streaming`` is set."""
 
     cache: CacheConfig
     scheduler: SchedulerConfig
     seed: int | None
     max_logit_bias: int
     narrow_width: int | None = None
-    """Tokens of the second program, for steps of decodes only; None: there is no second program."""
+    """Tokens of the narrow program, for steps of decodes only; None: there is no narrow program."""
     offload: OffloadConfig | None = None
     streaming: StreamConfig | None = None
     """None: the cache is on the device."""

@@ -1,8 +1,8 @@
-"""Errors that callers of the engine may see. Host only, no jax."""
+"""Errors that the engine raises to its callers. Host only, no jax."""
 
 
 class RequestRefusedError(ValueError):
-    """The engine can never run this request; the message names the field and the limit, ``param`` the field again."""
+    """The engine can never run this request. The message names the field and the limit; ``param`` is the field."""
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -10,7 +10,10 @@ class RequestRefusedError(ValueError):
 
 
 class WouldBeLateError(RequestRefusedError):
-    """What its class promises cannot be kept for this request; in ``retry_after`` seconds perhaps."""
+    """This request would miss a target of its service class, or make another request miss one.
+
+    It may be accepted after ``retry_after`` seconds.
+    """
 
     def __init__(self, message: str, retry_after: float) -> None:
         super().__init__(message, "service_tier")
@@ -22,8 +25,8 @@ class EngineDeadError(RuntimeError):
 
 
 class DeviceLostError(RuntimeError):
-    """After a step that failed the device runs no other: only another process can have it back."""
+    """The device runs no step any more after one that failed. Only another process can use it again."""
 
 
 class ConfigError(ValueError):
-    """A setting or a file that cannot be honoured; the message names it and what would be right."""
+    """A setting or a file cannot be used; the message names it and says what would be valid."""

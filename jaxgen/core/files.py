@@ -1,4 +1,4 @@
-"""Writing files of a cache. Host only, no jax."""
+"""Write files of a cache. Host only, no jax."""
 
 import logging
 import os
@@ -9,7 +9,7 @@ logger = logging.getLogger(__name__)
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a file of the cache at once, so that nobody reads half of it; where that fails, a warning says so."""
+    """Write a file of the cache atomically, so that no reader sees a part of it. If that fails, log a warning."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         partial.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What callers must know of a model: its sizes, its chat format and its embeddings."""
+"""Facts about a model that callers need: its sizes, its chat format and its embeddings."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Pooling(StrEnum):
-    """What of a prompt's final hidden states is its embedding: their mean, that of its last token, or of its first."""
+    """How a prompt's embedding is made from its final hidden states: their mean, the last token's, or the first's."""
 
     MEAN = "mean"
     LAST = "last"
@@ -17,7 +17,7 @@ class Pooling(StrEnum):
 
 
 PoolingChoice = Literal["auto", "mean", "last", "cls"]
-"""auto: as the model says."""
+"""auto: the model's own pooling."""
 
 
 POOLING_CHOICES: tuple[PoolingChoice, ...] = ("auto", "mean", "last", "cls")
@@ -27,7 +27,7 @@ POOLING_CHOICES: tuple[PoolingChoice, ...] = ("auto", "mean", "last", "cls")
 class ChatFormat:
     """How conversations become text: a Jinja template, and the special tokens that it may name (bos_token, ...).
 
-    ``tool_template``: the one for conversations with tools, where that is another.
+    ``tool_template``: the template for conversations with tools, if it is a different one.
     """
 
     template: str
@@ -40,7 +40,7 @@ class ChatFormat:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingFormat:
-    """What the embeddings of a model are: ``size`` numbers, pooled in the way that it was made for."""
+    """Format of a model's embeddings: ``size`` numbers, pooled as the model was made for."""
 
     size: int
     pooling: Pooling
@@ -48,10 +48,10 @@ class EmbeddingFormat:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a face must know of the model to check a request; ``note``: what its users should be told of it.
+    """Facts about the model that a server or library front end needs to check a request. ``note``: a note to users.
 
-    ``chat`` None: it was not made for conversations, or does not say how they are written. ``embedding`` None: it gives
-    none.
+    ``chat`` None: the model was not made for conversations, or does not name their format. ``embedding`` None: the
+    model gives no embeddings.
     """
 
     name: str

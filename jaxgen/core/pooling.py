@@ -1,6 +1,6 @@
-"""From a prompt's final hidden states to its embedding. Host only, no jax.
+"""Pool a prompt's final hidden states into its embedding. Host only, no jax.
 
-The ways of pooling are those of sentence-transformers (Reimers and Gurevych, arXiv 1908.10084).
+The pooling methods are those of sentence-transformers (Reimers and Gurevych, arXiv 1908.10084).
 """
 
 import math
@@ -15,7 +15,7 @@ Vector = npt.NDArray[np.float64]
 
 
 def _add_in_order(total: Vector | None, rows: Vector) -> Vector:
-    """One by one: numpy's own sum takes an order that depends on how many there are."""
+    """Add the rows one by one, because the order of numpy's own sum depends on the number of rows."""
     total = np.zeros(rows.shape[1]) if total is None else total
     for row in rows:
         total += row
@@ -27,11 +27,11 @@ _POOL: dict[Pooling, Callable[[Vector | None, Vector], Vector]] = {
     Pooling.LAST: lambda _, rows: rows[-1].copy(),
     Pooling.CLS: lambda first, rows: rows[0].copy() if first is None else first,
 }
-"""From what was pooled before and the next rows to what is pooled now."""
+"""For each method, the function (pooled value so far, next rows) -> new pooled value."""
 
 
 class Pool:
-    """Takes a prompt's hidden states in order, in any pieces; no bit depends on where they were cut."""
+    """Pools a prompt's hidden states, which are added in order. No bit of the result depends on the prompt's chunks."""
 
     def __init__(self, pooling: Pooling) -> None:
         self._pooling = pooling
@@ -39,12 +39,12 @@ class Pool:
         self._count = 0
 
     def add(self, hidden: npt.NDArray[np.generic]) -> None:
-        """The next tokens' [n, size], n at least 1, of any floating-point type."""
+        """Add the hidden states of the next tokens: [n, size], n at least 1, of any floating-point type."""
         self._pooled = _POOL[self._pooling](self._pooled, hidden.astype(np.float64))
         self._count += len(hidden)
 
     def result(self) -> tuple[float, ...]:
-        """The embedding of all that was added. Raises ValueError when nothing was."""
+        """Return the embedding of all tokens that were added. Raises ValueError if none was."""
         if self._pooled is None:
             raise ValueError("there are no hidden states to pool")
         pooled = self._pooled / self._count if self._pooling is Pooling.MEAN else self._pooled
@@ -52,9 +52,9 @@ class Pool:
 
 
 def unit_vector(embedding: Sequence[float], dimensions: int | None = None) -> npt.NDArray[np.float32]:
-    """The first ``dimensions`` (None: all) numbers of an embedding, scaled to length 1; zeros stay zeros.
+    """Return the first ``dimensions`` (None: all) numbers of an embedding, scaled to length 1; zeros stay zeros.
 
-    Raises ValueError where they are not finite.
+    Raises ValueError if a number is not finite.
     """
     kept = embedding[:dimensions]
     length = math.sqrt(math.sumprod(kept, kept))

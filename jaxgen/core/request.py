@@ -1,4 +1,4 @@
-"""What a caller asks and what it is told: the vocabulary between the engine and its faces. Host only, no jax."""
+"""Requests to the engine, and the events that it returns. Host only, no jax."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,7 +12,7 @@ MAX_PRIORITY = 2**31 - 1
 
 
 class FinishReason(StrEnum):
-    """Why a request ended; every request ends with exactly one."""
+    """Why a request ended; each request ends with exactly one reason."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -22,16 +22,16 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One prompt to be continued, or pooled. ``request_id`` is unique among the requests that live.
+    """One prompt to continue or to pool. ``request_id`` is unique among the requests that have not ended.
 
-    With ``pooling`` it generates nothing (max_tokens 0), and its last event has the prompt's embedding.
+    A request with ``pooling`` generates no tokens (max_tokens 0), and its last event has the prompt's embedding.
 
-    Requests share cached prefixes only within one ``cache_salt``; those without one share among themselves. A cached
-    prefix shows in the time to the first token, so tenants who must not learn each other's prompts get salts.
+    Requests share cached prefixes only if they have the same ``cache_salt``, or none. A cached prefix shows in the time
+    to the first token, so tenants that must not learn each other's prompts need different salts.
 
-    ``service`` is the class whose targets are its. Among the requests of a ``tenant`` in one class those of lower
-    ``priority`` are served first. Tenants that all want more than there is get tokens in proportion to their weights.
-    Requests in the ``background`` get what all others leave over.
+    ``service``: the class that sets the request's targets. Among the requests of one ``tenant`` and class, lower
+    ``priority`` is served first. When tenants want more tokens than there are, they get tokens in proportion to their
+    weights. Requests in the ``background`` get the tokens that all others leave.
     """
 
     request_id: str
@@ -45,9 +45,9 @@ class Request:
     tenant: str = ""
     tenant_weight: float = 1.0
     waited_seconds: float = 0.0
-    """That its caller had waited when the engine got it: what its class promises counts from before."""
+    """Seconds that the request had waited before the engine got it; its targets include them."""
     latency: bool = False
-    """Whether each of its events is to say where its time went."""
+    """Whether each event of the request has a ``Latency``."""
 
     def __post_init__(self) -> None:
         require(len(self.prompt) > 0, "prompt must have at least one token")
@@ -69,14 +69,14 @@ class Request:
 
     @property
     def wants_every_token(self) -> bool:
-        """Whether it asks for something of each token of its prompt, so that none may come from a cache."""
+        """Whether the request needs a result of each prompt token, so that no token may come from the prefix cache."""
         return self.pooling is not None or self.params.prompt_logprobs is not None
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Natural-log probabilities of the raw model at one position: the token itself and the best alternatives,
-    most probable first, as many as were asked for."""
+    """Natural-log probabilities of the raw model at one position: of the token itself, and of as many of the most
+    probable tokens as were asked for, most probable first."""
 
     token: int
     logprob: float
@@ -85,32 +85,32 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Where a request's time went, seconds by the engine's clock, up to an event of it."""
+    """Where a request's time went until one of its events, in seconds of the engine's clock."""
 
     queue_seconds: float
-    """From its arrival to the start of its first step, or of copies from the host's memory for it."""
+    """Seconds from its arrival to the start of its first step, or of its copies from host memory."""
     prompt_seconds: float
-    """From there to its first token."""
+    """Seconds from then to its first token."""
     decode_seconds: float
-    """From there to this event."""
+    """Seconds from its first token to this event."""
     prompt_chunks: int
-    """Pieces in which its prompt was computed; those computed again after a preemption count again."""
+    """Chunks in which its prompt was computed; chunks computed again after a preemption count again."""
     steps: int
-    """From its first to this event's."""
+    """Steps from its first one to that of this event."""
     padding_share: float
-    """Of the tokens of these steps, 0 to 1."""
+    """Padding among the tokens of these steps, 0 to 1."""
     preemptions: int
 
 
-@dataclass(slots=True)  # not frozen: that makes its birth, once for every token, three times as long
+@dataclass(slots=True)  # not frozen: creating one, for every token, would take three times as long
 class TokenEvent:
-    """One thing that happened to a request. Never changed once made.
+    """An event of a request: a token, its end, or both. Never changed after it is created.
 
     ``token`` is the generated token; None on an event that only ends the request (abort, error, max_tokens 0).
     With ``finish_reason`` STOP the token is the EOS or stop token that ended it: counted, but not part of the text.
     ``prompt_logprobs`` comes on the request's first event, one entry per prompt token, the first entry None.
-    The event with a ``finish_reason`` is the request's last. ``error`` says what went wrong when it is ERROR, ``param``
-    which field of the request's is to blame; None: none is.
+    The event with a ``finish_reason`` is the request's last. If it is ERROR, ``error`` is the message, and ``param`` is
+    the field of the request that caused it; None: no field did.
     """
 
     request_id: str
@@ -122,8 +122,8 @@ class TokenEvent:
     embedding: tuple[float, ...] | None = None
     """The prompt's pooled final hidden states, not normalised; on the last event of a request with ``pooling``."""
     cached_tokens: int | None = None
-    """Prompt tokens that the prefix cache already had; on the first event that comes from a step."""
+    """Prompt tokens that the prefix cache had; on the first event that comes from a step."""
     latency: Latency | None = field(default=None, compare=False)
-    """On the first and the last event that come from steps; on all if the request asked for it. Not compared: events of
-    two runs are equal if they say the same of the request."""
+    """On the first and the last event that come from steps, and on all of them if the request asked for it. Not
+    compared, so that events of two runs are equal if only their times differ."""
     param: str | None = None

@@ -1,4 +1,4 @@
-"""How the tokens of an answer are chosen, as a caller asks for it. Host only, no jax."""
+"""Sampling parameters of a request: how the tokens of its answer are chosen. Host only, no jax."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,23 +6,23 @@ from hashlib import sha256
 from math import isfinite
 
 MAX_LOGPROBS = 20
-"""Most alternatives the step computes beside the chosen token."""
+"""Most alternatives that a step computes beside the chosen token."""
 
 MAX_SEED = 2**63 - 1
 
 
 def require(ok: bool, message: str) -> None:
-    """Raises ValueError with the message if not ``ok``."""
+    """Raise ValueError with the message if not ``ok``."""
     if not ok:
         raise ValueError(message)
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What the text of an answer must be: llguidance's dialect of Lark, with a rule ``start``, or GBNF, which is
-    llama.cpp's notation.
+    """A grammar that the text of an answer must follow: llguidance's dialect of Lark, with a rule ``start``, or GBNF,
+    which is llama.cpp's notation.
 
-    ``source``: what it was made from, which errors name.
+    ``source``: the field that the grammar was made from; error messages name it.
     """
 
     text: str
@@ -31,14 +31,14 @@ class Grammar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How tokens are chosen. Raises ValueError that names the field when a value is out of range.
+    """How tokens are chosen. Raises ValueError that names the field if a value is out of range.
 
     The raw logits go through, in this order: repetition_penalty (multiplicative, prompt and output), presence and
     frequency penalties (output only), logit_bias, temperature, min_p, top_k, top_p (over what top_k kept,
     renormalised). temperature 0 is greedy. ``logprobs`` are those of the raw model, before all of this.
-    ``top_k`` 0 means off. ``stop`` strings are acted on by whoever turns tokens into text, not by the engine.
-    Tokens that the ``grammar`` does not allow are never chosen; where it allows nothing but the end, ``min_tokens``
-    yields to it.
+    ``top_k`` 0 means off. ``stop`` strings are handled where tokens are turned into text, not by the engine.
+    Tokens that the ``grammar`` does not allow are never chosen. Where it allows nothing but the end, the sequence ends
+    even before ``min_tokens``.
     """
 
     max_tokens: int = 16
@@ -103,7 +103,7 @@ class SamplingParams:
 
 
 def choice_seed(seed: int, choice: int) -> int:
-    """The seed of the choice-th completion of a request seeded with ``seed``.
+    """Return the seed of the choice-th completion of a request with this seed.
 
     Choice 0 uses the request's own seed. Choice i > 0 uses the first 8 bytes, big-endian, of SHA-256 over the ASCII
     text ``"{seed}:{i}"``, shifted right by one bit so that it is a non-negative signed 64-bit number.

@@ -1,4 +1,4 @@
-"""The host's state of one request while it lives, and the piece of it that a step computes. Host only, no jax."""
+"""The host's state of one request until it ends, and the chunk of it that a step computes. Host only, no jax."""
 
 from dataclasses import KW_ONLY, dataclass, field
 from enum import IntEnum, StrEnum
@@ -12,16 +12,16 @@ from jaxgen.core.service_class import ServiceClass
 
 
 class TokenConstraint(Protocol):
-    """What a sequence may sample next, such as the state of a grammar."""
+    """A constraint on the next token of a sequence, such as the state of a grammar."""
 
     @property
     def mask(self) -> np.ndarray:
-        """Allowed tokens: bit i of word w is that of token 32 * w + i. int32, ceil(vocabulary / 32)."""
+        """Allowed tokens: bit i of word w is the bit of token 32 * w + i. int32 [ceil(vocabulary / 32)]."""
         ...
 
 
 class SequenceStatus(StrEnum):
-    """Where a sequence stands. ENDING: its last token is on the way, and it holds nothing any more."""
+    """State of a sequence. ENDING: its last token is in flight, and it has no row and no blocks any more."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -30,7 +30,7 @@ class SequenceStatus(StrEnum):
 
 
 class Level(IntEnum):
-    """Who is served first. PROMISED: those whose class has targets, and those who have waited for long."""
+    """Order of service. PROMISED: sequences whose class has targets, and best-effort sequences that were promoted."""
 
     PROMISED = 0
     BEST_EFFORT = 1
@@ -39,11 +39,11 @@ class Level(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One request on its way. Made WAITING; from ``Scheduler.add`` on only the scheduler changes it.
+    """The state of one request. It begins WAITING; after ``Scheduler.add`` only the scheduler changes it.
 
-    ``eos_token_ids`` are the model's end-of-sequence tokens. ``arrival`` is the order of coming: smaller is older.
-    ``seed`` is the seed in effect, the request's own or one drawn for it. ``grammar`` is where it stands in its
-    request's grammar; whoever reads its tokens keeps it up with them.
+    ``eos_token_ids``: the model's end-of-sequence tokens. ``arrival``: its number in the order of arrival. ``seed``:
+    the seed in effect, the request's own or one drawn for it. ``grammar``: its state in the request's grammar; the
+    engine, which reads its tokens, advances that state.
     """
 
     request: Request
@@ -53,39 +53,40 @@ class Sequence:
     seed: int
     grammar: TokenConstraint | None = field(default=None, repr=False)
     service: ServiceClass = field(init=False)
-    """Its request's class, without the targets if it was accepted although it would miss them."""
+    """Service class of its request, without the targets if it was accepted although it would miss them."""
     status: SequenceStatus = field(init=False, default=SequenceStatus.WAITING)
     tokens: list[int] = field(init=False, repr=False)
-    """The prompt and what was generated and has arrived; it only grows."""
+    """The prompt and the generated tokens that have arrived; the list only grows."""
     num_pending: int = field(init=False, default=0)
-    """Tokens that planned steps sample and that have not arrived."""
+    """Tokens that planned steps sample and that have not arrived yet."""
     num_computed: int = field(init=False, default=0)
-    """Tokens whose K and V are in the cache once the planned steps have run: the first ``num_computed`` ones."""
+    """How many of its first tokens have K and V in the cache once the planned steps have run."""
     block_table: list[int] = field(init=False, default_factory=list, repr=False)
-    """Ids of its blocks; position p lies in ``block_table[p // block_size]``."""
+    """Ids of its blocks; position p is in ``block_table[p // block_size]``."""
     row: int | None = field(init=False, default=None)
-    """The row, 0 to max_num_seqs - 1, of its state on the device; held exactly while RUNNING."""
+    """The row, 0 to max_num_seqs - 1, of its state on the device; None unless RUNNING."""
     num_cached: int = field(init=False, default=0)
     """Tokens found in the prefix cache when it was first admitted, or restored from the host then."""
     num_expected: int = field(init=False, default=0)
-    """Tokens that it will find there, as far as was known when it came."""
+    """Tokens that it should find in the prefix cache, by the state of the cache and the queue when it arrived."""
     num_expected_shared: int = field(init=False, default=0)
-    """Blocks of these that others hold, or will hold before it."""
+    """Blocks of these tokens that other sequences own, or will own before it begins."""
     restore: "Restore | None" = field(init=False, default=None, repr=False)
-    """Blocks of it that are on their way from the host."""
+    """The restore under way of its blocks from host memory."""
     awaited: "Restore | None" = field(init=False, default=None, repr=False)
-    """Another's restore that it was not admitted before, since it wants much of the same; one while it waits."""
+    """A restore of another sequence that it waits for, since it needs half or more of the same blocks; it waits for
+    one restore only."""
     block_keys: list[bytes] = field(init=False, default_factory=list, repr=False)
-    """Prefix-cache keys of its first full blocks, as many as were asked for so far."""
+    """Prefix-cache keys of its first full blocks, as far as they were computed."""
     num_shared: int = field(init=False, default=0)
-    """Blocks of ``block_table``, counted from the first, that the prefix cache found when it was admitted."""
+    """Blocks at the front of ``block_table`` that the prefix cache found when it was admitted."""
     num_registered: int = field(init=False, default=0)
-    """Blocks of ``block_table``, counted from the first, whose content the prefix cache was told."""
+    """Blocks at the front of ``block_table`` that are registered in the prefix cache."""
     level: Level = field(init=False)
     place: tuple[float, int] = field(init=False)
-    """Its place within its level: when it is due to begin, seconds by the scheduler's clock, and an arrival."""
+    """Its place within its level: its due time, in seconds of the scheduler's clock, and an arrival number."""
     overtaken: int = field(init=False, default=0)
-    """How often one behind it in that order was admitted before it since it began to wait."""
+    """How often a sequence behind it in the order of service was admitted before it since it began to wait."""
     num_preemptions: int = field(init=False, default=0)
     finish_reason: FinishReason | None = field(init=False, default=None)
     num_prompt: int = field(init=False)
@@ -130,12 +131,12 @@ class Sequence:
 
     @property
     def urgency(self) -> tuple[int, float, int]:
-        """Its place in the order in which sequences are served, smaller first."""
+        """Its place in the order of service, smaller first."""
         return self.level, *self.place
 
     @property
     def num_tokens(self) -> int:
-        """Its tokens, those on the way included."""
+        """Its tokens, including pending ones."""
         return len(self.tokens) + self.num_pending
 
     @property
@@ -149,49 +150,49 @@ class Sequence:
 
     @property
     def num_to_compute(self) -> int:
-        """Tokens of it that steps are expected to compute before it decodes."""
+        """Tokens that steps are expected to compute before it decodes."""
         return self.num_uncomputed - (self.num_expected if self.row is None else 0)
 
     @property
     def waits_for_host(self) -> bool:
-        """Nothing of it can be computed before its blocks have come from the host."""
+        """Whether none of its tokens can be computed before its blocks have arrived from the host."""
         return self.restore is not None and self.num_computed == self.restore.start
 
     @property
     def waits_for_token(self) -> bool:
-        """Its last token has not arrived, and what may follow depends on it."""
+        """Whether its last token is pending and its grammar needs that token before the next can be sampled."""
         return self.grammar is not None and self.num_pending > 0
 
     @property
     def is_decode(self) -> bool:
-        """Exactly one token is left to compute."""
+        """Whether exactly one token is left to compute."""
         return self.num_uncomputed == 1
 
     @property
     def is_late(self) -> bool:
-        """Whether it was accepted although it would miss what its class promises."""
+        """Whether it was accepted although it would miss targets of its class."""
         return self.service is not self.request.service
 
     def give_up_promises(self) -> None:
-        """It waits like those to which nothing was promised."""
+        """Drop its targets: from now on it is a best-effort sequence."""
         self.service = self.service.without_targets()
         self.level = Level.BEST_EFFORT
 
     def stop_reason(self) -> FinishReason | None:
-        """Why it ends at the last of ``tokens``; None: it goes on. Asked when the prompt is computed."""
+        """Return why it ends at the last of ``tokens``, or None if it goes on. Valid once the prompt is computed."""
         length = len(self.tokens)
         if self.tokens[-1] in self._stop_tokens and length >= self._min_length:
             return FinishReason.STOP
         return FinishReason.LENGTH if length >= self.max_length else None
 
 
-@dataclass(slots=True, eq=False)  # not frozen: that makes its birth, 256 times a step, four times as long
+@dataclass(slots=True, eq=False)  # not frozen: creating one, 256 times a step, would take four times as long
 class Chunk:
     """Consecutive tokens ``start`` to ``end - 1`` of one sequence, computed in one step; a decode is a chunk of 1.
 
-    ``samples``: it reaches the last token known or on the way when the plan was made, and the step samples the next.
-    A chunk with ``start >= len(sequence.tokens)`` when the plan was made is a decode of a token still on the way, which
-    the device knows already. Never changed once made.
+    ``samples``: it reaches the sequence's last token, known or pending, and the step samples the next one. A chunk with
+    ``start >= len(sequence.tokens)`` when the plan was made is a decode of a pending token, which the device has
+    already. Never changed after it is created.
     """
 
     sequence: Sequence
@@ -201,7 +202,7 @@ class Chunk:
     samples: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        # Fixed at birth: planning and completing change the sequence.
+        # Fixed here, because planning and completing steps change the sequence.
         sequence = self.sequence
         self.end = self.start + self.length
         self.samples = (
@@ -211,9 +212,9 @@ class Chunk:
 
 @dataclass(slots=True, eq=False)
 class Restore:
-    """Blocks of a sequence that come from host memory: those of ``keys``, from ``block_table[first]`` on.
+    """A restore of KV blocks from host memory: the blocks of ``keys``, into ``block_table[first]`` and those after it.
 
-    The sequence computes up to token ``start`` meanwhile, and goes on at token ``end`` when they are there.
+    Meanwhile the sequence computes its tokens up to ``start``. It goes on at token ``end`` once the blocks are there.
     """
 
     sequence: Sequence
@@ -221,19 +222,19 @@ class Restore:
     blocks: tuple[int, ...]
     keys: tuple[bytes, ...]
     pieces: tuple[Any, ...]
-    """Theirs, pinned in the host store."""
+    """Contents of these blocks, pinned in the host store."""
     start: int
     end: int
     seconds: float
-    """Predicted, for computing and copying together."""
+    """Predicted seconds for recomputing and copying together."""
     num_projected: int = field(default=0)
-    """Blocks, the first ones, that come as layer inputs and are projected; the others come as K and V."""
+    """How many of the first blocks arrive as layer inputs and are projected; the others arrive as K and V."""
     landed: bool = field(default=False)
-    """All of it is in the cache."""
+    """Whether all blocks are in the cache."""
     cancelled: bool = field(default=False)
-    """The blocks are no longer the sequence's: nothing may be written there."""
+    """Whether the blocks no longer belong to the sequence, so that they must not be written."""
 
     @property
     def is_under_way(self) -> bool:
-        """Its sequence counts on it still: it has not ended, failed or been cancelled."""
+        """Whether its sequence still waits for it: it has not ended, failed or been cancelled."""
         return self.sequence.restore is self

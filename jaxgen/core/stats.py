@@ -1,46 +1,51 @@
-"""What an engine counts, for metrics. Host only, no jax."""
+"""Counters and sizes of an engine, for metrics. Host only, no jax."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True, kw_only=True)
 class OffloadStats:
-    """What host memory does for the cache: sizes, and counters that only grow."""
+    """Sizes and counters of the KV cache in host memory; counters only grow."""
 
     host_blocks_total: int = 0
     host_blocks: int = 0
-    """Blocks there now."""
+    """Blocks in host memory now."""
     saved_blocks: int = 0
     lost_blocks: int = 0
-    """Evicted from the device before they could be copied."""
+    """Blocks evicted from the device before they could be copied."""
     host_evictions: int = 0
     host_hit_tokens: int = 0
-    """Looked up, not found on the device, and found on the host."""
+    """Tokens that were looked up, not found on the device, and found in host memory."""
     planned_restore_tokens: int = 0
+    """Of the hits, tokens planned to be copied as K and V."""
     planned_project_tokens: int = 0
+    """Of the hits, tokens planned to be copied as layer inputs and projected."""
     planned_recompute_tokens: int = 0
-    """The three make up the hits: to come as K and V, as layer inputs, not at all."""
+    """Of the hits, tokens planned to be recomputed."""
     restored_tokens: int = 0
+    """Tokens that arrived as K and V."""
     projected_tokens: int = 0
-    """Came as K and V, and as layer inputs."""
+    """Tokens that arrived as layer inputs."""
     restores: int = 0
-    """Sequences for which blocks were to be copied, alone or beside computing some."""
+    """Restores that copy blocks, whether they recompute others or not."""
     recomputes: int = 0
-    """Sequences that found blocks on the host and computed all of them."""
+    """Sequences that found blocks in host memory and recomputed all of them."""
     failed_restores: int = 0
     failed_saves: int = 0
     predicted_seconds: float = 0.0
-    """For the restores that ended well, and below: what they took."""
+    """Predicted seconds of the restores that succeeded."""
     restore_seconds: float = 0.0
+    """Measured seconds of the same restores."""
     saved_bytes: int = 0
     save_link_seconds: float = 0.0
-    """That the link was busy."""
+    """Seconds in which the link from the device was busy."""
     restored_bytes: int = 0
     restored_input_bytes: int = 0
-    """Those of layer inputs among them."""
+    """Of the restored bytes, those of layer inputs."""
     restore_link_seconds: float = 0.0
+    """Seconds in which the link to the device was busy."""
     idle_seconds: float = 0.0
-    """Of a device that streams: it had computed all that could be, and waited for a copy."""
+    """Seconds in which a device that streams its KV cache had nothing to compute and waited for a copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,36 +53,38 @@ class EngineStats:
     """A snapshot for metrics; counters only grow."""
 
     kernels: str = ""
-    """What the step's attention, cache writes and products are made of."""
+    """Name of the kernels for the step's attention, cache writes and matrix products."""
     kernels_reason: str = ""
-    """Why of these; empty: they are the fastest."""
+    """Why these kernels were chosen; empty: they are the fastest."""
     num_running: int = 0
     num_waiting: int = 0
     blocks_total: int = 0
     blocks_free: int = 0
-    """Blocks that nobody uses, with the cached ones."""
+    """Blocks without an owner, including cached ones."""
     blocks_cached: int = 0
-    """Blocks that nobody uses and whose content may be hit by a prefix."""
+    """Blocks without an owner whose content the prefix cache can find."""
     prefix_queries: int = 0
-    """Tokens looked up in the prefix cache, and below: found there."""
+    """Tokens looked up in the prefix cache."""
     prefix_hits: int = 0
+    """Tokens found in the prefix cache."""
     steps: int = 0
     narrow_steps: int = 0
-    """Those of decodes only that ran by the narrow program."""
+    """Steps of decodes only that the narrow program ran."""
     step_seconds: float = 0.0
     host_seconds: float = 0.0
-    """Time that the engine's thread worked, not waiting for the device."""
+    """Seconds in which the engine's thread worked and did not wait for the device."""
     prompt_tokens: int = 0
     generation_tokens: int = 0
     step_tokens: int = 0
-    """Tokens that steps computed, padding included, and below: those that were padding."""
+    """Tokens that steps computed, including padding."""
     padded_tokens: int = 0
+    """Padding among the tokens that steps computed."""
     stalled_seconds: float = 0.0
-    """With requests, but nothing to compute before a copy from the host's memory ended."""
+    """Seconds in which there was nothing to compute and the engine waited for a copy to or from host memory."""
     longest_step_seconds: float = 0.0
-    """What 99 of 100 full steps take at most, as far as is known: the longest time between two tokens of a request."""
+    """Predicted seconds that 99 of 100 full steps stay within: the longest time between two tokens of a request."""
     first_token_seconds_per_1000: float = 0.0
-    """How long 1,000 tokens of a prompt take beside the requests that run now."""
+    """Predicted seconds for 1,000 prompt tokens beside the requests that run now."""
     preemptions: int = 0
     compilations_after_ready: int = 0
     offload: OffloadStats | None = None

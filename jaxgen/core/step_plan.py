@@ -1,4 +1,4 @@
-"""What the scheduler decides for a step, and what a step brings its sequences. Host only, no jax."""
+"""The scheduler's plan of a step, and the step's outcome for each sequence. Host only, no jax."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -7,25 +7,25 @@ from jaxgen.core.request import FinishReason
 from jaxgen.core.sequence import Chunk, Restore, Sequence
 
 MOST_DESCRIBED = 16
-"""Chunks that a description of a plan names."""
+"""Most chunks that the description of a plan names."""
 
 MOST_OF_AN_ID = 80
-"""Characters of a request's id there."""
+"""Most characters of a request's id in the description of a plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """A block whose content is to be copied to the host before the step that is planned with it runs."""
+    """A block to copy to the host before the step of the same plan runs."""
 
     block: int
     key: bytes
     has_inputs: bool = True
-    """False: it came without its layer inputs; what the device holds in their place is not its own."""
+    """False: the block was restored without layer inputs, so the device's memory for them does not hold its own."""
 
 
 @dataclass(frozen=True)
 class StepPlan:
-    """What one step computes: chunks of length 1 first, then the longer ones; at most one chunk of a sequence.
+    """The chunks that one step computes: those of length 1 first, then longer ones; at most one of each sequence.
 
     ``admitted`` are the sequences that begin to run with it. Their rows are loaded to the device before the step, with
     a block table for all their tokens. From then on the device's table grows in one way only: a chunk of length 1 that
@@ -37,9 +37,9 @@ class StepPlan:
     saves: tuple[Save, ...] = ()
     """Blocks to copy to the host before the step."""
     restores: tuple[Restore, ...] = ()
-    """Of admitted sequences, to begin now."""
+    """Restores of admitted sequences, to begin now."""
     idle: tuple[Sequence, ...] = field(default=(), compare=False)
-    """Sequences that run, and of which this step computes nothing."""
+    """Running sequences of which this step computes no token."""
 
     @cached_property
     def num_tokens(self) -> int:
@@ -47,12 +47,12 @@ class StepPlan:
 
     @property
     def decodes_only(self) -> bool:
-        """Whether no chunk is longer than a token."""
+        """Whether no chunk is longer than one token."""
         return self.num_tokens == len(self.chunks)
 
     @property
     def num_positions(self) -> int:
-        """How many tokens are before each of its tokens, summed."""
+        """Sum, over the step's tokens, of the number of tokens before each in its sequence."""
         return sum([chunk.length * (chunk.start + chunk.end - 1) // 2 for chunk in self.chunks])
 
     @property
@@ -65,7 +65,7 @@ class StepPlan:
         return sum([chunk.samples for chunk in self.chunks])
 
     def describe(self) -> str:
-        """For logs, of bounded length: which request computes which of its tokens; nothing of what they say."""
+        """Describe the plan for logs, in bounded length: requests and their token ranges, but no tokens."""
         named = [
             f"{chunk.sequence.request_id[:MOST_OF_AN_ID]} "
             f"{'prompt' if chunk.start < chunk.sequence.num_prompt else 'decode'} {chunk.start}+{chunk.length}"
@@ -78,7 +78,7 @@ class StepPlan:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a step brought a sequence: a token, an end, or both. ``index`` is that of its chunk in the plan."""
+    """The outcome of a step for a sequence: a token, its end, or both. ``index``: its chunk's index in the plan."""
 
     sequence: Sequence
     index: int

@@ -1,4 +1,4 @@
-"""The engine's thread, and the hand-over of its events to event loops; implements EngineClient."""
+"""Run the engine in a thread of its own, and deliver its events to event loops; implements EngineClient."""
 
 import asyncio
 import logging
@@ -22,25 +22,25 @@ from jaxgen.text.tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 
 COMPILE_SECONDS = 10
-"""Longest wait for a grammar; llguidance's own limits end its work within seconds of that."""
+"""Longest wait for a grammar to compile; llguidance's own limits end its work within seconds of that."""
 
 _Item = TokenEvent | Exception
 
 
 @dataclass(slots=True, eq=False)
 class _Stream:
-    """Where the events of one request go: to ``put``, in the event loop that asked.
+    """Delivers the events of one request to ``put``, in the event loop that sent the request.
 
-    Called for every token, hence no task that waits for a queue.
+    ``put`` is called directly, without a task that waits for a queue, because it is called for every token.
     """
 
     loop: asyncio.AbstractEventLoop
     put: Callable[[_Item], None]
     over: bool = False
-    """Whether the engine has nothing more for it."""
+    """Whether the engine has no more events for the request."""
 
     def deliver(self, item: _Item) -> None:
-        """In the loop's own thread."""
+        """Pass an event or error on. Runs in the event loop's own thread."""
         self.over = isinstance(item, Exception) or item.finish_reason is not None
         self.put(item)
 
@@ -61,14 +61,14 @@ class _Abort:
 class AsyncEngine:
     """Drives an Engine in a thread of its own and serves any number of event loops.
 
-    ``build`` makes the engine, in that thread, after ``start``: it loads and compiles, and until it returns the status
-    is ``starting``. If it raises, or the thread ends by an error, the status is ``dead`` and says why.
+    After ``start``, ``build`` makes the engine in that thread: it loads and compiles, and the status is ``starting``
+    until it returns. If it raises, or an error ends the thread, the status is ``dead`` and has the reason.
     """
 
     def __init__(
         self, model: ModelInfo, tokenizer: Tokenizer, build: Callable[[], Engine], grammars: Grammars | None = None
     ):
-        """``grammars``: None: requests that have one are refused."""
+        """``grammars`` None: requests with a grammar are refused."""
         self._model = model
         self._grammars = grammars
         self._tokenizer = tokenizer
@@ -93,18 +93,18 @@ class AsyncEngine:
         return self._tokenizer
 
     def start(self) -> None:
-        """Begin to load and compile; returns at once."""
+        """Begin to load and compile, and return at once."""
         self._thread.start()
 
     def wait_ready(self, timeout: float | None = None) -> None:
-        """Block until the engine is ready. Raises what made it die, or TimeoutError."""
+        """Block until the engine is ready. Raises the error that ended the engine, or TimeoutError."""
         if not self._settled.wait(timeout):
             raise TimeoutError(f"the engine was not ready after {timeout} s")
         if self._error is not None:
             raise self._error
 
     def stop(self) -> None:
-        """End the thread after the step under way; requests that live end with EngineDeadError."""
+        """End the thread after the step under way; requests that have not ended raise EngineDeadError."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
@@ -139,9 +139,9 @@ class AsyncEngine:
             await ended
 
     async def generate(self, request: Request) -> AsyncGenerator[TokenEvent, None]:
-        """As ``follow``, for whoever would rather draw: closing the iterator early aborts the request.
+        """Yield the request's events, as ``follow`` delivers them. Closing the iterator early aborts the request.
 
-        Events are queued without bound: a slow reader holds its own tokens, at most max_tokens.
+        The queue of events has no bound: a slow reader holds its own tokens, at most max_tokens.
         """
         items: asyncio.Queue[_Item] = asyncio.Queue()
         async with self._under_way(request, items.put_nowait):
@@ -155,7 +155,7 @@ class AsyncEngine:
 
     @asynccontextmanager
     async def _under_way(self, request: Request, put: Callable[[_Item], None]) -> AsyncIterator[None]:
-        """The engine works on the request, which is aborted if it is not over when the context is left."""
+        """Send the request to the engine, and abort it if it has not ended when the context is left."""
         grammar = await self._start_grammar(request.params)
         stream = _Stream(asyncio.get_running_loop(), put)
         self._send(_Submit(request, stream, grammar))
@@ -166,7 +166,7 @@ class AsyncEngine:
                 self._send(_Abort(request.request_id, stream))
 
     async def _start_grammar(self, params: SamplingParams) -> GrammarState | None:
-        """Neither the event loop nor the engine waits for it."""
+        """Compile a request's grammar, if it has one. Neither the event loop nor the engine waits meanwhile."""
         if params.grammar is None or self._grammars is None:
             return None
         try:
@@ -192,7 +192,7 @@ class AsyncEngine:
             self._settled.set()
             while self._receive(engine):
                 events = engine.step()
-                # Known before the events are: who has an answer sees figures that count it.
+                # Set before events are posted: a client that has its answer then sees figures that count it.
                 before, self._stats = self._stats, engine.stats()
                 self._note_progress(moved=bool(events) or self._stats.steps > before.steps)
                 self._post(events)
@@ -201,13 +201,13 @@ class AsyncEngine:
             self._error = error
             if self._settled.is_set():
                 logger.exception("the engine's thread ended by an error")
-            # A setting's own message says it all; of anything else the kind matters too.
+            # The message of a ConfigError is enough; for other errors the type matters too.
             self._die(str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}")
         finally:
             self._settled.set()
 
     def _receive(self, engine: Engine) -> bool:
-        """Apply what has come in, waiting for something if there is nothing to do. False: it is time to stop."""
+        """Apply the messages received, and wait for one if there is no work. Return False when the thread must end."""
         with self._wake:
             while not (self._inbox or self._stopping or (engine.has_work and engine.held_for == 0.0)):
                 self._wake.wait(engine.held_for if engine.has_work else None)
@@ -226,7 +226,7 @@ class AsyncEngine:
         return True
 
     def _note_progress(self, *, moved: bool) -> None:
-        """Since when requests wait for a step to finish; a wait for copies is no progress, however often it is left."""
+        """Update since when requests have waited for a step to finish. Waiting for copies is not progress."""
         if not self._stats.num_running + self._stats.num_waiting:
             self._busy_since = None
         elif moved or self._busy_since is None:
@@ -238,13 +238,13 @@ class AsyncEngine:
             if request_id in self._streams:
                 raise RequestRefusedError(f"request_id {request_id!r} is in use")
             engine.add(message.request, message.grammar)
-        except Exception as error:  # whatever is wrong with one request is that request's answer
+        except Exception as error:  # any error of one request is that request's answer
             _deliver(message.stream.loop, [(message.stream, error)])
             return
         self._streams[request_id] = message.stream
 
     def _post(self, events: list[TokenEvent]) -> None:
-        """Hand events to their loops, one wake-up per loop."""
+        """Deliver events to their event loops, with one wake-up per loop."""
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Stream, _Item]]] = defaultdict(list)
         for event in events:
             stream = self._streams.get(event.request_id)
@@ -259,7 +259,7 @@ class AsyncEngine:
                     self._forget(stream, item)
 
     def _forget(self, stream: _Stream, item: _Item) -> None:
-        """Its event loop is gone, so nobody will abort the request: do it here."""
+        """Abort a request whose event loop is closed, since its client cannot."""
         if isinstance(item, TokenEvent) and self._streams.get(item.request_id) is stream:
             with self._wake:
                 self._inbox.append(_Abort(item.request_id, stream))
@@ -277,7 +277,7 @@ class AsyncEngine:
 
 
 def _deliver(loop: asyncio.AbstractEventLoop, items: list[tuple[_Stream, _Item]]) -> bool:
-    """Hand items over in the loop's own thread. False if the loop is closed."""
+    """Deliver items in the loop's own thread. Return False if the loop is closed."""
 
     def put() -> None:
         for stream, item in items:

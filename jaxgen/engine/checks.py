@@ -7,7 +7,7 @@ from jaxgen.runner.row_state import MAX_MASKED_TOKENS
 
 
 def check_request(request: Request, model: ModelConfig, config: EngineConfig, eos_token_ids: frozenset[int]) -> None:
-    """Raise RequestRefusedError for tokens outside the vocabulary and for lists longer than the device's rows have."""
+    """Raise RequestRefusedError for tokens outside the vocabulary and for lists too long for the rows on the device."""
     params, vocab = request.params, model.vocab_size
     if bad := [t for t in request.prompt if not 0 <= t < vocab]:
         raise RequestRefusedError(f"prompt has token id {bad[0]}, the vocabulary has {vocab}")

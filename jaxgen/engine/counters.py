@@ -1,11 +1,11 @@
-"""What an engine counts."""
+"""The counters of an engine."""
 
 from dataclasses import dataclass
 
 
 @dataclass
 class Counters:
-    """What only grows; the names are those of EngineStats."""
+    """Counters that only grow, with the names of EngineStats."""
 
     steps: int = 0
     narrow_steps: int = 0

@@ -1,4 +1,4 @@
-"""The engine: its loop is schedule -> dispatch -> complete, and one step is under way while the next is planned."""
+"""The engine: its loop is schedule -> dispatch -> complete, and one step is in flight while the next is planned."""
 
 import logging
 import random
@@ -34,25 +34,26 @@ from jaxgen.text.grammar import GrammarState
 logger = logging.getLogger(__name__)
 
 QUIET_SECONDS = 1.0
-"""Where background requests get nothing beside others, they get nothing either for so long after these: a request that
-finds the device busy with them waits for two steps, and where some are, more are likely to come."""
+"""Seconds after the last online request in which background requests get no tokens, if they get none beside online
+requests. A request that finds the device busy with background ones waits for two steps, and after one online request
+more are likely to arrive."""
 MOST_WAIT = 0.02
-"""Seconds that a call of ``step`` waits for copies, with nothing else to do: new requests come between calls."""
+"""Most seconds that a call of ``step`` waits for copies if it has no other work: new requests come between calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class _InFlight:
-    """A step that was dispatched and whose output has not been read."""
+    """A step that is dispatched and whose output is not read yet."""
 
     plan: StepPlan
     output: StepOutput
     dispatched: float
     projected: int = 0
-    """Tokens that were projected right before it."""
+    """Tokens that were projected right before the step."""
 
 
 class Engine:
-    """Runs requests on one device; no clock but for statistics, no thread: whoever calls ``step`` drives it."""
+    """Runs requests on one device. It has no thread of its own: the caller of ``step`` drives it."""
 
     def __init__(
         self,
@@ -63,9 +64,10 @@ class Engine:
         *,
         compiled: Compiled | None = None,
     ):
-        """Compiles the step unless it is given, and packs the parameters that it wants packed.
+        """Compile the step unless ``compiled`` is given, and pack the parameters that its kernels read packed.
 
-        Copies no other, unless the cache is streamed: then all that are the layers', and ``params`` is emptied.
+        Other parameters are not copied, unless the cache is streamed: then all parameters of the layers are, and
+        ``params`` is emptied.
         """
         self.model = model
         self.config = config
@@ -91,9 +93,9 @@ class Engine:
         self._compilations_at_ready = num_compilations()
 
     def add(self, request: Request, grammar: GrammarState | None = None) -> None:
-        """Accept a request; its events come from ``step``. ``grammar``: the beginning of its grammar, if it has one.
+        """Accept a request; ``step`` returns its events. ``grammar``: the start state of its grammar, if it has one.
 
-        Raises RequestRefusedError, naming field and limit, for one that can never run.
+        Raises RequestRefusedError, which names field and limit, for a request that can never run.
         """
         check_request(request, self.model, self.config, self._eos_token_ids)
         if grammar is None and request.params.grammar is not None:
@@ -113,7 +115,7 @@ class Engine:
         self._latencies.arrive(request.request_id, time.perf_counter())
 
     def abort(self, request_id: str) -> bool:
-        """Drop a request and free what it holds; False if there is none. It gets no further event."""
+        """Drop a request and free its row and blocks; return False if there is none. It gets no further event."""
         self._events.forget(request_id)
         return self._scheduler.abort(request_id)
 
@@ -124,7 +126,7 @@ class Engine:
 
     @property
     def held_for(self) -> float:
-        """Seconds for which all that is left to do is held, since it is in the background; 0 where it is not."""
+        """Seconds for which all remaining work is held back because it is background work; else 0."""
         if self._answered or self._in_flight is not None or self._scheduler.num_online:
             return 0.0
         if self.offload is not None and self.offload.transfer.busy:
@@ -132,12 +134,12 @@ class Engine:
         return max(0.0, self._quiet_from - time.monotonic())
 
     def step(self) -> list[TokenEvent]:
-        """Dispatch the next step, then wait for the one before it and return what that brought.
+        """Dispatch the next step, then wait for the one before it and return its events.
 
-        So the device goes on while the host reads, and the events of a request's first step come from the second call;
-        from the first where a step is done when it has been dispatched, because its context is streamed.
-        A step that raises ends the requests it may concern, all that run, with ERROR. Raises DeviceLostError if the
-        device does not run any more.
+        So the device works while the host reads, and the events of a request's first step come from the second call.
+        If the KV cache is streamed they come from the first, because then the step is complete when ``run`` returns.
+        If a step raises, all running requests end with ERROR. Raises DeviceLostError if the device runs no steps any
+        more.
         """
         started = time.perf_counter()
         events, self._answered = self._answered, []
@@ -160,7 +162,7 @@ class Engine:
                 before.output.tokens.block_until_ready()
                 waited += time.perf_counter() - waiting
                 events += self._read(before)
-        except Exception as error:  # whatever a device raises: the engine must go on
+        except Exception as error:  # any error of a device: the engine must go on
             dispatched_before = "none" if before is None else before.plan.describe()
             logger.exception("a step failed: %s; under way: %s", plan.describe(), dispatched_before)
             events += self._fail(error)
@@ -168,7 +170,7 @@ class Engine:
         return events
 
     def stats(self) -> EngineStats:
-        """A snapshot for metrics."""
+        """Return a snapshot for metrics."""
         scheduler, counters, step_time = self._scheduler, self._counters, self._step_time.model
         return EngineStats(
             kernels=self._device.kernels.name,
@@ -189,7 +191,7 @@ class Engine:
         )
 
     def _plan(self) -> StepPlan:
-        """The next step's plan, after what has come from the host is in the cache; what the plan moves is under way."""
+        """Return the plan of the next step. Enters finished restores first, and starts the copies of the plan."""
         now, self._scheduler.step_time = time.monotonic(), self._step_time.model
         if self.config.scheduler.background_tokens == 0:
             if self._scheduler.num_online:
@@ -207,7 +209,7 @@ class Engine:
         return plan
 
     def _wait_for_copies(self) -> float:
-        """With nothing to compute. Returns the seconds waited."""
+        """Wait for copies, as there is nothing to compute. Return the seconds waited."""
         if self.offload is None or not self.offload.transfer.busy:
             return 0.0
         started = time.perf_counter()
@@ -217,7 +219,7 @@ class Engine:
         return waited
 
     def _warm_up(self) -> StepTimeEstimator:
-        """Run each program once, and find out whether the narrow one may be used, and how long steps take."""
+        """Run each program once, decide whether the narrow program may be used, and measure the time of steps."""
         self._device.run(StepPlan(()))
         self._device.wait()
         if self.config.narrow_width is not None:
@@ -237,7 +239,7 @@ class Engine:
         return step_time
 
     def _read(self, step: _InFlight) -> list[TokenEvent]:
-        """Take over what a step found. Waits for it."""
+        """Read the output of a step and return the events. Waits for the step."""
         tokens = np.asarray(step.output.tokens)
         self._events.read(step.plan, step.output)
         now = time.perf_counter()
@@ -248,14 +250,14 @@ class Engine:
         return [self._events.make(outcome, now) for outcome in outcomes] + self._follow_grammars(outcomes)
 
     def _follow_grammars(self, outcomes: list[Outcome]) -> list[TokenEvent]:
-        """Bring grammars up to the tokens that have come; return the ends of requests for which that failed."""
+        """Advance grammars by the new tokens; return the last events of requests for which that failed."""
         ends = follow_grammars(outcomes)
         for end in ends:
             self.abort(end.request_id)
         return ends
 
     def _fail(self, error: Exception) -> list[TokenEvent]:
-        """The failed step owned cache and rows; nothing in them can be trusted, or even be alive."""
+        """End all running requests after a failed step, which owned cache and rows: their content may be lost."""
         self._in_flight = None
         failed = self._scheduler.fail()
         self._recover(error)
@@ -269,8 +271,8 @@ class Engine:
     def _recover(self, failure: Exception) -> None:
         """Reset the device and prove that it still runs.
 
-        An error that CUDA keeps for the life of a process (a fault of an address, of memory or of the bus) arrives as
-        the same INTERNAL error as one of a single step, so a step without work tells them apart, not the message.
+        An error that CUDA keeps until the process ends (a fault of an address, of memory or of the bus) is reported as
+        the same INTERNAL error as one of a single step. The message does not tell them apart, so an empty step is run.
         """
         try:
             self._device.reset()
@@ -283,7 +285,7 @@ class Engine:
             ) from error
 
     def _count(self, step: _InFlight, began: float, ended: float) -> None:
-        """``began``: when the step was dispatched, or the one before it was read, if that was later."""
+        """Count a step. ``began``: when it was dispatched, or when the step before it was read, if that was later."""
         counters, plan, seconds = self._counters, step.plan, ended - began
         narrow = self._device.uses_narrow(plan)
         width = (self.config.narrow_width if narrow else None) or self.config.scheduler.token_budget

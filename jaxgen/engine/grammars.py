@@ -1,4 +1,4 @@
-"""Follow the grammars of requests through the tokens that steps bring."""
+"""Advance the grammars of requests by the tokens that steps sample."""
 
 from jaxgen.core.request import FinishReason, TokenEvent
 from jaxgen.core.step_plan import Outcome
@@ -6,9 +6,9 @@ from jaxgen.text.grammar import GrammarState, advance
 
 
 def follow_grammars(outcomes: list[Outcome]) -> list[TokenEvent]:
-    """Advance the grammars of sequences that go on by their new tokens, all in parallel.
+    """Advance the grammars of sequences that have not ended by their new tokens, all in parallel.
 
-    Returns the last event of each request whose grammar could not be followed any further.
+    Returns the last event of each request whose grammar could not be advanced.
     """
     advance(
         [

@@ -1,7 +1,7 @@
-"""Where the time of requests goes, worked out from the times of steps. Host only, no jax, no clock.
+"""Measure where the time of requests goes, from the times of steps. Host only, no jax, no clock.
 
-A request's time is told apart at the start of its first step and at its first token; what happened between its steps is
-the difference of the engine's totals, so nothing is done per token for requests that do not ask.
+A request's time is split at the start of its first step and at its first token. Counts over its steps are differences
+of the engine's totals, so requests that do not ask for latencies cost nothing per token.
 """
 
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class _Record:
 
 @dataclass(slots=True)
 class LatencyMeter:
-    """Told of every request and every step; times are readings of one clock, seconds."""
+    """Collects times of every request and every step; times are readings of one clock, in seconds."""
 
     _records: dict[str, _Record] = field(default_factory=dict)
     _steps: int = 0
@@ -35,29 +35,29 @@ class LatencyMeter:
         self._records[request_id] = _Record(now)
 
     def admit(self, plan: StepPlan, now: float) -> None:
-        """The plan's admitted sequences are no longer in the queue."""
+        """Note that the plan's admitted sequences have left the queue."""
         for sequence in plan.admitted:
             record = self._records.get(sequence.request_id)
-            if record is not None and record.began is None:  # one that was preempted began earlier
+            if record is not None and record.began is None:  # a preempted sequence began earlier
                 record.began = now
                 record.steps_before, record.padded_before = self._steps, self._padded
                 record.width_before = self._width
 
     def count(self, plan: StepPlan, began: float, width: int) -> None:
-        """A step of ``width`` tokens, padding included, began then and is over."""
+        """Count a step that has ended: it began at ``began`` and had ``width`` tokens, including padding."""
         self.admit(plan, began)
         self._steps += 1
         self._padded += width - plan.num_tokens
         self._width += width
 
     def count_prompt_chunk(self, request_id: str) -> None:
-        """A step has computed a piece of its prompt."""
+        """Count a chunk of a request's prompt that a step has computed."""
         record = self._records.get(request_id)
         if record is not None:
             record.prompt_chunks += 1
 
     def read(self, sequence: Sequence, now: float) -> Latency:
-        """Its request's so far; a token of it came at ``now``, or its end."""
+        """Return the latency of a sequence's request at ``now``, when a token or the end of it was read."""
         record = self._records[sequence.request_id]
         assert record.began is not None, "events come after a step"
         if record.first_token is None:
@@ -73,5 +73,5 @@ class LatencyMeter:
         )
 
     def forget(self, request_id: str) -> None:
-        """The request has ended."""
+        """Drop the record of a request that has ended."""
         self._records.pop(request_id, None)

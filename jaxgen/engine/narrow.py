@@ -1,4 +1,4 @@
-"""Whether the narrow program may run in place of the wide one: only if it gives the same bits here, and is faster."""
+"""Decide whether the narrow program may replace the wide one: only if it gives the same bits here and is faster."""
 
 import logging
 import random
@@ -19,16 +19,16 @@ from jaxgen.scheduling.scheduler import Scheduler
 logger = logging.getLogger(__name__)
 
 CHECKED_TOKENS = 512
-"""Tokens compared, at least: sums in another order, rounded to bfloat16, changed the result of one token in 140."""
+"""Fewest tokens compared: sums in another order, rounded to bfloat16, changed the result of one token in 140."""
 MIN_STEPS = 16
-"""The first are slower and say little of time."""
+"""Fewest steps before times count: the first steps are slower."""
 CLEARLY_FASTER = 0.95
 """Largest ratio of step times, narrow to wide, for which two programs are worth having."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What ``compare`` found: whether all bits agree, and the narrow program's share of the wide one's time."""
+    """Result of ``compare``: whether all bits agree, and the ratio of step times, narrow program to wide."""
 
     equal: bool
     ratio: float
@@ -39,9 +39,9 @@ class Verdict:
 
 
 def compare(device: Runner, model: ModelConfig, config: EngineConfig) -> Verdict:
-    """Decode random sequences in all rows by both programs, from the same state, and compare all they put out.
+    """Decode random sequences in all rows with both programs, from the same state, and compare their outputs.
 
-    Ends early when there is no use for the narrow one. Leaves the device's cache and rows used: reset it after.
+    Ends early if the narrow program would not be used. Leaves the device's cache and rows used: reset it after.
     """
     scheduler = Scheduler(config.scheduler, config.cache)
     for sequence in _sequences(model, config):
@@ -64,7 +64,7 @@ def compare(device: Runner, model: ModelConfig, config: EngineConfig) -> Verdict
 
 
 def _sequences(model: ModelConfig, config: EngineConfig) -> list[Sequence]:
-    """One per row, as long as fits, up to a few blocks."""
+    """Return one random sequence per row, of random lengths up to a few blocks, as far as they fit."""
     rows = config.scheduler.max_num_seqs
     steps = max(MIN_STEPS, -(-CHECKED_TOKENS // rows))
     room = min(config.scheduler.max_model_len, config.cache.num_blocks // rows * config.cache.block_size)
@@ -85,7 +85,7 @@ def _sequences(model: ModelConfig, config: EngineConfig) -> list[Sequence]:
 
 
 def _same_bits(one: StepOutput, other: StepOutput, num_rows: int) -> bool:
-    """Whether tokens, log-probabilities and hidden states of the first rows, a token each, agree to the bit."""
+    """Whether tokens, log-probabilities and hidden states of the first ``num_rows`` rows, a token each, are equal."""
     found, expected = (jax.tree.leaves((output.tokens, output.logprobs, output.hidden)) for output in (one, other))
     return all(
         np.asarray(a)[:num_rows].tobytes() == np.asarray(b)[:num_rows].tobytes()

@@ -1,4 +1,4 @@
-"""Turns what a step found into the events its requests are told."""
+"""Turn the output of a step into the events of its requests."""
 
 from dataclasses import dataclass, field
 
@@ -31,7 +31,7 @@ class _HostLogprobs:
 
 @dataclass
 class OutputProcessor:
-    """Collects what is asked of a prompt's tokens over its chunks and hands it out with the request's first event."""
+    """Makes the events of requests. Results of prompt tokens are collected over chunks, for the first event."""
 
     latencies: LatencyMeter
     _prompt: dict[str, list[TokenLogprobs | None]] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class OutputProcessor:
     _logprobs: _HostLogprobs | None = None
 
     def read(self, plan: StepPlan, output: StepOutput) -> None:
-        """Fetch from the device what the plan's requests want to know."""
+        """Fetch the log-probabilities and hidden states that the plan's requests ask for from the device."""
         wants = [chunk for chunk in plan.chunks if chunk.samples and chunk.sequence.params.logprobs is not None]
         self._logprobs = _HostLogprobs.fetch(output.logprobs) if wants else None
         starts = np.cumsum([0, *(chunk.length for chunk in plan.chunks)])
@@ -59,7 +59,7 @@ class OutputProcessor:
                 self._pool(chunk, hidden[start : start + chunk.length])
 
     def make(self, outcome: Outcome, now: float) -> TokenEvent:
-        """The event of one outcome of the plan read last; ``now``: when it was read, by the clock of the steps."""
+        """Return the event of one outcome of the plan read last. ``now``: when it was read, by the steps' clock."""
         sequence = outcome.sequence
         params, request_id = sequence.params, sequence.request_id
         logprobs = None
@@ -85,7 +85,7 @@ class OutputProcessor:
         )
 
     def forget(self, request_id: str) -> None:
-        """The request has ended."""
+        """Drop all data of a request that has ended."""
         self._prompt.pop(request_id, None)
         self._pools.pop(request_id, None)
         self._told.discard(request_id)
@@ -102,13 +102,13 @@ class OutputProcessor:
 
     def _pool(self, chunk: Chunk, hidden: np.ndarray) -> None:
         request = chunk.sequence.request
-        if chunk.start == 0 and request.pooling is not None:  # anew after a preemption, as below
+        if chunk.start == 0 and request.pooling is not None:  # again after a preemption, as below
             self._pools[request.request_id] = Pool(request.pooling)
         self._pools[request.request_id].add(hidden)
 
     def _collect(self, chunk: Chunk, at: int, found: _HostLogprobs) -> None:
         sequence = chunk.sequence
-        if chunk.start == 0:  # also after a preemption in mid-prompt, which begins anew
+        if chunk.start == 0:  # also after a preemption in mid-prompt: the prompt is computed again
             self._prompt[sequence.request_id] = [None]
         entries = self._prompt[sequence.request_id]
         for position in range(chunk.start + 1, min(chunk.end + 1, sequence.num_prompt)):

@@ -1,4 +1,4 @@
-"""Which device a configuration asks for: its programs, and how it is made and started."""
+"""Compile, make and start the runner that a configuration asks for."""
 
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.kernels.choice import REFERENCE, Kernels
@@ -14,7 +14,7 @@ Compiled = CompiledStep | CompiledLayers
 
 
 def compile_for(model: ModelConfig, config: EngineConfig, kernels: Kernels = REFERENCE) -> Compiled:
-    """The programs of the device that the configuration asks for."""
+    """Compile the programs of the runner that the configuration asks for."""
     streaming = config.streaming
     if streaming is None:
         return compile_step(model, config, kernels)
@@ -30,7 +30,7 @@ def compile_for(model: ModelConfig, config: EngineConfig, kernels: Kernels = REF
 
 
 def make_device(model: ModelConfig, config: EngineConfig, params: PackedParams, compiled: Compiled) -> Runner:
-    """The device that these programs are for. Empties ``params`` where the cache is streamed: they are copied."""
+    """Make the runner of these programs. If the cache is streamed, ``params`` are copied and the dict is emptied."""
     if isinstance(compiled, CompiledStep):
         return ModelRunner(model, config, params, compiled)
     assert config.streaming is not None, "programs by layer were compiled for it"
@@ -46,6 +46,6 @@ def make_device(model: ModelConfig, config: EngineConfig, params: PackedParams, 
 
 
 def start_device(device: Runner, model: ModelConfig, config: EngineConfig) -> None:
-    """Let it find out what it must know to run well, once it is known which programs it runs."""
+    """Let a runner that streams its cache measure links and steps, after the choice of programs; no-op for others."""
     if isinstance(device, LayerwiseRunner) and config.streaming is not None:
         start_streaming(device, model, config, config.streaming)

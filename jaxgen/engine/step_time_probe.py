@@ -1,4 +1,4 @@
-"""How long a device's steps take, before the first request."""
+"""Measure the time of a device's steps before the first request."""
 
 import random
 import time
@@ -14,11 +14,11 @@ from jaxgen.scheduling.step_time import StepTimeEstimator
 
 ROUNDS = 2
 MOST_SECONDS = 0.5
-"""After these no further round begins: what is measured later, of steps that have work, counts for more."""
+"""No further round begins after these seconds: later measurements, of steps that serve requests, count for more."""
 
 
 def measure_step_time(device: Runner, config: EngineConfig) -> StepTimeEstimator:
-    """Times steps of prompts that fill the budget, a half and an eighth of it, and of decodes in all rows and in one.
+    """Time steps of prompts that fill the budget, a half and an eighth of it, and of decodes in all rows and in one.
 
     Leaves the device's cache and rows used: reset it after.
     """
@@ -35,19 +35,19 @@ def measure_step_time(device: Runner, config: EngineConfig) -> StepTimeEstimator
             break
         found = [_time(device, plan, narrow=False) for plan in (*prompts, *decodes)]
         found_narrow = [_time(device, plan, narrow=True) for plan in decodes if device.uses_narrow(plan)]
-        if turn > 0:  # the first of each is slower
+        if turn > 0:  # the first step of each plan is slower
             wide += found
             narrow += found_narrow
     return StepTimeEstimator(budget, wide, narrow)
 
 
 def prompt_lengths(longest: int) -> list[int]:
-    """Of the prompts that are timed; two tokens at least, where there may be as many, since one is a decode's."""
+    """Return the lengths of the prompts to time: 2 tokens or more if ``longest`` allows, since 1 would be a decode."""
     return sorted({min(longest, max(2, length)) for length in (longest, longest // 2, longest // 8)})
 
 
 def _plan(config: EngineConfig, count: int, length: int) -> StepPlan:
-    """The first step of so many prompts of random tokens."""
+    """Return the plan of the first step of ``count`` prompts of ``length`` random tokens."""
     scheduler = Scheduler(config.scheduler, config.cache)
     generator = random.Random(length)
     params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)

@@ -1,1 +1,1 @@
-"""What the machine has: devices and NVIDIA's driver, asked without jax."""
+"""The machine's devices and NVIDIA's driver, found without jax."""

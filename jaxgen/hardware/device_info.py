@@ -1,4 +1,4 @@
-"""What is known of the device that decides anything, and the dtype it computes fastest. Host only, no jax."""
+"""The facts about a device that decisions depend on, and the choice of the dtype. Host only, no jax."""
 
 import os
 import platform
@@ -16,9 +16,9 @@ _BF16_CAPABILITY = (8, 0)
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """One device. ``kind``: its model, as JAX or the processor names it; ``num_cores``: what this process may use of a
-    CPU, multiprocessors of a GPU; ``features``: vector instructions of a CPU, in order; ``compute_capability``: of an
-    NVIDIA GPU."""
+    """One device. ``kind``: its model, as JAX or the processor names it. ``num_cores``: cores of a CPU that this
+    process may use, or multiprocessors of a GPU. ``features``: vector instructions of a CPU, sorted.
+    ``compute_capability``: of an NVIDIA GPU."""
 
     platform: str
     kind: str
@@ -31,18 +31,18 @@ class DeviceInfo:
         return self.platform == "cpu"
 
     def computes_as(self, other: "DeviceInfo") -> bool:
-        """Whether kernels made for one fit the other, whatever the two are called."""
+        """Whether kernels made for one device fit the other, even if their names differ."""
         ours, theirs = ((one.platform, one.compute_capability, one.num_cores) for one in (self, other))
         return ours == theirs
 
     @property
     def title(self) -> str:
-        """For readers of reports."""
+        """Name and size of the device, for reports."""
         return f"{self.kind}, {self.num_cores} {'cores' if self.is_cpu else 'multiprocessors'}"
 
 
 def this_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> DeviceInfo:
-    """The processor of this machine. Where the system has no ``cpuinfo`` file its features are unknown, so none."""
+    """Return the processor of this machine. Without a ``cpuinfo`` file its features are unknown and left empty."""
     text = cpuinfo.read_text() if cpuinfo.is_file() else ""
     name = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
@@ -52,11 +52,11 @@ def this_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> DeviceInfo:
 
 
 def choose_dtype(checkpoint: DType, device: DeviceInfo, native_dtypes: Collection[str]) -> DType:
-    """The dtype to compute a checkpoint in: its own, or float32 where that is faster. Never one that loses anything.
+    """Return the dtype to compute a checkpoint in: its own, or float32 if that is faster. It never loses precision.
 
-    ``native_dtypes``: those of the native kernels that the device will have. Float32 holds every bfloat16 and float16
-    exactly. XLA converts at every use what a CPU has no arithmetic for (docs/tuning.md has the times), and GPUs before
-    compute capability 8.0 have no bfloat16. They have float16, which cannot hold bfloat16's range.
+    ``native_dtypes``: dtypes of the native kernels that the device will have. Float32 holds every bfloat16 and float16
+    exactly. A dtype that a CPU has no arithmetic for is converted by XLA at each use (docs/tuning.md has the times).
+    GPUs before compute capability 8.0 have no bfloat16. They have float16, which cannot hold bfloat16's range.
     """
     capability = device.compute_capability
     if device.is_cpu:

@@ -1,7 +1,7 @@
 """Find the NVIDIA GPU that JAX would take, and the installed ptxas, without opening the GPU.
 
-A process that has opened a GPU holds most of its memory, and is lost with a kernel that faults there. What must be
-known before that comes from the driver's library, which makes no context for it. Host only, no jax.
+A process that has opened a GPU holds most of its memory, and ends with a kernel that faults there. So facts that are
+needed before that come from the driver's library, which creates no context for them. Host only, no jax.
 """
 
 import ctypes
@@ -18,10 +18,10 @@ from pathlib import Path
 from jaxgen.hardware.device_info import DeviceInfo
 
 PLUGINS = {12: "jax_cuda12_plugin", 13: "jax_cuda13_plugin"}
-"""JAX's, by the major version of CUDA."""
+"""JAX's plugins, by the major version of CUDA."""
 LEAST_PTXAS = (12, 9, 86)
-"""That of CUDA 12.9.1. Those of 12.8.0 to 12.9.0 compile masks of attention kernels wrongly, for which JAX's own kernel
-refuses them (jax.experimental.pallas.ops.gpu.attention_mgpu); older ones are not tried."""
+"""The ptxas of CUDA 12.9.1. Those of 12.8.0 to 12.9.0 compile masks of attention kernels incorrectly, so JAX's own
+kernel refuses them (jax.experimental.pallas.ops.gpu.attention_mgpu); older ones have not been tried."""
 _PTXAS_PACKAGES = {12: "nvidia-cuda-nvcc-cu12", 13: "nvidia-cuda-nvcc"}
 _MULTIPROCESSOR_COUNT, _MAJOR, _MINOR = 16, 75, 76
 """Numbers of device attributes (CUdevice_attribute)."""
@@ -37,7 +37,7 @@ class Gpu:
 
 
 def find_gpu(platforms: str | None) -> Gpu | None:
-    """The first GPU that this process may see; None where JAX would not take it.
+    """Return the first GPU that this process may see, or None if JAX would not take it.
 
     ``platforms``: JAX's setting jax_platforms, which may forbid GPUs.
     """
@@ -52,7 +52,7 @@ def find_gpu(platforms: str | None) -> Gpu | None:
 
 
 def _ask(driver: ctypes.CDLL) -> Gpu | None:
-    """What a driver's library says of its first device; None where it has none."""
+    """Return the first device that a driver's library reports, or None if it has none."""
     device, supported = ctypes.c_int(), ctypes.c_int()
     name = ctypes.create_string_buffer(256)
     calls = (
@@ -78,18 +78,18 @@ def _ask(driver: ctypes.CDLL) -> Gpu | None:
 
 
 def plugin() -> int | None:
-    """The major version of CUDA for which JAX's plugin is installed; None: there is none."""
+    """Return the major version of CUDA for which JAX's plugin is installed, or None without a plugin."""
     return next((major for major, module in sorted(PLUGINS.items(), reverse=True) if find_spec(module)), None)
 
 
 def ptxas() -> tuple[int, ...] | None:
-    """The version of the compiler that kernels are compiled by; None: none is to be found."""
+    """Return the version of ptxas, the compiler of kernels, or None if it is not found."""
     major = plugin()
     return None if major is None else _ptxas(_PTXAS_PACKAGES[major])
 
 
 def compiler_trouble() -> str | None:
-    """Why kernels cannot be trusted to the ptxas that is installed; None: they can, or there is none to be found."""
+    """Return why the installed ptxas may compile kernels incorrectly; None: it does not, or it is not found."""
     found = ptxas()
     if found is None or found >= LEAST_PTXAS:
         return None

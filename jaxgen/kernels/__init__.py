@@ -1,1 +1,1 @@
-"""Which kernels a device gets, and the proof that they are right on it. The only door to pallas_kernels."""
+"""Choose the kernels of a device, and prove that they are correct on it. The only package that uses pallas_kernels."""

@@ -1,4 +1,4 @@
-"""Chooses each kernel, native or its ``_ref`` twin, once; the only module of jaxgen that imports pallas_kernels."""
+"""Choose each kernel, native or its ``_ref`` twin, once; the only module of jaxgen that imports pallas_kernels."""
 
 import hashlib
 import logging
@@ -30,7 +30,7 @@ Kernel = Callable[..., Any]
 
 @dataclass(frozen=True)
 class PackedProduct:
-    """Products of weights that were packed once; see pallas_kernels.packed_product."""
+    """Matrix products with weights that were packed once; see pallas_kernels.packed_product."""
 
     pack: Kernel
     product: Kernel
@@ -39,35 +39,36 @@ class PackedProduct:
 
 @dataclass(frozen=True)
 class Kernels:
-    """What programs are built of, each with the signature of its ``_ref`` twin; equal ones make equal programs."""
+    """Kernels of programs, each with the signature of its ``_ref`` twin; equal Kernels make equal programs."""
 
     name: str
     ragged_paged_attention: Kernel
     write_kv: Kernel
     plan_attention: Kernel | None = None
-    """What ``ragged_paged_attention`` takes as ``plan``, the same in every layer; None: it takes none."""
+    """Makes the ``plan`` argument of ``ragged_paged_attention``, the same in all layers; None: it takes none."""
     packed: PackedProduct | None = None
-    """None: XLA's own products, of weights as they are."""
+    """None: XLA's own products, with weights that are not packed."""
     rms_norm: Kernel = rms_norm_ref
     layer_norm: Kernel = layer_norm_ref
     gated_silu: Kernel = gated_silu_ref
     gather_blocks: Kernel = gather_blocks_ref
     scatter_blocks: Kernel = scatter_blocks_ref
     partial_recompute: Kernel | None = None
-    """None: K and V are rebuilt by the products of the step, queries and all, which on a CPU gives their bits."""
+    """None: K and V are computed from layer inputs by the step's own products, with the queries, which on a CPU gives
+    the same bits."""
     separate_layers: bool = False
-    """The program has the layers one after another, and their matrices are arrays of their own."""
+    """Whether the program has unrolled layers, with matrices that are separate arrays."""
     reason: str = field(default="", compare=False)
-    """Why these and no faster ones, for the log and metrics; empty: they are the fastest."""
+    """Why no faster kernels were chosen, for the log and metrics; empty: these are the fastest."""
 
     @property
     def skips_padding(self) -> bool:
-        """Whether rows of padding are left out of products, so that a step costs about what its tokens do."""
+        """Whether products leave out rows of padding, so that a step's time follows its tokens."""
         return self.packed is not None
 
 
 REFERENCE = Kernels("XLA", ragged_paged_attention_ref, write_kv_ref)
-"""The twins in plain jnp, which run everywhere."""
+"""The ``_ref`` twins in plain jnp, which run on all devices."""
 REFERENCE_GPU = replace(
     REFERENCE,
     ragged_paged_attention=partial(
@@ -76,8 +77,8 @@ REFERENCE_GPU = replace(
     separate_layers=True,
     partial_recompute=partial_recompute_ref,
 )
-"""The same in a program for GPUs, where each weight of a scanned stack would be copied before it is read, and where the
-host waits for the device at every turn of a loop."""
+"""The twins in a program for GPUs, on which each weight of a scanned stack would be copied before it is read, and the
+host would wait for the device in each iteration of a loop."""
 
 
 _MATRIX_UNITS = "amx_bf16"
@@ -85,12 +86,12 @@ _MATRIX_UNITS = "amx_bf16"
 
 
 def reference(device: DeviceInfo) -> Kernels:
-    """The twins, for programs of a device."""
+    """Return the ``_ref`` twins for programs of a device."""
     return REFERENCE if device.is_cpu else REFERENCE_GPU
 
 
 def native(library: Library) -> Kernels:
-    """Those of a library for this machine's processor."""
+    """Return the kernels of a library that was compiled for this machine's processor."""
     product = PackedProduct(pack, library.packed_product, rows)
     return Kernels(
         "native",
@@ -104,7 +105,7 @@ def native(library: Library) -> Kernels:
 
 
 def native_dtypes(device: DeviceInfo) -> tuple[str, ...]:
-    """The dtypes for which ``choose`` will make native kernels, going by what is installed."""
+    """Return the dtypes for which ``choose`` can make native kernels with the installed compiler."""
     try:
         Recipe.find()
     except UnavailableError:
@@ -114,8 +115,11 @@ def native_dtypes(device: DeviceInfo) -> tuple[str, ...]:
 
 @cache
 def hopper(num_ctas: int, registers: tuple[int, int] | None = None) -> Kernels:
-    """Pallas kernels for NVIDIA GPUs of compute capability 9.0, on persistent grids of ``num_ctas`` thread blocks.
-    ``registers``: how attention shares them out, if not as it does by default."""
+    """Return Pallas kernels for NVIDIA GPUs of compute capability 9.0.
+
+    ``num_ctas``: thread blocks of their persistent grids. ``registers``: how attention divides registers; None: as it
+    does by default.
+    """
     kernels = _pallas("Hopper", num_ctas, bulk=True, wgmma=True)
     if registers is None:
         return kernels
@@ -124,20 +128,19 @@ def hopper(num_ctas: int, registers: tuple[int, int] | None = None) -> Kernels:
 
 @cache
 def ampere(num_ctas: int) -> Kernels:
-    """The same for compute capability 8, which Ampere and Ada have."""
+    """Return such kernels for compute capability 8, which Ampere and Ada have."""
     return _pallas("Ampere", num_ctas, bulk=False, wgmma=False)
 
 
 @cache
 def blackwell(num_ctas: int) -> Kernels:
-    """The same for compute capability 10: with what data-centre Blackwell shares with others, so without its tensor
-    memory."""
+    """Return such kernels for compute capability 10, data-centre Blackwell. They do not use its tensor memory."""
     return _pallas("Blackwell", num_ctas, bulk=True, wgmma=False)
 
 
 @cache
 def blackwell_rtx(num_ctas: int) -> Kernels:
-    """The same for compute capability 12, whose shared memory is too small for copies of blocks in bulk."""
+    """Return such kernels for compute capability 12, whose shared memory is too small to copy blocks in bulk."""
     return _pallas("Blackwell RTX", num_ctas, bulk=True, wgmma=False, bulk_copies=False)
 
 
@@ -160,7 +163,7 @@ def _pallas(name: str, num_ctas: int, *, bulk: bool, wgmma: bool, bulk_copies: b
 
 
 _BY_MAJOR: dict[int, Callable[[int], Kernels]] = {8: ampere, 9: hopper, 10: blackwell, 12: blackwell_rtx}
-"""By the major number of the compute capability."""
+"""Makers of kernels by the major number of the compute capability."""
 
 
 def maker_of(device: DeviceInfo) -> Callable[[int], Kernels] | None:
@@ -171,11 +174,11 @@ def maker_of(device: DeviceInfo) -> Callable[[int], Kernels] | None:
 def choose(
     device: DeviceInfo, model: ModelConfig, block_size: int, directory: Path, verdict: Verdict | None = None
 ) -> Kernels:
-    """The fastest kernels there are for a device and a model; says once in the log what they are, and why.
+    """Return the fastest kernels for a device and a model, and log once which they are, and why.
 
-    On a CPU the native ones, compiled into ``directory`` if they are not there yet; products stay XLA's where it has
-    matrix units for them, which the native ones do not use. On GPUs those that are ``made_for`` it, if the ``verdict``
-    of their proof is that they are right there.
+    On a CPU these are the native kernels, compiled into ``directory`` if they are not there yet. Products stay XLA's if
+    it uses matrix units for them, which the native ones do not. On GPUs these are the kernels ``made_for`` the device,
+    if the ``verdict`` of their proof is right.
     """
     kernels = (
         _choose_native(device, model, directory) if device.is_cpu else _choose_gpu(device, model, block_size, verdict)
@@ -233,7 +236,7 @@ PROOF_TOLERANCE = proof.TOLERANCE
 
 
 def prove_block_copies(kernels: Kernels, model: ModelConfig, block_size: int) -> None:
-    """Raise AssertionError if blocks of such a model are copied wrongly."""
+    """Raise AssertionError if the kernels copy blocks of such a model incorrectly."""
     proof.prove_copies(
         kernels.gather_blocks,
         kernels.scatter_blocks,
@@ -248,11 +251,11 @@ _PROVING = (
     *("tools/prove_kernels.py", "kernels/choice.py", "models/attention.py", "models/batch.py", "models/kv_cache.py"),
     *("runner/packer.py", "runner/row_state.py", "arrays.py"),
 )
-"""Files that decide how a proof ends, beside the kernels."""
+"""Files beside the kernels that the result of a proof depends on."""
 
 
 def gpu_sources() -> str:
-    """A digest of the code of the kernels for GPUs, and of their proof."""
+    """Return a digest of the source files of the GPU kernels and of their proof."""
     kernels, package = Path(proof.__file__).parent, Path(__file__).parent.parent
     files = [kernels / "proof.py", *kernels.glob("gpu/**/*.py"), *(package / name for name in _PROVING)]
     digest = hashlib.sha256()

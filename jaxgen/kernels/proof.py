@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 PROOF_SECONDS = 300.0
 """Some ten seconds go into starting, a minute or two into compiling on few cores, and less than one into computing."""
 EXIT_SECONDS = 10.0
-"""For a process that was killed: one whose kernel never ends may take its driver a while to end."""
+"""Longest wait for a killed process to end: with a kernel that never ends, its driver may take a while."""
 COMMAND = (
     sys.executable,
     "-c",
@@ -37,11 +37,11 @@ _PACKAGES = (
     *("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc"),
 )
 _FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
-"""Signals that say nothing of the kernels: above all, a machine that is short of memory sends one."""
+"""Signals that are no evidence about the kernels; a machine that is out of memory sends one of them."""
 
 
 def proof_key(shapes: ServedShapes, gpu: Gpu, sources: str) -> dict[str, Any]:
-    """Everything that decides how a proof ends. ``sources``: a digest of the kernels' code."""
+    """Return everything that the result of a proof depends on. ``sources``: a digest of the kernels' code."""
     installed = versions(_PACKAGES) | {"ptxas": ptxas()}
     device = asdict(gpu.device)
     found: dict[str, Any] = {"shapes": asdict(shapes), "device": device, "driver": gpu.driver, "sources": sources}
@@ -49,7 +49,7 @@ def proof_key(shapes: ServedShapes, gpu: Gpu, sources: str) -> dict[str, Any]:
 
 
 class Verdicts:
-    """Verdicts on disk, one JSON file each. Without a folder nothing is kept."""
+    """Verdicts on disk, one JSON file each. Without a folder no verdict is kept."""
 
     def __init__(self, folder: Path | None):
         self._folder = folder
@@ -103,13 +103,13 @@ def judge(
 
 def run_proof(job: dict[str, Any], seconds: float) -> Verdict:
     """Run the proof in a child process, which ends with this one or after ``seconds``."""
-    # What a server takes of the GPU is for this process: that one takes what it needs. Assertions prove.
+    # The child takes only the GPU memory that it needs, not a server's share. Its checks are assertions, so no -O.
     environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "PYTHONOPTIMIZE": ""}
     with tempfile.TemporaryDirectory(prefix="jaxgen-proof-") as work, Path(work, "log").open("w+") as log:
         result = Path(work, "verdict.json")
         process = subprocess.Popen(
             [*COMMAND, str(result), *sys.path],
-            stdin=subprocess.PIPE,  # closes when this process ends, however it does, which ends that one
+            stdin=subprocess.PIPE,  # closes when this process ends, in any way, and that ends the child
             stdout=log,
             stderr=log,
             text=True,

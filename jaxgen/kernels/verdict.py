@@ -1,4 +1,4 @@
-"""What is proven of kernels for GPUs, and how a proof may end. Host only, no jax."""
+"""The shapes in which GPU kernels are proven, and the verdict of a proof. Host only, no jax."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -51,7 +51,7 @@ class ServedShapes:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a proof ended, and in words for the log what that means where it is not ``right``."""
+    """Outcome of a proof and, if it is not ``right``, the reason in words for the log."""
 
     outcome: Outcome
     reason: str = ""
@@ -62,5 +62,5 @@ class Verdict:
 
     @property
     def is_final(self) -> bool:
-        """Whether the same kernels would end so again: it may be kept."""
+        """Whether another proof of the same kernels would end with the same outcome, so that it may be kept."""
         return self.outcome not in ("killed", "unavailable")

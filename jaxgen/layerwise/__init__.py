@@ -1,1 +1,1 @@
-"""A KV cache that stays in host memory and crosses the link layer by layer."""
+"""A KV cache that is in host memory and crosses the link layer by layer in each step."""

@@ -1,4 +1,4 @@
-"""Measures what steps that stream their context take, where nothing overlaps."""
+"""Measure the time of steps that stream their context, without overlap of copies and computation."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from jaxgen.layerwise.rates import Split, StepSeconds, transfer_all
 
 @dataclass(frozen=True)
 class Load:
-    """A step, and the blocks that it wants to find in host memory, whatever they hold."""
+    """A step, and the blocks that it reads from host memory, with any content."""
 
     plan: StepPlan
     context: tuple[int, ...]
 
 
 def load_of(config: EngineConfig, *, rows: int = 1, blocks: int, length: int = 1) -> Load:
-    """A chunk of ``length`` tokens of each of ``rows`` sequences behind ``blocks`` full blocks."""
+    """Return a step with a chunk of ``length`` tokens, after ``blocks`` full blocks, of each of ``rows`` sequences."""
     sequences = [_sequence(config, row, blocks, length) for row in range(rows)]
     start = blocks * config.cache.block_size
     plan = StepPlan(tuple(Chunk(sequence, start, length) for sequence in sequences), tuple(sequences))
@@ -29,10 +29,10 @@ def load_of(config: EngineConfig, *, rows: int = 1, blocks: int, length: int = 1
 
 
 def time_steps(device: LayerwiseRunner, loads: Iterable[Load], *, steps: int, project: bool) -> list[StepSeconds]:
-    """Of each load ``steps`` steps that copy all of the context and, if ``project``, as many that project all, in turn,
-    so that a change of the machine's speed meets both.
+    """Time ``steps`` steps of each load that copy all of the context and, if ``project``, as many that project all.
 
-    Both are run once more before, untimed. The device is reset, and left to stream without overlap.
+    They take turns, so that a change of the machine's speed affects both. Each runs once before, untimed. The device is
+    reset, and left to stream without overlap.
     """
     found: list[StepSeconds] = []
     splits: tuple[Split, ...] = (transfer_all, lambda tokens: tokens) if project else (transfer_all,)
@@ -51,7 +51,7 @@ def time_steps(device: LayerwiseRunner, loads: Iterable[Load], *, steps: int, pr
 
 
 def _sequence(config: EngineConfig, row: int, blocks: int, length: int) -> Sequence:
-    """Of zeros; its blocks are those of its row."""
+    """Return a sequence of zeros, with a block table of blocks that belong to its row."""
     size = config.cache.block_size
     request = Request(f"load-{row}", (0,) * (blocks * size + length), SamplingParams(max_tokens=1, temperature=0.0))
     sequence = Sequence(request, eos_token_ids=frozenset(), arrival=row, seed=0)

@@ -1,4 +1,4 @@
-"""What the device holds of a KV cache that does not fit: one layer's blocks at a time, and what is being written."""
+"""The device's part of a streamed KV cache: one layer's blocks at a time, and the blocks that are being written."""
 
 from dataclasses import dataclass, field, replace
 
@@ -17,11 +17,11 @@ from jaxgen.models.layers import Layer, project
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LayerPool:
-    """Room for the N blocks of a layer, whichever is computed, and for W open blocks of each of L layers.
+    """Memory for the N blocks of the layer that is being computed, and for W open blocks of each of L layers.
 
-    An open block is one that steps still write to. A block's place is the same number for all layers: its id below N
-    while a layer's content is brought for each layer anew, N + w while it is open block w. ``inputs``: the layer inputs
-    X of open blocks, O = L * W, layer by layer; None: they are not kept.
+    An open block is one that steps still write to. A block's place is the same number for all layers: its id, below N,
+    if its content is copied again for each layer, and N + w if it is open block w. ``inputs``: the layer inputs X of
+    open blocks, O = L * W, layer by layer; None: they are not kept.
     """
 
     cache: KVCache
@@ -34,7 +34,7 @@ class LayerPool:
     def zeros(
         cls, model: ModelConfig, cache: CacheConfig, kernels: Kernels, *, num_open: int, keep_inputs: bool
     ) -> "LayerPool":
-        """Zeros, since attention may read, and mask, slots that nobody has written yet."""
+        """Return a pool of zeros, since attention may read, and mask, slots that are not written yet."""
         N, B, opened = cache.num_blocks, cache.block_size, model.num_layers * num_open
         dtype = jnp.dtype(model.dtype)
         data = jnp.zeros((N + opened, 1, 2, model.num_kv_heads, B, model.head_dim), dtype)
@@ -42,14 +42,14 @@ class LayerPool:
         return cls(KVCache(data, kernels), inputs, N, num_open)
 
     def placed(self, batch: StepBatch, places: Int[Array, "N"]) -> StepBatch:
-        """The batch, made for a cache of N blocks, with places for their ids; what it does not write to stays so."""
+        """Return a batch made for a cache of N blocks, with places instead of block ids. Padding writes nothing."""
         B = self.cache.block_size
         block = jnp.minimum(batch.slots // B, self.num_blocks - 1)
         slots = jnp.where(batch.slots < self.num_blocks * B, places[block] * B + batch.slots % B, self.cache.num_slots)
         return replace(batch, block_tables=places[batch.block_tables], slots=slots)
 
     def of_layer(self, batch: StepBatch, layer: Int[Array, ""]) -> StepBatch:
-        """A placed batch for one layer: with the blocks of ``cache``."""
+        """Return a placed batch for one layer, with the block indices of ``cache``."""
         N, B, shift = self.num_blocks, self.cache.block_size, layer * self.num_open
         tables = batch.block_tables
         return replace(
@@ -59,7 +59,7 @@ class LayerPool:
         )
 
     def keep(self, x: Float[Array, "T E"], slots: Int[Array, "T"]) -> "LayerPool":
-        """With the inputs of the tokens at these slots of ``cache``, if inputs are kept."""
+        """Return the pool with layer inputs ``x`` of the tokens at these slots of ``cache``, if inputs are kept."""
         if self.inputs is None:
             return self
         opened, B, E = self.inputs.shape
@@ -67,7 +67,7 @@ class LayerPool:
         return replace(self, inputs=kept.reshape(opened, B, E))
 
     def gather(self, place: Int[Array, ""]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        """What an open block holds, layer by layer: [1, 2, K, B, D] of K and V, and [B, E] of inputs if kept."""
+        """Return an open block's content, layer by layer: K and V [1, 2, K, B, D], and inputs [B, E] if kept."""
         L = (len(self.cache.data) - self.num_blocks) // self.num_open
         ids = place + jnp.arange(L, dtype=jnp.int32) * self.num_open
         kv = self.cache.gather(ids, jnp.int32(L))
@@ -76,7 +76,7 @@ class LayerPool:
         return kv, tuple(self.inputs[ids - self.num_blocks])
 
     def scatter(self, ids: Int[Array, "m"], count: Int[Array, ""], *pieces: Float[Array, "1 2 K B D"]) -> "LayerPool":
-        """With the first ``count`` of m pieces of K and V as the layer's blocks ``ids[:count]``."""
+        """Return the pool with the first ``count`` of m pieces of K and V in the layer's blocks ``ids[:count]``."""
         return replace(self, cache=self.cache.scatter(ids, count, *pieces))
 
     def project(
@@ -87,8 +87,11 @@ class LayerPool:
         count: Int[Array, ""],
         *pieces: Float[Array, "B E"],
     ) -> "LayerPool":
-        """With K and V of the first ``count`` of m pieces of inputs to ``layer`` as its blocks ``ids[:count]``; see
-        jaxgen.models.layers.project. ``starts``: the position of each block's first token."""
+        """Return the pool with K and V projected from the first ``count`` of m pieces of inputs to ``layer``.
+
+        They are written to its blocks ``ids[:count]``; see jaxgen.models.layers.project. ``starts``: the position of
+        each block's first token.
+        """
         m, B = len(ids), self.cache.block_size
         blocks = jnp.where(jnp.arange(m) < count, ids, len(self.cache.data))
         slots = (blocks[:, None] * B + jnp.arange(B)).reshape(m * B)

@@ -1,5 +1,4 @@
-"""Where the blocks of a cache are that the device cannot hold: open on the device, or whole in host memory, layer by
-layer. Host only, no jax."""
+"""Track the blocks of a streamed KV cache: open ones on the device, full ones in host memory. Host only, no jax."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from jaxgen.core.sequence import Chunk, Sequence
 
 @dataclass(frozen=True, slots=True)
 class StreamedBlock:
-    """A block whose content every layer needs anew. ``start``: the position of its first token."""
+    """A block whose content is copied for each layer. ``start``: the position of its first token."""
 
     block: int
     start: int
@@ -17,10 +16,10 @@ class StreamedBlock:
 
 @dataclass(frozen=True, slots=True)
 class StepBlocks:
-    """What one step does with blocks.
+    """Blocks that one step reads and writes.
 
-    ``streamed``: what it only reads and the device does not have, those nearest to the front of their sequence first.
-    ``places``: of all N blocks, as LayerPool has them. ``filled``: open blocks that it writes the last token of.
+    ``streamed``: blocks that it only reads and the device does not have, ordered by their position in their sequences.
+    ``places``: the places of all N blocks in LayerPool. ``filled``: open blocks whose last token it writes.
     """
 
     streamed: tuple[StreamedBlock, ...]
@@ -30,21 +29,21 @@ class StepBlocks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedBlock:
-    """A block on its way to the host, from this place on the device."""
+    """A block that is being copied to the host from this place on the device."""
 
     block: int
     place: int
 
 
 class LayerStore[Piece]:
-    """N blocks, by id. Full ones have their content in host memory, one Piece for all layers; the others are open.
+    """N blocks, by id. The content of full blocks is in host memory, one Piece for all layers; other blocks are open.
 
-    A block opens when a chunk writes its first token and closes when its content has reached the host, or, before it is
-    full, when a step finds that its sequence no longer runs.
+    A block is opened when a chunk writes its first token. It is closed when its content has reached the host, or, if it
+    is not full, when a step begins after its sequence has stopped running.
     """
 
     def __init__(self, num_blocks: int, num_open: int, block_size: int, *, window: int | None = None) -> None:
-        """``window``: how many tokens a token attends to, itself among them; None: to all."""
+        """``window``: how many tokens a token attends to, including itself; None: all."""
         self.num_blocks = num_blocks
         self.block_size = block_size
         self._window = window
@@ -55,31 +54,33 @@ class LayerStore[Piece]:
 
     @staticmethod
     def most_open(token_budget: int, max_num_seqs: int, block_size: int) -> int:
-        """Blocks that chunks of one step touch, at most."""
+        """Return the most blocks that the chunks of one step can write to."""
         return token_budget // block_size + 2 * max_num_seqs
 
     def piece(self, block: int) -> Piece:
-        """Raises KeyError for a block whose content is not here."""
+        """Return a block's content in host memory. Raises KeyError if it is not there."""
         return self._pieces[block]
 
     def __len__(self) -> int:
-        """How many blocks have their content in host memory."""
+        """Return how many blocks have their content in host memory."""
         return len(self._pieces)
 
     def put(self, block: int, piece: Piece) -> None:
-        """The content of a block that no step wrote."""
+        """Enter the content of a block that no step wrote."""
         self._pieces[block] = piece
 
     def has_room(self, chunks: Iterable[Chunk], idle: Iterable[Sequence] = ()) -> bool:
-        """Whether there are places for all blocks that the chunks open, without those that are being saved and those
-        of ``idle`` sequences, which run and have no chunk."""
+        """Whether there are places for all blocks that the chunks open.
+
+        Places of blocks being saved, and of ``idle`` sequences, which run but have no chunk, are not available.
+        """
         written = {chunk.sequence.block_table[i] for chunk in chunks for i in self._written(chunk)}
         kept = written | self._begun(idle)
         freed = sum(block not in kept for block in self._open)
         return len(self._free) + freed >= sum(b not in self._open and b not in self._saving for b in written)
 
     def begin(self, chunks: Iterable[Chunk], idle: Iterable[Sequence] = ()) -> StepBlocks:
-        """Opens what the chunks of a step write to. RuntimeError if there is no room, or a block is nowhere."""
+        """Open the blocks that the chunks of a step write to. RuntimeError without room, or if a block is missing."""
         chunks = tuple(chunks)
         kept = {chunk.sequence.block_table[i] for chunk in chunks for i in self._written(chunk)} | self._begun(idle)
         for block in [block for block in self._open if block not in kept]:
@@ -105,23 +106,23 @@ class LayerStore[Piece]:
         )
 
     def save(self, block: int) -> SavedBlock:
-        """An open block is full, and its content is being copied. It stays in its place until ``saved``."""
+        """Mark a full open block as being copied to the host. It stays in its place until ``saved``."""
         self._saving[block] = saved = SavedBlock(block, self._open.pop(block))
         return saved
 
     def saved(self, save: SavedBlock, piece: Piece) -> None:
-        """The copy has ended. If the block was opened again meanwhile, nobody wants it."""
+        """Enter the copied content and free the place. If the block was opened again meanwhile, the copy is dropped."""
         if self._saving.get(save.block) is save:
             del self._saving[save.block]
             self._free.append(save.place)
             self._pieces[save.block] = piece
 
     def _first_read(self, chunk: Chunk) -> int:
-        """The first block of its sequence that a chunk attends to."""
+        """Return the index of the first block of its sequence that a chunk attends to."""
         return 0 if self._window is None else max(0, chunk.start - self._window + 1) // self.block_size
 
     def _begun(self, idle: Iterable[Sequence]) -> set[int]:
-        """The blocks of these that are written in part."""
+        """Return the blocks of these sequences that are partly written."""
         size = self.block_size
         return {s.block_table[s.num_computed // size] for s in idle if s.num_computed % size}
 

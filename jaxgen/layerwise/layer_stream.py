@@ -1,4 +1,4 @@
-"""Brings each layer's context from host memory while the layer before it computes, and takes new blocks there."""
+"""Copy each layer's context from host memory while the layer before it computes, and copy new blocks to the host."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -26,20 +26,20 @@ class HostPiece:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What has been copied to the device so far: how many groups, their bytes, and the seconds that took the link."""
+    """Copies to the device so far: number of groups, their bytes, and the seconds that the link was busy."""
 
     copies: int
     num_bytes: int
     seconds: float
 
     def since(self, before: "Traffic") -> "Traffic":
-        """What came after ``before``."""
+        """Return the copies since ``before``."""
         return Traffic(self.copies - before.copies, self.num_bytes - before.num_bytes, self.seconds - before.seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A group of blocks of one layer on its way to the device: as inputs, or as K and V."""
+    """A group of blocks of one layer that is being copied to the device: as inputs, or as K and V."""
 
     blocks: tuple[StreamedBlock, ...]
     as_inputs: bool
@@ -48,7 +48,7 @@ class _Copy:
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """What was asked for one layer."""
+    """The copies that were begun for one layer."""
 
     layer: int
     copies: tuple[_Copy, ...]
@@ -56,15 +56,15 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A layer of one step: ``ask`` begins to bring its context, ``compute`` dispatches it and returns its output."""
+    """A layer of one step: ``ask`` begins to copy its context, ``compute`` dispatches it and returns its output."""
 
     ask: Callable[[], Incoming]
     compute: Callable[[Incoming], jax.Array]
 
 
 def run_stages(stages: Iterable[Stage], buffers: int) -> None:
-    """Dispatch the stages in order; what a stage needs is asked for when all but ``buffers`` - 1 of those before it
-    have been computed: 2 brings the next one's context while one computes, 1 only after that."""
+    """Dispatch the stages in order. A stage's context is asked for when all but ``buffers`` - 1 of the stages before it
+    are computed: with 2 the next context is copied while a stage computes, with 1 only after that."""
     to_ask, asked = iter(stages), deque[tuple[Stage, Incoming]]()
     outputs = deque[jax.Array]()
     while True:
@@ -79,8 +79,7 @@ def run_stages(stages: Iterable[Stage], buffers: int) -> None:
 
 
 class LayerStream:
-    """What crosses the links between a LayerStore's host memory and a LayerPool. Used by one thread, beside the links'
-    own."""
+    """Copies blocks between a LayerStore's host memory and a LayerPool. Used by one thread; links have their own."""
 
     def __init__(
         self,
@@ -89,7 +88,7 @@ class LayerStream:
         store: LayerStore[HostPiece],
         links: Links,
     ) -> None:
-        """``layers``: parameters."""
+        """``layers``: parameters of the layers."""
         self._programs = programs
         self._layers = layers
         self._store = store
@@ -98,20 +97,20 @@ class LayerStream:
         self._saving: deque[tuple[SavedBlock, Transfer]] = deque()
         self._copies = 0
         self.saved_blocks = 0
-        """Copied to the host so far."""
+        """Blocks copied to the host so far."""
 
     @property
     def traffic(self) -> Traffic:
-        """Exact when nothing is on its way."""
+        """Copies to the device so far; exact when none is under way."""
         return Traffic(self._copies, self.up.num_bytes, self.up.busy_seconds)
 
     def forget(self, store: LayerStore[HostPiece]) -> None:
-        """Work for this store from now on; what is being saved for the one before it is dropped."""
+        """Use this store from now on, and drop the saves under way for the one before it."""
         self._saving.clear()
         self._store = store
 
     def ask(self, layer: int, project: tuple[StreamedBlock, ...], transfer: tuple[StreamedBlock, ...]) -> Incoming:
-        """Begin to bring a layer's context: inputs of ``project``, then K and V of ``transfer``. Returns at once."""
+        """Begin to copy a layer's context: inputs of ``project``, then K and V of ``transfer``. Returns at once."""
         copies = []
         for blocks, as_inputs in ((project, True), (transfer, False)):
             for group in batched(blocks, self._programs.group):
@@ -122,14 +121,14 @@ class LayerStream:
         return Incoming(layer, tuple(copies))
 
     def wait(self, incoming: Incoming) -> None:
-        """Until all of it has been copied; the device waits too."""
+        """Wait until all copies of a layer have ended; the time counts as idle time of the device."""
         for copy in incoming.copies:
             self.links.wait_idle(copy.transfer, ())
 
     def take(self, pool: LayerPool, incoming: Incoming) -> LayerPool:
-        """The pool with all of it as the layer's context; each copy's program is dispatched when it has landed.
+        """Return the pool with all of ``incoming`` as the layer's context.
 
-        Raises what a copy raised.
+        The program of each copy is dispatched when the copy has ended. Raises what a copy raised.
         """
         programs = self._programs
         for copy in incoming.copies:
@@ -147,18 +146,18 @@ class LayerStream:
         return pool
 
     def save(self, pool: LayerPool, block: int) -> None:
-        """Begin to copy a full open block to the host; what is dispatched later may overwrite it."""
+        """Begin to copy a full open block to the host; programs dispatched later may overwrite it."""
         saved = self._store.save(block)
         kv, inputs = self._programs.gather(pool, np.int32(saved.place))
         self._saving.append((saved, self.down.submit((kv, inputs))))
 
     def fill(self, pool: LayerPool, block: int) -> None:
-        """Give a block that no step wrote some content in host memory, and wait for it. For measurements."""
+        """Give a block that no step wrote some content in host memory, and wait for the copy. For measurements."""
         transfer = self.down.submit(self._programs.gather(pool, np.int32(self._store.num_blocks)))
         self._store.put(block, HostPiece(*self.links.wait(transfer)))
 
     def take_over_saved(self, *, wait: bool) -> bool:
-        """Enter in the store what has reached the host. ``wait`` for one at least; False if there is none."""
+        """Enter blocks that have reached the host in the store; ``wait``: for at least one. False if there was none."""
         if wait and self._saving:
             self.links.wait(self._saving[0][1])
         any_saved = False

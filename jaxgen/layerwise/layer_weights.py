@@ -1,4 +1,4 @@
-"""Layers' parameters in host memory, brought to the device for each step."""
+"""Parameters of layers in host memory, copied to the device for each step."""
 
 from itertools import accumulate
 from typing import Protocol, runtime_checkable
@@ -12,7 +12,7 @@ from jaxgen.offload.link import Transfer
 
 @runtime_checkable
 class Layers(Protocol):
-    """Parameters by layer: a tuple of all, or those that are on the device."""
+    """Parameters by layer: a tuple of all layers, or a LayerWeights with those on the device."""
 
     def __getitem__(self, layer: int, /) -> PackedParams: ...
 
@@ -20,14 +20,14 @@ class Layers(Protocol):
 
 
 class LayerWeights:
-    """The parameters of L layers, of which the device has one layer's, and the next one's on their way.
+    """The parameters of L layers: the device has those of one layer, and those of the next are being copied to it.
 
-    The layers are asked for and taken one after another, the first again after the last. The first is asked for at
-    once. Used by one thread.
+    Layers are asked for and taken in order, the first again after the last. The first is asked for at once. Used by one
+    thread.
     """
 
     def __init__(self, layers: tuple[PackedParams, ...], links: Links) -> None:
-        """``layers``: on the host, as ``links`` has them."""
+        """``layers``: parameters in host memory, in the form of ``links.put_on_host``."""
         self._layers, self._links = layers, links
         self._asked: list[tuple[tuple[str, ...], Transfer]] = []
         self._taken: tuple[int, PackedParams] | None = None
@@ -35,18 +35,20 @@ class LayerWeights:
 
     @property
     def num_bytes(self) -> int:
-        """Of one layer."""
+        """Bytes of one layer's parameters."""
         return sum(array.nbytes for array in self._layers[0].values())
 
     def ask(self, layer: int, part: int, parts: int) -> None:
-        """Begin to bring one of ``parts`` parts of a layer's parameters, of about the same size as far as whole arrays
-        allow. Returns at once."""
+        """Begin to copy one of ``parts`` parts of a layer's parameters, and return at once.
+
+        Parts are of about the same size, as far as whole arrays allow.
+        """
         params = self._layers[layer % len(self._layers)]
         paths = _part(params, part, parts)
         self._asked.append((paths, self._links.up.submit(tuple(params[path] for path in paths))))
 
     def take(self, layer: int) -> None:
-        """Let the device have this layer's parameters, when they have landed. Raises what a copy raised."""
+        """Wait for this layer's parameters and make them the current ones. Raises what a copy raised."""
         params: PackedParams = {}
         while len(params) < len(self._layers[layer]):
             paths, transfer = self._asked.pop(0)
@@ -54,7 +56,7 @@ class LayerWeights:
         self._taken = layer, params
 
     def __getitem__(self, layer: int) -> PackedParams:
-        """Of the layer that was taken last. LookupError for another."""
+        """Return the parameters of the layer that was taken last. LookupError for another layer."""
         if self._taken is None or self._taken[0] != layer:
             raise LookupError(f"layer {layer} is not on the device")
         return self._taken[1]
@@ -64,7 +66,7 @@ class LayerWeights:
 
 
 def _part(params: PackedParams, part: int, parts: int) -> tuple[str, ...]:
-    """Paths of the arrays whose middle byte is in this part of all bytes."""
+    """Return the paths of the arrays whose middle byte is in this part of all bytes."""
     sizes = [array.nbytes for array in jax.tree.leaves(list(params.values()))]
     ends = list(accumulate(sizes))
     middles = (end - size / 2 for end, size in zip(ends, sizes, strict=True))

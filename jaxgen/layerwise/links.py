@@ -1,4 +1,4 @@
-"""Both directions between the device and host memory, for one stream of layers or for several that share them."""
+"""The links between device and host memory, in both directions, for one stream of layers or several that share them."""
 
 import threading
 import time
@@ -13,11 +13,11 @@ from jaxgen.offload.link import Link, Transfer
 
 HOST_MEMORY = "pinned_host"
 HostArray = jax.Array | np.ndarray
-"""In pinned memory, of the runtime; in pageable memory, numpy's."""
+"""An array in host memory: JAX's in pinned memory, numpy's in pageable memory."""
 
 
 class Links:
-    """A link each way, and how long the device had nothing to do before what it needs had landed."""
+    """A link in each direction, and the seconds in which the device was idle because it waited for a copy."""
 
     def __init__(self, *, bytes_per_second: float | None = None, pinned: bool = True) -> None:
         """``bytes_per_second``: simulates slower links, in each direction. ``pinned`` False: host memory is pageable,
@@ -27,16 +27,16 @@ class Links:
         self.down = Link("layers-down", self.put_on_host, self.landed, bytes_per_second=bytes_per_second)
         self.up = Link("layers-up", put_on_device, self.landed, bytes_per_second=bytes_per_second)
         self.idle_seconds = 0.0
-        """In which all that had been dispatched was computed, and a copy was waited for."""
+        """Seconds in which all dispatched programs were done and a copy was waited for."""
         self.dispatched: Any = ()
-        """What the last program of a layer puts out."""
+        """Output of the last dispatched program of a layer."""
 
     def simulate(self, bytes_per_second: float | None) -> None:
-        """Hold copies back as links of this bandwidth would, both ways, from now on; None: do not."""
+        """Delay copies, both ways and from now on, as links of this bandwidth would; None: do not."""
         self.down.bytes_per_second = self.up.bytes_per_second = bytes_per_second
 
     def wait(self, transfer: Transfer) -> Any:
-        """The copies, when they have landed. Raises what a copy raised."""
+        """Wait for a transfer and return its copies. Raises what a copy raised."""
         with self.landed:
             while not transfer.done:
                 self.landed.wait()
@@ -45,8 +45,10 @@ class Links:
         return transfer.pieces
 
     def wait_idle(self, transfer: Transfer, dispatched: Any) -> Any:
-        """The same, for copies without which the device cannot go on: they keep it idle once it has computed
-        ``dispatched`` and what a layer dispatched last."""
+        """Wait as ``wait`` does, for copies without which the device cannot go on, and count its idle time.
+
+        The device is idle once it has computed ``dispatched`` and the output that a layer dispatched last.
+        """
         if transfer.done:
             return self.wait(transfer)
         jax.block_until_ready((dispatched, self.dispatched))

@@ -1,8 +1,8 @@
-"""What the planner of streamed steps knows of its machine: rates measured at start, and what link and device do now.
+"""Rates of link and device for the planner of streamed steps: measured at start, and corrected by the steps since.
 Host only, no jax.
 
 At start nothing overlaps. In steps that overlap the device may be slower, since threads that copy share its cores or
-its memory; so what it takes is learned where it, and not the link, sets the pace of the layers.
+its memory. So its rates are corrected by steps in which the device, and not the link, sets the pace of the layers.
 """
 
 from dataclasses import dataclass, field, replace
@@ -13,32 +13,32 @@ from jaxgen.offload.restore_plan import ContextCost
 from jaxgen.scheduling.average import NEWS, Average
 
 NEAR = 0.7
-"""The device's part of the link's time from which on a step says something of the device."""
+"""Least ratio of the device's time to the link's at which a step is used to correct the device's rates."""
 EXPLAINED = 1.05
-"""A pace of so much of the link's time or less is the link's."""
+"""Largest ratio of the time per layer to the link's time at which the link is taken to set the pace."""
 DOUBT = 0.02
-"""The part of what was learned that a step forgets whose pace is the link's: only by being given more to do can the
-device show that it is fast again."""
+"""Share of the device's correction that is dropped by a step whose pace the link sets: the device gets more work then,
+without which it could not show that it is fast again."""
 MOST_CHANGE = 4.0
-"""Of the device, up or down, that one step may tell of."""
+"""Largest factor, up or down, by which one step may find the device slower or faster."""
 
 
 @dataclass(slots=True)
 class StreamMeter:
-    """``decodes`` and ``prompts``: rates of steps of decodes only, and of those with longer chunks, measured at start.
-    ``cost``: of a token in one layer. ``chunk``: tokens of a copy."""
+    """Rates of streamed steps. ``decodes``, ``prompts``: rates measured at start, of steps of decodes only and of steps
+    with longer chunks. ``cost``: of a token in one layer. ``chunk``: tokens in a copy."""
 
     decodes: StreamRates
     prompts: StreamRates
     cost: ContextCost
     chunk: int
     link_slowness: Average = field(default_factory=Average)
-    """What the link takes now, as a multiple of what it took at start."""
+    """Time of the link now, as a multiple of its time at start."""
     device_slowness: float = 1.0
-    """The same of the device, in layers."""
+    """Time of the device in layers now, as a multiple of its time at start."""
 
     def rates(self, *, decodes: bool) -> StreamRates:
-        """As they are now."""
+        """Return the current rates."""
         rates = self.decodes if decodes else self.prompts
         link, device = self.link_slowness.value or 1.0, self.device_slowness
         return replace(
@@ -51,27 +51,27 @@ class StreamMeter:
         )
 
     def plan(self, tokens: int, *, decodes: bool) -> StreamPlan:
-        """How a step that streams so many tokens brings them."""
+        """Return the plan of a step that streams this number of tokens."""
         return self.rates(decodes=decodes).plan(tokens, self.cost, self.chunk)
 
     def seconds(self, tokens: int, project: int, *, decodes: bool) -> float:
-        """Predicted, of a step that streams so many tokens and projects the first ``project`` of them."""
+        """Predict the seconds of a step that streams ``tokens`` and projects the first ``project`` of them."""
         rates = self.rates(decodes=decodes)
         unit = rates.unit(self.cost, self.chunk)
         return rates.stack(tokens).seconds(project, tokens - project, unit=unit, chunk=self.chunk)
 
     def observe_link(self, num_bytes: int, copies: int, seconds: float) -> None:
-        """So much was copied in ``seconds`` in which the link was busy."""
+        """Observe copies of ``num_bytes`` in total, during which the link was busy for ``seconds``."""
         rates = self.decodes
         expected = num_bytes / rates.bytes_per_second + copies * rates.copy_seconds
         if expected > 0.0:
             self.link_slowness.observe(seconds / expected)
 
     def observe_step(self, tokens: int, project: int, seconds: float, *, decodes: bool) -> None:
-        """A step that streamed so many tokens, and projected the first ``project`` of them, took so long."""
+        """Observe the seconds of a step that streamed ``tokens`` and projected the first ``project`` of them."""
         now = self.rates(decodes=decodes)
         if now.num_layers == 1:
-            return  # there is no pace
+            return  # one layer has no pace
         unit, stack, transfer = now.unit(self.cost, self.chunk), now.stack(tokens), tokens - project
         link = project * unit.x + transfer * unit.kv
         device = (project * unit.project if project else 0.0) + stack.device_seconds
@@ -83,5 +83,5 @@ class StreamMeter:
         if step_time > EXPLAINED * link:
             self.device_slowness *= 1 + NEWS * (change - 1)
             return
-        self.device_slowness *= 1 + NEWS * (min(change, 1.0) - 1)  # it is that fast at least
+        self.device_slowness *= 1 + NEWS * (min(change, 1.0) - 1)  # the device is at least that fast
         self.device_slowness += DOUBT * (1 - self.device_slowness)

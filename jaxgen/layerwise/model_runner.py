@@ -1,10 +1,10 @@
-"""Runs plans whose KV cache is in host memory: each step brings it through the device, layer by layer (KVPR, arXiv
-2411.17089).
+"""Run plans with a KV cache in host memory: each step copies the context that it reads to the device, layer by layer
+(KVPR, arXiv 2411.17089).
 
 The device holds the parameters, one layer's context, the copies under way and the blocks that are being written. With
-two buffers, the next layer's context is copied while a layer computes: one buffer is the pool, the other is what has
-been copied and not yet put there. It may hold two layers' context, no more: copies for layer i + 1 begin when layer
-i - 1 has been computed.
+two buffers, the next layer's context is copied while a layer computes: one buffer is the pool, the other holds the
+copies that are not in the pool yet. The device holds the context of two layers at most: copies for layer i + 1 begin
+when layer i - 1 has been computed.
 """
 
 import time
@@ -52,9 +52,9 @@ class CompiledLayers:
 class Streaming:
     """How a context crosses the link.
 
-    ``overlap`` False: a layer waits for all of its context, and the link for it. ``prompts``: the split of steps that
-    hold more than decodes; None: the same. ``buffers`` 1, for comparison: the next layer's context is only asked for
-    when a layer has been computed.
+    ``overlap`` False: a layer waits for all of its context, and the link waits for the layer. ``prompts``: the split of
+    steps with chunks longer than decodes; None: ``split``. ``buffers`` 1, for comparison: the next layer's context is
+    asked for only when a layer has been computed.
     """
 
     split: Split
@@ -68,22 +68,22 @@ class Streaming:
 
 @dataclass(slots=True, eq=False)
 class LayeredStep:
-    """A step on its way through the layers. ``project``, ``transfer``: the context that each of them needs, as inputs
-    and as K and V. ``filled``: open blocks that it writes the last token of."""
+    """A step under way through the layers. ``project``, ``transfer``: blocks of the context that each layer needs as
+    inputs, and as K and V. ``filled``: open blocks whose last token it writes."""
 
     programs: WidthPrograms
     batch: StepBatch
     x: jax.Array
-    """[T, E]: what the last layer that was dispatched put out."""
+    """[T, E]: output of the last dispatched layer."""
     project: tuple[StreamedBlock, ...]
     transfer: tuple[StreamedBlock, ...]
     filled: tuple[int, ...]
 
 
 class LayerwiseRunner:
-    """``ModelRunner`` for contexts in host memory; the number of blocks is what the host may hold.
+    """``ModelRunner`` for a KV cache in host memory; the number of blocks is the number in host memory.
 
-    ``run`` returns when its step is done, since the host has a part in every layer.
+    ``run`` returns when its step is done, since the host copies blocks for every layer.
     """
 
     runs_ahead = False
@@ -101,16 +101,16 @@ class LayerwiseRunner:
         layers: Layers | None = None,
         links: Links | None = None,
     ) -> None:
-        """Takes the layers' parameters apart, which copies them one by one and empties ``params``.
+        """Take the layers' parameters apart, which copies them one by one and empties ``params``.
 
         ``num_open``: as ``programs`` were compiled for, LayerStore.most_open or more. ``bytes_per_second``: simulates
-        slower links. ``layers``: their parameters, where ``params`` are only the others. ``links``: those to use.
+        slower links. ``layers``: the layers' parameters, if ``params`` has only the others. ``links``: links to use.
         """
         self.streaming = Streaming(transfer_all)
         self.seconds: StepSeconds | None = None
-        """Of the last step, if nothing overlapped."""
+        """Times of the last step, if it ran without overlap."""
         self.meter: StreamMeter | None = None
-        """Set: it predicts what each step takes and learns what the link does; only from then on are steps counted."""
+        """Predicts the time of each step and learns the rates of link and device; without it no steps are counted."""
         self._ends, taken_apart = take_apart(pack_params(model, params, programs.kernels))
         self._layers: Layers = taken_apart if layers is None else layers
         self._programs, self._row_programs = programs, rows
@@ -126,11 +126,11 @@ class LayerwiseRunner:
 
     @property
     def kernels(self) -> Kernels:
-        """What the programs are built of."""
+        """The kernels of the programs."""
         return self._programs.kernels
 
     def reset(self) -> None:
-        """Forget everything but the parameters, whatever a step or a copy that failed has left."""
+        """Forget everything but the parameters, also after a step or a copy that failed."""
         self.__dict__.pop("_pool", None)  # first, since two may not fit
         self._store = self._make_store()
         self.stream.forget(self._store)
@@ -138,11 +138,11 @@ class LayerwiseRunner:
         self._rows = init_rows(self._config, self._model.vocab_size)
 
     def disable_narrow(self) -> None:
-        """Run every plan by the one shape."""
+        """Run all plans with the wide program."""
         self._narrow_width = None
 
     def uses_narrow(self, plan: StepPlan) -> bool:
-        """Whether the plan holds decodes only and there is a program for these."""
+        """Whether the plan has decodes only and there is a narrow program for them."""
         return self._narrow_width is not None and plan.decodes_only
 
     def load(self, plan: StepPlan) -> None:
@@ -150,10 +150,10 @@ class LayerwiseRunner:
         self._rows = self._row_programs.load(self._rows, plan, self._loader)
 
     def run(self, plan: StepPlan, *, narrow: bool | None = None, again: bool = False) -> StepOutput:
-        """Load the rows that the plan admits and run its step; returns when it is done.
+        """Load the rows that the plan admits and run its step; return when it is done.
 
-        ``narrow`` says by which program, ``again`` that the same plan will be run once more.
-        Raises what a copy raised; then nothing that is in memory may be relied on before ``reset``.
+        ``narrow``: which program runs it. ``again``: the same plan will be run once more. Raises what a copy raised;
+        then the content of cache and rows is undefined until ``reset``.
         """
         before, started = self.stream.traffic, time.perf_counter()
         step = self.begin(plan, narrow=narrow)
@@ -165,7 +165,7 @@ class LayerwiseRunner:
         return output
 
     def offload_stats(self) -> OffloadStats:
-        """A snapshot for metrics: tokens streamed stand for those found, steps for restores."""
+        """Return a snapshot for metrics: streamed tokens count as hits, and steps that stream as restores."""
         down, up = self.stream.down, self.stream.up
         return replace(
             self._counters,
@@ -180,7 +180,7 @@ class LayerwiseRunner:
         )
 
     def wait(self) -> None:
-        """Until everything dispatched has been computed, and all that is full is in host memory."""
+        """Wait until all dispatched programs are done and all full blocks are in host memory."""
         jax.block_until_ready((self._pool, self._rows))
         while self.stream.take_over_saved(wait=True):
             pass
@@ -203,17 +203,17 @@ class LayerwiseRunner:
         return LayeredStep(programs, batch, x, blocks.streamed[:split], blocks.streamed[split:], blocks.filled)
 
     def ask(self, step: LayeredStep, layer: int) -> Incoming:
-        """Begin to bring a layer's context; returns at once."""
+        """Begin to copy a layer's context, and return at once."""
         return self.stream.ask(layer, step.project, step.transfer)
 
     def compute(self, step: LayeredStep, layer: int, incoming: Incoming) -> None:
-        """Dispatch a layer of the step, when its context has landed. Raises what a copy raised."""
+        """Dispatch a layer of the step once its context has arrived. Raises what a copy raised."""
         self._pool = self.stream.take(self._pool, incoming)
         self._pool, step.x = step.programs.layer(self._layers[layer], self._pool, step.x, step.batch, np.int32(layer))
         self.stream.links.dispatched = step.x
 
     def stage(self, step: LayeredStep, layer: int) -> Stage:
-        """Both for one layer of a step."""
+        """Return ``ask`` and ``compute`` for one layer of a step."""
 
         def compute(incoming: Incoming) -> jax.Array:
             self.compute(step, layer, incoming)
@@ -230,14 +230,14 @@ class LayerwiseRunner:
         return output
 
     def fill(self, blocks: Iterable[int]) -> None:
-        """Have blocks in host memory as if steps had written them, with some content. For measurements."""
+        """Put blocks into host memory, with some content, as if steps had written them. For measurements."""
         for block in blocks:
             self.stream.fill(self._pool, block)
 
     def projects_to_bits(self, blocks: Iterable[StreamedBlock]) -> bool:
-        """Whether K and V projected from the inputs of these full blocks have the bits of those on the host.
+        """Whether K and V projected from the inputs of these full blocks have the same bits as those on the host.
 
-        Overwrites what the device has of a layer, which every step brings anew.
+        Overwrites the device's blocks of one layer, which each step copies again.
         """
         groups = list(batched(blocks, self._programs.group))
         for layer in range(len(self._layers)):
@@ -251,7 +251,7 @@ class LayerwiseRunner:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element of the cache, and of the layers' inputs."""
+        """Bytes of an element of the cache and of the layer inputs."""
         return self._pool.cache.data.dtype.itemsize
 
     def _make_store(self) -> LayerStore[HostPiece]:
@@ -281,7 +281,7 @@ class LayerwiseRunner:
         return self.end(step)
 
     def _run_in_turn(self, step: LayeredStep, started: float, before: Traffic) -> StepOutput:
-        """One thing at a time, and how long each took since the step was ``started`` in ``seconds``."""
+        """Run copies and computation in turn, and set ``self.seconds`` to the time of each since ``started``."""
         step.x.block_until_ready()
         waited = device = 0.0
         for index in range(len(self._layers)):

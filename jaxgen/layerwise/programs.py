@@ -1,11 +1,11 @@
-"""The step cut into programs by layer, for a cache of which the device holds one layer at a time.
+"""The step divided into programs by layer, for a cache of which the device holds one layer at a time.
 
     begin   rows, words of a plan, places of blocks      -> rows, batch, x: the first layer's input
     layer   one layer's parameters, pool, x, batch, l    -> pool, x: its output; the same program for all layers
     end     rows, batch, x: the last layer's output      -> rows, StepOutput
 
-One after another they compute what ``jaxgen.runner.step`` does in one program. Between them the pool's blocks may be
-brought from elsewhere: by ``scatter`` as K and V, by ``project`` as the layer's inputs.
+In sequence they compute what ``jaxgen.runner.step`` computes in one program. Between them, blocks from host memory can
+be written to the pool: ``scatter`` writes K and V, ``project`` computes these from the layer's inputs.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ _BELOW = f"{LAYERS}."
 
 @dataclass(frozen=True)
 class WidthPrograms:
-    """The step of one width (tokens), compiled; pool and rows are donated."""
+    """The compiled step of one width (in tokens); pool and rows are donated."""
 
     begin: Callable[..., tuple[RowState, StepBatch, jax.Array]]
     layer: Callable[..., tuple[LayerPool, jax.Array]]
@@ -56,7 +56,7 @@ class Uncompiled:
 
 @dataclass(frozen=True)
 class LayerPrograms:
-    """All compiled: steps by width, and what moves blocks, in groups of ``group``."""
+    """All compiled programs: steps by width, and those that move blocks, in groups of ``group``."""
 
     widths: dict[int, WidthPrograms]
     gather: Callable[..., Any]
@@ -67,14 +67,16 @@ class LayerPrograms:
     group: int
     kernels: Kernels
     temporary_bytes: int
-    """Of the program that takes most, beside its arguments."""
+    """Bytes of the program that needs most, beside its arguments."""
 
 
 def take_apart(
     params: PackedParams, put_layer: Callable[[Any], Any] = jax.device_put
 ) -> tuple[PackedParams, tuple[PackedParams, ...]]:
-    """The parameters without those of the layers, on the device, and those of each layer, where ``put_layer`` puts
-    them. Empties ``params``, so that no more than one of them is in memory twice."""
+    """Return the parameters outside the layers, on the device, and those of each layer, where ``put_layer`` puts them.
+
+    Empties ``params``, so that at most one parameter is in memory twice.
+    """
     ends: PackedParams = {}
     layers: list[PackedParams] = []
     for path in list(params):
@@ -90,7 +92,7 @@ def take_apart(
 
 
 def _split(value: Any) -> tuple[Any, ...]:
-    """The layers' parts of a parameter."""
+    """Return each layer's part of a stacked parameter."""
     if isinstance(value, SeparateWeights):
         return value.weights
     if isinstance(value, PackedWeight):
@@ -101,7 +103,7 @@ def _split(value: Any) -> tuple[Any, ...]:
 def compile_layers(
     model: ModelConfig, config: EngineConfig, kernels: Kernels, *, num_open: int, group: int, keep_inputs: bool
 ) -> LayerPrograms:
-    """For LayerPools of ``num_open`` open blocks a layer, and parameters as these kernels read them."""
+    """Compile for LayerPools of ``num_open`` open blocks per layer, and parameters in the layout of these kernels."""
 
     def make_pool() -> LayerPool:
         return LayerPool.zeros(model, config.cache, kernels, num_open=num_open, keep_inputs=keep_inputs)
@@ -135,7 +137,7 @@ def compile_layers(
 
 
 Shapes = tuple[PackedParams, PackedParams]
-"""Of the parameters without the layers', and of one layer's."""
+"""Shapes of the parameters outside the layers, and of one layer's parameters."""
 
 
 def _abstract_apart(model: ModelConfig, kernels: Kernels) -> Shapes:

@@ -1,4 +1,4 @@
-"""What steps that stream their context take, measured where nothing overlaps, for the planner. Host only, no jax."""
+"""Rates of steps that stream their context, measured without overlap, for the planner. Host only, no jax."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -12,15 +12,16 @@ from jaxgen.layerwise.split_plan import Stack, StreamPlan, plan_stack
 from jaxgen.offload.restore_plan import ContextCost, TokenSeconds
 
 Split = Callable[[int], int]
-"""Tokens of a layer's context in host memory -> how many of them, from the front, to project from their inputs."""
+"""Function (tokens of a layer's context in host memory) -> how many of its first tokens to project from inputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepSeconds:
     """Where a step without overlap spent its time, in all layers.
 
-    ``tokens``: those streamed, of all sequences, of which ``projected`` came as inputs. ``link``: seconds in which it
-    copied, ``link_bytes`` in ``copies``. ``other``: before the first layer and after the last.
+    ``tokens``: streamed tokens of all sequences, of which ``projected`` were copied as inputs. ``link``: seconds in
+    which the link was busy with ``link_bytes`` in ``copies`` copies. ``device``: seconds of computation in the layers.
+    ``other``: seconds before the first layer and after the last.
     """
 
     tokens: int
@@ -34,16 +35,17 @@ class StepSeconds:
 
 @dataclass(frozen=True, slots=True)
 class StreamRates:
-    """``device_seconds`` of a layer with nothing projected, and what each streamed token adds to them.
+    """Rates of streamed steps. ``device_seconds``: time of a layer that projects no tokens, without streamed tokens.
+    ``device_seconds_per_token``: additional time for each streamed token.
 
-    ``project_seconds``: what a token's projection takes longer than putting its K and V in place. ``other_seconds``: of
-    a step outside its layers.
+    ``project_seconds``: additional time to project a token instead of putting its K and V in place. ``other_seconds``:
+    time of a step outside its layers.
     """
 
     num_layers: int
     bytes_per_second: float
     copy_seconds: float
-    """Of each copy, whatever its size."""
+    """Fixed seconds of each copy, whatever its size."""
     device_seconds: float
     device_seconds_per_token: float
     project_seconds: float
@@ -51,9 +53,10 @@ class StreamRates:
 
     @classmethod
     def fit(cls, steps: Iterable[StepSeconds], num_layers: int, *, others: Iterable[StepSeconds] = ()) -> Self:
-        """Medians and straight lines, of steps of one batch that had something to copy.
+        """Fit the rates, with medians and straight lines, to steps of one batch that copied blocks.
 
-        ``others`` have used the same link. Where no step projected, projection takes forever. ValueError if all did.
+        ``others``: steps of another batch that used the same link. If no step projected, ``project_seconds`` is inf.
+        ValueError if all steps projected.
         """
         copying = [step for step in steps if step.copies]
         plain = [step for step in copying if not step.projected]
@@ -77,28 +80,30 @@ class StreamRates:
         )
 
     def unit(self, cost: ContextCost, chunk: int) -> TokenSeconds:
-        """``cost``: of a token in one layer. ``chunk``: tokens of a copy."""
+        """Return the seconds per token. ``cost``: of a token in one layer. ``chunk``: tokens in a copy."""
         link, copy = 1 / self.bytes_per_second, self.copy_seconds / chunk
         return TokenSeconds(cost.kv_bytes * link + copy, cost.x_bytes * link + copy, self.project_seconds)
 
     def stack(self, tokens: int) -> Stack:
-        """The layers of a step that streams so many tokens."""
+        """Return the layers of a step that streams this number of tokens."""
         device = self.device_seconds + self.device_seconds_per_token * tokens
         return Stack(self.num_layers, device, self.other_seconds)
 
     def plan(self, tokens: int, cost: ContextCost, chunk: int) -> StreamPlan:
-        """For the context of a step, of all sequences together, in copies of ``chunk`` tokens; KV alone where that is
-        hardly slower."""
+        """Plan the context of a step, of all sequences together, in copies of ``chunk`` tokens.
+
+        All tokens are copied as KV if that is hardly slower.
+        """
         unit, stack = self.unit(cost, chunk), self.stack(tokens)
         return plan_stack(tokens, unit=unit, chunk=chunk, limit=tokens, stack=stack).if_it_pays()
 
     def planned_split(self, cost: ContextCost, chunk: int) -> Split:
-        """As ``plan`` says, remembered for each length."""
+        """Return the Split of ``plan``, cached for each number of tokens."""
         return cache(lambda tokens: self.plan(tokens, cost, chunk).project)
 
 
 def _line(points: Iterable[tuple[float, float]]) -> tuple[float, float]:
-    """Slope and intercept through the medians at each x, neither below 0."""
+    """Return slope and intercept of the line through the medians at each x, neither below 0."""
     found: defaultdict[float, list[float]] = defaultdict(list)
     for x, y in points:
         found[x].append(y)
@@ -108,6 +113,6 @@ def _line(points: Iterable[tuple[float, float]]) -> tuple[float, float]:
 
 
 def transfer_all(tokens: int) -> int:
-    """The Split that projects nothing."""
+    """Return 0: the Split that projects no tokens."""
     del tokens
     return 0

@@ -1,4 +1,4 @@
-"""Makes a streamed device ready: how it brings contexts back, what that takes, and whether it keeps their bits."""
+"""Start a runner that streams its cache: measure rates, choose how contexts are copied, and compare projected bits."""
 
 import logging
 import random
@@ -19,13 +19,13 @@ from jaxgen.offload.restore_plan import ContextCost
 logger = logging.getLogger(__name__)
 
 CHECKED_TOKENS = 512
-"""Compared, of every layer: as narrow.CHECKED_TOKENS."""
+"""Tokens whose K and V are compared in every layer; as narrow.CHECKED_TOKENS."""
 MEASURED_STEPS = 5
-"""Of each load and split."""
+"""Steps measured for each load and split."""
 
 
 def start_streaming(device: LayerwiseRunner, model: ModelConfig, config: EngineConfig, streaming: StreamConfig) -> None:
-    """Measure, and let the device stream by the policy. Leaves it reset."""
+    """Measure the device, and set it to stream by the policy. Leaves it reset."""
     exact = not streaming.keep_inputs or _projection_is_exact(device, model, config)
     device.meter = _measure(device, model, config, streaming)
     device.streaming = _streaming(device.meter, streaming)
@@ -58,7 +58,7 @@ def _streaming(meter: StreamMeter | None, streaming: StreamConfig) -> Streaming:
 def _measure(
     device: LayerwiseRunner, model: ModelConfig, config: EngineConfig, streaming: StreamConfig
 ) -> StreamMeter | None:
-    """None where no sequence is longer than a block: then nothing is streamed."""
+    """Measure the rates of steps. Return None if no sequence is longer than a block: then nothing is streamed."""
     itemsize = device.itemsize
     cost = ContextCost.of_model(
         num_layers=1,
@@ -83,7 +83,7 @@ def _measure(
 
 
 def _decodes(config: EngineConfig, group: int) -> Iterator[Load]:
-    """Steps of decodes in as many rows as have room, that read one block each, and two groups of blocks together."""
+    """Yield steps of decodes in as many rows as fit: one reads a block per row, one two groups of blocks in total."""
     scheduler, cache = config.scheduler, config.cache
     rows = min(scheduler.max_num_seqs, cache.num_blocks // 2)
     if rows == 0:
@@ -94,7 +94,7 @@ def _decodes(config: EngineConfig, group: int) -> Iterator[Load]:
 
 
 def _prompts(config: EngineConfig, group: int) -> Iterator[Load]:
-    """Steps of a piece of a prompt behind as many blocks; it fills the budget, or what is left."""
+    """Yield steps of one prompt chunk after one block and after two groups; it fills the budget or the sequence."""
     scheduler, cache = config.scheduler, config.cache
     longest = min(scheduler.max_model_len, cache.num_slots)
     most = (longest - 1) // cache.block_size
@@ -104,7 +104,7 @@ def _prompts(config: EngineConfig, group: int) -> Iterator[Load]:
 
 
 def _projection_is_exact(device: LayerwiseRunner, model: ModelConfig, config: EngineConfig) -> bool:
-    """Whether the blocks of a random prompt, projected from their inputs, have the bits that its steps wrote."""
+    """Whether K and V of a random prompt, projected from layer inputs, have the bits that its steps wrote."""
     size, budget = config.cache.block_size, config.scheduler.token_budget
     longest = min(config.scheduler.max_model_len, config.cache.num_slots)
     length = min(max(CHECKED_TOKENS, size), longest)

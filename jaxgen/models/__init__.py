@@ -1,6 +1,6 @@
 """The model families, and parameters as a flat dict from dotted path to array.
 
-The dict is what weights load and what a step takes: ``layers.attn.qkv.weight`` is [layers, out, in], and so on.
+Weights are loaded into this dict, and a step takes it: ``layers.attn.qkv.weight`` is [layers, out, in], and so on.
 """
 
 from typing import Any, Protocol, cast, runtime_checkable
@@ -20,13 +20,13 @@ from jaxgen.models.opt import OPT
 Params = dict[str, jax.Array]
 """Parameters as they are loaded."""
 PackedParams = dict[str, Any]
-"""Parameters as a program reads them: arrays, or PackedWeights where its kernels want those."""
+"""Parameters as a program reads them: arrays, PackedWeights or SeparateWeights, as its kernels need them."""
 Graph = nnx.GraphDef[nnx.Module]
 
 
 @runtime_checkable
 class Model(Protocol):
-    """What a step needs of a family."""
+    """The interface of a model family for a step."""
 
     def __call__(self, batch: StepBatch, cache: KVCache) -> tuple[Float[Array, "T D"], KVCache]: ...
 
@@ -44,7 +44,7 @@ State = nnx.State[Any, Any]
 
 
 def abstract_model(config: ModelConfig) -> tuple[Graph, State]:
-    """The model and its parameters without values."""
+    """Return the model and its parameters without values."""
     return nnx.split(nnx.eval_shape(lambda: _build(config, seed=0)))
 
 
@@ -58,16 +58,16 @@ def dotted(path: tuple[object, ...]) -> str:
 
 
 def graph_of(config: ModelConfig) -> Graph:
-    """The model without its parameters; ``bind`` puts them together."""
+    """Return the model without its parameters; ``bind`` joins both."""
     return abstract_model(config)[0]
 
 
 LAYERS = "layers"
-"""Where a family keeps its stacked layers."""
+"""Name of the attribute that has a family's stacked layers."""
 
 
 def graphs_apart(config: ModelConfig) -> tuple[Graph, Graph]:
-    """The model without its layers, and one layer, which ``bind`` and ``bind_layer`` put together with parameters."""
+    """Return the model without its layers, and one layer; ``bind`` and ``bind_layer`` join them with parameters."""
     model = nnx.eval_shape(lambda: _build(config, seed=0))
     layer = nnx.split(getattr(model, LAYERS))[0]
     delattr(model, LAYERS)
@@ -75,12 +75,12 @@ def graphs_apart(config: ModelConfig) -> tuple[Graph, Graph]:
 
 
 def bind_layer(graph: Graph, params: PackedParams) -> Layer:
-    """A layer with these parameters, whose paths begin below ``layers``."""
+    """Return a layer with these parameters, whose paths begin below ``layers``."""
     return cast(Layer, _merge(graph, params))
 
 
 def bind(graph: Graph, params: PackedParams) -> Model:
-    """The model with these parameters, as a step calls it."""
+    """Return the model with these parameters, as a step calls it."""
     return cast(Model, _merge(graph, params))
 
 
@@ -90,13 +90,13 @@ def _merge(graph: Graph, params: PackedParams) -> Any:
 
 
 def abstract_params(config: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shape and dtype of every parameter, by dotted path."""
+    """Return the shape and dtype of each parameter, by dotted path."""
     flat = nnx.to_flat_state(abstract_model(config)[1])
     return {dotted(path): leaf.get_raw_value() for path, leaf in flat}
 
 
 def init_params(config: ModelConfig, seed: int) -> Params:
-    """Random parameters made on the default device, for measurements that need no checkpoint."""
+    """Make random parameters on the default device, for measurements that need no checkpoint."""
 
     def make() -> Params:
         flat = nnx.to_flat_state(nnx.state(_build(config, seed)))

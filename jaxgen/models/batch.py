@@ -1,4 +1,4 @@
-"""StepBatch, the one shape that a step takes, as models see it."""
+"""StepBatch: the input of a step, of fixed shape, as the models take it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,14 +14,14 @@ from jaxgen.arrays import ArrayLike
 class StepBatch:
     """Chunks laid end to end, padded: T tokens, R = max_num_seqs, M = blocks of the longest sequence.
 
-    Padding is harmless by construction: a padded token writes to slot num_slots, which is dropped, and belongs to no
-    row; a padded row has no tokens, and what is sampled for it is not read.
+    Padding has no effect: a padded token writes to slot num_slots, which is dropped, and belongs to no row; a padded
+    row has no tokens, and its sampled token is not read.
     """
 
     tokens: Int[ArrayLike, "T"]
     positions: Int[ArrayLike, "T"]
     slots: Int[ArrayLike, "T"]
-    """Where each token's K and V go."""
+    """The slot in the cache for each token's K and V."""
     token_rows: Int[ArrayLike, "T"]
     """The row of the RowState that each token belongs to; R for padding."""
     query_starts: Int[ArrayLike, "R1"]
@@ -33,9 +33,9 @@ class StepBatch:
     num_tokens: Int[ArrayLike, ""]
     num_rows: Int[ArrayLike, ""]
     num_decodes: Int[ArrayLike, ""]
-    """Chunks below this have one token."""
+    """Number of decodes: chunks below this index have one token."""
     want_logprobs: Bool[ArrayLike, ""]
     prompt_targets: Int[ArrayLike, "T"]
-    """The prompt token whose log-probability is wanted from this token's logits, or -1."""
+    """For each token, the prompt token whose log-probability is wanted from its logits, or -1."""
     attention_plan: Any = None
-    """What the attention kernel made of the batch for all layers; see jaxgen.models.attention."""
+    """The attention kernel's plan of the batch for all layers; see jaxgen.models.attention."""

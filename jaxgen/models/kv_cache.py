@@ -1,4 +1,4 @@
-"""The functional blocked KV cache: a pytree that a step takes (donated) and gives back."""
+"""The functional blocked KV cache: a pytree that a step takes (donated) and returns."""
 
 from dataclasses import dataclass, field, replace
 
@@ -14,9 +14,9 @@ from jaxgen.kernels.choice import REFERENCE, Kernels
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class KVCache:
-    """K and V of every block and layer, in the layout that pallas_kernels documents, and the kernels for it.
+    """K and V of all blocks and layers, in the layout that pallas_kernels documents, and the kernels for it.
 
-    ``inputs``: of every block and layer its tokens' layer inputs X, before the layer's norm; None: they are not kept.
+    ``inputs``: the layer inputs X, before the layer's norm, of all blocks and layers; None: they are not kept.
     """
 
     data: Float[ArrayLike, "N L 2 K B D"]
@@ -34,33 +34,33 @@ class KVCache:
     def write(
         self, layer: Int[Array, ""], k: Float[Array, "T K D"], v: Float[Array, "T K D"], slots: Int[Array, "T"]
     ) -> "KVCache":
-        """The cache with token t's K and V at ``slots[t]``; a slot past the last one writes nothing."""
+        """Return the cache with token t's K and V at ``slots[t]``; a slot past the last one is not written."""
         return replace(self, data=self.kernels.write_kv(self.data, layer, k, v, slots))
 
     def keep(self, layer: Int[Array, ""], x: Float[Array, "T E"], slots: Int[Array, "T"]) -> "KVCache":
-        """The cache with token t's input to ``layer`` at ``slots[t]``, if it keeps inputs; as for ``write``."""
+        """Return the cache with token t's input to ``layer`` at ``slots[t]``, as ``write`` does, if it keeps inputs."""
         if self.inputs is None:
             return self
         B = self.block_size
         return replace(self, inputs=self.inputs.at[slots // B, layer, slots % B].set(x, mode="drop"))
 
     def gather(self, ids: Int[Array, "m"], count: Int[Array, ""]) -> tuple[Float[Array, "L 2 K B D"], ...]:
-        """The first ``count`` of the blocks ``ids``, each an array of its own; the others are undefined."""
+        """Return the blocks ``ids``, each an array of its own; those after the first ``count`` are undefined."""
         staging = self.kernels.gather_blocks(self.data, ids, count)
         return tuple(staging[i] for i in range(len(ids)))
 
     def scatter(self, ids: Int[Array, "m"], count: Int[Array, ""], *pieces: Float[Array, "L 2 K B D"]) -> "KVCache":
-        """The cache with the first ``count`` of m pieces as its blocks ``ids[:count]``."""
+        """Return the cache with the first ``count`` of m pieces in its blocks ``ids[:count]``."""
         return replace(self, data=self.kernels.scatter_blocks(self.data, ids, jnp.stack(pieces), count))
 
     def gather_inputs(self, ids: Int[Array, "m"]) -> tuple[Float[Array, "L B E"] | None, ...]:
-        """The inputs of the blocks ``ids``, each an array of its own; None where they are not kept."""
+        """Return the inputs of the blocks ``ids``, each an array of its own; None if they are not kept."""
         if self.inputs is None:
             return (None,) * len(ids)
         return tuple(self.inputs[ids])
 
     def scatter_inputs(self, ids: Int[Array, "m"], count: Int[Array, ""], pieces: Float[Array, "m L B E"]) -> "KVCache":
-        """The cache with the first ``count`` of m pieces as the inputs of its blocks ``ids[:count]``."""
+        """Return the cache with the first ``count`` of m pieces as the inputs of its blocks ``ids[:count]``."""
         assert self.inputs is not None
         wanted = jnp.where(jnp.arange(len(ids)) < count, ids, len(self.inputs))
         return replace(self, inputs=self.inputs.at[wanted].set(pieces, mode="drop"))
@@ -71,7 +71,7 @@ def cache_shape(model: ModelConfig, cache: CacheConfig) -> tuple[int, int, int, 
 
 
 def init_cache(model: ModelConfig, cache: CacheConfig, kernels: Kernels = REFERENCE) -> KVCache:
-    """A cache of zeros: attention may read, and mask, slots that nobody has written yet, so they must be finite."""
+    """Return a cache of zeros: attention may read, and mask, slots that are not written yet, so they must be finite."""
     dtype, of_inputs = jnp.dtype(model.dtype), (cache.num_blocks, model.num_layers, cache.block_size, model.hidden_size)
     inputs = jnp.zeros(of_inputs, dtype) if cache.keep_inputs else None
     return KVCache(jnp.zeros(cache_shape(model, cache), dtype), kernels, inputs)

@@ -1,7 +1,7 @@
 """Layers that the families share. Matrices are kept as Hugging Face stores them, [out, in]: XLA on CPU repacks less of
-such a weight than of its transpose, and loading copies nothing.
+such a weight than of its transpose, and loading makes no copy.
 
-Every parameter may have a leading layer axis (``stack``), which ``scan_layers`` walks.
+Each parameter may have a leading layer axis (``stack``), over which ``scan_layers`` iterates.
 """
 
 from collections.abc import Callable
@@ -28,17 +28,17 @@ INIT_STD = 0.02
 Angles = tuple[Float[Array, "T 1 half"], Float[Array, "T 1 half"]]
 """Cosine and sine of each token's rotary angles."""
 _PICKED = (PackedWeight, SeparateWeights)
-"""Stacks that say themselves what a layer's weight is."""
+"""Types of stacks that return a layer's weight themselves."""
 
 
 class Matrix(nnx.Param[jax.Array]):
-    """A weight [*stack, out, in] that products read, and that may be packed for them."""
+    """A weight [*stack, out, in] of a matrix product, which may be packed for it."""
 
 
 def product(
     x: Float[Array, "T I"], weight: Float[Array, "O I"] | PackedWeight, num_tokens: Int[ArrayLike, ""]
 ) -> Float[Array, "T O"]:
-    """x @ weight.T, accumulated and returned in float32; float32 operands are not rounded to fewer bits.
+    """Return x @ weight.T, accumulated and returned in float32; float32 operands are not rounded to fewer bits.
 
     Rows from ``num_tokens`` on are padding: a packed product does not compute them.
     """
@@ -67,7 +67,7 @@ class Linear(nnx.Module):
     def __call__(
         self, x: Float[Array, "T I"], num_tokens: Int[ArrayLike, ""], residual: Float[Array, "T O"] | None = None
     ) -> Float[Array, "T O"]:
-        """The result, rounded to the dtype of x, and then added to ``residual`` if there is one."""
+        """Return the result, rounded to the dtype of x and then added to ``residual``, if any."""
         weight = self.weight.get_value()
         if self.bias is None and isinstance(weight, PackedWeight):
             return weight.product(x, num_tokens, residual, dtype=x.dtype)
@@ -75,7 +75,7 @@ class Linear(nnx.Module):
         return y if residual is None else residual + y
 
     def in_float32(self, x: Float[Array, "T I"], num_tokens: Int[ArrayLike, ""]) -> Float[Array, "T O"]:
-        """The result as it was accumulated."""
+        """Return the result in float32, as it was accumulated."""
         y = product(x, self.weight.get_value(), num_tokens)
         return y if self.bias is None else y + self.bias[...].astype(jnp.float32)
 
@@ -122,7 +122,7 @@ class LayerNorm(nnx.Module):
 
 
 def inverse_frequencies(config: RopeConfig, head_dim: int) -> Float[Array, "half"]:
-    """Angular frequency of each rotary pair, radians per token, with the family's context extension applied.
+    """Return the angular frequency of each rotary pair, in radians per token, with the context extension applied.
 
     linear: position interpolation (Chen et al., arXiv 2306.15595). llama3: wavelengths longer than
     original_max_position / low_freq_factor are divided by ``factor``, shorter than original / high_freq_factor are
@@ -140,13 +140,16 @@ def inverse_frequencies(config: RopeConfig, head_dim: int) -> Float[Array, "half
 
 
 def rotary_angles(config: RopeConfig, head_dim: int, positions: Int[Array, "T"]) -> Angles:
-    """Cosine and sine of each token's rotary angles, float32."""
+    """Return cosine and sine of each token's rotary angles, float32."""
     angles = positions[:, None, None].astype(jnp.float32) * inverse_frequencies(config, head_dim)
     return jnp.cos(angles), jnp.sin(angles)
 
 
 def rotate(x: Float[Array, "T H D"], angles: Angles | None) -> Float[Array, "T H D"]:
-    """Rotary embedding (Su et al., arXiv 2104.09864) with the halves of a head as pairs, in float32; x if None."""
+    """Apply rotary embedding (Su et al., arXiv 2104.09864) to x, in float32, with the halves of a head as pairs.
+
+    ``angles`` None: return x.
+    """
     if angles is None:
         return x
     cos, sin = angles
@@ -155,8 +158,10 @@ def rotate(x: Float[Array, "T H D"], angles: Angles | None) -> Float[Array, "T H
 
 
 class Attention(nnx.Module):
-    """Self-attention over the blocked cache, added to a ``residual``; query, key and value projections are one product,
-    and rotary ``angles``, if given, turn queries and keys."""
+    """Self-attention over the blocked cache, added to a ``residual``. Query, key and value projections are one product.
+
+    Rotary ``angles``, if given, are applied to queries and keys.
+    """
 
     def __init__(self, config: ModelConfig, *, bias: bool, rngs: nnx.Rngs, stack: Shape):
         self.config = config
@@ -188,7 +193,7 @@ class Attention(nnx.Module):
     def projected(
         self, x: Float[Array, "T D"], num_tokens: Int[ArrayLike, ""], angles: Angles | None
     ) -> tuple[Float[Array, "T H d"], Float[Array, "T K d"], Float[Array, "T K d"]]:
-        """Queries, keys and values of the first ``num_tokens`` tokens, all heads."""
+        """Return queries, keys and values of the first ``num_tokens`` tokens, for all heads."""
         heads, kv_heads = self.config.num_heads, self.config.num_kv_heads
         qkv = self.qkv(x, num_tokens).reshape(x.shape[0], -1, self.config.head_dim)
         q, k, v = qkv[:, :heads], qkv[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :]
@@ -197,7 +202,7 @@ class Attention(nnx.Module):
 
 @runtime_checkable
 class Layer(Protocol):
-    """A decoder layer of a family. Stacked, all of them; sliced, one."""
+    """A decoder layer of a family: all layers if its parameters are stacked, one layer once they are sliced."""
 
     attn: Attention
 
@@ -214,9 +219,10 @@ class Layer(Protocol):
 def scan_layers(
     layers: nnx.Module, num_layers: int, x: Float[Array, "T D"], cache: KVCache, batch: StepBatch
 ) -> tuple[Float[Array, "T D"], KVCache]:
-    """Run the stacked ``layers``, each a Layer once it is sliced, one after another.
+    """Run the stacked ``layers``, of which each slice is a Layer, in order.
 
-    The cache is carried, which XLA updates in place; as a scanned input and output it would be copied whole.
+    The cache is part of the scan's carry, which XLA updates in place; as a scanned input and output all of it would be
+    copied.
     """
     angles = cast(Layer, layers).angles(batch.positions)
 
@@ -230,9 +236,9 @@ def scan_layers(
 def fold_layers(
     layers: nnx.Module, num_layers: int, visit: Callable[[Layer, Int[Array, ""], Any], Any], carry: Any
 ) -> Any:
-    """What ``visit`` makes of ``carry`` with each of the stacked ``layers`` and its index, one after another.
+    """Apply ``visit`` to each of the stacked ``layers``, its index and ``carry``, in order; return the last carry.
 
-    In a scan, or written out where their matrices are separate arrays.
+    This is a scan, or an unrolled loop if the layers' matrices are separate arrays.
     """
     graph, stacked = nnx.split(layers)
 
@@ -241,7 +247,7 @@ def fold_layers(
 
     values = jax.tree.leaves(stacked, is_leaf=lambda value: isinstance(value, SeparateWeights))
     if any(isinstance(value, SeparateWeights) for value in values):
-        once = jax.jit(run)  # so that all layers are traced as one
+        once = jax.jit(run)  # so that one trace serves all layers
         for layer in range(num_layers):
             carry = once(slice_layer(stacked, layer), carry, jnp.int32(layer))
         return carry
@@ -260,12 +266,11 @@ def project(
     angles: Angles | None,
     num_tokens: Int[Array, ""],
 ) -> KVCache:
-    """The cache with K and V of tokens whose inputs to ``layer`` are ``x`` in its layer ``index``, token t's at
-    ``slots[t]``.
+    """Return the cache with K and V, in its layer ``index``, of tokens whose inputs to ``layer`` are ``x``.
 
-    What the layer writes of them in a step (KVPR, arXiv 2411.17089), to the bit where the rows of a product do not
-    depend on their number; else up to rounding. Slots are those of whole blocks, as for ``KVCache.write``; of tokens
-    from ``num_tokens`` on they must be past the last.
+    Those of token t are written to ``slots[t]``. They are what the layer writes in a step (KVPR, arXiv 2411.17089), bit
+    for bit if the rows of a product do not depend on their number, else up to rounding. Slots are those of whole
+    blocks, as for ``KVCache.write``; slots of tokens from ``num_tokens`` on must be past the last slot.
     """
     attn, recompute = layer.attn, cache.kernels.partial_recompute
 
@@ -282,7 +287,7 @@ def project(
 
 
 def slice_layer(stacked: Any, index: Any) -> Any:
-    """The parameters of layer ``index``, in the structure of ``stacked``, those of all layers."""
+    """Return the parameters of layer ``index``, in the structure of ``stacked``, which has those of all layers."""
 
     def of_layer(value: Any) -> Any:
         return value.at(index) if isinstance(value, _PICKED) else value[index]

@@ -42,7 +42,7 @@ class GatedMLP(nnx.Module):
 
 
 class LlamaLayers(nnx.Module):
-    """All decoder layers, stacked; after ``scan_layers`` slices it, one of them."""
+    """All decoder layers, stacked; a slice by ``scan_layers`` is one layer."""
 
     def __init__(self, config: LlamaConfig, *, rngs: nnx.Rngs):
         self.config = config
@@ -54,25 +54,25 @@ class LlamaLayers(nnx.Module):
         self.mlp = GatedMLP(config, rngs=rngs, stack=stack)
 
     def angles(self, positions: Int[Array, "T"]) -> Angles | None:
-        """What turns queries and keys, the same in every layer."""
+        """Return the rotary angles of queries and keys, which are the same in all layers."""
         return rotary_angles(self.config.rope, self.config.head_dim, positions)
 
     @property
     def input_norm(self) -> RMSNorm | None:
-        """What the layer does to its input before the projections."""
+        """The norm of the layer's input before the projections."""
         return self.attn_norm
 
     def __call__(
         self, x: Float[Array, "T D"], cache: KVCache, index: Int[Array, ""], batch: StepBatch, angles: Angles | None
     ) -> tuple[Float[Array, "T D"], KVCache]:
-        """The layer's output, and the cache with its K and V in layer ``index``."""
+        """Return the layer's output, and the cache with its K and V in layer ``index``."""
         num_tokens, kernels = batch.num_tokens, cache.kernels
         x, cache = self.attn(self.attn_norm(x, num_tokens, kernels), cache, index, batch, angles, x)
         return self.mlp(self.mlp_norm(x, num_tokens, kernels), num_tokens, kernels, x), cache
 
 
 class Llama(nnx.Module):
-    """The decoder: tokens of a StepBatch to hidden states, hidden states to logits."""
+    """The decoder: from tokens of a StepBatch to hidden states, and from hidden states to logits."""
 
     def __init__(self, config: LlamaConfig, *, rngs: nnx.Rngs):
         self.config = config
@@ -83,20 +83,20 @@ class Llama(nnx.Module):
         self.lm_head = None if config.tie_embeddings else embedding(head=True)
 
     def __call__(self, batch: StepBatch, cache: KVCache) -> tuple[Float[Array, "T D"], KVCache]:
-        """Final hidden states of every token, and the cache with their K and V."""
+        """Return the final hidden states of all tokens, and the cache with their K and V."""
         batch = plan_attention(self.config, cache, batch)
         x, cache = scan_layers(self.layers, self.config.num_layers, self.embedded(batch), cache, batch)
         return self.final(x, batch), cache
 
     def embedded(self, batch: StepBatch) -> Float[Array, "T D"]:
-        """What the first layer takes."""
+        """Return the input of the first layer."""
         return self.embed(batch.tokens)
 
     def final(self, x: Float[Array, "T D"], batch: StepBatch) -> Float[Array, "T D"]:
-        """Final hidden states, of what the last layer gives."""
+        """Return the final hidden states from the last layer's output."""
         return self.norm(x, batch.num_tokens, REFERENCE)
 
     def logits(self, hidden: Float[Array, "n D"], num_rows: Int[ArrayLike, ""]) -> Float[Array, "n V"]:
-        """Float32 logits of hidden states, of which the first ``num_rows`` are wanted."""
+        """Return float32 logits of hidden states, of which only the first ``num_rows`` are needed."""
         head = self.embed if self.lm_head is None else self.lm_head
         return head.logits(hidden, num_rows)

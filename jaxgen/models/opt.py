@@ -17,7 +17,7 @@ from jaxgen.models.kv_cache import KVCache
 from jaxgen.models.layers import Angles, Attention, Embedding, LayerNorm, Linear, Shape, scan_layers
 
 POSITION_OFFSET = 2
-"""OPT's position table starts with two rows that no token uses."""
+"""Unused rows at the start of OPT's position table."""
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
@@ -41,7 +41,7 @@ class MLP(nnx.Module):
 
 
 class OPTLayers(nnx.Module):
-    """All decoder layers, stacked; after ``scan_layers`` slices it, one of them."""
+    """All decoder layers, stacked; a slice by ``scan_layers`` is one layer."""
 
     def __init__(self, config: OPTConfig, *, rngs: nnx.Rngs):
         self.pre_norm = config.pre_norm
@@ -53,19 +53,19 @@ class OPTLayers(nnx.Module):
         self.mlp = MLP(config, rngs=rngs, stack=stack)
 
     def angles(self, positions: Int[Array, "T"]) -> Angles | None:
-        """None: nothing is turned."""
+        """Return None: OPT has no rotary embedding."""
         del positions
         return None
 
     @property
     def input_norm(self) -> LayerNorm | None:
-        """What the layer does to its input before the projections, if anything."""
+        """The norm of the layer's input before the projections, if there is one."""
         return self.attn_norm if self.pre_norm else None
 
     def __call__(
         self, x: Float[Array, "T D"], cache: KVCache, index: Int[Array, ""], batch: StepBatch, angles: Angles | None
     ) -> tuple[Float[Array, "T D"], KVCache]:
-        """The layer's output, and the cache with its K and V in layer ``index``."""
+        """Return the layer's output, and the cache with its K and V in layer ``index``."""
         num_tokens, kernels = batch.num_tokens, cache.kernels
         if self.pre_norm:
             x, cache = self.attn(self.attn_norm(x, num_tokens, kernels), cache, index, batch, angles, x)
@@ -76,7 +76,7 @@ class OPTLayers(nnx.Module):
 
 
 class OPT(nnx.Module):
-    """The decoder: tokens of a StepBatch to hidden states, hidden states to logits."""
+    """The decoder: from tokens of a StepBatch to hidden states, and from hidden states to logits."""
 
     def __init__(self, config: OPTConfig, *, rngs: nnx.Rngs):
         self.config = config
@@ -93,20 +93,20 @@ class OPT(nnx.Module):
         self.lm_head = None if config.tie_embeddings else embedding(config.vocab_size, config.embed_size, head=True)
 
     def __call__(self, batch: StepBatch, cache: KVCache) -> tuple[Float[Array, "T E"], KVCache]:
-        """Final hidden states (of the embedding's width) of every token, and the cache with their K and V."""
+        """Return the final hidden states (of the embedding's width) of all tokens, and the cache with their K and V."""
         batch = plan_attention(self.config, cache, batch)
         x, cache = scan_layers(self.layers, self.config.num_layers, self.embedded(batch), cache, batch)
         return self.final(x, batch), cache
 
     def embedded(self, batch: StepBatch) -> Float[Array, "T D"]:
-        """What the first layer takes."""
+        """Return the input of the first layer."""
         x = self.embed(batch.tokens)
         if self.project_in is not None:
             x = self.project_in(x, batch.num_tokens)
         return x + self.positions(batch.positions + POSITION_OFFSET)
 
     def final(self, x: Float[Array, "T D"], batch: StepBatch) -> Float[Array, "T E"]:
-        """Final hidden states, of what the last layer gives."""
+        """Return the final hidden states from the last layer's output."""
         if self.norm is not None:
             x = self.norm(x, batch.num_tokens, REFERENCE)
         if self.project_out is not None:
@@ -114,6 +114,6 @@ class OPT(nnx.Module):
         return x
 
     def logits(self, hidden: Float[Array, "n E"], num_rows: Int[ArrayLike, ""]) -> Float[Array, "n V"]:
-        """Float32 logits of hidden states, of which the first ``num_rows`` are wanted."""
+        """Return float32 logits of hidden states, of which only the first ``num_rows`` are needed."""
         head = self.embed if self.lm_head is None else self.lm_head
         return head.logits(hidden, num_rows)

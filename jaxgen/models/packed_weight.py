@@ -1,4 +1,4 @@
-"""Weights in the layout of a packed product, which reads them as they lie where XLA would rearrange them every time."""
+"""Weights in the layout of a packed product, which reads them unchanged, while XLA would rearrange them each time."""
 
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +14,7 @@ from jaxgen.kernels.choice import PackedProduct
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PackedWeight:
-    """A stack of L weights [out, in], and which of them is meant: a slice of the stack would be a copy of it."""
+    """A stack of L weights [out, in], and the index of the one to use, since a slice of the stack would be a copy."""
 
     data: Shaped[ArrayLike, "L ..."]
     layer: Int[ArrayLike, ""]
@@ -24,7 +24,7 @@ class PackedWeight:
 
     @classmethod
     def pack(cls, weight: Float[Array, "*L O I"], kernel: PackedProduct) -> "PackedWeight":
-        """``weight`` may have one stack axis, or none."""
+        """Pack a weight with one stack axis or none."""
         stack = weight if weight.ndim == 3 else weight[None]
         _, size_out, size_in = stack.shape
         return cls(kernel.pack(stack), jnp.zeros((), jnp.int32), size_out, size_in, kernel)
@@ -33,7 +33,7 @@ class PackedWeight:
         return replace(self, layer=layer)
 
     def alone(self, layer: int) -> "PackedWeight":
-        """That weight as a stack of its own, which is a copy."""
+        """Return a copy of one layer's weight as a stack of its own."""
         return replace(self, data=self.data[layer : layer + 1])
 
     def product(
@@ -44,12 +44,14 @@ class PackedWeight:
         *,
         dtype: DTypeLike = jnp.float32,
     ) -> Float[Array, "T O"]:
-        """x @ weight.T of the first ``num_tokens`` rows of x, rounded from float32 to ``dtype``, and then added to
-        ``residual``, if any; zeros in the others."""
+        """Return x @ weight.T for the first ``num_tokens`` rows of x, and zeros in the other rows.
+
+        The product is rounded from float32 to ``dtype`` and then added to ``residual``, if any.
+        """
         return self.kernel.product(
             x, self.data, self.layer, num_tokens, residual, out_features=self.out_features, dtype=dtype
         )
 
     def rows(self, ids: Int[Array, "n"]) -> Float[Array, "n I"]:
-        """Rows of the first weight of the stack."""
+        """Return rows of the first weight of the stack."""
         return self.kernel.rows(self.data[0], ids)[:, : self.in_features]

@@ -1,4 +1,4 @@
-"""How parameters lie in memory for the programs of some kernels: the matrices packed, or each layer's by itself."""
+"""Place parameters in memory as a set of kernels reads them: matrices packed, or each layer's matrix separate."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,8 +18,10 @@ Place = Callable[[str, Any], Any]
 
 
 def placing(config: ModelConfig, kernels: Kernels) -> Place:
-    """A function of a parameter's path and its value, on the host or the device, that puts it on the device as programs
-    of these kernels read it. What is there already stays."""
+    """Return a function (path, value) that puts a parameter on the device in the layout of these kernels.
+
+    The value may be on the host or the device; one that needs no other layout stays on the device as it is.
+    """
     matrices = {dotted(path) for path, leaf in nnx.to_flat_state(abstract_model(config)[1]) if isinstance(leaf, Matrix)}
 
     def place(path: str, value: Any) -> Any:
@@ -34,13 +36,12 @@ def placing(config: ModelConfig, kernels: Kernels) -> Place:
 
 
 def pack_params(config: ModelConfig, params: PackedParams, kernels: Kernels) -> PackedParams:
-    """All parameters, placed. Takes them one by one out of ``params``, so that no more than one of them is in memory
-    twice."""
+    """Return all parameters, placed. They are removed one by one from ``params``: at most one is in memory twice."""
     place = placing(config, kernels)
     return {path: place(path, params.pop(path)) for path in list(params)}
 
 
 def abstract_packed_params(config: ModelConfig, kernels: Kernels) -> PackedParams:
-    """Shapes and dtypes of what ``pack_params`` returns."""
+    """Return the shapes and dtypes of the result of ``pack_params``."""
     packed: PackedParams = jax.eval_shape(lambda params: pack_params(config, params, kernels), abstract_params(config))
     return packed

@@ -1,5 +1,6 @@
-"""KV kept in host memory and brought back: what is decided here is arithmetic, without jax.
+"""KV blocks that are saved to host memory and restored from it.
 
-``planner``: which tokens of a context to copy, to project from stored layer inputs, and to compute again from their
-ids. ``streaming``: the same choice for KV that crosses the link in every decode step, layer by layer.
+``restore_plan``: which tokens of a context to copy, to project from stored layer inputs, and to recompute from their
+ids. ``tier``: which blocks to save and restore. ``kv_transfer``: the copies. For a KV cache that crosses the link in
+every decode step, layer by layer, see jaxgen.layerwise.
 """

@@ -1,4 +1,4 @@
-"""Puts the parts of offloading together for an engine."""
+"""Build the parts of KV offloading for an engine."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -22,14 +22,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """The host's half, the device's half, and what they know of the machine."""
+    """The tier on the host, the transfer on the device, and the measured rates of both."""
 
     tier: OffloadTier
     transfer: KVTransfer
     meter: RateMeter
 
     def stats(self) -> OffloadStats:
-        """A snapshot for metrics."""
+        """Return a snapshot for metrics."""
         store = self.tier.store
         return replace(
             self.tier.counters,
@@ -83,13 +83,13 @@ def build_offload(model: ModelConfig, config: EngineConfig, device: Runner, step
 
 
 def group_sizes(model: ModelConfig, cache: CacheConfig) -> tuple[int, int]:
-    """Blocks that are gathered or scattered together, and blocks that are projected together."""
+    """Return the number of blocks gathered or scattered together, and of blocks projected together."""
     group = group_size(block_bytes(model, cache.block_size, inputs=cache.keep_inputs))
     return group, projected_blocks(cache.block_size, group)
 
 
 def context_cost(model: ModelConfig, config: EngineConfig) -> ContextCost:
-    """What a token weighs as the host keeps it."""
+    """Return the bytes and FLOPs of a token of context in the format of host memory."""
     host_dtype = "auto" if config.offload is None else config.offload.host_dtype
     on_device = ContextCost.of_model(
         num_layers=model.num_layers,
@@ -105,7 +105,7 @@ def context_cost(model: ModelConfig, config: EngineConfig) -> ContextCost:
 
 
 def make_planner(model: ModelConfig, config: EngineConfig, meter: RateMeter) -> Planner:
-    """Decides by the policy, and by what the meter says now. Raises ValueError where nothing is offloaded."""
+    """Return the planner of the policy, which reads the meter's current rates. Raises ValueError without offloading."""
     if config.offload is None:
         raise ValueError("nothing is offloaded")
     cost, block_size = context_cost(model, config), config.cache.block_size
@@ -132,7 +132,7 @@ def make_planner(model: ModelConfig, config: EngineConfig, meter: RateMeter) -> 
             rates=rates,
             free_tokens=free_tokens,
             x_stored=inputs_known,
-            price=1.0 + num_waiting,  # each that waits loses the time
+            price=1.0 + num_waiting,  # each waiting sequence loses the time too
             copy_tokens=copy_tokens,
         )
         return Split(found.recompute // block_size, found.seconds, found.project // block_size)

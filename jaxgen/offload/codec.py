@@ -1,7 +1,8 @@
-"""How blocks lie in host memory: as they are, or group-wise quantised (FlexGen, arXiv 2303.06865, section 5).
+"""Formats of blocks in host memory: unchanged, or group-wise quantised (FlexGen, arXiv 2303.06865, section 5).
 
-Groups of up to 64 neighbouring elements of a head are written as unsigned integers between the group's least and
-greatest value: x is about least + scale * code. Both are float16, and codes are taken against them as rounded.
+Groups of up to 64 neighbouring elements of a head are stored as unsigned integers between the group's least and
+greatest value: x is about least + scale * code. Scale and least value are float16, and codes are computed from their
+rounded values.
 """
 
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ _BITS_OF_BYTE = 8
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Quantised:
-    """One block: codes, those of fewer bits several in a byte, and each group's scale and least value."""
+    """One block: codes, of which several share a byte if they have fewer bits, and each group's scale and least."""
 
     codes: UInt8[ArrayLike, "L 2 K B bytes"]
     scale: Float[ArrayLike, "L 2 K B groups"]
@@ -29,11 +30,11 @@ class Quantised:
 
 
 Piece = Array | Quantised
-"""What host memory holds of one block."""
+"""One block in the format of host memory."""
 
 
 def encode(block: Float[Array, "L 2 K B D"], host_dtype: HostDType) -> Piece:
-    """The block as the host keeps it."""
+    """Return the block in the format of host memory."""
     bits = BITS[host_dtype]
     if bits is None:
         return block
@@ -49,7 +50,7 @@ def encode(block: Float[Array, "L 2 K B D"], host_dtype: HostDType) -> Piece:
 
 
 def decode(piece: Piece, like: jax.ShapeDtypeStruct) -> Float[Array, "L 2 K B D"]:
-    """The block of ``like``'s shape and dtype: to within half a scale of each group, and its rounding to the dtype."""
+    """Return the block in the shape and dtype of ``like``, exact to half of each group's scale and rounding."""
     if not isinstance(piece, Quantised):
         return piece
     codes = _unpack(piece.codes, piece.bits).astype(jnp.float32)
@@ -59,7 +60,7 @@ def decode(piece: Piece, like: jax.ShapeDtypeStruct) -> Float[Array, "L 2 K B D"
 
 
 def _rounded(values: Float[Array, "*groups"], *, up: bool) -> Float[Array, "*groups"]:
-    """To float16, and never to the wrong side."""
+    """Round to float16, up or down and never to the other side."""
     nearest = values.astype(jnp.float16)
     wrong = nearest.astype(jnp.float32) < values if up else nearest.astype(jnp.float32) > values
     beyond = jnp.nextafter(nearest, jnp.float16(jnp.inf if up else -jnp.inf))
@@ -67,7 +68,7 @@ def _rounded(values: Float[Array, "*groups"], *, up: bool) -> Float[Array, "*gro
 
 
 def _pack(codes: UInt8[Array, "*block D"], bits: int) -> UInt8[Array, "*block bytes"]:
-    """The first half of a head's codes in the low bits, the second in the high."""
+    """Pack the first half of a head's codes in the low bits and the second half in the high bits."""
     if bits == _BITS_OF_BYTE:
         return codes
     low, high = jnp.split(codes, 2, axis=-1)

@@ -1,4 +1,4 @@
-"""Blocks in host memory: a pool of fixed size, found by the keys of the prefix cache. Host only, no jax."""
+"""KV blocks in host memory: a store of fixed size, with the keys of the prefix cache. Host only, no jax."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
@@ -8,17 +8,17 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class HostBlock:
-    """What the host keeps of one block: K and V, and the inputs of all layers; None: it has none."""
+    """Content of one block in host memory: K and V, and the inputs of all layers, or None without them."""
 
     kv: Any
     inputs: Any = None
 
 
 class HostStore[Piece]:
-    """At most ``num_blocks`` pieces, each what the host keeps of one block, by the block's key.
+    """At most ``num_blocks`` pieces, each the content of one block, by the block's key.
 
-    A place is reserved before the copy to it begins, and filled when the copy has ended. Where there is none left, the
-    piece used least recently makes room, unless it is pinned: something is being copied from it.
+    A place is reserved before the copy to it begins, and filled when the copy has ended. If no place is free, the piece
+    used least recently is evicted. Pinned pieces, from which data is being copied, are not evicted.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -32,11 +32,11 @@ class HostStore[Piece]:
         self._pins: Counter[bytes] = Counter()
 
     def holds(self, key: bytes) -> bool:
-        """Whether its piece is here, whole."""
+        """Whether the key's piece is here and complete."""
         return key in self._pieces
 
     def __getitem__(self, key: bytes) -> Piece:
-        """Raises KeyError if it is not here."""
+        """Return the key's piece. Raises KeyError if it is not here."""
         return self._pieces[key]
 
     def __len__(self) -> int:
@@ -44,15 +44,15 @@ class HostStore[Piece]:
 
     @property
     def num_reserved(self) -> int:
-        """Places that wait to be filled."""
+        """Places that are reserved and not filled yet."""
         return len(self._reserved)
 
     def has_place(self, key: bytes) -> bool:
-        """Whether its piece is here or on its way."""
+        """Whether the key's piece is here or a place for it is reserved."""
         return key in self._pieces or key in self._reserved
 
     def reserve(self, key: bytes) -> bool:
-        """A place for the key's piece; False if the key has one, or every place is reserved or pinned."""
+        """Reserve a place for the key's piece; return False if it has one, or all places are reserved or pinned."""
         if self.has_place(key):
             return False
         if len(self._pieces) + len(self._reserved) == self.num_blocks and not self._evict():
@@ -61,25 +61,25 @@ class HostStore[Piece]:
         return True
 
     def fill(self, key: bytes, piece: Piece) -> None:
-        """Raises KeyError if no place is reserved for the key."""
+        """Put a piece in its reserved place. Raises KeyError if no place is reserved for the key."""
         self._reserved.remove(key)
         self._pieces[key] = piece
 
     def give_up(self, key: bytes) -> None:
-        """The piece will not come. Raises KeyError if no place is reserved for the key."""
+        """Free the place of a piece that will not come. Raises KeyError if no place is reserved for the key."""
         self._reserved.remove(key)
 
     def pin(self, keys: Iterable[bytes]) -> list[Piece]:
-        """The pieces of a chain of keys, which stay until ``unpin``. Raises KeyError at one that is not here."""
+        """Return the pieces of a chain of keys and keep them until ``unpin``. Raises KeyError if one is not here."""
         keys = list(keys)
         pieces = [self._pieces[key] for key in keys]
         self._pins.update(keys)
-        for key in reversed(keys):  # a block is of use only with those before it
+        for key in reversed(keys):  # a block is useful only with those before it
             self._pieces.move_to_end(key)
         return pieces
 
     def unpin(self, keys: Iterable[bytes]) -> None:
-        """Raises ValueError at a key that is not pinned."""
+        """Allow eviction of these keys' pieces again. Raises ValueError for a key that is not pinned."""
         for key in keys:
             if self._pins[key] < 1:
                 raise ValueError(f"{key.hex()} is not pinned")

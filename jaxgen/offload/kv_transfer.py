@@ -1,9 +1,9 @@
-"""The device's half of offloading: carries out a plan's saves and restores beside the steps.
+"""The device's part of offloading: run the saves and restores of plans beside the steps.
 
-A block is gathered into staging memory by a program in the order of the steps, so that it may be overwritten by the
-next one, and copied to the host from there by a link; what comes from the host is copied into staging memory, and
-scattered into the cache by a program between two steps, or projected, if it is layer inputs. So no copy ever touches a
-block of the cache.
+A save gathers a block into staging memory, by a program in the order of the steps, so that the next step may overwrite
+the block; a link copies it to the host from there. A restore copies from the host into staging memory; a program
+between two steps then scatters K and V into the cache, or projects layer inputs. So no copy reads or writes a block of
+the cache itself.
 """
 
 import logging
@@ -40,12 +40,12 @@ logger = logging.getLogger(__name__)
 
 HOST_MEMORY = "pinned_host"
 MEASURED_COPIES = 3
-"""The first is slower, and its result forgotten."""
+"""Copies that are timed; the first is slower and does not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Blocks that come together: as K and V, or as the layer inputs of tokens from position ``start`` on."""
+    """Blocks that are copied together: as K and V, or as layer inputs of tokens from position ``start`` on."""
 
     blocks: tuple[int, ...]
     pieces: tuple[Any, ...]
@@ -54,7 +54,7 @@ class _Group:
 
 @dataclass(slots=True, eq=False)
 class _Incoming:
-    """A restore under way: groups not yet submitted, and how many are being copied."""
+    """A restore under way: the groups not submitted yet, and the number of groups being copied."""
 
     restore: Restore
     groups: deque[_Group]
@@ -68,7 +68,10 @@ class _Incoming:
 
 
 class KVTransfer:
-    """Runs in the engine's thread, but for the links'. Compiles when made."""
+    """Copies blocks between device and host, from the engine's thread; links have threads of their own.
+
+    Compiles its programs when it is made.
+    """
 
     def __init__(
         self,
@@ -81,18 +84,19 @@ class KVTransfer:
         projection: Projection | None = None,
         bytes_per_second: float | None = None,
     ) -> None:
-        """``group``: blocks gathered or scattered together. ``projection``: if the device's cache keeps inputs.
-        ``bytes_per_second``: simulates slower links."""
+        """``group``: blocks gathered or scattered together. ``projection``: None unless the device's cache keeps
+        inputs. ``bytes_per_second``: simulates slower links."""
         self._device = device
         self._tier = tier
         self._meter = meter
         self._group = group
         self._projection = projection
         self.projected = 0
-        """Tokens whose projection the last ``poll`` dispatched, and when it began to."""
+        """Tokens whose projection the last ``poll`` dispatched."""
         self._projecting_since = 0.0
+        """When the last ``poll`` began to dispatch projections."""
         self._input_bytes = 0
-        """Of layer inputs that came to the device."""
+        """Bytes of layer inputs copied to the device."""
         self._landed = threading.Condition()
         here = jax.devices()[0]
         to_host, to_device = SingleDeviceSharding(here, memory_kind=HOST_MEMORY), SingleDeviceSharding(here)
@@ -101,15 +105,17 @@ class KVTransfer:
             "restore", lambda x: jax.device_put(x, to_device), self._landed, bytes_per_second=bytes_per_second
         )
         self._to_gather: deque[tuple[Save, ...]] = deque()
-        """Empty but while a plan is started, or after that failed."""
+        """Saves to gather; empty except while a plan is started or after that failed."""
         self._saving: deque[tuple[tuple[bytes, ...], Transfer]] = deque()
         self._incoming: deque[_Incoming] = deque()
         self._staged: deque[tuple[_Incoming, _Group, Transfer]] = deque()
         self._gather, self._scatter = _compile(device.cache, group, host_dtype)
 
     def measure(self) -> None:
-        """Time both links by copying some blocks to the host and back, and the projection; the meter forgets what it
-        knew of them."""
+        """Time both links by copying some blocks to the host and back, and time the projection.
+
+        The meter's earlier values of these are dropped.
+        """
         pieces = self._gather(self._device.cache, self._ids(()), np.int32(self._group))
         jax.block_until_ready(pieces)
         self._meter.save, self._meter.restore = LinkRate(), LinkRate()
@@ -128,11 +134,11 @@ class KVTransfer:
             self._meter.projection = Average(self._projection.measure())
 
     def simulate(self, bytes_per_second: float | None) -> None:
-        """Hold copies back as links of this bandwidth would, both ways, from now on; None: do not."""
+        """Delay copies, both ways and from now on, as links of this bandwidth would; None: do not."""
         self._down.bytes_per_second = self._up.bytes_per_second = bytes_per_second
 
     def link_stats(self) -> dict[str, Any]:
-        """Bytes copied, and the seconds that took, each way; the names are those of OffloadStats."""
+        """Return bytes copied and seconds that the links were busy, each way, with the names of OffloadStats."""
         down, up = self._down, self._up
         return {
             "saved_bytes": down.num_bytes,
@@ -147,7 +153,7 @@ class KVTransfer:
         return bool(self._saving or self._incoming or self._staged)
 
     def start(self, plan: StepPlan) -> None:
-        """Before the plan's step is dispatched: it may overwrite what is to be saved."""
+        """Start the plan's saves and restores. Call it before the plan's step, which may overwrite blocks to save."""
         for restore in plan.restores:
             self._incoming.append(_Incoming(restore, deque(self._groups(restore)), time.perf_counter()))
         self._to_gather.extend(batched(plan.saves, self._group))
@@ -163,7 +169,7 @@ class KVTransfer:
         self._submit()
 
     def poll(self) -> list[tuple[Restore, bool]]:
-        """Take over what has been copied. Returns the restores that have ended, and whether all of each is there."""
+        """Enter finished copies. Return the restores that have ended, and whether each is complete."""
         self.projected = 0
         while self._saving and self._saving[0][1].done:
             self._end_save(*self._saving.popleft())
@@ -173,7 +179,7 @@ class KVTransfer:
         return list(self._ended())
 
     def wait(self, seconds: float) -> None:
-        """With nothing to compute: until a copy ends, or so long. What was projected is waited for first, and timed."""
+        """Wait until a copy ends, for ``seconds`` at most. Projections are waited for first, and timed."""
         if self.projected:
             self._device.wait()
             self._meter.projection.observe((time.perf_counter() - self._projecting_since) / self.projected)
@@ -183,7 +189,7 @@ class KVTransfer:
                 self._landed.wait(seconds)
 
     def fail(self) -> None:
-        """The cache is lost, and what was gathered from it may be: none of it is kept."""
+        """Drop all saves under way: the cache is lost, and blocks gathered from it may be."""
         keys = [key for keys, _ in self._saving for key in keys]
         keys += [save.key for saves in self._to_gather for save in saves]
         for key in keys:
@@ -192,7 +198,7 @@ class KVTransfer:
         self._to_gather.clear()
 
     def _groups(self, restore: Restore) -> Iterator[_Group]:
-        """In the order of the link: what is to be projected comes first."""
+        """Yield the groups of a restore in the order of their copies: those to project come first."""
         projected, size = restore.num_projected, self._group if self._projection is None else self._projection.group
         for first in range(0, projected, size):
             part = slice(first, min(first + size, projected))
@@ -238,7 +244,7 @@ class KVTransfer:
         self._place(group, transfer)
 
     def _place(self, group: _Group, transfer: Transfer) -> None:
-        """Put into the cache what has come."""
+        """Put a group that was copied into the cache."""
         if group.start is not None:
             assert self._projection is not None, "who keeps no inputs plans none"
             self._input_bytes += transfer.num_bytes
@@ -271,7 +277,7 @@ class KVTransfer:
 
 
 def _compile(cache: KVCache, group: int, host_dtype: HostDType) -> tuple[Any, Any]:
-    """Programs that copy ``group`` blocks out of a cache, as the host keeps them, and into it (donated)."""
+    """Compile the programs that copy ``group`` blocks from a cache to the host's format, and back into it (donated)."""
     ids, count = jax.ShapeDtypeStruct((group,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), cache)
     block = jax.ShapeDtypeStruct(cache.data.shape[1:], cache.data.dtype)

@@ -1,4 +1,4 @@
-"""One direction of the link between device and host memory: a thread that copies, so that no step waits for a copy."""
+"""One direction of the link between device and host memory, with a thread that copies so that no step waits for it."""
 
 import threading
 import time
@@ -11,21 +11,21 @@ from typing import Any
 import jax
 
 AHEAD = 2
-"""Copies under way together, so that the link never waits for the thread."""
+"""Copies under way at the same time, so that the link never waits for the thread."""
 
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """One copy. Of what it says, only ``done`` means anything until it is True."""
+    """One copy. The other fields are valid only once ``done`` is True."""
 
     pieces: Any
-    """Arrays, to be copied; afterwards, the copies."""
+    """The arrays to copy; once done, their copies."""
     num_bytes: int
     submitted: float
     done: bool = field(default=False)
     error: Exception | None = field(default=None)
     seconds: float = field(default=0.0)
-    """That it had the link for itself: from the end of the copy before it, or its own submission, to its end."""
+    """Seconds in which it used the link: from the end of the copy before it, or its submission, to its end."""
 
 
 class Link:
@@ -39,14 +39,14 @@ class Link:
         *,
         bytes_per_second: float | None = None,
     ) -> None:
-        """``copy`` begins a copy and returns its result; ``landed`` is notified whenever one has ended.
+        """``copy`` begins a copy and returns its result; ``landed`` is notified when a copy has ended.
 
-        ``bytes_per_second`` simulates a slower link: everything is really copied, then held back until so many bytes
-        would have passed.
+        ``bytes_per_second`` simulates a slower link: data is really copied, and its arrival is delayed until a link of
+        that rate would have copied it.
         """
         self.bytes_per_second = bytes_per_second
         self.num_bytes = 0
-        """Copied so far."""
+        """Bytes copied so far."""
         self.busy_seconds = 0.0
         self._queue: deque[Transfer] = deque()
         self._wake = threading.Condition()
@@ -56,7 +56,7 @@ class Link:
         self.close = weakref.finalize(self, _close, state)
 
     def submit(self, pieces: Any) -> Transfer:
-        """Returns at once."""
+        """Queue a copy of a pytree of arrays and return at once."""
         num_bytes = sum(array.nbytes for array in jax.tree.leaves(pieces))
         transfer = Transfer(pieces, num_bytes, time.perf_counter())
         with self._wake:
@@ -67,7 +67,7 @@ class Link:
 
 @dataclass(slots=True, eq=False)
 class _State:
-    """What the thread knows: not the Link itself, which may be forgotten."""
+    """State of the thread. It has only a weak reference to the Link, which may be garbage-collected."""
 
     queue: deque[Transfer]
     wake: threading.Condition
@@ -103,12 +103,12 @@ def _run(state: _State) -> None:
 def _begin(state: _State, transfer: Transfer) -> None:
     try:
         transfer.pieces = state.copy(transfer.pieces)
-    except Exception as error:  # whatever a runtime raises when memory is refused
+    except Exception as error:  # any error of a runtime that has no memory left
         transfer.error = error
 
 
 def _finish(state: _State, transfer: Transfer, last: float) -> float:
-    """Waits for the end of a transfer, and returns when that was."""
+    """Wait for the end of a transfer and return its time."""
     started = max(transfer.submitted, last)
     if transfer.error is None:
         try:

@@ -1,4 +1,4 @@
-"""K and V of whole blocks made again from their layer inputs, all layers in one program (KVPR, arXiv 2411.17089)."""
+"""Compute K and V of whole blocks from their layer inputs, all layers in one program (KVPR, arXiv 2411.17089)."""
 
 import time
 from functools import partial
@@ -19,10 +19,10 @@ MEASURED_RUNS = 3
 
 
 class Projection:
-    """The program for at most ``group`` blocks that follow one another. Compiles when made."""
+    """The program that projects at most ``group`` consecutive blocks. Compiles when it is made."""
 
     def __init__(self, model: ModelConfig, cache: CacheConfig, device: ModelRunner, *, group: int) -> None:
-        """``device``'s cache keeps inputs."""
+        """``device``: a runner whose cache keeps inputs."""
         self.group = group
         self._device, self._nowhere = device, (cache.num_blocks,) * group
         self._piece = jax.ShapeDtypeStruct((model.num_layers, cache.block_size, model.hidden_size), model.dtype)
@@ -33,7 +33,7 @@ class Projection:
         self._run = run.lower(*shapes, ids, scalar, scalar, *[self._piece] * group).compile()
 
     def __call__(self, blocks: tuple[int, ...], start: int, pieces: tuple[jax.Array, ...]) -> None:
-        """Put layer inputs, [L, B, E] a block, and the K and V that are theirs into blocks of the device's cache.
+        """Put layer inputs, [L, B, E] per block, and the K and V projected from them into blocks of the device's cache.
 
         ``start``: the position of the first block's first token.
         """
@@ -44,7 +44,7 @@ class Projection:
         device.cache = self._run(device.params, device.cache, ids, np.int32(count), np.int32(start), *pieces)
 
     def measure(self) -> float:
-        """Seconds a token, from the fastest of some runs of a whole group that write nowhere. Waits for the device."""
+        """Return seconds per token, from the fastest run of a whole group. Writes no block; waits for the device."""
         pieces = (jnp.zeros(self._piece.shape, self._piece.dtype),) * self.group
         seconds = []
         for _ in range(MEASURED_RUNS):
@@ -65,8 +65,11 @@ def project_blocks(
     start: Int[Array, ""],
     *pieces: Float[Array, "L B E"],
 ) -> KVCache:
-    """The cache with the first ``count`` of m pieces of layer inputs, and K and V projected from them, as its blocks
-    ``ids[:count]``, which hold consecutive tokens from position ``start`` on. An id past the last block: nowhere."""
+    """Return the cache with layer inputs, and K and V projected from them, in its blocks ``ids[:count]``.
+
+    These are the first ``count`` of m pieces; the blocks hold consecutive tokens from position ``start`` on. For an id
+    past the last block nothing is written.
+    """
     m, (N, L, _, _, B, _) = len(ids), cache.data.shape
     layers: Any = getattr(bind(graph, params), LAYERS)
     angles = layers.angles(start + jnp.arange(m * B, dtype=jnp.int32))

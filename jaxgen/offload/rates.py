@@ -13,12 +13,12 @@ LEAST_SHARE = 0.02
 
 @dataclass(slots=True)
 class LinkRate:
-    """The rate of one direction of a link. Seconds per byte are averaged: it is times that add up."""
+    """The rate of one direction of a link. It averages seconds per byte, because times add up and rates do not."""
 
     _seconds: Average = field(default_factory=Average)
 
     def observe(self, num_bytes: int, seconds: float) -> None:
-        """A copy had the link for so long."""
+        """Observe a copy of ``num_bytes`` that used the link for ``seconds``."""
         self._seconds.observe(max(seconds, 1e-9) / num_bytes)
 
     @property
@@ -35,7 +35,7 @@ class RateMeter:
     restore: LinkRate = field(default_factory=LinkRate)
     save: LinkRate = field(default_factory=LinkRate)
     projection: Average = field(default_factory=Average)
-    """Seconds a token."""
+    """Seconds per token."""
 
     def observe_projection(self, step: StepSample, projected: int) -> None:
         """Learn from a step that follows a projection of ``projected`` tokens: its excess over the model is theirs."""

@@ -1,41 +1,42 @@
-"""How a context that the host store knows comes back to the device: transfer, projection, recompute. Host only, no jax.
+"""Plan how a context in the host store is restored: transfer, projection, recompute. Host only, no jax.
 
-Two serial resources work at once, the device and the link to the host. Of n tokens from position ``start``
+Two serial resources work at the same time, the device and the link to the host. Of n tokens from position ``start``
 
     [0, a)    are recomputed from their ids as ordinary prompt chunks: alpha + beta * position seconds a token, where
               alpha = step_seconds / tokens free in a step, as every step takes the same time;
     [a, a+l)  are projected to K and V from their stored layer inputs X: chi seconds a token on the link, pi on the
               device (KVPR, arXiv 2411.17089; HCache, arXiv 2410.05004);
-    the rest  is transferred as KV: tau seconds a token on the link (recompute from the front while KV comes from the
-              back is Cake's, arXiv 2410.03065).
+    the rest  is transferred as KV: tau seconds a token on the link (Cake, arXiv 2410.03065, recomputes from the front
+              while KV is transferred from the back).
 
-The link carries X before KV, in copies of c tokens, and the device recomputes, then projects each copy of X once it is
-there. Both orders are best: the link and the device are a flow shop of two machines in which KV has no work on the
-second, so Johnson's rule (1954) puts it last; recompute needs nothing from the link. With R(a) = alpha * a + beta *
-(start * a + a**2 / 2), the last of three finishes at
+The link transfers X before KV, in copies of c tokens. The device recomputes first, then projects each copy of X once it
+has arrived. Both orders are optimal: the link and the device are a flow shop of two machines in which KV has no work on
+the second, so Johnson's rule (1954) puts it last; recompute needs no data from the link. With R(a) = alpha * a + beta *
+(start * a + a**2 / 2), the three parts are all finished at
 
     T(a, l) = max(max(R(a), chi * c) + l * pi,  l * chi + max(c * pi, (n - a - l) * tau)),   T(a, 0) without c.
 
-Projection pays only if chi < tau, that is if X has fewer bytes than KV: never with the grouped-query attention of
-Llama-3-8B, where it has twice as many. For each a, the first term and c * pi rise with l, the KV's falls, so the best l
-is a neighbour on the grid of where they meet, min(l_1, l_2):
+Projection pays only if chi < tau, that is, if X has fewer bytes than KV. With the grouped-query attention of Llama-3-8B
+it never does, because X has twice as many bytes. For each a, the first term and c * pi rise with l and the term of KV
+falls, so the best l is next, on the grid, to where they meet, min(l_1, l_2):
 
     l_1 = ((n - a) * tau - max(R(a), chi * c)) / (pi + tau - chi),   l_2 = ((n - a) * tau - c * pi) / tau.
 
-Without projection the best a is a neighbour of where R(a) = tau * (n - a):
+Without projection the best a is next, on the grid, to where R(a) = tau * (n - a):
 
     a = 2 * tau * n / (A + sqrt(A**2 + 2 * beta * tau * n)),   A = alpha + beta * start + tau.
 
-With it, and without the terms in c, the smallest T(a, l) over l is convex in a. Up to where R(a) = (chi - pi) * (n - a)
-all the rest is projected, and the link decides; from there the next recomputed token pays as long as it takes less than
-pi * tau / (tau - chi) seconds: what saves the link most per second of the device goes first. At most it goes to the a
-without projection. That convex bound is then followed outward from its minimum on the grid, until it is no less than
-the best T(a, l) found: mostly after two blocks, at worst after all.
+With projection, and without the terms in c, the smallest T(a, l) over l is convex in a. Up to the a where
+R(a) = (chi - pi) * (n - a), all other tokens are projected and the link sets the time. From there, recomputing the next
+token pays as long as it takes less than pi * tau / (tau - chi) seconds, because the work that saves the link most per
+second of the device goes first. The best a is at most the best a without projection. This convex bound is followed
+outward from its minimum on the grid until it is no less than the best T(a, l) found: mostly after two blocks, in the
+worst case after all.
 
-While other requests wait for the token budget, what recompute takes they lose. Then R is multiplied by a price in the
-choice, though not in the predicted time: at a price high enough nothing is recomputed. And a plan that is not at least
-``MIN_GAIN`` faster than plain transfer is plain transfer; Cake, which has no such rule, is slower than that on a busy
-device (0.80 of its speed in the paper's worst case).
+While other requests wait for the token budget, they lose the tokens that recompute takes. So R is multiplied by a price
+in the choice, though not in the predicted time; at a high enough price no token is recomputed. A plan that is not at
+least ``MIN_GAIN`` faster than plain transfer is replaced by plain transfer. Cake has no such rule and is slower than
+plain transfer on a busy device (0.80 of its speed in the paper's worst case).
 """
 
 from dataclasses import dataclass, replace
@@ -43,13 +44,13 @@ from math import ceil, copysign, floor, hypot, inf, isinf, sqrt
 from typing import Self
 
 MIN_GAIN = 0.05
-"""The part of the time of a pure transfer that another plan must save."""
+"""The share of a pure transfer's time that another plan must save."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContextCost:
-    """What a token of context weighs, all layers together: bytes of K and V, bytes of the layer inputs X, and the
-    FLOPs that project X to K and V."""
+    """Cost of a token of context over all layers: bytes of K and V, bytes of the layer inputs X, and the FLOPs that
+    project X to K and V."""
 
     kv_bytes: float
     x_bytes: float
@@ -66,7 +67,10 @@ class ContextCost:
         kv_itemsize: float = 2,
         x_itemsize: float = 2,
     ) -> Self:
-        """Itemsizes in bytes an element, with any scales. 2 FLOPs a weight; ``num_layers=1``: one layer's."""
+        """Return the cost for a model, with 2 FLOPs per weight. ``num_layers=1``: the cost of one layer.
+
+        Itemsizes are bytes per element, including any scales.
+        """
         kv_width = 2 * num_kv_heads * head_dim
         return cls(
             num_layers * kv_width * kv_itemsize,
@@ -77,11 +81,11 @@ class ContextCost:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What was measured of a device and its link. Raises ValueError for values that are negative or no numbers.
+    """Measured rates of a device and its link. Raises ValueError for negative values and NaN.
 
-    ``link_bytes_per_second``: from host to device; 0: unknown, or there is none. ``flops_per_second``: of the
+    ``link_bytes_per_second``: from host to device; 0: unknown, or there is no link. ``flops_per_second``: of the
     projection; 0: unknown, do not project. ``step_seconds``: of a step of the whole token budget. ``copy_seconds``: the
-    fixed cost of each copy. ``seconds_per_position``: beta, what a token takes longer for each token before it.
+    fixed cost of each copy. ``seconds_per_position``: beta, the additional time of a token for each token before it.
     """
 
     link_bytes_per_second: float
@@ -101,7 +105,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class TokenSeconds:
-    """Seconds a token: its KV on the link (tau), its X on the link (chi), its projection on the device (pi)."""
+    """Seconds per token: its KV on the link (tau), its X on the link (chi), its projection on the device (pi)."""
 
     kv: float
     x: float
@@ -109,7 +113,10 @@ class TokenSeconds:
 
     @classmethod
     def of(cls, cost: ContextCost, rates: Rates, copy_tokens: int, batch: int = 1) -> Self:
-        """For a token of each of ``batch`` sequences; a copy holds ``copy_tokens``. inf where a rate is unknown."""
+        """Return the seconds for one token of each of ``batch`` sequences, in copies of ``copy_tokens`` tokens.
+
+        They are inf where a rate is unknown.
+        """
         copy = rates.copy_seconds / copy_tokens
         return cls(
             batch * _quotient(cost.kv_bytes, rates.link_bytes_per_second) + copy,
@@ -119,14 +126,14 @@ class TokenSeconds:
 
     @property
     def projection_pays(self) -> bool:
-        """Whether X is sooner over the link than KV; if not, projecting is worse in everything."""
+        """Whether X takes less time on the link than KV; if not, projection is never better."""
         return self.x < self.kv and not isinf(self.project)
 
     def makespan(self, project: int, transfer: int, *, chunk: int, busy: float = 0.0) -> float:
-        """Seconds until ``project`` tokens, in copies of ``chunk``, and the KV of ``transfer`` tokens are in place.
+        """Return the seconds until ``project`` tokens, in copies of ``chunk``, and KV of ``transfer`` tokens are there.
 
-        ``busy``: seconds of the device's other work, which waits for nothing. ``chunk == project``: nothing is
-        projected before all of X is there.
+        ``busy``: seconds of the device's other work, which does not wait for the link. ``chunk == project``: projection
+        begins only when all of X has arrived.
         """
         if project == 0:
             return max(busy, transfer * self.kv)
@@ -135,7 +142,7 @@ class TokenSeconds:
         return max(device, link)
 
     def split(self, tokens: int, *, chunk: int, limit: int, busy: float = 0.0) -> int:
-        """How many of ``tokens`` to project, a multiple of ``chunk`` up to ``limit``, for the smallest makespan."""
+        """Return how many of ``tokens`` to project, a multiple of ``chunk`` up to ``limit``, for the least makespan."""
         if not self.projection_pays:
             return 0
         transfer = tokens * self.kv
@@ -149,8 +156,8 @@ class TokenSeconds:
 class RestorePlan:
     """Tokens from the front: ``recompute``, then ``project``, then ``transfer``; each a multiple of the block size.
 
-    ``seconds`` is what all of it should take, ``transfer_seconds`` and ``recompute_seconds`` what one of them alone
-    would; inf where the link is unknown, or no tokens are free.
+    ``seconds``: predicted time of the plan. ``transfer_seconds``, ``recompute_seconds``: predicted time to transfer or
+    recompute all tokens; inf if the link is unknown, or no tokens are free.
     """
 
     recompute: int
@@ -163,7 +170,7 @@ class RestorePlan:
 
 @dataclass(frozen=True, slots=True)
 class _Recompute:
-    """R(a), ``priced`` or not: seconds to compute the first tokens from ``start`` from their ids."""
+    """R(a), ``priced`` or not: seconds to recompute the first tokens from ``start`` on."""
 
     alpha: float
     beta: float
@@ -180,14 +187,14 @@ class _Recompute:
         return tokens * (self.alpha + self.beta * (self.start + tokens / 2)) if tokens else 0.0
 
     def meets(self, tokens: int, kv: float) -> float:
-        """The real a of ``seconds(a) == kv * (tokens - a)``, in the form that does not cancel and allows beta = 0."""
+        """Return the real a of ``seconds(a) == kv * (tokens - a)``, in a form without cancellation, also for beta 0."""
         if kv <= 0:
             return 0.0
         linear = self.alpha + self.beta * self.start + kv
         return 2 * kv * tokens / (linear + hypot(linear, sqrt(2 * self.beta * kv * tokens)))
 
     def cheaper_than(self, rate: float) -> float:
-        """How many tokens from ``start`` on take less than ``rate`` seconds each, be it below 0 or infinite."""
+        """Return how many tokens from ``start`` on take less than ``rate`` seconds each; may be below 0 or infinite."""
         return (rate - self.alpha) / self.beta - self.start if self.beta else copysign(inf, rate - self.alpha)
 
 
@@ -196,16 +203,16 @@ class _Context:
     tokens: int
     block_size: int
     chunk: int
-    """Tokens of a copy of X."""
+    """Tokens in a copy of X."""
     unit: TokenSeconds
 
     def makespan(self, first: int, project: int, work: _Recompute) -> float:
-        """T(a, l), where ``work`` is R."""
+        """Return T(a, l), where ``work`` is R."""
         transfer = self.tokens - first - project
         return self.unit.makespan(project, transfer, chunk=self.chunk, busy=work.seconds(first))
 
     def split(self, work: _Recompute) -> tuple[int, int]:
-        """The best a and l: outward from the best real a, as far as the bound, which is convex, allows a better one."""
+        """Return the best a and l. Searches outward from the best real a while the convex bound allows a better one."""
         low, high = neighbours(self._relaxed_split(work), self.block_size, self.tokens)
         best, split = inf, (0, 0)
         for firsts in (range(low, -1, -self.block_size), range(high, self.tokens + 1, self.block_size)):
@@ -223,7 +230,7 @@ class _Context:
         return self.unit.split(rest, chunk=self.chunk, limit=rest, busy=work.seconds(first))
 
     def _bound(self, first: int, work: _Recompute) -> float:
-        """The smallest T(a, l) over real l, without the terms of a single copy."""
+        """Return the smallest T(a, l) over real l, without the terms of a single copy."""
         unit, busy, transfer = self.unit, work.seconds(first), (self.tokens - first) * self.unit.kv
         if not unit.projection_pays:
             return max(busy, transfer)
@@ -232,7 +239,7 @@ class _Context:
         return max(busy + project * unit.project, transfer - project * saved)
 
     def _relaxed_split(self, work: _Recompute) -> float:
-        """The real a at which the bound is smallest."""
+        """Return the real a at which the bound is smallest."""
         unit, most = self.unit, work.meets(self.tokens, self.unit.kv)
         if not unit.projection_pays:
             return most
@@ -252,13 +259,13 @@ def plan_restore(
     price: float = 1.0,
     copy_tokens: int | None = None,
 ) -> RestorePlan:
-    """The fastest way to have ``tokens`` tokens from position ``start`` on the device; see above.
+    """Return the fastest plan to restore ``tokens`` tokens from position ``start`` on; see the module's docstring.
 
-    ``tokens``: a multiple of ``block_size``. ``copy_tokens``: of a copy of X, of which whole ones are projected; a
-    multiple of ``block_size``, and by default that. ``free_tokens``: of each step's budget, for
-    recompute. ``x_stored``: whether the host has X of all of them. ``price`` >= 1: of recompute. Of equally fast plans
-    the one that recomputes least, then projects least. Where the link is unknown all is recomputed. Raises ValueError
-    for arguments out of range.
+    ``tokens``: a multiple of ``block_size``. ``copy_tokens``: tokens in a copy of X, of which only whole ones are
+    projected; a multiple of ``block_size``, and ``block_size`` by default. ``free_tokens``: tokens of each step's
+    budget that recompute may use. ``x_stored``: whether the host has X of all tokens. ``price`` >= 1: the price of
+    recompute. Of equally fast plans it returns the one that recomputes least, then projects least. If the link is
+    unknown all tokens are recomputed. Raises ValueError for arguments out of range.
     """
     _require(tokens, start, block_size, free_tokens, price, copy_tokens)
     recompute, unit = _Recompute.of(rates, free_tokens, start), TokenSeconds.of(cost, rates, block_size)
@@ -276,7 +283,7 @@ def plan_restore(
 
 
 def neighbours(value: float, step: int, limit: int) -> tuple[int, int]:
-    """The multiples of ``step`` next to ``value``, not over and not under it, within 0 and ``limit``."""
+    """Return the multiples of ``step`` next to ``value``, the lower and the upper one, within 0 and ``limit``."""
     steps = max(0.0, min(value / step, limit // step))
     return floor(steps) * step, ceil(steps) * step
 

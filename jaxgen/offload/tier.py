@@ -1,9 +1,9 @@
-"""Which blocks go to host memory, and which come back from there, how. Host only, no jax, no clock.
+"""Decide which blocks are saved to host memory, and how they are restored. Host only, no jax, no clock.
 
-Blocks that nobody uses any more are copied to the host, a few with every step, before the device needs their place;
-one that is evicted before its turn has come goes at once, if the copies under way leave room, and is lost if not. A
-sequence that is admitted gets the leading part of what the host knows recomputed and the rest restored, split so that
-both end together.
+Cached blocks, which have no owner, are copied to the host, a few with every step, before the device needs their place.
+A block that is evicted before that is copied at once if the copies under way leave room; otherwise it is lost. For an
+admitted sequence, the first of its blocks in host memory are recomputed and the others copied, split so that both end
+at the same time.
 """
 
 from collections import OrderedDict
@@ -18,8 +18,8 @@ from jaxgen.offload.host_store import HostBlock, HostStore
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How a context that the host knows comes back: so many blocks recomputed, the next ones projected from their layer
-    inputs, the others copied as K and V."""
+    """Split of a context in host memory: the first ``recompute`` blocks are recomputed, the next ``project`` blocks
+    projected from their layer inputs, the others copied as K and V. ``seconds``: predicted time."""
 
     recompute: int
     seconds: float
@@ -27,25 +27,25 @@ class Split:
 
 
 Planner = Callable[[int, int, int, int, bool], Split]
-"""(blocks known to the host, tokens before them, tokens free in a step, sequences that wait, whether the host has the
-layer inputs of all blocks) -> how they come back."""
+"""(blocks in host memory, tokens before them, tokens free in a step, waiting sequences, whether the host has the layer
+inputs of all blocks) -> their Split."""
 
 
 class OffloadTier:
-    """The host's half of the KV cache, as the scheduler and the block pool see it: a ``HostTier``."""
+    """The host's part of the KV cache, for the scheduler and the block pool: a ``HostTier``."""
 
     def __init__(self, store: HostStore[HostBlock], *, block_size: int, most_saving: int, planner: Planner) -> None:
-        """``most_saving``: blocks that may be on their way to the host at a time."""
+        """``most_saving``: most blocks that may be copied to the host at a time."""
         self.store = store
         self.counters = OffloadStats()
-        """Of these the tier counts what it sees; the rest is filled in where a snapshot is made."""
+        """Counters of the tier; the other fields are filled in where a snapshot is made."""
         self._block_size = block_size
         self._most_saving = most_saving
         self.planner = planner
         self._candidates: OrderedDict[bytes, int] = OrderedDict()
         self._saves: list[Save] = []
         self._without_inputs: set[int] = set()
-        """Blocks that came as K and V alone; for a time also some that were computed since."""
+        """Blocks restored as K and V only; for a time also some blocks that were computed again since."""
         self._open = True
 
     @property
@@ -58,29 +58,29 @@ class OffloadTier:
         return self.store.holds(key)
 
     def cached(self, block: int, key: bytes) -> None:
-        """Nobody uses the block any more; its content stays until it is evicted."""
+        """Note that the block has no owner any more; its content stays until it is evicted."""
         if self._open and not self.store.has_place(key):
             self._candidates[key] = block
             self._candidates.move_to_end(key)
 
     def evicted(self, block: int, key: bytes) -> None:
-        """The next step may overwrite the block."""
+        """Save the block now if it waits to be saved, because the next step may overwrite it."""
         waits = self._candidates.pop(key, None) is not None
         if waits and not self._save(block, key) and not self.store.has_place(key):
             self.counters.lost_blocks += 1
         self._without_inputs.discard(block)
 
     def take_saves(self) -> tuple[Save, ...]:
-        """What is to be copied before the step that is being planned."""
+        """Return the blocks to copy before the step that is being planned."""
         while self._candidates and self.store.num_reserved < self._most_saving:
             key, block = self._candidates.popitem(last=False)
             if not self._save(block, key) and not self.store.has_place(key):
-                break  # every place is reserved or pinned: what is in use now is worth more
+                break  # all places are reserved or pinned: blocks in use now are worth more
         saves, self._saves = tuple(self._saves), []
         return saves
 
     def saved(self, key: bytes, piece: HostBlock | None) -> None:
-        """The copy has ended; ``piece`` None: it failed."""
+        """Note that a copy to the host has ended; ``piece`` None: it failed."""
         if piece is None:
             self.store.give_up(key)
             self.counters.failed_saves += 1
@@ -89,12 +89,12 @@ class OffloadTier:
             self.counters.saved_blocks += 1
 
     def close(self) -> None:
-        """Copy nothing more to the host: there is no memory for it."""
+        """Stop copying blocks to the host: there is no memory for them."""
         self._open = False
         self._candidates.clear()
 
     def forgotten(self) -> None:
-        """Nothing is known of any block on the device any more."""
+        """Drop all blocks that wait to be saved, since the content of the device's blocks is unknown now."""
         for save in self._saves:
             self.store.give_up(save.key)
         self._saves.clear()
@@ -104,8 +104,10 @@ class OffloadTier:
     def plan_restore(
         self, sequence: Sequence, first: int, keys: list[bytes], *, free_tokens: int, num_waiting: int
     ) -> Restore | None:
-        """How the blocks of ``keys``, all in the store, become those from ``first`` on of a sequence that has its
-        blocks, of which these and all behind them are new; None: it computes them all."""
+        """Plan the restore of the blocks of ``keys``, all in the store, into a sequence's blocks from ``first`` on.
+
+        The sequence's blocks from ``first`` on are newly allocated. None: it recomputes all of them.
+        """
         self._without_inputs.difference_update(sequence.block_table[first:])
         if not keys:
             return None
@@ -136,7 +138,7 @@ class OffloadTier:
         )
 
     def release(self, restore: Restore, *, whole: bool, seconds: float = 0.0) -> None:
-        """Nothing is read from its pieces any more. ``whole``: all of it came, in so many seconds."""
+        """Unpin the pieces of a restore that has ended. ``whole``: all of them arrived, in ``seconds``."""
         self.store.unpin(restore.keys)
         if restore.cancelled:
             return
@@ -149,7 +151,7 @@ class OffloadTier:
             counters.restore_seconds += seconds
         else:
             counters.failed_restores += 1
-            self._without_inputs.difference_update(restore.blocks)  # it computes them
+            self._without_inputs.difference_update(restore.blocks)  # its sequence recomputes them
 
     def _save(self, block: int, key: bytes) -> bool:
         if self.store.num_reserved >= self._most_saving or not self.store.reserve(key):

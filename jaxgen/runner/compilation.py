@@ -1,4 +1,4 @@
-"""Counts XLA compilations of this process, so that "no recompile after ready" can be a metric and a test."""
+"""Count XLA compilations of this process, so that "no recompile after ready" can be a metric and a test."""
 
 import jax
 
@@ -15,5 +15,5 @@ jax.monitoring.register_event_duration_secs_listener(_listen)
 
 
 def num_compilations() -> int:
-    """Programs compiled (or fetched from the persistent cache) since this module was imported."""
+    """Return the number of programs compiled, or read from the persistent cache, since the import of this module."""
     return len(_durations)

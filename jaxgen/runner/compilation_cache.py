@@ -1,7 +1,8 @@
-"""JAX's persistent compilation cache: a program that was compiled once is read from a file at the next start.
+"""Use JAX's persistent compilation cache: a program compiled once is read from a file at the next start.
 
 JAX names an entry by a hash of program, jaxlib, compiler flags and device (on a CPU also its instruction set), so an
-entry is never taken for another machine or version; what is no longer used goes when the bound on size is reached.
+entry is never used for another machine or version. Entries used least recently are removed when the size limit is
+reached.
 """
 
 import glob
@@ -31,11 +32,11 @@ _lock = threading.Lock()
 
 @contextmanager
 def persistent_compilation(directory: Path | None) -> Iterator[None]:
-    """While this is open, programs are compiled through the cache in ``directory``; afterwards JAX is as it was.
+    """Compile programs through the cache in ``directory`` inside this context; restore JAX's settings afterwards.
 
-    None, or a cache that the user set up with JAX's own settings: nothing is changed. An entry that cannot be read is
-    compiled and written anew, one that cannot be written is left out; a warning tells how many they were. The settings
-    belong to the process, so of several threads one is inside at a time.
+    If ``directory`` is None, or the user has set up a cache with JAX's own settings, nothing is changed. A program
+    whose entry cannot be read is compiled and written again; an entry that cannot be written is left out. One warning
+    gives their number. The settings belong to the process, so one thread at a time is inside the context.
     """
     if directory is None or jax.config.jax_compilation_cache_dir is not None:
         yield
@@ -53,13 +54,12 @@ def persistent_compilation(directory: Path | None) -> Iterator[None]:
 def _configure(settings: dict[str, Any]) -> None:
     for name, value in settings.items():
         jax.config.update(name, value)
-    jax_cache.reset_cache()  # JAX looks at its settings once
+    jax_cache.reset_cache()  # JAX reads its settings once
 
 
 @contextmanager
 def _troubles(directory: Path) -> Iterator[None]:
-    """Turns JAX's warnings about single entries into one line, and drops those entries: JAX itself would neither
-    replace nor remove them."""
+    """Combine JAX's warnings about single entries into one, and remove those entries, which JAX would keep."""
     found: list[str] = []
     with warnings.catch_warnings():
         show = warnings.showwarning

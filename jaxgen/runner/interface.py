@@ -1,4 +1,4 @@
-"""What an engine needs of a device that runs its plans, and which one a configuration asks for."""
+"""The interface of a runner, which runs an engine's plans on a device."""
 
 from typing import Protocol, runtime_checkable
 
@@ -29,12 +29,15 @@ class Runner(Protocol):
         ...
 
     def run(self, plan: StepPlan, *, narrow: bool | None = None, again: bool = False) -> StepOutput:
-        """Load the rows that the plan admits and run its step, by the narrow program where there is one for it, or as
-        ``narrow`` says. ``again``: the same plan will be run once more, from the same state."""
+        """Load the rows that the plan admits and run its step.
+
+        ``narrow``: whether the narrow program runs it; None: if there is one and the plan has decodes only. ``again``:
+        the same plan will be run once more, from the same state.
+        """
         ...
 
     def wait(self) -> None:
-        """Until nothing is on its way."""
+        """Wait until all dispatched programs and copies are done."""
         ...
 
     def uses_narrow(self, plan: StepPlan) -> bool: ...
@@ -42,5 +45,5 @@ class Runner(Protocol):
     def disable_narrow(self) -> None: ...
 
     def offload_stats(self) -> OffloadStats | None:
-        """What its host memory does; None: it uses none."""
+        """Return the counters of its KV cache in host memory; None: it has none there."""
         ...

@@ -1,4 +1,4 @@
-"""The device's half of an engine: parameters, cache, rows and the compiled programs that work on them."""
+"""The device's part of an engine: parameters, cache, rows and the compiled programs that use them."""
 
 import atexit
 import logging
@@ -22,16 +22,16 @@ logger = logging.getLogger(__name__)
 
 @atexit.register
 def wait_for_all() -> None:
-    """Until nothing is computed any more: XLA aborts a process that ends while a program runs on its CPU."""
+    """Wait for all programs, because XLA aborts a process that ends while a program runs on its CPU."""
     jax.block_until_ready(jax.live_arrays())
 
 
 def device_info() -> DeviceInfo:
-    """What the default device is."""
+    """Return the default device's DeviceInfo."""
     device = jax.devices()[0]
     if device.platform == "cpu":
         return this_cpu()
-    capability = getattr(device, "compute_capability", None)  # only NVIDIA's have one
+    capability = getattr(device, "compute_capability", None)  # only NVIDIA GPUs have one
     if capability is not None:
         major, minor = map(int, capability.split("."))
         capability = (major, minor)
@@ -39,12 +39,12 @@ def device_info() -> DeviceInfo:
 
 
 class ModelRunner:
-    """Runs plans, in the order given; what it returns may still be on its way."""
+    """Runs plans, in the order given; returned outputs may still be being computed."""
 
     runs_ahead = True
 
     def __init__(self, model: ModelConfig, config: EngineConfig, params: PackedParams, compiled: CompiledStep):
-        """Packs the parameters that the programs want packed, and takes the others as they are (no copy)."""
+        """Pack the parameters that the programs read packed, and use the others without a copy."""
         self._model = model
         self._config = config
         self.params = pack_params(model, dict(params), compiled.kernels)
@@ -57,7 +57,7 @@ class ModelRunner:
 
     @property
     def kernels(self) -> Kernels:
-        """What the programs are built of."""
+        """The kernels of the programs."""
         return self._compiled.kernels
 
     def reset(self) -> None:
@@ -67,11 +67,11 @@ class ModelRunner:
         self.rows = init_rows(self._config, self._model.vocab_size)
 
     def disable_narrow(self) -> None:
-        """Run every plan by the one shape."""
+        """Run all plans with the wide program."""
         self._narrow = None
 
     def uses_narrow(self, plan: StepPlan) -> bool:
-        """Whether the plan holds decodes only and there is a program for these."""
+        """Whether the plan has decodes only and there is a narrow program for them."""
         return self._narrow is not None and plan.decodes_only
 
     def load(self, plan: StepPlan) -> None:
@@ -81,8 +81,8 @@ class ModelRunner:
     def run(self, plan: StepPlan, *, narrow: bool | None = None, again: bool = False) -> StepOutput:
         """Load the rows that the plan admits and dispatch its step.
 
-        Decodes alone run by the narrow program, if there is one; ``narrow`` says otherwise. Any plan may be run
-        ``again``, from the same state if its input tokens are known on the host.
+        A plan of decodes only runs with the narrow program, if there is one, unless ``narrow`` is set. Any plan may be
+        run ``again``; it starts from the same state if its input tokens are known on the host.
         """
         del again
         self.load(plan)
@@ -98,8 +98,8 @@ class ModelRunner:
         return output
 
     def offload_stats(self) -> None:
-        """The cache is here, and what is behind it says so itself."""
+        """Return None: the cache is on the device, and host memory behind it has counters of its own."""
 
     def wait(self) -> None:
-        """Until everything dispatched has been computed."""
+        """Wait until all dispatched programs are done."""
         jax.block_until_ready((self.cache, self.rows))

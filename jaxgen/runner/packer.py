@@ -1,4 +1,4 @@
-"""From a plan to the one shape that a step takes: the only place where padding lives."""
+"""Pack a plan into the fixed shape of a step. Padding is added only here."""
 
 from dataclasses import replace
 from functools import cache
@@ -15,12 +15,12 @@ from jaxgen.models.batch import StepBatch
 from jaxgen.runner.row_state import RowState
 
 LAST_SAMPLED = -1
-"""Stands for the token that the row sampled last, which the device knows before the host does."""
+"""Input token id that stands for the token that the row sampled last, which the device has before the host."""
 
 
 @cache
 def batch_layout(width: int, num_rows: int) -> PackedWords:
-    """The words of a packed plan of ``width`` tokens (T) of ``num_rows`` (R) chunks."""
+    """Return the layout of a packed plan of ``width`` tokens (T) in ``num_rows`` (R) chunks."""
     return PackedWords(
         num_tokens=((), np.int32),
         num_rows=((), np.int32),
@@ -36,7 +36,7 @@ def batch_layout(width: int, num_rows: int) -> PackedWords:
 
 
 class Packer:
-    """Turns plans into vectors of one shape, which ``unpack`` makes a StepBatch of on the device."""
+    """Packs plans into vectors of one shape, which ``unpack`` turns into a StepBatch on the device."""
 
     def __init__(self, config: EngineConfig, width: int | None = None):
         """``width``: tokens of the shape; the token budget if None."""
@@ -51,13 +51,13 @@ class Packer:
         views["prompt_targets"][:] = -1
 
     def pack(self, plan: StepPlan) -> np.ndarray:
-        """The plan's words. Raises ValueError when the plan exceeds the shape."""
+        """Return the plan's words. Raises ValueError if the plan exceeds the shape."""
         chunks, num_tokens = plan.chunks, plan.num_tokens
         if num_tokens > self._width or len(chunks) > self._num_rows:
             raise ValueError(
                 f"a plan of {num_tokens} tokens in {len(chunks)} chunks exceeds {self._width} in {self._num_rows}"
             )
-        words = self._empty.copy()  # a new one each time: the device may read the last one still
+        words = self._empty.copy()  # a new array each time: the device may still read the last one
         if not chunks:
             return words
         n = len(chunks)
@@ -92,14 +92,14 @@ class Packer:
 def unpack(
     words: Int32[Array, "W"], state: RowState, width: int, block_size: int, num_slots: int
 ) -> tuple[StepBatch, RowState]:
-    """The batch of a packed plan of ``width`` tokens, and the state with the blocks that decodes have begun."""
+    """Return the batch of a packed plan of ``width`` tokens, and the state with the new blocks of decodes."""
     R = state.last_tokens.shape[0]
     packed = batch_layout(width, R).split(words)
     starts, lens, rows = packed["query_starts"], packed["context_lens"], packed["rows"]
     begun = jnp.where(packed["new_blocks"] >= 0, rows, R)
     tables = state.block_tables.at[begun, (lens - 1) // block_size].set(packed["new_blocks"], mode="drop")
     index = jnp.arange(width)
-    # The chunk of each token: how many chunks end at or before it. Padding comes out as R or as an empty chunk.
+    # The chunk of each token: how many chunks end at or before it. For padding this is R or an empty chunk.
     chunk = jnp.sum(index[:, None] >= starts[1:], axis=1, dtype=jnp.int32)
     real = index < packed["num_tokens"]
     chunk = jnp.where(real, chunk, 0)
@@ -136,5 +136,5 @@ def _token(chunk: Chunk) -> int:
 
 
 def _known_tokens(chunk: Chunk) -> list[int]:
-    """All are known: only a decode can be of a token that is still on its way."""
+    """Return the tokens of a prompt chunk, which are all known: only a decode can be of a pending token."""
     return chunk.sequence.tokens[chunk.start : chunk.end]

@@ -1,4 +1,4 @@
-"""The compiled programs of an engine. All are compiled before it is ready, and none after."""
+"""The compiled programs of an engine. All are compiled before the engine is ready, and none after that."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,14 +37,14 @@ STEP_DONATES = (1, 2)
 
 @dataclass(frozen=True)
 class RowPrograms:
-    """What loads a row's state before a step."""
+    """Programs that load rows' states before a step."""
 
     load_row: Callable[..., RowState]
     load_penalties: Callable[..., RowState]
     load_allowed: Callable[..., RowState]
 
     def load(self, rows: RowState, plan: StepPlan, loader: RowLoader) -> RowState:
-        """The rows with those that the plan admits, and with what those may sample that are under a grammar."""
+        """Return the rows with those of admitted sequences loaded, and the allowed tokens of those with a grammar."""
         for sequence in plan.admitted:
             rows = self.load_row(rows, loader.words(sequence))
             if has_penalties(sequence.params):
@@ -56,9 +56,9 @@ class RowPrograms:
 
 @dataclass(frozen=True)
 class CompiledStep:
-    """The one step, what loads a row's state before it, and what XLA says of the step's memory, in bytes.
+    """The compiled step, the programs that load rows before it, and the step's memory by XLA's analysis, in bytes.
 
-    ``temporary_bytes``: beside parameters, cache and rows, while the output of the step before has not been read.
+    ``temporary_bytes``: memory beside parameters, cache and rows, while the output of the step before is not read yet.
     """
 
     run: CompiledProgram
@@ -71,7 +71,7 @@ class CompiledStep:
 
 
 def compile_step(model: ModelConfig, config: EngineConfig, kernels: Kernels = REFERENCE) -> CompiledStep:
-    """Compile for this model and configuration, with these kernels. Cache and rows are donated, so updated in place."""
+    """Compile the step of a model and configuration with these kernels. Cache and rows are donated."""
     wide: Any = _compile_width(model, config, kernels, config.scheduler.token_budget)
     narrow: Any = _compile_width(model, config, kernels, config.narrow_width) if config.narrow_width else None
     memory = wide.memory_analysis()  # its type is jaxlib's own and not exported
@@ -86,7 +86,7 @@ def compile_step(model: ModelConfig, config: EngineConfig, kernels: Kernels = RE
 
 
 def compile_rows(model: ModelConfig, config: EngineConfig) -> RowPrograms:
-    """The rows are donated."""
+    """Compile the programs that load rows. The rows are donated."""
     rows = jax.eval_shape(lambda: init_rows(config, model.vocab_size))
     row = jax.ShapeDtypeStruct((RowLoader(config, model.vocab_size).num_words,), jnp.int32)
     seen = jax.ShapeDtypeStruct((model.vocab_size,), jnp.bool_)
@@ -104,7 +104,7 @@ def compile_rows(model: ModelConfig, config: EngineConfig) -> RowPrograms:
 def step_program(
     model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int
 ) -> tuple[Step, tuple[Any, ...]]:
-    """The step of ``width`` tokens and the shapes of its arguments, of which STEP_DONATES are to be donated."""
+    """Return the step of ``width`` tokens and the shapes of its arguments, of which STEP_DONATES are to be donated."""
     cache = jax.eval_shape(lambda: init_cache(model, config.cache, kernels))
     rows = jax.eval_shape(lambda: init_rows(config, model.vocab_size))
     words = jax.ShapeDtypeStruct((batch_layout(width, config.scheduler.max_num_seqs).size,), jnp.int32)

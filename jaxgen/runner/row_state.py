@@ -1,6 +1,6 @@
-"""What the device keeps of every running sequence: loaded once, when it is admitted, not sent with every step.
+"""State of each running sequence on the device: loaded once, at admission, instead of sent with each step.
 
-The scheduler gives each running sequence a row; a step names the rows that its chunks belong to.
+The scheduler gives each running sequence a row; a step names the rows of its chunks.
 """
 
 from collections.abc import Iterable
@@ -19,10 +19,10 @@ from jaxgen.sampling.penalties import PenaltyState, init_penalties
 from jaxgen.sampling.sampler import RowParams
 
 MAX_MASKED_TOKENS = 128
-"""Room for the EOS and stop tokens of one row, which are masked while it is below min_tokens."""
+"""Most EOS and stop tokens of one row; they are masked while it has fewer than min_tokens tokens."""
 
 MASKS_AT_ONCE = 8
-"""Rows whose allowed tokens are loaded by one call."""
+"""Most rows whose allowed tokens are loaded in one call."""
 
 _WORD = 0xFFFFFFFF
 
@@ -30,20 +30,20 @@ _WORD = 0xFFFFFFFF
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class RowState:
-    """S = max_num_seqs rows; M = blocks of the longest sequence; row S of ``params`` is that of padding."""
+    """State of S = max_num_seqs rows. M: blocks of the longest sequence. Row S of ``params`` is for padding."""
 
     block_tables: Int32[ArrayLike, "S M"]
     last_tokens: Int32[ArrayLike, "S"]
-    """What each row sampled last: the next step's input, whether or not the host has read it yet."""
+    """The token that each row sampled last: the next step's input, even before the host has read it."""
     params: Int32[ArrayLike, "S1 P"]
     """Each row's RowParams, in the words of ``row_layout``."""
     penalties: PenaltyState
     allowed: Int32[ArrayLike, "S V32"]
-    """Tokens that the next of a constrained row may be: a bit for each, those of 32 tokens in a word, lowest first."""
+    """Allowed next tokens of constrained rows: a bit for each token, 32 tokens in a word, the lowest bit first."""
 
 
 def row_layout(config: EngineConfig) -> PackedWords:
-    """The words of one row's RowParams."""
+    """Return the layout of one row's RowParams."""
     return PackedWords(**RowParams.fields(config.max_logit_bias, MAX_MASKED_TOKENS))
 
 
@@ -52,7 +52,7 @@ def blocks_per_sequence(config: EngineConfig) -> int:
 
 
 def init_rows(config: EngineConfig, vocab_size: int) -> RowState:
-    """Rows that nobody has loaded: greedy, with nothing to penalise."""
+    """Return rows before any sequence is loaded: greedy and without penalties."""
     S = config.scheduler.max_num_seqs
     return RowState(
         jnp.zeros((S, blocks_per_sequence(config)), jnp.int32),
@@ -64,12 +64,12 @@ def init_rows(config: EngineConfig, vocab_size: int) -> RowState:
 
 
 def mask_words(vocab_size: int) -> int:
-    """Words that hold a bit for each token."""
+    """Return the number of words with a bit for each token."""
     return -(-vocab_size // 32)
 
 
 def load_row(state: RowState, words: Int32[Array, "W"]) -> RowState:
-    """The state with one row loaded from ``RowLoader.words``. Meant to be jitted with the state donated."""
+    """Return the state with one row loaded from ``RowLoader.words``. Meant to be jitted with the state donated."""
     row, table, params = words[0], words[1 : 1 + state.block_tables.shape[1]], words[-state.params.shape[1] :]
     return replace(state, block_tables=state.block_tables.at[row].set(table), params=state.params.at[row].set(params))
 
@@ -77,7 +77,7 @@ def load_row(state: RowState, words: Int32[Array, "W"]) -> RowState:
 def load_penalties(
     state: RowState, row: Int32[Array, ""], counts: Int32[Array, "V"], seen: Bool[Array, "V"]
 ) -> RowState:
-    """The state with one row's tokens so far: how often each was generated, which are in the prompt."""
+    """Return the state with one row's penalty counts: how often each token was generated, and the prompt's tokens."""
     penalties = PenaltyState(
         state.penalties.output_counts.at[row].set(counts), state.penalties.prompt_seen.at[row].set(seen)
     )
@@ -85,12 +85,12 @@ def load_penalties(
 
 
 def load_allowed(state: RowState, rows: Int32[Array, "8"], allowed: Int32[Array, "8 V32"]) -> RowState:
-    """The state with what some rows may sample next; S stands for no row. Meant to be jitted with the state donated."""
+    """Return the state with the allowed next tokens of ``rows``, where S means no row. Meant to be jitted, donated."""
     return replace(state, allowed=state.allowed.at[rows].set(allowed, mode="drop"))
 
 
 class RowLoader:
-    """Packs what the device must know of a sequence that was just admitted."""
+    """Packs the device's state of a sequence that was just admitted."""
 
     def __init__(self, config: EngineConfig, vocab_size: int):
         self._layout = row_layout(config)
@@ -101,7 +101,7 @@ class RowLoader:
         self.num_words = 1 + self._num_blocks + self._layout.size
 
     def words(self, sequence: Sequence) -> np.ndarray:
-        """Row, block table and RowParams, as ``load_row`` takes them."""
+        """Return row, block table and RowParams for ``load_row``."""
         assert sequence.row is not None, "held by every running sequence"
         words = np.zeros(self.num_words, np.int32)
         words[0] = sequence.row
@@ -111,7 +111,7 @@ class RowLoader:
         return words
 
     def penalties(self, sequence: Sequence) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Row, counts and prompt tokens, as ``load_penalties`` takes them, of all the sequence's tokens so far."""
+        """Return row, counts and prompt tokens for ``load_penalties``, from all tokens of the sequence so far."""
         prompt, output = sequence.tokens[: sequence.num_prompt], sequence.tokens[sequence.num_prompt :]
         counts = np.bincount(output, minlength=self._vocab_size).astype(np.int32)
         seen = np.zeros(self._vocab_size, np.bool_)
@@ -119,7 +119,7 @@ class RowLoader:
         return np.array(sequence.row, np.int32), counts, seen
 
     def allowed(self, sequences: Iterable[Sequence]) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and masks, as ``load_allowed`` takes them, of MASKS_AT_ONCE sequences under grammars at most."""
+        """Return rows and masks for ``load_allowed``, of at most MASKS_AT_ONCE sequences with grammars."""
         rows = np.full(MASKS_AT_ONCE, self._num_rows, np.int32)
         masks = np.zeros((MASKS_AT_ONCE, mask_words(self._vocab_size)), np.int32)
         for index, sequence in enumerate(sequences):
@@ -142,7 +142,7 @@ class RowLoader:
         row["bias_tokens"][: len(params.logit_bias)] = list(params.logit_bias)
         row["bias_values"][: len(params.logit_bias)] = list(params.logit_bias.values())
         row["constrained"][()] = sequence.grammar is not None
-        if params.min_tokens and sequence.grammar is None:  # a grammar's state sees to it
+        if params.min_tokens and sequence.grammar is None:  # a grammar's state handles min_tokens itself
             masked = (frozenset() if params.ignore_eos else sequence.eos_token_ids) | set(params.stop_token_ids)
             row["masked_tokens"][: len(masked)] = sorted(masked)
             row["masked_until"][()] = sequence.num_prompt + params.min_tokens

@@ -1,4 +1,4 @@
-"""THE jitted function: one step of fixed shape. Whatever a batch holds, the same program computes it."""
+"""The jitted step, of fixed shape: one program computes all batches, whatever they contain."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from jaxgen.sampling.sampler import RowParams, keep_allowed, sample, token_logpr
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Logprobs:
-    """Natural-log probabilities of the raw model for n positions: of one token each, and of the best alternatives."""
+    """Natural-log probabilities of the raw model at n positions: of one token each, and of the most probable tokens."""
 
     chosen: Float[ArrayLike, "n"]
     top_tokens: Int[ArrayLike, "n P"]
@@ -34,7 +34,7 @@ class Logprobs:
         return cls(jnp.zeros(n), jnp.zeros((n, best), jnp.int32), jnp.zeros((n, best)))
 
     def map(self, function: Callable[..., Array], *others: "Logprobs") -> "Logprobs":
-        """``function`` of each array, beside those of ``others``."""
+        """Return ``function`` applied to each array and the same arrays of ``others``."""
         mapped: Logprobs = jax.tree.map(function, self, *others)
         return mapped
 
@@ -42,28 +42,27 @@ class Logprobs:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class StepOutput:
-    """What a step found. Rows of padding, and rows whose chunk ends before its prompt does, hold nothing to read."""
+    """Output of a step. Rows of padding, and rows whose chunk does not reach the end of its prompt, are undefined."""
 
     tokens: Int[ArrayLike, "R"]
     logprobs: Logprobs
-    """Of ``tokens``; zeros unless the batch wants them."""
+    """Log-probabilities of ``tokens``; zeros unless the batch wants them."""
     prompt_logprobs: Logprobs
-    """Of ``batch.prompt_targets``, one entry per token; zeros where there is no target."""
+    """Log-probabilities of ``batch.prompt_targets``, one entry per token; zeros where there is no target."""
     hidden: Float[ArrayLike, "T D"]
-    """Final hidden states of the batch's tokens, which the host reads only where it pools them; nothing to read in
-    those of padding."""
+    """Final hidden states of the batch's tokens, which the host reads only to pool them; undefined for padding."""
 
 
 Step = Callable[[PackedParams, KVCache, RowState, Int[Array, "W"]], tuple[KVCache, RowState, StepOutput]]
 
 
 def make_step(graph: Graph, vocab_size: int, width: int, row_layout: PackedWords) -> Step:
-    """The step of one model: (params, kv_cache, rows, words of a plan) -> (kv_cache, rows, output).
+    """Return the step of one model: (params, kv_cache, rows, words of a plan) -> (kv_cache, rows, output).
 
     Pure; meant to be jitted with the cache and the rows donated. Optional work (penalties, filters, draws,
-    log-probabilities) hides behind ``lax.cond``, so there is no second program for it. What a row samples stays in
-    ``rows`` and can be the next step's input before the host has seen it. ``width`` is the number of tokens (T),
-    ``row_layout`` that of the words of ``rows.params``.
+    log-probabilities) is inside ``lax.cond``, so it needs no second program. A row's sampled token stays in ``rows``
+    and can be the next step's input before the host has read it. ``width``: the number of tokens (T). ``row_layout``:
+    the layout of the words of ``rows.params``.
     """
 
     def step(
@@ -86,7 +85,7 @@ def choose_tokens(
     batch: StepBatch,
     vocab_size: int,
 ) -> tuple[RowState, StepOutput]:
-    """The end of a step: what each row samples from its last token's final hidden state, and the rows that know it."""
+    """Sample each row's token from its last token's final hidden state; return the updated rows and the output."""
     last = jnp.maximum(batch.query_starts[1:] - 1, 0)
     logits = model.logits(hidden[last], batch.num_rows)
     chosen = RowParams(**row_layout.split(rows.params[batch.rows]))
@@ -108,7 +107,7 @@ def choose_tokens(
 
 
 def count_tokens(rows: RowState, row_layout: PackedWords, batch: StepBatch) -> RowState:
-    """The rows with this step's generated tokens counted, where penalties want them."""
+    """Return the rows with this step's generated tokens counted for penalties."""
     R = rows.last_tokens.shape[0]
     params = RowParams(**row_layout.split(rows.params))
     counts = params.penalised[batch.token_rows] & (batch.positions >= params.counted_from[batch.token_rows])
@@ -119,7 +118,7 @@ def count_tokens(rows: RowState, row_layout: PackedWords, batch: StepBatch) -> R
 def _prompt_logprobs(
     model: Model, hidden: Float[Array, "T D"], targets: Int[Array, "T"], vocab_size: int, *, tile: int
 ) -> Logprobs:
-    """Log-probabilities of ``targets``, ``tile`` tokens at a time so that no [T, V] array is ever made."""
+    """Return the log-probabilities of ``targets``, computed in tiles so that no [T, V] array is made."""
     T = len(targets)
     padded = -(-T // tile) * tile
     hidden = jnp.pad(hidden, ((0, padded - T), (0, 0)))

@@ -1,1 +1,1 @@
-"""From logits to tokens, inside the step: sampler, penalties, exact sums."""
+"""Choose tokens from logits, inside the step: sampler, penalties, exact sums."""

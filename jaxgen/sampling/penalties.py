@@ -1,4 +1,4 @@
-"""What penalties need to know of each sequence, kept on the device: the tokens of its prompt and of its output."""
+"""State for penalties, on the device: the tokens of each sequence's prompt and output."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from jaxgen.arrays import ArrayLike
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PenaltyState:
-    """One row of V tokens for each sequence that may run at once (S = max_num_seqs)."""
+    """One row of V tokens for each sequence that may run at the same time (S = max_num_seqs)."""
 
     output_counts: Int32[ArrayLike, "S V"]
     """How often each token was generated."""
@@ -21,15 +21,15 @@ class PenaltyState:
 
 
 def init_penalties(num_rows: int, vocab_size: int) -> PenaltyState:
-    """A state that has seen nothing: num_rows * vocab_size * 5 bytes."""
+    """Return a state without any tokens: num_rows * vocab_size * 5 bytes."""
     shape = (num_rows, vocab_size)
     return PenaltyState(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.bool_))
 
 
 def count_output(state: PenaltyState, tokens: Int32[Array, "T"], rows: Int32[Array, "T"]) -> PenaltyState:
-    """The state after generated tokens: token t counts in row ``rows[t]``, and nowhere if that is S.
+    """Return the state after generated tokens: token t counts in row ``rows[t]``, and in no row if that is S.
 
-    Give the state away (donate it): it is updated in place, and untouched when no token counts.
+    The state should be donated: it is then updated in place, and not touched if no token counts.
     """
 
     def count(state: PenaltyState) -> PenaltyState:

@@ -1,9 +1,9 @@
-"""Choosing tokens inside the step: pure functions of logits [R, V], R rows of V tokens, that treat every row alone.
+"""Choose tokens inside the step: pure functions of logits [R, V], R rows of V tokens, that treat each row by itself.
 
 A row's token depends on its own logits, parameters, seed and position only, bit for bit: whatever is added up over the
 vocabulary to decide it is an integer, and no two rows share a random number. Nothing is sorted.
 
-The rule, for whoever wants the same token from the same logits x of one row:
+The rule, by which other programs can choose the same token from the same logits x of one row:
 
 1. Penalties and bias, in float32 (``adjust_logits``). Then NaN counts as -inf and +inf as the largest float32. If
    temperature is 0 (below 2**-126), the token is the first of the greatest.
@@ -36,7 +36,7 @@ from jaxgen.sampling import exact_sum
 from jaxgen.sampling.penalties import PenaltyState
 
 _GROUP = 256
-"""The vocabulary is added up in groups, so that a draw looks into one of them only."""
+"""Size of the groups in which the vocabulary is summed, so that a draw reads only one of them."""
 _ONE = 2.0**31
 _TINY, _MAX = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
@@ -44,9 +44,9 @@ _TINY, _MAX = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class RowParams:
-    """How each row's token is chosen: SamplingParams as arrays; B = most bias entries of a row, E = most masked ones.
+    """How each row's token is chosen: SamplingParams as arrays. B: most bias entries of a row; E: most masked tokens.
 
-    Only finite values in SamplingParams' ranges are honoured; nothing is checked here.
+    Values must be finite and in the ranges of SamplingParams; they are not checked here.
     """
 
     temperature: Float32[ArrayLike, "R"]
@@ -60,20 +60,20 @@ class RowParams:
     seed: UInt32[ArrayLike, "R 2"]
     """High and low word of a 64-bit seed."""
     bias_tokens: Int32[ArrayLike, "R B"]
-    """Token ids, each once in a row; V in entries that are not used."""
+    """Token ids, each once in a row; V in unused entries."""
     bias_values: Float32[ArrayLike, "R B"]
     """Added to the logits."""
     masked_tokens: Int32[ArrayLike, "R E"]
-    """Token ids that are forbidden at positions below ``masked_until``; V in entries that are not used."""
+    """Token ids that are forbidden at positions below ``masked_until``; V in unused entries."""
     masked_until: Int32[ArrayLike, "R"]
     counted_from: Int32[ArrayLike, "R"]
     """Tokens from this position on are counted for penalties when they are computed; earlier ones were loaded."""
     constrained: Int32[ArrayLike, "R"]
-    """1: only tokens that a grammar allows; see ``keep_allowed``."""
+    """1: only tokens that a grammar allows are chosen; see ``keep_allowed``."""
 
     @classmethod
     def fields(cls, max_bias: int, max_masked: int) -> dict[str, Field]:
-        """Shape and type of one row's share of each array."""
+        """Return the shape and type of one row of each array."""
         shapes = {"seed": (2,), "masked_tokens": (max_masked,)} | dict.fromkeys(
             ("bias_tokens", "bias_values"), (max_bias,)
         )
@@ -83,7 +83,7 @@ class RowParams:
 
     @staticmethod
     def neutral_values(vocab_size: int) -> dict[str, int]:
-        """What is not 0 in a row that is greedy and changes nothing."""
+        """Return the values other than 0 of a row that is greedy and leaves its logits unchanged."""
         return {"top_p": 1, "repetition": 1, "bias_tokens": vocab_size, "masked_tokens": vocab_size}
 
     @property
@@ -98,10 +98,10 @@ def sample(
     rows: Int32[Array, "R"],
     positions: Int32[Array, "R"],
 ) -> Int32[Array, "R"]:
-    """Each row's token by the rule above.
+    """Return each row's token by the rule above.
 
-    ``rows`` are the rows of ``penalties`` that belong to the sequences, S where none does; ``positions`` are those
-    that the tokens will have in their sequences.
+    ``rows``: the rows of ``penalties`` that belong to the sequences, S for padding. ``positions``: the positions of the
+    chosen tokens in their sequences.
     """
     x = _finite_above(adjust_logits(logits.astype(jnp.float32), params, penalties, rows, positions))
     greatest = jnp.max(x, axis=-1)
@@ -122,8 +122,10 @@ def keep_allowed(
     rows: Int32[Array, "R"],
     constrained: Int32[ArrayLike, "R"],
 ) -> Float[Array, "R V"]:
-    """Logits with -inf for tokens that are not in ``allowed``, bit i of word w being token 32 * w + i, in constrained
-    rows. ``rows`` are those of ``allowed`` that belong to the sequences."""
+    """Return the logits, with -inf in constrained rows for tokens that are not in ``allowed``.
+
+    There, bit i of word w stands for token 32 * w + i. ``rows``: the rows of ``allowed`` that belong to the sequences.
+    """
 
     def keep() -> Array:
         words = allowed.at[rows].get(mode="fill", fill_value=0)
@@ -138,10 +140,10 @@ def keep_allowed(
 def token_logprobs(
     logits: Float[Array, "R V"], tokens: Int32[Array, "R"], max_logprobs: int = MAX_LOGPROBS
 ) -> tuple[Float32[Array, "R"], Int32[Array, "R L"], Float32[Array, "R L"]]:
-    """Natural-log probabilities of ``tokens``, and the L = max_logprobs most probable tokens with theirs.
+    """Return natural-log probabilities of ``tokens``, and the L = max_logprobs most probable tokens with theirs.
 
-    L is V where the vocabulary is smaller. Most probable first, lower ids first where equal. NaN and +inf count as they
-    do in ``sample``; what is impossible has -inf.
+    L is V if the vocabulary is smaller. The most probable tokens come first; of equal ones, those of lower ids. NaN and
+    +inf count as they do in ``sample``; impossible tokens have -inf.
     """
     x = _finite_above(logits.astype(jnp.float32))
     greatest = jnp.maximum(jnp.max(x, axis=-1), -_MAX)[:, None]
@@ -162,11 +164,11 @@ def adjust_logits(
     rows: Int32[Array, "R"],
     positions: Int32[Array, "R"],
 ) -> Float32[Array, "R V"]:
-    """Logits after, in this order: repetition penalty, frequency and presence penalties, bias, masked tokens.
+    """Return logits after, in this order: repetition penalty, frequency and presence penalties, bias, masked tokens.
 
     The repetition penalty divides positive logits and multiplies the others, of tokens in prompt or output (Keskar et
-    al., 2019, as transformers has it); frequency * count and presence are subtracted for tokens in the output.
-    ``rows`` and ``positions`` are those of ``sample``.
+    al., 2019, as in transformers); frequency * count and presence are subtracted for tokens in the output. ``rows`` and
+    ``positions`` as in ``sample``.
     """
     V = x.shape[1]
 
@@ -188,7 +190,7 @@ def adjust_logits(
         return x.at[row, masked].set(-jnp.inf, mode="drop")
 
     early = positions < params.masked_until
-    # A neutral row, whose counts may be somebody else's of old, keeps its bits: by factors of 1 and 0.
+    # A neutral row, whose counts may be those of an earlier sequence, keeps its bits by factors of 1 and 0.
     x = jax.lax.cond(jnp.any(params.penalised), penalise, lambda x: x, x)
     x = jax.lax.cond(jnp.any(params.bias_tokens < V), bias, lambda x: x, x)
     adjusted: Array = jax.lax.cond(jnp.any(early), mask, lambda x: x, x)
@@ -208,7 +210,7 @@ def _first(mask: Bool[Array, "R V"]) -> Int32[Array, "R"]:
 def _draw(
     x: Float32[Array, "R V"], greatest: Float32[Array, "R"], params: RowParams, positions: Int32[Array, "R"]
 ) -> tuple[Int32[Array, "R"], Bool[Array, "R"]]:
-    """Steps 2 to 5: tokens, and whether there was any to draw from."""
+    """Do steps 2 to 5: return each row's token, and whether there was any to draw from."""
     R, V = x.shape
     limited = (params.top_k > 0) & (params.top_k < V)
     k = jnp.where(limited, params.top_k, V).astype(jnp.uint32)
@@ -220,7 +222,7 @@ def _draw(
 
 
 def _weights(x: Float32[Array, "R G L"], greatest: Float32[Array, "R"], params: RowParams) -> UInt32[Array, "R G L"]:
-    # A greedy row in a batch that samples: its weights are not used, but must not be made from NaN.
+    # A greedy row in a batch that samples: its weights are not used, but must not be computed from NaN.
     temperature = jnp.where(params.temperature >= _TINY, params.temperature, 1.0)
     distance = x - jnp.maximum(greatest, -_MAX)[:, None, None]
     w = jnp.round(jnp.exp(distance / temperature[:, None, None]) * _ONE).astype(jnp.uint32)
@@ -229,7 +231,7 @@ def _weights(x: Float32[Array, "R G L"], greatest: Float32[Array, "R"], params: 
 
 
 def _keep_top_k(x: Float32[Array, "R G L"], k: UInt32[Array, "R"]) -> Float32[Array, "R G L"]:
-    # Unsigned integers in the order of the floats that have their bits, -0.0 taken for 0.0.
+    # Unsigned integers in the order of the floats of which they have the bits; -0.0 counts as 0.0.
     bits = jax.lax.bitcast_convert_type(jnp.where(x == 0, 0.0, x), jnp.uint32)
     keys = jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(1 << 31))
 
@@ -257,9 +259,9 @@ def _keep_top_p(w: UInt32[Array, "R G L"], top_p: Float32[ArrayLike, "R"]) -> UI
 
 
 def _greatest(holds: Callable[[Sequence[Array]], Sequence[Array]], num_rows: int) -> UInt32[Array, "R"]:
-    """Per row the greatest 32-bit t that holds, or 0; what holds for a t must hold for every smaller one.
+    """Return for each row the greatest 32-bit t that ``holds``, or 0. If a t holds, all smaller ones must hold.
 
-    It is found from the highest bit down, two bits and so three thresholds at a time.
+    The search goes from the highest bit down, two bits, and so three thresholds, at a time.
     """
 
     def two_bits(i: Array, t: Array) -> Array:
@@ -279,7 +281,7 @@ def _random_bits(seed: UInt32[ArrayLike, "R 2"], positions: Int32[Array, "R"]) -
 
 
 def _pick(w: UInt32[Array, "R G L"], random_bits: exact_sum.Limbs) -> tuple[Int32[Array, "R"], Bool[Array, "R"]]:
-    """Step 5: the group that holds the point drawn, then the token in it."""
+    """Do step 5: find the group that contains the drawn point, then the token in it."""
 
     def column(number: exact_sum.Limbs) -> exact_sum.Limbs:
         a, b, c, d = (limb[:, None] for limb in number)

@@ -1,1 +1,1 @@
-"""What fits: memory, token budget, widths of programs."""
+"""Choose sizes that fit: memory, token budget, widths of programs."""

@@ -1,4 +1,4 @@
-"""What fits where the KV cache is in host memory and streamed through the device. Host only, no jax."""
+"""Size a KV cache that is in host memory and streamed through the device. Host only, no jax."""
 
 from dataclasses import replace
 from math import ceil
@@ -12,20 +12,20 @@ from jaxgen.sizing.layerwise_sizes import StreamSizes
 from jaxgen.sizing.memory_request import DeviceMemory, MemoryRequest
 
 COPIES_OF_LONGEST = 4
-"""At least so many bring a layer of the longest sequence, so that the planner has a choice of parts."""
+"""Fewest copies in which a layer of the longest sequence is streamed, so that the planner can split it."""
 STREAMED_ROWS = 16
-"""Most rows of a step when nobody names a number and the cache is streamed: each takes open blocks of all layers."""
+"""Default for the most rows of a step if the cache is streamed: each row takes open blocks of all layers."""
 
 
 def stream_sizes(model: ModelConfig, block_size: int, memory: DeviceMemory, *, keep_inputs: bool) -> StreamSizes:
-    """Of the blocks of such a cache."""
+    """Return the sizes of the blocks of a streamed cache."""
     inputs = input_bytes(model, block_size) // model.num_layers if keep_inputs else 0
     layer = block_bytes(model, block_size) // model.num_layers
     return StreamSizes(layer, inputs, model.num_layers, on_cpu=memory.is_cpu)
 
 
 def streamed_cache(wanted: MemoryRequest) -> EngineConfig:
-    """With the cache in host memory. Raises ConfigError."""
+    """Return the configuration with the cache in host memory. Raises ConfigError."""
     if wanted.options.max_num_seqs is None:
         rows = min(wanted.scheduler.max_num_seqs, STREAMED_ROWS)
         wanted = replace(wanted, scheduler=replace(wanted.scheduler, max_num_seqs=rows))
@@ -51,7 +51,7 @@ def streamed_cache(wanted: MemoryRequest) -> EngineConfig:
 
 
 def _streams_inputs(options: EngineOptions, model: ModelConfig) -> bool:
-    """Whether layer inputs go to the host too. ConfigError for options that a streamed cache cannot honour."""
+    """Whether layer inputs are kept in host memory too. ConfigError for options that a streamed cache excludes."""
     size, policy = options.kv_offloading_size, options.kv_offload_policy
     if options.kv_host_dtype != "auto":
         raise ConfigError(
@@ -75,7 +75,7 @@ def _streams_inputs(options: EngineOptions, model: ModelConfig) -> bool:
 
 
 def _require_host_blocks(wanted: MemoryRequest, sizes: StreamSizes, held: int) -> None:
-    """ConfigError if the host holds fewer blocks than were asked for, or than the promised sequence has."""
+    """Raise ConfigError if the host holds fewer blocks than --num-blocks, or than a sequence of --max-model-len."""
     options, block_size = wanted.options, wanted.block_size
     if options.num_blocks is not None:
         need, asked = options.num_blocks, f"--num-blocks {options.num_blocks}"

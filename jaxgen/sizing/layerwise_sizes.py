@@ -1,15 +1,15 @@
-"""How much memory a cache takes that is in host memory and streamed through the device. Host only, no jax."""
+"""Memory of a KV cache that is in host memory and streamed through the device. Host only, no jax."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSizes:
-    """Bytes. The device has one layer of every block, copies under way of as much, all layers of the open blocks, and
-    of as many that are gathered to be saved.
+    """Sizes in bytes. The device has one layer of all blocks, copies under way of the same size, all layers of the open
+    blocks, and all layers of as many blocks again that are gathered to be saved.
 
-    ``layer``: of K and V of a block in one layer; ``inputs``: of its layer inputs, 0 if they are not kept. ``on_cpu``:
-    host memory is the device's own.
+    ``layer``: K and V of a block in one layer. ``inputs``: its layer inputs, 0 if they are not kept. ``on_cpu``: host
+    memory is the device's own memory.
     """
 
     layer: int
@@ -19,14 +19,14 @@ class StreamSizes:
 
     @property
     def host(self) -> int:
-        """Of a block on the host."""
+        """Bytes of a block in host memory."""
         return self.num_layers * (self.layer + self.inputs)
 
     @property
     def each(self) -> int:
-        """Of a block in the device's memory."""
+        """Bytes of the device's memory for each block."""
         return 2 * self.layer + (self.host if self.on_cpu else 0)
 
     def fixed(self, num_open: int) -> int:
-        """Of the device's memory, however many blocks there are."""
+        """Return the bytes of the device's memory that do not depend on the number of blocks."""
         return 2 * num_open * self.host

@@ -1,4 +1,4 @@
-"""What fits: decides every "auto" of EngineOptions from the model and the device's memory, before memory is taken."""
+"""Resolve all options left open in EngineOptions from the model and the device's memory, before allocation."""
 
 from jaxgen.cache.block_sizes import GIB, block_bytes, host_block_bytes, input_bytes
 from jaxgen.core.config import EngineConfig, EngineOptions, ModelConfig, OffloadConfig, SchedulerConfig
@@ -13,14 +13,14 @@ CPU_CACHE_BYTES = 2 * GIB
 
 
 def estimate_temporaries(model: ModelConfig, config: SchedulerConfig) -> int:
-    """A first guess, in bytes, of what a step takes beside weights and cache; the compiled program gives the truth."""
+    """Estimate the bytes of a step beside weights and cache; the compiled program gives the exact number later."""
     per_token = 4 * (4 * model.hidden_size + 3 * model.intermediate_size)
     per_row = 4 * 4 * model.vocab_size
     return config.token_budget * per_token + config.max_num_seqs * per_row
 
 
 def cache_bytes(model: ModelConfig, config: EngineConfig, memory: DeviceMemory) -> int:
-    """Bytes of ``memory`` that the KV cache takes."""
+    """Return the bytes of ``memory`` that the KV cache takes."""
     size, streaming = config.cache.block_size, config.streaming
     if streaming is None:
         return config.cache.num_blocks * block_bytes(model, size, inputs=config.cache.keep_inputs)
@@ -37,10 +37,10 @@ def resolve(
     params_bytes: int,
     temporary_bytes: int | None = None,
 ) -> EngineConfig:
-    """The configuration that honours ``options`` and fits: weights + step temporaries (None: a guess) + KV blocks.
+    """Return the configuration that meets ``options`` and fits: weights, step temporaries (None: estimated), KV blocks.
 
-    ``token_budget`` is what a step has when the options name none. Raises ConfigError that names the flag, and the
-    value that would fit, when there is none.
+    ``token_budget``: tokens of a step if the options do not name them. If no configuration fits, raises ConfigError
+    that names the flag, and the value that would fit.
     """
     check_options(options)
     block_size = options.block_size or DEFAULT_BLOCK_SIZE
@@ -54,7 +54,7 @@ def resolve(
 
 
 def _resident(wanted: MemoryRequest) -> EngineConfig:
-    """With the cache on the device."""
+    """Return the configuration with the cache on the device. Raises ConfigError."""
     model, memory, block_size = wanted.model, wanted.memory, wanted.block_size
     offload, inputs = _offload_config(wanted.options, model, block_size), _keeps_inputs(wanted.options, model)
     size, room = block_bytes(model, block_size, inputs=inputs), wanted.room
@@ -68,8 +68,10 @@ def _resident(wanted: MemoryRequest) -> EngineConfig:
 
 
 def _wherever(wanted: MemoryRequest) -> EngineConfig:
-    """With the cache on the device if it can hold a sequence of the promised length there, or if the host cannot hold a
-    longer one. Raises the device's ConfigError where both do."""
+    """Return the configuration with the cache on the device or, if longer sequences fit there, in host memory.
+
+    It is on the device if a sequence of the wanted length fits there. Raises the device's ConfigError if neither fits.
+    """
     found: EngineConfig | None = None
     refused: ConfigError | None = None
     try:
@@ -91,12 +93,12 @@ def _wherever(wanted: MemoryRequest) -> EngineConfig:
 
 
 def default_max_num_seqs(token_budget: int, *, is_cpu: bool) -> int:
-    """Rows of a step when nobody names a number. A row costs logits and KV cache, and hardly any of a step's time."""
+    """Return the default number of rows of a step. A row costs logits and KV cache, and little of a step's time."""
     return min(token_budget, CPU_ROWS if is_cpu else 256)
 
 
 def scheduler_config(options: EngineOptions, model: ModelConfig, token_budget: int, *, is_cpu: bool) -> SchedulerConfig:
-    """The bounds of a step, but for contexts that do not fit: how much memory there is need not be known.
+    """Return the bounds of a step, without regard to memory: ``max_model_len`` may become smaller where it is sized.
 
     ``token_budget`` as for ``resolve``. Raises ConfigError.
     """
@@ -117,7 +119,10 @@ def scheduler_config(options: EngineOptions, model: ModelConfig, token_budget: i
 
 
 def _background_tokens(options: EngineOptions, *, is_cpu: bool) -> int | None:
-    """A token in place of padding is free on an accelerator at the knee of its throughput, and never on a CPU."""
+    """Return the limit of background tokens, by default None on accelerators and 0 on CPUs.
+
+    On an accelerator at the knee of its throughput, a token in place of padding is free; on a CPU it never is.
+    """
     if options.background_tokens is None and is_cpu:
         return 0
     return options.background_tokens
@@ -159,7 +164,7 @@ def _keeps_inputs(options: EngineOptions, model: ModelConfig) -> bool:
 
 
 def _num_blocks(scheduler: SchedulerConfig, memory: DeviceMemory, block_size: int, size: int, fitting: int) -> int:
-    """As many blocks as all rows at full length can use, within what fits and, on a CPU, a modest share of memory."""
+    """Return the blocks that all rows at full length can use, within those that fit and, on a CPU, a modest share."""
     useful = scheduler.max_num_seqs * -(-scheduler.max_model_len // block_size)
     if not memory.is_cpu:
         return min(fitting, useful)
@@ -168,7 +173,7 @@ def _num_blocks(scheduler: SchedulerConfig, memory: DeviceMemory, block_size: in
 
 
 def check_options(options: EngineOptions) -> None:
-    """Raises ConfigError for numbers that are wrong on every device."""
+    """Raise ConfigError for numbers that are invalid on all devices."""
     for name in ("max_model_len", "token_budget", "max_num_seqs", "block_size", "num_blocks"):
         value: int | None = getattr(options, name)
         if value is not None and value < 1:

@@ -1,4 +1,4 @@
-"""What an engine is asked to be, beside the memory that there is. Host only, no jax."""
+"""The options of an engine together with the memory of its device. Host only, no jax."""
 
 from dataclasses import dataclass, replace
 
@@ -17,7 +17,7 @@ from jaxgen.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """The memory an engine may use. ``free_bytes``: all of it on an accelerator, what the machine has left on a CPU."""
+    """Memory that an engine may use. ``free_bytes``: those of JAX's pool on an accelerator, of the machine on a CPU."""
 
     platform: str
     free_bytes: int
@@ -32,7 +32,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryRequest:
-    """What is asked for, and what is there."""
+    """Requested options, and the memory to meet them with."""
 
     options: EngineOptions
     model: ModelConfig
@@ -44,11 +44,14 @@ class MemoryRequest:
 
     @property
     def room(self) -> int:
-        """Bytes for the cache."""
+        """Bytes left for the KV cache."""
         return self.memory.free_bytes - self.params_bytes - self.temporary_bytes
 
     def num_blocks(self, fitting: int, most: int) -> int:
-        """As many as were asked for, else ``most``; ConfigError if more were, or none fits."""
+        """Return the number of blocks of the options, else ``most``.
+
+        ConfigError if more than ``fitting`` were asked for, or if no block fits.
+        """
         asked, memory = self.options.num_blocks, self.memory
         if asked is not None and asked > fitting:
             would = f"--num-blocks {fitting} would" if fitting > 0 else "not even one block does"
@@ -71,7 +74,10 @@ class MemoryRequest:
         offload: OffloadConfig | None = None,
         streaming: StreamConfig | None = None,
     ) -> EngineConfig:
-        """With the longest sequence that fits, if its length was left open. ``keep_inputs``: as CacheConfig has it."""
+        """Return the configuration, with the longest sequence that fits if the options leave its length open.
+
+        ``keep_inputs``: as in CacheConfig.
+        """
         options, scheduler = self.options, self.scheduler
         if options.max_model_len is None:
             longest = min(scheduler.max_model_len, num_blocks * self.block_size)
@@ -88,5 +94,5 @@ class MemoryRequest:
 
 
 def narrow_width(scheduler: SchedulerConfig) -> int | None:
-    """One token of every row, where that is so much less than the budget that a second program may pay."""
+    """Return the tokens of the narrow program, one per row, or None if they are more than half of the token budget."""
     return scheduler.max_num_seqs if 2 * scheduler.max_num_seqs <= scheduler.token_budget else None

@@ -1,6 +1,6 @@
-"""How many tokens a step has: the knee of throughput over tokens, measured or from a data sheet. Host only, no jax.
+"""Choose the token budget of a step: the knee of throughput over tokens, measured or from a data sheet.
 
-docs/tuning.md has the argument and the figures behind it.
+docs/tuning.md has the argument and the figures behind it. Host only, no jax.
 """
 
 import re
@@ -11,17 +11,17 @@ from math import ceil
 from jaxgen.hardware.device_info import DeviceInfo
 
 CPU_ROWS = 16
-"""Sequences that a step on a CPU may have unless told otherwise."""
+"""Default for the most sequences of a step on a CPU."""
 CPU_BUDGET = 4 * CPU_ROWS
 UNKNOWN_BUDGET = 512
 TUNE_CONTEXT, TUNE_ROUNDS = 128, 3
-"""What jaxgen tune does unless told otherwise: tokens before each decode, and timings of each budget."""
+"""Defaults of jaxgen tune: tokens before each decode, and timings of each budget."""
 _MULTIPLE = 64
 
 
 @dataclass(frozen=True, slots=True)
 class TokenBudget:
-    """Tokens in every step, and which rule decided so."""
+    """Tokens of each step, and the rule that chose them."""
 
     tokens: int
     reason: str
@@ -49,20 +49,20 @@ _DATA_SHEETS: tuple[tuple[str, Ceilings], ...] = (
     ("A10G", Ceilings(70e12, 600e9)),
     ("RTX 4090", Ceilings(165e12, 1008e9)),
 )
-"""By the words that must all be in JAX's ``device_kind``, the more special first."""
+"""Data sheets by words that must all be in JAX's ``device_kind``; more specific names come first."""
 
 
 def least_budget(*, skips_padding: bool) -> int:
-    """What a measured budget should not be under, wherever the knee is.
+    """Return the least budget to choose by measurement, wherever the knee is.
 
-    Where padding is paid for, the knee says all. Where it is not, a larger budget hardly costs light loads anything,
-    and one that just holds all rows while they write leaves no room for prompts.
+    Where padding costs time, the knee decides alone. Where it does not, a larger budget costs light loads hardly any
+    time, and a budget that only just holds all rows while they decode leaves no tokens for prompts.
     """
     return CPU_BUDGET if skips_padding else 1
 
 
 def default_budget(device: DeviceInfo) -> TokenBudget:
-    """The budget where nothing was measured: the roofline of a known GPU, else a constant."""
+    """Return the budget without a measurement: the roofline of a known GPU, else a constant."""
     if device.is_cpu:
         return TokenBudget(CPU_BUDGET, "the rule for CPUs; jaxgen tune measures it")
     sheet = data_sheet(device.kind)
@@ -72,16 +72,17 @@ def default_budget(device: DeviceInfo) -> TokenBudget:
 
 
 def data_sheet(kind: str) -> Ceilings | None:
-    """The ceilings of a device by its name; None for one that is not in the table."""
+    """Return the ceilings of a device by its name; None if it is not in the table."""
     words = _words(kind)
     return next((sheet for name, sheet in _DATA_SHEETS if _words(name) <= words), None)
 
 
 def roofline_budget(sheet: Ceilings) -> int:
-    """Tokens whose arithmetic takes as long as reading the weights: 2 FLOPs a token against 2 bytes, for each weight.
+    """Return the tokens whose arithmetic takes as long as reading the weights.
 
-    So T* = flops * 2 / (2 * bandwidth), rounded up to a multiple of 64. The same for float32 weights on TensorFloat-32
-    units, which have half the FLOP/s for twice the bytes. (Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009.)
+    Each weight is 2 bytes and takes 2 FLOPs per token, so T* = flops * 2 / (2 * bandwidth), rounded up to a multiple of
+    64. It is the same for float32 weights on TensorFloat-32 units, which have half the FLOP/s for twice the bytes.
+    (Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009.)
     """
     bytes_per_weight, flops_per_weight = 2, 2
     tokens = sheet.flops * bytes_per_weight / (flops_per_weight * sheet.bandwidth)
@@ -89,11 +90,12 @@ def roofline_budget(sheet: Ceilings) -> int:
 
 
 def knee(seconds: Mapping[int, float], least: int = 1) -> int:
-    """The budget at the knee of measured step times: token budget -> seconds of a full step.
+    """Return the budget at the knee of measured step times: token budget -> seconds of a full step.
 
-    Of those from ``least`` on, if any was measured, else the largest. It has the most power, throughput / time =
-    T / t(T)**2; of equals the smaller. (Kleinrock, ICC 1979; Jain, The Art of Computer Systems Performance Analysis,
-    1991, defines the knee so.) It is the roofline's T* = a / b where t = max(a, bT), as where t = a + bT.
+    Only budgets from ``least`` on count, or the largest if none is. The knee is the budget with the most power,
+    throughput / time = T / t(T)**2; of equal ones the smaller. (Kleinrock, ICC 1979; Jain, The Art of Computer Systems
+    Performance Analysis, 1991, defines the knee so.) It is the roofline's T* = a / b both for t = max(a, bT) and for
+    t = a + bT.
     """
     by_budget = power(seconds)
     allowed = [budget for budget in seconds if budget >= least] or [max(seconds)]
@@ -101,9 +103,9 @@ def knee(seconds: Mapping[int, float], least: int = 1) -> int:
 
 
 def past_knee(seconds: Mapping[int, float], least: int = 1) -> bool:
-    """Whether no larger budget need be tried: the last two have less power than the best, the last less than half.
+    """Whether larger budgets need not be tried: the last two have less power than the best, the last less than half.
 
-    Two, so that one slow reading does not end the search; it goes on to ``least`` in any case.
+    It takes two so that one slow measurement does not end the search. The search goes on to ``least`` in any case.
     """
     if max(seconds) < least:
         return False
@@ -114,7 +116,7 @@ def past_knee(seconds: Mapping[int, float], least: int = 1) -> bool:
 
 
 def power(seconds: Mapping[int, float]) -> dict[int, float]:
-    """Throughput / time, T / t(T)**2, by token budget T."""
+    """Return throughput / time, T / t(T)**2, by token budget T."""
     return {budget: budget / time**2 for budget, time in seconds.items()}
 
 

@@ -1,7 +1,7 @@
-"""Where measured step times are kept: one JSON file for each device, model shape, dtype and version. Host only, no jax.
+"""Keep measured step times: one JSON file for each device, model shape, dtype and version. Host only, no jax.
 
-A measurement holds for what it was made with and nothing else, so all of that is in the file's name as a hash, and in
-the file to read.
+A measurement is valid only for the device, model and versions that it was made with, so they are in the file, and as a
+hash in its name.
 """
 
 import hashlib
@@ -22,11 +22,11 @@ from jaxgen.sizing.token_budget import TokenBudget, default_budget
 logger = logging.getLogger(__name__)
 
 _GENERATION = 2
-"""Raised when kernels or the rule change so that measurements from before would choose another budget than new ones."""
+"""Increased when kernels or the rule change so that old measurements would choose another budget than new ones."""
 
 
 def subject(model: ModelConfig, device: DeviceInfo) -> dict[str, Any]:
-    """All that a step time depends on and that can change between two starts."""
+    """Return all facts that a step time depends on and that can change between two starts."""
     return {
         "device": asdict(device),
         "model": {"family": type(model).__name__, **asdict(model)},
@@ -36,23 +36,23 @@ def subject(model: ModelConfig, device: DeviceInfo) -> dict[str, Any]:
 
 
 def record_path(folder: Path, model: ModelConfig, device: DeviceInfo) -> Path:
-    """Where the measurement of this model on this device is, or would be."""
+    """Return the path of the measurement of this model on this device, whether it exists or not."""
     canonical = json.dumps(subject(model, device), sort_keys=True)
     slug = re.sub(r"[^a-z0-9]+", "-", f"{device.kind}-{model.dtype}".lower()).strip("-")
     return folder / f"{slug}-{hashlib.sha256(canonical.encode()).hexdigest()[:16]}.json"
 
 
 def save_record(folder: Path, model: ModelConfig, device: DeviceInfo, result: Mapping[str, Any]) -> Path:
-    """Keep a measurement, in place of an earlier one; ``result`` has at least ``token_budget``."""
+    """Write a measurement, in place of an earlier one; ``result`` has at least ``token_budget``."""
     path = record_path(folder, model, device)
     write_file(path, json.dumps({**subject(model, device), **result}, indent=1) + "\n")
     return path
 
 
 def choose_budget(folder: Path | None, model: ModelConfig, device: DeviceInfo) -> TokenBudget:
-    """The measured token budget, if ``folder`` has one, else the rule for the device.
+    """Return the measured token budget, if ``folder`` has one, else that of the rule for the device.
 
-    A file that cannot be understood counts as none, and a warning names it.
+    A file that cannot be read is ignored, and a warning names it.
     """
     path = None if folder is None else record_path(folder, model, device)
     if path is None or not path.is_file():

@@ -1,7 +1,7 @@
-"""Tokens back to text, one at a time, up to a stop string. Host only, no jax.
+"""Turn tokens into text, one at a time, up to a stop string. Host only, no jax.
 
-A token costs one look-up in the tokenizer's table of bytes, however long the text already is, and a UTF-8 character is
-never broken.
+A token costs one look-up in the tokenizer's table of bytes, however long the text is, and no UTF-8 character is ever
+split.
 """
 
 import codecs
@@ -12,7 +12,7 @@ from jaxgen.text.stop_strings import StopStrings
 
 
 class TokenTexts(Protocol):
-    """What a tokenizer knows of single tokens."""
+    """A tokenizer's facts about single tokens."""
 
     def is_special(self, token: int) -> bool: ...
     def token_text(self, token: int) -> str: ...
@@ -21,11 +21,11 @@ class TokenTexts(Protocol):
 
 
 class Detokenizer:
-    """Tokens in one by one, text out as soon as it is certain. What comes out joins to ``Tokenizer.decode`` of all.
+    """Takes tokens one by one and returns text as soon as it is certain. Joined, it is ``Tokenizer.decode`` of all.
 
-    A completion's text continues its prompt: ``prompt`` decides whether a leading space is dropped, and bytes of a
-    character that the prompt left unfinished come out with the completion. Special tokens that are ``shown`` come out
-    as their names.
+    A completion's text continues its prompt: ``prompt`` decides whether a leading space is dropped, and the bytes of a
+    character that is unfinished at the prompt's end are part of the completion's text. Special tokens in ``shown``
+    appear as their names.
     """
 
     def __init__(self, tokenizer: TokenTexts, prompt: Sequence[int] = (), shown: Container[int] = ()) -> None:
@@ -48,22 +48,22 @@ class Detokenizer:
             return text
         piece = self._tokenizer.text_bytes(token, first=self._at_start)
         if self._at_start:
-            # A token that is nothing but the dropped space is the first token all the same.
+            # A token that has only the dropped space counts as the first token too.
             self._at_start = not self._tokenizer.text_bytes(token)
         text = self._utf8.decode(piece)
         self._whole = not (self._at_start or self._utf8.getstate()[0])
         return text
 
     def flush(self) -> str:
-        """U+FFFD if a character is unfinished, else nothing."""
+        """Return U+FFFD if a character is unfinished, else an empty string."""
         return self._utf8.decode(b"", final=True)
 
 
 class TextStream:
-    """The text of one completion: a Detokenizer, then stop strings. Joins to the text up to the first stop string.
+    """The text of one completion: a Detokenizer, then stop strings. The pieces join to the text before a stop string.
 
-    ``offset`` is where the next token's text begins, in characters of the completion as it would be without stop
-    strings. Text of the first ``min_tokens`` tokens is not searched for stop strings.
+    ``offset`` is where the next token's text begins, in characters of the completion without regard to stop strings.
+    Text of the first ``min_tokens`` tokens is not searched for stop strings.
     """
 
     def __init__(
@@ -82,11 +82,11 @@ class TextStream:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop string came: the text is complete and no more tokens are wanted."""
+        """Whether a stop string was found: the text is complete and no more tokens are wanted."""
         return self._stop.stopped
 
     def push(self, token: int) -> str:
-        """The text that became certain with this token."""
+        """Return the text that became certain with this token."""
         text = self._detokenizer.push(token)
         self.offset += len(text)
         if self._unsearched:
@@ -95,15 +95,18 @@ class TextStream:
         return self._stop.push(text)
 
     def flush(self) -> str:
-        """The rest, once no token follows; nothing after a stop string."""
+        """Return the rest of the text, once no token follows; an empty string after a stop string."""
         if self.stopped:
             return ""
         return self._stop.push(self._detokenizer.flush()) + self._stop.flush()
 
 
 def _tail(tokenizer: TokenTexts, prompt: Sequence[int]) -> Sequence[int]:
-    """The last tokens of ``prompt`` that decide how the next one is read: a UTF-8 character has at most 4 bytes, and
-    its first byte is never mistaken for another."""
+    """Return the last tokens of ``prompt`` that decide how the next token is decoded.
+
+    These have 4 bytes or more: a UTF-8 character has at most 4 bytes, and its first byte is never a later byte of
+    another one.
+    """
     size = 0
     for i in range(len(prompt) - 1, -1, -1):
         size += len(tokenizer.text_bytes(prompt[i]))

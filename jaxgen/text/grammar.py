@@ -1,7 +1,7 @@
-"""Grammars that say what a request's text must be, followed token by token. Host only, no jax.
+"""Grammars that a request's text must follow, advanced token by token. Host only, no jax.
 
-llguidance does the parsing: a grammar and the tokens so far give the set of tokens that may come next. It is imported
-when there is a grammar: machines that only measure steps and kernels need not have it.
+llguidance parses: a grammar and the tokens so far give the set of allowed next tokens. It is imported only for a
+grammar, so machines that only measure steps and kernels do not need it.
 """
 
 import logging
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_KEPT = 32
-"""Compiled grammars kept for the next request that has the same."""
+"""Compiled grammars kept for later requests with the same grammar."""
 
 MAX_LENGTH = 2**17
-"""Longest grammar, characters."""
+"""Longest grammar, in characters."""
 
 _MESSAGE_LENGTH = 300
 _THREADS = 2
 _STACK_BYTES = 2**28
-"""llguidance recurses as deep as rules refer to rules, which MAX_LENGTH bounds; the usual 8 MiB end at 2,000 rules, and
-the process with them."""
+"""Stack size: llguidance recurses as deep as rules refer to rules, which MAX_LENGTH bounds. The usual 8 MiB are used up
+at 2,000 rules, and that ends the process."""
 
 
 @cache
@@ -45,23 +45,23 @@ def _executor() -> "LLExecutor":
 
 
 class GrammarState:
-    """How far one request has come in its grammar."""
+    """The state of one request in its grammar."""
 
     def __init__(self, matcher: "LLMatcher", first_mask: np.ndarray, ending: frozenset[int], min_tokens: int) -> None:
-        """``ending``: tokens not allowed among the first ``min_tokens``, unless nothing else is."""
+        """``ending``: tokens that are not allowed among the first ``min_tokens``, unless only these are allowed."""
         self.matcher = matcher
         self.error: str | None = None
-        """Why it could not be followed any further."""
+        """Why the grammar could not be advanced; None: it could."""
         self._late = np.full_like(first_mask, -1)
         for token in ending:
             self._late[token // 32] &= ~np.array(1 << token % 32, np.uint32).view(np.int32)
         self._min_tokens = min_tokens
         self._num_tokens = 0
         self.mask = self._ripened(first_mask)
-        """The tokens that may come next: bit i of word w is that of token 32 * w + i. int32, ceil(vocabulary / 32)."""
+        """Allowed next tokens: bit i of word w is the bit of token 32 * w + i. int32 [ceil(vocabulary / 32)]."""
 
     def take(self, mask: np.ndarray) -> None:
-        """One more token was taken, after which those of ``mask`` may come."""
+        """Count one more token, after which the tokens of ``mask`` are allowed."""
         self._num_tokens += 1
         self.mask = self._ripened(mask)
 
@@ -73,7 +73,7 @@ class GrammarState:
 
 
 def advance(taken: Sequence[tuple[GrammarState, int]]) -> None:
-    """Takes a token in each of several states, in parallel. Those that cannot go on say so in ``error``."""
+    """Advance each of several states by a token, in parallel, and set ``error`` where that fails."""
     if not taken:
         return
     from llguidance.numpy import fill_next_token_bitmask_par
@@ -94,7 +94,7 @@ class Grammars:
     """Compiles grammars for one tokenizer, in threads of its own, and keeps the last ones."""
 
     def __init__(self, tokenizer: "Tokenizer", vocab_size: int, eos_token_ids: frozenset[int]) -> None:
-        """``vocab_size``: the model's, which may be padded beyond the tokenizer's."""
+        """``vocab_size``: that of the model, which may be padded beyond the tokenizer's."""
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
@@ -104,9 +104,10 @@ class Grammars:
         self._compiled = lru_cache(MAX_KEPT)(self._compile)
 
     def start(self, params: SamplingParams) -> "Future[GrammarState]":
-        """The state before the first token of a request that has a grammar.
+        """Return a future of the state before the first token of a request that has a grammar.
 
-        Its result raises RequestRefusedError, naming the grammar's source, for one that is wrong or costs too much.
+        Its result raises RequestRefusedError, which names the grammar's source, for a grammar that is invalid or costs
+        too much.
         """
         with self._making:
             if self._threads is None:
@@ -124,7 +125,7 @@ class Grammars:
         return GrammarState(matcher.deep_copy(), first_mask, ending, params.min_tokens)
 
     def _compile(self, text: str) -> "tuple[LLMatcher, np.ndarray]":
-        """A matcher at its start and its first mask. Raises ValueError that says what is wrong."""
+        """Return a matcher at its start and its first mask. Raises ValueError that says why the grammar is invalid."""
         from llguidance import LLMatcher
         from llguidance.gbnf_to_lark import any_to_lark
         from llguidance.numpy import fill_next_token_bitmask
@@ -133,7 +134,7 @@ class Grammars:
             raise ValueError(f"it is {len(text)} characters as a grammar, the limit is {MAX_LENGTH}")
         try:
             lark = any_to_lark(text)
-        except Exception as error:  # the reader of GBNF raises a bare Exception for some faults
+        except Exception as error:  # the reader of GBNF raises a bare Exception for some errors
             raise ValueError(_first_line(str(error))) from error
         matcher = LLMatcher(self._tokens(), lark, log_level=0, limits=_limits())
         masks = np.zeros((1, -(-self._vocab_size // 32)), np.int32)
@@ -141,7 +142,7 @@ class Grammars:
             fill_next_token_bitmask(matcher, masks)
         faults = [one.get_error() for one in (matcher, _with_a_token(matcher, masks[0])) if one.is_error()]
         if faults:
-            del matcher  # the error's frames live until Python looks for cycles, and it may be large
+            del matcher  # it may be large, and the error's frames live until Python collects cycles
             raise ValueError(_first_line(faults[0]))
         return matcher, masks[0]
 
@@ -159,13 +160,13 @@ class Grammars:
             raise ValueError("this model has no end-of-sequence token, or a tokenizer that cannot be followed")
         try:
             return LLTokenizer(text, n_vocab=self._vocab_size, eos_token=sorted(self._eos_token_ids))
-        except Exception as error:  # whatever llguidance finds in a tokenizer that it does not know
+        except Exception as error:  # any error of llguidance with a tokenizer that it does not support
             logger.warning("structured outputs are not available with this tokenizer: %s", error)
             raise ValueError("structured outputs are not available with this model's tokenizer") from error
 
 
 def _with_a_token(matcher: "LLMatcher", mask: np.ndarray) -> "LLMatcher":
-    """A copy after the first token of the ``mask``: some of what costs too much shows only there."""
+    """Return a copy advanced by the first token of the ``mask``: some grammars exceed limits only after a token."""
     copy = matcher.deep_copy()
     for token in np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))[:1]:
         copy.consume_token(int(token))
@@ -173,8 +174,11 @@ def _with_a_token(matcher: "LLMatcher", mask: np.ndarray) -> "LLMatcher":
 
 
 def _limits() -> "LLParserLimits":
-    """What one grammar may cost: tens of milliseconds for a step's mask, about 40 MB when it is compiled and 100 MB of
-    lexer states at the very worst. A JSON schema of 200 fields needs less than a quarter of the initial fuel."""
+    """Return the limits of one grammar: tens of milliseconds for a step's mask, about 40 MB when compiled.
+
+    In the worst case it has 100 MB of lexer states. A JSON schema of 200 fields needs less than a quarter of the
+    initial fuel.
+    """
     from llguidance import LLParserLimits
 
     return LLParserLimits(
@@ -188,7 +192,7 @@ def _limits() -> "LLParserLimits":
 
 
 def _deep_threads() -> ThreadPoolExecutor:
-    """Started here, while the size of a stack is set, which is the process's."""
+    """Return a pool whose threads have started with large stacks: the stack size is a setting of the process."""
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="jaxgen-grammar")
     all_there = Barrier(_THREADS + 1)
     before = threading.stack_size(_STACK_BYTES)
@@ -202,5 +206,5 @@ def _deep_threads() -> ThreadPoolExecutor:
 
 
 def _first_line(message: str) -> str:
-    """llguidance's message without the copy of the grammar that it may have below."""
+    """Return the first line of llguidance's message, without the copy of the grammar that may follow."""
     return (message.strip().splitlines() or ["it cannot be used"])[0][:_MESSAGE_LENGTH]

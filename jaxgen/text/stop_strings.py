@@ -1,14 +1,14 @@
-"""Where a text that comes in pieces ends: at the first of its stop strings. Host only, no jax."""
+"""End a text that comes in pieces at the first of its stop strings. Host only, no jax."""
 
 from collections.abc import Sequence
 
 
 class StopStrings:
-    """Passes text on up to the first stop string, holding back what may still become one.
+    """Passes text on up to the first stop string, and holds back text that may become a part of one.
 
-    The first match is the one that is complete first, as if text came character by character, so that it does not
-    depend on how the text was cut into pieces; of two complete at once, the longer. One Knuth-Morris-Pratt automaton
-    per stop string (SIAM J. Comput. 6, 1977) makes the work per character constant.
+    The first match is the one that is complete first, as if text came character by character, so it does not depend on
+    the pieces of the text; of two that are complete at the same character, it is the longer. One Knuth-Morris-Pratt
+    automaton per stop string (SIAM J. Comput. 6, 1977) makes the work per character constant.
     """
 
     def __init__(self, stop: Sequence[str]) -> None:
@@ -19,7 +19,7 @@ class StopStrings:
         self.stopped = False
 
     def push(self, text: str) -> str:
-        """The text now certain; nothing once a stop string has come."""
+        """Return the text that is certain now; an empty string once a stop string was found."""
         if self.stopped:
             return ""
         if not self._stop:
@@ -35,12 +35,12 @@ class StopStrings:
         return buffer[:certain]
 
     def flush(self) -> str:
-        """What was still held back: no stop string came of it."""
+        """Return the text still held back, which did not become a stop string."""
         held, self._held = self._held, ""
         return held
 
     def _step(self, char: str) -> int:
-        """Moves every automaton by one character; the length of the longest stop string now complete, or 0."""
+        """Advance all automata by one character; return the length of the longest stop string now complete, or 0."""
         complete = 0
         for i, string in enumerate(self._stop):
             matched = self._matched[i]
@@ -54,7 +54,7 @@ class StopStrings:
 
 
 def _prefix_function(string: str) -> list[int]:
-    """At i, the length of the longest proper prefix of ``string[: i + 1]`` that is also its suffix."""
+    """Return, for each i, the length of the longest proper prefix of ``string[: i + 1]`` that is also its suffix."""
     lengths = [0] * len(string)
     for i in range(1, len(string)):
         length = lengths[i - 1]

@@ -1,4 +1,4 @@
-"""Text to tokens, and the bytes that each token stands for. Host only, no jax.
+"""Turn text into tokens, and give the bytes of each token. Host only, no jax.
 
 Tokens become text through a table from token id to bytes, read once per token from the tokenizer's own decoder.
 """
@@ -16,13 +16,13 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.text.detokenizer import Detokenizer, TextStream
 
 _LOCAL_DECODERS = {"ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Sequence", "Strip"}
-"""Decoders under which every token but the first has one spelling, whatever its neighbours."""
+"""Decoders under which each token but the first has one spelling that does not depend on its neighbours."""
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class Tokenizer:
-    """A tokenizer, read-only once made: its methods may be called from several threads at once.
+    """A tokenizer, which is read-only: its methods may be called from several threads at the same time.
 
     Raises ConfigError for a decoder whose text for a token depends on its neighbours (WordPiece, CTC).
     """
@@ -48,7 +48,7 @@ class Tokenizer:
 
     @classmethod
     def from_directory(cls, path: str | Path) -> "Tokenizer":
-        """The tokenizer of a model directory (tokenizer.json, or files that transformers can turn into one).
+        """Return the tokenizer of a model directory (tokenizer.json, or files that transformers can turn into one).
 
         Never runs code from the directory and never uses the network. Raises ConfigError that names the directory.
         """
@@ -71,25 +71,25 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, text: str) -> "Tokenizer":
-        """What ``to_json`` wrote. Raises whatever the tokenizers library does with a text that is no tokenizer."""
+        """Return the tokenizer that ``to_json`` wrote. Raises the tokenizers library's error for an invalid text."""
         return cls(tokenizers.Tokenizer.from_str(text))
 
     def to_json(self) -> str | None:
-        """All that this tokenizer is; None where the library's format cannot say it (``split_special_tokens``)."""
+        """Return this tokenizer as text; None if the library's format cannot express it (``split_special_tokens``)."""
         return None if self._backend.encode_special_tokens else self._backend.to_str()
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Token ids of ``text``; ``special``: with what the tokenizer itself adds (BOS where it has one).
+        """Return the token ids of ``text``; ``special``: with tokens that the tokenizer adds (BOS if it has one).
 
-        Other threads run meanwhile: the batch call gives up the interpreter lock, the single one does not.
+        Other threads run meanwhile: the batch call releases the interpreter lock, the call for one text does not.
         """
         return self._backend.encode_batch_fast([text], add_special_tokens=special)[0].ids
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of ``tokens``, special tokens left out.
+        """Return the text of ``tokens``, without special tokens.
 
-        Equal to the Hugging Face decode, except that bytes which are no UTF-8 never spoil the characters beside them: a
-        run of byte-fallback tokens keeps its whole characters and has U+FFFD for the rest.
+        It equals Hugging Face's decode, except that bytes that are not UTF-8 do not affect the characters next to them:
+        a run of byte-fallback tokens keeps its whole characters and has U+FFFD for the other bytes.
         """
         detokenizer = Detokenizer(self)
         return "".join(map(detokenizer.push, tokens)) + detokenizer.flush()
@@ -102,11 +102,11 @@ class Tokenizer:
         min_tokens: int = 0,
         shown: Container[int] = (),
     ) -> TextStream:
-        """The text of a completion of ``prompt``, token by token; see TextStream."""
+        """Return the text of a completion of ``prompt``, token by token; see TextStream."""
         return TextStream(self, prompt=prompt, stop=stop, min_tokens=min_tokens, shown=shown)
 
     def added_token(self, name: str) -> int | None:
-        """The id of the token, special or not, that was added beside the vocabulary under this name, if one was."""
+        """Return the id of the added token of this name, special or not, or None if there is none."""
         return self._added.get(name)
 
     def is_special(self, token: int) -> bool:
@@ -114,9 +114,9 @@ class Tokenizer:
         return token in self._special
 
     def text_bytes(self, token: int, *, first: bool = False) -> bytes:
-        """What the token adds to a text; ``first``: as its first token, where some tokenizers drop a space.
+        """Return the bytes that the token adds to a text; ``first``: as its first token, where some drop a space.
 
-        Empty for special tokens and for ids without a token (rows that only pad the vocabulary).
+        They are empty for special tokens and for ids without a token (rows that only pad the vocabulary).
         """
         known = self._first_bytes if first else self._bytes
         found = known.get(token)
@@ -125,7 +125,10 @@ class Tokenizer:
         return found
 
     def text(self, token: int) -> str | None:
-        """What the token adds to a text of whole characters, other than as its first; None: no whole characters."""
+        """Return the text that the token adds after whole characters, not as the first token.
+
+        None: its bytes are not whole characters.
+        """
         if token in self._texts:
             return self._texts[token]
         try:
@@ -136,8 +139,11 @@ class Tokenizer:
         return found
 
     def token_text(self, token: int) -> str:
-        """The token as shown beside its log-probability: its text within a sentence, its name if it is special, and
-        ``bytes:\\xe2\\x82`` if its bytes are no whole characters."""
+        """Return the token as shown beside its log-probability.
+
+        This is its text within a sentence, its name if it is special, or ``bytes:\\xe2\\x82`` if its bytes are not
+        whole characters.
+        """
         if token in self._special:
             return self._backend.id_to_token(token) or ""
         text = self.text(token)
@@ -161,7 +167,7 @@ class Tokenizer:
         return self._backend.decode(tokens, skip_special_tokens=False)
 
     def _find_anchor(self) -> int | None:
-        """A token with text of its own: what another adds after it is that one's text within a sentence."""
+        """Return a token that has text: what another token adds after it is that token's text within a sentence."""
         for token in range(self.vocab_size):
             name = self._backend.id_to_token(token)
             if name is not None and not _BYTE_TOKEN.fullmatch(name) and self._decode_exactly([token]):
@@ -170,7 +176,7 @@ class Tokenizer:
 
 
 def _auto_tokenizer() -> Any:
-    # Imported on first use: transformers takes a second, and a server's import needs none of it.
+    # Imported on first use: importing transformers takes a second, and the import of a server does not need it.
     class _NoAdvice(logging.Filter):
         def filter(self, record: logging.LogRecord) -> bool:
             return "PyTorch was not found" not in record.getMessage()
@@ -196,8 +202,10 @@ def _decoder_types(backend: tokenizers.Tokenizer) -> Iterator[str]:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """The characters that byte-level BPE writes for the 256 bytes (Radford et al. 2019): printable ones stand for
-    themselves, the others for U+0100 onwards."""
+    """Return the byte of each character that byte-level BPE writes for the 256 bytes (Radford et al. 2019).
+
+    Printable characters stand for themselves, and those from U+0100 on for the other bytes.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
@@ -209,5 +217,5 @@ _BYTE_OF_CHAR = _byte_alphabet()
 def _byte_level_bytes(name: str) -> bytes:
     try:
         return bytes(_BYTE_OF_CHAR[char] for char in name)
-    except KeyError:  # an added token, written as itself
+    except KeyError:  # an added token, whose name is its text
         return name.encode()

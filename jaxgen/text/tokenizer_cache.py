@@ -1,4 +1,4 @@
-"""Tokenizers kept as transformers made them, so that the next start need not import it (about a second). Host only."""
+"""Keep tokenizers that transformers made, so that the next start need not import it (about a second). Host only."""
 
 import hashlib
 import logging
@@ -14,7 +14,7 @@ _SUFFIXES = {".json", ".jinja", ".model", ".txt"}
 
 
 def load_tokenizer(directory: Path, cache: Path | None) -> Tokenizer:
-    """``Tokenizer.from_directory``, through a copy in the folder ``cache`` (None: without).
+    """Load the tokenizer of a model directory, from a copy in the folder ``cache`` (None: no copies) if there is one.
 
     The copy is used while the directory's text files, transformers and tokenizers are the same. Raises ConfigError.
     """

@@ -1,1 +1,1 @@
-"""Programs that drive an engine and serve no request: tuning, batch invariance, the proof of kernels."""
+"""Programs that run an engine or kernels without serving requests: tuning, batch invariance, the proof of kernels."""

@@ -1,7 +1,7 @@
-"""Whether a request's tokens, log-probabilities and embedding are the same to the bit however they were computed.
+"""Verify that a request's tokens, log-probabilities and embedding have the same bits in all circumstances.
 
-Random requests are first computed one by one with nothing else in the engine and nothing cached: that is the reference.
-Then the same requests come back in other circumstances, and every event is compared by its bits.
+Random requests are first computed one by one, with an otherwise idle engine and nothing cached: that is the reference.
+Then the same requests are computed in other circumstances, and all events are compared bit by bit.
 """
 
 import random
@@ -16,14 +16,14 @@ from jaxgen.core.sampling_params import MAX_LOGPROBS, SamplingParams
 from jaxgen.engine.engine import Engine
 
 ANSWER_TOKENS = 24
-"""Tokens of a short answer; long ones have two blocks more."""
+"""Tokens of a short answer; long answers have two blocks more."""
 _SHARED_PREFIXES = 3
-"""A third of the prompts begin with one of that many common beginnings."""
+"""Number of common prefixes; a third of the prompts begin with one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """The first event of a request, or number of an embedding, that differs from the reference."""
+    """The first event of a request, or the first number of an embedding, that differs from the reference."""
 
     request_id: str
     index: int
@@ -33,7 +33,7 @@ class Mismatch:
 
 @dataclass(slots=True)
 class Scenario:
-    """One circumstance: how many answers were compared, what differed, and how often what it is about happened."""
+    """One circumstance: the number of answers compared, their differences, and how often its events happened."""
 
     name: str
     compared: int = 0
@@ -42,7 +42,7 @@ class Scenario:
 
     @property
     def covered(self) -> bool:
-        """Whether what it is about happened at all."""
+        """Whether answers were compared and all of its events happened."""
         return self.compared > 0 and all(self.happened.values())
 
     @property
@@ -60,10 +60,10 @@ class Scenario:
 
 
 class Verifier:
-    """Computes the same requests in one circumstance after the other, on one engine that does nothing else."""
+    """Computes the same requests in one circumstance after another, on an engine that has no other requests."""
 
     def __init__(self, engine: Engine, *, requests: int, seed: int, progress: Callable[[str], None] = lambda _: None):
-        """``progress`` is told what begins."""
+        """``progress`` gets the name of each scenario when it begins."""
         self._engine = engine
         self._random = random.Random(seed)
         self._progress = progress
@@ -72,7 +72,7 @@ class Verifier:
         self._reference: dict[str, list[TokenEvent]] = {}
 
     def verify(self) -> list[Scenario]:
-        """All scenarios, in order; the reference is made first."""
+        """Make the reference, then run all scenarios in order and return them."""
         self._progress("each alone: the reference")
         for request in self._requests:
             self._reference[request.request_id] = self._alone(request, self._new_salt())
@@ -83,14 +83,14 @@ class Verifier:
         return [scenario() for scenario in scenarios]
 
     def again(self) -> Scenario:
-        """Each alone once more, with nothing cached."""
+        """Compute each request alone again, with nothing cached."""
         scenario = self._begin("alone again")
         for request in self._requests:
             self._compare(scenario, request, self._alone(request, self._new_salt()))
         return scenario
 
     def cached(self) -> Scenario:
-        """Each alone, twice: the second time its prompt is cached."""
+        """Compute each request alone, twice: the second time its prompt is cached."""
         scenario = self._begin("with a cached prefix")
         before = self._engine.stats().prefix_hits
         for request in self._requests:
@@ -101,7 +101,7 @@ class Verifier:
         return scenario
 
     def together(self) -> Scenario:
-        """All at once in another order, nothing cached, with more to keep than there are blocks."""
+        """Compute all requests at once in another order, with nothing cached, and with too few blocks for all."""
         scenario = self._begin("all at once")
         todo = [replace(request, cache_salt=self._new_salt()) for request in self._requests]
         self._random.shuffle(todo)
@@ -111,7 +111,7 @@ class Verifier:
         return scenario
 
     def among_strangers(self) -> Scenario:
-        """Arriving one after the other, among other requests of which some are aborted."""
+        """Let requests arrive one after another, among other requests of which some are aborted."""
         scenario = self._begin("among strangers, some of them aborted")
         salt = self._new_salt()
         strangers = _make_requests(self._engine, len(self._requests), self._random, prefix="stranger")
@@ -123,12 +123,12 @@ class Verifier:
         return scenario
 
     def continued(self) -> Scenario:
-        """Part of each answer as the end of the prompt: the rest must come as it did."""
+        """Append a part of each answer to its prompt: the rest of the answer must be the same."""
         scenario = self._begin("an answer continued")
         for request in self._requests:
             params = request.params
             if params.presence_penalty or params.frequency_penalty:
-                continue  # these count what is in the answer, which is another now
+                continue  # these count the tokens of the answer, which is shorter now
             known = self._random.randrange(1, params.max_tokens)
             reference = self._reference[request.request_id]
             longer = replace(
@@ -141,7 +141,7 @@ class Verifier:
         return scenario
 
     def as_prompt(self) -> Scenario:
-        """The log-probabilities of each answer's tokens, computed as those of a prompt."""
+        """Compute the log-probabilities of each answer's tokens as those of a prompt."""
         scenario = self._begin("an answer scored as a prompt")
         for request in self._requests:
             reference = self._reference[request.request_id]
@@ -154,7 +154,7 @@ class Verifier:
         return scenario
 
     def embedded(self) -> Scenario:
-        """The mean of each prompt's hidden states: computed alone, and then among all requests."""
+        """Compute the mean of each prompt's hidden states alone, and then among all requests."""
         scenario = self._begin("embedded, all at once")
         nothing = SamplingParams(max_tokens=0)
         wanted = [
@@ -170,8 +170,10 @@ class Verifier:
         return scenario
 
     def restored(self) -> Scenario:
-        """Each alone, twice, the others between: meanwhile its prompt has gone to the host's memory, where it is in
-        any case if the cache is streamed."""
+        """Compute each request alone, twice, with the others between, so that its prompt moves to host memory.
+
+        If the cache is streamed the prompt is in host memory in any case.
+        """
         scenario, salt = self._begin("restored from host memory"), self._new_salt()
         for request in self._requests:
             self._alone(request, salt)
@@ -214,7 +216,7 @@ class Verifier:
     def _run(
         self, arrivals: Iterable[tuple[int, Request]], aborts: dict[str, int] | None = None
     ) -> dict[str, list[TokenEvent]]:
-        """Events of all requests; each comes at its step, and those of ``aborts`` go after so many events."""
+        """Run requests and return their events. ``arrivals``: (step, request). ``aborts``: number of events before."""
         waiting = sorted(arrivals, key=lambda arrival: arrival[0], reverse=True)
         events: dict[str, list[TokenEvent]] = defaultdict(list)
         step = 0
@@ -233,7 +235,10 @@ class Verifier:
 
 
 def _make_requests(engine: Engine, count: int, chance: random.Random, prefix: str = "request") -> list[Request]:
-    """Prompts from one token to all that fit, and every way of choosing tokens; some begin alike."""
+    """Return requests with prompts of one token up to the longest that fits, and all ways of sampling.
+
+    Some prompts have common prefixes.
+    """
     vocabulary = range(engine.model.vocab_size)
     block_size, max_model_len = engine.config.cache.block_size, engine.config.scheduler.max_model_len
     longest = max_model_len - ANSWER_TOKENS
@@ -243,7 +248,7 @@ def _make_requests(engine: Engine, count: int, chance: random.Random, prefix: st
     for i in range(count):
         length = max(1, longest * (i % 8 + 1) // 8 - chance.randrange(longest // 8 + 1))
         answer = ANSWER_TOKENS
-        if i % 2:  # outgrows what admission keeps free for it, a block
+        if i % 2:  # grows by more than the one block that admission keeps free for it
             length = min(length, block_size)
             answer = min(answer + 2 * block_size, max_model_len - length)
         prompt = chance.choices(vocabulary, k=length)
@@ -273,12 +278,12 @@ def _tokens(events: Sequence[TokenEvent]) -> list[int]:
 
 
 def _texts(events: Sequence[TokenEvent]) -> list[str]:
-    """Each event written so that equal texts mean equal bits."""
+    """Return each event as text, so that equal texts mean equal bits."""
     return [f"{event.token} {_logprobs_text(event.logprobs)} {event.finish_reason}" for event in events]
 
 
 def _numbers(events: Sequence[TokenEvent]) -> list[str]:
-    """The embedding, written so that equal texts mean equal bits."""
+    """Return the numbers of the embedding as texts, so that equal texts mean equal bits."""
     return [number.hex() for event in events for number in event.embedding or ()]
 
 

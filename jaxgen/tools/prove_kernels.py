@@ -30,13 +30,13 @@ from jaxgen.runner.row_state import RowState, init_rows
 LAYERS = 2
 MOST_DECODES = 24
 COMPARED = 128
-"""Tokens of prompts that are compared; all must be finite."""
+"""Number of prompt tokens that are compared; all tokens must be finite."""
 CONTEXTS = (1, 2, 63, 64, 65, 511, 512, 513, 1100, 700)
-"""Of decodes, in turns: about the ends of blocks and of what kernels take at once."""
+"""Context lengths of decodes, in turn: near the ends of blocks and of the pieces that kernels read together."""
 EARLIER = 600
 """Tokens of a prompt that earlier steps computed."""
 LONGEST = 4700
-"""Context of one decode and of one prompt: more pieces than are combined at once. Longer where a window is."""
+"""Context of one decode and of one prompt: more pieces than kernels combine together. Longer with a large window."""
 
 
 def main(result: str) -> None:
@@ -49,7 +49,7 @@ def main(result: str) -> None:
     partial = Path(result).with_suffix(".part")
     partial.write_text(json.dumps({"outcome": verdict.outcome, "reason": verdict.reason}), encoding="utf-8")
     partial.replace(result)
-    os._exit(0)  # at once: what ends a device after a fault may abort, and the thread holds stdin
+    os._exit(0)  # at once: closing a device after a fault may abort, and the thread holds stdin
 
 
 def _end_with_parent() -> None:
@@ -59,7 +59,7 @@ def _end_with_parent() -> None:
 
 
 def prove(shapes: ServedShapes, expected: DeviceInfo) -> Verdict:
-    """The verdict on the kernels made for this device, which is ``expected`` to be that one."""
+    """Return the verdict on the kernels made for this process's device, which should be the ``expected`` one."""
     if not __debug__:
         return Verdict("unavailable", "Python was told to leave out assertions (-O), which prove them")
     try:
@@ -83,7 +83,7 @@ def prove(shapes: ServedShapes, expected: DeviceInfo) -> Verdict:
 
 
 def check_served(shapes: ServedShapes, device: DeviceInfo) -> None:
-    """Raise AssertionError, or what a compiler or device raises, if the kernels made for the device are not right."""
+    """Raise AssertionError, or the error of a compiler or device, if the device's kernels are not correct."""
     model = model_of(shapes)
     kernels, reason = made_for(device, model, shapes.block_size)
     assert kernels is not None, reason
@@ -93,7 +93,7 @@ def check_served(shapes: ServedShapes, device: DeviceInfo) -> None:
 
 
 def model_of(shapes: ServedShapes) -> LlamaConfig:
-    """A model with this attention."""
+    """Return a small model with this attention."""
     return LlamaConfig(
         vocab_size=32,
         hidden_size=shapes.heads * shapes.head_dim,
@@ -112,14 +112,14 @@ def model_of(shapes: ServedShapes) -> LlamaConfig:
 
 @dataclass(frozen=True)
 class Row:
-    """The last ``length`` tokens of a context of ``context`` are computed."""
+    """A chunk: the step computes the last ``length`` tokens of a context of ``context`` tokens."""
 
     length: int
     context: int
 
 
 def rows_of_step(shapes: ServedShapes, budget: int) -> list[Row]:
-    """Decodes, and prompts that fill what they leave of a step, as far as there are rows for both."""
+    """Return decodes, and prompts that fill the rest of the step, as far as there are rows for both."""
     longest, most = shapes.max_model_len, shapes.max_num_seqs
     decodes = min(MOST_DECODES, max(1, most // 2))
     long = max(LONGEST, (shapes.window or 0) + EARLIER)
@@ -135,7 +135,7 @@ def rows_of_step(shapes: ServedShapes, budget: int) -> list[Row]:
 
 
 class Inputs(NamedTuple):
-    """Random inputs of a step, and the blocks ``ids`` of each row; K and V [L, S, K, D] of each row's whole context."""
+    """Random inputs of a step, the blocks ``ids`` of each row, and K and V [L, S, K, D] of each row's whole context."""
 
     ids: list[np.ndarray]
     q: Float[np.ndarray, "L T H D"]
@@ -144,7 +144,7 @@ class Inputs(NamedTuple):
 
     @classmethod
     def random(cls, rows: list[Row], shapes: ServedShapes, budget: int) -> "Inputs":
-        """In blocks in a random order; there is one more than they need."""
+        """Return random inputs, with blocks in a random order; there is one block more than the rows need."""
         generator = np.random.default_rng(0)
         blocks = [math.ceil(row.context / shapes.block_size) for row in rows]
         ids = np.split(generator.permutation(sum(blocks) + 1)[:-1], np.cumsum(blocks)[:-1])
@@ -153,7 +153,7 @@ class Inputs(NamedTuple):
         return cls(ids, _rounded(generator, (LAYERS, budget, shapes.heads, shapes.head_dim), shapes.dtype), k, v)
 
     def new(self, rows: list[Row]) -> list[Float[np.ndarray, "L T K D"]]:
-        """K and V of the step's tokens."""
+        """Return K and V of the step's tokens."""
         budget, (_, _, *head) = self.q.shape[1], self.k[0].shape
         found = [np.zeros((LAYERS, budget, *head), self.q.dtype) for _ in range(2)]
         for target, source in zip(found, (self.k, self.v), strict=True):
@@ -164,8 +164,10 @@ class Inputs(NamedTuple):
 
 
 def check_step(kernels: Kernels, model: LlamaConfig, shapes: ServedShapes, budget: int) -> None:
-    """Write and attend as a step of ``budget`` tokens does in each layer, twice; AssertionError if outputs are wrong,
-    or differ."""
+    """Write and attend twice, as a step of ``budget`` tokens does in each layer.
+
+    Raises AssertionError if the outputs are wrong or differ.
+    """
     shapes = replace(shapes, max_num_seqs=min(shapes.max_num_seqs, budget))
     rows = rows_of_step(shapes, budget)
     inputs = Inputs.random(rows, shapes, budget)
@@ -181,7 +183,7 @@ def check_step(kernels: Kernels, model: LlamaConfig, shapes: ServedShapes, budge
 
 
 def _state(model: LlamaConfig, shapes: ServedShapes, ids: list[np.ndarray]) -> RowState:
-    """With the rows' block tables."""
+    """Return a RowState with the rows' block tables."""
     widest = math.ceil(shapes.max_model_len / shapes.block_size)
     tables = np.zeros((shapes.max_num_seqs, widest), np.int32)
     for row_ids, table in zip(ids, tables, strict=False):
@@ -216,7 +218,7 @@ def _make_step(model: LlamaConfig, budget: int) -> Any:
 
 
 def _words(rows: list[Row], budget: int, max_num_seqs: int) -> np.ndarray:
-    """The packed plan of these rows; what of it attention does not read is as in an empty one."""
+    """Return the packed plan of these rows; the parts that attention does not read are as in an empty plan."""
     layout = batch_layout(budget, max_num_seqs)
     words = np.zeros(layout.size, np.int32)
     views, lengths = layout.views(words), [row.length for row in rows]
@@ -231,7 +233,7 @@ def _words(rows: list[Row], budget: int, max_num_seqs: int) -> np.ndarray:
 
 
 def _earlier(rows: list[Row], inputs: Inputs, size: int) -> Float[Array, "N L 2 K B D"]:
-    """The cache before the step: NaN in blocks of nobody, zeros where nothing has been written yet."""
+    """Return the cache before the step: NaN in blocks without an owner, zeros in slots that are not written yet."""
     _, _, K, D = inputs.k[0].shape
     cache = np.full((sum(map(len, inputs.ids)) + 1, LAYERS, 2, K, size, D), np.nan, inputs.q.dtype)
     for row, ids, keys, values in zip(rows, inputs.ids, inputs.k, inputs.v, strict=True):
@@ -243,7 +245,7 @@ def _earlier(rows: list[Row], inputs: Inputs, size: int) -> Float[Array, "N L 2 
 
 
 def _compare(got: np.ndarray, rows: list[Row], inputs: Inputs, shapes: ServedShapes) -> None:
-    """All decodes and some tokens of prompts, with attention from its definition in float64."""
+    """Compare all decodes and some prompt tokens with attention computed from its definition in float64."""
     start, prompts = 0, max(1, sum(row.length > 1 for row in rows))
     for row, keys, values in zip(rows, inputs.k, inputs.v, strict=True):
         offsets = np.unique(np.linspace(0, row.length - 1, max(2, COMPARED // prompts)).astype(int)).tolist()
@@ -266,7 +268,7 @@ def _attention(
     position: int,
     window: int | None,
 ) -> Float[np.ndarray, "H D"]:
-    """Of one token, float64."""
+    """Return the attention of one token, in float64."""
     seen = slice(0 if window is None else max(0, position - window + 1), position + 1)
     heads, size = query.shape
     grouped = query.astype(np.float64).reshape(len(keys), -1, size) * size**-0.5

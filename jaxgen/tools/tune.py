@@ -1,4 +1,4 @@
-"""Measures step time against token budget, to choose the token budget of a model on this device."""
+"""Measure step time against token budget, to choose the token budget of a model on this device."""
 
 import random
 import time
@@ -31,7 +31,7 @@ CPU_BUDGETS = (16, 32, 64, 128, 256)
 BUDGETS = (*CPU_BUDGETS, 512, 1024, 2048)
 _MAX_DECODES = 32
 _PROMPT_ROWS = 4
-"""Rows beside the decodes: for the prompt that ends in a step, the next one, and those whose end is not yet known."""
+"""Rows beside the decodes: for the prompt that ends in a step, the next one, and those whose end is not read yet."""
 _BLOCK_SECONDS = 0.5
 _BLOCK_STEPS = (4, 32)
 _ESTIMATE_STEPS = 2
@@ -39,7 +39,7 @@ _ESTIMATE_STEPS = 2
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """What was measured at one budget. ``blocks``: seconds a step in each block of ``steps`` steps; ``seconds``: their
+    """Measurement of one budget. ``blocks``: seconds per step in each block of ``steps`` steps. ``seconds``: their
     median."""
 
     token_budget: int
@@ -52,8 +52,8 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """``token_budget`` is the knee of ``times``, where padding costs nothing of those that have room (see
-    ``least_budget``); ``ended`` says why no larger budget was tried."""
+    """Result of tuning. ``token_budget``: the knee of ``times``, among budgets from ``least_budget`` on. ``ended``: why
+    no larger budget was tried."""
 
     token_budget: int
     times: tuple[StepTime, ...]
@@ -61,10 +61,10 @@ class Tuning:
 
 
 class FullSteps:
-    """Keeps an engine's steps full: ``decodes`` sequences that write and, beside them, prompts one after the other.
+    """Keeps an engine's steps full: ``decodes`` sequences that decode and, beside them, one prompt after another.
 
-    The sequences have written from ``context`` tokens on and go on for ``steps`` steps; each call of ``seconds`` takes
-    one more than it times. Prompts are random, so that no two begin alike.
+    The sequences decode after prompts of ``context`` tokens, for ``steps`` steps; each call of ``seconds`` uses one
+    step more than it times. Prompts are random, so that no two have a common prefix.
     """
 
     def __init__(self, engine: Engine, *, decodes: int, context: int, steps: int):
@@ -81,10 +81,10 @@ class FullSteps:
             waiting -= {event.request_id for event in engine.step()}
 
     def seconds(self, steps: int) -> float:
-        """The mean time of ``steps`` steps in a row."""
+        """Return the mean time of ``steps`` consecutive steps."""
         for _ in range(-(-(steps + 1) * self._chunk // self._prompt_length) + 1):
             self._add(self._prompt_length, SamplingParams(max_tokens=1, temperature=0.0))
-        self._engine.step()  # brings the end of the step under way, which knew nothing of these prompts
+        self._engine.step()  # ends the step in flight, which was planned without these prompts
         counted = self._engine.stats().steps
         started = time.perf_counter()
         for _ in range(steps):
@@ -100,7 +100,7 @@ class FullSteps:
 
 
 def fill_steps(token_budget: int, decodes: int, context: int) -> int:
-    """Most steps in which ``decodes`` prompts of ``context`` tokens are computed, while those before them write."""
+    """Return the most steps that compute ``decodes`` prompts of ``context`` tokens, while those before them decode."""
     return sum(-(-context // (token_budget - row)) + 2 for row in range(decodes))
 
 
@@ -117,10 +117,10 @@ def measure(
 ) -> Tuning:
     """Time full steps of the model at each budget, with these kernels, and choose one of them.
 
-    Budgets (None: 16, 32, ... up to 256 on a CPU and 2048 elsewhere) rise until the list, the model's context or memory
-    ends, or the knee is clearly past, and what has room is reached where padding costs nothing. Then all are timed
-    ``rounds`` - 1 times more, in turns, so that a change of the machine's speed meets all of them. ``report`` gets each
-    budget's first block at once. Raises ConfigError when not even one budget can be measured.
+    Budgets (None: 16, 32, ... up to 256 on a CPU and 2048 elsewhere) increase until the list, the model's context or
+    memory ends, or the knee is clearly past and ``least_budget`` is reached. Then all are timed ``rounds`` - 1 times
+    more, in turn, so that a change of the machine's speed affects all of them. ``report`` gets each budget's first
+    block at once. Raises ConfigError if no budget can be measured.
     """
     least = least_budget(skips_padding=kernels.skips_padding)
     budgets = sorted(budgets or (CPU_BUDGETS if memory.is_cpu else BUDGETS))
@@ -148,7 +148,7 @@ def measure(
 
 
 class _Trial:
-    """One budget: an engine, compiled and filled, and one block of steps timed."""
+    """The measurement of one budget: an engine, compiled and filled, and its timed blocks of steps."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class _Trial:
     def _config(
         self, model: ModelConfig, memory: DeviceMemory, params_bytes: int, context: int, steps: int
     ) -> EngineConfig:
-        """Room for exactly the load. Raises ConfigError when model or memory are too small for it."""
+        """Return a configuration that just holds the load. Raises ConfigError if model or memory are too small."""
         chunk = max(self.budget - self._decodes, 1)
         longest = context + steps + fill_steps(self.budget, self._decodes, context)
         prompt = max(context, chunk)
@@ -229,9 +229,9 @@ def tune(
     rounds: int = TUNE_ROUNDS,
     report: Callable[[StepTime], None] = lambda _: None,
 ) -> tuple[Tuning, Path | None]:
-    """Measure the token budget of a model on this device and keep it, where a cache can be written.
+    """Measure the token budget of a model on this device and keep it, if the cache can be written.
 
-    From then on ``load_engine`` uses it when no token budget is given. Raises ConfigError.
+    From then on ``load_engine`` uses it if no token budget is given. Raises ConfigError.
     """
     parts = find_parts(
         model,

@@ -11,7 +11,7 @@ from jaxgen.runner.compilation_cache import persistent_compilation
 from jaxgen.tools.determinism import Scenario, Verifier
 
 VERIFY_CONTEXT = 512
-"""Longest sequence of ``verify_determinism`` unless told otherwise."""
+"""Default for the longest sequence of ``verify_determinism``."""
 
 
 def verify_determinism(
@@ -25,9 +25,9 @@ def verify_determinism(
     seed: int,
     progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[dict[str, Any], list[Scenario]]:
-    """What was verified, and what came out in each circumstance; see jaxgen.tools.determinism. Raises ConfigError.
+    """Return the settings that were verified and the result of each scenario; see jaxgen.tools.determinism.
 
-    Where ``options`` do not say, sequences are short, yet longer than a step, with blocks for two of the longest.
+    By default sequences are short, yet longer than a step, with blocks for two of the longest. Raises ConfigError.
     """
     options = options or EngineOptions()
     parts = find_parts(model, dtype=dtype, kernels=kernels, cache_dir=cache_dir, options=options)
