@@ -231,10 +231,12 @@ def test_the_planner_learns_that_the_link_is_slower() -> None:
     while engine.stats().generation_tokens < 10:
         step()
     before, errors = median(errors), []
-    device_of(engine).stream.up.bytes_per_second = 5e5
+    device_of(engine).stream.up.bytes_per_second = 1e6 / 3
     while engine.has_work:
         step()
-    assert before < 0.25
-    assert median(errors[:3]) > 0.35, "half of what it takes"
-    assert median(errors[-5:]) < 0.25
+    # A busy machine adds to single steps what no planner can know: hence the wide margins.
+    late = median(errors[-5:])
+    assert before < 0.5
+    assert median(errors[:3]) > max(0.4, 2 * late), "at first a third of what it takes"
+    assert late < 0.3
     assert stats(engine).idle_seconds > 0, "on such a link the device waits"
