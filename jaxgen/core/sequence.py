@@ -100,9 +100,7 @@ class Sequence:
     def __post_init__(self) -> None:
         params = self.params
         self.service = self.request.service
-        self.level = Level.PROMISED if self.service.promises else Level.BEST_EFFORT
-        if self.request.background:
-            self.level = Level.BACKGROUND
+        self.level = Level.BACKGROUND if self.request.background else Level.BEST_EFFORT
         self.place = 0.0, self.arrival
         self.tokens = list(self.request.prompt)
         self.num_prompt = len(self.tokens)
@@ -173,10 +171,9 @@ class Sequence:
         """Whether it was accepted although it would miss targets of its class."""
         return self.service is not self.request.service
 
-    def give_up_promises(self) -> None:
-        """Drop its targets: from now on it is a best-effort sequence."""
+    def drop_targets(self) -> None:
+        """Serve it without the targets of its class from now on."""
         self.service = self.service.without_targets()
-        self.level = Level.BEST_EFFORT
 
     def stop_reason(self) -> FinishReason | None:
         """Return why it ends at the last of ``tokens``, or None if it goes on. Valid once the prompt is computed."""

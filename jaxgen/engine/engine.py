@@ -28,6 +28,7 @@ from jaxgen.runner.compilation import num_compilations
 from jaxgen.runner.step import StepOutput
 from jaxgen.scheduling.cost_model import StepSample
 from jaxgen.scheduling.scheduler import Scheduler
+from jaxgen.scheduling.service.policy import ServicePolicy
 from jaxgen.scheduling.step_time import Decodes, StepTimeEstimator
 from jaxgen.text.grammar import GrammarState
 
@@ -87,9 +88,7 @@ class Engine:
         self.offload = build_offload(model, config, self._device, self._step_time)
         tier = None if self.offload is None else self.offload.tier
         narrow = self._device.uses_narrow(StepPlan(()))
-        self._scheduler = Scheduler(
-            config.scheduler, config.cache, tier=tier, narrow=narrow, step_time=self._step_time.model
-        )
+        self._scheduler = Scheduler(config.scheduler, config.cache, policy=ServicePolicy, tier=tier, narrow=narrow)
         self._compilations_at_ready = num_compilations()
 
     def add(self, request: Request, grammar: GrammarState | None = None) -> None:
@@ -192,7 +191,7 @@ class Engine:
 
     def _plan(self) -> StepPlan:
         """Return the plan of the next step. Enters finished restores first, and starts the copies of the plan."""
-        now, self._scheduler.step_time = time.monotonic(), self._step_time.model
+        now, self._scheduler.policy.step_time = time.monotonic(), self._step_time.model
         if self.config.scheduler.background_tokens == 0:
             if self._scheduler.num_online:
                 self._quiet_from = now + QUIET_SECONDS

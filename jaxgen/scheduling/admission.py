@@ -5,9 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from jaxgen.cache.cache_manager import KVCacheManager
-from jaxgen.core.sequence import Level, Sequence
-from jaxgen.scheduling.queues import RequestQueues, may_displace
-from jaxgen.scheduling.step_time import MARGIN, StepTimeModel, targets_between
+from jaxgen.core.sequence import Sequence
+from jaxgen.scheduling.policy import Fifo
 
 MAX_OVERTAKEN = 16
 """How often later sequences may be admitted before a waiting sequence that does not fit yet."""
@@ -24,12 +23,11 @@ class Admission:
       stays free for each running sequence that may grow, so that the admission is not undone at once.
     - A sequence that does not fit is overtaken ``max_overtaken`` times at most.
     - No sequence is admitted ahead of one that may preempt it, nor behind one that was preempted in the same step.
-    - No best-effort sequence is admitted where that would break an inter-token target.
+    - The policy may keep a sequence and all behind it waiting.
     """
 
-    queues: RequestQueues
+    policy: Fifo
     kv_cache: KVCacheManager
-    step_time: StepTimeModel | None
     max_overtaken: int
     free_tokens: int
     """Tokens of the step that decodes leave, for planning restores."""
@@ -38,33 +36,34 @@ class Admission:
     admitted: list[Sequence] = field(default_factory=list)
     closed: bool = False
     """No further sequence may begin in this step."""
-    turn_over: bool = False
-    """No sequence later in the order may begin in this turn."""
+    round_over: bool = False
+    """No sequence later in the order may begin in this round of the policy."""
     _skipped: list[Sequence] = field(default_factory=list)
     _growing: int = -1
 
     def __post_init__(self) -> None:
-        if not self.queues.waiting or not self.kv_cache.has_row:
+        queues = self.policy.queues
+        if not queues.waiting or not self.kv_cache.has_row:
             self.closed = True  # most steps: spare them the sum below
         else:
-            self._growing = self.kv_cache.num_growing(self.queues.running)
+            self._growing = self.kv_cache.num_growing(queues.running)
             self.closed = self._lacks_blocks
 
     def admit(self, sequence: Sequence) -> bool:
         """Admit a waiting sequence if it may begin; it then has a row and blocks."""
         kv_cache = self.kv_cache
-        if self.turn_over:
+        if self.round_over:
             return False
         if not kv_cache.has_row or self._lacks_blocks:
             self.closed = True
             return False
         if self._must_wait(sequence):
-            self.turn_over = True
+            self.round_over = True
             return False
         if kv_cache.restorer is not None and kv_cache.restorer.waits_for_another(sequence):
             return False  # not overtaken: no block would help it
         may_grow = kv_cache.may_grow(sequence)
-        num_others = len(self.queues.waiting) - 1
+        num_others = len(self.policy.queues.waiting) - 1
         if not kv_cache.begin(sequence, self._growing + may_grow, free_tokens=self.free_tokens, num_waiting=num_others):
             self._skipped.append(sequence)
             self.closed = len(self._skipped) >= ADMISSION_WINDOW
@@ -72,7 +71,7 @@ class Admission:
         for older in self._skipped:
             older.overtaken += 1
         sequence.overtaken, sequence.awaited = 0, None
-        self.queues.begin(sequence)
+        self.policy.queues.begin(sequence)
         self._growing += may_grow
         self.admitted.append(sequence)
         return True
@@ -91,17 +90,15 @@ class Admission:
             return True
         if any(s.overtaken >= self.max_overtaken for s in self._skipped):
             return True
-        if not self.queues.is_level and any(may_displace(s, sequence) for s in self._skipped):
+        policy = self.policy
+        if policy.may_preempt_any and any(policy.may_preempt(s, sequence) for s in self._skipped):
             return True
-        if sequence.level is Level.PROMISED or not self.queues.has_promised:
-            return False
-        return breaks_promises([*self.queues.running, sequence], self.step_time)
+        return policy.must_wait(sequence)
 
 
 def make_room(
-    queues: RequestQueues,
+    policy: Fifo,
     kv_cache: KVCacheManager,
-    step_time: StepTimeModel | None,
     tokens: int,
     *,
     background: bool,
@@ -109,10 +106,10 @@ def make_room(
 ) -> None:
     """Preempt running sequences, the last first, for waiting ones that may displace them and reach the step.
 
-    That is where these would not fit, or would break an inter-token target. ``tokens``: the budget of the step.
+    That is where these would not fit, or would miss targets. ``tokens``: the budget of the step.
     """
-    running = queues.running
-    if queues.is_level or not running or not queues.waiting or queues.waiting[0].request.background is not background:
+    queues, running = policy.queues, policy.queues.running
+    if not policy.may_preempt_any or not running or not queues.any_waits(background=background):
         return  # most steps
     now = [s for s in running if s.request.background is background and not s.waits_for_token]
     tokens -= sum([s.is_decode for s in now])
@@ -129,25 +126,8 @@ def make_room(
         coming.append(sequence)
         blocks += kv_cache.blocks_for(len(sequence.tokens)) + kv_cache.may_grow(sequence)
         tokens -= len(sequence.tokens)
-        for other in [s for s in reversed(running) if may_displace(sequence, s)]:
-            if kv_cache.would_have(len(coming), blocks, running) and not breaks_promises(
-                [*running, *coming], step_time
-            ):
+        for other in [s for s in reversed(running) if policy.may_preempt(sequence, s)]:
+            fit = kv_cache.would_have(len(coming), blocks, running)
+            if fit and not policy.misses_targets([*running, *coming]):
                 break
             preempt(other)
-
-
-def breaks_promises(sequences: list[Sequence], step_time: StepTimeModel | None) -> bool:
-    """Whether decodes of these sequences miss an inter-token target that sequences with targets alone would meet."""
-    targets = targets_between(sequences)
-    if step_time is None or not targets:
-        return False
-    together = _decode_seconds(step_time, sequences)
-    if together <= MARGIN * targets[0]:
-        return False
-    alone = _decode_seconds(step_time, [s for s in sequences if s.level is Level.PROMISED])
-    return any(alone <= MARGIN * target < together for target in targets)
-
-
-def _decode_seconds(step_time: StepTimeModel, sequences: list[Sequence]) -> float:
-    return step_time.decode_seconds(len(sequences), sum([s.num_computed for s in sequences]))

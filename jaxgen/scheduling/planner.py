@@ -1,34 +1,29 @@
 """Dynamic SplitFuse (DeepSpeed-FastGen, arXiv 2401.08671): share out the token budget of one step.
 
 1. Each decoding sequence gets one token. Only a sequence under a grammar sits out while its last token is in flight.
-2. Prompts get the rest of the budget in the order of service, partly computed and waiting ones alike. Tenants that are
-   over their fair share come after the others.
+2. Prompts get the rest of the budget in the order of service, partly computed and waiting ones alike.
 3. A waiting sequence needs a row and blocks for all its tokens. Where it lacks them it preempts the last sequences that
-   it may displace, and none of these is admitted before it.
+   it may preempt, and none of these is admitted before it.
 4. Where a decode needs a block and none is free, the last running sequence is preempted: it loses its blocks, waits at
    its place in the order and is computed again. So the first running sequence advances in every step.
-5. Where classes promise times between tokens, prompts are cut so short that the step keeps them.
-6. Background sequences get what is left: beside online chunks ``background_tokens`` at most, and one token each where
+5. Background sequences get what is left: beside online chunks ``background_tokens`` at most, and one token each where
    more would turn a narrow step into a wide one. While they are held they get nothing.
-7. What is planned counts as computed, and a token that will be sampled as pending, so that the next plan can be made
+6. What is planned counts as computed, and a token that will be sampled as pending, so that the next plan can be made
    while this step runs.
 
-FastGen admits without rules 3 and 4: there all prompts can be partly computed with no block free, and the queue stands
-still behind one prompt that does not fit. Host only, no jax, no clock.
+The order of service, who may preempt whom, and whether prompts get less than the rest of the budget are the policy's
+(``policy.Fifo``). FastGen admits without rules 3 and 4: there all prompts can be partly computed with no block free,
+and the queue stands still behind one prompt that does not fit. Host only, no jax, no clock.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from heapq import merge
 from math import inf
-from operator import attrgetter
 
 from jaxgen.cache.cache_manager import KVCacheManager
 from jaxgen.core.config import SchedulerConfig
 from jaxgen.core.sequence import Chunk, Sequence, SequenceStatus
 from jaxgen.scheduling.admission import Admission, make_room
-from jaxgen.scheduling.fair_share import FairShare
-from jaxgen.scheduling.queues import RequestQueues
-from jaxgen.scheduling.step_time import StepBudget, StepTimeModel, time_for_prompts, time_left
+from jaxgen.scheduling.policy import Fifo
+from jaxgen.scheduling.step_time import StepBudget
 
 
 class StepPlanner:
@@ -38,29 +33,26 @@ class StepPlanner:
         self,
         config: SchedulerConfig,
         kv_cache: KVCacheManager,
-        queues: RequestQueues,
-        fair_shares: Mapping[bool, FairShare],
+        policy: Fifo,
         *,
         max_overtaken: int,
         narrow: bool,
     ) -> None:
-        """``fair_shares``: of the background, and of all others."""
         self.preemptions = 0
         self._budget = config.token_budget
         self._background_tokens = config.background_tokens
         self._kv_cache = kv_cache
-        self._queues = queues
-        self._fair_shares = fair_shares
+        self._policy = policy
+        self._queues = policy.queues
         self._max_overtaken = max_overtaken
         self._narrow = narrow
-        self._step_time: StepTimeModel | None = None
         self._exhausted: list[Sequence] = []  # those whose last token the last plan samples
         self._preempted: Sequence | None = None  # by the plan that is being made, the first of them in the order
 
-    def plan(self, step_time: StepTimeModel | None, *, hold_background: bool) -> tuple[list[Chunk], list[Sequence]]:
-        """The next step's chunks, and the sequences that begin to run with it. ``step_time``: of steps now."""
+    def plan(self, *, hold_background: bool) -> tuple[list[Chunk], list[Sequence]]:
+        """The next step's chunks, and the sequences that begin to run with it."""
         self._retire()
-        self._step_time, self._preempted = step_time, None
+        self._preempted = None
         chunks: list[Chunk] = []
         admitted = self._plan_class(chunks, background=False)
         if not hold_background:
@@ -86,22 +78,19 @@ class StepPlanner:
     def _plan_class(self, chunks: list[Chunk], *, background: bool) -> list[Sequence]:
         """Adds the chunks of one class to those planned so far; returns the sequences that it admits."""
         room = self._room(chunks, background=background)
-        make_room(
-            self._queues, self._kv_cache, self._step_time, room.tokens, background=background, preempt=self._preempt
-        )
+        make_room(self._policy, self._kv_cache, room.tokens, background=background, preempt=self._preempt)
         partly_computed = self._plan_decodes(room, chunks, background=background)
-        if self._step_time is not None and self._queues.has_promised and not background:
-            start = partly_computed[0].num_computed if partly_computed else 0
-            room.cost, room.seconds = self._step_time.wide, time_for_prompts(self._step_time, chunks, start)
+        if not background:
+            self._policy.limit_prompts(room, chunks, partly_computed)
         if room.is_full or not (partly_computed or self._queues.any_waits(background=background)):
             return []
         admission = self._admission()
         waiting = [] if admission.closed else self._queues.waiting_of(background=background)
         left = len(partly_computed)
-        for turn in self._turns(partly_computed, waiting, background=background):
-            admission.turn_over = False
-            for sequence in turn:
-                if room.is_full or (not left and (admission.closed or admission.turn_over)):
+        for line in self._policy.rounds(partly_computed, waiting):
+            admission.round_over = False
+            for sequence in line:
+                if room.is_full or (not left and (admission.closed or admission.round_over)):
                     break
                 runs = sequence.row is not None
                 left -= runs
@@ -138,33 +127,17 @@ class StepPlanner:
             left = min(budget, self._background_tokens)
         wide = max([chunk.length for chunk in online], default=1) > 1
         room = StepBudget(left, 1 if self._narrow and not wide else left)
-        if self._step_time is not None and self._queues.has_promised:
-            room.cost, room.seconds = self._step_time.wide, time_left(self._step_time, online)
+        self._policy.limit_background(room, online)
         return room
 
     def _admission(self) -> Admission:
         return Admission(
-            self._queues,
+            self._policy,
             self._kv_cache,
-            self._step_time,
             max_overtaken=self._max_overtaken,
             free_tokens=max(1, self._budget - len(self._queues.running)),
             preempted=self._preempted,
         )
-
-    def _turns(
-        self, partly_computed: list[Sequence], waiting: list[Sequence], *, background: bool
-    ) -> Iterator[Iterable[Sequence]]:
-        """Those whose prompts may get a piece of the step, in the order of service: first those of tenants that are not
-        ahead of their shares, then the others."""
-        ahead = self._fair_shares[background].ahead((*partly_computed, *waiting))
-        if not ahead:
-            yield merge(partly_computed, waiting, key=attrgetter("urgency"))
-            return
-        lines = (partly_computed, waiting)
-        for second in (False, True):
-            of_turn = [[s for s in line if (s.request.tenant in ahead) is second] for line in lines]
-            yield merge(*of_turn, key=attrgetter("urgency"))
 
     def _has_slot(self, sequence: Sequence) -> bool:
         """For its next token, for which it may get one more block. False: it was itself the last and is preempted."""

@@ -1,39 +1,27 @@
 """Keep running and waiting sequences in the order of service. Host only, no jax, no clock."""
 
 from bisect import bisect_left, insort
-from math import inf
 from typing import Any
 
 from jaxgen.core.sequence import Level, Sequence
-from jaxgen.core.service_class import STARVATION_TIMEOUT_S
 
 
 class RequestQueues:
-    """Running and waiting sequences in one order: by level, then by due time, which is when each must begin.
-
-    The due time is the target of the first token less the time that the prompt takes. All due times come nearer at the
-    same rate, so the order never changes with time. Sequences of classes without targets come after all with targets;
-    after STARVATION_TIMEOUT_S they are promoted, one at a time. Background sequences come last.
-
-    ``priority`` orders the requests of one tenant and class among the places that they hold together. So no tenant gets
-    ahead of another by it.
-    """
+    """Running and waiting sequences in one order: by level, then by place; background sequences come last."""
 
     def __init__(self) -> None:
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
         self._levels = [0] * len(Level)
-        self._priorities: dict[int, int] = {}  # how many have each
-        self._patient_until = -inf  # when the next one's patience may end
 
     @property
-    def is_level(self) -> bool:
-        """Whether no sequence may preempt another."""
-        return len(self._priorities) < 2 and self._levels.count(0) >= len(Level) - 1
+    def is_mixed(self) -> bool:
+        """Whether sequences of different levels run or wait."""
+        return self._levels.count(0) < len(Level) - 1
 
-    @property
-    def has_promised(self) -> bool:
-        return self._levels[Level.PROMISED] > 0
+    def has(self, level: Level) -> bool:
+        """Whether a sequence of this level runs or waits."""
+        return self._levels[level] > 0
 
     def any_waits(self, *, background: bool) -> bool:
         """Whether ``waiting_of`` is not empty."""
@@ -41,146 +29,41 @@ class RequestQueues:
 
     def waiting_of(self, *, background: bool) -> list[Sequence]:
         """Waiting sequences, online or background; no background ones while online ones wait."""
-        first = bisect_left(self.waiting, (Level.BACKGROUND,), key=_urgency)
+        first = bisect_left(self.waiting, (Level.BACKGROUND,), key=urgency_of)
         if background:
             return self.waiting[:] if first == 0 else []
         return self.waiting[:first]
-
-    def late_one_waits(self, newcomer: Sequence) -> bool:
-        """Whether a sequence of the same tenant and class waits that gave up its targets."""
-        tenant, name = newcomer.request.tenant, newcomer.service.name
-        first = bisect_left(self.waiting, (Level.BEST_EFFORT,), key=_urgency)
-        return any(s.is_late and s.request.tenant == tenant and s.service.name == name for s in self.waiting[first:])
 
     def wanting(self, *, background: bool) -> list[Sequence]:
         """Sequences with prompt tokens left to compute, online or background: running ones, then waiting ones."""
         begun = [s for s in self.running if s.num_uncomputed > 1 and s.request.background is background]
         return begun + self.waiting_of(background=background)
 
-    def urgency_of(self, newcomer: Sequence) -> tuple[int, float, int]:
-        """The urgency that ``newcomer`` will have once it has joined."""
-        if not self._shares_places(newcomer):
-            return newcomer.urgency
-        group = self._group_of(newcomer)
-        places = sorted([newcomer.place, *[s.place for s in group]])
-        before = sum([(s.priority, s.place) < (newcomer.priority, newcomer.place) for s in group])
-        return newcomer.level, *places[before]
-
     def join(self, sequence: Sequence) -> None:
         """Add a new sequence to the waiting ones."""
-        if self._shares_places(sequence):
-            self._share_places(sequence)
-        insort(self.waiting, sequence, key=_urgency)
+        insort(self.waiting, sequence, key=urgency_of)
         self._levels[sequence.level] += 1
-        self._priorities[sequence.priority] = self._priorities.get(sequence.priority, 0) + 1
 
     def begin(self, sequence: Sequence) -> None:
         """Move a waiting sequence to the running ones."""
         _remove(self.waiting, sequence)
-        insort(self.running, sequence, key=_urgency)
+        insort(self.running, sequence, key=urgency_of)
 
     def put_back(self, sequence: Sequence) -> None:
         """Move a running sequence back to the waiting ones, at its place in the order."""
         _remove(self.running, sequence)
-        insort(self.waiting, sequence, key=_urgency)
+        insort(self.waiting, sequence, key=urgency_of)
 
     def leave(self, sequence: Sequence, line: list[Sequence]) -> None:
         """Remove a sequence that ends from ``line``, the running or the waiting ones."""
         _remove(line, sequence)
         self._levels[sequence.level] -= 1
-        left = self._priorities[sequence.priority] - 1
-        if left:
-            self._priorities[sequence.priority] = left
-        else:
-            del self._priorities[sequence.priority]
-
-    def promote_starved(self, now: float) -> None:
-        """Promote the first best-effort sequence that has waited STARVATION_TIMEOUT_S and gets no tokens.
-
-        It is then served like sequences with targets. The next one is promoted after the same time again.
-        """
-        if now < self._patient_until or not (self._levels[Level.PROMISED] and self._levels[Level.BEST_EFFORT]):
-            return
-        found = [
-            (sequence, line)
-            for line in (self.waiting, self.running)
-            if (sequence := _first_of_long_ago(line, now)) is not None
-        ]
-        if not found:
-            return
-        sequence, line = min(found, key=lambda one: one[0].urgency)
-        _remove(line, sequence)
-        self._levels[sequence.level] -= 1
-        sequence.level = Level.PROMISED
-        self._levels[sequence.level] += 1
-        insort(line, sequence, key=_urgency)
-        self._patient_until = now + STARVATION_TIMEOUT_S
-
-    def _shares_places(self, newcomer: Sequence) -> bool:
-        return bool(self._priorities.keys() - {newcomer.priority})
-
-    def _group_of(self, newcomer: Sequence) -> list[Sequence]:
-        """Other sequences whose places ``priority`` may exchange with that of ``newcomer``."""
-        return [s for s in (*self.running, *self.waiting) if _are_of_one_group(s, newcomer)]
-
-    def _share_places(self, newcomer: Sequence) -> None:
-        """Deal the places of the group out by priority, then in the order before."""
-        group = [*self._group_of(newcomer), newcomer]
-        places = sorted([s.place for s in group])
-        for sequence, place in zip(sorted(group, key=lambda s: (s.priority, s.place)), places, strict=True):
-            sequence.place = place
-        self.running.sort(key=_urgency)
-        self.waiting.sort(key=_urgency)
 
 
-def may_displace(one: Sequence, other: Sequence) -> bool:
-    """Whether waiting sequence ``one`` may preempt running sequence ``other``. Implies that ``one`` precedes ``other``.
-
-    A sequence promoted after STARVATION_TIMEOUT_S is not preempted, and itself preempts only background sequences.
-    """
-    if Level.BACKGROUND in (one.level, other.level) and one.level is not other.level:
-        return one.level < other.level
-    if one.level is not other.level:
-        return one.level < other.level and one.service.promises
-    return one.priority < other.priority and _are_of_one_group(one, other)
-
-
-def _are_of_one_group(one: Sequence, other: Sequence) -> bool:
-    """Whether priority decides between two sequences: of one tenant, class and level.
-
-    Not between promoted sequences, which keep the order of their due times, nor where one has given up its targets.
-    """
-    return (
-        one.level is other.level
-        and one.request.tenant == other.request.tenant
-        and one.service == other.service
-        and (one.level is not Level.PROMISED or one.service.promises)
-    )
-
-
-def due_time(sequence: Sequence, now: float, prompt_seconds: float) -> float:
-    """When a sequence that arrives ``now`` must begin for its first token to meet its target, in seconds.
-
-    One that must be late is due at once and not earlier, or it would delay sequences that arrived before it.
-    """
-    target = sequence.service.first_token_target(sequence.num_prompt)
-    waited = sequence.request.waited_seconds
-    return now + (STARVATION_TIMEOUT_S if target is None else max(0.0, target - waited - prompt_seconds))
-
-
-def _first_of_long_ago(line: list[Sequence], now: float) -> Sequence | None:
-    """The first best-effort sequence past its due time that does not decode."""
-    for sequence in line[bisect_left(line, (Level.BEST_EFFORT,), key=_urgency) :]:
-        if sequence.level is not Level.BEST_EFFORT or sequence.due > now:
-            return None
-        if sequence.row is None or sequence.num_uncomputed > 1:
-            return sequence
-    return None
-
-
-def _urgency(sequence: Sequence) -> Any:  # a tuple, comparable with shorter ones too
+def urgency_of(sequence: Sequence) -> Any:
+    """The key of the order of service."""
     return sequence.urgency
 
 
 def _remove(line: list[Sequence], sequence: Sequence) -> None:
-    del line[bisect_left(line, sequence.urgency, key=_urgency)]
+    del line[bisect_left(line, sequence.urgency, key=urgency_of)]

@@ -5,24 +5,20 @@ from collections import deque
 from jaxgen.cache.cache_manager import KVCacheManager
 from jaxgen.cache.host_tier import HostTier
 from jaxgen.core.config import CacheConfig, SchedulerConfig
-from jaxgen.core.errors import RequestRefusedError, WouldBeLateError
+from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.request import FinishReason
 from jaxgen.core.sequence import Restore, Sequence, SequenceStatus
 from jaxgen.core.step_plan import Outcome, StepPlan
 from jaxgen.scheduling.admission import MAX_OVERTAKEN
-from jaxgen.scheduling.average import Average
-from jaxgen.scheduling.fair_share import FairShare
 from jaxgen.scheduling.planner import StepPlanner
-from jaxgen.scheduling.queues import RequestQueues, due_time
-from jaxgen.scheduling.slo import SchedulerSnapshot, check, predict
-from jaxgen.scheduling.step_time import StepTimeModel
+from jaxgen.scheduling.policy import Fifo
 
 
 class Scheduler:
     """Queues, plans and ends sequences; ``StepPlanner`` has the rules of Dynamic SplitFuse.
 
-    ``Admission`` says which sequence begins and what that leaves to others, ``RequestQueues`` the order of service,
-    ``FairShare`` which tenants are over their shares.
+    ``Admission`` says which sequence begins and what that leaves to others, ``RequestQueues`` keeps the order of
+    service, and the policy makes it: ``Fifo``, or ``ServicePolicy``, which knows classes, priorities and tenants.
 
     Steps overlap: a plan is made while the one before it is in flight, that is, not completed. A sequence whose last
     token is planned gives row and blocks back at the next plan and is ENDING until that token arrives. The device runs
@@ -35,8 +31,7 @@ class Scheduler:
 
     The order of calls: ``schedule`` when one plan at most is in flight, ``complete`` with each plan in the order
     planned, or ``fail``, which drops the plans in flight; ``add`` and ``abort`` at any time. Plans without chunks are
-    never in flight; completing one does nothing. Times are seconds by any one clock; without classes that promise
-    anything they change nothing.
+    never in flight; completing one does nothing. Times are seconds by any one clock, for the policy.
     """
 
     def __init__(
@@ -44,27 +39,22 @@ class Scheduler:
         config: SchedulerConfig,
         cache: CacheConfig,
         *,
+        policy: type[Fifo] = Fifo,
         max_overtaken: int = MAX_OVERTAKEN,
         tier: HostTier | None = None,
         narrow: bool = False,
-        step_time: StepTimeModel | None = None,
     ) -> None:
         """``narrow``: steps of which no chunk is longer than a token are cheaper than others."""
         self._kv_cache = KVCacheManager(config, cache, tier)
         self.pool = self._kv_cache.pool
         self.hold_background = False
-        self.step_time = step_time
-        """What steps take now; None: nothing is known, and no promise is thought of."""
         self.num_online = 0
         """Sequences that live and are not of the background."""
         self._config = config
         self._block_size = cache.block_size
-        self._queues = RequestQueues()
-        self._fair_shares = {background: FairShare(config.token_budget) for background in (False, True)}
-        self._planner = StepPlanner(
-            config, self._kv_cache, self._queues, self._fair_shares, max_overtaken=max_overtaken, narrow=narrow
-        )
-        self._answered = Average(1.0)  # share of max_tokens that answers came to
+        self.policy = policy(config, self._kv_cache)
+        self._queues = self.policy.queues
+        self._planner = StepPlanner(config, self._kv_cache, self.policy, max_overtaken=max_overtaken, narrow=narrow)
         self._live: dict[str, Sequence] = {}
         self._in_flight: deque[StepPlan] = deque()
         self._last_arrival: int | None = None
@@ -115,15 +105,10 @@ class Scheduler:
             raise ValueError(f"request_id {sequence.request_id!r} is in use")
         if self._last_arrival is not None and sequence.arrival <= self._last_arrival:
             raise ValueError(f"arrival must be above {self._last_arrival}, not {sequence.arrival}")
-        self._give_place(sequence, now)
+        self.policy.place(sequence, now, self._in_flight)
         self._last_arrival = sequence.arrival
         self._live[sequence.request_id] = sequence
-        background = sequence.request.background
-        fair_share = self._fair_shares[background]
-        fair_share.join(
-            sequence, self._queues.wanting(background=background) if fair_share.has_others(sequence) else ()
-        )
-        self._queues.join(sequence)
+        self.policy.join(sequence)
         self.num_online += not sequence.request.background
 
     def schedule(self, now: float = 0.0) -> StepPlan:
@@ -133,11 +118,9 @@ class Scheduler:
         """
         if len(self._in_flight) > 1:
             raise RuntimeError("two plans are in flight: complete the older one before the next is made")
-        self._queues.promote_starved(now)
-        chunks, admitted = self._planner.plan(self.step_time, hold_background=self.hold_background)
-        for background, fair_share in self._fair_shares.items():
-            if fair_share.compares:
-                fair_share.charge([chunk for chunk in chunks if chunk.sequence.request.background is background])
+        self.policy.begin_step(now)
+        chunks, admitted = self._planner.plan(hold_background=self.hold_background)
+        self.policy.charge(chunks)
         short = [chunk for chunk in chunks if chunk.length == 1]
         long = [chunk for chunk in chunks if chunk.length > 1]
         saves = () if self._tier is None else self._tier.take_saves()
@@ -211,32 +194,6 @@ class Scheduler:
         self._in_flight.clear()
         return lost
 
-    def _give_place(self, sequence: Sequence, now: float) -> None:
-        """In the order of service, by when it is due. Raises WouldBeLateError."""
-        prompt_seconds = 0.0 if self.step_time is None else self.step_time.prompt_seconds(sequence.num_prompt)
-        sequence.place = due_time(sequence, now, prompt_seconds), sequence.arrival
-        if sequence.service.promises and not self._keeps_promises(sequence, now):
-            # It would be late at any place, and at this one others would be too.
-            sequence.give_up_promises()
-            sequence.place = due_time(sequence, now, prompt_seconds), sequence.arrival
-
-    def _keeps_promises(self, sequence: Sequence, now: float) -> bool:
-        """What its class promises can be kept; False where it is served all the same. Else raises WouldBeLateError."""
-        serve_late = sequence.service.serve_late
-        if self.step_time is None:
-            return True
-        if serve_late and self._queues.late_one_waits(sequence):
-            return False  # if it came before those, they might not be served at all
-        load = SchedulerSnapshot(self._queues, self._kv_cache, self._fair_shares[False], self._answered.value or 1.0)
-        under_way = sum([self.step_time.step_seconds(plan) for plan in self._in_flight])
-        try:
-            check(sequence, predict(sequence, load, self.step_time, now, under_way))
-        except WouldBeLateError:
-            if serve_late:
-                return False
-            raise
-        return True
-
     def _check_length(self, sequence: Sequence) -> None:
         prompt, max_tokens = sequence.num_prompt, sequence.params.max_tokens
         asked = f"prompt ({prompt} tokens) + max_tokens ({max_tokens})"
@@ -256,10 +213,8 @@ class Scheduler:
             self._queues.leave(sequence, self._queues.running)
         elif sequence.status is SequenceStatus.WAITING:
             self._queues.leave(sequence, self._queues.waiting)
-        if sequence.num_generated and reason is not FinishReason.ERROR:  # ABORT counts: stop strings end so
-            self._answered.observe(sequence.num_generated / sequence.params.max_tokens)
         del self._live[sequence.request_id]
-        self._fair_shares[sequence.request.background].leave(sequence)
+        self.policy.leave(sequence, reason)
         self.num_online -= not sequence.request.background
         self._kv_cache.release(sequence, SequenceStatus.FINISHED)
         sequence.num_pending = 0  # what is on the way is dropped

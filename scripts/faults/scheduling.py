@@ -38,26 +38,26 @@ SCHEDULER = (
     Fault(
         "shares-without-weights",
         "scheduler",
-        "jaxgen/scheduling/fair_share.py",
+        "jaxgen/scheduling/service/fair_share.py",
         "+= chunk.length / request.tenant_weight",
         "+= chunk.length",
-        ("tests/scheduling/test_fair_share.py",),
+        ("tests/scheduling/service/test_fair_share.py",),
     ),
     Fault(
         "patience-without-end",
         "scheduler",
-        "jaxgen/scheduling/queues.py",
+        "jaxgen/scheduling/service/queues.py",
         "or sequence.due > now:",
         "or sequence.due < now:",
-        ("tests/scheduling/test_queues.py",),
+        ("tests/scheduling/service/test_queues.py",),
     ),
     Fault(
         "waiting-puts-off-the-due-time",
         "scheduler",
-        "jaxgen/scheduling/queues.py",
+        "jaxgen/scheduling/service/queues.py",
         "max(0.0, target - waited - prompt_seconds)",
         "max(0.0, target + waited - prompt_seconds)",
-        ("tests/scheduling/test_queues.py",),
+        ("tests/scheduling/service/test_queues.py",),
     ),
 )
 

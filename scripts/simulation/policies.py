@@ -7,6 +7,7 @@ from jaxgen.core.config import CacheConfig, SchedulerConfig
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.step_plan import Outcome, StepPlan
 from jaxgen.scheduling.scheduler import Scheduler
+from jaxgen.scheduling.service.policy import ServicePolicy
 from jaxgen.scheduling.step_time import StepTimeModel
 
 
@@ -44,7 +45,9 @@ class SplitFuse:
         step_time: StepTimeModel | None = None,
     ) -> None:
         """As the scheduler's own."""
-        self._scheduler = Scheduler(replace(config, prefix_caching=False), cache, narrow=narrow, step_time=step_time)
+        config = replace(config, prefix_caching=False)
+        self._scheduler = Scheduler(config, cache, policy=ServicePolicy, narrow=narrow)
+        self._scheduler.policy.step_time = step_time
 
     @property
     def has_work(self) -> bool:

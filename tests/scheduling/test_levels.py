@@ -10,7 +10,9 @@ from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Sequence, SequenceStatus
 from jaxgen.core.service_class import ServiceClass
+from jaxgen.scheduling.policy import Fifo
 from jaxgen.scheduling.scheduler import Scheduler
+from jaxgen.scheduling.service.policy import ServicePolicy
 from tests.support.small_scheduler import (
     ARRIVALS,
     EOS,
@@ -34,7 +36,7 @@ def started(scheduler: Scheduler, name: str, prompt: int, max_tokens: int = 4, *
 
 
 def test_the_urgent_are_served_first_and_then_the_oldest() -> None:
-    scheduler = new_scheduler(max_num_seqs=1)
+    scheduler = new_scheduler(max_num_seqs=1, policy=ServicePolicy)
     add(scheduler, "runs", 1, max_tokens=9)
     step(scheduler)
     for name, priority in [("a", 0), ("late", 5), ("b", 0), ("urgent", 0)]:
@@ -47,7 +49,7 @@ def test_the_urgent_are_served_first_and_then_the_oldest() -> None:
 @pytest.mark.parametrize("level", [{"priority": 1}, {"background": True}])
 @pytest.mark.parametrize("scarce", [{"max_num_seqs": 2}, {"num_blocks": 4}])
 def test_a_row_and_blocks_are_taken_from_later_levels_at_once(level: dict[str, Any], scarce: dict[str, Any]) -> None:
-    scheduler = new_scheduler(**scarce)
+    scheduler = new_scheduler(**scarce, policy=ServicePolicy if "priority" in level else Fifo)
     older = started(scheduler, "o", 5, **level)
     younger = started(scheduler, "y", 5, **level)
     add(scheduler, "online", 3)
@@ -124,7 +126,7 @@ def test_what_the_background_only_shared_is_not_evicted_before_what_others_left(
 
 
 def test_nothing_is_taken_for_one_that_the_step_does_not_reach() -> None:
-    scheduler = new_scheduler(max_num_seqs=2)
+    scheduler = new_scheduler(max_num_seqs=2, policy=ServicePolicy)
     soon = ServiceClass(name="soon", first_token_seconds=60.0)
     started(scheduler, "displaced", 3, max_tokens=9)
     started(scheduler, "first", 30, service=soon)  # seven tokens of it, and as many in each of the next steps

@@ -32,6 +32,7 @@ from jaxgen.core.service_class import ServiceClass
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.scheduling.cost_model import LinearCost
 from jaxgen.scheduling.scheduler import Scheduler
+from jaxgen.scheduling.service.policy import ServicePolicy
 from jaxgen.scheduling.step_time import StepTimeModel
 from tests.support.scheduler_book import Book
 from tests.support.scheduler_caller import Caller
@@ -91,8 +92,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             host = Host(small_tier(host_blocks, block_size, most_saving, recomputed, projected), device)
         tier = None if host is None else host.tier
         scheduler = Scheduler(
-            config, cache, max_overtaken=max_overtaken, tier=tier, narrow=narrow, step_time=self.step_time
+            config, cache, policy=ServicePolicy, max_overtaken=max_overtaken, tier=tier, narrow=narrow
         )
+        scheduler.policy.step_time = self.step_time
         self.book = Book(scheduler, cache, config, max_overtaken, narrow, device, host, self.plain, self.seen)
         self.caller = Caller(self.book, fails_every)
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from jaxgen.core.sequence import Restore, Sequence, SequenceStatus
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.scheduling.admission import ADMISSION_WINDOW
-from jaxgen.scheduling.queues import may_displace
 from tests.support.scheduler_book import Book, level
 
 
@@ -77,7 +76,8 @@ class PlanOracle:
             assert (sequence in ending) is (tokens == sequence.max_length and computed >= sequence.max_cached)
         assert self._book.scheduler.preemptions == before.preemptions + len(preempted)
         stayed = [sequence for sequence in before.running if sequence not in ending]
-        displaced = {gone for gone in preempted if any(may_displace(other, gone) for other in before.waiting)}
+        may_preempt = self._book.scheduler.policy.may_preempt
+        displaced = {gone for gone in preempted if any(may_preempt(other, gone) for other in before.waiting)}
         if stayed and stayed[0] not in displaced:
             assert stayed[0] in run
         # Who goes is behind who stays, and behind who comes.

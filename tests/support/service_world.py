@@ -10,6 +10,7 @@ from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.service_class import ServiceClass
 from jaxgen.scheduling.scheduler import Scheduler
+from jaxgen.scheduling.service.policy import ServicePolicy
 from jaxgen.scheduling.step_time import StepTimeModel
 from tests.support.small_scheduler import ARRIVALS, TOKEN
 
@@ -46,7 +47,9 @@ class VirtualServer:
         self, step_time: StepTimeModel, *, rows: int = 16, num_blocks: int = 4096, longest: int = 4096
     ) -> None:
         config = SchedulerConfig(step_time.token_budget, rows, longest, prefix_caching=False)
-        self.scheduler = Scheduler(config, CacheConfig(block_size=16, num_blocks=num_blocks), step_time=step_time)
+        cache = CacheConfig(block_size=16, num_blocks=num_blocks)
+        self.scheduler = Scheduler(config, cache, policy=ServicePolicy)
+        self.scheduler.policy.step_time = step_time
         self.step_time = step_time
         self.now = 0.0
         self.computed: dict[str, int] = {}

@@ -10,6 +10,7 @@ from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.step_plan import Outcome, StepPlan
+from jaxgen.scheduling.policy import Fifo
 from jaxgen.scheduling.scheduler import Scheduler
 
 EOS = 2
@@ -23,10 +24,11 @@ def new_scheduler(
     num_blocks: int = 32,
     block_size: int = 4,
     prefix_caching: bool = False,
+    policy: type[Fifo] = Fifo,
 ) -> Scheduler:
     """Without the prefix cache unless asked for: what is computed, and where, then follows from lengths alone."""
     config = SchedulerConfig(token_budget, max_num_seqs, max_model_len=64, prefix_caching=prefix_caching)
-    return Scheduler(config, CacheConfig(block_size=block_size, num_blocks=num_blocks))
+    return Scheduler(config, CacheConfig(block_size=block_size, num_blocks=num_blocks), policy=policy)
 
 
 def sequence_of(name: str, prompt: int, max_tokens: int = 4, **params: Any) -> Sequence:

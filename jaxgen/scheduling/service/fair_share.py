@@ -56,7 +56,7 @@ class FairShare:
             request = chunk.sequence.request
             self._served[request.tenant] += chunk.length / request.tenant_weight
 
-    def ahead(self, wanting: Iterable[Sequence]) -> frozenset[str]:
+    def over(self, wanting: Iterable[Sequence]) -> frozenset[str]:
         """Tenants of ``wanting`` that are over their share: the others go first."""
         if not self.compares:
             return frozenset()
@@ -64,7 +64,7 @@ class FairShare:
         most = min([self._served[tenant] for tenant in tenants], default=0.0) + self._lead
         return frozenset([tenant for tenant in tenants if self._served[tenant] > most])
 
-    def before(self, newcomer: Sequence, urgency: tuple[int, float, int], wanting: list[Sequence]) -> list[Sequence]:
+    def ahead_of(self, newcomer: Sequence, urgency: tuple[int, float, int], wanting: list[Sequence]) -> list[Sequence]:
         """The sequences of ``wanting`` that will be computed before a newcomer of this ``urgency``.
 
         Its own tenant's by the order of service; of each other tenant as many tokens as the fair share allows.

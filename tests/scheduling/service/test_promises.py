@@ -6,8 +6,8 @@ import pytest
 
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.service_class import STARVATION_TIMEOUT_S, ServiceClass
-from jaxgen.scheduling import admission
 from jaxgen.scheduling.cost_model import LinearCost
+from jaxgen.scheduling.service import policy
 from jaxgen.scheduling.step_time import StepTimeModel
 from tests.support.service_world import VirtualServer, Watched, promised
 
@@ -230,13 +230,14 @@ def test_a_step_does_not_ask_all_that_wait_whether_they_break_a_promise(monkeypa
         asked.append(len(sequences))
         return True
 
-    monkeypatch.setattr(admission, "breaks_promises", breaks)
+    monkeypatch.setattr(policy, "breaks_targets", breaks)
     server = VirtualServer(PACE)
     server.add(4, 1000, service=promised("steady", None, inter_token_seconds=0.0148))
     server.step()
     for index in range(200):
         server.add(400, 4, tenant="flood" if index % 2 else "other")
-    server.scheduler._fair_shares[False]._served["flood"] = 1e6
+    assert isinstance(server.scheduler.policy, policy.ServicePolicy)
+    server.scheduler.policy._fair_shares[False]._served["flood"] = 1e6
     asked.clear()
     server.step()
     assert 1 <= len(asked) <= 4

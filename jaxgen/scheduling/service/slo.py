@@ -8,16 +8,17 @@ from jaxgen.cache.cache_manager import KVCacheManager
 from jaxgen.core.errors import WouldBeLateError
 from jaxgen.core.sequence import Level, Sequence
 from jaxgen.core.service_class import ServiceClass
-from jaxgen.scheduling.fair_share import FairShare
-from jaxgen.scheduling.queues import RequestQueues, may_displace
-from jaxgen.scheduling.step_time import Decodes, StepTimeModel, targets_between
+from jaxgen.scheduling.service.fair_share import FairShare
+from jaxgen.scheduling.service.queues import ServiceQueues, may_preempt
+from jaxgen.scheduling.service.targets import targets_between
+from jaxgen.scheduling.step_time import Decodes, StepTimeModel
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSnapshot:
     """What a new request finds. ``answered``: the share of max_tokens that recent answers reached."""
 
-    queues: RequestQueues
+    queues: ServiceQueues
     kv_cache: KVCacheManager
     fair_share: FairShare
     answered: float = 1.0
@@ -46,10 +47,10 @@ def predict(
     It also waits until running sequences have ended that hold the rows and blocks which it and those before it need.
     """
     queues, kv_cache = load.queues, load.kv_cache
-    staying = [s for s in queues.running if not may_displace(sequence, s)]
+    staying = [s for s in queues.running if not may_preempt(sequence, s)]
     wanting = sorted(queues.wanting(background=False), key=attrgetter("urgency"))
     urgency = queues.urgency_of(sequence)
-    first = load.fair_share.before(sequence, urgency, wanting)
+    first = load.fair_share.ahead_of(sequence, urgency, wanting)
     ahead = [s for s in first if s.row is None]
     _expect(sequence, first, kv_cache)
     decodes = _decodes(staying, first, load, step_time)
@@ -122,7 +123,7 @@ def _missing_blocks(sequence: Sequence, ahead: Several[Sequence], load: Schedule
     """Blocks that it and those before it lack, once the sequences that it preempts have freed theirs."""
     kv_cache = load.kv_cache
     wanted = sum([kv_cache.blocks_for(len(s.tokens)) - s.num_expected_shared for s in (*ahead, sequence)])
-    displaced = sum([len(s.block_table) for s in load.queues.running if may_displace(sequence, s)])
+    displaced = sum([len(s.block_table) for s in load.queues.running if may_preempt(sequence, s)])
     return wanted - kv_cache.pool.num_free - displaced
 
 
@@ -151,7 +152,7 @@ def _delayed(
 
 
 def _between_tokens(
-    sequence: Sequence, staying: Several[Sequence], queues: RequestQueues, step_time: StepTimeModel, num_rows: int
+    sequence: Sequence, staying: Several[Sequence], queues: ServiceQueues, step_time: StepTimeModel, num_rows: int
 ) -> tuple[float, ServiceClass]:
     """Seconds between tokens when all sequences before it decode, as far as there are rows, and the class with the
     shortest inter-token target among them."""

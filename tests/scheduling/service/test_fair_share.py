@@ -7,7 +7,7 @@ import pytest
 
 from jaxgen.core.sequence import Chunk, Sequence
 from jaxgen.scheduling.cost_model import LinearCost
-from jaxgen.scheduling.fair_share import LEAD_STEPS, FairShare
+from jaxgen.scheduling.service.fair_share import LEAD_STEPS, FairShare
 from jaxgen.scheduling.step_time import StepTimeModel
 from tests.support.service_world import VirtualServer, promised, sequence_for
 
@@ -29,12 +29,12 @@ def test_who_is_ahead_by_more_than_the_lead_lets_others_go_first() -> None:
     fair_share = FairShare(BUDGET)
     a, b = tenant(fair_share, "a"), tenant(fair_share, "b", weight=2.0)
     charge(fair_share, a, LEAD)
-    assert fair_share.ahead([a, b]) == frozenset()
+    assert fair_share.over([a, b]) == frozenset()
     charge(fair_share, a, 1)
-    assert fair_share.ahead([a, b]) == {"a"}
-    assert fair_share.ahead([a]) == frozenset()  # nobody else wants anything
+    assert fair_share.over([a, b]) == {"a"}
+    assert fair_share.over([a]) == frozenset()  # nobody else wants anything
     charge(fair_share, b, 2)  # a token by its weight
-    assert fair_share.ahead([a, b]) == frozenset()
+    assert fair_share.over([a, b]) == frozenset()
 
 
 def test_who_comes_back_has_no_credit() -> None:
@@ -44,9 +44,9 @@ def test_who_comes_back_has_no_credit() -> None:
     charge(fair_share, a, 500)
     charge(fair_share, c, 500)
     b = tenant(fair_share, "b")
-    assert fair_share.ahead([a, b, c]) == frozenset()
+    assert fair_share.over([a, b, c]) == frozenset()
     charge(fair_share, a, LEAD + 1)
-    assert fair_share.ahead([a, b, c]) == {"a"}
+    assert fair_share.over([a, b, c]) == {"a"}
 
 
 @pytest.mark.parametrize("others_want", [True, False])
@@ -57,7 +57,7 @@ def test_who_only_decodes_saves_nothing_up(others_want: bool) -> None:
     charge(fair_share, a, 500)
     charge(fair_share, b, 2)
     more = tenant(fair_share, "b", wanting=[a] if others_want else [])
-    assert fair_share.ahead([a, more]) == frozenset()
+    assert fair_share.over([a, more]) == frozenset()
 
 
 def test_what_is_saved_up_while_it_waits_is_kept() -> None:
@@ -65,7 +65,7 @@ def test_what_is_saved_up_while_it_waits_is_kept() -> None:
     a, b = tenant(fair_share, "a"), tenant(fair_share, "b")
     charge(fair_share, a, 500)
     more = tenant(fair_share, "b", wanting=[a, b])
-    assert fair_share.ahead([a, b, more]) == {"a"}
+    assert fair_share.over([a, b, more]) == {"a"}
 
 
 def test_who_is_ahead_cannot_leave_it_behind_by_going() -> None:
@@ -74,7 +74,7 @@ def test_who_is_ahead_cannot_leave_it_behind_by_going() -> None:
     charge(fair_share, a, 500)
     fair_share.leave(a)
     a = tenant(fair_share, "a")
-    assert fair_share.ahead([a, b]) == {"a"}
+    assert fair_share.over([a, b]) == {"a"}
 
 
 def test_what_was_computed_for_one_alone_is_not_held_against_it() -> None:
@@ -82,7 +82,7 @@ def test_what_was_computed_for_one_alone_is_not_held_against_it() -> None:
     a = tenant(fair_share, "a")
     charge(fair_share, a, 500)
     b = tenant(fair_share, "b")
-    assert fair_share.ahead([a, b]) == frozenset()
+    assert fair_share.over([a, b]) == frozenset()
 
 
 def test_a_tenant_that_is_not_ahead_of_anyone_is_forgotten() -> None:

@@ -9,19 +9,23 @@ from hypothesis import strategies as st
 
 from jaxgen.core.sequence import Level, Sequence
 from jaxgen.core.service_class import STARVATION_TIMEOUT_S, ServiceClass
-from jaxgen.scheduling.queues import RequestQueues, due_time, may_displace
+from jaxgen.scheduling.service.queues import ServiceQueues, may_preempt, set_place
 from tests.support.service_world import promised, sequence_for
 
 SOON = promised("soon", 1.0, serve_late=True)
 LATER = promised("later", 9.0, serve_late=True)
 
 
-def joined(queues: RequestQueues, name: str, now: float = 0.0, *, seconds: float = 0.0, **fields: Any) -> Sequence:
+def joined(queues: ServiceQueues, name: str, now: float = 0.0, *, seconds: float = 0.0, **fields: Any) -> Sequence:
     """One that came ``now`` and whose prompt takes ``seconds``."""
     sequence = sequence_for(name=name, **fields)
-    sequence.place = due_time(sequence, now, seconds), sequence.arrival
+    set_place(sequence, now, seconds)
     queues.join(sequence)
     return sequence
+
+
+def preempts(queues: ServiceQueues) -> bool:
+    return queues.has_priorities or queues.is_mixed
 
 
 def names(line: Several[Sequence]) -> list[str]:
@@ -29,7 +33,7 @@ def names(line: Several[Sequence]) -> list[str]:
 
 
 def test_who_has_the_least_slack_is_first() -> None:
-    queues = RequestQueues()
+    queues = ServiceQueues()
     joined(queues, "due at 9", 0.0, service=LATER)
     joined(queues, "due at 5", 4.0, service=SOON)
     joined(queues, "due at 4", 0.0, service=LATER, seconds=5.0)
@@ -39,7 +43,7 @@ def test_who_has_the_least_slack_is_first() -> None:
 
 
 def test_who_will_be_late_anyhow_makes_nobody_late() -> None:
-    queues = RequestQueues()
+    queues = ServiceQueues()
     joined(queues, "due at 3.5", 3.0, service=SOON, seconds=0.5)
     hopeless = joined(queues, "takes a minute", 3.6, service=SOON, seconds=60.0)
     assert hopeless.due == 3.6
@@ -47,7 +51,7 @@ def test_who_will_be_late_anyhow_makes_nobody_late() -> None:
 
 
 def test_promised_then_best_effort_then_background() -> None:
-    queues = RequestQueues()
+    queues = ServiceQueues()
     joined(queues, "background", background=True)
     joined(queues, "best effort")
     joined(queues, "promised", 50.0, service=LATER)
@@ -57,21 +61,21 @@ def test_promised_then_best_effort_then_background() -> None:
 
 
 def test_the_background_is_asked_where_nobody_else_waits() -> None:
-    queues = RequestQueues()
+    queues = ServiceQueues()
     joined(queues, "background", background=True)
     assert names(queues.waiting_of(background=True)) == ["background"]
     assert queues.waiting_of(background=False) == []
 
 
 def test_priority_exchanges_the_places_of_one_group_and_no_other() -> None:
-    queues = RequestQueues()
+    queues = ServiceQueues()
     joined(queues, "a5", 0.0, tenant="a", priority=5)
     joined(queues, "b", 1.0, tenant="b", priority=9)
     joined(queues, "a3", 2.0, tenant="a", priority=3)
     joined(queues, "other class", 3.0, tenant="a", priority=7, service=ServiceClass(name="other"))
     assert names(queues.waiting) == ["a3", "b", "a5", "other class"]
     newcomer = sequence_for(name="a0", tenant="a")
-    newcomer.place = due_time(newcomer, 4.0, 0.0), newcomer.arrival
+    set_place(newcomer, 4.0, 0.0)
     expected = queues.urgency_of(newcomer)
     queues.join(newcomer)
     assert newcomer.urgency == expected
@@ -79,31 +83,31 @@ def test_priority_exchanges_the_places_of_one_group_and_no_other() -> None:
 
 
 def test_places_are_exchanged_with_those_that_run() -> None:
-    queues = RequestQueues()
+    queues = ServiceQueues()
     first, other = joined(queues, "first", tenant="a", priority=5), joined(queues, "other", 1.0, tenant="b")
     queues.begin(first)
     queues.begin(other)
     second = joined(queues, "second", 2.0, tenant="a")
-    assert may_displace(second, first)
+    assert may_preempt(second, first)
     assert names(queues.running) == ["other", "first"]
     queues.put_back(first)
     assert names(queues.waiting) == ["second", "first"]
 
 
 @pytest.mark.parametrize("fields", [{"priority": -1}, {"background": True}, {"service": SOON}])
-def test_it_is_level_until_one_may_take_from_another(fields: dict[str, Any]) -> None:
-    queues = RequestQueues()
+def test_preemption_is_thought_of_only_where_one_may_preempt_another(fields: dict[str, Any]) -> None:
+    queues = ServiceQueues()
     joined(queues, "one")
     joined(queues, "two")
-    assert queues.is_level
+    assert not preempts(queues)
     other = joined(queues, "other", **fields)
-    assert not queues.is_level
+    assert preempts(queues)
     queues.leave(other, queues.waiting)
-    assert queues.is_level
+    assert not preempts(queues)
 
 
 def test_patience_ends_one_at_a_time() -> None:
-    queues = RequestQueues()
+    queues = ServiceQueues()
     for name in ("first", "second", "third"):
         joined(queues, name)
     joined(queues, "promised", STARVATION_TIMEOUT_S, service=LATER)
@@ -117,7 +121,7 @@ def test_patience_ends_one_at_a_time() -> None:
 
 
 def test_patience_is_for_who_gets_no_tokens() -> None:
-    queues = RequestQueues()
+    queues = ServiceQueues()
     decodes, computes = joined(queues, "decodes"), joined(queues, "computes")
     waits = joined(queues, "waits")
     for sequence in (decodes, computes):
@@ -131,16 +135,16 @@ def test_patience_is_for_who_gets_no_tokens() -> None:
 
 
 def test_whose_patience_ended_is_not_displaced_and_displaces_nobody_but_the_background() -> None:
-    queues = RequestQueues()
+    queues = ServiceQueues()
     patient = joined(queues, "patient")
     urgent = joined(queues, "promised", priority=-1, service=SOON)
     best_effort, background = joined(queues, "best effort", priority=9), joined(queues, "background", background=True)
-    assert may_displace(urgent, patient)
+    assert may_preempt(urgent, patient)
     queues.promote_starved(STARVATION_TIMEOUT_S)
-    assert not may_displace(urgent, patient)
-    assert not may_displace(patient, urgent)
-    assert not may_displace(patient, best_effort)
-    assert may_displace(patient, background)
+    assert not may_preempt(urgent, patient)
+    assert not may_preempt(patient, urgent)
+    assert not may_preempt(patient, best_effort)
+    assert may_preempt(patient, background)
 
 
 COMERS: st.SearchStrategy[dict[str, Any]] = st.builds(
@@ -157,9 +161,9 @@ EVENTS = st.lists(
 
 
 @given(EVENTS)
-def test_who_may_displace_another_is_before_it(events: list[tuple[dict[str, Any], bool, float, str]]) -> None:
+def test_who_may_preempt_another_is_before_it(events: list[tuple[dict[str, Any], bool, float, str]]) -> None:
     """So nobody is displaced in turn by one that it displaced, through however many others, while nobody comes."""
-    queues, now = RequestQueues(), 0.0
+    queues, now = ServiceQueues(), 0.0
     for fields, short, seconds, then in events:
         now += seconds
         joined(queues, "", now, seconds=0.1 if short else 3.0, **fields)
@@ -173,4 +177,4 @@ def test_who_may_displace_another_is_before_it(events: list[tuple[dict[str, Any]
     for line in (queues.running, queues.waiting):
         assert line == sorted(line, key=lambda s: s.urgency)
     everyone = [*queues.running, *queues.waiting]
-    assert all(one.urgency < other.urgency for one in everyone for other in everyone if may_displace(one, other))
+    assert all(one.urgency < other.urgency for one in everyone for other in everyone if may_preempt(one, other))

@@ -10,7 +10,9 @@ from jaxgen.core.sequence import Sequence
 from jaxgen.core.service_class import ServiceClass
 from jaxgen.scheduling.cost_model import LinearCost
 from jaxgen.scheduling.scheduler import Scheduler
-from jaxgen.scheduling.slo import Prediction, SchedulerSnapshot, predict
+from jaxgen.scheduling.service.policy import ServicePolicy
+from jaxgen.scheduling.service.queues import set_place
+from jaxgen.scheduling.service.slo import Prediction, SchedulerSnapshot, predict
 from jaxgen.scheduling.step_time import StepTimeModel
 from tests.support.service_world import promised, sequence_for
 from tests.support.small_scheduler import TOKEN
@@ -23,7 +25,14 @@ CLASS = promised("fast", 100.0)
 
 def scheduler_of(rows: int = 4, num_blocks: int = 100, *, prefix_caching: bool = False) -> Scheduler:
     config = SchedulerConfig(10, rows, 1000, prefix_caching=prefix_caching)
-    return Scheduler(config, CacheConfig(block_size=10, num_blocks=num_blocks), step_time=PACE)
+    scheduler = Scheduler(config, CacheConfig(block_size=10, num_blocks=num_blocks), policy=ServicePolicy)
+    scheduler.policy.step_time = PACE
+    return scheduler
+
+
+def policy_of(scheduler: Scheduler) -> ServicePolicy:
+    assert isinstance(scheduler.policy, ServicePolicy)
+    return scheduler.policy
 
 
 def running(scheduler: Scheduler, prompt: int = 10, max_tokens: int = 50, *, steps: int = 1, **fields: Any) -> Sequence:
@@ -39,9 +48,9 @@ def running(scheduler: Scheduler, prompt: int = 10, max_tokens: int = 50, *, ste
 def predicted(
     scheduler: Scheduler, sequence: Sequence, answered: float = 1.0, step_time: StepTimeModel = PACE
 ) -> Prediction:
-    # One that came long after all others.
-    sequence.place = 1e6, sequence.arrival
-    load = SchedulerSnapshot(scheduler._queues, scheduler._kv_cache, scheduler._fair_shares[False], answered)
+    set_place(sequence, 1e6, 0.0)  # it came long after all others
+    policy = policy_of(scheduler)
+    load = SchedulerSnapshot(policy.queues, scheduler._kv_cache, policy._fair_shares[False], answered)
     return predict(sequence, load, step_time, 0.0, under_way=STEP)
 
 
@@ -285,7 +294,7 @@ def test_how_long_answers_are_is_learnt_from_those_broken_off_too() -> None:
     for _ in range(40):
         sequence = running(scheduler, 4, 100, steps=2)
         scheduler.abort(sequence.request_id)
-    assert scheduler._answered.value == pytest.approx(0.02, abs=0.02)
+    assert policy_of(scheduler)._answered.value == pytest.approx(0.02, abs=0.02)
     scheduler.add(sequence := sequence_for(4, 100))
     scheduler.abort(sequence.request_id)  # has shown nothing
-    assert scheduler._answered.value == pytest.approx(0.02, abs=0.02)
+    assert policy_of(scheduler)._answered.value == pytest.approx(0.02, abs=0.02)

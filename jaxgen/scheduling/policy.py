@@ -1,0 +1,77 @@
+"""The questions that planning leaves to a policy, answered first in, first out. Host only, no jax, no clock."""
+
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Several
+from heapq import merge
+from operator import attrgetter
+
+from jaxgen.cache.cache_manager import KVCacheManager
+from jaxgen.core.config import SchedulerConfig
+from jaxgen.core.request import FinishReason
+from jaxgen.core.sequence import Chunk, Sequence
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.scheduling.queues import RequestQueues
+from jaxgen.scheduling.step_time import StepBudget, StepTimeModel
+
+
+class Fifo:
+    """Requests in the order of arrival; background requests after all others, and preempted for them.
+
+    Other policies derive from this one. A policy changes which sequence is served when, and how much of a step prompts
+    get; what a plan must satisfy whatever the policy (budget, rows, blocks) is the planner's.
+    """
+
+    def __init__(self, config: SchedulerConfig, kv_cache: KVCacheManager) -> None:
+        self.queues = RequestQueues()
+        self.step_time: StepTimeModel | None = None
+        """Predicts what steps take now; None: nothing is known. Kept up to date by the engine."""
+
+    def place(self, sequence: Sequence, now: float, in_flight: Iterable[StepPlan]) -> None:
+        """Set the place of a new sequence in the order of service. ``in_flight``: the steps that end before its own.
+
+        Raises WouldBeLateError if the policy refuses it; it is then as if it had never come.
+        """
+
+    def join(self, sequence: Sequence) -> None:
+        """Put a new sequence, which has its place, among the waiting ones."""
+        self.queues.join(sequence)
+
+    def leave(self, sequence: Sequence, reason: FinishReason) -> None:
+        """Forget a sequence that ends."""
+
+    def begin_step(self, now: float) -> None:
+        """Change the order of service by the time that has passed."""
+
+    def charge(self, chunks: list[Chunk]) -> None:
+        """Take note of a step's chunks."""
+
+    def rounds(self, prompts: list[Sequence], waiting: list[Sequence]) -> Iterator[Iterable[Sequence]]:
+        """Yield, round by round, the sequences whose prompts may get a piece of the step, in the order of service.
+
+        ``prompts`` run, ``waiting`` wait; all are online, or all are background. Within a round a sequence that must
+        wait makes all behind it wait; the next round begins all the same.
+        """
+        yield merge(prompts, waiting, key=attrgetter("urgency"))
+
+    def limit_prompts(self, budget: StepBudget, decodes: list[Chunk], prompts: list[Sequence]) -> None:
+        """Lower the time that online prompts may take in a step with these decodes. ``prompts``: those that run."""
+
+    def limit_background(self, budget: StepBudget, online: list[Chunk]) -> None:
+        """Lower the time that background work may take in a step with these online chunks."""
+
+    @property
+    def may_preempt_any(self) -> bool:
+        """Whether a waiting sequence may preempt a running one at all: ``may_preempt`` is asked only then."""
+        return self.queues.is_mixed
+
+    def may_preempt(self, one: Sequence, other: Sequence) -> bool:
+        """Whether waiting sequence ``one`` may preempt running sequence ``other``. Implies that ``one`` precedes it."""
+        return other.request.background and not one.request.background
+
+    def must_wait(self, sequence: Sequence) -> bool:
+        """Whether this sequence and all behind it in its round must wait, although there is room for them."""
+        return False
+
+    def misses_targets(self, sequences: Several[Sequence]) -> bool:
+        """Whether these sequences, all decoding, miss a target that some of them must be preempted for."""
+        return False

@@ -1,0 +1,125 @@
+"""The policy of a server: targets of service classes, priorities, and fair shares of tenants. Host only, no jax, no
+clock."""
+
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Several
+from heapq import merge
+from operator import attrgetter
+
+from jaxgen.cache.cache_manager import KVCacheManager
+from jaxgen.core.config import SchedulerConfig
+from jaxgen.core.errors import WouldBeLateError
+from jaxgen.core.request import FinishReason
+from jaxgen.core.sequence import Chunk, Level, Sequence
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.scheduling.average import Average
+from jaxgen.scheduling.policy import Fifo
+from jaxgen.scheduling.service.fair_share import FairShare
+from jaxgen.scheduling.service.queues import ServiceQueues, may_preempt, set_place
+from jaxgen.scheduling.service.slo import SchedulerSnapshot, check, predict
+from jaxgen.scheduling.service.targets import breaks_targets, time_for_prompts, time_left
+from jaxgen.scheduling.step_time import StepBudget
+
+
+class ServicePolicy(Fifo):
+    """Sequences whose classes have targets first, each before it is due; tenants within their fair shares.
+
+    - Refuses a request whose class promises what cannot be kept, or that would break another's target, or serves it
+      without targets where its class says so.
+    - Cuts prompts so short that steps meet the inter-token targets of the sequences that decode.
+    - Serves tenants that are over their fair share after the others.
+
+    Without classes, priorities and several tenants every plan is that of ``Fifo``. Without ``step_time`` nothing is
+    refused and no step is cut.
+    """
+
+    def __init__(self, config: SchedulerConfig, kv_cache: KVCacheManager) -> None:
+        super().__init__(config, kv_cache)
+        self.queues: ServiceQueues = ServiceQueues()
+        self._kv_cache = kv_cache
+        self._fair_shares = {background: FairShare(config.token_budget) for background in (False, True)}
+        self._answered = Average(1.0)  # share of max_tokens that answers reached
+
+    def place(self, sequence: Sequence, now: float, in_flight: Iterable[StepPlan]) -> None:
+        """Set level and place, by when the sequence is due. Raises WouldBeLateError."""
+        prompt_seconds = 0.0 if self.step_time is None else self.step_time.prompt_seconds(sequence.num_prompt)
+        set_place(sequence, now, prompt_seconds)
+        if sequence.service.promises and not self._meets_targets(sequence, now, in_flight):
+            # It would be late at any place, and at this one others would be too.
+            sequence.drop_targets()
+            set_place(sequence, now, prompt_seconds)
+
+    def join(self, sequence: Sequence) -> None:
+        background = sequence.request.background
+        fair_share = self._fair_shares[background]
+        has_others = fair_share.has_others(sequence)
+        fair_share.join(sequence, self.queues.wanting(background=background) if has_others else ())
+        super().join(sequence)
+
+    def leave(self, sequence: Sequence, reason: FinishReason) -> None:
+        if sequence.num_generated and reason is not FinishReason.ERROR:  # ABORT counts: stop strings end so
+            self._answered.observe(sequence.num_generated / sequence.params.max_tokens)
+        self._fair_shares[sequence.request.background].leave(sequence)
+
+    def begin_step(self, now: float) -> None:
+        self.queues.promote_starved(now)
+
+    def charge(self, chunks: list[Chunk]) -> None:
+        for background, fair_share in self._fair_shares.items():
+            if fair_share.compares:
+                fair_share.charge([chunk for chunk in chunks if chunk.sequence.request.background is background])
+
+    def rounds(self, prompts: list[Sequence], waiting: list[Sequence]) -> Iterator[Iterable[Sequence]]:
+        """First the tenants that are not over their shares, then the others."""
+        everyone = (*prompts, *waiting)
+        over = self._fair_shares[everyone[0].request.background].over(everyone) if everyone else frozenset()
+        if not over:
+            yield from super().rounds(prompts, waiting)
+            return
+        lines = (prompts, waiting)
+        for second in (False, True):
+            of_round = [[s for s in line if (s.request.tenant in over) is second] for line in lines]
+            yield merge(*of_round, key=attrgetter("urgency"))
+
+    def limit_prompts(self, budget: StepBudget, decodes: list[Chunk], prompts: list[Sequence]) -> None:
+        if self.step_time is not None and self.queues.has(Level.PROMISED):
+            start = prompts[0].num_computed if prompts else 0
+            budget.cost, budget.seconds = self.step_time.wide, time_for_prompts(self.step_time, decodes, start)
+
+    def limit_background(self, budget: StepBudget, online: list[Chunk]) -> None:
+        if self.step_time is not None and self.queues.has(Level.PROMISED):
+            budget.cost, budget.seconds = self.step_time.wide, time_left(self.step_time, online)
+
+    @property
+    def may_preempt_any(self) -> bool:
+        return self.queues.has_priorities or self.queues.is_mixed
+
+    def may_preempt(self, one: Sequence, other: Sequence) -> bool:
+        return may_preempt(one, other)
+
+    def must_wait(self, sequence: Sequence) -> bool:
+        """Whether a best-effort sequence would break an inter-token target."""
+        if sequence.level is Level.PROMISED or not self.queues.has(Level.PROMISED):
+            return False
+        return self.misses_targets([*self.queues.running, sequence])
+
+    def misses_targets(self, sequences: Several[Sequence]) -> bool:
+        return breaks_targets(sequences, self.step_time)
+
+    def _meets_targets(self, sequence: Sequence, now: float, in_flight: Iterable[StepPlan]) -> bool:
+        """Whether the targets of its class can be met; False where it is served all the same. Raises WouldBeLateError
+        where it is not."""
+        serve_late = sequence.service.serve_late
+        if self.step_time is None:
+            return True
+        if serve_late and self.queues.late_one_waits(sequence):
+            return False  # if it came before those, they might not be served at all
+        load = SchedulerSnapshot(self.queues, self._kv_cache, self._fair_shares[False], self._answered.value or 1.0)
+        under_way = sum([self.step_time.step_seconds(plan) for plan in in_flight])
+        try:
+            check(sequence, predict(sequence, load, self.step_time, now, under_way))
+        except WouldBeLateError:
+            if serve_late:
+                return False
+            raise
+        return True

@@ -1,0 +1,53 @@
+"""Inter-token targets: how long a step may take, and which decodes miss them together. Host only, no jax, no clock."""
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Several
+from math import inf
+
+from jaxgen.core.sequence import Chunk, Level, Sequence
+from jaxgen.scheduling.step_time import LEAST_CHUNK, MARGIN, StepTimeModel
+
+
+def targets_between(sequences: Iterable[Sequence]) -> list[float]:
+    """Inter-token targets of the sequences in seconds, the shortest first."""
+    return sorted({t for s in sequences if (t := s.service.inter_token_seconds) is not None})
+
+
+def time_left(step_time: StepTimeModel, chunks: list[Chunk]) -> float:
+    """Seconds left in a step with these chunks before an inter-token target is missed. Negative: all are. inf: none
+    apply."""
+    left = _times_left(step_time, chunks)
+    return next((seconds for seconds in left if seconds >= 0.0), left[-1] if left else inf)
+
+
+def time_for_prompts(step_time: StepTimeModel, decodes: list[Chunk], start: int) -> float:
+    """Seconds for prompts beside these decodes, by the shortest target that leaves room for LEAST_CHUNK tokens from
+    position ``start`` on; shorter ones could be met only without prompts. inf: none leaves room."""
+    least = LEAST_CHUNK * (step_time.wide.per_token + step_time.wide.per_position * start)
+    return next((seconds for seconds in _times_left(step_time, decodes) if seconds >= least), inf)
+
+
+def _times_left(step_time: StepTimeModel, chunks: list[Chunk]) -> list[float]:
+    """Of each time between tokens that was promised to those that decode, the shortest first."""
+    targets = targets_between([chunk.sequence for chunk in chunks if chunk.length == 1])
+    if not targets:
+        return []
+    tokens = sum([chunk.length for chunk in chunks])
+    taken = step_time.wide.seconds(tokens, sum([chunk.length * chunk.start for chunk in chunks]))
+    return [MARGIN * target - taken for target in targets]
+
+
+def breaks_targets(sequences: Several[Sequence], step_time: StepTimeModel | None) -> bool:
+    """Whether decodes of these sequences miss an inter-token target that sequences with targets alone would meet."""
+    targets = targets_between(sequences)
+    if step_time is None or not targets:
+        return False
+    together = _decode_seconds(step_time, sequences)
+    if together <= MARGIN * targets[0]:
+        return False
+    alone = _decode_seconds(step_time, [s for s in sequences if s.level is Level.PROMISED])
+    return any(alone <= MARGIN * target < together for target in targets)
+
+
+def _decode_seconds(step_time: StepTimeModel, sequences: Several[Sequence]) -> float:
+    return step_time.decode_seconds(len(sequences), sum([s.num_computed for s in sequences]))

@@ -1,0 +1,67 @@
+"""First in, first out, and the policy of a server where nobody asks for more."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxgen.core.config import CacheConfig, SchedulerConfig
+from jaxgen.core.request import Request
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.core.sequence import Sequence
+from jaxgen.scheduling.cost_model import LinearCost
+from jaxgen.scheduling.policy import Fifo
+from jaxgen.scheduling.scheduler import Scheduler
+from jaxgen.scheduling.service.policy import ServicePolicy
+from jaxgen.scheduling.step_time import StepTimeModel
+from tests.support.service_world import promised
+from tests.support.small_scheduler import TOKEN, new_scheduler, shown, step
+
+LOADS = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 9), st.booleans(), st.integers(0, 3)), max_size=16)
+"""Prompt, max_tokens, whether it is background, and the steps before the next one comes."""
+
+
+def run(policy: type[Fifo], load: list[tuple[int, int, bool, int]]) -> list[Any]:
+    """What each step computed, and the free blocks after it."""
+    scheduler = Scheduler(SchedulerConfig(8, 4, 64), CacheConfig(block_size=4, num_blocks=10), policy=policy)
+    scheduler.policy.step_time = StepTimeModel(8, LinearCost(base=0.5, per_token=0.05))
+    seen: list[Any] = []
+
+    def one_step() -> None:
+        plan = scheduler.schedule(float(len(seen)))
+        scheduler.complete(plan, [TOKEN] * plan.num_samples)
+        seen.append((shown(plan), scheduler.pool.num_free))
+
+    for arrival, (prompt, max_tokens, background, steps) in enumerate(load):
+        params = SamplingParams(max_tokens=max_tokens)
+        request = Request(f"r{arrival}", tuple(range(prompt)), params, background=background)
+        sequence = Sequence(request, eos_token_ids=frozenset(), arrival=arrival, seed=0)
+        scheduler.add(sequence, float(len(seen)))
+        for _ in range(steps):
+            one_step()
+    while scheduler.has_work:
+        one_step()
+    return seen
+
+
+@settings(max_examples=60)
+@given(LOADS)
+def test_without_classes_priorities_and_tenants_both_policies_plan_the_same(
+    load: list[tuple[int, int, bool, int]],
+) -> None:
+    assert run(Fifo, load) == run(ServicePolicy, load)
+
+
+def test_first_in_is_first_out_whatever_was_asked_for() -> None:
+    scheduler = new_scheduler(max_num_seqs=1)
+    asked: dict[str, dict[str, Any]] = {
+        "background": {"background": True},
+        "first": {"priority": 9},
+        "second": {"service": promised(first=1.0)},
+        "third": {"priority": -9, "tenant": "other"},
+    }
+    for arrival, (name, fields) in enumerate(asked.items()):
+        request = Request(name, (5,), SamplingParams(max_tokens=2), **fields)
+        scheduler.add(Sequence(request, eos_token_ids=frozenset(), arrival=arrival, seed=0))
+    order = [name for _ in range(8) for name, *_ in step(scheduler)]
+    assert list(dict.fromkeys(order)) == ["first", "second", "third", "background"]
