@@ -6,6 +6,7 @@ cache, and a prompt fills the rest of the budget. So no time is spent on computi
 
 import time
 from dataclasses import dataclass, replace
+from itertools import islice
 from statistics import median
 from typing import Any
 
@@ -15,14 +16,14 @@ import numpy as np
 
 from jaxgen.cache.block_sizes import block_bytes
 from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
-from jaxgen.core.sequence import Chunk, Sequence
+from jaxgen.core.sequence import Chunk
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.models import PackedParams, abstract_params
 from jaxgen.models.kv_cache import KVCache, cache_shape
 from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.programs import CompiledStep
+from jaxgen.runner.timing import made_up_sequence
 from jaxgen.sizing.token_budget import Ceilings, knee, roofline_budget
 from scripts.gpu.bench import Bench
 from scripts.gpu.kernels import BLOCK_SIZE, kernels_for
@@ -207,14 +208,9 @@ def full_plan(load: StepLoad, config: EngineConfig, sampling: str = "greedy") ->
             continue
         end = load.context if row < load.rows else length
         tokens = tuple((row * 31 + i) % 500 for i in range(end))
-        sequence = Sequence(
-            Request(f"row-{row}", tokens, SAMPLING[sampling][min(row, 1)]),
-            eos_token_ids=frozenset(),
-            arrival=row,
-            seed=0,
-        )
-        sequence.num_computed, sequence.row = end - length, row
-        sequence.block_table += [next(ids) for _ in range(-(-end // BLOCK_SIZE))]
+        blocks = islice(ids, -(-end // BLOCK_SIZE))
+        sequence = made_up_sequence(row, tokens, SAMPLING[sampling][min(row, 1)], blocks=blocks)
+        sequence.num_computed = end - length
         admitted.append(sequence)
         chunks.append(Chunk(sequence, end - length, length))
     return StepPlan(tuple(chunks), tuple(admitted))
