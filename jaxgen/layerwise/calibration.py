@@ -32,7 +32,8 @@ def time_steps(device: LayerwiseRunner, loads: Iterable[Load], *, steps: int, pr
     """Time ``steps`` steps of each load that copy all of the context and, if ``project``, as many that project all.
 
     They take turns, so that a change of the machine's speed affects both. Each runs once before, untimed. The device is
-    reset, and left to stream without overlap.
+    reset, and left to stream without overlap. It times copies and computation apart, where ``time_step`` would give
+    their sum.
     """
     found: list[StepSeconds] = []
     splits: tuple[Split, ...] = (transfer_all, lambda tokens: tokens) if project else (transfer_all,)

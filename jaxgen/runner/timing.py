@@ -1,7 +1,8 @@
 """Make up sequences of no caller, and time single steps."""
 
-import time
 from collections.abc import Iterable
+from dataclasses import dataclass
+from time import perf_counter
 
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
@@ -24,10 +25,21 @@ def made_up_sequence(
     return sequence
 
 
-def time_step(runner: Runner, plan: StepPlan, *, narrow: bool, again: bool = False) -> tuple[StepOutput, float]:
-    """Run one step with nothing else on the device; return its output and seconds. Arguments as of ``Runner.run``."""
+@dataclass(frozen=True, slots=True)
+class TimedStep:
+    """The output and times of one step. ``returned``: seconds until ``run`` returned to the host; ``seconds``: until
+    the device was done."""
+
+    output: StepOutput
+    returned: float
+    seconds: float
+
+
+def time_step(runner: Runner, plan: StepPlan, *, narrow: bool | None = None, again: bool = False) -> TimedStep:
+    """Run and time one step with nothing else on the device. Arguments as of ``Runner.run``."""
     runner.wait()
-    started = time.perf_counter()
+    started = perf_counter()
     output = runner.run(plan, narrow=narrow, again=again)
+    returned = perf_counter()
     runner.wait()
-    return output, time.perf_counter() - started
+    return TimedStep(output, returned - started, perf_counter() - started)

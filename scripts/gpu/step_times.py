@@ -23,7 +23,7 @@ from jaxgen.models import PackedParams, abstract_params
 from jaxgen.models.kv_cache import KVCache, cache_shape
 from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.programs import CompiledStep
-from jaxgen.runner.timing import made_up_sequence
+from jaxgen.runner.timing import made_up_sequence, time_step
 from jaxgen.sizing.token_budget import Ceilings, knee, roofline_budget
 from scripts.gpu.bench import Bench
 from scripts.gpu.kernels import BLOCK_SIZE, kernels_for
@@ -136,7 +136,10 @@ class Times:
 
 
 def timed(device: ModelRunner, plan: StepPlan, row_seconds: float) -> Times:
-    """Time steps of one plan; the first step is not counted."""
+    """Time steps of one plan; the first step is not counted.
+
+    Overlapped steps are timed here, not by ``time_step``, which waits for each.
+    """
     device.load(plan)
     device.wait()
     steady = replace(plan, admitted=())
@@ -144,11 +147,9 @@ def timed(device: ModelRunner, plan: StepPlan, row_seconds: float) -> Times:
     returned: list[float] = []
     began = time.perf_counter()
     while len(seconds) < 4 or (len(seconds) < MAX_REPEATS and time.perf_counter() - began < row_seconds):
-        started = time.perf_counter()
-        device.run(steady)
-        returned.append(time.perf_counter() - started)
-        device.wait()
-        seconds.append(time.perf_counter() - started)
+        timed_step = time_step(device, steady)
+        returned.append(timed_step.returned)
+        seconds.append(timed_step.seconds)
     ahead = []
     began = time.perf_counter()
     for _ in range(OVERLAPPED):
