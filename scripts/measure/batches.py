@@ -47,12 +47,7 @@ class Comparison:
         self._client = client
         self._sdk = sdk
         self._model = model
-        lengths = Lengths(
-            prompt_mean=args.prompt_mean,
-            prompt_max=2 * args.prompt_mean,
-            output_mean=args.output_mean,
-            output_max=2 * args.output_mean,
-        )
+        lengths = Lengths.about(args.prompt_mean, args.output_mean)
         fields = request_fields(model, usage="none", ignore_eos=True, temperature=1.0, top_p=1.0)
         self._planner = Planner(lengths, IdPrompts(args.vocab_size, 0, 0), 0, fields, 0)
         self._names = count()

@@ -88,9 +88,8 @@ class Comparison:
         fields = request_fields(
             self._model, usage="continuous", ignore_eos=True, temperature=1.0, top_p=1.0, service_tier=tier
         )
-        lengths = Lengths(prompt_mean=prompt, prompt_max=2 * prompt, output_mean=output, output_max=2 * output)
-        seed = next(self._seeds)
-        return Planner(lengths, IdPrompts(self._args.vocab_size, 0, seed), 0, fields, 0).requests(num)
+        prompts = IdPrompts(self._args.vocab_size, 0, next(self._seeds))
+        return Planner(Lengths.about(prompt, output), prompts, 0, fields, 0).requests(num)
 
 
 def show(name: str, records: list[RequestRecord]) -> None:

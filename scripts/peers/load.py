@@ -85,7 +85,7 @@ async def _measure(base_url: str, usage: str, cell: Cell, warmup: float, seconds
                 window.move(min(max(record.end, begin + warmup), window.begin))
 
         load, long_load = Load(client, DRAIN_SECONDS, note), Load(client, DRAIN_SECONDS)
-        work = closed_loop(load, _until(window, requests), stagger(seed, cell.clients, 0.01))
+        work = closed_loop(load, _until(window, requests), stagger(seed, cell.clients))
         cpu = process_time()
         if cell.long_prompts:
             arrivals = [LONG_EVERY_SECONDS * i for i in range(len(long))]
@@ -105,9 +105,7 @@ async def _measure(base_url: str, usage: str, cell: Cell, warmup: float, seconds
 
 def _planner(usage: str, seed: int, prompt: int, output: int, std_share: float = STD_SHARE) -> Planner:
     fields = request_fields(SERVED_NAME, usage=usage, ignore_eos=True, temperature=0.0, top_p=1.0)
-    lengths = Lengths(
-        prompt_mean=prompt, prompt_max=2 * prompt, output_mean=output, output_max=2 * output, std_share=std_share
-    )
+    lengths = Lengths.about(prompt, output, std_share)
     return Planner(lengths, IdPrompts(VOCAB_SIZE, 0, seed), 0, fields, seed)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import configargparse
 
-from jaxgen.server.benchmark.requests import FIRST_ID
+from jaxgen.server.benchmark.requests import FIRST_ID, STAGGER_SECONDS, default_max
 
 DEFAULT_CLIENTS = (1, 4, 16)
 OPEN_REQUESTS = 64
@@ -19,8 +19,8 @@ def parse_options(argv: Sequence[str]) -> Any:
     args = parser.parse_args(argv)
     args.clients = args.clients or (() if args.rates else DEFAULT_CLIENTS)
     args.rates = args.rates or ()
-    args.prompt_max = args.prompt_max or round(2 * args.prompt_mean)
-    args.output_max = args.output_max or round(2 * args.output_mean)
+    args.prompt_max = args.prompt_max or default_max(args.prompt_mean)
+    args.output_max = args.output_max or default_max(args.output_mean)
     if args.prompt_kind == "text" and args.tokenizer is None:
         parser.error("--prompt-kind text needs --tokenizer, the directory of the model's tokenizer")
     if args.prompt_kind == "ids" and args.vocab_size <= FIRST_ID:
@@ -80,7 +80,7 @@ def _add_load(group: Any) -> None:
         "--warmup", type=_whole(0), default=1, help="requests of each client before measuring (open: all)"
     )
     group.add_argument(
-        "--stagger", type=_not_negative, default=0.01, help="clients start within clients * this, seconds"
+        "--stagger", type=_not_negative, default=STAGGER_SECONDS, help="clients start within clients * this, seconds"
     )
     group.add_argument("--timeout", type=_positive, default=300.0, help="most seconds of a request; then it is aborted")
     group.add_argument(
