@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from jaxgen.server.benchmark.client import CompletionsClient
 from jaxgen.server.benchmark.load import Load, closed_loop, open_loop
-from jaxgen.server.benchmark.metrics import RequestRecord, spread
+from jaxgen.server.benchmark.metrics import RequestRecord, latencies
 from jaxgen.server.benchmark.requests import (
     IdPrompts,
     Lengths,
@@ -93,8 +93,8 @@ class Comparison:
 
 
 def show(name: str, records: list[RequestRecord]) -> None:
-    first = spread(record.first_token_time for record in records)
-    between = spread(time for record in records for time in record.inter_token_times())
+    found = latencies(records)
+    first, between = found["ttft_s"], found["inter_token_s"]
     done = sum(record.outcome == "completed" for record in records)
     print(
         f"{name}: {done} of {len(records)} done; TTFT p50 {_ms(first['p50'])}, p95 {_ms(first['p95'])}; "

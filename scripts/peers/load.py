@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import ceil
 from time import perf_counter, process_time
 from typing import Any
@@ -141,9 +140,8 @@ def window_figures(records: Sequence[RequestRecord], window: Window) -> dict[str
 
 
 def gaps(record: RequestRecord, window: Window) -> list[float]:
-    """Seconds of each token after the first that arrived in the window; k tokens of one arrival share the gap."""
-    times = []
-    for (before, _), (time, tokens) in pairwise(record.arrivals):
-        if time in window:
-            times += [(time - before) / tokens] * tokens
-    return times
+    """Return the inter-token times of tokens that arrived in the window, seconds.
+
+    Unlike in ``inter_token_times``, tokens that came with the first one have none.
+    """
+    return [seconds for time, seconds in record.later_tokens() if time in window]

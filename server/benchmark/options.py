@@ -7,6 +7,7 @@ from typing import Any
 
 import configargparse
 
+from jaxgen.server.benchmark.metrics import EMA_SPAN, SLAS, TTFT_RATE
 from jaxgen.server.benchmark.requests import FIRST_ID, STAGGER_SECONDS, default_max
 
 DEFAULT_CLIENTS = (1, 4, 16)
@@ -112,11 +113,11 @@ def _add_requests(group: Any) -> None:
 
 
 def _add_figures(group: Any) -> None:
+    group.add_argument("--slas", type=_list_of(_positive), default=SLAS, help="tokens/s of effective throughput")
     group.add_argument(
-        "--slas", type=_list_of(_positive), default=(2.0, 4.0, 6.0), help="tokens/s of effective throughput"
+        "--ttft-rate", type=_positive, default=TTFT_RATE, help="TTFT may be prompt tokens / this, seconds"
     )
-    group.add_argument("--ttft-rate", type=_positive, default=512.0, help="TTFT may be prompt tokens / this, seconds")
-    group.add_argument("--ema-span", type=_positive, default=16.0, help="tokens, of the moving average")
+    group.add_argument("--ema-span", type=_positive, default=EMA_SPAN, help="tokens, of the moving average")
     group.add_argument("--output", type=Path, help="file to which a JSON line is appended")
     group.add_argument("--plot", type=Path, help="PNG to write; needs matplotlib (extra bench)")
 
