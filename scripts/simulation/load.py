@@ -1,4 +1,8 @@
-"""Loads in virtual or real time: who asks for how many tokens, and when. Seconds count from the load's start."""
+"""Loads in virtual or real time: who asks for how many tokens, and when. Seconds count from the load's start.
+
+The caller asks what is due at its own time, because a virtual clock jumps, while ``jaxgen.server.benchmark.load`` sends
+over HTTP and sleeps. Lengths, delays and arrivals are the benchmark's.
+"""
 
 import json
 from collections import deque
