@@ -53,11 +53,12 @@ def compare(device: Runner, model: ModelConfig, config: EngineConfig) -> Verdict
         if not plan.decodes_only:
             output = device.run(plan)
         else:
-            narrow, narrow_seconds = time_step(device, plan, narrow=True, again=True)
+            narrow = time_step(device, plan, narrow=True, again=True)
             # Input tokens are known on the host, so the second run starts from what the first started from.
-            output, seconds = time_step(device, plan, narrow=False)
-            ratios.append(narrow_seconds / seconds)
-            equal = equal and _same_bits(narrow, output, len(plan.chunks))
+            wide = time_step(device, plan, narrow=False)
+            output = wide.output
+            ratios.append(narrow.seconds / wide.seconds)
+            equal = equal and _same_bits(narrow.output, output, len(plan.chunks))
         tokens = np.asarray(output.tokens)
         scheduler.complete(plan, [int(tokens[i]) for i, chunk in enumerate(plan.chunks) if chunk.samples])
     return Verdict(equal, median(ratios) if ratios else 1.0)

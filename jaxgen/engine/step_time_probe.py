@@ -58,4 +58,4 @@ def _plan(config: EngineConfig, count: int, length: int) -> StepPlan:
 
 
 def _time(device: Runner, plan: StepPlan, *, narrow: bool) -> StepSample:
-    return StepSample(plan.num_tokens, plan.num_positions, time_step(device, plan, narrow=narrow)[1])
+    return StepSample(plan.num_tokens, plan.num_positions, time_step(device, plan, narrow=narrow).seconds)

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jaxgen.core.config import EngineConfig
-from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Chunk, Sequence
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.layerwise.model_runner import LayerwiseRunner, Streaming
 from jaxgen.layerwise.rates import Split, StepSeconds, transfer_all
+from jaxgen.runner.timing import made_up_sequence
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ def time_steps(device: LayerwiseRunner, loads: Iterable[Load], *, steps: int, pr
     """Time ``steps`` steps of each load that copy all of the context and, if ``project``, as many that project all.
 
     They take turns, so that a change of the machine's speed affects both. Each runs once before, untimed. The device is
-    reset, and left to stream without overlap.
+    reset, and left to stream without overlap. It times copies and computation apart, where ``time_step`` would give
+    their sum.
     """
     found: list[StepSeconds] = []
     splits: tuple[Split, ...] = (transfer_all, lambda tokens: tokens) if project else (transfer_all,)
@@ -53,8 +54,7 @@ def time_steps(device: LayerwiseRunner, loads: Iterable[Load], *, steps: int, pr
 def _sequence(config: EngineConfig, row: int, blocks: int, length: int) -> Sequence:
     """Return a sequence of zeros, with a block table of blocks that belong to its row."""
     size = config.cache.block_size
-    request = Request(f"load-{row}", (0,) * (blocks * size + length), SamplingParams(max_tokens=1, temperature=0.0))
-    sequence = Sequence(request, eos_token_ids=frozenset(), arrival=row, seed=0)
+    prompt = (0,) * (blocks * size + length)
     each = blocks + -(-length // size)
-    sequence.row, sequence.block_table = row, list(range(row * each, (row + 1) * each))
-    return sequence
+    params = SamplingParams(max_tokens=1, temperature=0.0)
+    return made_up_sequence(row, prompt, params, blocks=range(row * each, (row + 1) * each))

@@ -5,9 +5,8 @@ import random
 from collections.abc import Iterator
 
 from jaxgen.core.config import EngineConfig, ModelConfig, OffloadPolicy, StreamConfig
-from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
-from jaxgen.core.sequence import Chunk, Sequence
+from jaxgen.core.sequence import Chunk
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.layerwise.calibration import Load, load_of, time_steps
 from jaxgen.layerwise.layer_store import StreamedBlock
@@ -15,6 +14,7 @@ from jaxgen.layerwise.meter import StreamMeter
 from jaxgen.layerwise.model_runner import LayerwiseRunner, Streaming
 from jaxgen.layerwise.rates import StreamRates, transfer_all
 from jaxgen.offload.restore_plan import ContextCost
+from jaxgen.runner.timing import made_up_sequence
 
 logger = logging.getLogger(__name__)
 
@@ -110,10 +110,7 @@ def _projection_is_exact(device: LayerwiseRunner, model: ModelConfig, config: En
     length = min(max(CHECKED_TOKENS, size), longest)
     draw = random.Random(0)
     prompt = tuple(draw.choices(range(model.vocab_size), k=length))
-    sequence = Sequence(
-        Request("check", prompt, SamplingParams(max_tokens=1)), eos_token_ids=frozenset(), arrival=0, seed=0
-    )
-    sequence.row, sequence.block_table = 0, list(range(-(-length // size)))
+    sequence = made_up_sequence(0, prompt, SamplingParams(max_tokens=1), blocks=range(-(-length // size)))
     for start in range(0, length, budget):
         chunk = Chunk(sequence, start, min(budget, length - start))
         device.run(StepPlan((chunk,), () if start else (sequence,)))

@@ -81,7 +81,11 @@ class FullSteps:
             waiting -= {event.request_id for event in engine.step()}
 
     def seconds(self, steps: int) -> float:
-        """Return the mean time of ``steps`` consecutive steps."""
+        """Return the mean time of ``steps`` consecutive steps, seconds.
+
+        The engine times them as it serves, each step dispatched while the one before it runs, because a token budget is
+        chosen for that; ``time_step`` waits for each step.
+        """
         for _ in range(-(-(steps + 1) * self._chunk // self._prompt_length) + 1):
             self._add(self._prompt_length, SamplingParams(max_tokens=1, temperature=0.0))
         self._engine.step()  # ends the step in flight, which was planned without these prompts

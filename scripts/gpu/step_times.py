@@ -6,6 +6,7 @@ cache, and a prompt fills the rest of the budget. So no time is spent on computi
 
 import time
 from dataclasses import dataclass, replace
+from itertools import islice
 from statistics import median
 from typing import Any
 
@@ -15,14 +16,14 @@ import numpy as np
 
 from jaxgen.cache.block_sizes import block_bytes
 from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
-from jaxgen.core.sequence import Chunk, Sequence
+from jaxgen.core.sequence import Chunk
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.models import PackedParams, abstract_params
 from jaxgen.models.kv_cache import KVCache, cache_shape
 from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.programs import CompiledStep
+from jaxgen.runner.timing import made_up_sequence, time_step
 from jaxgen.sizing.token_budget import Ceilings, knee, roofline_budget
 from scripts.gpu.bench import Bench
 from scripts.gpu.kernels import BLOCK_SIZE, kernels_for
@@ -135,7 +136,10 @@ class Times:
 
 
 def timed(device: ModelRunner, plan: StepPlan, row_seconds: float) -> Times:
-    """Time steps of one plan; the first step is not counted."""
+    """Time steps of one plan; the first step is not counted.
+
+    Overlapped steps are timed here, not by ``time_step``, which waits for each.
+    """
     device.load(plan)
     device.wait()
     steady = replace(plan, admitted=())
@@ -143,11 +147,9 @@ def timed(device: ModelRunner, plan: StepPlan, row_seconds: float) -> Times:
     returned: list[float] = []
     began = time.perf_counter()
     while len(seconds) < 4 or (len(seconds) < MAX_REPEATS and time.perf_counter() - began < row_seconds):
-        started = time.perf_counter()
-        device.run(steady)
-        returned.append(time.perf_counter() - started)
-        device.wait()
-        seconds.append(time.perf_counter() - started)
+        timed_step = time_step(device, steady)
+        returned.append(timed_step.returned)
+        seconds.append(timed_step.seconds)
     ahead = []
     began = time.perf_counter()
     for _ in range(OVERLAPPED):
@@ -207,14 +209,9 @@ def full_plan(load: StepLoad, config: EngineConfig, sampling: str = "greedy") ->
             continue
         end = load.context if row < load.rows else length
         tokens = tuple((row * 31 + i) % 500 for i in range(end))
-        sequence = Sequence(
-            Request(f"row-{row}", tokens, SAMPLING[sampling][min(row, 1)]),
-            eos_token_ids=frozenset(),
-            arrival=row,
-            seed=0,
-        )
-        sequence.num_computed, sequence.row = end - length, row
-        sequence.block_table += [next(ids) for _ in range(-(-end // BLOCK_SIZE))]
+        blocks = islice(ids, -(-end // BLOCK_SIZE))
+        sequence = made_up_sequence(row, tokens, SAMPLING[sampling][min(row, 1)], blocks=blocks)
+        sequence.num_computed = end - length
         admitted.append(sequence)
         chunks.append(Chunk(sequence, end - length, length))
     return StepPlan(tuple(chunks), tuple(admitted))

@@ -17,10 +17,11 @@ import openai
 
 from jaxgen.server.benchmark.client import CompletionsClient
 from jaxgen.server.benchmark.load import Load, closed_loop, open_loop
-from jaxgen.server.benchmark.metrics import RequestRecord, spread
+from jaxgen.server.benchmark.metrics import RequestRecord, latencies
 from jaxgen.server.benchmark.requests import IdPrompts, Lengths, Planner, poisson_arrivals, request_fields, stagger
 
-LATENCIES = ("ttft", "inter-token", "whole answer")
+LATENCIES = {"ttft_s": "ttft", "inter_token_s": "inter-token", "e2e_s": "whole answer"}
+"""The latencies that are shown, by their names in ``latencies``."""
 
 
 def options() -> argparse.Namespace:
@@ -47,12 +48,7 @@ class Comparison:
         self._client = client
         self._sdk = sdk
         self._model = model
-        lengths = Lengths(
-            prompt_mean=args.prompt_mean,
-            prompt_max=2 * args.prompt_mean,
-            output_mean=args.output_mean,
-            output_max=2 * args.output_mean,
-        )
+        lengths = Lengths.about(args.prompt_mean, args.output_mean)
         fields = request_fields(model, usage="none", ignore_eos=True, temperature=1.0, top_p=1.0)
         self._planner = Planner(lengths, IdPrompts(args.vocab_size, 0, 0), 0, fields, 0)
         self._names = count()
@@ -103,22 +99,13 @@ class Comparison:
         return json.dumps(line) + "\n"
 
 
-def latencies(records: list[RequestRecord]) -> dict[str, dict[str, float | None]]:
-    values = (
-        (record.first_token_time for record in records),
-        (time for record in records for time in record.inter_token_times()),
-        (record.e2e_time for record in records),
-    )
-    return dict(zip(LATENCIES, map(spread, values), strict=True))
-
-
 def show(name: str, without: list[RequestRecord], beside: list[RequestRecord], done: int) -> None:
     alone, loaded = latencies(without), latencies(beside)
     cells = []
-    for latency in LATENCIES:
+    for latency, shown in LATENCIES.items():
         for q in ("p50", "p99"):
             a, b = alone[latency][q] or float("nan"), loaded[latency][q] or float("nan")
-            cells.append(f"{latency} {q} {1e3 * a:.2f} -> {1e3 * b:.2f} ms ({b / a:.3f})")
+            cells.append(f"{shown} {q} {1e3 * a:.2f} -> {1e3 * b:.2f} ms ({b / a:.3f})")
     print(f"{name}: {'; '.join(cells)}; lines done {done}", flush=True)
 
 

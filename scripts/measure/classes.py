@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from jaxgen.server.benchmark.client import CompletionsClient
 from jaxgen.server.benchmark.load import Load, closed_loop, open_loop
-from jaxgen.server.benchmark.metrics import RequestRecord, spread
+from jaxgen.server.benchmark.metrics import RequestRecord, latencies
 from jaxgen.server.benchmark.requests import (
     IdPrompts,
     Lengths,
@@ -88,14 +88,13 @@ class Comparison:
         fields = request_fields(
             self._model, usage="continuous", ignore_eos=True, temperature=1.0, top_p=1.0, service_tier=tier
         )
-        lengths = Lengths(prompt_mean=prompt, prompt_max=2 * prompt, output_mean=output, output_max=2 * output)
-        seed = next(self._seeds)
-        return Planner(lengths, IdPrompts(self._args.vocab_size, 0, seed), 0, fields, 0).requests(num)
+        prompts = IdPrompts(self._args.vocab_size, 0, next(self._seeds))
+        return Planner(Lengths.about(prompt, output), prompts, 0, fields, 0).requests(num)
 
 
 def show(name: str, records: list[RequestRecord]) -> None:
-    first = spread(record.first_token_time for record in records)
-    between = spread(time for record in records for time in record.inter_token_times())
+    found = latencies(records)
+    first, between = found["ttft_s"], found["inter_token_s"]
     done = sum(record.outcome == "completed" for record in records)
     print(
         f"{name}: {done} of {len(records)} done; TTFT p50 {_ms(first['p50'])}, p95 {_ms(first['p95'])}; "

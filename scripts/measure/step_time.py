@@ -107,7 +107,11 @@ def fill(engine: Engine, load: Load) -> None:
 
 
 def measure(engine: Engine, load: Load, chunk: int) -> list[float]:
-    """Seconds of each step with all rows decoding and, if ``chunk`` is not 0, that many prompt tokens beside them."""
+    """Return the seconds of each step with all rows decoding and, if ``chunk`` is not 0, ``chunk`` prompt tokens.
+
+    The steps are an engine's, dispatched while the one before it runs: scheduling and reading tokens are in their
+    times. ``jaxgen.runner.timing.time_step`` times a plan on a device alone.
+    """
     seconds = []
     engine.step()  # the first returns at once: there is none before it to wait for
     for i in range(load.repeats):

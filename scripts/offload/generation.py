@@ -6,13 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxgen.core import sequence
-from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.layerwise.links import Links
 from jaxgen.layerwise.rates import Split
 from jaxgen.runner.step import StepOutput
+from jaxgen.runner.timing import made_up_sequence
 from jaxgen.scheduling.scheduler import Scheduler
 from scripts.offload.settings import Setting
 
@@ -42,10 +41,10 @@ class Batch:
         draw = np.random.default_rng(column)
         self.sequences = []
         max_tokens = length + setting.prompt_steps(prompt, batch)
+        params = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
         for index in range(batch):
             ids = tuple(draw.integers(3, setting.model.vocab_size, size=prompt).tolist())
-            request = Request(f"r{index}", ids, SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True))
-            self.sequences.append(sequence.Sequence(request, eos_token_ids=frozenset(), arrival=index, seed=0))
+            self.sequences.append(made_up_sequence(index, ids, params))
             self.scheduler.add(self.sequences[-1])
 
     def decodes(self, plan: StepPlan) -> bool:

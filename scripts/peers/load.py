@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import ceil
 from time import perf_counter, process_time
 from typing import Any
@@ -85,7 +84,7 @@ async def _measure(base_url: str, usage: str, cell: Cell, warmup: float, seconds
                 window.move(min(max(record.end, begin + warmup), window.begin))
 
         load, long_load = Load(client, DRAIN_SECONDS, note), Load(client, DRAIN_SECONDS)
-        work = closed_loop(load, _until(window, requests), stagger(seed, cell.clients, 0.01))
+        work = closed_loop(load, _until(window, requests), stagger(seed, cell.clients))
         cpu = process_time()
         if cell.long_prompts:
             arrivals = [LONG_EVERY_SECONDS * i for i in range(len(long))]
@@ -105,9 +104,7 @@ async def _measure(base_url: str, usage: str, cell: Cell, warmup: float, seconds
 
 def _planner(usage: str, seed: int, prompt: int, output: int, std_share: float = STD_SHARE) -> Planner:
     fields = request_fields(SERVED_NAME, usage=usage, ignore_eos=True, temperature=0.0, top_p=1.0)
-    lengths = Lengths(
-        prompt_mean=prompt, prompt_max=2 * prompt, output_mean=output, output_max=2 * output, std_share=std_share
-    )
+    lengths = Lengths.about(prompt, output, std_share)
     return Planner(lengths, IdPrompts(VOCAB_SIZE, 0, seed), 0, fields, seed)
 
 
@@ -143,9 +140,8 @@ def window_figures(records: Sequence[RequestRecord], window: Window) -> dict[str
 
 
 def gaps(record: RequestRecord, window: Window) -> list[float]:
-    """Seconds of each token after the first that arrived in the window; k tokens of one arrival share the gap."""
-    times = []
-    for (before, _), (time, tokens) in pairwise(record.arrivals):
-        if time in window:
-            times += [(time - before) / tokens] * tokens
-    return times
+    """Return the inter-token times of tokens that arrived in the window, seconds.
+
+    Unlike in ``inter_token_times``, tokens that came with the first one have none.
+    """
+    return [seconds for time, seconds in record.later_tokens() if time in window]

@@ -15,11 +15,9 @@ from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.engine import Engine, _InFlight
 from jaxgen.runner.compilation_cache import persistent_compilation
 from jaxgen.scheduling.cost_model import StepSample
+from jaxgen.server.benchmark.requests import FIRST_ID
 from scripts.simulation.load import Due, Load
 from scripts.simulation.record import Recorder
-
-FIRST_ID = 4
-"""Ids below are special tokens in most vocabularies."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,8 @@
-"""Loads in virtual or real time: who asks for how many tokens, and when. Seconds count from the load's start."""
+"""Loads in virtual or real time: who asks for how many tokens, and when. Seconds count from the load's start.
+
+The caller asks what is due at its own time, because a virtual clock jumps, while ``jaxgen.server.benchmark.load`` sends
+over HTTP and sleeps. Lengths, delays and arrivals are the benchmark's.
+"""
 
 import json
 from collections import deque
@@ -9,15 +13,10 @@ from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
 from jaxgen.server.benchmark.requests import Lengths, poisson_arrivals, stagger
-
-STAGGER = 0.01
-"""FastGen's clients begin within this many seconds times their number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,19 +136,13 @@ class Waves:
 
 
 def normal_requests(prompt_mean: float, output_mean: float, num: int, seed: int) -> list[SimulatedRequest]:
-    """FastGen's lengths: Normal, a standard deviation of 30 % of the mean, here clipped to 1 and twice the mean."""
-    lengths = Lengths(
-        prompt_mean=prompt_mean,
-        prompt_max=round(2 * prompt_mean),
-        output_mean=output_mean,
-        output_max=round(2 * output_mean),
-    )
-    drawn = lengths.draw(np.random.default_rng([seed, 2]), num)
+    """Return requests with FastGen's lengths, those of ``jaxgen benchmark``."""
+    drawn = Lengths.about(prompt_mean, output_mean).draw(seed, num)
     return [SimulatedRequest(prompt_tokens=prompt, output_tokens=output) for prompt, output in drawn]
 
 
 def closed_loop(requests: Sequence[SimulatedRequest], clients: int, seed: int) -> ClosedLoop:
-    return ClosedLoop(requests, stagger(seed, clients, STAGGER))
+    return ClosedLoop(requests, stagger(seed, clients))
 
 
 def open_loop(requests: Sequence[SimulatedRequest], rate: float, seed: int) -> OpenLoop:

@@ -6,12 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxgen.core.service_class import ServiceClass
-from jaxgen.server.benchmark.metrics import Outcome, Promise, RequestRecord, ewm_mean, summarize
+from jaxgen.server.benchmark.metrics import EMA_SPAN, SLAS, Outcome, Promise, RequestRecord, ewm_mean, summarize
 from scripts.simulation.load import Due, SimulatedRequest
 
-EMA_SPAN = 16.0
-PROMISES = tuple(Promise(sla=sla) for sla in (2.0, 4.0, 6.0))
-"""FastGen's SLAs, tokens/s."""
+PROMISES = tuple(Promise(sla=sla) for sla in SLAS)
 
 
 @dataclass(slots=True)

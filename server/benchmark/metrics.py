@@ -5,14 +5,20 @@ not count in the effective throughput.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, repeat
 from math import floor, inf, isfinite
 from statistics import fmean
 from typing import Any, Literal
 
 PERCENTILES = (50, 90, 95, 99)
+SLAS = (2.0, 4.0, 6.0)
+"""FastGen's SLAs, tokens/s."""
+TTFT_RATE = 512.0
+"""FastGen's target of the first token: prompt tokens / this, seconds."""
+EMA_SPAN = 16.0
+"""Span of FastGen's moving average of inter-token times, tokens."""
 MAX_REASONS = 20
 
 Outcome = Literal["completed", "failed", "aborted"]
@@ -56,14 +62,19 @@ class RequestRecord:
     def inter_token_times(self) -> list[float]:
         """Return one time for each token after the first.
 
-        The k tokens of one arrival share the gap before it, gap / k each. Tokens that came with the first one have 0.
+        They are those of ``later_tokens``; tokens that came with the first one have 0.
         """
         if not self.arrivals:
             return []
-        times = [0.0] * (self.arrivals[0][1] - 1)
-        for gap, (_, tokens) in zip(self.arrival_gaps(), self.arrivals[1:], strict=True):
-            times += [gap / tokens] * tokens
-        return times
+        return [0.0] * (self.arrivals[0][1] - 1) + [seconds for _, seconds in self.later_tokens()]
+
+    def later_tokens(self) -> Iterator[tuple[float, float]]:
+        """Yield the arrival and the inter-token time of each token after the first arrival.
+
+        The k tokens of one arrival share the gap before it, gap / k each.
+        """
+        for (before, _), (time, tokens) in pairwise(self.arrivals):
+            yield from repeat((time, (time - before) / tokens), tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +86,8 @@ class Promise:
     """
 
     sla: float
-    ttft_rate: float = 512.0
-    ema_span: float = 16.0
+    ttft_rate: float = TTFT_RATE
+    ema_span: float = EMA_SPAN
 
     def first_token_in_time(self, record: RequestRecord) -> bool:
         return record.first_token_time <= record.prompt_tokens / self.ttft_rate
@@ -125,6 +136,16 @@ def spread(values: Iterable[float]) -> dict[str, float | None]:
     return figures
 
 
+def latencies(records: Sequence[RequestRecord]) -> dict[str, dict[str, float | None]]:
+    """Return the spreads of the times of all requests: to the first token, between tokens and arrivals, to the end."""
+    return {
+        "ttft_s": spread(record.first_token_time for record in records),
+        "inter_token_s": spread(time for record in records for time in record.inter_token_times()),
+        "arrival_gap_s": spread(gap for record in records for gap in record.arrival_gaps()),
+        "e2e_s": spread(record.e2e_time for record in records),
+    }
+
+
 def summarize(records: Sequence[RequestRecord], promises: Sequence[Promise]) -> dict[str, Any]:
     """Return all metrics of one load, ready for JSON. Rates are over the time from the first start to the last end."""
     duration = max(r.end for r in records) - min(r.start for r in records) if records else 0.0
@@ -143,10 +164,7 @@ def summarize(records: Sequence[RequestRecord], promises: Sequence[Promise]) -> 
         "prompt_tokens": prompt_tokens,
         "output_tokens": output_tokens,
         "tokens_counted_by": dict(Counter(record.counted_by for record in records)),
-        "ttft_s": spread(record.first_token_time for record in records),
-        "inter_token_s": spread(time for record in records for time in record.inter_token_times()),
-        "arrival_gap_s": spread(gap for record in records for gap in record.arrival_gaps()),
-        "e2e_s": spread(record.e2e_time for record in records),
+        **latencies(records),
         "effective": [_effective(records, promise, duration) for promise in promises],
     }
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import configargparse
 
-from jaxgen.server.benchmark.requests import FIRST_ID
+from jaxgen.server.benchmark.metrics import EMA_SPAN, SLAS, TTFT_RATE
+from jaxgen.server.benchmark.requests import FIRST_ID, STAGGER_SECONDS, default_max
 
 DEFAULT_CLIENTS = (1, 4, 16)
 OPEN_REQUESTS = 64
@@ -19,8 +20,8 @@ def parse_options(argv: Sequence[str]) -> Any:
     args = parser.parse_args(argv)
     args.clients = args.clients or (() if args.rates else DEFAULT_CLIENTS)
     args.rates = args.rates or ()
-    args.prompt_max = args.prompt_max or round(2 * args.prompt_mean)
-    args.output_max = args.output_max or round(2 * args.output_mean)
+    args.prompt_max = args.prompt_max or default_max(args.prompt_mean)
+    args.output_max = args.output_max or default_max(args.output_mean)
     if args.prompt_kind == "text" and args.tokenizer is None:
         parser.error("--prompt-kind text needs --tokenizer, the directory of the model's tokenizer")
     if args.prompt_kind == "ids" and args.vocab_size <= FIRST_ID:
@@ -80,7 +81,7 @@ def _add_load(group: Any) -> None:
         "--warmup", type=_whole(0), default=1, help="requests of each client before measuring (open: all)"
     )
     group.add_argument(
-        "--stagger", type=_not_negative, default=0.01, help="clients start within clients * this, seconds"
+        "--stagger", type=_not_negative, default=STAGGER_SECONDS, help="clients start within clients * this, seconds"
     )
     group.add_argument("--timeout", type=_positive, default=300.0, help="most seconds of a request; then it is aborted")
     group.add_argument(
@@ -112,11 +113,11 @@ def _add_requests(group: Any) -> None:
 
 
 def _add_figures(group: Any) -> None:
+    group.add_argument("--slas", type=_list_of(_positive), default=SLAS, help="tokens/s of effective throughput")
     group.add_argument(
-        "--slas", type=_list_of(_positive), default=(2.0, 4.0, 6.0), help="tokens/s of effective throughput"
+        "--ttft-rate", type=_positive, default=TTFT_RATE, help="TTFT may be prompt tokens / this, seconds"
     )
-    group.add_argument("--ttft-rate", type=_positive, default=512.0, help="TTFT may be prompt tokens / this, seconds")
-    group.add_argument("--ema-span", type=_positive, default=16.0, help="tokens, of the moving average")
+    group.add_argument("--ema-span", type=_positive, default=EMA_SPAN, help="tokens, of the moving average")
     group.add_argument("--output", type=Path, help="file to which a JSON line is appended")
     group.add_argument("--plot", type=Path, help="PNG to write; needs matplotlib (extra bench)")
 

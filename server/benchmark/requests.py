@@ -10,6 +10,8 @@ import numpy as np
 from jaxgen.text.tokenizer import Tokenizer
 
 STD_SHARE = 0.3
+STAGGER_SECONDS = 0.01
+"""FastGen's clients begin within this many seconds times their number."""
 FIRST_ID = 4
 """Lowest token id of prompts: lower ids are special tokens in most vocabularies."""
 
@@ -33,7 +35,10 @@ class PlannedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """Normally distributed lengths in tokens, rounded and clipped to 1..max. ``std_share``: deviation / mean."""
+    """FastGen's lengths in tokens: normally distributed, rounded and clipped to 1..max.
+
+    ``std_share``: deviation / mean.
+    """
 
     prompt_mean: float
     prompt_max: int
@@ -41,12 +46,28 @@ class Lengths:
     output_max: int
     std_share: float = STD_SHARE
 
-    def draw(self, rng: np.random.Generator, num: int) -> list[tuple[int, int]]:
-        """Draw (prompt, output) for each request; equal generators give equal first lengths for every ``num``."""
+    @classmethod
+    def about(cls, prompt_mean: float, output_mean: float, std_share: float = STD_SHARE) -> "Lengths":
+        """Return lengths with these means, of which none is more than ``default_max`` of its mean."""
+        return cls(
+            prompt_mean=prompt_mean,
+            prompt_max=default_max(prompt_mean),
+            output_mean=output_mean,
+            output_max=default_max(output_mean),
+            std_share=std_share,
+        )
+
+    def draw(self, seed: int, num: int) -> list[tuple[int, int]]:
+        """Draw (prompt, output) for each request; equal seeds give equal first lengths for every ``num``."""
         mean = np.array([self.prompt_mean, self.output_mean])
-        drawn = mean * (1.0 + self.std_share * rng.standard_normal((num, 2)))
+        drawn = mean * (1.0 + self.std_share * np.random.default_rng([seed, 2]).standard_normal((num, 2)))
         clipped = np.clip(np.rint(drawn), 1, [self.prompt_max, self.output_max])
         return [(int(prompt), int(output)) for prompt, output in clipped]
+
+
+def default_max(mean: float) -> int:
+    """Return the greatest length of a load by default: twice the mean."""
+    return round(2 * mean)
 
 
 class Prompts(Protocol):
@@ -111,7 +132,7 @@ class Planner:
         self._numbers = count()
 
     def requests(self, num: int) -> list[PlannedRequest]:
-        lengths = self._lengths.draw(np.random.default_rng([self._seed, 2]), num)
+        lengths = self._lengths.draw(self._seed, num)
         return [self._plan(next(self._numbers), prompt, output) for prompt, output in lengths]
 
     def _plan(self, number: int, prompt_length: int, max_tokens: int) -> PlannedRequest:
@@ -120,7 +141,7 @@ class Planner:
         return PlannedRequest(body, self._shared_prefix + prompt_length, max_tokens)
 
 
-def stagger(seed: int, clients: int, seconds: float) -> list[float]:
+def stagger(seed: int, clients: int, seconds: float = STAGGER_SECONDS) -> list[float]:
     """Draw FastGen's delays of a closed loop: uniform between 0 and clients * ``seconds``."""
     return np.random.default_rng([seed, 3]).uniform(0.0, clients * seconds, clients).tolist()
 

@@ -39,7 +39,7 @@ def test_closed_loop_counts_and_json_line(tmp_path: Path) -> None:
     assert run["settings"]["output_max"] == 16
     assert not run["interrupted"]
     assert [(point["mode"], point["load"]) for point in run["points"]] == [("closed", 1), ("closed", 3)]
-    lengths = LENGTHS.draw(np.random.default_rng([5, 2]), 7)
+    lengths = LENGTHS.draw(5, 7)
     for point in run["points"]:
         assert point["requests"] == {
             "sent": 7,
@@ -170,7 +170,7 @@ def test_shared_prefix(tmp_path: Path) -> None:
     prompts = [request.prompt for request in engine.requests]
     assert len({prompt[:30] for prompt in prompts}) == 1
     assert len({prompt[30:] for prompt in prompts}) == len(prompts)
-    lengths = LENGTHS.draw(np.random.default_rng([42, 2]), 6)
+    lengths = LENGTHS.draw(42, 6)
     assert run["points"][0]["prompt_tokens"] == sum(30 + prompt for prompt, _ in lengths)
 
 
@@ -183,5 +183,5 @@ def test_prompts_of_text(tmp_path: Path) -> None:
     assert len({text[:8] for text in texts}) == 1
     assert len(set(texts)) == 6
     assert run["points"][0]["prompt_tokens"] == sum(len(request.prompt) for request in engine.requests)
-    meant = [8 + prompt for prompt, _ in LENGTHS.draw(np.random.default_rng([42, 2]), 6)]
+    meant = [8 + prompt for prompt, _ in LENGTHS.draw(42, 6)]
     assert all(abs(len(r.prompt) - n) <= 6 for r, n in zip(engine.requests, np.minimum(meant, 33), strict=True))

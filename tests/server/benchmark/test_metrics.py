@@ -43,6 +43,7 @@ def test_times_of_a_request() -> None:
 def test_tokens_of_one_arrival_share_its_gap() -> None:
     several = record((1.0, 3), (2.0, 4), (2.5, 1))
     assert several.inter_token_times() == [0.0, 0.0, 0.25, 0.25, 0.25, 0.25, 0.5]
+    assert list(several.later_tokens()) == [(2.0, 0.25)] * 4 + [(2.5, 0.5)]
     assert several.arrival_gaps() == [1.0, 0.5]
     assert len(several.inter_token_times()) == several.output_tokens - 1
 

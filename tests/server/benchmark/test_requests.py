@@ -3,19 +3,34 @@
 import numpy as np
 import pytest
 
-from jaxgen.server.benchmark.requests import IdPrompts, Lengths, poisson_arrivals, stagger
+from jaxgen.server.benchmark.requests import IdPrompts, Lengths, Planner, poisson_arrivals, stagger
 
 
 def test_lengths_are_normal_and_clipped() -> None:
     lengths = Lengths(prompt_mean=1000, prompt_max=1300, output_mean=1, output_max=9)
-    drawn = np.array(lengths.draw(np.random.default_rng(1), 4000))
+    drawn = np.array(lengths.draw(1, 4000))
     assert drawn.min(0).tolist() == [drawn[:, 0].min(), 1]
     assert drawn[:, 0].max() == 1300
     low = drawn[:, 0][drawn[:, 0] < 1000]
     # The lower half is not clipped: for a normal variable its root mean square distance is the standard deviation.
     assert np.sqrt(np.mean((low - 1000.0) ** 2)) == pytest.approx(300, rel=0.05)
     assert len(low) == pytest.approx(2000, rel=0.05)
-    assert lengths.draw(np.random.default_rng(1), 10) == [tuple(pair) for pair in drawn[:10].tolist()]
+    assert lengths.draw(1, 10) == [tuple(pair) for pair in drawn[:10].tolist()]
+
+
+def test_lengths_about_their_means() -> None:
+    assert Lengths.about(7.3, 4) == Lengths(prompt_mean=7.3, prompt_max=15, output_mean=4, output_max=8)
+    assert Lengths.about(2000, 16, std_share=0.0).draw(3, 2) == [(2000, 16)] * 2
+
+
+def test_a_seed_draws_what_it_always_drew() -> None:
+    """Figures of simulations and comparisons on pages are of these lengths, delays and arrivals."""
+    lengths = Lengths.about(256, 60)
+    assert lengths.draw(42, 3) == [(211, 42), (360, 43), (462, 51)]
+    planned = Planner(lengths, IdPrompts(9, 0, 1), 0, {}, 42).requests(3)
+    assert [(request.prompt_tokens, request.max_tokens) for request in planned] == lengths.draw(42, 3)
+    assert stagger(42, 3) == pytest.approx([0.0065735, 0.0167032, 0.0257913], rel=1e-5)
+    assert poisson_arrivals(42, 2.0, 3) == pytest.approx([2.2983692, 2.6368814, 4.0779958], rel=1e-6)
 
 
 def test_prompts_of_ids_stay_in_the_vocabulary() -> None:
