@@ -138,18 +138,13 @@ class LLM:
         params = params or SamplingParams()
         tokenizer = self.engine.tokenizer
         ids = self._tokens(prompt)
-        text = tokenizer.text_stream(prompt=ids, stop=params.stop, min_tokens=params.min_tokens)
+        text = tokenizer.completion_text(prompt=ids, stop=params.stop, min_tokens=params.min_tokens)
         async with aclosing(self.engine.generate(Request(f"llm-{next(self._ids)}", ids, params))) as events:
             async for event in events:
                 if event.finish_reason is FinishReason.ERROR:
                     raise RuntimeError(event.error)
-                piece = ""
-                if event.token is not None and event.finish_reason is not FinishReason.STOP:
-                    piece = text.push(event.token)
-                if event.finish_reason is not None:
-                    piece += text.flush()
-                yield piece, event
-                if text.stopped:
+                yield text.feed(event.token, event.finish_reason), event
+                if text.finish_reason is not None:
                     return
 
 

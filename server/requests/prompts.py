@@ -143,9 +143,9 @@ def _check(tokens: Sequence[int], max_tokens: int, model: ModelInfo, field: str)
 
 def _echo(tokenizer: Tokenizer, tokens: Sequence[int]) -> tuple[str, list[int]]:
     """Return the text of ``tokens``, without an incomplete character at its end, and where each token begins in it."""
-    stream = tokenizer.text_stream()
+    completion = tokenizer.completion_text()
     offsets, parts = [], []
     for token in tokens:
-        offsets.append(stream.offset)
-        parts.append(stream.push(token))
+        offsets.append(completion.offset)
+        parts.append(completion.feed(token))
     return "".join(parts), offsets
