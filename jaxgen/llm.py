@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from jaxgen.assemble import load_engine
 from jaxgen.core.config import DType, EngineOptions, KernelChoice
+from jaxgen.core.limits import check_dimensions
 from jaxgen.core.model_info import Pooling, PoolingChoice
 from jaxgen.core.pooling import unit_vector
 from jaxgen.core.request import FinishReason, Request, TokenEvent
@@ -90,14 +91,13 @@ class LLM:
     def embed(self, prompts: Sequence[Prompt], *, dimensions: int | None = None) -> npt.NDArray[np.float32]:
         """Return vectors of length 1, [len(prompts), dimensions], pooled as the model says.
 
-        ``dimensions`` None: all that the model has. A prompt is a string or token ids. Raises ValueError for more
-        dimensions than the model has, and what ``generate`` raises.
+        ``dimensions`` None: all that the model has. A prompt is a string or token ids. Raises
+        RequestRefusedError for more dimensions than the model has, and what ``generate`` raises.
         """
         found = self.engine.model.embedding
         assert found is not None, "all models that can be loaded have one"
         dimensions = found.size if dimensions is None else dimensions
-        if not 1 <= dimensions <= found.size:
-            raise ValueError(f"dimensions must be between 1 and {found.size}, not {dimensions}")
+        check_dimensions(dimensions, found.size)
         vectors = _run_to_end(_all(self._embed(prompt, dimensions, found.pooling) for prompt in prompts))
         return np.array(vectors, np.float32).reshape(len(vectors), dimensions)
 
@@ -138,18 +138,13 @@ class LLM:
         params = params or SamplingParams()
         tokenizer = self.engine.tokenizer
         ids = self._tokens(prompt)
-        text = tokenizer.text_stream(prompt=ids, stop=params.stop, min_tokens=params.min_tokens)
+        text = tokenizer.completion_text(prompt=ids, stop=params.stop, min_tokens=params.min_tokens)
         async with aclosing(self.engine.generate(Request(f"llm-{next(self._ids)}", ids, params))) as events:
             async for event in events:
                 if event.finish_reason is FinishReason.ERROR:
                     raise RuntimeError(event.error)
-                piece = ""
-                if event.token is not None and event.finish_reason is not FinishReason.STOP:
-                    piece = text.push(event.token)
-                if event.finish_reason is not None:
-                    piece += text.flush()
-                yield piece, event
-                if text.stopped:
+                yield text.feed(event.token, event.finish_reason), event
+                if text.finish_reason is not None:
                     return
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from math import inf
 from pathlib import Path
 
+from jaxgen.core.config import DEFAULT_MAX_LOGIT_BIAS
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.service_class import ServiceClass
 from jaxgen.server.tool_calls.formats import FORMATS
@@ -76,7 +77,7 @@ class ServerConfig:
     max_stop_length: int = 256
     """Longest stop string, characters."""
     max_stop_token_ids: int = 64
-    max_logit_bias: int = 300
+    max_logit_bias: int = DEFAULT_MAX_LOGIT_BIAS
     """Most logit_bias entries of one request."""
     max_queued_requests: int = 1024
     """Most choices that wait for their first token, and requests for embeddings that wait; further ones get 429, unless

@@ -1,12 +1,13 @@
 """The errors that callers get, in OpenAI's format: {"error": {"message", "type", "param", "code"}}."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from math import ceil
 
 from starlette.responses import JSONResponse
 
-from jaxgen.core.errors import EngineDeadError, RequestRefusedError, WouldBeLateError
+from jaxgen.core.errors import ContextLengthError, EngineDeadError, RequestRefusedError, WouldBeLateError
 from jaxgen.server.log import frames
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,28 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
     return ApiError(400, message, param=param, code=code)
 
 
+def refusal(error: RequestRefusedError, prompt: str = "prompt") -> ApiError:
+    """Return the ApiError 400 for a request that can never run. ``prompt``: the body's field with the prompt."""
+    if not isinstance(error, ContextLengthError):
+        return bad_request(f"{error}.", error.param)
+    asked = error.num_prompt + error.max_tokens
+    return bad_request(
+        f"This model's longest context is {error.max_model_len} tokens, but {asked} were asked for: {error.num_prompt} "
+        f"of the prompt and max_tokens {error.max_tokens}.",
+        prompt if error.param == "prompt" else error.param,
+        "context_length_exceeded",
+    )
+
+
+@contextmanager
+def refusals(prompt: str = "prompt") -> Iterator[None]:
+    """Turn a RequestRefusedError of the enclosed code into the ApiError 400 of ``refusal``."""
+    try:
+        yield
+    except RequestRefusedError as error:
+        raise refusal(error, prompt) from error
+
+
 def as_api_error(error: Exception) -> ApiError:
     """Return the caller's error for ``error``. An unexpected error is logged here; the caller gets no details of it."""
     match error:
@@ -60,6 +83,8 @@ def as_api_error(error: Exception) -> ApiError:
         case WouldBeLateError():
             headers = {"Retry-After": str(max(1, ceil(error.retry_after)))}
             return ApiError(429, f"{error}.", param=error.param, code="would_be_late", headers=headers)
+        case ContextLengthError():
+            return refusal(error)
         case RequestRefusedError():
             return bad_request(str(error), error.param)
         case EngineDeadError():

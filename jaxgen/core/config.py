@@ -17,6 +17,8 @@ KernelChoice = Literal["auto", "xla", "prove", "unproven"]
 again. unproven: GPU kernels without a proof."""
 KERNEL_CHOICES: tuple[KernelChoice, ...] = ("auto", "xla", "prove", "unproven")
 
+DEFAULT_MAX_LOGIT_BIAS = 300
+"""Default of ``max_logit_bias``, for the engine and for servers of it."""
 
 OffloadPolicy = Literal["plan", "transfer", "recompute"]
 OFFLOAD_POLICIES: tuple[OffloadPolicy, ...] = ("plan", "transfer", "recompute")
@@ -109,7 +111,7 @@ class EngineOptions:
     prefix_caching: bool = True
     gpu_memory_utilization: float = 0.9
     seed: int | None = None
-    max_logit_bias: int = 300
+    max_logit_bias: int = DEFAULT_MAX_LOGIT_BIAS
     """Most logit_bias entries of one request."""
     kv_offloading_size: float = 0.0
     """GiB of host memory for KV blocks that leave the device, or for all KV blocks; 0: none."""

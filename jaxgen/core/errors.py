@@ -9,6 +9,23 @@ class RequestRefusedError(ValueError):
         self.param = param
 
 
+class ContextLengthError(RequestRefusedError):
+    """Prompt and answer are longer than the context; all lengths are in tokens.
+
+    ``param`` is ``max_tokens``, or ``prompt`` if the prompt alone is too long.
+    """
+
+    def __init__(self, num_prompt: int, max_tokens: int, max_model_len: int) -> None:
+        super().__init__(
+            f"prompt ({num_prompt} tokens) + max_tokens ({max_tokens}) is {num_prompt + max_tokens} tokens, "
+            f"the limit (--max-model-len) is {max_model_len}",
+            "max_tokens" if num_prompt <= max_model_len else "prompt",
+        )
+        self.num_prompt = num_prompt
+        self.max_tokens = max_tokens
+        self.max_model_len = max_model_len
+
+
 class WouldBeLateError(RequestRefusedError):
     """This request would miss a target of its service class, or make another request miss one.
 

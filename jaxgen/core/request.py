@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 
+from jaxgen.core.limits import require
 from jaxgen.core.model_info import Pooling
-from jaxgen.core.sampling_params import SamplingParams, require
+from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
 
 MAX_PRIORITY = 2**31 - 1
@@ -22,7 +23,10 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One prompt to continue or to pool. ``request_id`` is unique among the requests that have not ended.
+    """One prompt to continue or to pool. Raises ValueError if a value is out of range: RequestRefusedError, which names
+    the field, if the caller chose it.
+
+    ``request_id`` is unique among the requests that have not ended.
 
     A request with ``pooling`` generates no tokens (max_tokens 0), and its last event has the prompt's embedding.
 
@@ -50,27 +54,38 @@ class Request:
     """Whether each event of the request has a ``Latency``."""
 
     def __post_init__(self) -> None:
-        require(len(self.prompt) > 0, "prompt must have at least one token")
-        require(
-            abs(self.priority) <= MAX_PRIORITY,
-            f"priority must be between {-MAX_PRIORITY} and {MAX_PRIORITY}, not {self.priority}",
-        )
-        require(self.cache_salt != "", "cache_salt must not be empty")
+        require(len(self.prompt) > 0, "prompt", "must have at least one token")
+        check_priority(self.priority)
+        require(self.cache_salt != "", "cache_salt", "must not be empty")
         require(
             not (self.background and self.service.promises),
-            f"service class {self.service.name!r} promises times, and the background has none",
+            "service",
+            f"class {self.service.name!r} promises times, and the background has none",
         )
-        require(0.0 <= self.waited_seconds < inf, f"waited_seconds must be 0 or more, not {self.waited_seconds}")
-        require(0.0 < self.tenant_weight < inf, f"tenant_weight must be above 0, not {self.tenant_weight}")
         require(
             self.pooling is None or self.params.max_tokens == 0,
-            f"max_tokens must be 0 with pooling, which generates nothing, not {self.params.max_tokens}",
+            "max_tokens",
+            f"must be 0 with pooling, which generates nothing, not {self.params.max_tokens}",
         )
+        # Not of the caller's choice: a wrong value is a mistake of the front end.
+        if not 0.0 <= self.waited_seconds < inf:
+            raise ValueError(f"waited_seconds must be 0 or more, not {self.waited_seconds}")
+        if not 0.0 < self.tenant_weight < inf:
+            raise ValueError(f"tenant_weight must be above 0, not {self.tenant_weight}")
 
     @property
     def wants_every_token(self) -> bool:
         """Whether the request needs a result of each prompt token, so that no token may come from the prefix cache."""
         return self.pooling is not None or self.params.prompt_logprobs is not None
+
+
+def check_priority(priority: int) -> None:
+    """Raise RequestRefusedError if the priority is out of range."""
+    require(
+        abs(priority) <= MAX_PRIORITY,
+        "priority",
+        f"must be between {-MAX_PRIORITY} and {MAX_PRIORITY} (lower is served first), not {priority}",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,12 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from math import isfinite
 
+from jaxgen.core.limits import require
+
 MAX_LOGPROBS = 20
 """Most alternatives that a step computes beside the chosen token."""
 
 MAX_SEED = 2**63 - 1
-
-
-def require(ok: bool, message: str) -> None:
-    """Raise ValueError with the message if not ``ok``."""
-    if not ok:
-        raise ValueError(message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +27,7 @@ class Grammar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How tokens are chosen. Raises ValueError that names the field if a value is out of range.
+    """How tokens are chosen. Raises RequestRefusedError that names the field if a value is out of range.
 
     The raw logits go through, in this order: repetition_penalty (multiplicative, prompt and output), presence and
     frequency penalties (output only), logit_bias, temperature, min_p, top_k, top_p (over what top_k kept,
@@ -60,46 +56,41 @@ class SamplingParams:
     grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
-        require(self.max_tokens >= 0, f"max_tokens must be 0 or more, not {self.max_tokens}")
+        require(self.max_tokens >= 0, "max_tokens", f"must be 0 or more, not {self.max_tokens}")
         require(
             0 <= self.min_tokens <= self.max_tokens,
-            f"min_tokens must be between 0 and max_tokens ({self.max_tokens}), not {self.min_tokens}",
+            "min_tokens",
+            f"must be between 0 and max_tokens ({self.max_tokens}), not {self.min_tokens}",
         )
-        require(
-            0.0 <= self.temperature <= 2.0,
-            f"temperature must be between 0 and 2, not {self.temperature}",
-        )
-        require(0.0 < self.top_p <= 1.0, f"top_p must be in (0, 1], not {self.top_p}")
-        require(self.top_k >= 0, f"top_k must be 0 (off) or more, not {self.top_k}")
-        require(0.0 <= self.min_p <= 1.0, f"min_p must be between 0 and 1, not {self.min_p}")
+        require(0.0 <= self.temperature <= 2.0, "temperature", f"must be between 0 and 2, not {self.temperature}")
+        require(0.0 < self.top_p <= 1.0, "top_p", f"must be in (0, 1], not {self.top_p}")
+        require(self.top_k >= 0, "top_k", f"must be 0 (off) or more, not {self.top_k}")
+        require(0.0 <= self.min_p <= 1.0, "min_p", f"must be between 0 and 1, not {self.min_p}")
         for name in ("presence_penalty", "frequency_penalty"):
             value: float = getattr(self, name)
-            require(-2.0 <= value <= 2.0, f"{name} must be between -2 and 2, not {value}")
-        require(
-            0.0 < self.repetition_penalty <= 10.0,
-            f"repetition_penalty must be in (0, 10], not {self.repetition_penalty}",
-        )
+            require(-2.0 <= value <= 2.0, name, f"must be between -2 and 2, not {value}")
+        penalty = self.repetition_penalty
+        require(0.0 < penalty <= 10.0, "repetition_penalty", f"must be in (0, 10], not {penalty}")
         for token, bias in self.logit_bias.items():
-            require(token >= 0, f"logit_bias has a negative token id: {token}")
-            require(
-                isfinite(bias) and -100.0 <= bias <= 100.0,
-                f"logit_bias of token {token} must be between -100 and 100, not {bias}",
-            )
-        require(
-            self.seed is None or -MAX_SEED - 1 <= self.seed <= MAX_SEED,
-            f"seed must fit in 64 bits, not {self.seed}",
-        )
-        require(all(self.stop), "stop must not contain an empty string")
+            require(token >= 0, "logit_bias", f"has a negative token id: {token}")
+            in_range = isfinite(bias) and -100.0 <= bias <= 100.0
+            require(in_range, "logit_bias", f"of token {token} must be between -100 and 100, not {bias}")
+        fits = self.seed is None or -MAX_SEED - 1 <= self.seed <= MAX_SEED
+        require(fits, "seed", f"must fit in 64 bits, not {self.seed}")
+        require(all(self.stop), "stop", "must not contain an empty string")
         require(
             self.grammar is None or not self.ignore_eos,
-            "ignore_eos cannot go with a grammar, which ends where the end-of-sequence token is all that it allows",
+            "ignore_eos",
+            "cannot go with a grammar, which ends where the end-of-sequence token is all that it allows",
         )
-        for name in ("logprobs", "prompt_logprobs"):
-            count: int | None = getattr(self, name)
-            require(
-                count is None or 0 <= count <= MAX_LOGPROBS,
-                f"{name} must be between 0 and {MAX_LOGPROBS}, not {count}",
-            )
+        check_logprobs("logprobs", self.logprobs)
+        check_logprobs("prompt_logprobs", self.prompt_logprobs)
+
+
+def check_logprobs(param: str, count: int | None) -> None:
+    """Raise RequestRefusedError if a step cannot compute this number of alternatives; None: none are wanted."""
+    in_range = count is None or 0 <= count <= MAX_LOGPROBS
+    require(in_range, param, f"must be between 0 and {MAX_LOGPROBS}, not {count}")
 
 
 def choice_seed(seed: int, choice: int) -> int:

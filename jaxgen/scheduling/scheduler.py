@@ -6,6 +6,7 @@ from jaxgen.cache.cache_manager import KVCacheManager
 from jaxgen.cache.host_tier import HostTier
 from jaxgen.core.config import CacheConfig, SchedulerConfig
 from jaxgen.core.errors import RequestRefusedError
+from jaxgen.core.limits import check_context_length
 from jaxgen.core.request import FinishReason
 from jaxgen.core.sequence import Restore, Sequence, SequenceStatus
 from jaxgen.core.step_plan import Outcome, StepPlan
@@ -196,16 +197,13 @@ class Scheduler:
 
     def _check_length(self, sequence: Sequence) -> None:
         prompt, max_tokens = sequence.num_prompt, sequence.params.max_tokens
-        asked = f"prompt ({prompt} tokens) + max_tokens ({max_tokens})"
-        if prompt + max_tokens > self._config.max_model_len:
-            raise RequestRefusedError(
-                f"{asked} is {prompt + max_tokens} tokens, the limit (--max-model-len) is {self._config.max_model_len}"
-            )
+        check_context_length(prompt, max_tokens, self._config.max_model_len)
         blocks = self._kv_cache.blocks_for(sequence.max_cached)
         if blocks > self.pool.num_blocks:
             raise RequestRefusedError(
-                f"{asked} takes {blocks} cache blocks of {self._block_size} tokens, "
-                f"the cache (--num-blocks) has {self.pool.num_blocks}"
+                f"prompt ({prompt} tokens) + max_tokens ({max_tokens}) takes {blocks} cache blocks of "
+                f"{self._block_size} tokens, the cache (--num-blocks) has {self.pool.num_blocks}",
+                "max_tokens",
             )
 
     def _end(self, sequence: Sequence, reason: FinishReason) -> None:

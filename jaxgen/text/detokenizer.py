@@ -1,4 +1,4 @@
-"""Turn tokens into text, one at a time, up to a stop string. Host only, no jax.
+"""Turn tokens into text, one at a time. Host only, no jax.
 
 A token costs one look-up in the tokenizer's table of bytes, however long the text is, and no UTF-8 character is ever
 split.
@@ -7,8 +7,6 @@ split.
 import codecs
 from collections.abc import Container, Sequence
 from typing import Protocol
-
-from jaxgen.text.stop_strings import StopStrings
 
 
 class TokenTexts(Protocol):
@@ -57,48 +55,6 @@ class Detokenizer:
     def flush(self) -> str:
         """Return U+FFFD if a character is unfinished, else an empty string."""
         return self._utf8.decode(b"", final=True)
-
-
-class TextStream:
-    """The text of one completion: a Detokenizer, then stop strings. The pieces join to the text before a stop string.
-
-    ``offset`` is where the next token's text begins, in characters of the completion without regard to stop strings.
-    Text of the first ``min_tokens`` tokens is not searched for stop strings.
-    """
-
-    def __init__(
-        self,
-        tokenizer: TokenTexts,
-        *,
-        prompt: Sequence[int] = (),
-        stop: Sequence[str] = (),
-        min_tokens: int = 0,
-        shown: Container[int] = (),
-    ) -> None:
-        self._detokenizer = Detokenizer(tokenizer, prompt, shown)
-        self._stop = StopStrings(stop)
-        self._unsearched = min_tokens if stop else 0
-        self.offset = 0
-
-    @property
-    def stopped(self) -> bool:
-        """Whether a stop string was found: the text is complete and no more tokens are wanted."""
-        return self._stop.stopped
-
-    def push(self, token: int) -> str:
-        """Return the text that became certain with this token."""
-        text = self._detokenizer.push(token)
-        self.offset += len(text)
-        if self._unsearched:
-            self._unsearched -= 1
-            return text
-        return self._stop.push(text)
-
-    def flush(self) -> str:
-        """Return the rest of the text, once no token follows; an empty string after a stop string."""
-        if self.stopped:
-            return ""
-        return self._stop.push(self._detokenizer.flush()) + self._stop.flush()
 
 
 def _tail(tokenizer: TokenTexts, prompt: Sequence[int]) -> Sequence[int]:

@@ -13,7 +13,8 @@ from typing import Any
 import tokenizers
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.text.detokenizer import Detokenizer, TextStream
+from jaxgen.text.completion import CompletionText
+from jaxgen.text.detokenizer import Detokenizer
 
 _LOCAL_DECODERS = {"ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Sequence", "Strip"}
 """Decoders under which each token but the first has one spelling that does not depend on its neighbours."""
@@ -94,16 +95,16 @@ class Tokenizer:
         detokenizer = Detokenizer(self)
         return "".join(map(detokenizer.push, tokens)) + detokenizer.flush()
 
-    def text_stream(
+    def completion_text(
         self,
         *,
         prompt: Sequence[int] = (),
         stop: Sequence[str] = (),
         min_tokens: int = 0,
         shown: Container[int] = (),
-    ) -> TextStream:
-        """Return the text of a completion of ``prompt``, token by token; see TextStream."""
-        return TextStream(self, prompt=prompt, stop=stop, min_tokens=min_tokens, shown=shown)
+    ) -> CompletionText:
+        """Return an object that turns the tokens of a completion of ``prompt`` into its text; see CompletionText."""
+        return CompletionText(self, prompt=prompt, stop=stop, min_tokens=min_tokens, shown=shown)
 
     def added_token(self, name: str) -> int | None:
         """Return the id of the added token of this name, special or not, or None if there is none."""

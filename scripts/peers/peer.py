@@ -36,9 +36,9 @@ class Site:
         """The Hugging Face directory that all peers compute, in ``dtype``; made on the first call."""
         directory = self.work_dir / "models" / dtype
         if not (directory / "model.safetensors").exists():
-            script = ROOT / "scripts" / "make_random_model.py"
+            command = [sys.executable, "-m", "scripts.make.random_model"]
             flags = ["--dtype", dtype, "--max-position", str(MAX_MODEL_LEN), str(directory)]
-            run_logged([sys.executable, str(script), *flags], self.log(f"checkpoint-{dtype}"))
+            run_logged([*command, *flags], self.log(f"checkpoint-{dtype}"), cwd=ROOT)
         return directory
 
     def converted(self, peer: str, dtype: str) -> Path:

@@ -12,12 +12,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from jaxgen.client import EngineClient
+from jaxgen.core.limits import check_dimensions
 from jaxgen.core.model_info import EmbeddingFormat, Pooling
 from jaxgen.core.pooling import unit_vector
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.service_class import ServiceClass
 from jaxgen.server.api.endpoint import ComputingEndpoint
-from jaxgen.server.errors import bad_request
+from jaxgen.server.errors import bad_request, refusals
 from jaxgen.server.generation.choice import given_up, latency_json
 from jaxgen.server.generation.deadline import Deadline
 from jaxgen.server.generation.generation import Generation
@@ -63,11 +64,9 @@ class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
         found = self._engine.model.embedding
         if found is None:
             raise bad_request("This model gives no embeddings.", "model")
-        if body.dimensions is not None and not 1 <= body.dimensions <= found.size:
-            raise bad_request(
-                f"dimensions must be between 1 and {found.size}, as this model has, not {body.dimensions}.",
-                "dimensions",
-            )
+        if body.dimensions is not None:
+            with refusals():
+                check_dimensions(body.dimensions, found.size)
         return found
 
 

@@ -65,7 +65,7 @@ class Choice:
         self._show_logprobs = params.logprobs is not None
         self._num_echoed = params.logprobs or 0
         sampling = params.sampling
-        self._stream = tokenizer.text_stream(
+        self._text = tokenizer.completion_text(
             prompt=prompt.tokens,
             stop=sampling.stop,
             min_tokens=sampling.min_tokens,
@@ -106,12 +106,12 @@ class Choice:
         if event.latency is not None:
             self.latency = event.latency
         if event.token is not None:
-            self._add_token(event)
-        if self._stream.stopped or (self._parser is not None and self._parser.done):
+            self._count_token(event.token, event.logprobs)
+        self._add_text(self._text.feed(event.token, event.finish_reason))
+        if self._parser is not None and self._parser.done:
             self._finish("stop")
-        elif event.finish_reason is not None:
-            self._add_text(self._stream.flush())
-            self._finish("stop" if self._stream.stopped else event.finish_reason.value)
+        elif self._text.finish_reason is not None:
+            self._finish(self._text.finish_reason.value)
 
     def take(self) -> Piece:
         deltas = merged(self._deltas)
@@ -130,18 +130,13 @@ class Choice:
                 reason = "tool_calls"
         self.finish_reason = reason
 
-    def _add_token(self, event: TokenEvent) -> None:
-        assert event.token is not None
-        self.num_tokens += 1
-        self._token_ids.append(event.token)
-        if event.logprobs is not None:
-            self._logprob_sum += event.logprobs.logprob
+    def _count_token(self, token: int, logprobs: TokenLogprobs | None) -> None:
+        self.num_tokens += 1  # the EOS or stop token too, which is not part of the text
+        self._token_ids.append(token)
+        if logprobs is not None:
+            self._logprob_sum += logprobs.logprob
             if self._show_logprobs:
-                offset = self._prompt_length + self._stream.offset
-                self._logprobs.append(self._tokenizer, event.token, event.logprobs, offset)
-        # The EOS or stop token that ends a request counts as a token, but is not part of its text.
-        if event.finish_reason is not FinishReason.STOP:
-            self._add_text(self._stream.push(event.token))
+                self._logprobs.append(self._tokenizer, token, logprobs, self._prompt_length + self._text.offset)
 
     def _add_text(self, text: str) -> None:
         if text:

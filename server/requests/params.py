@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, replace
 
+from jaxgen.core.limits import check_token_ids
 from jaxgen.core.model_info import ModelInfo
-from jaxgen.core.request import MAX_PRIORITY
-from jaxgen.core.sampling_params import MAX_LOGPROBS, Grammar, SamplingParams
+from jaxgen.core.request import check_priority
+from jaxgen.core.sampling_params import MAX_LOGPROBS, Grammar, SamplingParams, check_logprobs
 from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
 from jaxgen.server.config import ServerConfig
-from jaxgen.server.errors import ApiError, bad_request
+from jaxgen.server.errors import bad_request, refusals
 from jaxgen.server.requests.service_tier import service_class
 from jaxgen.server.requests.structured import resolve_grammar
 from jaxgen.server.schema.base import CompletionRequest, SamplingFields, StreamOptions
@@ -50,12 +51,11 @@ class CompletionParams:
 
     def with_grammar(self, grammar: Grammar) -> "CompletionParams":
         """Return a copy under this ``grammar``. Raises ApiError 400 where another field excludes it."""
-        try:
+        with refusals():
             return replace(self, sampling=replace(self.sampling, grammar=grammar))
-        except ValueError as error:
-            raise _out_of_range(error) from error
 
 
+@refusals()
 def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConfig) -> CompletionParams:
     """Honour or refuse every field but model and prompt. Raises ApiError 400 that names the field."""
     if body.suffix is not None:
@@ -78,6 +78,7 @@ def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConf
     return _params(body, sampling, config, n=n, best_of=best_of, echo=bool(body.echo), logprobs=body.logprobs)
 
 
+@refusals()
 def resolve_chat_params(body: ChatRequest, model: ModelInfo, config: ServerConfig) -> CompletionParams:
     """Honour or refuse every field but model, messages and those for the template. Raises ApiError 400 that names it.
 
@@ -85,10 +86,7 @@ def resolve_chat_params(body: ChatRequest, model: ModelInfo, config: ServerConfi
     """
     if body.top_logprobs is not None and not body.logprobs:
         raise bad_request("top_logprobs needs logprobs to be true.", "top_logprobs")
-    if not 0 <= _or(body.top_logprobs, 0) <= MAX_LOGPROBS:
-        raise bad_request(
-            f"top_logprobs must be between 0 and {MAX_LOGPROBS}, not {body.top_logprobs}.", "top_logprobs"
-        )
+    check_logprobs("top_logprobs", body.top_logprobs)
     n = _n(body, config)
     logprobs = _or(body.top_logprobs, 0) if body.logprobs else None
     most = _or(most_tokens(body), model.max_model_len)
@@ -147,11 +145,7 @@ def _params(
 
 def _priority(body: SamplingFields) -> int:
     priority = _or(body.priority, 0)
-    if abs(priority) > MAX_PRIORITY:
-        raise bad_request(
-            f"priority must be between {-MAX_PRIORITY} and {MAX_PRIORITY} (lower is served first), not {priority}.",
-            "priority",
-        )
+    check_priority(priority)
     return priority
 
 
@@ -163,8 +157,7 @@ def _prompt_logprobs(body: SamplingFields) -> int | None:
         raise bad_request(
             "prompt_logprobs cannot be streamed: they are of the prompt, not of an answer.", "prompt_logprobs"
         )
-    if not 0 <= asked <= MAX_LOGPROBS:
-        raise bad_request(f"prompt_logprobs must be between 0 and {MAX_LOGPROBS}, not {asked}.", "prompt_logprobs")
+    check_logprobs("prompt_logprobs", asked)
     return asked
 
 
@@ -197,34 +190,25 @@ def _sampling(
     logprobs: int | None,
     prompt_logprobs: int | None,
 ) -> SamplingParams:
-    try:
-        return SamplingParams(
-            max_tokens=max_tokens,
-            min_tokens=_or(body.min_tokens, 0),
-            temperature=_or(body.temperature, 1.0),
-            top_p=_or(body.top_p, 1.0),
-            top_k=0 if body.top_k == -1 else _or(body.top_k, 0),
-            min_p=_or(body.min_p, 0.0),
-            presence_penalty=_or(body.presence_penalty, 0.0),
-            frequency_penalty=_or(body.frequency_penalty, 0.0),
-            repetition_penalty=_or(body.repetition_penalty, 1.0),
-            logit_bias=_logit_bias(body, model),
-            seed=body.seed,
-            stop=_stop(body, config),
-            stop_token_ids=_stop_token_ids(body, model),
-            ignore_eos=bool(body.ignore_eos),
-            logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs,
-            grammar=resolve_grammar(body),
-        )
-    except ValueError as error:
-        raise _out_of_range(error) from error
-
-
-def _out_of_range(error: ValueError) -> ApiError:
-    """Return an ApiError 400 that names the field, with which SamplingParams begins its messages."""
-    name = str(error).partition(" ")[0]
-    return bad_request(f"{error}.", name if name in SamplingFields.model_fields else None)
+    return SamplingParams(
+        max_tokens=max_tokens,
+        min_tokens=_or(body.min_tokens, 0),
+        temperature=_or(body.temperature, 1.0),
+        top_p=_or(body.top_p, 1.0),
+        top_k=0 if body.top_k == -1 else _or(body.top_k, 0),
+        min_p=_or(body.min_p, 0.0),
+        presence_penalty=_or(body.presence_penalty, 0.0),
+        frequency_penalty=_or(body.frequency_penalty, 0.0),
+        repetition_penalty=_or(body.repetition_penalty, 1.0),
+        logit_bias=_logit_bias(body, model),
+        seed=body.seed,
+        stop=_stop(body, config),
+        stop_token_ids=_stop_token_ids(body, model),
+        ignore_eos=bool(body.ignore_eos),
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        grammar=resolve_grammar(body),
+    )
 
 
 def _logit_bias(body: SamplingFields, model: ModelInfo) -> dict[int, float]:
@@ -250,12 +234,9 @@ def _stop(body: SamplingFields, config: ServerConfig) -> tuple[str, ...]:
 
 
 def _stop_token_ids(body: SamplingFields, model: ModelInfo) -> tuple[int, ...]:
-    for token in body.stop_token_ids or ():
-        if not 0 <= token < model.vocab_size:
-            raise bad_request(
-                f"stop_token_ids: {token} is no token id; ids are 0 to {model.vocab_size - 1}.", "stop_token_ids"
-            )
-    return tuple(body.stop_token_ids or ())
+    ids = tuple(body.stop_token_ids or ())
+    check_token_ids("stop_token_ids", ids, model.vocab_size)
+    return ids
 
 
 def _or[T](value: T | None, default: T) -> T:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from jaxgen.client import EngineClient
+from jaxgen.core.limits import check_context_length, check_token_ids
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.server.config import ServerConfig
-from jaxgen.server.errors import bad_request
+from jaxgen.server.errors import bad_request, refusals
 from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.schema.base import PROMPT_MESSAGE, CompletionRequest
 from jaxgen.server.schema.base import Prompt as PromptField
@@ -129,23 +130,16 @@ def _read_prompt(
 def _check(tokens: Sequence[int], max_tokens: int, model: ModelInfo, field: str) -> None:
     if not tokens:
         raise bad_request(f"{field}: there are no tokens in it.", field)
-    for token in (min(tokens), max(tokens)):
-        if not 0 <= token < model.vocab_size:
-            raise bad_request(f"{field}: {token} is no token id; ids are 0 to {model.vocab_size - 1}.", field)
-    if len(tokens) + max_tokens > model.max_model_len:
-        raise bad_request(
-            f"This model's longest context is {model.max_model_len} tokens, but {len(tokens) + max_tokens} were asked "
-            f"for: {len(tokens)} of the prompt and max_tokens {max_tokens}.",
-            "max_tokens" if len(tokens) <= model.max_model_len else field,
-            "context_length_exceeded",
-        )
+    with refusals(field):
+        check_token_ids(field, tokens, model.vocab_size)
+        check_context_length(len(tokens), max_tokens, model.max_model_len)
 
 
 def _echo(tokenizer: Tokenizer, tokens: Sequence[int]) -> tuple[str, list[int]]:
     """Return the text of ``tokens``, without an incomplete character at its end, and where each token begins in it."""
-    stream = tokenizer.text_stream()
+    completion = tokenizer.completion_text()
     offsets, parts = [], []
     for token in tokens:
-        offsets.append(stream.offset)
-        parts.append(stream.push(token))
+        offsets.append(completion.offset)
+        parts.append(completion.feed(token))
     return "".join(parts), offsets

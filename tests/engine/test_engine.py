@@ -236,8 +236,9 @@ def test_prompt_logprobs_survive_preemption() -> None:
 )
 def test_a_request_that_can_never_run_is_refused(params: dict[str, object], prompt: list[int], names: str) -> None:
     engine = make_engine()
-    with pytest.raises(RequestRefusedError, match=names):
+    with pytest.raises(RequestRefusedError, match=names) as refused:
         engine.add(request("bad", prompt, **params))
+    assert refused.value.param == names
     assert not engine.has_work
 
 

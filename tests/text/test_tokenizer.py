@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tokenizers import decoders
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.text.detokenizer import TextStream
+from jaxgen.core.request import FinishReason
+from jaxgen.text.completion import CompletionText
 from jaxgen.text.stop_strings import StopStrings
 from jaxgen.text.tokenizer import Tokenizer
 from tests.support import tiny_tokenizers
@@ -65,8 +66,8 @@ def full_decode(kind: str, tokens: list[int]) -> str:
     return BACKENDS[kind].decode(tokens, skip_special_tokens=True)
 
 
-def streamed(stream: TextStream, tokens: list[int]) -> str:
-    return "".join([stream.push(token) for token in tokens]) + stream.flush()
+def streamed(text: CompletionText, tokens: list[int]) -> str:
+    return "".join([text.feed(token) for token in tokens]) + text.feed(None, FinishReason.LENGTH)
 
 
 @each_kind
@@ -74,7 +75,7 @@ def streamed(stream: TextStream, tokens: list[int]) -> str:
 @given(data=st.data())
 def test_stream_joins_to_the_full_decode(kind: str, data: st.DataObject) -> None:
     tokens = data.draw(well_formed_tokens(kind))
-    assert streamed(TOKENIZERS[kind].text_stream(), tokens) == full_decode(kind, tokens)
+    assert streamed(TOKENIZERS[kind].completion_text(), tokens) == full_decode(kind, tokens)
     assert TOKENIZERS[kind].decode(tokens) == full_decode(kind, tokens)
 
 
@@ -83,7 +84,7 @@ def test_stream_joins_to_the_full_decode(kind: str, data: st.DataObject) -> None
 @given(data=st.data())
 def test_bytes_that_are_no_text_spoil_no_character(kind: str, data: st.DataObject) -> None:
     tokens = data.draw(any_tokens(kind))
-    text, reference = streamed(TOKENIZERS[kind].text_stream(), tokens), full_decode(kind, tokens)
+    text, reference = streamed(TOKENIZERS[kind].completion_text(), tokens), full_decode(kind, tokens)
     assert text == TOKENIZERS[kind].decode(tokens)
     if REPLACEMENT not in reference or kind == "byte_level":
         assert text == reference
@@ -97,9 +98,9 @@ def test_bytes_that_are_no_text_spoil_no_character(kind: str, data: st.DataObjec
 def test_a_completion_continues_its_prompt(kind: str, data: st.DataObject) -> None:
     tokens = data.draw(well_formed_tokens(kind))
     cut = data.draw(st.integers(0, len(tokens)))
-    before = TOKENIZERS[kind].text_stream()
-    prompt_text = "".join([before.push(token) for token in tokens[:cut]])
-    after = TOKENIZERS[kind].text_stream(prompt=tuple(tokens[:cut]))
+    before = TOKENIZERS[kind].completion_text()
+    prompt_text = "".join([before.feed(token) for token in tokens[:cut]])
+    after = TOKENIZERS[kind].completion_text(prompt=tuple(tokens[:cut]))
     assert prompt_text + streamed(after, tokens[cut:]) == full_decode(kind, tokens)
 
 
@@ -108,21 +109,21 @@ def test_a_character_comes_out_whole_and_at_once() -> None:
         tokenizer = TOKENIZERS[kind]
         tokens = [i for i in range(tokenizer.vocab_size) if len(tokenizer.text_bytes(i)) == 1]
         token_of = {tokenizer.text_bytes(i): i for i in reversed(tokens)}
-        stream = tokenizer.text_stream()
+        text = tokenizer.completion_text()
         emoji = [token_of[bytes([byte])] for byte in "😀".encode()]
-        assert [stream.push(token) for token in emoji] == ["", "", "", "😀"]
-        assert stream.push(emoji[0]) == ""
-        assert stream.flush() == REPLACEMENT
+        assert [text.feed(token) for token in emoji] == ["", "", "", "😀"]
+        assert text.feed(emoji[0]) == ""
+        assert text.feed(None, FinishReason.LENGTH) == REPLACEMENT
 
 
 def test_leading_space_is_dropped_only_at_the_start_of_a_text() -> None:
     tokenizer = TOKENIZERS["byte_fallback"]
     the = token_id("byte_fallback", "▁the")
     bos = token_id("byte_fallback", "<s>")
-    assert streamed(tokenizer.text_stream(), [the, the]) == "the the"
-    assert streamed(tokenizer.text_stream(prompt=(bos,)), [the]) == "the"
-    assert streamed(tokenizer.text_stream(prompt=(bos, the)), [the]) == " the"
-    assert streamed(tokenizer.text_stream(prompt=(bos, the)), [bos, the]) == " the"
+    assert streamed(tokenizer.completion_text(), [the, the]) == "the the"
+    assert streamed(tokenizer.completion_text(prompt=(bos,)), [the]) == "the"
+    assert streamed(tokenizer.completion_text(prompt=(bos, the)), [the]) == " the"
+    assert streamed(tokenizer.completion_text(prompt=(bos, the)), [bos, the]) == " the"
 
 
 def test_a_long_text_needs_no_more_decoding_than_its_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +136,7 @@ def test_a_long_text_needs_no_more_decoding_than_its_vocabulary(monkeypatch: pyt
 
     monkeypatch.setattr(tokenizer, "_decode_exactly", counting)
     tokens = [i % tokenizer.vocab_size for i in range(20_000)]
-    assert streamed(tokenizer.text_stream(), tokens) == tokenizer.decode(tokens)
+    assert streamed(tokenizer.completion_text(), tokens) == tokenizer.decode(tokens)
     assert len(calls) <= 3 * tokenizer.vocab_size
     assert max(calls) == 2
 
@@ -175,46 +176,46 @@ def test_stop_string_may_span_tokens_and_characters() -> None:
     tokenizer = TOKENIZERS["byte_level"]
     tokens = tokenizer.encode("go on 😀END of it")
     assert len(tokens) > len("go on")
-    stream = tokenizer.text_stream(stop=("😀EN", "never"))
-    assert streamed(stream, tokens) == "go on "
-    assert stream.stopped
-    assert stream.flush() == ""
+    text = tokenizer.completion_text(stop=("😀EN", "never"))
+    assert streamed(text, tokens) == "go on "
+    assert text.finish_reason is FinishReason.STOP
+    assert text.feed(None, FinishReason.LENGTH) == ""
 
 
 def test_text_held_for_a_stop_string_comes_out_at_the_end() -> None:
     tokenizer = TOKENIZERS["byte_level"]
-    stream = tokenizer.text_stream(stop=("END.",))
+    text = tokenizer.completion_text(stop=("END.",))
     tokens = tokenizer.encode("the END")
-    pieces = [stream.push(token) for token in tokens]
+    pieces = [text.feed(token) for token in tokens]
     assert "".join(pieces) == "the "
-    assert stream.flush() == "END"
-    assert not stream.stopped
+    assert text.feed(None, FinishReason.LENGTH) == "END"
+    assert text.finish_reason is FinishReason.LENGTH
 
 
 def test_flush_can_complete_a_stop_string() -> None:
     tokenizer = TOKENIZERS["byte_level"]
-    stream = tokenizer.text_stream(stop=(REPLACEMENT,))
+    text = tokenizer.completion_text(stop=(REPLACEMENT,))
     broken = next(i for i in range(tokenizer.vocab_size) if tokenizer.text_bytes(i) == b"\xf0")
-    assert stream.push(broken) + stream.flush() == ""
-    assert stream.stopped
+    assert text.feed(broken) + text.feed(None, FinishReason.LENGTH) == ""
+    assert text.finish_reason is FinishReason.STOP
 
 
 def test_stop_strings_wait_for_min_tokens() -> None:
     tokenizer = TOKENIZERS["word_level"]
     tokens = tokenizer.encode("one two one two")
-    assert streamed(tokenizer.text_stream(stop=("two",)), tokens) == "one "
-    assert streamed(tokenizer.text_stream(stop=("two",), min_tokens=2), tokens) == "one two one "
-    assert streamed(tokenizer.text_stream(stop=("two",), min_tokens=4), tokens) == "one two one two"
+    assert streamed(tokenizer.completion_text(stop=("two",)), tokens) == "one "
+    assert streamed(tokenizer.completion_text(stop=("two",), min_tokens=2), tokens) == "one two one "
+    assert streamed(tokenizer.completion_text(stop=("two",), min_tokens=4), tokens) == "one two one two"
 
 
 def test_offset_counts_the_characters_before_the_next_token() -> None:
     tokenizer = TOKENIZERS["byte_level"]
-    stream = tokenizer.text_stream(stop=("zz",))
+    text = tokenizer.completion_text(stop=("zz",))
     offsets = []
     tokens = tokenizer.encode("é😀zebra")
     for token in tokens:
-        offsets.append(stream.offset)
-        stream.push(token)
+        offsets.append(text.offset)
+        text.feed(token)
     before = [len(tokenizer.decode(tokens[:i]).rstrip(REPLACEMENT)) for i in range(len(tokens))]
     assert offsets == before
 
@@ -224,9 +225,9 @@ def test_shown_special_tokens_come_out_as_their_names(kind: str) -> None:
     special, other = (token_id(kind, name) for name in (tiny_tokenizers.BOS, tiny_tokenizers.EOS))
     assert TOKENIZERS[kind].added_token(tiny_tokenizers.BOS) == special
     assert TOKENIZERS[kind].added_token("<none>") is None
-    stream = TOKENIZERS[kind].text_stream(prompt=[special], shown={special}, stop=["s>"])
-    assert [stream.push(token) for token in (other, special)] == ["", "<"]
-    assert stream.stopped
+    text = TOKENIZERS[kind].completion_text(prompt=[special], shown={special}, stop=["s>"])
+    assert [text.feed(token) for token in (other, special)] == ["", "<"]
+    assert text.finish_reason is FinishReason.STOP
 
 
 def test_token_text_names_what_is_no_text() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxgen.core.errors import EngineDeadError, RequestRefusedError
+from jaxgen.core.errors import ContextLengthError, EngineDeadError, RequestRefusedError
 from jaxgen.core.request import Request
 from jaxgen.server.api.sse import sse_event
 from jaxgen.server.app import create_app
@@ -150,6 +150,24 @@ def test_an_error_before_the_first_token_has_its_status(
     assert (str(raised) in error["message"]) == (status != 500)
     assert "Traceback" not in answer.text
     assert "secret" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("raised", "param", "code"),
+    [
+        (RequestRefusedError("logit_bias has 9 entries, the limit is 8", "logit_bias"), "logit_bias", None),
+        (ContextLengthError(3, 16, 18), "max_tokens", "context_length_exceeded"),
+        (ContextLengthError(19, 0, 18), "prompt", "context_length_exceeded"),
+    ],
+)
+def test_a_limit_of_the_engine_alone_is_refused_by_name(raised: Exception, param: str, code: str | None) -> None:
+    async def refuse(request: Request, index: int) -> None:
+        raise raised
+
+    with client_of(fake_engine(pace=refuse)) as client:
+        answer = client.post("/v1/completions", json=body())
+    error = error_of(answer.json())
+    assert (answer.status_code, error["param"], error["code"]) == (400, param, code)
 
 
 def test_an_error_after_the_first_token_ends_the_stream(caplog: pytest.LogCaptureFixture) -> None:

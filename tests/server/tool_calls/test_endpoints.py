@@ -121,6 +121,16 @@ def test_without_parallel_calls_an_answer_ends_after_the_first() -> None:
     assert engine.aborted == [engine.requests[0].request_id], "the engine is told that no more is wanted"
 
 
+@pytest.mark.parametrize("stop", [None, "}x"])
+def test_a_first_call_that_ends_with_the_last_token_is_complete(stop: str | None) -> None:
+    """``}x``: the end of the call is held back until no token follows."""
+    engine = tool_engine("hermes", written("hermes", [PARIS]))
+    most = ask(engine, parallel_tool_calls=False)["usage"]["completion_tokens"]
+    (choice,) = ask(engine, parallel_tool_calls=False, stop=stop, max_tokens=most)["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["tool_calls"][0]["function"]["arguments"] == PARIS[1]
+
+
 def test_each_choice_has_calls_of_its_own() -> None:
     answer = ask(tool_engine("llama3_json", written("llama3_json", [PARIS])), n=2)
     calls = [choice["message"]["tool_calls"][0] for choice in answer["choices"]]

@@ -1,0 +1,62 @@
+"""Turn the tokens of one completion into its text, up to a stop string. Host only, no jax."""
+
+from collections.abc import Container, Sequence
+
+from jaxgen.core.request import FinishReason
+from jaxgen.text.detokenizer import Detokenizer, TokenTexts
+from jaxgen.text.stop_strings import StopStrings
+
+
+class CompletionText:
+    """The text of one completion: ``feed`` it each token until ``finish_reason`` is set.
+
+    The pieces join to the text before the first stop string. Text of the first ``min_tokens`` tokens is not searched
+    for stop strings. ``offset`` is where the next token's text begins, in characters of the completion without regard
+    to stop strings.
+    """
+
+    def __init__(
+        self,
+        tokenizer: TokenTexts,
+        *,
+        prompt: Sequence[int] = (),
+        stop: Sequence[str] = (),
+        min_tokens: int = 0,
+        shown: Container[int] = (),
+    ) -> None:
+        """``prompt`` and ``shown``: as in Detokenizer."""
+        self._detokenizer = Detokenizer(tokenizer, prompt, shown)
+        self._stop = StopStrings(stop) if stop else None
+        self._unsearched = min_tokens if stop else 0
+        self.offset = 0
+        self.finish_reason: FinishReason | None = None
+        """Set once the text is complete: STOP after a stop string, else the reason that was fed."""
+
+    def feed(self, token: int | None, finish_reason: FinishReason | None = None) -> str:
+        """Return the text that became certain with this token; with a ``finish_reason``, also the rest of the text.
+
+        With ``finish_reason`` STOP the token is the EOS or stop token, which is not part of the text.
+        """
+        text = ""
+        if token is not None and finish_reason is not FinishReason.STOP:
+            text = self._detokenizer.push(token)
+            self.offset += len(text)
+            if self._unsearched:
+                self._unsearched -= 1
+            elif self._stop is not None:
+                text = self._stop.push(text)
+                if self._stop.stopped:
+                    self.finish_reason = FinishReason.STOP
+                    return text
+        if finish_reason is not None:
+            text += self._finish(finish_reason)
+        return text
+
+    def _finish(self, reason: FinishReason) -> str:
+        text = self._detokenizer.flush()
+        if self._stop is not None:
+            text = self._stop.push(text) + self._stop.flush()
+            if self._stop.stopped:
+                reason = FinishReason.STOP
+        self.finish_reason = reason
+        return text
