@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             comparison.run([PEERS[name] for name in args.peers], args.dtypes, args.rounds)
         except PeerError as error:
-            print(f"compare_peers.py: {error}", file=sys.stderr)
+            print(f"scripts.peers: {error}", file=sys.stderr)
             return 2
     page = args.page or (DOCS / "peers.md" if args.results == RESULTS else args.results.with_suffix(".md"))
     write_page(records, page)
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="compare_peers.py",
+        prog="python -m scripts.peers",
         description="Measure jaxgen and other servers in turn: the same weights, load and machine.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,
