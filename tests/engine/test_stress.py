@@ -164,10 +164,6 @@ async def terminate(process: subprocess.Popen[str], client: httpx2.AsyncClient, 
     assert "ERROR" not in errors
 
 
-def test_stress(server: Server) -> None:
-    asyncio.run(stress(server, rounds=2))
-
-
 @pytest.mark.full
 def test_soak(server: Server) -> None:
     asyncio.run(stress(server, rounds=8))

@@ -320,8 +320,12 @@ RARE_WITH_HOST = (
 RARE_WITH_CLASSES = ("preemptions", "passed over", "displaced for a promise", "both classes", "all deferred", "shared")
 
 
-MOST_RUNS = 6
-"""Some events are so rare that they may not come in one."""
+MOST_RUNS = 24
+"""Some events are so rare that they may not come in one; a run goes on until all have."""
+
+
+QUICK_EXAMPLES = 50
+"""Of a run of the quick tests; those at length have 2000."""
 
 
 def run_machine(machine: type[SchedulerMachine], events: tuple[str, ...], examples: int) -> None:
@@ -344,15 +348,15 @@ def run_machine(machine: type[SchedulerMachine], events: tuple[str, ...], exampl
 
 
 def test_the_scheduler_under_any_load() -> None:
-    run_machine(SchedulerMachine, RARE, 200)
+    run_machine(SchedulerMachine, RARE, QUICK_EXAMPLES)
 
 
 def test_the_scheduler_with_a_host_store_under_any_load() -> None:
-    run_machine(OffloadMachine, RARE_WITH_HOST, 300)
+    run_machine(OffloadMachine, ("saved", "restore landed", "projected"), 2 * QUICK_EXAMPLES)
 
 
 def test_the_scheduler_with_classes_and_tenants_under_any_load() -> None:
-    run_machine(ServiceMachine, RARE_WITH_CLASSES, 200)
+    run_machine(ServiceMachine, RARE_WITH_CLASSES, QUICK_EXAMPLES)
 
 
 @pytest.mark.full

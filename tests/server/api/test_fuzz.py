@@ -71,7 +71,7 @@ def check(body: dict[str, Any]) -> int:
 SETTINGS = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
-@settings(max_examples=150, **SETTINGS)  # type: ignore[arg-type]
+@settings(max_examples=40, **SETTINGS)  # type: ignore[arg-type]
 @given(bodies())
 def test_fuzz(body: dict[str, Any]) -> None:
     check(body)

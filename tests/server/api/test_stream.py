@@ -47,7 +47,7 @@ REQUESTS = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(fields=REQUESTS, spaced=st.booleans(), tokens=st.lists(st.integers(0, 260), max_size=20))
 def test_a_stream_joins_to_the_answer_that_is_not_streamed(
     fields: dict[str, Any], spaced: bool, tokens: list[int]

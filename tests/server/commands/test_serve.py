@@ -88,8 +88,9 @@ def test_serve_end_to_end() -> None:
         assert process.wait(30) == 0
 
 
+@pytest.mark.full
 def test_a_cache_in_host_memory() -> None:
-    """The answers of a cache on the device, and metrics that say what was streamed."""
+    """Full: two servers start. The answers of a cache on the device, and metrics that say what was streamed."""
     body = {"model": "m", "prompt": "def main():" * 20, "max_tokens": 40, "logprobs": 2, "temperature": 0}
     answers = []
     for flags in ((), ("--kv-residency", "host", "--kv-offloading-size", "0.05", "--kv-offload-policy", "plan")):
@@ -214,10 +215,14 @@ def quick_compiler(tmp_path: Path) -> dict[str, str]:
     return {"PATH": f"{quick.parent}:{os.environ['PATH']}"}
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("without_programs")
 def test_what_is_kept_for_the_next_start(tmp_path: Path) -> None:
-    """Programs, kernels and tokenizers in --cache-dir, no programs with --no-compilation-cache. Who starts with them
-    gives the same tokens and log-probabilities."""
+    """Full: three servers start, two of which compile.
+
+    Programs, kernels and tokenizers in --cache-dir, no programs with --no-compilation-cache. Who starts with them gives
+    the same tokens and log-probabilities.
+    """
     names = {"compiled": "jit_step-*-cache", "tokenizers": "*.json"}
     native()
     shutil.copytree(directory(), tmp_path / "kernels" / "v1")  # they take long to make, which is test_cpu_library's

@@ -46,7 +46,7 @@ def joined(chunks: list[Any]) -> tuple[dict[str, Any], str | None]:
     return message | {"refusal": None}, reason
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=15, deadline=None)
 @example(kind="hermes", special=True, text=None, several=True, most=10_000, logprobs=True)
 @given(
     kind=st.sampled_from(KINDS),
