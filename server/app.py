@@ -53,7 +53,7 @@ def create_app(
     that cannot be used.
     """
     lifecycle = Lifecycle(engine, config)
-    metrics = Metrics(engine, [one for one in config.service_classes if one.promises])
+    metrics = Metrics(engine, [one for one in config.service_classes if one.has_targets])
     probes = Probes(lifecycle)
     models = Models(engine)
     prompts = PromptReader(engine, config)

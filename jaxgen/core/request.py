@@ -58,7 +58,7 @@ class Request:
         check_priority(self.priority)
         require(self.cache_salt != "", "cache_salt", "must not be empty")
         require(
-            not (self.background and self.service.promises),
+            not (self.background and self.service.has_targets),
             "service",
             f"class {self.service.name!r} promises times, and the background has none",
         )

@@ -30,9 +30,9 @@ class SequenceStatus(StrEnum):
 
 
 class Level(IntEnum):
-    """Order of service. PROMISED: sequences whose class has targets, and best-effort sequences that were promoted."""
+    """Order of service. WITH_TARGETS: sequences of classes with targets, and promoted best-effort sequences."""
 
-    PROMISED = 0
+    WITH_TARGETS = 0
     BEST_EFFORT = 1
     BACKGROUND = 2
 
@@ -124,11 +124,11 @@ class Sequence:
         return self.request.priority
 
     @property
-    def due(self) -> float:
+    def deadline(self) -> float:
         return self.place[0]
 
     @property
-    def urgency(self) -> tuple[int, float, int]:
+    def order_key(self) -> tuple[int, float, int]:
         """Its place in the order of service, smaller first."""
         return self.level, *self.place
 
@@ -167,7 +167,7 @@ class Sequence:
         return self.num_uncomputed == 1
 
     @property
-    def is_late(self) -> bool:
+    def targets_dropped(self) -> bool:
         """Whether it was accepted although it would miss targets of its class."""
         return self.service is not self.request.service
 

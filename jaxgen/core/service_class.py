@@ -31,7 +31,7 @@ class ServiceClass:
                 raise ValueError(f"{name} must be above 0 and finite, not {value}")
 
     @property
-    def promises(self) -> bool:
+    def has_targets(self) -> bool:
         return (self.first_token_seconds, self.prompt_rate, self.inter_token_seconds) != (None, None, None)
 
     def first_token_target(self, num_prompt: int) -> float | None:

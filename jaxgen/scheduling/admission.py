@@ -83,10 +83,10 @@ class Admission:
 
     def _must_wait(self, sequence: Sequence) -> bool:
         """Whether the sequence and all behind it in the order of service must wait."""
-        first = self.preempted is None or sequence.urgency < self.preempted.urgency
+        first = self.preempted is None or sequence.order_key < self.preempted.order_key
         if first and sequence.num_pending:
             self.preempted = sequence  # in an earlier step, and a token of it is still in flight
-        if self.preempted is not None and sequence.urgency >= self.preempted.urgency:
+        if self.preempted is not None and sequence.order_key >= self.preempted.order_key:
             return True
         if any(s.overtaken >= self.max_overtaken for s in self._skipped):
             return True
@@ -117,7 +117,7 @@ def make_room(
     coming: list[Sequence] = []
     blocks = 0  # as if the prefix cache had nothing for them
     for sequence in tuple(queues.waiting[:ADMISSION_WINDOW]):
-        while prompts and prompts[0].urgency < sequence.urgency:
+        while prompts and prompts[0].order_key < sequence.order_key:
             tokens -= prompts.popleft().num_uncomputed
         if tokens <= 0 or sequence.request.background is not background:
             break

@@ -152,7 +152,7 @@ class StepPlanner:
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
-        if self._preempted is None or sequence.urgency < self._preempted.urgency:
+        if self._preempted is None or sequence.order_key < self._preempted.order_key:
             self._preempted = sequence
         self._queues.put_back(sequence)
         self._kv_cache.release(sequence, SequenceStatus.WAITING)

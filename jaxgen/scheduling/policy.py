@@ -51,7 +51,7 @@ class Fifo:
         ``prompts`` run, ``waiting`` wait; all are online, or all are background. Within a round a sequence that must
         wait makes all behind it wait; the next round begins all the same.
         """
-        yield merge(prompts, waiting, key=attrgetter("urgency"))
+        yield merge(prompts, waiting, key=attrgetter("order_key"))
 
     def limit_prompts(self, budget: StepBudget, decodes: list[Chunk], prompts: list[Sequence]) -> None:
         """Lower the time that online prompts may take in a step with these decodes. ``prompts``: those that run."""

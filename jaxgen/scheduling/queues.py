@@ -29,7 +29,7 @@ class RequestQueues:
 
     def waiting_of(self, *, background: bool) -> list[Sequence]:
         """Waiting sequences, online or background; no background ones while online ones wait."""
-        first = bisect_left(self.waiting, (Level.BACKGROUND,), key=urgency_of)
+        first = bisect_left(self.waiting, (Level.BACKGROUND,), key=order_key_of)
         if background:
             return self.waiting[:] if first == 0 else []
         return self.waiting[:first]
@@ -41,18 +41,18 @@ class RequestQueues:
 
     def join(self, sequence: Sequence) -> None:
         """Add a new sequence to the waiting ones."""
-        insort(self.waiting, sequence, key=urgency_of)
+        insort(self.waiting, sequence, key=order_key_of)
         self._levels[sequence.level] += 1
 
     def begin(self, sequence: Sequence) -> None:
         """Move a waiting sequence to the running ones."""
         _remove(self.waiting, sequence)
-        insort(self.running, sequence, key=urgency_of)
+        insort(self.running, sequence, key=order_key_of)
 
     def put_back(self, sequence: Sequence) -> None:
         """Move a running sequence back to the waiting ones, at its place in the order."""
         _remove(self.running, sequence)
-        insort(self.waiting, sequence, key=urgency_of)
+        insort(self.waiting, sequence, key=order_key_of)
 
     def leave(self, sequence: Sequence, line: list[Sequence]) -> None:
         """Remove a sequence that ends from ``line``, the running or the waiting ones."""
@@ -60,10 +60,10 @@ class RequestQueues:
         self._levels[sequence.level] -= 1
 
 
-def urgency_of(sequence: Sequence) -> Any:
+def order_key_of(sequence: Sequence) -> Any:
     """The key of the order of service."""
-    return sequence.urgency
+    return sequence.order_key
 
 
 def _remove(line: list[Sequence], sequence: Sequence) -> None:
-    del line[bisect_left(line, sequence.urgency, key=urgency_of)]
+    del line[bisect_left(line, sequence.order_key, key=order_key_of)]

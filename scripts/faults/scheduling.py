@@ -47,8 +47,8 @@ SCHEDULER = (
         "patience-without-end",
         "scheduler",
         "jaxgen/scheduling/service/queues.py",
-        "or sequence.due > now:",
-        "or sequence.due < now:",
+        "or sequence.deadline > now:",
+        "or sequence.deadline < now:",
         ("tests/scheduling/service/test_queues.py",),
     ),
     Fault(

@@ -52,7 +52,7 @@ SERVER = (
     Fault(
         "stream-without-its-end",
         "server",
-        "server/api/answer.py",
+        "server/api/response_builder.py",
         "return [DONE]",
         "return []",
         ("tests/server/api/test_stream.py",),
@@ -60,7 +60,7 @@ SERVER = (
     Fault(
         "usage-of-the-first-choice",
         "server",
-        "server/api/answer.py",
+        "server/api/response_builder.py",
         "sum(choice.num_tokens for choice in self.choices)",
         "sum(choice.num_tokens for choice in self.choices[:1])",
         ("tests/server/api/test_completions.py",),
@@ -68,7 +68,7 @@ SERVER = (
     Fault(
         "choices-with-one-index",
         "server",
-        "server/api/answer.py",
+        "server/api/response_builder.py",
         "i * self._params.best_of + j",
         "i + j",
         ("tests/server/api/test_stream.py",),

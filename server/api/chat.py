@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from jaxgen.client import EngineClient
-from jaxgen.server.api.answer import Answer, ChoicesAnswer
 from jaxgen.server.api.endpoint import AppState, GeneratingEndpoint
+from jaxgen.server.api.response_builder import ChoicesBuilder, ResponseBuilder
 from jaxgen.server.generation.choice import Choice, Piece
 from jaxgen.server.generation.logprobs import ChatLogprobs
 from jaxgen.server.middleware.context import RequestContext
@@ -24,7 +24,7 @@ class ChatEndpoint(GeneratingEndpoint[ChatRequest]):
         body.refuse_what_is_missing()
         return body
 
-    async def _answer(self, body: ChatRequest, context: RequestContext) -> Answer:
+    async def _build_response(self, body: ChatRequest, context: RequestContext) -> ResponseBuilder:
         prompt, params, tools = await resolve_chat(body, self._services)
         return ChatCompletion(self._engine, prompt, params, context, tools)
 
@@ -44,7 +44,7 @@ async def resolve_chat(body: ChatRequest, services: AppState) -> tuple[Prompt, C
     return prompt, params.within(room), tools
 
 
-class ChatCompletion(ChoicesAnswer):
+class ChatCompletion(ChoicesBuilder):
     """OpenAI's chat.completion."""
 
     _chunk_object = "chat.completion.chunk"

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jaxgen.client import EngineClient
-from jaxgen.server.api.answer import Answer, ChoicesAnswer
 from jaxgen.server.api.endpoint import GeneratingEndpoint
+from jaxgen.server.api.response_builder import ChoicesBuilder, ResponseBuilder
 from jaxgen.server.generation.choice import Choice, Piece
 from jaxgen.server.generation.logprobs import LogprobList
 from jaxgen.server.middleware.context import RequestContext
@@ -18,13 +18,13 @@ class CompletionsEndpoint(GeneratingEndpoint[CompletionRequest]):
     def _parse(self, data: dict[str, Any]) -> CompletionRequest:
         return parse_body(CompletionRequest, data, self._services.config)
 
-    async def _answer(self, body: CompletionRequest, context: RequestContext) -> Answer:
+    async def _build_response(self, body: CompletionRequest, context: RequestContext) -> ResponseBuilder:
         params = resolve_params(body, self._engine.model, self._services.config)
         prompts = await self._services.prompts.read(body, params)
         return Completion(self._engine, prompts, params, context)
 
 
-class Completion(ChoicesAnswer):
+class Completion(ChoicesBuilder):
     """OpenAI's text_completion."""
 
     _chunk_object = "text_completion"

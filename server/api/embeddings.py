@@ -132,7 +132,7 @@ class _Vector:
         self._base64 = body.encoding_format == "base64"
 
     @property
-    def has_news(self) -> bool:
+    def has_updates(self) -> bool:
         return self.finish_reason is not None
 
     def feed(self, event: TokenEvent) -> None:

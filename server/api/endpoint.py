@@ -11,8 +11,8 @@ from starlette.responses import JSONResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from jaxgen.client import EngineClient
-from jaxgen.server.api.answer import Answer
 from jaxgen.server.api.body import read_json_object
+from jaxgen.server.api.response_builder import ResponseBuilder
 from jaxgen.server.api.sse import until_disconnect
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError, bad_request
@@ -102,13 +102,13 @@ class GeneratingEndpoint[Fields: CallerFields](ComputingEndpoint[Fields]):
     """An endpoint that generates text and responds with one object or a stream."""
 
     @abstractmethod
-    async def _answer(self, body: Fields, context: RequestContext) -> Answer:
+    async def _build_response(self, body: Fields, context: RequestContext) -> ResponseBuilder:
         """Return the choices to compute for the body. Raises ApiError."""
 
     async def _respond(self, body: Fields, deadline: Deadline, scope: Scope, receive: Receive, send: Send) -> None:
         context, services = context_of(scope), self._services
         async with deadline.bound():
-            made = context.answer = await self._answer(body, context)
+            made = context.answer = await self._build_response(body, context)
         async with Generation(
             self._engine, made.choices, services.queue, services.metrics, context, deadline
         ) as generation:

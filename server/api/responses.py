@@ -5,9 +5,9 @@ from dataclasses import replace
 from time import time
 from typing import Any
 
-from jaxgen.server.api.answer import Answer
 from jaxgen.server.api.chat import resolve_chat
 from jaxgen.server.api.endpoint import AppState, GeneratingEndpoint
+from jaxgen.server.api.response_builder import ResponseBuilder
 from jaxgen.server.api.responses_input import FORMAT, as_chat, renamed
 from jaxgen.server.api.responses_output import Event, Output
 from jaxgen.server.api.sse import sse_event
@@ -28,7 +28,7 @@ class ResponsesEndpoint(GeneratingEndpoint[ResponsesRequest]):
         body.refuse_what_is_missing()
         return body
 
-    async def _answer(self, body: ResponsesRequest, context: RequestContext) -> Answer:
+    async def _build_response(self, body: ResponsesRequest, context: RequestContext) -> ResponseBuilder:
         try:
             prompt, params, tools = await resolve_chat(as_chat(body), self._services)
         except ApiError as error:
@@ -36,10 +36,10 @@ class ResponsesEndpoint(GeneratingEndpoint[ResponsesRequest]):
         grammar = params.sampling.grammar
         if grammar is not None and grammar.source == "response_format":
             params = params.with_grammar(replace(grammar, source=FORMAT))  # the name for error messages
-        return ResponseAnswer(body, self._services, prompt, params, context, tools)
+        return ItemsBuilder(body, self._services, prompt, params, context, tools)
 
 
-class ResponseAnswer(Answer):
+class ItemsBuilder(ResponseBuilder):
     """OpenAI's response: output items with text and calls, in one object or as a stream."""
 
     def __init__(
@@ -61,7 +61,7 @@ class ResponseAnswer(Answer):
             pass
         return self._response(self._status)
 
-    def _news(self, choice: Choice) -> Iterator[bytes]:
+    def _update_events(self, choice: Choice) -> Iterator[bytes]:
         if self._num_events == 0:
             for kind in ("created", "in_progress"):
                 yield self._numbered({"type": f"response.{kind}", "response": self._response("in_progress")})

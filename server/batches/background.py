@@ -27,7 +27,7 @@ class BackgroundEngine:
         return self._engine.tokenizer
 
     async def follow(self, request: Request, take: Callable[[TokenEvent], bool]) -> None:
-        if request.service.promises and request.service.name != DEFAULT_CLASS.name:
+        if request.service.has_targets and request.service.name != DEFAULT_CLASS.name:
             raise RequestRefusedError(
                 f"service_tier {request.service.name!r} promises times, and batches get what others leave over",
                 "service_tier",

@@ -87,7 +87,7 @@ class Choice:
         return self._logprob_sum / self.num_tokens if self.num_tokens else 0.0
 
     @property
-    def has_news(self) -> bool:
+    def has_updates(self) -> bool:
         """Whether ``take`` would return something new."""
         if self.finish_reason is not None:
             return not self._told_finish

@@ -26,7 +26,7 @@ class EventSink(Queued, Protocol):
         ...
 
     @property
-    def has_news(self) -> bool: ...
+    def has_updates(self) -> bool: ...
 
     def feed(self, event: TokenEvent) -> None:
         """Take an event. Raises ApiError when the engine failed on the request or aborted it."""
@@ -59,9 +59,9 @@ class Generation[Choice: EventSink]:
         self._alarm: asyncio.TimerHandle | None = None
         self._late: ApiError | None = None
         self._waiting: asyncio.Future[None] | None = None
-        """The future for which ``next_news`` waits, its only waiter: an asyncio.Event, for several, takes longer."""
-        self._take_news: Callable[[], bool] | None = None
-        self._tells_soon = False
+        """The future for which ``next_updates`` waits, its only waiter: an asyncio.Event, for several, takes longer."""
+        self._drain: Callable[[], bool] | None = None
+        self._wakes_soon = False
         self._context = copy_context()
         """Context variables of the request: the engine's events come in the context of the engine's thread."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -72,7 +72,7 @@ class Generation[Choice: EventSink]:
             self._queue.enter(self._choices, self._request_context.caller)
         except ApiError:
             for service in (choice.request.service for choice in self._choices):
-                if service.promises:
+                if service.has_targets:
                     self._metrics.count_kept(service, "refused")
             raise
         self._tasks = [asyncio.create_task(self._run(choice)) for choice in self._choices]
@@ -92,17 +92,17 @@ class Generation[Choice: EventSink]:
             self._queue.leave(choice)
         for task in self._tasks:
             task.cancel()
-        # next_news has raised the first of their errors.
+        # next_updates has raised the first of their errors.
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def next_news(self, take_news: Callable[[], bool] | None = None) -> list[Choice]:
+    async def next_updates(self, drain: Callable[[], bool] | None = None) -> list[Choice]:
         """Wait for choices with new output, and return them; return none when all have ended and been taken.
 
-        ``take_news`` is called in the event loop when a choice may have new output and no choice has ended. It may take
+        ``drain`` is called in the event loop when a choice may have new output and no choice has ended. It may take
         the output itself and return True: then this task is not woken, which is most of a token's cost here.
-        Raises the first error of any choice, what ``take_news`` raises, and ApiError 504 at the deadline.
+        Raises the first error of any choice, what ``drain`` raises, and ApiError 504 at the deadline.
         """
-        self._take_news = take_news
+        self._drain = drain
         while True:
             under_way = False
             for task in self._tasks:
@@ -110,29 +110,29 @@ class Generation[Choice: EventSink]:
                     task.result()
                 else:
                     under_way = True
-            ready = [choice for choice in self._choices if choice.has_news]
+            ready = [choice for choice in self._choices if choice.has_updates]
             if ready or not under_way:
                 return ready
             self._waiting = asyncio.get_running_loop().create_future()
             await self._waiting
 
     async def finish(self) -> None:
-        """Wait until every choice has ended. Raises as ``next_news``."""
+        """Wait until every choice has ended. Raises as ``next_updates``."""
         await asyncio.gather(*self._tasks)
 
     def _wake(self) -> None:
-        if self._waiting is not None and not self._tells_soon:
+        if self._waiting is not None and not self._wakes_soon:
             # Soon: after all events that the engine has handed over by now, so that their output goes out together.
-            self._tells_soon = True
+            self._wakes_soon = True
             asyncio.get_running_loop().call_soon(self._tell, context=self._context)
 
     def _tell(self) -> None:
-        self._tells_soon = False
+        self._wakes_soon = False
         waiting = self._waiting
         if waiting is None or waiting.done():
             return
         try:
-            goes_on = self._take_news is not None and not any(map(asyncio.Task.done, self._tasks)) and self._take_news()
+            goes_on = self._drain is not None and not any(map(asyncio.Task.done, self._tasks)) and self._drain()
         except Exception as error:
             waiting.set_exception(error)
             return

@@ -154,7 +154,7 @@ class RequestTimer:
         if self.first is None:  # no token was requested: the first-token target applies to the whole answer
             self._hold_to_first(now)
         self._metrics.count_finished(reason)
-        if self._service.promises and reason in ("stop", "length", "refused"):
+        if self._service.has_targets and reason in ("stop", "length", "refused"):
             self._metrics.count_kept(self._service, "refused" if reason == "refused" else self._outcome)
         if reason in ("stop", "length"):
             self._metrics.request.observe(now - self._arrival)

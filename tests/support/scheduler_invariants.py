@@ -79,10 +79,10 @@ def the_order_is_that_of_service(book: Book) -> None:
         for sequence in line:
             groups[sequence.request.tenant, sequence.service, sequence.level].append(sequence.priority)
             assert (sequence.level is Level.BACKGROUND) is sequence.request.background
-            if sequence.service.promises and not sequence.request.background:
-                assert sequence.level is Level.PROMISED
+            if sequence.service.has_targets and not sequence.request.background:
+                assert sequence.level is Level.WITH_TARGETS
         for (_, service, group), priorities in groups.items():
-            if group is not Level.PROMISED or service.promises:
+            if group is not Level.WITH_TARGETS or service.has_targets:
                 assert priorities == sorted(priorities)
 
 

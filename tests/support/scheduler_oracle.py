@@ -83,7 +83,7 @@ class PlanOracle:
         # Who goes is behind who stays, and behind who comes.
         kept = run if self._book.plain else [sequence for sequence in run if sequence in before.running]
         gone = preempted if self._book.plain else set(preempted) - displaced
-        assert all(one.urgency > other.urgency for one in gone for other in kept)
+        assert all(one.order_key > other.order_key for one in gone for other in kept)
         self._book.seen["displaced for a promise"] += any(not s.request.background for s in displaced)
         self._book.seen["preempted for an earlier level"] += bool(admitted and preempted)
 
@@ -173,7 +173,7 @@ class PlanOracle:
         if idle and book.plain:
             assert sum(chunk.length for chunk in online) == book.config.token_budget
         if book.plain:
-            assert all(other.urgency < s.urgency for s in idle for other in prompts)
+            assert all(other.order_key < s.order_key for s in idle for other in prompts)
         book.seen["passed over"] += bool(idle)
 
     def _waits_for_another(self, sequence: Sequence) -> bool:
@@ -199,7 +199,7 @@ class PlanOracle:
             self._overtaken.pop(sequence.arrival, None)
             self._awaited.pop(sequence.arrival, None)
         for sequence in still:
-            self._overtaken[sequence.arrival] += sum(other.urgency > sequence.urgency for other in admitted)
+            self._overtaken[sequence.arrival] += sum(other.order_key > sequence.order_key for other in admitted)
             assert self._overtaken[sequence.arrival] <= bound
             self._book.seen["at the bound"] += self._overtaken[sequence.arrival] == bound > 0
 

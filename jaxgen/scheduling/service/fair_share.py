@@ -64,12 +64,14 @@ class FairShare:
         most = min([self._served[tenant] for tenant in tenants], default=0.0) + self._lead
         return frozenset([tenant for tenant in tenants if self._served[tenant] > most])
 
-    def ahead_of(self, newcomer: Sequence, urgency: tuple[int, float, int], wanting: list[Sequence]) -> list[Sequence]:
-        """The sequences of ``wanting`` that will be computed before a newcomer of this ``urgency``.
+    def ahead_of(
+        self, newcomer: Sequence, order_key: tuple[int, float, int], wanting: list[Sequence]
+    ) -> list[Sequence]:
+        """The sequences of ``wanting`` that will be computed before a newcomer with this order key.
 
         Its own tenant's by the order of service; of each other tenant as many tokens as the fair share allows.
         """
-        first = [s for s in wanting if s.urgency < urgency]
+        first = [s for s in wanting if s.order_key < order_key]
         tenant = newcomer.request.tenant
         if not self._live.keys() - {tenant}:
             return first
@@ -81,14 +83,14 @@ class FairShare:
             if sequence.request.tenant != tenant:
                 others.setdefault(sequence.request.tenant, []).append(sequence)
         for line in others.values():
-            own += self._up_to(reached, urgency, line)
+            own += self._up_to(reached, order_key, line)
         return own
 
-    def _up_to(self, reached: float, urgency: tuple[int, float, int], line: list[Sequence]) -> list[Sequence]:
+    def _up_to(self, reached: float, order_key: tuple[int, float, int], line: list[Sequence]) -> list[Sequence]:
         """The sequences of one tenant that come before another tenant's counter has ``reached`` so much."""
         served, found = self._served[line[0].request.tenant], []
         for sequence in line:
-            if served >= reached + self._lead or (served >= reached - self._lead and sequence.urgency >= urgency):
+            if served >= reached + self._lead or (served >= reached - self._lead and sequence.order_key >= order_key):
                 break
             found.append(sequence)
             served += sequence.num_uncomputed / sequence.request.tenant_weight

@@ -44,7 +44,7 @@ class ServicePolicy(Fifo):
         """Set level and place, by when the sequence is due. Raises WouldBeLateError."""
         prompt_seconds = 0.0 if self.step_time is None else self.step_time.prompt_seconds(sequence.num_prompt)
         set_place(sequence, now, prompt_seconds)
-        if sequence.service.promises and not self._meets_targets(sequence, now, in_flight):
+        if sequence.service.has_targets and not self._meets_targets(sequence, now, in_flight):
             # It would be late at any place, and at this one others would be too.
             sequence.drop_targets()
             set_place(sequence, now, prompt_seconds)
@@ -79,15 +79,15 @@ class ServicePolicy(Fifo):
         lines = (prompts, waiting)
         for second in (False, True):
             of_round = [[s for s in line if (s.request.tenant in over) is second] for line in lines]
-            yield merge(*of_round, key=attrgetter("urgency"))
+            yield merge(*of_round, key=attrgetter("order_key"))
 
     def limit_prompts(self, budget: StepBudget, decodes: list[Chunk], prompts: list[Sequence]) -> None:
-        if self.step_time is not None and self.queues.has(Level.PROMISED):
+        if self.step_time is not None and self.queues.has(Level.WITH_TARGETS):
             start = prompts[0].num_computed if prompts else 0
             budget.cost, budget.seconds = self.step_time.wide, time_for_prompts(self.step_time, decodes, start)
 
     def limit_background(self, budget: StepBudget, online: list[Chunk]) -> None:
-        if self.step_time is not None and self.queues.has(Level.PROMISED):
+        if self.step_time is not None and self.queues.has(Level.WITH_TARGETS):
             budget.cost, budget.seconds = self.step_time.wide, time_left(self.step_time, online)
 
     @property
@@ -99,7 +99,7 @@ class ServicePolicy(Fifo):
 
     def must_wait(self, sequence: Sequence) -> bool:
         """Whether a best-effort sequence would break an inter-token target."""
-        if sequence.level is Level.PROMISED or not self.queues.has(Level.PROMISED):
+        if sequence.level is Level.WITH_TARGETS or not self.queues.has(Level.WITH_TARGETS):
             return False
         return self.misses_targets([*self.queues.running, sequence])
 

@@ -5,7 +5,7 @@ from math import inf
 
 from jaxgen.core.sequence import Level, Sequence
 from jaxgen.core.service_class import STARVATION_TIMEOUT_S
-from jaxgen.scheduling.queues import RequestQueues, urgency_of
+from jaxgen.scheduling.queues import RequestQueues, order_key_of
 
 
 class ServiceQueues(RequestQueues):
@@ -32,13 +32,14 @@ class ServiceQueues(RequestQueues):
     def late_one_waits(self, newcomer: Sequence) -> bool:
         """Whether a sequence of the same tenant and class waits that gave up its targets."""
         tenant, name = newcomer.request.tenant, newcomer.service.name
-        first = bisect_left(self.waiting, (Level.BEST_EFFORT,), key=urgency_of)
-        return any(s.is_late and s.request.tenant == tenant and s.service.name == name for s in self.waiting[first:])
+        first = bisect_left(self.waiting, (Level.BEST_EFFORT,), key=order_key_of)
+        late = [s for s in self.waiting[first:] if s.targets_dropped]
+        return any(s.request.tenant == tenant and s.service.name == name for s in late)
 
-    def urgency_of(self, newcomer: Sequence) -> tuple[int, float, int]:
-        """The urgency that ``newcomer`` will have once it has joined."""
+    def order_key_joined(self, newcomer: Sequence) -> tuple[int, float, int]:
+        """The order key that ``newcomer`` will have once it has joined."""
         if not self._shares_places(newcomer):
-            return newcomer.urgency
+            return newcomer.order_key
         group = self._group_of(newcomer)
         places = sorted([newcomer.place, *[s.place for s in group]])
         before = sum([(s.priority, s.place) < (newcomer.priority, newcomer.place) for s in group])
@@ -65,7 +66,7 @@ class ServiceQueues(RequestQueues):
 
         It is then served like sequences with targets. The next one is promoted after the same time again.
         """
-        if now < self._next_promotion or not (self.has(Level.PROMISED) and self.has(Level.BEST_EFFORT)):
+        if now < self._next_promotion or not (self.has(Level.WITH_TARGETS) and self.has(Level.BEST_EFFORT)):
             return
         found = [
             (sequence, line)
@@ -74,12 +75,12 @@ class ServiceQueues(RequestQueues):
         ]
         if not found:
             return
-        sequence, line = min(found, key=lambda one: one[0].urgency)
+        sequence, line = min(found, key=lambda one: one[0].order_key)
         line.remove(sequence)
         self._levels[sequence.level] -= 1
-        sequence.level = Level.PROMISED
+        sequence.level = Level.WITH_TARGETS
         self._levels[sequence.level] += 1
-        insort(line, sequence, key=urgency_of)
+        insort(line, sequence, key=order_key_of)
         self._next_promotion = now + STARVATION_TIMEOUT_S
 
     def _shares_places(self, newcomer: Sequence) -> bool:
@@ -95,8 +96,8 @@ class ServiceQueues(RequestQueues):
         places = sorted([s.place for s in group])
         for sequence, place in zip(sorted(group, key=lambda s: (s.priority, s.place)), places, strict=True):
             sequence.place = place
-        self.running.sort(key=urgency_of)
-        self.waiting.sort(key=urgency_of)
+        self.running.sort(key=order_key_of)
+        self.waiting.sort(key=order_key_of)
 
 
 def may_preempt(one: Sequence, other: Sequence) -> bool:
@@ -107,7 +108,7 @@ def may_preempt(one: Sequence, other: Sequence) -> bool:
     if Level.BACKGROUND in (one.level, other.level) and one.level is not other.level:
         return one.level < other.level
     if one.level is not other.level:
-        return one.level < other.level and one.service.promises
+        return one.level < other.level and one.service.has_targets
     return one.priority < other.priority and _are_of_one_group(one, other)
 
 
@@ -118,7 +119,7 @@ def set_place(sequence: Sequence, now: float, prompt_seconds: float) -> None:
     not earlier, or it would delay sequences that arrived before it. ``prompt_seconds``: what its prompt takes.
     """
     if not sequence.request.background:
-        sequence.level = Level.PROMISED if sequence.service.promises else Level.BEST_EFFORT
+        sequence.level = Level.WITH_TARGETS if sequence.service.has_targets else Level.BEST_EFFORT
     target = sequence.service.first_token_target(sequence.num_prompt)
     waited = sequence.request.waited_seconds
     slack = STARVATION_TIMEOUT_S if target is None else max(0.0, target - waited - prompt_seconds)
@@ -127,8 +128,8 @@ def set_place(sequence: Sequence, now: float, prompt_seconds: float) -> None:
 
 def _first_starved(line: list[Sequence], now: float) -> Sequence | None:
     """The first best-effort sequence past its due time that does not decode."""
-    for sequence in line[bisect_left(line, (Level.BEST_EFFORT,), key=urgency_of) :]:
-        if sequence.level is not Level.BEST_EFFORT or sequence.due > now:
+    for sequence in line[bisect_left(line, (Level.BEST_EFFORT,), key=order_key_of) :]:
+        if sequence.level is not Level.BEST_EFFORT or sequence.deadline > now:
             return None
         if sequence.row is None or sequence.num_uncomputed > 1:
             return sequence
@@ -144,5 +145,5 @@ def _are_of_one_group(one: Sequence, other: Sequence) -> bool:
         one.level is other.level
         and one.request.tenant == other.request.tenant
         and one.service == other.service
-        and (one.level is not Level.PROMISED or one.service.promises)
+        and (one.level is not Level.WITH_TARGETS or one.service.has_targets)
     )

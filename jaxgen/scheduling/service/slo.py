@@ -48,9 +48,9 @@ def predict(
     """
     queues, kv_cache = load.queues, load.kv_cache
     staying = [s for s in queues.running if not may_preempt(sequence, s)]
-    wanting = sorted(queues.wanting(background=False), key=attrgetter("urgency"))
-    urgency = queues.urgency_of(sequence)
-    first = load.fair_share.ahead_of(sequence, urgency, wanting)
+    wanting = sorted(queues.wanting(background=False), key=attrgetter("order_key"))
+    order_key = queues.order_key_joined(sequence)
+    first = load.fair_share.ahead_of(sequence, order_key, wanting)
     ahead = [s for s in first if s.row is None]
     _expect(sequence, first, kv_cache)
     decodes = _decodes(staying, first, load, step_time)
@@ -60,7 +60,7 @@ def predict(
     # Once these prompts are computed, steps have decodes only.
     steps -= sum([s.num_to_compute for s in first]) / step_time.prompt_tokens(decodes)
     wait = max(0.0, steps) * step_time.decode_seconds(decodes.count, decodes.positions)
-    delayed = _delayed(sequence, urgency, wanting, step_time, decodes, now + under_way, prompt)
+    delayed = _delayed(sequence, order_key, wanting, step_time, decodes, now + under_way, prompt)
     between = _between_tokens(sequence, staying, queues, step_time, kv_cache.num_rows)
     return Prediction(under_way + before + wait + prompt, *between, delayed)
 
@@ -129,7 +129,7 @@ def _missing_blocks(sequence: Sequence, ahead: Several[Sequence], load: Schedule
 
 def _delayed(
     sequence: Sequence,
-    urgency: tuple[int, float, int],
+    order_key: tuple[int, float, int],
     wanting: Several[Sequence],
     step_time: StepTimeModel,
     decodes: Decodes,
@@ -141,11 +141,11 @@ def _delayed(
     tokens = step_time.prompt_tokens(decodes)
     each = step_time.wide.seconds(tokens + decodes.count, decodes.positions) / tokens
     for s in wanting:
-        if s.level is not Level.PROMISED:
+        if s.level is not Level.WITH_TARGETS:
             return None
         promises = s.service.first_token_target(s.num_prompt) is not None and not s.service.serve_late
         promises = promises and s.request.tenant == sequence.request.tenant
-        if promises and s.urgency > urgency and begin <= s.due < begin + seconds:
+        if promises and s.order_key > order_key and begin <= s.deadline < begin + seconds:
             return s.service
         begin += each * s.num_to_compute
     return None
@@ -156,7 +156,7 @@ def _between_tokens(
 ) -> tuple[float, ServiceClass]:
     """Seconds between tokens when all sequences before it decode, as far as there are rows, and the class with the
     shortest inter-token target among them."""
-    waiting = [s for s in queues.waiting if s.level is Level.PROMISED]
+    waiting = [s for s in queues.waiting if s.level is Level.WITH_TARGETS]
     decoding = [s for s in (*staying, *waiting, sequence) if s.params.max_tokens > 1]
     rows = min(len(decoding), num_rows)
     contexts = sum([s.num_tokens for s in decoding]) * rows // max(1, len(decoding))

@@ -45,7 +45,7 @@ def breaks_targets(sequences: Several[Sequence], step_time: StepTimeModel | None
     together = _decode_seconds(step_time, sequences)
     if together <= MARGIN * targets[0]:
         return False
-    alone = _decode_seconds(step_time, [s for s in sequences if s.level is Level.PROMISED])
+    alone = _decode_seconds(step_time, [s for s in sequences if s.level is Level.WITH_TARGETS])
     return any(alone <= MARGIN * target < together for target in targets)
 
 

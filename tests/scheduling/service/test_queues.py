@@ -46,7 +46,7 @@ def test_who_will_be_late_anyhow_makes_nobody_late() -> None:
     queues = ServiceQueues()
     joined(queues, "due at 3.5", 3.0, service=SOON, seconds=0.5)
     hopeless = joined(queues, "takes a minute", 3.6, service=SOON, seconds=60.0)
-    assert hopeless.due == 3.6
+    assert hopeless.deadline == 3.6
     assert names(queues.waiting) == ["due at 3.5", "takes a minute"]
 
 
@@ -76,9 +76,9 @@ def test_priority_exchanges_the_places_of_one_group_and_no_other() -> None:
     assert names(queues.waiting) == ["a3", "b", "a5", "other class"]
     newcomer = sequence_for(name="a0", tenant="a")
     set_place(newcomer, 4.0, 0.0)
-    expected = queues.urgency_of(newcomer)
+    expected = queues.order_key_joined(newcomer)
     queues.join(newcomer)
-    assert newcomer.urgency == expected
+    assert newcomer.order_key == expected
     assert names(queues.waiting) == ["a0", "b", "a3", "other class", "a5"]
 
 
@@ -130,7 +130,7 @@ def test_patience_is_for_who_gets_no_tokens() -> None:
     decodes.num_computed = len(decodes.tokens) - 1
     joined(queues, "promised", service=SOON)
     queues.promote_starved(STARVATION_TIMEOUT_S)
-    assert [s.level for s in (decodes, computes, waits)] == [Level.BEST_EFFORT, Level.PROMISED, Level.BEST_EFFORT]
+    assert [s.level for s in (decodes, computes, waits)] == [Level.BEST_EFFORT, Level.WITH_TARGETS, Level.BEST_EFFORT]
     assert names(queues.running) == ["computes", "decodes"]
 
 
@@ -175,6 +175,6 @@ def test_who_may_preempt_another_is_before_it(events: list[tuple[dict[str, Any],
         elif then == "leave":
             queues.leave(queues.waiting[-1], queues.waiting)
     for line in (queues.running, queues.waiting):
-        assert line == sorted(line, key=lambda s: s.urgency)
+        assert line == sorted(line, key=lambda s: s.order_key)
     everyone = [*queues.running, *queues.waiting]
-    assert all(one.urgency < other.urgency for one in everyone for other in everyone if may_preempt(one, other))
+    assert all(one.order_key < other.order_key for one in everyone for other in everyone if may_preempt(one, other))

@@ -28,7 +28,7 @@ def test_a_flag_says_name_and_targets() -> None:
         ServiceClass(name="flex"),
         ServiceClass(name="default", first_token_seconds=9.0, serve_late=True),
     )
-    assert [one.promises for one in found] == [True, False, True]
+    assert [one.has_targets for one in found] == [True, False, True]
     assert found[0].first_token_target(1024) == 2.5
     assert found[1].first_token_target(1024) is None
 

@@ -69,9 +69,9 @@ def test_pieces_join_to_the_whole(
         event = TokenEvent("r", token, fake_logprobs(token, 0), finish_reason=FinishReason.LENGTH if last else None)
         often.feed(event)
         once.feed(event)
-        if often.has_news and (data.draw(st.booleans()) or often.finish_reason):
+        if often.has_updates and (data.draw(st.booleans()) or often.finish_reason):
             pieces.append(often.take())
-            assert not often.has_news
+            assert not often.has_updates
             assert pieces[-1].text or pieces[-1].finish_reason or (pieces[-1].logprobs or {})["tokens"]
         if often.finish_reason:
             break
@@ -88,11 +88,11 @@ def test_a_token_whose_text_is_held_waits_for_its_place() -> None:
     choice = make_choice(sampling, Prompt((5,)), echo=False)
     for token in (a, a):
         choice.feed(TokenEvent("r", token, fake_logprobs(token, 0)))
-    assert choice.has_news
+    assert choice.has_updates
     first = choice.take()
     assert first.logprobs is not None
     assert (first.text, first.logprobs["tokens"], first.logprobs["text_offset"]) == ("", ["a"], [0])
-    assert not choice.has_news
+    assert not choice.has_updates
     choice.feed(TokenEvent("r", b, fake_logprobs(b, 0)))
     second = choice.take()
     assert second.logprobs is not None

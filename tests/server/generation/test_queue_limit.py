@@ -145,7 +145,7 @@ class Waits:
     def __init__(self, request: Request) -> None:
         self.request = request
         self.finish_reason = None
-        self.has_news = False
+        self.has_updates = False
 
     def feed(self, event: TokenEvent) -> None: ...
 

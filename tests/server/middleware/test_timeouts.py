@@ -33,7 +33,7 @@ def stuck_after(count: int) -> FakeEngine:
     return fake_engine(pace=pace)
 
 
-def is_late(error: dict[str, Any]) -> bool:
+def targets_dropped(error: dict[str, Any]) -> bool:
     return error["code"] == "request_timeout" and "0.05 s (--request-timeout)" in error["message"]
 
 
@@ -44,7 +44,7 @@ def test_a_completion_over_its_time_is_given_up(count: int) -> None:
         answer = client.post("/v1/completions", json=body(n=2))
         assert answer.status_code == 504
         assert answer.headers["x-should-retry"] == "false"
-        assert is_late(error_of(answer.json()))
+        assert targets_dropped(error_of(answer.json()))
         assert (len(engine.aborted), engine.open) == (2, set())
         assert (
             'request_success_total{finished_reason="abort",model_name="fake/model-1"} 2.0'
@@ -60,7 +60,7 @@ def test_a_stream_over_its_time_ends_with_an_error_event() -> None:
     assert answer.status_code == 200
     *chunks, last = stream_chunks(answer.text)
     assert sum(len(chunk["choices"][0]["logprobs"]["tokens"]) for chunk in chunks) == 3
-    assert is_late(last["error"])
+    assert targets_dropped(last["error"])
     assert (len(engine.aborted), engine.open) == (1, set())
 
 
@@ -99,7 +99,7 @@ def test_reading_the_prompt_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     with client_of(engine, SOON) as client:
         answer = client.post("/v1/completions", json=body())
     assert answer.status_code == 504
-    assert is_late(error_of(answer.json()))
+    assert targets_dropped(error_of(answer.json()))
 
 
 def test_in_time_nothing_changes() -> None:

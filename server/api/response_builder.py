@@ -46,7 +46,7 @@ class Usage:
         }
 
 
-class Answer(ABC):
+class ResponseBuilder(ABC):
     """The choices of one request, and the response made from them."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Answer(ABC):
         """Return the response as one object, when all choices have ended."""
 
     @abstractmethod
-    def _news(self, choice: Choice) -> Iterable[bytes]:
+    def _update_events(self, choice: Choice) -> Iterable[bytes]:
         """Return events with the choice's new output."""
 
     @abstractmethod
@@ -101,18 +101,18 @@ class Answer(ABC):
         first message, ``send_more`` the others. Raises ApiError before anything is sent.
         """
         # Until the first token the response can still be an error with its own status.
-        events = self._events(await generation.next_news())
+        events = self._events(await generation.next_updates())
         await send(start_of_events())
         writer = EventWriter(send_more)
         # Output of several choices goes out together; only a single choice is written without waking this task.
-        take_news = partial(self._write_at_once, self.choices[0], writer) if len(self.choices) == 1 else None
+        drain = partial(self._write_at_once, self.choices[0], writer) if len(self.choices) == 1 else None
         try:
             while events:
                 await writer.write(events)
                 try:
-                    news = await generation.next_news(take_news)
+                    updates = await generation.next_updates(drain)
                     await writer.until_free()  # take the output only then
-                    events = self._events(news)
+                    events = self._events(updates)
                 except Exception as error:
                     told = as_api_error(error)
                     self._error = told.code or told.kind
@@ -126,12 +126,12 @@ class Answer(ABC):
         """Write the choice's new output. Return False where the caller must: at its end, or while a write waits."""
         if choice.finish_reason is not None or not writer.is_free:
             return False
-        if choice.has_news:
-            writer.write_at_once(self._news(choice))
+        if choice.has_updates:
+            writer.write_at_once(self._update_events(choice))
         return True
 
-    def _events(self, news: Iterable[Choice]) -> list[bytes]:
-        return [event for choice in news for event in self._news(choice)]
+    def _events(self, updates: Iterable[Choice]) -> list[bytes]:
+        return [event for choice in updates for event in self._update_events(choice)]
 
     def _choice(self, prompt: Prompt, i: int, j: int, logprobs: Logprobs) -> Choice:
         index = i * self._params.best_of + j
@@ -171,7 +171,7 @@ class Answer(ABC):
         )
 
 
-class ChoicesAnswer(Answer):
+class ChoicesBuilder(ResponseBuilder):
     """A response with ``choices``, or events with one choice each."""
 
     @abstractmethod
@@ -216,7 +216,7 @@ class ChoicesAnswer(Answer):
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
 
-    def _news(self, choice: Choice) -> Iterable[bytes]:
+    def _update_events(self, choice: Choice) -> Iterable[bytes]:
         piece = choice.take()
         text = piece.only_text
         around = self._around.get(choice.index)
