@@ -72,17 +72,22 @@ class Sequence:
     "shape",
     [
         Shape(),
-        Shape(kv_heads=1, group=1, head_dim=80),
-        Shape(kv_heads=4, group=1, head_dim=64, block_size=64),
-        Shape(kv_heads=2, group=3, head_dim=32),
         Shape(kv_heads=1, group=5, head_dim=20, block_size=48),
-        Shape(kv_heads=1, group=7, head_dim=128),
-        Shape(kv_heads=3, group=8, head_dim=16, block_size=100),
-        Shape(group=1, head_dim=32, dtype="bfloat16"),
         Shape(group=3, head_dim=80, dtype="bfloat16"),
-        Shape(group=4, head_dim=64, dtype="bfloat16", block_size=64),
         Shape(group=3, head_dim=32, window=20),
-        Shape(group=1, head_dim=16, dtype="float16"),
+        *(
+            pytest.param(shape, marks=pytest.mark.full)  # more of what is above: sizes of everything, and float16
+            for shape in (
+                Shape(kv_heads=1, group=1, head_dim=80),
+                Shape(kv_heads=4, group=1, head_dim=64, block_size=64),
+                Shape(kv_heads=2, group=3, head_dim=32),
+                Shape(kv_heads=1, group=7, head_dim=128),
+                Shape(kv_heads=3, group=8, head_dim=16, block_size=100),
+                Shape(group=1, head_dim=32, dtype="bfloat16"),
+                Shape(group=4, head_dim=64, dtype="bfloat16", block_size=64),
+                Shape(group=1, head_dim=16, dtype="float16"),
+            )
+        ),
     ],
     ids=str,
 )

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -27,6 +28,12 @@ from pallas_kernels.gpu.attention.items import (
 
 R, T = 7, 400
 
+# Compiled: operation by operation, each example would take many times as long.
+pieces_of = jax.jit(make_pieces, static_argnums=(2, 3, 4))
+tiles_of = jax.jit(make_tiles, static_argnums=(2, 3, 4, 5))
+compiled_batch = jax.jit(make_batch, static_argnums=3)
+packing_of = jax.jit(make_packing, static_argnums=(2, 3, 4))
+
 Rows = list[tuple[int, int]]
 """Query length and context length of each."""
 
@@ -36,7 +43,7 @@ def batch_of(rows: Rows, group: int) -> Batch:
     starts[: len(rows) + 1] = np.cumsum([0, *(length for length, _ in rows)])
     lens = np.zeros(R, np.int32)
     lens[: len(rows)] = [context for _, context in rows]
-    return make_batch(jnp.asarray(starts), jnp.asarray(lens), jnp.int32(len(rows)), group)
+    return compiled_batch(jnp.asarray(starts), jnp.asarray(lens), jnp.int32(len(rows)), group)
 
 
 def listed(items: Items) -> list[dict[str, int]]:
@@ -63,14 +70,20 @@ def rows_and_decodes(draw: st.DrawFn) -> tuple[Rows, int]:
     return decodes + chunks, len(decodes)
 
 
+GROUPS_AND_WINDOWS = [(1, None), (3, 70), (4, None), (8, 1), (12, PIECE_TOKENS)]
+"""Few, each a program."""
+
+
 @settings(max_examples=60, deadline=None)
-@given(rows_and_decodes(), st.sampled_from([1, 3, 4, 7, 8, 12]), st.sampled_from([None, 1, 70, PIECE_TOKENS]))
-def test_every_query_is_in_one_item_per_piece(drawn: tuple[Rows, int], group: int, window: int | None) -> None:
-    rows, decodes = drawn
+@given(rows_and_decodes(), st.sampled_from(GROUPS_AND_WINDOWS))
+def test_every_query_is_in_one_item_per_piece(drawn: tuple[Rows, int], shape: tuple[int, int | None]) -> None:
+    (rows, decodes), (group, window) = drawn, shape
     for tile_rows, capacity in ((64, 100), (128, 4)):
         batch = batch_of(rows, group)
-        pieces = make_pieces(batch, jnp.int32(decodes), group, window, capacity)
-        split = int(pieces.num_rows[0])
+        pieces = pieces_of(batch, jnp.int32(decodes), group, window, capacity)
+        num_rows = pieces.num_rows[0]
+        pieces, first_granules = jax.device_get((pieces, batch.first_granules))
+        split = int(num_rows)
         want, at = [], 0
         for row, (_, context) in enumerate(rows[:decodes]):
             position, begin = context - 1, first_tile(context - 1, window)
@@ -80,7 +93,7 @@ def test_every_query_is_in_one_item_per_piece(drawn: tuple[Rows, int], group: in
                 break
             assert (int(pieces.begin[row]), int(pieces.end[row])) == (at, at + len(bounds) - 1)
             at += len(bounds) - 1
-            granule = int(batch.first_granules[row])
+            granule = int(first_granules[row])
             for first, end in pairwise(bounds):
                 place = {"row": row, "granule": granule, "granules": -(-group // GRANULE), "origin": position * group}
                 want.append({**place, "begin": first, "end": end})
@@ -93,11 +106,11 @@ def test_every_query_is_in_one_item_per_piece(drawn: tuple[Rows, int], group: in
                 positions = [
                     context - length + i // group for i in range(offset, min(offset + tile_rows, length * group))
                 ]
-                place = {"row": row, "granule": int(batch.first_granules[row]) + offset // GRANULE}
+                place = {"row": row, "granule": int(first_granules[row]) + offset // GRANULE}
                 place["granules"] = -(-(length * group - offset) // GRANULE)
                 place["origin"] = (context - length) * group + offset
                 want.append({**place, "begin": first_tile(positions[0], window), "end": positions[-1] // KV_TILE + 1})
-        assert listed(make_tiles(batch, pieces.num_rows[0], T, group, window, tile_rows)) == want
+        assert listed(tiles_of(batch, num_rows, T, group, window, tile_rows)) == want
 
 
 @pytest.mark.parametrize("group", [1, 3, 8])
@@ -105,17 +118,19 @@ def test_packed_queries_come_back(group: int) -> None:
     rows, K, D = [(1, 9), (1, 700), (30, 50), (2, 2)], 2, 4
     batch = batch_of(rows, group)
     q = jnp.asarray(np.random.default_rng(0).normal(size=(T, K * group, D)), jnp.float32)
-    pieces = make_pieces(batch, jnp.int32(2), group, None, piece_capacity(20, 64, R))
-    packing = make_packing(batch, pieces, T, group, num_granules(T, R, group, 128))
-    packed = pack(q, packing, K)
-    for row, start in enumerate((0, 1, 2, 32)):
-        first = int(batch.first_granules[row]) * GRANULE
-        mine = np.asarray(packed[:, first : first + rows[row][0] * group]).reshape(K, -1, group, D)
-        np.testing.assert_array_equal(mine.swapaxes(0, 1).reshape(-1, K * group, D), q[start : start + rows[row][0]])
+    pieces = pieces_of(batch, jnp.int32(2), group, None, piece_capacity(20, 64, R))
+    packing = packing_of(batch, pieces, T, group, num_granules(T, R, group, 128))
+    packed = jax.jit(pack, static_argnums=2)(q, packing, K)
+    host, wanted, first_granules = jax.device_get((packed, q, batch.first_granules))
+    for row, (start, end) in enumerate(((0, 1), (1, 2), (2, 32), (32, 34))):
+        first = int(first_granules[row]) * GRANULE
+        mine = host[:, first : first + rows[row][0] * group].reshape(K, -1, group, D)
+        np.testing.assert_array_equal(mine.swapaxes(0, 1).reshape(-1, K * group, D), wanted[start:end])
     wide = -(-group // GRANULE) * GRANULE
-    combined = jnp.full((R, K, wide, D), jnp.nan).at[:2, :, :group].set(-q[:2].reshape(2, K, group, D))
-    out = unpack(packed, combined, packing, group)
-    np.testing.assert_array_equal(out, jnp.concatenate([-q[:2], q[2:34], jnp.zeros_like(q[34:])]))
+    combined = np.full((R, K, wide, D), np.nan, np.float32)
+    combined[:2, :, :group] = -wanted[:2].reshape(2, K, group, D)
+    out = jax.jit(unpack, static_argnums=3)(packed, jnp.asarray(combined), packing, group)
+    np.testing.assert_array_equal(out, np.concatenate([-wanted[:2], wanted[2:34], np.zeros_like(wanted[34:])]))
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,9 @@ from tests.support.interpreted import INTERPRET, RaceError, watched
 
 P = PIECE_TOKENS
 SMALL = Case(rows=((1, 70), (5, 130)), heads=8, kv_heads=2, head_dim=64, block_size=64, dtype="bfloat16", padding=1)
+EVERYTHING = replace(SMALL, rows=((1, P + 70), (1, 9), (37, 330)), window=300, soft_cap=5.0, sinks=True)
+LITTLE = replace(SMALL, rows=((1, P + 70), (1, 9), (20, 150)), heads=4, window=100, soft_cap=5.0, sinks=True)
+"""Two pieces, more than one tile of queries, keys before the window: of each as little as there can be."""
 KERNELS = 3
 """Of one call: the walk in pieces, their combination, the walk of whole contexts."""
 
@@ -66,8 +69,16 @@ def check(case: Case, kernel: Callable[..., Any] = attention) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(replace(SMALL, rows=((1, P + 70), (1, 9), (37, 330))), id="pieces, more tiles than stages"),
-        pytest.param(replace(SMALL, window=20, soft_cap=5.0, sinks=True), id="window, soft cap, sinks"),
+        pytest.param(LITTLE, id="little of everything"),
+        # What is not in it, test_too_many_pieces_are_walked_whole and test_the_size_of_tiles_changes_no_bit compare.
+        pytest.param(
+            replace(SMALL, rows=((1, P + 70), (1, 9), (37, 330))),
+            id="pieces, more tiles than stages",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            replace(SMALL, window=20, soft_cap=5.0, sinks=True), id="window, soft cap, sinks", marks=pytest.mark.full
+        ),
         pytest.param(
             replace(SMALL, rows=((1, P), (1, P + 1), (1, 2 * P + 1), (70, 2 * P), (3, 64), (2, 65)), padding=0),
             id="boundaries",
@@ -98,9 +109,8 @@ def test_matches_the_definition(case: Case) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(
-            replace(SMALL, rows=((1, P + 70), (1, 9), (37, 330)), window=300, soft_cap=5.0, sinks=True), id="everything"
-        ),
+        pytest.param(replace(LITTLE, kv_heads=1, heads=4), id="little of everything"),
+        pytest.param(EVERYTHING, id="everything", marks=pytest.mark.full),
         *(
             pytest.param(case, marks=pytest.mark.full)
             for case in (
@@ -120,9 +130,8 @@ def test_matches_the_definition_on_ampere(case: Case) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(
-            replace(SMALL, rows=((1, P + 70), (1, 9), (37, 330)), window=300, soft_cap=5.0, sinks=True), id="everything"
-        ),
+        pytest.param(replace(LITTLE, kv_heads=1, heads=4), id="little of everything"),
+        pytest.param(EVERYTHING, id="everything", marks=pytest.mark.full),
         *(
             pytest.param(case, marks=pytest.mark.full)
             for case in (replace(SMALL, head_dim=128), replace(SMALL, block_size=16, sinks=True))
@@ -137,7 +146,7 @@ def test_matches_the_definition_on_blackwell(case: Case) -> None:
 MOST_ROWS, TOKENS = 6, 24
 
 
-def arranged(inputs: Inputs, chunks: list[tuple[int, int, int]], num_decodes: int) -> tuple[Case, Inputs]:
+def arranged(case: Case, inputs: Inputs, chunks: list[tuple[int, int, int]], num_decodes: int) -> tuple[Case, Inputs]:
     """Chunks (row of ``inputs``, first, last + 1 of its queries) as the rows of a batch of one shape for all."""
     lens, starts = np.zeros(MOST_ROWS, np.int32), np.zeros(MOST_ROWS + 1, np.int32)
     tables = np.full((MOST_ROWS, inputs.tables.shape[1]), len(inputs.cache) - 1, np.int32)
@@ -150,7 +159,7 @@ def arranged(inputs: Inputs, chunks: list[tuple[int, int, int]], num_decodes: in
         lens[i], tables[i] = inputs.lens[row] - missing, inputs.tables[row]
         rows.append((end - first, int(lens[i])))
     padded = replace(inputs, q=q, tables=tables, starts=starts, lens=lens, num_decodes=num_decodes)
-    return replace(SMALL, rows=tuple(rows), heads=6), padded
+    return replace(case, rows=tuple(rows)), padded
 
 
 @pytest.fixture
@@ -163,39 +172,47 @@ def _alike_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(np, "matmul", matmul)
 
 
+class Outputs:
+    """Of the queries of a case's first row, around a piece's end, however they are arranged."""
+
+    def __init__(self, case: Case, kernel: Callable[..., Any] = attention):
+        self._case, self._inputs, self._kernel = case, cancelling(case), kernel
+        self.length = case.rows[0][0]
+        self.whole = self.of([(0, 0, self.length)])
+        assert len(np.unique(self.whole.reshape(self.length, -1), axis=0)) == self.length
+
+    def of(self, chunks: list[tuple[int, int, int]], num_decodes: int = 0) -> np.ndarray:
+        return attend(*arranged(self._case, self._inputs, chunks, num_decodes), self._kernel)
+
+    def check_among_others(self) -> None:
+        """All of them again, after one of them as a decode."""
+        mixed = self.of([(0, 1, 2), (1, 6, 7), (1, 0, 6), (0, 0, self.length)], num_decodes=2)
+        np.testing.assert_array_equal(mixed[8:], self.whole, err_msg="among others")
+        np.testing.assert_array_equal(mixed[0], self.whole[1], err_msg="decode among others")
+
+
 def check_bits(case: Case, kernel: Callable[..., Any] = attention) -> None:
-    """The first row's queries, around a piece's end: at once, alone or not, one by one in either way, and in chunks."""
-    inputs = cancelling(case)
-    length = case.rows[0][0]
-    own = range(length)
-
-    def outputs(chunks: list[tuple[int, int, int]], num_decodes: int = 0) -> np.ndarray:
-        other, arrangement = arranged(inputs, chunks, num_decodes)
-        return attend(replace(other, window=case.window, sinks=case.sinks), arrangement, kernel)
-
-    whole = outputs([(0, 0, length)])
-    assert len(np.unique(whole.reshape(length, -1), axis=0)) == length
-    single = [(0, i, i + 1) for i in own]
-    np.testing.assert_array_equal(outputs(single, num_decodes=length), whole, err_msg="decodes")
-    np.testing.assert_array_equal(outputs(single), whole, err_msg="chunks of one")
-    np.testing.assert_array_equal(outputs([(1, 0, 7), (0, 0, 3), (0, 3, length)])[7:], whole, err_msg="chunks")
-    mixed = outputs([(0, 1, 2), (1, 6, 7), (1, 0, 6), (0, 0, length)], num_decodes=2)
-    np.testing.assert_array_equal(mixed[8:], whole, err_msg="among others")
-    np.testing.assert_array_equal(mixed[0], whole[1], err_msg="decode among others")
+    """At once, alone or not, one by one in either way, and in chunks."""
+    outputs = Outputs(case, kernel)
+    length, whole = outputs.length, outputs.whole
+    single = [(0, i, i + 1) for i in range(length)]
+    np.testing.assert_array_equal(outputs.of(single, num_decodes=length), whole, err_msg="decodes")
+    np.testing.assert_array_equal(outputs.of(single), whole, err_msg="chunks of one")
+    np.testing.assert_array_equal(outputs.of([(1, 0, 7), (0, 0, 3), (0, 3, length)])[7:], whole, err_msg="chunks")
+    outputs.check_among_others()
 
 
 BITS = replace(SMALL, rows=((5, 2 * P + KV_TILE + 3), (7, 150)), heads=6)
 """Three pieces, of which the last has two tiles: with fewer, adding them up in one go would give the same."""
 
 
-@pytest.mark.parametrize(
-    "kernel",
-    [
-        pytest.param(attention, id="Hopper"),
-        # Which tiles a query meets in which order is decided by the same code.
-        pytest.param(on_ampere, id="Ampere", marks=pytest.mark.full),
-    ],
-)
+@pytest.mark.usefixtures("_alike_rows")
+def test_a_decode_has_the_bits_of_a_chunk() -> None:
+    Outputs(replace(BITS, heads=3, kv_heads=1)).check_among_others()
+
+
+@pytest.mark.full  # more arrangements than the test above
+@pytest.mark.parametrize("kernel", [pytest.param(attention, id="Hopper"), pytest.param(on_ampere, id="Ampere")])
 @pytest.mark.usefixtures("_alike_rows")
 def test_a_token_keeps_its_bits(kernel: Callable[..., Any]) -> None:
     check_bits(BITS, kernel)
@@ -230,14 +247,24 @@ def test_a_plan_made_before_changes_nothing() -> None:
     np.testing.assert_array_equal(attend(SMALL, inputs, planned), attend(SMALL, inputs))
 
 
-@pytest.mark.parametrize("window", [None, pytest.param(70, marks=pytest.mark.full)])
+SIZES = replace(SMALL, rows=((1, 9), (30, P + 100), (50, 70)), heads=6)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(replace(SMALL, rows=((1, 9), (30, 150), (40, 40)), heads=3, kv_heads=1), id="small"),
+        pytest.param(SIZES, id="pieces", marks=pytest.mark.full),
+        pytest.param(replace(SIZES, window=70), id="window", marks=pytest.mark.full),
+    ],
+)
 @pytest.mark.usefixtures("_alike_rows")
-def test_the_size_of_tiles_changes_no_bit(window: int | None) -> None:
-    case = replace(SMALL, rows=((1, 9), (30, P + 100), (50, 70)), heads=6, window=window)
+def test_the_size_of_tiles_changes_no_bit(case: Case) -> None:
     inputs, enough = make_inputs(case), 8
     sizes = [best_tile_groups(len(inputs.q), 3, case.kv_heads, case.head_dim, n) for n in (NUM_CTAS, enough)]
     assert sizes == [2, 1]
     many = attend(case, inputs, partial(ragged_paged_attention, num_ctas=enough, interpret=INTERPRET))
+    np.testing.assert_allclose(many, expected(case, inputs)[: len(many)], atol=TOLERANCE[case.dtype], rtol=0)
     np.testing.assert_array_equal(many, attend(case, inputs))
 
 
@@ -257,9 +284,10 @@ def test_a_tile_that_all_see_needs_no_mask(group: int, window: int | None) -> No
 
 def test_too_many_pieces_are_walked_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """To the same bits: contexts that share blocks may have more pieces than the cache has room for."""
-    case = replace(SMALL, rows=((1, 200), (1, P + 9), (1, 100)), padding=0)
+    case = replace(SMALL, rows=((1, 70), (1, P + 9)), heads=4, kv_heads=1, padding=0)
     inputs = make_inputs(case)
     want = attend(case, inputs)
+    np.testing.assert_allclose(want, expected(case, inputs), atol=TOLERANCE[case.dtype] / 2, rtol=0)
     monkeypatch.setattr(attention_items, "piece_capacity", lambda *_: 2)
     fewer = replace(inputs, tables=np.pad(inputs.tables, ((0, 0), (0, 1))))  # another shape, so that it is traced anew
     np.testing.assert_array_equal(attend(case, fewer), want)
@@ -270,6 +298,7 @@ def traced_anew(*args: Any, **options: Any) -> Any:
     return attention(*args, **options)
 
 
+@pytest.mark.full  # as for write_kv, in test_gpu_write_kv
 def test_a_dropped_wait_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     case = replace(SMALL, rows=((1, 200),), heads=2, kv_heads=1)
 
@@ -281,6 +310,7 @@ def test_a_dropped_wait_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         attend(case, make_inputs(case), traced_anew)
 
 
+@pytest.mark.full  # as for write_kv, in test_gpu_write_kv
 def test_a_wrong_block_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     case = replace(SMALL, rows=((1, 200), (3, 150)))
     inputs = make_inputs(case)

@@ -15,7 +15,16 @@ from tests.support.interpreted import RaceError, run
 N, L, K, B, D = 7, 2, 2, 4, 8
 M = 5
 NUM_CTAS = 2
-COUNTS = (0, 1, 3, M)
+CASES = [
+    (0, True),
+    (3, True),
+    (M, False),
+    *(
+        pytest.param(*case, marks=pytest.mark.full)
+        for case in ((1, True), (M, True), (0, False), (1, False), (3, False))
+    ),
+]
+"""How many blocks, and whether they are copied in bulk: each of the two ways with full rounds and others."""
 
 
 @pytest.fixture(autouse=True)
@@ -32,8 +41,7 @@ def cache_and_ids() -> tuple[Any, Any]:
     return cache, rng.permutation(N)[:M].astype(np.int32)
 
 
-@pytest.mark.parametrize("bulk", [True, False])
-@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize(("count", "bulk"), CASES)
 def test_gather(count: int, bulk: bool) -> None:
     cache, ids = cache_and_ids()
     unused = sorted(set(range(N)) - set(ids[:count].tolist()))
@@ -45,8 +53,7 @@ def test_gather(count: int, bulk: bool) -> None:
     assert not np.isnan(np.asarray(got[:count], np.float32)).any()
 
 
-@pytest.mark.parametrize("bulk", [True, False])
-@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize(("count", "bulk"), CASES)
 def test_scatter(count: int, bulk: bool) -> None:
     cache, ids = cache_and_ids()
     ids[count:] = ids[0]  # where it would write if it did not ignore them
@@ -66,6 +73,7 @@ def test_a_stage_reused_too_early_is_a_race(monkeypatch: pytest.MonkeyPatch) -> 
         run(gather_blocks, cache, jnp.asarray(ids), jnp.int32(M), num_ctas=NUM_CTAS)
 
 
+@pytest.mark.full  # as for write_kv, in test_gpu_write_kv
 def test_a_wrong_index_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     right = copy_blocks._Plan.copy
 

@@ -28,8 +28,21 @@ def case(seed: int = 0, padding: tuple[int, ...] = (0, 7, T - 1)) -> tuple[jnp.n
     return jnp.asarray(cache, jnp.bfloat16), jnp.int32(1), *kv, jnp.asarray(slots, jnp.int32)
 
 
-@pytest.mark.parametrize("bulk", [True, False])
-@pytest.mark.parametrize("padding", [(), (0, 7, T - 1), tuple(range(T))], ids=["none", "some", "all"])
+SOME = (0, 7, T - 1)
+
+
+@pytest.mark.parametrize(
+    ("padding", "bulk"),
+    [
+        pytest.param(SOME, True, id="some-bulk"),
+        pytest.param(SOME, False, id="some"),
+        *(
+            pytest.param(padding, bulk, id=f"{name}{'-bulk' * bulk}", marks=pytest.mark.full)
+            for name, padding in (("none", ()), ("all", tuple(range(T))))
+            for bulk in (True, False)
+        ),
+    ],
+)
 def test_equals_the_reference(padding: tuple[int, ...], bulk: bool) -> None:
     args = case(padding=padding)
     got = run(write_kv, *args, num_ctas=NUM_CTAS, bulk=bulk)

@@ -14,7 +14,8 @@ from pallas_kernels.norms import layer_norm_ref, rms_norm_ref, row_mean
 from tests.support.native import native
 
 DTYPES = ("float32", "bfloat16")
-WIDTHS = [1, 7, 33, 768]
+WIDTHS = [1, pytest.param(7, marks=pytest.mark.full), 33, 768]
+"""Less than a vector, one and a part, whole ones."""
 EPS = 1e-5
 RELATIVE = {"float32": 2e-6, "bfloat16": 2.0**-7}
 """An operation's rounding to the dtype, or two."""
@@ -81,8 +82,15 @@ def test_matches_float64(width: int, dtype: str, run: Any, want: Any, name: str,
 
 
 @pytest.mark.parametrize(("run", "want", "name", "ref"), KINDS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("width", [33, 768])
+@pytest.mark.parametrize(
+    ("width", "dtype"),
+    [
+        (33, "float32"),
+        (768, "bfloat16"),
+        pytest.param(33, "bfloat16", marks=pytest.mark.full),  # each width and each type is above
+        pytest.param(768, "float32", marks=pytest.mark.full),
+    ],
+)
 def test_a_row_keeps_its_bits(width: int, dtype: str, run: Any, want: Any, name: str, ref: Kernel) -> None:
     """Alone, among others, at any place, with any padding, which is not read: of it come zeros."""
     kernel, x = getattr(native(), name), draw(256, width, dtype)
@@ -121,7 +129,7 @@ def test_other_dtypes_are_refused() -> None:
         native().rms_norm(jnp.zeros((2, 4)), jnp.zeros(4, "bfloat16"), jnp.int32(2), eps=EPS)
 
 
-@pytest.mark.parametrize("width", [1, 7, 96, 192, 333, 1024])
+@pytest.mark.parametrize("width", [1, 333, 1024, *(pytest.param(n, marks=pytest.mark.full) for n in (7, 96, 192))])
 def test_other_rows_change_no_mean(width: int) -> None:
     x = np.random.default_rng(0).standard_normal((256, width)).astype(np.float32)
     squares = jax.jit(lambda x: row_mean(x * x))

@@ -14,29 +14,46 @@ P, Q, G = PIECE_TOKENS, QUERY_TILE, TILE_GROUP
 EDGES = tuple((1, n) for n in (1, 15, 16, 17, P - 1, P, P + 1, 2 * P, 2 * P + 1))
 
 
+ROWS = ((1, 70), (20, 90))
+PROMPTS = ((5, 5), (Q, Q), (Q + 1, 2 * Q + 1), (2, 2), (3, 100))
+
+
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(Case(rows=EDGES), id="decodes at every boundary"),
-        pytest.param(Case(rows=((1, 40),)), id="one decode"),
-        pytest.param(Case(rows=((1, 40),) * (2 * G + 1)), id="more decodes than a group"),
-        pytest.param(Case(rows=((5, 5),)), id="a whole prompt"),
-        pytest.param(Case(rows=((Q, Q), (Q + 1, 2 * Q + 1), (2, 2), (3, 100))), id="prompts at tile boundaries"),
-        pytest.param(Case(rows=((1, 70), (1, 9), (20, 90), (7, 7))), id="mixed"),
-        pytest.param(Case(rows=((1, 70), (1, 9), (20, 90)), window=8), id="window"),
-        pytest.param(Case(rows=((1, 3 * P), (90, 2 * P + 5)), window=P), id="window of a piece"),
-        pytest.param(Case(rows=((1, 70), (20, 90)), block_size=64), id="block of a piece"),
-        pytest.param(Case(rows=((1, 150), (20, 190)), block_size=128), id="block over a piece"),
-        pytest.param(Case(rows=((1, 70), (20, 90)), block_size=1), id="block of one token"),
-        pytest.param(Case(rows=((1, 70), (20, 90)), block_size=48), id="piece no multiple of the block"),
-        pytest.param(Case(rows=((1, 70), (20, 90)), kv_heads=4), id="multi-head"),
-        pytest.param(Case(rows=((1, 70), (20, 90)), heads=6, kv_heads=1, head_dim=80), id="one kv head"),
-        pytest.param(Case(rows=((1, 70), (20, 90)), dtype="bfloat16"), id="bfloat16"),
-        pytest.param(Case(rows=((1, 70), (20, 90)), dtype="float16"), id="float16"),
-        pytest.param(Case(rows=((1, 70),), padding=0), id="no padding"),
-        pytest.param(Case(rows=((1, 70), (20, 90)), soft_cap=0.5), id="soft cap"),
-        pytest.param(Case(rows=((1, 70), (20, 90)), sinks=True), id="sinks"),
-        pytest.param(Case(rows=((1, 70), (20, 90)), heads=6, sinks=True, soft_cap=2.0, window=8), id="both, window"),
+        pytest.param(Case(rows=(*EDGES, *((1, 40),) * (2 * G + 1), *PROMPTS)), id="all boundaries, several groups"),
+        pytest.param(Case(rows=((1, 70),), padding=0), id="one decode, no padding"),
+        pytest.param(
+            Case(rows=((1, 3 * P), (90, 2 * P + 5)), window=P, block_size=64, kv_heads=4), id="window of a piece"
+        ),
+        pytest.param(
+            Case(rows=((1, 150), (20, 190)), block_size=128, heads=6, kv_heads=1, head_dim=80, dtype="bfloat16"),
+            id="block over a piece, one kv head, bfloat16",
+        ),
+        pytest.param(Case(rows=ROWS, block_size=1, dtype="float16"), id="block of one token, float16"),
+        pytest.param(
+            Case(rows=ROWS, block_size=48, heads=6, sinks=True, soft_cap=2.0, window=8), id="both, window, block of 48"
+        ),
+        *(
+            pytest.param(case, marks=pytest.mark.full)  # each thing alone; the cases above have them together
+            for case in (
+                Case(rows=EDGES),
+                Case(rows=((1, 40),)),
+                Case(rows=((1, 40),) * (2 * G + 1)),
+                Case(rows=((5, 5),)),
+                Case(rows=PROMPTS),
+                Case(rows=((1, 70), (1, 9), (20, 90), (7, 7))),
+                Case(rows=((1, 70), (1, 9), (20, 90)), window=8),
+                Case(rows=((1, 3 * P), (90, 2 * P + 5)), window=P),
+                *(Case(rows=ROWS, block_size=n) for n in (1, 48, 64)),
+                Case(rows=((1, 150), (20, 190)), block_size=128),
+                Case(rows=ROWS, kv_heads=4),
+                Case(rows=ROWS, heads=6, kv_heads=1, head_dim=80),
+                *(Case(rows=ROWS, dtype=dtype) for dtype in ("bfloat16", "float16")),
+                Case(rows=ROWS, soft_cap=0.5),
+                Case(rows=ROWS, sinks=True),
+            )
+        ),
     ],
 )
 def test_matches_the_definition(case: Case) -> None:
@@ -45,7 +62,7 @@ def test_matches_the_definition(case: Case) -> None:
 
 def test_a_wrong_table_entry_is_noticed() -> None:
     """The comparison can fail: one block of one row swapped for another's."""
-    case = Case(rows=((1, 70), (20, 90)))
+    case = Case(rows=ROWS)
     inputs = make_inputs(case)
     want = expected(case, inputs)
     tables = inputs.tables.copy()
@@ -56,7 +73,7 @@ def test_a_wrong_table_entry_is_noticed() -> None:
 
 def test_rows_keep_their_bits_among_other_rows() -> None:
     """A row alone, and the same row between neighbours and at another place, agree bitwise."""
-    rows = ((1, 70), (1, 200), (20, 90), (5, 133))
+    rows = ((1, 200), (20, 90))  # test_attention_bits has more
     case = Case(rows=rows, padding=0)
     inputs = make_inputs(case)
     together = run(ragged_paged_attention_ref, case, inputs)

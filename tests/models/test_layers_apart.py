@@ -20,7 +20,7 @@ OPT = OPTConfig(
     vocab_size=300,
     hidden_size=32,
     intermediate_size=64,
-    num_layers=3,
+    num_layers=2,
     num_heads=2,
     num_kv_heads=2,
     head_dim=16,
@@ -30,7 +30,13 @@ OPT = OPTConfig(
 )
 
 
-@pytest.mark.parametrize("model", [LLAMA, OPT], ids=["llama", "opt"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(LLAMA, id="llama"),
+        pytest.param(OPT, id="opt", marks=pytest.mark.full),  # tests/offload/test_inputs.py runs it apart, too
+    ],
+)
 def test_the_answers_are_those_of_a_scan(model: Any) -> None:
     requests = [request(f"r{i}", p, max_tokens=8, temperature=0.0, ignore_eos=True) for i, p in enumerate(PROMPTS)]
     apart, scanned = (run(make_engine(model, kernels=kernels), requests) for kernels in (REFERENCE_GPU, REFERENCE))

@@ -45,10 +45,10 @@ def test_random_words(rule: dict[str, Any], seed: int) -> None:
 def test_tokens(rule: dict[str, Any], settings: dict[str, Any]) -> None:
     """All but those whose draw falls within rounding of the border between two tokens."""
     rows = 128
-    x = 3 * np.random.default_rng(0).standard_normal((rows, 300)).astype(np.float32)
+    x = 3 * np.random.default_rng(0).standard_normal((rows, 301)).astype(np.float32)
     x[0, :5] = np.inf, np.nan, -np.inf, 2.0, 2.0
     positions = np.arange(rows) * 7
-    found = draw(x, params(rows, 300, **{"temperature": 1.0, "seed": (0, 11)} | settings), positions)
+    found = draw(x, params(rows, 301, **{"temperature": 1.0, "seed": (0, 11)} | settings), positions)
     with np.errstate(over="ignore"):
         expected = [rule["choose"](row, int(at), 11, **settings) for row, at in zip(x, positions, strict=True)]
     assert sum(token != other for token, other in zip(found, expected, strict=True)) <= 1

@@ -105,7 +105,7 @@ def test_penalties_reach_the_choice() -> None:
     assert greedy(repetition=4.0) == 0
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 15))
 def test_a_row_depends_on_no_other_row(seed: int, index: int) -> None:
     """The same row alone, and at another index among rows with other parameters, gives the same tokens."""
