@@ -1,31 +1,23 @@
 """An engine whose cache is in host memory: the answers of one that has it on the device, to the bit."""
 
 from dataclasses import replace
-from functools import cache
 from statistics import median
 from typing import Any
 
 import numpy as np
 import pytest
 
-from jaxgen.core.config import DType, EngineConfig, ModelConfig, OffloadPolicy, StreamConfig
+from jaxgen.core.config import ModelConfig, OffloadPolicy
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.stats import OffloadStats
 from jaxgen.engine.engine import Engine
-from jaxgen.engine.runners import Compiled, compile_for
 from jaxgen.kernels.choice import REFERENCE, Kernels, native
-from jaxgen.layerwise.layer_store import LayerStore
-from jaxgen.layerwise.model_runner import LayerwiseRunner
+from jaxgen.layerwise.layer_pool import LayerPool
+from jaxgen.layerwise.model_runner import CompiledLayers, LayerwiseRunner
 from tests.models.test_layers_apart import OPT
-from tests.support.engines import LLAMA, embed, embeddings, engine_config, make_engine, params_of, request, run
+from tests.support.engines import embed, embeddings, make_engine, params_of, request, run
 from tests.support.native import native as library
-
-BLOCK = 8
-MHA = replace(LLAMA, num_kv_heads=4)
-"""Its layer inputs are half the bytes of K and V."""
-CONFIG = engine_config(token_budget=20, max_num_seqs=3, max_model_len=96, block_size=BLOCK, num_blocks=14)
-RNG = np.random.default_rng(5)
-PROMPTS = [RNG.integers(3, 300, size=n).tolist() for n in (1, 7, 40, 24, 33)]
+from tests.support.streamed import CONFIG, OPT_350M, PROMPTS, SMALL, WINDOWED, compiled_layers, streamed
 
 
 def requests(letters: str, **changes: Any) -> list[Request]:
@@ -33,27 +25,17 @@ def requests(letters: str, **changes: Any) -> list[Request]:
     return [request(f"{n}{i}", PROMPTS["abcde".index(n)], **params) for i, n in enumerate(letters)]
 
 
-def streamed(policy: OffloadPolicy = "transfer", bandwidth: float | None = None) -> EngineConfig:
-    num_open = LayerStore.most_open(20, 3, BLOCK) + 2
-    return replace(CONFIG, streaming=StreamConfig(num_open, 3, policy != "transfer", policy, bandwidth))
-
-
-@cache
-def compiled_for(model: ModelConfig, config: EngineConfig, kernels: Kernels) -> Compiled:
-    return compile_for(model, config, kernels)
-
-
 def engine_of(
     policy: OffloadPolicy = "transfer",
     *,
-    model: ModelConfig = MHA,
+    model: ModelConfig = SMALL,
     kernels: Kernels = REFERENCE,
     bandwidth: float | None = None,
     narrow_width: int | None = None,
+    compiled: CompiledLayers | None = None,
 ) -> Engine:
-    config = replace(streamed(policy, bandwidth), narrow_width=narrow_width)
-    same_programs = replace(streamed("transfer" if policy == "transfer" else "plan"), narrow_width=narrow_width)
-    compiled = compiled_for(model, same_programs, kernels)
+    config = streamed(policy, bandwidth, narrow_width)
+    compiled = compiled or compiled_layers(model, policy, kernels, narrow_width)
     return Engine(model, config, dict(params_of(model)), frozenset(), compiled=compiled)
 
 
@@ -73,17 +55,28 @@ def answers(events: dict[str, list[TokenEvent]]) -> dict[str, list[TokenEvent]]:
 
 
 def expected(
-    wanted: list[Request], model: ModelConfig = MHA, kernels: Kernels = REFERENCE
+    wanted: list[Request], model: ModelConfig = SMALL, kernels: Kernels = REFERENCE
 ) -> dict[str, list[TokenEvent]]:
-    """With the cache on the device, and room for all."""
-    return answers(
-        run(make_engine(model, replace(CONFIG, cache=replace(CONFIG.cache, num_blocks=64)), kernels), wanted)
-    )
+    """With the cache on the device."""
+    return answers(run(make_engine(model, CONFIG, kernels), wanted))
 
 
-@pytest.mark.parametrize("policy", ["transfer", "plan", "recompute"])
-@pytest.mark.parametrize("model", [MHA, OPT], ids=["llama", "opt"])
-def test_answers_have_the_same_bits(policy: OffloadPolicy, model: ModelConfig) -> None:
+@pytest.mark.parametrize(
+    ("model", "policy"),
+    [
+        pytest.param(SMALL, "transfer", id="llama-transfer"),
+        pytest.param(SMALL, "plan", id="llama-plan"),
+        pytest.param(SMALL, "recompute", id="llama-recompute"),
+        pytest.param(OPT_350M, "recompute", id="opt-350m-recompute"),
+        # What they add are pairs of what the others have.
+        pytest.param(OPT_350M, "transfer", id="opt-350m-transfer", marks=pytest.mark.full),
+        pytest.param(OPT_350M, "plan", id="opt-350m-plan", marks=pytest.mark.full),
+        pytest.param(OPT, "transfer", id="opt-transfer", marks=pytest.mark.full),
+        pytest.param(OPT, "plan", id="opt-plan", marks=pytest.mark.full),
+        pytest.param(OPT, "recompute", id="opt-recompute", marks=pytest.mark.full),
+    ],
+)
+def test_answers_have_the_same_bits(model: ModelConfig, policy: OffloadPolicy) -> None:
     """Some are preempted; the second turn finds prefixes that several share."""
     turns = [requests("abcde"), requests("ccdeab")]
     alone = [expected(wanted, model) for wanted in turns]
@@ -101,9 +94,10 @@ def test_answers_have_the_same_bits(policy: OffloadPolicy, model: ModelConfig) -
     assert found.host_blocks == engine.stats().blocks_cached
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_native_kernels_and_packed_weights(dtype: DType, caplog: pytest.LogCaptureFixture) -> None:
-    model, kernels = replace(MHA, dtype=dtype), native(library())
+# The reference has float32 without a window.
+@pytest.mark.parametrize("model", [WINDOWED, pytest.param(SMALL, marks=pytest.mark.full)], ids=["bfloat16", "float32"])
+def test_native_kernels_and_packed_weights(model: ModelConfig, caplog: pytest.LogCaptureFixture) -> None:
+    kernels = native(library())
     wanted = requests("abcde")
     alone = expected(wanted, model, kernels)
     engine = engine_of("recompute", model=model, kernels=kernels)
@@ -112,46 +106,47 @@ def test_native_kernels_and_packed_weights(dtype: DType, caplog: pytest.LogCaptu
     assert not [record for record in caplog.records if "differ" in record.getMessage()], "proven at start"
 
 
-def test_a_projection_of_other_bits_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    from jaxgen.models.layers import Attention
+def test_a_projection_of_other_bits_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    compiled = compiled_layers(SMALL)
+    honest = compiled.layers.project
+    assert honest is not None
 
-    honest = Attention.projected
+    def off(*args: Any) -> LayerPool:
+        pool = honest(*args)
+        return replace(pool, cache=replace(pool.cache, data=pool.cache.data * (1 + 1e-6)))
 
-    def off(self: Any, x: Any, num_tokens: Any, angles: Any) -> Any:
-        q, k, v = honest(self, x, num_tokens, angles)
-        return q, k, v * (1 + 1e-6) if len(x) == 3 * BLOCK else v
-
-    monkeypatch.setattr(Attention, "projected", off)
-    compiled_for.cache_clear()
-    engine_of("plan")
-    compiled_for.cache_clear()
+    engine_of("plan", compiled=replace(compiled, layers=replace(compiled.layers, project=off)))
     assert [record for record in caplog.records if "differ from those of a step by rounding" in record.getMessage()]
 
 
-def test_the_narrow_program_runs_here_too(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("model", [SMALL, pytest.param(OPT, marks=pytest.mark.full)], ids=["llama", "opt"])
+def test_the_narrow_program_runs_here_too(monkeypatch: pytest.MonkeyPatch, model: ModelConfig) -> None:
     """It is compared while blocks are filled, by steps that are run twice."""
     monkeypatch.setattr("jaxgen.engine.narrow.CLEARLY_FASTER", np.inf)
     wanted = requests("abcde")
-    engine = engine_of("plan", narrow_width=8)
-    assert answers(run(engine, wanted)) == expected(wanted)
+    engine = engine_of("plan", model=model, narrow_width=8)
+    assert answers(run(engine, wanted)) == expected(wanted, model)
     assert engine.stats().narrow_steps > 10
 
 
-def test_only_what_the_window_shows_is_streamed() -> None:
-    model = replace(MHA, sliding_window=2 * BLOCK)
-    wanted = requests("cde")
-    engine = engine_of(model=model)
-    assert answers(run(engine, wanted)) == expected(wanted, model)
-    windowed = stats(engine).restored_tokens
-    engine = engine_of()
+# The native kernels have a window above, too, but no policy that copies K and V.
+@pytest.mark.parametrize(
+    ("policy", "kernels"), [("recompute", "native"), pytest.param("transfer", "reference", marks=pytest.mark.full)]
+)
+def test_only_what_the_window_shows_is_streamed(policy: OffloadPolicy, kernels: str) -> None:
+    wanted, chosen = requests("cde"), native(library()) if kernels == "native" else REFERENCE
+    engine = engine_of(policy, model=WINDOWED, kernels=chosen)
+    assert answers(run(engine, wanted)) == expected(wanted, WINDOWED, chosen)
+    windowed = stats(engine).host_hit_tokens
+    engine = engine_of(policy)
     run(engine, wanted)
-    assert 0 < windowed < stats(engine).restored_tokens
+    assert 0 < windowed < stats(engine).host_hit_tokens
 
 
 def test_a_prompt_that_is_passed_over_goes_on_where_it_was() -> None:
     """In the middle of a block, which stays open while another's prompt takes the whole step."""
     (long, urgent), engine = requests("cd"), engine_of()
-    expected = run(make_engine(model=MHA, config=CONFIG), [long, urgent])
+    expected = run(make_engine(SMALL, CONFIG), [long, urgent])
     engine.add(long)
     engine.step()
     engine.add(replace(urgent, priority=-1))
@@ -165,7 +160,7 @@ def test_a_prompt_that_is_passed_over_goes_on_where_it_was() -> None:
 def test_embeddings_have_the_same_bits() -> None:
     """Beside completions, whose contexts are streamed."""
     wanted = [embed(f"e{i}", prompt) for i, prompt in enumerate(PROMPTS)]
-    device = make_engine(MHA, replace(CONFIG, cache=replace(CONFIG.cache, num_blocks=64)))
+    device = make_engine(SMALL, CONFIG)
     alone = [embeddings(run(device, [one])) for one in wanted]
     found = embeddings(run(engine_of(), [*requests("abc"), *wanted]))
     assert [{name: vector} for name, vector in sorted(found.items())] == alone
@@ -216,7 +211,7 @@ def test_a_copy_that_fails_ends_those_that_run(monkeypatch: pytest.MonkeyPatch, 
 def test_the_planner_learns_that_the_link_is_slower() -> None:
     """Nobody tells it: it predicts what the link did before, and is wrong for a while. A step takes 40 ms and
     more, nearly all of it on the link."""
-    engine = engine_of(bandwidth=1e6)
+    engine = engine_of(bandwidth=5e5)
     engine.add(requests("c", max_tokens=38)[0])
     errors: list[float] = []
 
@@ -231,7 +226,7 @@ def test_the_planner_learns_that_the_link_is_slower() -> None:
     while engine.stats().generation_tokens < 10:
         step()
     before, errors = median(errors), []
-    device_of(engine).stream.up.bytes_per_second = 1e6 / 3
+    device_of(engine).stream.up.bytes_per_second = 5e5 / 3
     while engine.has_work:
         step()
     # A busy machine adds to single steps what no planner can know: hence the wide margins.

@@ -10,38 +10,24 @@ import pytest
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.request import Request, TokenEvent
-from jaxgen.kernels.choice import REFERENCE
-from jaxgen.layerwise.layer_store import LayerStore
 from jaxgen.layerwise.model_runner import LayerwiseRunner, Streaming
-from jaxgen.layerwise.programs import LayerPrograms, compile_layers
 from jaxgen.layerwise.rates import transfer_all
-from jaxgen.runner.programs import RowPrograms, compile_rows
 from tests.models.test_layers_apart import OPT
-from tests.support.engines import (
-    LLAMA,
-    engine_config,
-    make_engine,
-    params_of,
-    request,
-    run,
-)
-
-MODELS = {"llama": LLAMA, "opt": OPT}
-B = 8
-CONFIG = engine_config(token_budget=20, max_num_seqs=3, max_model_len=96, block_size=B, num_blocks=14)
-OPEN = LayerStore.most_open(20, 3, B)
-RNG = np.random.default_rng(5)
-PROMPTS = [RNG.integers(3, 300, size=n).tolist() for n in (1, 7, 40, 24, 33)]
+from tests.support.engines import make_engine, params_of, request, run
+from tests.support.streamed import BLOCK, CONFIG, NUM_OPEN, OPT_350M, PROMPTS, SMALL, compiled_layers
 
 
-@cache
-def programs_of(model: ModelConfig) -> tuple[LayerPrograms, RowPrograms]:
-    programs = compile_layers(model, CONFIG, REFERENCE, num_open=OPEN, group=3, keep_inputs=True)
-    return programs, compile_rows(model, CONFIG)
-
-
-def streamed_device(model: ModelConfig, streaming: Streaming) -> LayerwiseRunner:
-    device = LayerwiseRunner(model, CONFIG, dict(params_of(model)), *programs_of(model), num_open=OPEN)
+def streamed_device(model: ModelConfig, streaming: Streaming, bytes_per_second: float | None = None) -> LayerwiseRunner:
+    programs, params = compiled_layers(model), dict(params_of(model))
+    device = LayerwiseRunner(
+        model,
+        CONFIG,
+        params,
+        programs.layers,
+        programs.rows,
+        num_open=NUM_OPEN,
+        bytes_per_second=bytes_per_second,
+    )
     device.streaming = streaming
     return device
 
@@ -73,8 +59,17 @@ def expected(model: ModelConfig) -> list[dict[str, list[TokenEvent]]]:
     return answers(model, None, TURNS)
 
 
-@pytest.mark.parametrize("overlap", [True, False], ids=["overlapped", "full"])
-@pytest.mark.parametrize("model", list(MODELS.values()), ids=list(MODELS))
+@pytest.mark.parametrize(
+    ("model", "overlap"),
+    [
+        pytest.param(SMALL, True, id="llama-overlapped"),
+        pytest.param(OPT_350M, False, id="opt-350m-in-turn"),
+        # What they add are pairs of what the others have.
+        pytest.param(SMALL, False, id="llama-in-turn", marks=pytest.mark.full),
+        pytest.param(OPT, True, id="opt-overlapped", marks=pytest.mark.full),
+        pytest.param(OPT, False, id="opt-in-turn", marks=pytest.mark.full),
+    ],
+)
 def test_transferred_contexts_give_the_same_bits(model: ModelConfig, overlap: bool) -> None:
     device = streamed_device(model, Streaming(transfer_all, overlap))
     assert answers(model, device, TURNS) == expected(model)
@@ -82,11 +77,19 @@ def test_transferred_contexts_give_the_same_bits(model: ModelConfig, overlap: bo
 
 
 def whole_groups(part: float) -> Callable[[int], int]:
-    return lambda tokens: int(part * tokens / B) * B
+    return lambda tokens: int(part * tokens / BLOCK) * BLOCK
 
 
-@pytest.mark.parametrize("part", [0.5, 1.0])
-@pytest.mark.parametrize("model", list(MODELS.values()), ids=list(MODELS))
+@pytest.mark.parametrize(
+    ("model", "part"),
+    [
+        pytest.param(SMALL, 0.5, id="llama-half"),
+        pytest.param(OPT_350M, 1.0, id="opt-350m-all"),
+        pytest.param(SMALL, 1.0, id="llama-all", marks=pytest.mark.full),
+        pytest.param(OPT, 0.5, id="opt-half", marks=pytest.mark.full),
+        pytest.param(OPT, 1.0, id="opt-all", marks=pytest.mark.full),
+    ],
+)
 def test_projected_contexts_give_the_same_bits(model: ModelConfig, part: float) -> None:
     """On a CPU."""
     device = streamed_device(model, Streaming(whole_groups(part)))
@@ -94,25 +97,25 @@ def test_projected_contexts_give_the_same_bits(model: ModelConfig, part: float) 
 
 
 def test_a_split_without_overlap_says_where_its_time_went() -> None:
-    device = streamed_device(LLAMA, Streaming(whole_groups(0.5), overlap=False))
-    answers(LLAMA, device, ("c",))
+    device = streamed_device(SMALL, Streaming(whole_groups(0.5), overlap=False))
+    answers(SMALL, device, ("c",))
     seconds = device.seconds
     assert seconds is not None
     assert (seconds.tokens, seconds.projected) == (48, 24), "six full blocks before the last token, 51"
-    kv, inputs = 2 * 2 * 16 * 4, 64 * 4
-    assert seconds.link_bytes == LLAMA.num_layers * (24 * inputs + 24 * kv)
+    kv, inputs = 2 * 2 * 16 * 4, 32 * 4
+    assert seconds.link_bytes == SMALL.num_layers * (24 * inputs + 24 * kv)
     assert min(seconds.link, seconds.device, seconds.other) > 0
 
 
 def test_the_device_holds_one_layer_and_the_open_blocks() -> None:
-    pool = programs_of(LLAMA)[0].make_pool()
-    assert len(pool.cache.data) == CONFIG.cache.num_blocks + LLAMA.num_layers * OPEN
+    pool = compiled_layers(SMALL).layers.make_pool()
+    assert len(pool.cache.data) == CONFIG.cache.num_blocks + SMALL.num_layers * NUM_OPEN
     assert pool.cache.data.shape[1] == 1
 
 
 def test_host_memory_is_the_runtimes() -> None:
-    device = streamed_device(LLAMA, Streaming(transfer_all))
-    answers(LLAMA, device, ("c",))
+    device = streamed_device(SMALL, Streaming(transfer_all))
+    answers(SMALL, device, ("c",))
     device.wait()
     pieces = list(device._store._pieces.values())
     assert len(pieces) == 6
@@ -124,21 +127,19 @@ def test_host_memory_is_the_runtimes() -> None:
 
 
 def test_a_copy_that_fails_fails_the_step() -> None:
-    device = streamed_device(LLAMA, Streaming(transfer_all))
-    answers(LLAMA, device, ("c",))
+    device = streamed_device(SMALL, Streaming(transfer_all))
+    answers(SMALL, device, ("c",))
 
     def refuse(pieces: Any) -> Any:
         raise RuntimeError("no memory")
 
     device.stream.up._state.copy = refuse
-    engine = make_engine(LLAMA, CONFIG)
+    engine = make_engine(SMALL, CONFIG)
     engine._device.run = device.run  # type: ignore[method-assign]
     assert run(engine, requests("c"))["c0"][-1].error is not None
 
 
 def test_slow_links_change_nothing() -> None:
     """Saves that have not landed are waited for when there is no room for more open blocks."""
-    device = LayerwiseRunner(
-        LLAMA, CONFIG, dict(params_of(LLAMA)), *programs_of(LLAMA), num_open=OPEN, bytes_per_second=2e6
-    )
-    assert answers(LLAMA, device, ("abcde",)) == expected(LLAMA)[:1]
+    device = streamed_device(SMALL, Streaming(transfer_all), bytes_per_second=2e6)
+    assert answers(SMALL, device, ("abcde",)) == expected(SMALL)[:1]

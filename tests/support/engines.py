@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 import jax
+import numpy as np
 
 from jaxgen.core.config import (
     CacheConfig,
@@ -20,7 +21,7 @@ from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
 from jaxgen.kernels.choice import REFERENCE, Kernels
-from jaxgen.models import Params, init_params
+from jaxgen.models import Params, abstract_params
 from jaxgen.runner.programs import CompiledStep, compile_step
 
 EOS = 2
@@ -41,9 +42,21 @@ LLAMA = LlamaConfig(
 
 @cache
 def params_of(model: ModelConfig) -> Params:
-    """Random parameters, scaled up so that logits, and greedy tokens with them, vary."""
-    scaled: Params = jax.tree.map(lambda p: p * 6 if p.ndim > 1 and p.std() > 0 else p, init_params(model, seed=0))
-    return scaled
+    """Random parameters, so large that logits, and greedy tokens with them, vary.
+
+    Drawn by numpy: a program that draws them would be compiled for each model.
+    """
+    rng = np.random.default_rng(0)
+
+    def drawn(path: str, shape: tuple[int, ...]) -> np.ndarray:
+        if path.endswith(".bias"):
+            return np.zeros(shape)
+        return np.ones(shape) if "norm" in path else rng.normal(scale=0.12, size=shape)
+
+    return {
+        path: jax.device_put(drawn(path, leaf.shape).astype(leaf.dtype))
+        for path, leaf in abstract_params(model).items()
+    }
 
 
 def engine_config(
