@@ -104,8 +104,7 @@ def one_block_too_few(cache: Any, ids: Any, staging: Any, count: Any) -> Any:
         (changed(scatter_blocks=one_block_too_few), "scattered blocks are wrong"),
     ],
 )
-def test_wrong_ones(made: Any, kernels: Kernels, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prove_kernels, "LAYERS", 1)
+def test_wrong_ones(made: Any, kernels: Kernels, says: str) -> None:
     made(kernels)
     verdict = prove(SHAPES, HOPPER)
     assert verdict.outcome == "wrong"

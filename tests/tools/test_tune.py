@@ -30,7 +30,7 @@ LOAD: dict[str, Any] = {"context": 8, "rounds": 2}
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("tiny")
-    make_tiny_checkpoint(directory)
+    make_tiny_checkpoint(directory, num_hidden_layers=1)
     return directory
 
 
