@@ -15,8 +15,7 @@ from jaxgen.tools.determinism import ANSWER_TOKENS, Scenario, Verifier
 from tests.support.engines import LLAMA, engine_config, make_engine
 from tests.support.native import native as library
 
-CONFIG = engine_config()
-"""Of many tests, so that its programs are compiled once."""
+CONFIG = engine_config(token_budget=16, max_num_seqs=8, max_model_len=96, block_size=8, num_blocks=24)
 
 
 def verify(config: EngineConfig = CONFIG, requests: int = 7, **engine: Any) -> dict[str, Scenario]:
