@@ -29,7 +29,17 @@ def test_what_other_software_raises_is_unavailable() -> None:
         unsupported()
 
 
-@pytest.mark.parametrize("rows", [((1, 70), (1, 33), (1, 64)), ((9, 70), (9, 9))], ids=["decodes", "prompts"])
+DECODES = ((1, 70), (1, 33))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param(DECODES, id="decodes"),
+        # Its programs are of no other test, and take long to compile.
+        pytest.param(((9, 70), (9, 9)), id="prompts", marks=pytest.mark.full),
+    ],
+)
 def test_dense_attention_is_that_of_the_blocks(rows: tuple[tuple[int, int], ...]) -> None:
     load = AttentionLoad("load", TINY, rows)
     q, cache, *rest = inputs_of(load)
@@ -42,7 +52,7 @@ def test_attention_that_differs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         return q * 2
 
     monkeypatch.setattr(attention, "kernels_for", lambda _: Kernels("wrong", wrong, REFERENCE.write_kv))
-    failure = measure(bench(), AttentionLoad("load", TINY, ((1, 70), (1, 33)))).failure
+    failure = measure(bench(), AttentionLoad("load", TINY, DECODES)).failure
     assert failure is not None
     assert failure.startswith("differs from dense attention")
 
@@ -59,7 +69,7 @@ def test_the_plan_is_made_before_and_given(monkeypatch: pytest.MonkeyPatch) -> N
 
     kernels = Kernels("planned", planned, REFERENCE.write_kv, plan_attention)
     monkeypatch.setattr(attention, "kernels_for", lambda _: kernels)
-    found = measure(bench(), AttentionLoad("load", TINY, ((1, 70), (1, 33))))
+    found = measure(bench(), AttentionLoad("load", TINY, DECODES))
     assert given
     assert None not in given
     assert found.detail["plan_seconds"] > 0

@@ -57,8 +57,18 @@ def use(patch: pytest.MonkeyPatch, name: str, kernels: dict[str, Callable[..., A
     patch.setattr(offload, "recompute_kernel", lambda _, run: (name, partial(kernels["partial_recompute"], run=run)))
 
 
-@pytest.mark.parametrize("row", [recompute, gather, scatter])
-@pytest.mark.parametrize("load", [LLAMA, OPT], ids=["llama", "opt"])
+@pytest.mark.parametrize(
+    ("row", "load"),
+    [
+        pytest.param(recompute, LLAMA, id="recompute-llama"),
+        # Interpreted kernels take long; tests/kernels has them without the measurements around them.
+        pytest.param(gather, LLAMA, id="gather-llama"),
+        pytest.param(scatter, LLAMA, id="scatter-llama"),
+        pytest.param(recompute, OPT, id="recompute-opt", marks=pytest.mark.full),
+        pytest.param(gather, OPT, id="gather-opt", marks=pytest.mark.full),
+        pytest.param(scatter, OPT, id="scatter-opt", marks=pytest.mark.full),
+    ],
+)
 def test_kernels_pass_the_comparison(row: Row, load: OffloadLoad, monkeypatch: pytest.MonkeyPatch) -> None:
     def timed_once(run: Callable[[], object], repeats: int, *, calls: int = 1) -> list[float]:
         jax.block_until_ready(run())

@@ -90,9 +90,11 @@ def part_of(part: float) -> Callable[[int], int]:
     return lambda num_tokens: int(part * num_tokens / B) * B
 
 
-@pytest.mark.parametrize("buffers", [1, 2])
-@pytest.mark.parametrize("part", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("model", [LLAMA, OPT], ids=["llama", "opt"])
+@pytest.mark.parametrize(
+    ("model", "part", "buffers"),
+    [(LLAMA, 0.0, 2), (LLAMA, 0.5, 1), (OPT, 0.5, 2), (OPT, 1.0, 1)],
+    ids=["llama-none-2", "llama-half-1", "opt-half-2", "opt-all-1"],
+)
 def test_columns_have_the_tokens_of_the_whole_step(model: ModelConfig, part: float, buffers: int) -> None:
     columns = columns_of(model)
     columns.use(Streaming(part_of(part), buffers=buffers))

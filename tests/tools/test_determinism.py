@@ -18,8 +18,9 @@ from tests.support.native import native as library
 CONFIG = engine_config(token_budget=16, max_num_seqs=8, max_model_len=96, block_size=8, num_blocks=24)
 
 
-def verify(config: EngineConfig = CONFIG, **engine: Any) -> dict[str, Scenario]:
-    verifier = Verifier(make_engine(config=config, **engine), requests=14, seed=1)
+def verify(config: EngineConfig = CONFIG, requests: int = 7, **engine: Any) -> dict[str, Scenario]:
+    """With each way of sampling once."""
+    verifier = Verifier(make_engine(config=config, **engine), requests=requests, seed=1)
     return {scenario.name: scenario for scenario in verifier.verify()}
 
 
@@ -35,8 +36,8 @@ def kernels_named(name: str) -> Kernels:
     [
         ("float32", "XLA"),
         ("bfloat16", "native"),
-        ("bfloat16", "native attention, XLA's products"),
         # Every kernel and every type is above.
+        pytest.param("bfloat16", "native attention, XLA's products", marks=pytest.mark.full),
         pytest.param("bfloat16", "XLA", marks=pytest.mark.full),
         pytest.param("float32", "native", marks=pytest.mark.full),
     ],
@@ -48,7 +49,7 @@ def test_a_request_keeps_its_bits_in_every_circumstance(dtype: DType, kernels: s
         assert scenario.mismatches == [], scenario.name
         assert scenario.covered, scenario
     assert len(scenarios) == 7
-    assert min(scenario.compared for scenario in scenarios.values()) >= 12
+    assert min(scenario.compared for scenario in scenarios.values()) >= 6
 
 
 def test_host_memory_keeps_the_bits_too() -> None:
@@ -60,7 +61,7 @@ def test_host_memory_keeps_the_bits_too() -> None:
     assert len(scenarios) == 8
 
 
-def test_one_bit_of_one_log_probability_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_bit_of_a_log_probability_or_a_hidden_state_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = ModelRunner.run
 
     def off_by_a_bit(self: ModelRunner, plan: StepPlan, **options: Any) -> StepOutput:
@@ -69,7 +70,8 @@ def test_one_bit_of_one_log_probability_is_found(monkeypatch: pytest.MonkeyPatch
             return output
         top = output.logprobs.top_values
         top = top.at[2, 7].set(jnp.nextafter(top[2, 7], jnp.float32(1)))
-        return replace(output, logprobs=replace(output.logprobs, top_values=top))
+        hidden = output.hidden.at[:, 7].set(jnp.nextafter(output.hidden[:, 7], jnp.float32(1)))
+        return replace(output, logprobs=replace(output.logprobs, top_values=top), hidden=hidden)
 
     monkeypatch.setattr(ModelRunner, "run", off_by_a_bit)
     scenarios = verify()
@@ -78,25 +80,12 @@ def test_one_bit_of_one_log_probability_is_found(monkeypatch: pytest.MonkeyPatch
     mismatch = scenarios["all at once"].mismatches[0]
     assert 0 <= mismatch.index < ANSWER_TOKENS
     assert mismatch.expected != mismatch.found
-
-
-def test_one_bit_of_one_hidden_state_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = ModelRunner.run
-
-    def off_by_a_bit(self: ModelRunner, plan: StepPlan, **options: Any) -> StepOutput:
-        output = honest(self, plan, **options)
-        if len(plan.chunks) < 3:
-            return output
-        return replace(output, hidden=output.hidden.at[:, 7].set(jnp.nextafter(output.hidden[:, 7], jnp.float32(1))))
-
-    monkeypatch.setattr(ModelRunner, "run", off_by_a_bit)
-    embedded = verify()["embedded, all at once"]
-    assert embedded.mismatches[0].index == 7
+    assert scenarios["embedded, all at once"].mismatches[0].index == 7
 
 
 def test_what_did_not_happen_does_not_pass() -> None:
-    scheduler = replace(CONFIG.scheduler, prefix_caching=False)
-    scenarios = verify(replace(CONFIG, scheduler=scheduler, cache=replace(CONFIG.cache, num_blocks=240)))
+    """The blocks hold two of the longest requests."""
+    scenarios = verify(replace(CONFIG, scheduler=replace(CONFIG.scheduler, prefix_caching=False)), requests=2)
     assert scenarios["with a cached prefix"].happened == {"cached tokens": 0}
     assert scenarios["all at once"].happened["preemptions"] == 0
     for name in ("with a cached prefix", "all at once"):

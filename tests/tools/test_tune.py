@@ -2,38 +2,51 @@
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jaxgen.assemble import load_engine
 from jaxgen.cache.block_sizes import GIB
+from jaxgen.core.config import EngineOptions
 from jaxgen.core.errors import ConfigError
 from jaxgen.kernels.choice import REFERENCE, Kernels, PackedProduct
-from jaxgen.llm import LLM
-from jaxgen.models.placement import pack_params
 from jaxgen.server.cli import main
 from jaxgen.sizing.memory_request import DeviceMemory
-from jaxgen.tools.tune import FullSteps, StepTime, fill_steps, measure, tune
+from jaxgen.tools.tune import FullSteps, StepTime, Tuning, fill_steps, measure, tune
+from jaxgen.weights.load import load_model_config, load_params
 from jaxgen.weights.tiny import make_tiny_checkpoint
 from pallas_kernels.packed_product import pack, packed_product_ref, rows
-from tests.support.engines import LLAMA, engine_config, make_engine, params_of
+from tests.support.engines import compiled_step, engine_config, make_engine
 
 CPU = DeviceMemory("cpu", GIB)
+LOAD: dict[str, Any] = {"context": 8, "rounds": 2}
+"""Of all measurements here, which so have the same programs."""
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("tiny")
-    make_tiny_checkpoint(directory)
+    make_tiny_checkpoint(directory, num_hidden_layers=1)
     return directory
 
 
 @pytest.fixture(autouse=True)
 def _reference_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Native kernels would be compiled anew into each test's cache directory."""
+    """Native kernels would be compiled anew into each test's cache directory. Each budget's step is compiled once."""
     monkeypatch.setattr("jaxgen.assemble.choose", lambda *_: REFERENCE)
+    monkeypatch.setattr("jaxgen.tools.tune.compile_step", lambda model, config, _: compiled_step(model, config))
+
+
+@pytest.fixture(scope="module")
+def measured(directory: Path) -> Callable[..., Tuning]:
+    """``measure`` with the model of ``directory``."""
+    model = load_model_config(directory)
+    params = load_params(directory, model, progress=False)
+    return lambda memory=CPU, **options: measure(model, params, memory, **{**LOAD, **options})
 
 
 @pytest.mark.parametrize("context", [5, 40])
@@ -60,9 +73,9 @@ def test_filling_takes_no_more_steps_than_allowed_for(budget: int, decodes: int,
     assert steps <= fill_steps(budget, decodes, context) <= steps + 2 * decodes
 
 
-def test_every_budget_is_timed_and_the_best_is_chosen() -> None:
+def test_every_budget_is_timed_and_the_best_is_chosen(measured: Callable[..., Tuning]) -> None:
     reported: list[StepTime] = []
-    tuning = measure(LLAMA, params_of(LLAMA), CPU, budgets=(24, 16), context=8, rounds=2, report=reported.append)
+    tuning = measured(budgets=(24, 16), report=reported.append)
     assert [found.token_budget for found in tuning.times] == [16, 24]
     assert [found.token_budget for found in reported] == [16, 24]
     assert all(len(found.blocks) == 2 and min(found.blocks) <= found.seconds for found in tuning.times)
@@ -75,30 +88,28 @@ def test_every_budget_is_timed_and_the_best_is_chosen() -> None:
     [(REFERENCE, 16), (replace(REFERENCE, packed=PackedProduct(pack, packed_product_ref, rows)), 24)],
 )
 def test_where_padding_costs_nothing_room_for_prompts_comes_first(
-    kernels: Kernels, chosen: int, monkeypatch: pytest.MonkeyPatch
+    measured: Callable[..., Tuning], kernels: Kernels, chosen: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With times of which the smallest budget has the most power; none measured has that room, so the largest is it."""
     monkeypatch.setattr(FullSteps, "seconds", lambda self, steps: self._engine.config.scheduler.token_budget / 1000)
-    params = pack_params(LLAMA, dict(params_of(LLAMA)), kernels)
-    tuning = measure(LLAMA, params, CPU, kernels=kernels, budgets=(16, 24), context=8, rounds=1)
-    assert tuning.token_budget == chosen
+    assert measured(kernels=kernels, budgets=(16, 24)).token_budget == chosen
 
 
-def test_budgets_that_do_not_fit_end_the_search() -> None:
-    tuning = measure(LLAMA, params_of(LLAMA), CPU, budgets=(16, 4096), context=8, rounds=1)
+def test_budgets_that_do_not_fit_end_the_search(measured: Callable[..., Tuning]) -> None:
+    tuning = measured(budgets=(16, 4096))
     assert tuning.token_budget == 16
-    assert "1024 positions" in tuning.ended
-    with pytest.raises(ConfigError, match="1024 positions"):
-        measure(LLAMA, params_of(LLAMA), CPU, budgets=(4096,), rounds=1)
+    assert "2048 positions" in tuning.ended
+    with pytest.raises(ConfigError, match="2048 positions"):
+        measured(budgets=(4096,))
     with pytest.raises(ConfigError, match="memory"):
-        measure(LLAMA, params_of(LLAMA), DeviceMemory("cpu", 1000), budgets=(16,), rounds=1)
+        measured(DeviceMemory("cpu", 1000), budgets=(16,))
 
 
 def test_the_next_engine_uses_what_was_measured(
     directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "jaxgen")
-    tuning, kept = tune(str(directory), cache_dir=tmp_path, budgets=(24,), context=8, rounds=1)
+    tuning, kept = tune(str(directory), cache_dir=tmp_path, budgets=(24,), **LOAD)
     assert tuning.token_budget == 24
     assert kept is not None
     assert json.loads(kept.read_text())["times"][0]["token_budget"] == 24
@@ -108,9 +119,8 @@ def test_the_next_engine_uses_what_was_measured(
     load_engine(str(directory), cache_dir=tmp_path / "other")
     assert "token budget 64: the rule for CPUs" in caplog.text
     caplog.clear()
-    with LLM(str(directory), cache_dir=tmp_path, token_budget=16, max_model_len=64) as llm:
-        assert "token budget" not in caplog.text
-        assert llm.engine.status().state == "ready"
+    load_engine(str(directory), cache_dir=tmp_path, options=EngineOptions(token_budget=16))
+    assert "token budget" not in caplog.text
 
 
 def test_the_command(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,7 +134,7 @@ def test_the_command(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixt
         "--context",
         "8",
         "--rounds",
-        "1",
+        "2",
     ]
     plot = tmp_path / "plot.png"
     assert main(["tune", *flags, "--json", "--plot", str(plot)]) == 0
