@@ -166,4 +166,4 @@ async def terminate(process: subprocess.Popen[str], client: httpx2.AsyncClient, 
 
 @pytest.mark.full
 def test_soak(server: Server) -> None:
-    asyncio.run(stress(server, rounds=8))
+    asyncio.run(stress(server, rounds=4))

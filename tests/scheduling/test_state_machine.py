@@ -325,7 +325,7 @@ MOST_RUNS = 24
 
 
 QUICK_EXAMPLES = 50
-"""Of a run of the quick tests; those at length have 2000."""
+"""Of a run of the quick tests; those at length have 1000."""
 
 
 def run_machine(machine: type[SchedulerMachine], events: tuple[str, ...], examples: int) -> None:
@@ -362,13 +362,13 @@ def test_the_scheduler_with_classes_and_tenants_under_any_load() -> None:
 @pytest.mark.full
 @pytest.mark.timeout(1800)  # minutes where the run checks the types of every call
 def test_the_scheduler_under_any_load_at_length() -> None:
-    run_machine(SchedulerMachine, RARE, 2000)
+    run_machine(SchedulerMachine, RARE, 1000)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_the_scheduler_with_a_host_store_at_length() -> None:
-    run_machine(OffloadMachine, RARE_WITH_HOST, 2000)
+    run_machine(OffloadMachine, RARE_WITH_HOST, 1000)
 
 
 @pytest.mark.full

@@ -4,11 +4,12 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxgen.server.schema.base import CompletionRequest
 from tests.support.fakes import MODEL
+from tests.support.fuzzing import LONG, QUICK
 from tests.support.server_app import client_of, fake_engine
 
 SCALARS = (
@@ -68,24 +69,21 @@ def check(body: dict[str, Any]) -> int:
     return int(answer.status_code)
 
 
-SETTINGS = {"deadline": None, "suppress_health_check": list(HealthCheck)}
-
-
-@settings(max_examples=40, **SETTINGS)  # type: ignore[arg-type]
+@QUICK
 @given(bodies())
 def test_fuzz(body: dict[str, Any]) -> None:
     check(body)
 
 
 @pytest.mark.full
-@settings(max_examples=3000, **SETTINGS)  # type: ignore[arg-type]
+@LONG
 @given(bodies())
 def test_fuzz_long(body: dict[str, Any]) -> None:
     check(body)
 
 
 @pytest.mark.full
-@settings(max_examples=2000, **SETTINGS)  # type: ignore[arg-type]
+@LONG
 @given(st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_fuzz_bytes(content: bytes) -> None:
     with client_of(fake_engine()) as client:

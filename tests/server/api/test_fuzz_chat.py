@@ -6,12 +6,13 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.server.api.test_fuzz import JSON, SETTINGS
+from tests.server.api.test_fuzz import JSON
 from tests.server.tool_calls.test_parser import KINDS, TEXTS
 from tests.support.fakes import MODEL
+from tests.support.fuzzing import LONG, QUICK
 from tests.support.server_app import client_of, error_of
 from tests.support.tool_engines import tool_engine
 
@@ -101,7 +102,7 @@ def test_the_bodies_themselves_are_answered(path: str) -> None:
 
 
 @each_path
-@settings(max_examples=25, **SETTINGS)  # type: ignore[arg-type]
+@QUICK
 @given(data=st.data(), kind=st.sampled_from(KINDS), text=TEXTS)
 def test_fuzz(path: str, data: st.DataObject, kind: str, text: str) -> None:
     check(path, data.draw(faulty(path)), kind, text)
@@ -109,7 +110,7 @@ def test_fuzz(path: str, data: st.DataObject, kind: str, text: str) -> None:
 
 @pytest.mark.full
 @each_path
-@settings(max_examples=600, **SETTINGS)  # type: ignore[arg-type]
+@LONG
 @given(data=st.data(), kind=st.sampled_from(KINDS), text=TEXTS)
 def test_fuzz_long(path: str, data: st.DataObject, kind: str, text: str) -> None:
     check(path, data.draw(faulty(path)), kind, text)

@@ -6,13 +6,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxgen.server.config import ServerConfig
 from tests.server.api.test_fuzz import JSON, SCALARS, bodies
 from tests.support.batch_client import line, run
 from tests.support.fakes import MODEL
+from tests.support.fuzzing import LONG, QUICK
 from tests.support.server_app import client_of, fake_engine
 
 ODD: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
@@ -63,17 +64,14 @@ def check(content: bytes, names: list[str] | None) -> None:
         assert {item["response"]["status_code"] for item in failed} <= {400, 404}
 
 
-SETTINGS = {"deadline": None, "suppress_health_check": list(HealthCheck)}
-
-
-@settings(max_examples=40, **SETTINGS)  # type: ignore[arg-type]
+@QUICK
 @given(files())
 def test_fuzz(case: tuple[bytes, list[str] | None]) -> None:
     check(*case)
 
 
 @pytest.mark.full
-@settings(max_examples=1000, **SETTINGS)  # type: ignore[arg-type]
+@LONG
 @given(files())
 def test_fuzz_long(case: tuple[bytes, list[str] | None]) -> None:
     check(*case)

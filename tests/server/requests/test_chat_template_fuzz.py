@@ -6,15 +6,16 @@ import threading
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxgen.core.model_info import ChatFormat, ModelInfo
 from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
 from jaxgen.server.requests import chat_template
 from jaxgen.server.requests.chat_template import ChatTemplate
-from tests.server.api.test_fuzz import JSON, SETTINGS
+from tests.server.api.test_fuzz import JSON
 from tests.support.fakes import MODEL
+from tests.support.fuzzing import LONG, QUICK
 from tests.support.server_app import client_of, error_of, fake_engine
 from tests.support.tool_templates import BY_FORMAT
 
@@ -74,20 +75,20 @@ def ask(template: str, config: ServerConfig = DEFAULT_CONFIG, **fields: Any) -> 
     return error_of(answer.json())
 
 
-@settings(max_examples=50, **SETTINGS)  # type: ignore[arg-type]
+@QUICK
 @given(template=TEMPLATES, messages=MESSAGES, arguments=ARGUMENTS)
 def test_fuzz(template: str, messages: list[Any], arguments: dict[str, Any]) -> None:
     ask(template, messages=messages, chat_template_kwargs=arguments)
 
 
 @pytest.mark.full
-@settings(max_examples=1000, **SETTINGS)  # type: ignore[arg-type]
+@LONG
 @given(template=TEMPLATES, messages=MESSAGES, arguments=ARGUMENTS)
 def test_fuzz_long(template: str, messages: list[Any], arguments: dict[str, Any]) -> None:
     ask(template, messages=messages, chat_template_kwargs=arguments)
 
 
-@settings(max_examples=20, **SETTINGS)  # type: ignore[arg-type]
+@QUICK
 @given(template=st.sampled_from(sorted(BY_FORMAT.values())), messages=MESSAGES, arguments=ARGUMENTS)
 def test_fuzz_arguments_of_usual_templates(template: str, messages: list[Any], arguments: dict[str, Any]) -> None:
     ask(template, messages=messages, chat_template_kwargs=arguments)
