@@ -101,7 +101,7 @@ class StepPlanner:
     def _plan_decodes(self, room: StepBudget, chunks: list[Chunk], *, background: bool) -> list[Sequence]:
         """Adds a token of each running sequence of a class that decodes; returns the others that may be computed."""
         partly_computed: list[Sequence] = []
-        timed = room.seconds < inf
+        timed, has_slot = room.seconds < inf, self._kv_cache.has_slot
         for sequence in tuple(self._queues.running):
             if sequence.request.background is not background or sequence.row is None:
                 continue  # without a row: preempted just now
@@ -109,7 +109,7 @@ class StepPlanner:
                 continue
             if sequence.num_uncomputed > 1 or sequence.restore is not None:
                 partly_computed.append(sequence)
-            elif room.tokens > 0 and not (timed and room.is_full) and self._has_slot(sequence):
+            elif room.tokens > 0 and not (timed and room.is_full) and (has_slot(sequence) or self._add_slot(sequence)):
                 chunks.append(self._plan(sequence, 1))
                 if timed:
                     room.spend(chunks[-1])
@@ -139,10 +139,8 @@ class StepPlanner:
             preempted=self._preempted,
         )
 
-    def _has_slot(self, sequence: Sequence) -> bool:
-        """For its next token, for which it may get one more block. False: it was itself the last and is preempted."""
-        if self._kv_cache.has_slot(sequence):
-            return True
+    def _add_slot(self, sequence: Sequence) -> bool:
+        """Give a sequence a block for its next token. False: it was itself the last and is preempted."""
         while self._kv_cache.pool.num_free == 0:
             last = self._queues.running[-1]
             self._preempt(last)

@@ -1,6 +1,6 @@
 """The questions that planning leaves to a policy, answered first in, first out. Host only, no jax, no clock."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from collections.abc import Sequence as Several
 from heapq import merge
 from operator import attrgetter
@@ -45,13 +45,13 @@ class Fifo:
     def charge(self, chunks: list[Chunk]) -> None:
         """Take note of a step's chunks."""
 
-    def rounds(self, prompts: list[Sequence], waiting: list[Sequence]) -> Iterator[Iterable[Sequence]]:
-        """Yield, round by round, the sequences whose prompts may get a piece of the step, in the order of service.
+    def rounds(self, prompts: list[Sequence], waiting: list[Sequence]) -> Iterable[Iterable[Sequence]]:
+        """Return, round by round, the sequences whose prompts may get a piece of the step, in the order of service.
 
         ``prompts`` run, ``waiting`` wait; all are online, or all are background. Within a round a sequence that must
         wait makes all behind it wait; the next round begins all the same.
         """
-        yield merge(prompts, waiting, key=attrgetter("order_key"))
+        return (merge(prompts, waiting, key=attrgetter("order_key")),)
 
     def limit_prompts(self, budget: StepBudget, decodes: list[Chunk], prompts: list[Sequence]) -> None:
         """Lower the time that online prompts may take in a step with these decodes. ``prompts``: those that run."""

@@ -123,7 +123,7 @@ class Scheduler:
         chunks, admitted = self._planner.plan(hold_background=self.hold_background)
         self.policy.charge(chunks)
         short = [chunk for chunk in chunks if chunk.length == 1]
-        long = [chunk for chunk in chunks if chunk.length > 1]
+        long = [chunk for chunk in chunks if chunk.length > 1] if len(short) < len(chunks) else []  # most steps
         saves = () if self._tier is None else self._tier.take_saves()
         restores = () if self._restorer is None else self._restorer.take_begun()
         plan = StepPlan((*short, *long), tuple(admitted), saves, restores, self._planner.idle(chunks))

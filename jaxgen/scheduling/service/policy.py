@@ -1,7 +1,7 @@
 """The policy of a server: targets of service classes, priorities, and fair shares of tenants. Host only, no jax, no
 clock."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from collections.abc import Sequence as Several
 from heapq import merge
 from operator import attrgetter
@@ -69,17 +69,22 @@ class ServicePolicy(Fifo):
             if fair_share.compares:
                 fair_share.charge([chunk for chunk in chunks if chunk.sequence.request.background is background])
 
-    def rounds(self, prompts: list[Sequence], waiting: list[Sequence]) -> Iterator[Iterable[Sequence]]:
+    def rounds(self, prompts: list[Sequence], waiting: list[Sequence]) -> Iterable[Iterable[Sequence]]:
         """First the tenants that are not over their shares, then the others."""
+        if not any(share.compares for share in self._fair_shares.values()):
+            return super().rounds(prompts, waiting)
         everyone = (*prompts, *waiting)
         over = self._fair_shares[everyone[0].request.background].over(everyone) if everyone else frozenset()
         if not over:
-            yield from super().rounds(prompts, waiting)
-            return
-        lines = (prompts, waiting)
-        for second in (False, True):
-            of_round = [[s for s in line if (s.request.tenant in over) is second] for line in lines]
-            yield merge(*of_round, key=attrgetter("order_key"))
+            return super().rounds(prompts, waiting)
+        return [
+            merge(
+                [s for s in prompts if (s.request.tenant in over) is second],
+                [s for s in waiting if (s.request.tenant in over) is second],
+                key=attrgetter("order_key"),
+            )
+            for second in (False, True)
+        ]
 
     def limit_prompts(self, budget: StepBudget, decodes: list[Chunk], prompts: list[Sequence]) -> None:
         if self.step_time is not None and self.queues.has(Level.WITH_TARGETS):
