@@ -1,7 +1,9 @@
 """The user's cache directory: files that jaxgen keeps between starts and can make again. Host only, no jax."""
 
 import logging
+import os
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,3 +51,15 @@ def open_cache_dirs(root: Path | str | None = None) -> CacheDirs:
         logger.warning("nothing is kept for a faster next start: --cache-dir %s cannot be written (%s)", root, error)
         return CacheDirs()
     return CacheDirs(*folders)
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file of the cache atomically, so that no reader sees a part of it. If that fails, log a warning."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        logger.warning("%s cannot be written: %s", path, error)
+        with suppress(OSError):
+            partial.unlink()

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from jaxgen.core.files import write_file
+from jaxgen.core.cache_dirs import write_file
 from jaxgen.hardware.nvidia import Gpu, ptxas, versions
 from jaxgen.kernels.verdict import Outcome, ServedShapes, Verdict
 

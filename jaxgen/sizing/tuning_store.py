@@ -14,8 +14,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from jaxgen.core.cache_dirs import write_file
 from jaxgen.core.config import ModelConfig
-from jaxgen.core.files import write_file
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.sizing.token_budget import TokenBudget, default_budget
 

@@ -5,7 +5,7 @@ import logging
 from importlib.metadata import version
 from pathlib import Path
 
-from jaxgen.core.files import write_file
+from jaxgen.core.cache_dirs import write_file
 from jaxgen.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
