@@ -7,8 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
 logger = logging.getLogger(__name__)
 
 
@@ -31,6 +29,8 @@ class CacheDirs:
 
 def default_cache_dir() -> Path:
     """Return the platform's folder for a user's caches."""
+    import platformdirs  # here: python -m scripts.gpu runs where it is not installed
+
     return platformdirs.user_cache_path("jaxgen", appauthor=False)
 
 

@@ -16,7 +16,7 @@ import httpx2
 import psutil
 import pytest
 
-from tests.server.commands.test_serve import served, url_of
+from tests.support.server_process import served
 from tests.support.stress_load import BULKY, MODEL, STREAMED, TEMPLATE, WHOLE, Ask, malformed, said
 
 STREAMS = 200
@@ -39,8 +39,8 @@ def server(tmp_path: Path) -> Iterator[Server]:
     template = tmp_path / "chat_template.jinja"
     template.write_text(TEMPLATE)
     flags = ("--served-model-name", MODEL, "--chat-template", str(template), "--shutdown-timeout", "60")
-    with served(*FLAGS.split(), *flags) as (process, line):
-        yield process, url_of(line).removesuffix("/v1")
+    with served(*FLAGS.split(), *flags) as server:
+        yield server.process, server.root
 
 
 @asynccontextmanager

@@ -15,8 +15,8 @@ import pytest
 
 from jaxgen import LLM
 from jaxgen.core.config import EngineOptions
-from tests.server.commands.test_serve import served, url_of
 from tests.support.paths import ROOT
+from tests.support.server_process import served
 
 EXAMPLES = ROOT / "examples"
 OF_A_SERVER = ("completion", "chat_stream", "structured_output", "batch")
@@ -28,8 +28,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Of a small server of the embedded model, with the flags that the examples name."""
     files = tmp_path_factory.mktemp("batches")
     flags = ("--chat-template", str(EXAMPLES / "chat.jinja"), "--batch-dir", str(files))
-    with served("--kernels", "xla", "--single-shape", *flags) as (_, line):
-        yield url_of(line)
+    with served("--kernels", "xla", "--single-shape", *flags) as server:
+        yield server.url
 
 
 def run(name: str, url: str) -> str:

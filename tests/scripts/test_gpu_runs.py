@@ -32,12 +32,12 @@ sys.meta_path.insert(0, Absent())
 """
 
 
-def run_script(site: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The script, and all processes it starts, where the server's and the tests' packages are not installed."""
+def run(site: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Python, and all processes it starts, where the server's and the tests' packages are not installed."""
     (site / "sitecustomize.py").write_text(SITE.format(absent=ABSENT))
     ours = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"}  # compiles sooner
     return subprocess.run(
-        [sys.executable, "-m", "scripts.gpu", "--cache-dir", str(site / "cache"), *arguments],
+        [sys.executable, *command],
         cwd=ROOT,
         env=os.environ | ours | environment | {"PYTHONPATH": str(site)},
         capture_output=True,
@@ -47,9 +47,19 @@ def run_script(site: Path, *arguments: str, **environment: str) -> subprocess.Co
     )
 
 
+def run_script(site: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return run(site, "-m", "scripts.gpu", "--cache-dir", str(site / "cache"), *arguments, **environment)
+
+
 def result_in(directory: Path) -> Any:
     (path,) = directory.glob("*.json")
     return json.loads(path.read_text())
+
+
+def test_all_rows_are_there_without_the_servers_packages(tmp_path: Path) -> None:
+    modules = sorted({row.entry.partition(":")[0] for row in rows_of(DRY)})
+    done = run(tmp_path, "-c", "\n".join(f"import scripts.gpu.{module}" for module in modules))
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.full

@@ -7,10 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2
@@ -21,60 +18,24 @@ from jaxgen.weights.tiny import make_tiny_checkpoint
 from pallas_kernels.cpu.build import Recipe
 from tests.support.native import directory, native
 from tests.support.paths import ROOT
+from tests.support.server_process import served
 
-START_SECONDS = 120
 FLAGS = (
     "--model --served-model-name --host --port --dtype --max-model-len --token-budget --max-num-batched-tokens "
     "--max-num-seqs --block-size --num-blocks --gpu-memory-utilization --api-key --seed --cache-dir --kernels "
     "--kv-residency --kv-offloading-size --kv-offload-policy --kv-host-dtype --kv-offload-inputs"
 )
-SMALL = ("--max-model-len", "512", "--token-budget", "32", "--max-num-seqs", "4")
-
-
-@contextmanager
-def served(
-    *arguments: str, environment: dict[str, str] | None = None, module: tuple[str, ...] = ("jaxgen.server.cli",)
-) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """``jaxgen serve`` at a free port, and the line it prints when ready. Ended if the test has not. ``module``: what
-    is run as jaxgen, with its own arguments."""
-    command = [sys.executable, "-m", *module, "serve", "--port", "0", *SMALL, *arguments]
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **(environment or {})},
-    )
-    watchdog = threading.Timer(START_SECONDS, process.kill)
-    watchdog.start()
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        watchdog.cancel()
-        assert line, process.stderr and process.stderr.read()
-        yield process, line
-    finally:
-        watchdog.cancel()
-        process.kill()
-        process.communicate()
-
-
-def url_of(line: str) -> str:
-    found = re.search(r"http://[\d.:]+/v1", line)
-    assert found, line
-    return found[0]
 
 
 def test_serve_end_to_end() -> None:
     """The pasted curl line works; the openai client works; SIGTERM lets a stream finish; the exit code is 0."""
-    with served("--seed", "0") as (process, line):
-        curl = shlex.split(line.split("Try: ")[1])
+    with served("--seed", "0") as server:
+        curl = shlex.split(server.line.split("Try: ")[1])
         assert curl[0] == "curl"
         answer = httpx2.post(curl[1], headers={"Content-Type": "application/json"}, content=curl[-1])
         assert answer.status_code == 200
         assert answer.json()["usage"]["completion_tokens"] == 32
-        base = url_of(line)
+        base = server.url
         client = OpenAI(base_url=base, api_key="none", max_retries=0)
         model = client.models.list().data[0].id
         stream = client.completions.create(
@@ -82,10 +43,10 @@ def test_serve_end_to_end() -> None:
         )
         pieces = iter(stream)
         next(pieces)
-        process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGTERM)
         rest = list(pieces)
         assert rest[-1].choices[0].finish_reason == "length"
-        assert process.wait(30) == 0
+        assert server.process.wait(30) == 0
 
 
 @pytest.mark.full
@@ -94,9 +55,9 @@ def test_a_cache_in_host_memory() -> None:
     body = {"model": "m", "prompt": "def main():" * 20, "max_tokens": 40, "logprobs": 2, "temperature": 0}
     answers = []
     for flags in ((), ("--kv-residency", "host", "--kv-offloading-size", "0.05", "--kv-offload-policy", "plan")):
-        with served("--served-model-name", "m", "--block-size", "16", *flags) as (_, line):
-            answers.append(httpx2.post(f"{url_of(line)}/completions", json=body, timeout=60).json()["choices"])
-            metrics = httpx2.get(url_of(line).removesuffix("/v1") + "/metrics").text
+        with served("--served-model-name", "m", "--block-size", "16", *flags) as server:
+            answers.append(httpx2.post(f"{server.url}/completions", json=body, timeout=60).json()["choices"])
+            metrics = httpx2.get(server.root + "/metrics").text
     assert answers[0] == answers[1]
     found = dict(re.findall(r"^jaxgen_(offload_\w+|compilations_after_ready_total)\S* (\S+)$", metrics, re.MULTILINE))
     assert float(found["compilations_after_ready_total"]) == 0
@@ -117,29 +78,27 @@ def test_bad_gpu_kernels_leave_a_working_server(how: str, seconds: int, reason: 
     """Full: servers start. The second time a proof that hung is not made again."""
     said = []
     for _ in range(2 if how == "hang" else 1):
-        with served("--cache-dir", str(tmp_path), module=("tests.support.fake_gpu", how, str(seconds))) as (
-            process,
-            line,
-        ):
+        with served("--cache-dir", str(tmp_path), module=("tests.support.fake_gpu", how, str(seconds))) as server:
             answer = httpx2.post(
-                f"{url_of(line)}/completions", json={"model": "jaxgen-default", "prompt": "def ", "max_tokens": 8}
+                f"{server.url}/completions", json={"model": "jaxgen-default", "prompt": "def ", "max_tokens": 8}
             )
             assert answer.json()["usage"]["completion_tokens"] == 8
-            metrics = httpx2.get(url_of(line).removesuffix("/v1") + "/metrics").text
+            metrics = httpx2.get(server.root + "/metrics").text
             found = re.search(r'^jaxgen_kernels_info\{.*kernels="XLA",.*reason="(.*?)"', metrics, re.MULTILINE)
             assert found
             assert reason in found[1]
-            process.terminate()
-            said.append(process.communicate()[1])
+            server.process.terminate()
+            server.process.wait(30)
+            said.append(server.log())
     assert all(reason in log for log in said)
     assert ["proving the kernels" in log for log in said] == [True, False][: len(said)]
 
 
 def test_new_requests_are_refused_while_draining() -> None:
     # Long enough that the stream outlasts the questions asked meanwhile, also on a slow machine.
-    with served("--shutdown-timeout", "60", "--served-model-name", "m", "--max-model-len", "2048") as (process, line):
-        base = url_of(line)
-        with httpx2.Client(base_url=base.removesuffix("/v1"), timeout=60) as other:
+    with served("--shutdown-timeout", "60", "--served-model-name", "m", "--max-model-len", "2048") as server:
+        base = server.url
+        with httpx2.Client(base_url=server.root, timeout=60) as other:
             assert other.get("/ready").status_code == 200
             client = OpenAI(base_url=base, api_key="none", max_retries=0)
             stream = client.completions.create(
@@ -147,7 +106,7 @@ def test_new_requests_are_refused_while_draining() -> None:
             )
             pieces = iter(stream)
             next(pieces)
-            process.send_signal(signal.SIGTERM)
+            server.process.send_signal(signal.SIGTERM)
             deadline = time.monotonic() + 30
             while other.get("/ready").status_code == 200:
                 assert time.monotonic() < deadline
@@ -155,16 +114,16 @@ def test_new_requests_are_refused_while_draining() -> None:
             assert refused.status_code == 503
             assert refused.json()["error"]["code"] == "draining"
             assert other.get("/health").status_code == 200
-            process.send_signal(signal.SIGTERM)  # a second one ends at once
-            assert process.wait(30) == 0
+            server.process.send_signal(signal.SIGTERM)  # a second one ends at once
+            assert server.process.wait(30) == 0
 
 
 def test_api_key_from_the_environment() -> None:
-    with served(environment={"JAXGEN_API_KEY": "secret"}) as (_, line):
-        base = url_of(line)
+    with served(environment={"JAXGEN_API_KEY": "secret"}) as server:
+        base = server.url
         assert httpx2.get(f"{base}/models").status_code == 401
         assert httpx2.get(f"{base}/models", headers={"Authorization": "Bearer secret"}).status_code == 200
-        assert httpx2.get(base.removesuffix("/v1") + "/ready").status_code == 200
+        assert httpx2.get(server.root + "/ready").status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -228,9 +187,9 @@ def test_what_is_kept_for_the_next_start(tmp_path: Path) -> None:
     shutil.copytree(directory(), tmp_path / "kernels" / "v1")  # they take long to make, which is test_cpu_library's
 
     def kept_and_answer(*flags: str) -> tuple[dict[str, int], object]:
-        with served("--cache-dir", str(tmp_path), *flags) as (_, line):
+        with served("--cache-dir", str(tmp_path), *flags) as server:
             body = {"model": "jaxgen-default", "prompt": "def main():", "max_tokens": 24, "logprobs": 5, "seed": 1}
-            answer = httpx2.post(f"{url_of(line)}/completions", json=body, timeout=60).json()["choices"]
+            answer = httpx2.post(f"{server.url}/completions", json=body, timeout=60).json()["choices"]
         return {name: len(list(tmp_path.glob(f"{name}/*/{pattern}"))) for name, pattern in names.items()}, answer
 
     fresh_kept, fresh = kept_and_answer("--no-compilation-cache")
@@ -243,13 +202,13 @@ def test_what_is_kept_for_the_next_start(tmp_path: Path) -> None:
 
 def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with served("--cache-dir", str(tmp_path / "file"), environment=quick_compiler(tmp_path)) as (process, line):
-        assert httpx2.get(url_of(line).removesuffix("/v1") + "/ready").status_code == 200
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=30)
+    with served("--cache-dir", str(tmp_path / "file"), environment=quick_compiler(tmp_path)) as server:
+        assert httpx2.get(server.root + "/ready").status_code == 200
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(30) == 0
+        errors = server.log()
     assert [line for line in errors.splitlines() if "WARNING" in line and str(tmp_path / "file") in line]
     assert errors.count("WARNING") == 1
-    assert process.returncode == 0
 
 
 def test_scripts_work_from_any_folder(tmp_path: Path) -> None:
