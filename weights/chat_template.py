@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.model_info import ChatFormat
+from jaxgen.weights.template_syntax import check_template
 
 TEMPLATE_FILE = "chat_template.jinja"
 TOOL_TEMPLATE_FILE = "additional_chat_templates/tool_use.jinja"
@@ -18,15 +19,19 @@ def read_chat_format(directory: Path, template: Path | None = None) -> ChatForma
     """Return the chat template: ``template``, else chat_template.jinja, else that in tokenizer_config.json, or None.
 
     The latter two may come with a second template for conversations with tools. Raises ConfigError that names a file
-    that cannot be read.
+    that cannot be read, and a template with a syntax error.
     """
     config = _read_config(directory / TOKENIZER_CONFIG)
     tokens = {name: _text_of(config[name]) for name in _TOKENS if config.get(name) is not None}
     if template is not None:
-        return ChatFormat(_read_text(template), tokens)
+        text = _read_text(template)
+        check_template(text, f"--chat-template {template}")
+        return ChatFormat(text, tokens)
     found = _in_config(config.get("chat_template")) | _in_files(directory)
-    text = found.get(DEFAULT)
-    return None if text is None else ChatFormat(text, tokens, found.get(WITH_TOOLS))
+    for name in found.keys() & {DEFAULT, WITH_TOOLS}:
+        check_template(found[name], f"{directory} ({name})")
+    default = found.get(DEFAULT)
+    return None if default is None else ChatFormat(default, tokens, found.get(WITH_TOOLS))
 
 
 def _in_config(found: Any) -> dict[str, str]:

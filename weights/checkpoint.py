@@ -24,6 +24,7 @@ from jaxgen.weights.hf_checkpoint import NUMPY_DTYPES
 from jaxgen.weights.manifest import MANIFEST, read_manifest, verify, write_manifest
 from jaxgen.weights.names import Array, family_name, parameters
 from jaxgen.weights.placing import Place, on_device
+from jaxgen.weights.zeros import ZeroWeights
 
 PARAMS = "params"
 _DATA_FILE_BYTES = 2**30
@@ -58,6 +59,7 @@ def restore(
         raise ConfigError(f"{directory / MANIFEST}: family is {manifest.family!r}, but {CONFIG} means another")
     verify(directory, manifest, checksums=checksums, progress=progress)
     params: dict[str, Any] = {}
+    zeros = ZeroWeights()
     dtype = NUMPY_DTYPES[config.dtype]
     with _orbax():
         _check_shapes(directory, config)
@@ -68,7 +70,9 @@ def restore(
             if dtype == np.float16 and not np.isfinite(host).all():
                 where = f"{directory}: {parameter.path}"
                 raise ConfigError(f"{where} has values that float16 cannot hold; use --dtype bfloat16 or float32")
+            zeros.look(parameter.path, host)
             params[parameter.path] = jax.block_until_ready(place(parameter.path, host))
+    zeros.warn(directory)
     return params
 
 

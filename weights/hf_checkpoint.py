@@ -20,6 +20,7 @@ from jaxgen.core.config import DType, ModelConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.weights.files import CONFIG, member, read_json
 from jaxgen.weights.names import Array, Parameter, Source, parameters
+from jaxgen.weights.zeros import ZeroWeights
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -55,6 +56,7 @@ def read_parameters(directory: Path, config: ModelConfig, *, progress: bool = Tr
                 array[place] = tensors.read(source, dtype)
                 bar.update(array[place].nbytes)
             yield parameter.path, array
+        tensors.warn_of_zeros()
 
 
 class _Tensors:
@@ -64,6 +66,7 @@ class _Tensors:
         self._directory = directory
         self._handles: dict[str, Any] = {}
         self._file_of: dict[str, str] = {}
+        self._zeros = ZeroWeights()
         if member(directory, SINGLE).exists():
             self._open(SINGLE, files)
             self._file_of = dict.fromkeys(self._handles[SINGLE].keys(), SINGLE)
@@ -125,12 +128,17 @@ class _Tensors:
         name = self._locate(source.name)
         assert name is not None
         tensor: Array = self._handles[self._file_of[name]].get_tensor(name)
+        self._zeros.look(name, tensor)
         with np.errstate(over="ignore"):
             converted = tensor.astype(dtype, copy=False)
         if dtype == np.float16 and not np.isfinite(converted).all():
             where = self._directory / self._file_of[name]
             raise ConfigError(f"{where}: {name} has values that float16 cannot hold; use --dtype bfloat16 or float32")
         return converted
+
+    def warn_of_zeros(self) -> None:
+        """Log a warning if matrices that were read are all zero."""
+        self._zeros.warn(self._directory)
 
 
 def _weight_map(directory: Path) -> dict[str, str]:

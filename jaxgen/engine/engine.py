@@ -16,6 +16,7 @@ from jaxgen.core.stats import EngineStats
 from jaxgen.core.step_plan import Outcome, StepPlan
 from jaxgen.engine.checks import check_request
 from jaxgen.engine.counters import Counters
+from jaxgen.engine.finite import check_finite
 from jaxgen.engine.grammars import follow_grammars
 from jaxgen.engine.latency import LatencyMeter
 from jaxgen.engine.narrow import compare
@@ -218,9 +219,11 @@ class Engine:
         return waited
 
     def _warm_up(self) -> StepTimeEstimator:
-        """Run each program once, decide whether the narrow program may be used, and measure the time of steps."""
+        """Run each program once, check that logits are finite, decide whether the narrow program may be used, and
+        measure the time of steps. Raises ConfigError for a model whose logits are not."""
         self._device.run(StepPlan(()))
-        self._device.wait()
+        check_finite(self._device, self.model, self.config)
+        self._device.reset()
         if self.config.narrow_width is not None:
             verdict = compare(self._device, self.model, self.config)
             if not verdict.use_narrow:

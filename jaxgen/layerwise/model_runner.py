@@ -30,6 +30,7 @@ from jaxgen.layerwise.rates import Split, StepSeconds, transfer_all
 from jaxgen.models import PackedParams
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.placement import pack_params
+from jaxgen.runner.finite import is_finite
 from jaxgen.runner.packer import Packer
 from jaxgen.runner.programs import RowPrograms
 from jaxgen.runner.row_state import RowLoader, init_rows
@@ -163,6 +164,15 @@ class LayerwiseRunner:
         output.tokens.block_until_ready()
         self._count(plan, step, self.stream.traffic.since(before), time.perf_counter() - started)
         return output
+
+    def first_not_finite(self, plan: StepPlan) -> int:
+        """Return the first layer whose output has NaN or infinity, see ``Runner.first_not_finite``."""
+        step = self.begin(plan, narrow=False)
+        for layer in range(len(self._layers)):
+            if not is_finite(step.x, plan.num_tokens):
+                return layer - 1
+            self.compute(step, layer, self.ask(step, layer))
+        return len(self._layers) - int(not is_finite(step.x, plan.num_tokens))
 
     def offload_stats(self) -> OffloadStats:
         """Return a snapshot for metrics: streamed tokens count as hits, and steps that stream as restores."""

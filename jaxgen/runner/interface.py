@@ -40,6 +40,14 @@ class Runner(Protocol):
         """Wait until all dispatched programs and copies are done."""
         ...
 
+    def first_not_finite(self, plan: StepPlan) -> int:
+        """Return the first layer whose output has NaN or infinity when the plan is run after a reset.
+
+        ``jaxgen.runner.finite.EMBEDDING``: the first layer's input has; the number of layers: none has. Compiles, and
+        leaves cache and rows undefined.
+        """
+        ...
+
     def uses_narrow(self, plan: StepPlan) -> bool: ...
 
     def disable_narrow(self) -> None: ...

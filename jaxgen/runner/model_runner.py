@@ -12,6 +12,7 @@ from jaxgen.kernels.choice import Kernels
 from jaxgen.models import PackedParams
 from jaxgen.models.kv_cache import init_cache
 from jaxgen.models.placement import pack_params
+from jaxgen.runner.finite import make_finder
 from jaxgen.runner.packer import Packer
 from jaxgen.runner.programs import CompiledStep
 from jaxgen.runner.row_state import RowLoader, init_rows
@@ -96,6 +97,13 @@ class ModelRunner:
         self.cache, self.rows, output = step(self.params, self.cache, self.rows, words)
         output.tokens.copy_to_host_async()
         return output
+
+    def first_not_finite(self, plan: StepPlan) -> int:
+        """Return the first layer whose output has NaN or infinity, see ``Runner.first_not_finite``."""
+        self.load(plan)
+        finder = jax.jit(make_finder(self._model, self._config.scheduler.token_budget), donate_argnums=1)
+        self.cache, found = finder(self.params, self.cache, self.rows, self._packer.pack(plan))
+        return int(found)
 
     def offload_stats(self) -> None:
         """Return None: the cache is on the device, and host memory behind it has counters of its own."""

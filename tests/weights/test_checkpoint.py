@@ -234,3 +234,13 @@ def test_snapshot_links_may_lead_to_its_own_blobs_only(opt: Path, tmp_path: Path
 def test_a_directory_that_is_a_link_itself_is_fine(opt: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(opt)
     assert read(tmp_path / "link")
+
+
+def test_matrices_of_zeros_are_warned_of(opt: Path, caplog: pytest.LogCaptureFixture) -> None:
+    read(opt)
+    assert not caplog.records, "biases are zero"
+    names = [f"model.decoder.layers.{layer}.{part}.weight" for layer in (0, 1) for part in ("fc1", "fc2")]
+    rewrite(opt, {name: 0 * load_file(opt / "model.safetensors")[name] for name in names})
+    read(opt, "bfloat16")
+    (record,) = caplog.records
+    assert record.getMessage() == f"{opt}: all zero: {names[0]}, {names[2]}, {names[1]} and 1 more"

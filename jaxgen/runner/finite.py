@@ -1,0 +1,56 @@
+"""Find the layer of a model that computes numbers that are not finite."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxgen.arrays import ArrayLike
+from jaxgen.core.config import ModelConfig
+from jaxgen.models import LAYERS, PackedParams, bind, graph_of
+from jaxgen.models.attention import plan_attention
+from jaxgen.models.kv_cache import KVCache
+from jaxgen.models.layers import Layer, fold_layers
+from jaxgen.runner.packer import unpack
+from jaxgen.runner.row_state import RowState
+
+EMBEDDING = -1
+"""Stands for the input of the first layer."""
+
+
+def is_finite(x: Float[ArrayLike, "T D"], num_tokens: Int[ArrayLike, ""] | int) -> Any:
+    """Return whether all numbers of the first ``num_tokens`` rows are finite; the others are padding."""
+    return jnp.all(jnp.isfinite(x) | (jnp.arange(x.shape[0]) >= num_tokens)[:, None])
+
+
+Finder = Callable[[PackedParams, KVCache, RowState, Int[Array, "W"]], tuple[KVCache, Int[Array, ""]]]
+
+
+def make_finder(config: ModelConfig, width: int) -> Finder:
+    """Return a function from the arguments of a step of ``width`` tokens to the cache and the first layer whose output
+    has NaN or infinity: EMBEDDING, or the number of layers if there is none.
+
+    Pure; meant to be jitted with the cache donated. The layers are run as in a step, by the kernels of the cache.
+    """
+    graph, num_layers = graph_of(config), config.num_layers
+
+    def find(params: PackedParams, cache: KVCache, rows: RowState, words: Int[Array, "W"]) -> Any:
+        model = bind(graph, params)
+        batch, _ = unpack(words, rows, width, cache.block_size, cache.num_slots)
+        batch = plan_attention(config, cache, batch)
+        layers = getattr(model, LAYERS)
+        angles = cast(Layer, layers).angles(batch.positions)
+        x = model.embedded(batch)
+        found = jnp.where(is_finite(x, batch.num_tokens), num_layers, EMBEDDING)
+
+        def visit(layer: Layer, index: Int[Array, ""], carry: tuple[Any, KVCache, Any]) -> Any:
+            x, cache, found = carry
+            x, cache = layer(x, cache.keep(index, x, batch.slots), index, batch, angles)
+            here = ~is_finite(x, batch.num_tokens) & (found == num_layers)
+            return x, cache, jnp.where(here, index, found)
+
+        _, cache, found = fold_layers(layers, num_layers, visit, (x, cache, found))
+        return cache, found
+
+    return find

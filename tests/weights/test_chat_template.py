@@ -1,0 +1,44 @@
+"""Templates that Jinja cannot compile are refused when the model is opened."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jaxgen.core.errors import ConfigError
+from jaxgen.weights.chat_template import read_chat_format
+from tests.support.tool_templates import BY_FORMAT
+
+WRONG = [
+    ("a\n{% for m in messages %}", "error in line 2", "endfor"),
+    ("{{ messages", "error in line 1", "end of print statement"),
+    ("\n\n{{ messages | no_such_filter }}", "error in line 3", "no_such_filter"),
+    ("{% generation %}{{ messages }}", "error in line 1", "endgeneration"),
+]
+
+
+@pytest.mark.parametrize(("template", "line", "says"), WRONG)
+def test_the_file_and_the_line_are_named(template: str, line: str, says: str, tmp_path: Path) -> None:
+    given = tmp_path / "given.jinja"
+    given.write_text(template)
+    with pytest.raises(ConfigError, match=line) as caught:
+        read_chat_format(tmp_path, given)
+    assert str(caught.value).startswith(f"--chat-template {given}: ")
+    assert says in str(caught.value)
+
+
+def test_also_of_the_template_for_tools(tmp_path: Path) -> None:
+    templates = [{"name": "default", "template": "fine"}, {"name": "tool_use", "template": "{% if %}"}]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates}))
+    with pytest.raises(ConfigError, match=r"\(tool_use\): the chat template has an error in line 1"):
+        read_chat_format(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "template", [*BY_FORMAT.values(), "{% for m in x %}{% generation %}{% endgeneration %}{% break %}{% endfor %}"]
+)
+def test_usual_templates_pass(template: str, tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text(template)
+    found = read_chat_format(tmp_path)
+    assert found is not None
+    assert found.template == template
