@@ -14,8 +14,8 @@ from pallas_kernels.gpu.partial_recompute import partial_recompute
 from pallas_kernels.gpu.write_kv import write_kv
 from tests.aot.attention_programs import SHAPES, program
 
-AMPERE, BLACKWELL = 8, (10, 12)
-BULK = (9, *BLACKWELL)
+AMPERE, HOPPER, BLACKWELL = 8, 9, (10, 12)
+BULK = (HOPPER, *BLACKWELL)
 """Capabilities that copy in bulk."""
 LARGE = (9, 10)
 """Those with more than 100 KiB of shared memory for a thread block."""

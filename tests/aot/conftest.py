@@ -12,7 +12,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """For Blackwell only the kernels that it can have: what it lacks of Hopper is refused in words of all kinds. Which
-    operands are aligned hangs on sizes and hardly on the GPU, so that of Ampere is asked about one size."""
+    operands are aligned hangs on sizes and hardly on the GPU, so that of Ampere is asked about one size. ``only``: the
+    major version of the one GPU that a test is for, where another would show the same."""
     major = TARGETS[config.getoption("--target")].major
     kept = [item for item in items if _is_for(item, major)]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
@@ -21,6 +22,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_for(item: pytest.Item, major: int) -> bool:
     assert isinstance(item, pytest.Function)
+    only = item.get_closest_marker("only")
+    if only is not None and only.args != (major,):
+        return False
     params = item.callspec.params if hasattr(item, "callspec") else {}
     case = params.get("case")
     if major == AMPERE and "max_num_seqs" in params:
