@@ -1,8 +1,15 @@
 """The ``jaxgen`` command. A composition root: ``serve`` joins an engine and the HTTP server."""
 
 import importlib
+import logging
+import os
+import sqlite3
 import sys
 from collections.abc import Callable, Sequence
+
+from jaxgen.core.errors import ConfigError, one_line
+
+logger = logging.getLogger(__name__)
 
 COMMANDS = {
     "serve": ("jaxgen.server.commands.serve", "serve a model over HTTP"),
@@ -20,10 +27,15 @@ COMMANDS = {
 }
 
 BENCH_EXTRA = ("aiohttp", "matplotlib")
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; each has its own parser and is imported only when it runs."""
+    """Run one command; each has its own parser and is imported only when it runs.
+
+    Returns its exit code: 2 where it cannot run, after one line that says why.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help"):
@@ -35,16 +47,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"jaxgen: no command {name!r}; there are {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
     try:
+        return _run(name, arguments[1:])
+    except ConfigError as error:
+        return _refused(name, str(error))
+    except (OSError, sqlite3.Error) as error:  # of a file that cannot be read or written, on a full disk say
+        logger.debug("the command ended by an error", exc_info=error)
+        return _refused(name, _reason(error))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _run(name: str, arguments: Sequence[str]) -> int:
+    try:
         command: Callable[[Sequence[str]], int | None] = importlib.import_module(COMMANDS[name][0]).main
     except ModuleNotFoundError as error:
         if error.name not in BENCH_EXTRA:
             raise
-        print(
-            f"jaxgen {name}: {error.name} is missing; pip install -e '.[bench]' in the checkout brings it",
-            file=sys.stderr,
-        )
-        return 2
-    return command(arguments[1:]) or 0
+        raise ConfigError(f"{error.name} is missing; pip install -e '.[bench]' in the checkout brings it") from error
+    return command(arguments) or 0
+
+
+def _reason(error: OSError | sqlite3.Error) -> str:
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        names = [error.filename] if error.filename2 is None else [error.filename, error.filename2]
+        return f"{' -> '.join(map(os.fsdecode, names))}: {error.strerror}"
+    return str(error) or type(error).__name__
+
+
+def _refused(name: str, reason: str) -> int:
+    """Print the one line of an error, which is the last one: libraries say what they have to say before it."""
+    print(f"jaxgen {name}: {one_line(reason)}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

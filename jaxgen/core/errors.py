@@ -47,3 +47,8 @@ class DeviceLostError(RuntimeError):
 
 class ConfigError(ValueError):
     """A setting or a file cannot be used; the message names it and says what would be valid."""
+
+
+def one_line(text: str) -> str:
+    """Return a message as one line, as commands print it last."""
+    return " ".join(text.split())
