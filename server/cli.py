@@ -1,15 +1,14 @@
 """The ``jaxgen`` command. A composition root: ``serve`` joins an engine and the HTTP server."""
 
 import importlib
-import logging
 import os
 import sqlite3
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 from jaxgen.core.errors import ConfigError, one_line
-
-logger = logging.getLogger(__name__)
+from jaxgen.server.commands.interrupt import INTERRUPTED, Interrupt, noting_interrupts
 
 COMMANDS = {
     "serve": ("jaxgen.server.commands.serve", "serve a model over HTTP"),
@@ -27,8 +26,6 @@ COMMANDS = {
 }
 
 BENCH_EXTRA = ("aiohttp", "matplotlib")
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,15 +43,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"jaxgen: no command {name!r}; there are {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
-    try:
-        return _run(name, arguments[1:])
-    except ConfigError as error:
-        return _refused(name, str(error))
-    except (OSError, sqlite3.Error) as error:  # of a file that cannot be read or written, on a full disk say
-        logger.debug("the command ended by an error", exc_info=error)
-        return _refused(name, _reason(error))
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    # serve drains at Ctrl-C, by handlers of its own.
+    with nullcontext(Interrupt()) if name == "serve" else noting_interrupts() as interrupt:
+        try:
+            return _run(name, arguments[1:])
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        except Exception as error:
+            if interrupt.came:
+                return INTERRUPTED
+            if not isinstance(error, ConfigError | OSError | sqlite3.Error):
+                raise
+            # Libraries say what they have to say before it.
+            print(f"jaxgen {name}: {one_line(_reason(error))}", file=sys.stderr)
+            return 2
 
 
 def _run(name: str, arguments: Sequence[str]) -> int:
@@ -67,17 +69,11 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     return command(arguments) or 0
 
 
-def _reason(error: OSError | sqlite3.Error) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         names = [error.filename] if error.filename2 is None else [error.filename, error.filename2]
         return f"{' -> '.join(map(os.fsdecode, names))}: {error.strerror}"
     return str(error) or type(error).__name__
-
-
-def _refused(name: str, reason: str) -> int:
-    """Print the one line of an error, which is the last one: libraries say what they have to say before it."""
-    print(f"jaxgen {name}: {one_line(reason)}", file=sys.stderr)
-    return 2
 
 
 if __name__ == "__main__":

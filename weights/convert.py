@@ -22,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Convert as the command line says. Raises ConfigError or OSError when that is not possible."""
     parser = CommandLine(
         prog="jaxgen convert-weights",
+        allow_abbrev=True,
         description="Convert a Hugging Face checkpoint to an Orbax checkpoint that loads fast and is verified on load.",
     )
     parser.add_argument("source", metavar="SOURCE", help="directory with config.json and safetensors files, or hub id")

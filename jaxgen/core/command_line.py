@@ -33,11 +33,11 @@ class CommandLine(configargparse.ArgumentParser):  # type: ignore[misc]
     """A parser whose errors are one line that ends the process with 2. It takes ``--max_model_len`` for
     ``--max-model-len``."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, allow_abbrev: bool = False, **options: Any) -> None:
         super().__init__(
             config_file_parser_class=_Yaml,
             formatter_class=configargparse.ArgumentDefaultsHelpFormatter,
-            allow_abbrev=False,
+            allow_abbrev=allow_abbrev,
             **options,
         )
         self._config_file_parser.parser = self

@@ -2,16 +2,19 @@
 
 import errno
 import os
+import signal
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import sleep
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from jaxgen.server.cli import COMMANDS, INTERRUPTED, main
+from jaxgen.server.cli import COMMANDS, main
 from jaxgen.server.commands import show_config, tune
+from jaxgen.server.commands.interrupt import INTERRUPTED
 from jaxgen.server.commands.serve_options import make_parser
 
 NOT_UTF8 = os.fsdecode(b"/tmp/n\xff")
@@ -108,6 +111,65 @@ def test_control_c_ends_a_command_without_a_word(
     assert capsys.readouterr() == ("", "")
 
 
+def press_control_c() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_control_c_that_a_library_turns_into_another_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: Sequence[str]) -> int:
+        try:
+            press_control_c()
+        except KeyboardInterrupt as error:
+            raise ImportError("Encountered an error while initializing the extension.") from error
+        return 0
+
+    run_instead(fail, monkeypatch)
+    assert ended("tune") == INTERRUPTED
+    assert capsys.readouterr() == ("", "")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_control_c_during_an_import(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It ends the process at once: what numpy's import makes of a KeyboardInterrupt is printed, or aborts."""
+    (tmp_path / "interrupted_module.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def leave(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(os, "_exit", leave)
+
+    def work(_: Sequence[str]) -> int:
+        try:
+            __import__("interrupted_module")
+        except KeyboardInterrupt as error:
+            raise AssertionError from error
+        return 0
+
+    run_instead(work, monkeypatch)
+    with pytest.raises(SystemExit) as ends:
+        main(["tune"])
+    assert ends.value.code == INTERRUPTED
+
+
+class Dropping:
+    def __del__(self) -> None:
+        press_control_c()
+
+
+def test_control_c_that_a_callback_drops(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def work(_: Sequence[str]) -> int:
+        Dropping()
+        sleep(60)
+        return 0
+
+    run_instead(work, monkeypatch)
+    assert ended("tune") == INTERRUPTED
+    assert capsys.readouterr() == ("", "")
+
+
 def test_an_error_of_the_program_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     fail_with(ZeroDivisionError("a mistake"), monkeypatch)
     with pytest.raises(ZeroDivisionError):
@@ -118,7 +180,11 @@ def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: Sequence[str]) -> int:
         raise error
 
-    monkeypatch.setattr("importlib.import_module", lambda _: SimpleNamespace(main=fail))
+    run_instead(fail, monkeypatch)
+
+
+def run_instead(command: Callable[[Sequence[str]], int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.import_module", lambda _: SimpleNamespace(main=command))
 
 
 def test_what_a_command_raises_is_told_as_it_is(
