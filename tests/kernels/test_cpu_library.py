@@ -74,7 +74,8 @@ def test_source_files_compile_at_the_same_time(tmp_path: Path, monkeypatch: pyte
     begun, steps = tmp_path / "begun", list[int]()
     begun.mkdir()
     (made,) = directory().glob("*.so")
-    wait = f'while [ "$(ls {begun} | wc -l)" -lt {len(UNITS)} ]; do sleep 0.01; done'
+    met = f'[ "$(ls {begun} | wc -l)" -ge {len(UNITS)} ]'
+    wait = f"for _ in $(seq 3000); do {met} && break; sleep 0.01; done; {met} || exit 1"
     meeting = script(
         tmp_path / "meeting",
         f'case "$target" in *.o) touch {begun}/$(basename "$target"); {wait};; esac',
