@@ -10,7 +10,6 @@ from typing import Literal
 
 import jax
 import psutil
-from tqdm import tqdm
 
 from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.core.config import DType, EngineConfig, EngineOptions, KernelChoice, KVResidency, ModelConfig
@@ -30,6 +29,7 @@ from jaxgen.runner.model_runner import device_info
 from jaxgen.sizing.memory import cache_bytes, check_options, resolve
 from jaxgen.sizing.memory_request import DeviceMemory
 from jaxgen.sizing.tuning_store import choose_budget
+from jaxgen.terminal.progress import progress as show_progress
 from jaxgen.text.grammar import Grammars
 from jaxgen.text.tokenizer_cache import load_tokenizer
 from jaxgen.weights.chat_template import read_chat_format
@@ -74,24 +74,24 @@ class ResolvedModel:
 
     def load(self, *, block_size: int, progress: bool) -> tuple[Kernels, PackedParams]:
         """Return the device's kernels, and the parameters in their layout. Raises ConfigError."""
-        kernels = reference(self.device) if self.kernels == "xla" else self._choose_kernels(block_size)
+        kernels = reference(self.device) if self.kernels == "xla" else self._choose_kernels(block_size, progress)
         return kernels, load_params(self.directory, self.model, place=placing(self.model, kernels), progress=progress)
 
-    def _choose_kernels(self, block_size: int) -> Kernels:
+    def _choose_kernels(self, block_size: int, progress: bool) -> Kernels:
         with ExitStack() as stack:
             folder = self.caches.kernels
             if folder is None:  # native kernels stay in memory when their file is deleted
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxgen-kernels-")))
-            return choose(self.device, self.model, block_size, folder, self.verdict)
+            return choose(self.device, self.model, block_size, folder, self.verdict, progress=progress)
 
     def build(
         self, config: EngineConfig, options: EngineOptions, eos_token_ids: frozenset[int], *, progress: bool
     ) -> Engine:
         """Load, compile, and plan again if the program needs more memory than estimated. Raises ConfigError."""
         kernels, params = self.load(block_size=config.cache.block_size, progress=progress)
-        with tqdm(total=1, desc="compiling the step", unit="program", disable=not progress) as bar:
+        with show_progress("compiling the step", 1, "program", bar=progress) as advance:
             config, compiled = compile_to_fit(options, self.model, config, kernels, self.memory, self.params_bytes)
-            bar.update()
+            advance(1)
         return Engine(self.model, config, params, eos_token_ids, compiled=compiled)
 
 
@@ -136,8 +136,8 @@ def _tuning_folder(caches: CacheDirs, kernels: KernelChoice) -> Path | None:
 def device_memory(*, was_open: bool) -> DeviceMemory:
     """Return the free memory of the default device. ``was_open``: JAX had opened it before the engine was made."""
     device = jax.devices()[0]
-    free = free_memory(device, was_open=was_open)
-    return DeviceMemory(device.platform, psutil.virtual_memory().available if free is None else free)
+    free, host = free_memory(device, was_open=was_open), psutil.virtual_memory()
+    return DeviceMemory(device.platform, host.available if free is None else free, host.total)
 
 
 def find_model(

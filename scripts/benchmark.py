@@ -2,7 +2,7 @@
 
 import sys
 
-from jaxgen.server.benchmark.command import main
+from jaxgen.server.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["benchmark", *sys.argv[1:]]))

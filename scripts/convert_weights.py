@@ -1,6 +1,8 @@
 """Convert a Hugging Face checkpoint to an Orbax checkpoint: the same as ``jaxgen convert-weights``."""
 
-from jaxgen.weights.convert import main
+import sys
+
+from jaxgen.server.cli import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(["convert-weights", *sys.argv[1:]]))

@@ -1,8 +1,14 @@
 """The ``jaxgen`` command. A composition root: ``serve`` joins an engine and the HTTP server."""
 
 import importlib
+import os
+import sqlite3
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+
+from jaxgen.core.errors import ConfigError, one_line
+from jaxgen.server.commands.interrupt import INTERRUPTED, Interrupt, noting_interrupts
 
 COMMANDS = {
     "serve": ("jaxgen.server.commands.serve", "serve a model over HTTP"),
@@ -23,7 +29,10 @@ BENCH_EXTRA = ("aiohttp", "matplotlib")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; each has its own parser and is imported only when it runs."""
+    """Run one command; each has its own parser and is imported only when it runs.
+
+    Returns its exit code: 2 where it cannot run, after one line that says why.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help"):
@@ -34,17 +43,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         print(f"jaxgen: no command {name!r}; there are {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
+    # serve drains at Ctrl-C, by handlers of its own.
+    with nullcontext(Interrupt()) if name == "serve" else noting_interrupts() as interrupt:
+        try:
+            return _run(name, arguments[1:])
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        except Exception as error:
+            if interrupt.came:
+                return INTERRUPTED
+            if not isinstance(error, ConfigError | OSError | sqlite3.Error):
+                raise
+            # Libraries say what they have to say before it.
+            print(f"jaxgen {name}: {one_line(_reason(error))}", file=sys.stderr)
+            return 2
+
+
+def _run(name: str, arguments: Sequence[str]) -> int:
     try:
         command: Callable[[Sequence[str]], int | None] = importlib.import_module(COMMANDS[name][0]).main
     except ModuleNotFoundError as error:
         if error.name not in BENCH_EXTRA:
             raise
-        print(
-            f"jaxgen {name}: {error.name} is missing; pip install -e '.[bench]' in the checkout brings it",
-            file=sys.stderr,
-        )
-        return 2
-    return command(arguments[1:]) or 0
+        raise ConfigError(f"{error.name} is missing; pip install -e '.[bench]' in the checkout brings it") from error
+    return command(arguments) or 0
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        names = [error.filename] if error.filename2 is None else [error.filename, error.filename2]
+        return f"{' -> '.join(map(os.fsdecode, names))}: {error.strerror}"
+    return str(error) or type(error).__name__
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ with_prompts = logging.getLogger(f"{__name__}.with_prompts")
 with_prompts.setLevel(logging.CRITICAL)
 
 INTERNAL_MESSAGE = "The server had an error while processing your request."
+ENGINE_DEAD_MESSAGE = "The engine is not running."
+"""Only the log has the reason, which may have a piece of another caller's prompt, or a path."""
 
 
 class ApiError(Exception):
@@ -88,7 +90,7 @@ def as_api_error(error: Exception) -> ApiError:
         case RequestRefusedError():
             return bad_request(str(error), error.param)
         case EngineDeadError():
-            return ApiError(503, f"The engine is not running: {error}", code="engine_dead")
+            return ApiError(503, ENGINE_DEAD_MESSAGE, code="engine_dead")
     logger.error("unexpected %s while answering a request\n%s", type(error).__name__, frames(error))
     if with_prompts.isEnabledFor(logging.ERROR):
         with_prompts.error("what it says", exc_info=error)

@@ -15,10 +15,10 @@ from typing import Any
 import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
-from tqdm import tqdm
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.terminal.progress import progress as show_progress
 from jaxgen.weights.files import CARRIED_FILES, CONFIG, member
 from jaxgen.weights.hf_checkpoint import NUMPY_DTYPES
 from jaxgen.weights.manifest import MANIFEST, read_manifest, verify, write_manifest
@@ -61,17 +61,19 @@ def restore(
     params: dict[str, Any] = {}
     zeros = ZeroWeights()
     dtype = NUMPY_DTYPES[config.dtype]
-    with _orbax():
+    table = parameters(config)
+    with _orbax(), show_progress("loading weights", len(table), "it", bar=progress) as advance:
         _check_shapes(directory, config)
         # one at a time, through the host: Orbax would commit the arrays to their device, and a step with only some
         # committed inputs compiles twice
-        for parameter in tqdm(parameters(config), desc="loading weights", disable=not progress):
+        for parameter in table:
             host = _load(directory, parameter.path, np.empty(parameter.shape, dtype))
             if dtype == np.float16 and not np.isfinite(host).all():
                 where = f"{directory}: {parameter.path}"
                 raise ConfigError(f"{where} has values that float16 cannot hold; use --dtype bfloat16 or float32")
             zeros.look(parameter.path, host)
             params[parameter.path] = jax.block_until_ready(place(parameter.path, host))
+            advance(1)
     zeros.warn(directory)
     return params
 

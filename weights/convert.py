@@ -1,6 +1,6 @@
 """``jaxgen convert-weights SOURCE DEST``: convert a Hugging Face checkpoint to a directory that loads fast."""
 
-import argparse
+import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,8 @@ from typing import Literal
 import jax
 
 from jaxgen.core.config import DTYPES, DType
-from jaxgen.core.errors import ConfigError
+from jaxgen.core.errors import ConfigError, check_path
+from jaxgen.terminal.command_line import CommandLine
 from jaxgen.weights import checkpoint
 from jaxgen.weights.atomic import new_directory
 from jaxgen.weights.load import load_model_config, load_params, resolve_model
@@ -17,9 +18,10 @@ from jaxgen.weights.manifest import is_converted
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Convert as the command line says. Raises SystemExit with one line when that is not possible."""
-    parser = argparse.ArgumentParser(
+    """Convert as the command line says. Raises ConfigError or OSError when that is not possible."""
+    parser = CommandLine(
         prog="jaxgen convert-weights",
+        allow_abbrev=True,
         description="Convert a Hugging Face checkpoint to an Orbax checkpoint that loads fast and is verified on load.",
     )
     parser.add_argument("source", metavar="SOURCE", help="directory with config.json and safetensors files, or hub id")
@@ -31,10 +33,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     # weights only pass through memory here, so a GPU stays free for other processes
     jax.config.update("jax_platforms", "cpu")
-    try:
-        convert(options.source, options.destination, dtype=options.dtype, force=options.force)
-    except (ConfigError, OSError) as error:
-        raise SystemExit(f"jaxgen convert-weights: {error}") from error
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("jaxgen").setLevel(logging.INFO)
+    convert(options.source, options.destination, dtype=options.dtype, force=options.force)
     sys.stdout.write(f"{options.destination} is ready: jaxgen serve --model {options.destination}\n")
 
 
@@ -51,6 +52,7 @@ def convert(
     It appears when it is complete and on the disk, and not at all when a step fails before that. ``force`` replaces an
     earlier conversion. Raises ConfigError for an unusable source or destination.
     """
+    check_path("DEST", destination)
     directory = resolve_model(source)
     if is_converted(directory):
         raise ConfigError(f"{directory} is converted already")

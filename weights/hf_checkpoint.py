@@ -14,10 +14,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from tqdm import tqdm
 
 from jaxgen.core.config import DType, ModelConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.terminal.progress import progress as show_progress
 from jaxgen.weights.files import CONFIG, member, read_json
 from jaxgen.weights.names import Array, Parameter, Source, parameters
 from jaxgen.weights.zeros import ZeroWeights
@@ -47,14 +47,12 @@ def read_parameters(directory: Path, config: ModelConfig, *, progress: bool = Tr
         tensors.check(table)
         dtype = NUMPY_DTYPES[config.dtype]
         total = sum(int(np.prod(parameter.shape)) for parameter in table) * dtype.itemsize
-        bar = files.enter_context(
-            tqdm(total=total, desc="loading weights", unit="B", unit_scale=True, disable=not progress)
-        )
+        advance = files.enter_context(show_progress("loading weights", total, "B", bar=progress))
         for parameter in table:
             array = np.empty(parameter.shape, dtype)
             for source, place in parameter.pieces():
                 array[place] = tensors.read(source, dtype)
-                bar.update(array[place].nbytes)
+                advance(array[place].nbytes)
             yield parameter.path, array
         tensors.warn_of_zeros()
 

@@ -86,7 +86,8 @@ def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") 
     for name in names:
         if isinstance(name, str) and name in ARCHITECTURES:
             return ARCHITECTURES[name](fields, _dtype(fields) if dtype == "auto" else dtype)
-    raise fields.error("architectures", f"is {architectures!r}; supported: {', '.join(ARCHITECTURES)}")
+    supported = f"supported: {', '.join(ARCHITECTURES)} (docs/usage.md, Models)"
+    raise fields.error("architectures", f"is {architectures!r}; {supported}")
 
 
 def read_eos_token_ids(directory: Path) -> frozenset[int]:

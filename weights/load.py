@@ -12,7 +12,7 @@ import huggingface_hub
 import jax
 
 from jaxgen.core.config import DType, ModelConfig
-from jaxgen.core.errors import ConfigError
+from jaxgen.core.errors import ConfigError, check_path
 from jaxgen.weights import hf_checkpoint
 from jaxgen.weights.files import CARRIED_FILES, CONFIG, member
 from jaxgen.weights.hf_config import read_model_config
@@ -33,6 +33,7 @@ def resolve_model(model: str) -> Path:
     Only JSON, safetensors and tokenizer files are fetched, never pickles or code. Raises ConfigError when the directory
     does not exist and cannot be fetched, and for links that lead out of the directory.
     """
+    check_path("--model", model)
     directory = Path(model).expanduser()
     if directory.is_file():
         raise ConfigError(f"--model {model} is a file; name the directory it is in")

@@ -10,10 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from jaxgen.core.config import DTYPES, DType
 from jaxgen.core.errors import ConfigError
+from jaxgen.terminal.progress import progress as show_progress
 from jaxgen.weights.files import member, read_json
 
 MANIFEST = "jaxgen.json"
@@ -46,7 +45,7 @@ def is_converted(directory: Path) -> bool:
 def write_manifest(directory: Path, family: str, dtype: DType, *, progress: bool = True) -> None:
     """Write the manifest, with every file that is in the directory now."""
     names = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
-    sums = _checksums(directory, names, "checksums", progress)
+    sums = _checksums(directory, names, "computing checksums", progress)
     files = {name: asdict(FileRecord((directory / name).stat().st_size, sums[name])) for name in names}
     data = {"format_version": FORMAT_VERSION, "family": family, "dtype": dtype, "files": files}
     (directory / MANIFEST).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
@@ -81,7 +80,7 @@ def verify(directory: Path, manifest: Manifest, *, checksums: bool = True, progr
             )
     if not checksums:
         return
-    for name, found in _checksums(directory, manifest.files, "verifying", progress).items():
+    for name, found in _checksums(directory, manifest.files, "verifying checksums", progress).items():
         if found != manifest.files[name].sha256:
             raise ConfigError(
                 f"{directory / name} is corrupt: its SHA-256 is not the one in {MANIFEST}; "
@@ -100,7 +99,7 @@ def _checksums(directory: Path, names: Iterable[str], label: str, progress: bool
     names = list(names)
     total = sum((directory / name).stat().st_size for name in names)
     with (
-        tqdm(total=total, desc=label, unit="B", unit_scale=True, disable=not progress) as bar,
+        show_progress(label, total, "B", bar=progress) as advance,
         ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool,
     ):
 
@@ -109,7 +108,7 @@ def _checksums(directory: Path, names: Iterable[str], label: str, progress: bool
             with (directory / name).open("rb") as file:
                 while chunk := file.read(_CHUNK):
                     digest.update(chunk)
-                    bar.update(len(chunk))
+                    advance(len(chunk))
             return digest.hexdigest()
 
         return dict(zip(names, pool.map(checksum, names), strict=True))

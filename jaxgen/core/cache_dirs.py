@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from jaxgen.core.errors import check_path
+
 logger = logging.getLogger(__name__)
 
 
@@ -38,9 +40,11 @@ def open_cache_dirs(root: Path | str | None = None) -> CacheDirs:
     """Return the folders in ``root`` (None: the default), and make those that are missing.
 
     Only the user may enter them: anyone who can write compiled programs decides what this process runs. Where files
-    cannot be written, one warning is logged and nothing is kept; everything works without.
+    cannot be written, one warning is logged and nothing is kept; everything works without. Raises ConfigError for a
+    path that is not UTF-8.
     """
     root = default_cache_dir() if root is None else Path(root)
+    check_path("--cache-dir", root)
     folders = [root / name / "v1" for name in ("compiled", "tokenizers", "tuning", "kernels", "proofs")]
     try:
         for folder in folders:

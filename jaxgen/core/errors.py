@@ -1,5 +1,7 @@
 """Errors that the engine raises to its callers. Host only, no jax."""
 
+import os
+
 
 class RequestRefusedError(ValueError):
     """The engine can never run this request. The message names the field and the limit; ``param`` is the field."""
@@ -47,3 +49,16 @@ class DeviceLostError(RuntimeError):
 
 class ConfigError(ValueError):
     """A setting or a file cannot be used; the message names it and says what would be valid."""
+
+
+def one_line(text: str) -> str:
+    """Return a message as one line, as commands print it last."""
+    return " ".join(text.split())
+
+
+def check_path(flag: str, path: str | os.PathLike[str]) -> None:
+    """Raise ConfigError for a path that is not UTF-8, which libraries in C++ and answers in JSON cannot express."""
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{flag} {os.fspath(path)!a} is not valid UTF-8: use a path that is") from error

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from jaxgen.client import EngineStatus
-from jaxgen.core.errors import ConfigError, EngineDeadError, RequestRefusedError
+from jaxgen.core.errors import ConfigError, EngineDeadError, RequestRefusedError, one_line
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.core.sampling_params import SamplingParams
@@ -202,7 +202,7 @@ class AsyncEngine:
             if self._settled.is_set():
                 logger.exception("the engine's thread ended by an error")
             # The message of a ConfigError is enough; for other errors the type matters too.
-            self._die(str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}")
+            self._die(one_line(str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"))
         finally:
             self._settled.set()
 

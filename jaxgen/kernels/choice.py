@@ -3,6 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from jaxgen.core.config import ModelConfig
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.nvidia import compiler_trouble
 from jaxgen.kernels.verdict import Verdict
+from jaxgen.terminal.progress import progress as show_progress
 from pallas_kernels import proof
 from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
 from pallas_kernels.cpu.build import Recipe, UnavailableError
@@ -172,17 +174,24 @@ def maker_of(device: DeviceInfo) -> Callable[[int], Kernels] | None:
 
 
 def choose(
-    device: DeviceInfo, model: ModelConfig, block_size: int, directory: Path, verdict: Verdict | None = None
+    device: DeviceInfo,
+    model: ModelConfig,
+    block_size: int,
+    directory: Path,
+    verdict: Verdict | None = None,
+    *,
+    progress: bool = False,
 ) -> Kernels:
     """Return the fastest kernels for a device and a model, and log once which they are, and why.
 
     On a CPU these are the native kernels, compiled into ``directory`` if they are not there yet. Products stay XLA's if
     it uses matrix units for them, which the native ones do not. On GPUs these are the kernels ``made_for`` the device,
-    if the ``verdict`` of their proof is right.
+    if the ``verdict`` of their proof is right. ``progress``: whether a bar may show that they compile.
     """
-    kernels = (
-        _choose_native(device, model, directory) if device.is_cpu else _choose_gpu(device, model, block_size, verdict)
-    )
+    if device.is_cpu:
+        kernels = _choose_native(device, model, directory, progress)
+    else:
+        kernels = _choose_gpu(device, model, block_size, verdict)
     slow = kernels.name == REFERENCE.name
     logger.log(
         logging.WARNING if slow else logging.INFO,
@@ -194,17 +203,21 @@ def choose(
     return kernels
 
 
-def _choose_native(device: DeviceInfo, model: ModelConfig, directory: Path) -> Kernels:
+def _choose_native(device: DeviceInfo, model: ModelConfig, directory: Path, progress: bool) -> Kernels:
     if model.dtype not in DTYPES:
         return replace(REFERENCE, reason=f"there are no native ones for {model.dtype}")
     try:
-        kernels = native(load(directory))
+        kernels = native(load(directory, watch=partial(_watch, bar=progress)))
     except UnavailableError as error:
         return replace(REFERENCE, reason=f"there are no native ones: {error}")
     if model.dtype == "bfloat16" and _MATRIX_UNITS in device.features:
         reason = f"XLA's products, which use {_MATRIX_UNITS}"
         return replace(kernels, name="native attention", packed=None, reason=reason)
     return kernels
+
+
+def _watch(steps: int, *, bar: bool) -> AbstractContextManager[Callable[[int], object]]:
+    return show_progress("compiling and proving the native kernels", steps, "step", bar=bar)
 
 
 def _choose_gpu(device: DeviceInfo, model: ModelConfig, block_size: int, verdict: Verdict | None) -> Kernels:

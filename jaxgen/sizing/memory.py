@@ -1,5 +1,7 @@
 """Resolve all options left open in EngineOptions from the model and the device's memory, before allocation."""
 
+from math import floor
+
 from jaxgen.cache.block_sizes import GIB, block_bytes, host_block_bytes, input_bytes
 from jaxgen.core.config import EngineConfig, EngineOptions, ModelConfig, OffloadConfig, SchedulerConfig
 from jaxgen.core.errors import ConfigError
@@ -43,6 +45,8 @@ def resolve(
     that names the flag, and the value that would fit.
     """
     check_options(options)
+    if memory.host_bytes is not None and not memory.is_cpu and options.kv_offloading_size * GIB > memory.host_bytes:
+        raise _too_large(options, memory.host_bytes, f"the {memory.host_bytes / GIB:.2f} GiB of the host's memory")
     block_size = options.block_size or DEFAULT_BLOCK_SIZE
     scheduler = scheduler_config(options, model, token_budget, is_cpu=memory.is_cpu)
     if temporary_bytes is None:
@@ -61,7 +65,10 @@ def _resident(wanted: MemoryRequest) -> EngineConfig:
     if offload is not None:
         room -= staging_bytes(size)
         if memory.is_cpu:
+            most = room - size
             room -= offload.host_blocks * host_block_bytes(model, block_size, offload.host_dtype, inputs=inputs)
+            if room < size <= most + size:
+                raise _too_large(wanted.options, most, f"{memory} beside weights, temporaries and a KV cache")
     fitting = max(room, 0) // size
     most = _num_blocks(wanted.scheduler, memory, block_size, size, fitting)
     return wanted.config(wanted.num_blocks(fitting, most), keep_inputs=inputs, offload=offload)
@@ -142,6 +149,15 @@ def _offload_config(options: EngineOptions, model: ModelConfig, block_size: int)
     if blocks < 1:
         raise ConfigError(f"--kv-offloading-size {size} GiB does not hold one block of {one / GIB:.4f} GiB")
     return OffloadConfig(blocks, options.kv_offload_policy, options.kv_host_dtype)
+
+
+def _too_large(options: EngineOptions, most: int, where: str) -> ConfigError:
+    """Return the error for more host memory than there is. ``most``: the bytes that would do."""
+    would = floor(100 * most / GIB) / 100
+    return ConfigError(
+        f"--kv-offloading-size {options.kv_offloading_size:g} GiB does not fit in {where}: "
+        + (f"--kv-offloading-size {would:g} would" if would > 0 else "leave it out")
+    )
 
 
 def _keeps_inputs(options: EngineOptions, model: ModelConfig) -> bool:

@@ -17,10 +17,14 @@ from jaxgen.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Memory that an engine may use. ``free_bytes``: those of JAX's pool on an accelerator, of the machine on a CPU."""
+    """Memory that an engine may use. ``free_bytes``: those of JAX's pool on an accelerator, of the machine on a CPU.
+
+    ``host_bytes``: all memory of the machine; None: unknown.
+    """
 
     platform: str
     free_bytes: int
+    host_bytes: int | None = None
 
     @property
     def is_cpu(self) -> bool:

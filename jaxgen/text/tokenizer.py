@@ -4,8 +4,8 @@ Tokens become text through a table from token id to bytes, read once per token f
 """
 
 import json
-import logging
 import re
+import textwrap
 from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,13 @@ import tokenizers
 from jaxgen.core.errors import ConfigError
 from jaxgen.text.completion import CompletionText
 from jaxgen.text.detokenizer import Detokenizer
+from jaxgen.text.quiet import quiet_transformers
 
 _LOCAL_DECODERS = {"ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Sequence", "Strip"}
 """Decoders under which each token but the first has one spelling that does not depend on its neighbours."""
+
+MOST_REASON = 1000
+"""Characters of what a library says of a tokenizer that it cannot load."""
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
@@ -60,7 +64,7 @@ class Tokenizer:
                 str(path), trust_remote_code=False, local_files_only=True, clean_up_tokenization_spaces=False
             )
         except Exception as error:  # transformers and tokenizers raise a dozen types, the latter a bare Exception
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            reason = textwrap.shorten(str(error).strip() or type(error).__name__, MOST_REASON, placeholder=" ...")
             raise ConfigError(f"cannot load a tokenizer from {path}: {reason}") from error
         backend = getattr(loaded, "backend_tokenizer", None)
         if backend is None:
@@ -178,11 +182,7 @@ class Tokenizer:
 
 def _auto_tokenizer() -> Any:
     # Imported on first use: importing transformers takes a second, and the import of a server does not need it.
-    class _NoAdvice(logging.Filter):
-        def filter(self, record: logging.LogRecord) -> bool:
-            return "PyTorch was not found" not in record.getMessage()
-
-    logging.getLogger("transformers").addFilter(_NoAdvice())
+    quiet_transformers()
     from transformers import AutoTokenizer
 
     return AutoTokenizer

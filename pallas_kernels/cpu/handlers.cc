@@ -1,13 +1,14 @@
 // The functions that XLA calls. Shapes are checked here, so that a kernel never reads past an array.
 
 #include <algorithm>
-#include <utility>
+#include <cstring>
+#include <vector>
 
-#include "attention.h"
 #include "elements.h"
 #include "packed_product.h"
 #include "parallel.h"
 #include "plan.h"
+#include "shares.h"
 #include "write_kv.h"
 
 namespace ffi = xla::ffi;
@@ -43,16 +44,8 @@ const char* CheckCache(const ffi::AnyBuffer& cache, const Scalar& layer) {
 template <typename Element>
 void Attend(ffi::ThreadPool& pool, const Cache& cache, const AttentionBatch& batch,
             const std::vector<AttentionItem>& items) {
-  ShareOut(pool, static_cast<int64_t>(items.size()), [&](int64_t i, Claim& claim) {
-    thread_local AttentionScratch scratch;  // a thread's calls reuse its pages
-    Element* const zeros = scratch.zeros.Get<Element>(cache.head_dim);
-    std::fill_n(zeros, cache.head_dim, Element{});
-    Pieces<Element> pieces(cache, batch, items, claim, zeros);
-    for (; i != kNone; i = claim()) {
-      if (pieces.here().item == nullptr) pieces.Begin(i);
-      AttentionWalk<Element>(cache, batch, items[i], scratch).Run(pieces);
-    }
-  });
+  ShareOut(pool, static_cast<int64_t>(items.size()),
+           [&](int64_t item, Claim& claim) { AttendShare<Element>(cache, batch, items, item, claim); });
 }
 
 ffi::Error Attention(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer cache, Scalar layer,
@@ -114,10 +107,7 @@ void Multiply(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const ffi::AnyBuff
       residual == nullptr ? nullptr : static_cast<const Out*>(residual->untyped_data()),
       tokens, shape[2], y.dimensions()[1], 0};
   product.Cut(pool.num_threads());
-  ShareOut(pool, product.items(), [&](int64_t item, Claim& claim) {
-    thread_local Scratch scratch;  // a thread's calls reuse its pages
-    for (; item != kNone; item = claim()) product.Run(item, claim, scratch);
-  });
+  ShareOut(pool, product.items(), [&](int64_t item, Claim& claim) { MultiplyShare(product, item, claim); });
 }
 
 ffi::Error Multiplied(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const ffi::AnyBuffer& packed,

@@ -6,6 +6,8 @@ import os
 import stat
 import sys
 import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from pallas_kernels.cpu.build import Recipe, UnavailableError, run
+from pallas_kernels.cpu.build import UNITS, Recipe, UnavailableError, run
 
 logger = logging.getLogger(__name__)
 
@@ -168,13 +170,18 @@ class Library:
         return _opened[digest]
 
 
-def load(directory: Path, *, compiler: str | None = None) -> Library:
+Watch = Callable[[int], AbstractContextManager[Callable[[int], object]]]
+"""Takes the number of steps in which a library is made, and gives a context whose value is called with those done."""
+
+
+def load(directory: Path, *, compiler: str | None = None, watch: Watch = lambda _: nullcontext(int)) -> Library:
     """The kernels for this machine, kept in ``directory``: the first call takes seconds, later ones milliseconds.
 
     A library gets its name in the directory only once a process of its own has computed every kernel with it and found
     the results right, so an existing file is a proven one. ``compiler``: a command; by default the first of
-    ``build.COMPILERS``. Raises UnavailableError where there are none, with the reason: no compiler, a failed build, a
-    crash or a wrong number in the proof, a directory that others can write.
+    ``build.COMPILERS``. ``watch`` shows how far a library is that is being made. Raises UnavailableError where there
+    are none, with the reason: no compiler, a failed build, a crash or a wrong number in the proof, a directory that
+    others can write.
     """
     recipe = Recipe.find(compiler)
     path = directory / f"kernels-{recipe.digest}.so"
@@ -183,18 +190,20 @@ def load(directory: Path, *, compiler: str | None = None) -> Library:
         _refuse_shared(directory)
         if not path.exists():
             logger.info("compiling the native kernels for this machine, which takes some ten seconds, once")
-            _make(recipe, path)
+            with watch(len(UNITS) + 1) as advance:
+                _make(recipe, path, advance)
         return Library.open(path, recipe.digest)
     except OSError as error:
         raise UnavailableError(str(error)) from error
 
 
-def _make(recipe: Recipe, path: Path) -> None:
+def _make(recipe: Recipe, path: Path, advance: Callable[[int], object]) -> None:
     """Two processes may do this at once: each works on files of its own, and the renaming is atomic."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".building-") as work:
         built = Path(work, path.name)
-        recipe.compile(built)
+        recipe.compile(built, lambda: advance(1))
         run([sys.executable, "-c", _PROVE, str(built), *sys.path], seconds=PROOF_SECONDS)
+        advance(1)
         built.replace(path)
 
 

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
+#include "claim.h"
 #include "elements.h"
 #include "pack.h"
-#include "parallel.h"
 #include "scratch.h"
 #include "tile.h"
 

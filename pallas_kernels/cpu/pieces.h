@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "cache.h"
+#include "claim.h"
 #include "pack.h"
-#include "parallel.h"
 #include "units.h"
 
 namespace kernels {

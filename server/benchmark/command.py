@@ -253,14 +253,13 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``jaxgen benchmark``; return 0 when every load completed a request, else 1; 2 when it could not start."""
+    """Run ``jaxgen benchmark``; return 0 when every load completed a request, else 1.
+
+    Raises ConfigError when it cannot start.
+    """
     args = parse_options(sys.argv[1:] if argv is None else argv)
-    try:
-        _check_outputs(args)
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            run = runner.run(_run(args))
-    except ConfigError as error:
-        sys.stderr.write(f"jaxgen benchmark: {error}\n")
-        return 2
+    _check_outputs(args)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        run = runner.run(_run(args))
     _keep(run, args)
     return 0 if run["points"] and all(point["requests"]["completed"] for point in run["points"]) else 1

@@ -9,6 +9,7 @@ import configargparse
 
 from jaxgen.server.benchmark.metrics import EMA_SPAN, SLAS, TTFT_RATE
 from jaxgen.server.benchmark.requests import FIRST_ID, STAGGER_SECONDS, default_max
+from jaxgen.terminal.command_line import CommandLine
 
 DEFAULT_CLIENTS = (1, 4, 16)
 OPEN_REQUESTS = 64
@@ -37,12 +38,10 @@ def settings_of(args: Any) -> dict[str, Any]:
     return {name: str(v) if isinstance(v, Path) else v for name, v in vars(args).items() if name not in left_out}
 
 
-def _make_parser() -> configargparse.ArgumentParser:
-    parser = configargparse.ArgumentParser(
+def _make_parser() -> CommandLine:
+    parser = CommandLine(
         prog="jaxgen benchmark",
         description="Measure any OpenAI-compatible server at /v1/completions, with DeepSpeed-FastGen's definitions.",
-        formatter_class=configargparse.ArgumentDefaultsHelpFormatter,
-        allow_abbrev=False,
     )
     _add_server(parser.add_argument_group("server"))
     _add_load(parser.add_argument_group("load"))

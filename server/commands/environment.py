@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-import configargparse
+from jaxgen.terminal.command_line import CommandLine
 
 PREFIX = "JAXGEN_"
 
@@ -15,7 +15,7 @@ _OF_KUBERNETES = re.compile(rf"{PREFIX}(.*_)?(SERVICE_HOST|SERVICE_PORT.*|PORT(_
 """Variables that Kubernetes sets in pods for services whose names begin with jaxgen."""
 
 
-def check_environment(parser: configargparse.ArgumentParser, environment: Iterable[str]) -> None:
+def check_environment(parser: CommandLine, environment: Iterable[str]) -> None:
     """End the process, as a wrong flag does, where a variable with PREFIX sets none of ``parser``'s flags.
 
     Call it after parsing: only then do flags have their variables.

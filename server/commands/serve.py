@@ -21,6 +21,7 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.stats import EngineStats
 from jaxgen.server.app import create_app
+from jaxgen.server.commands.access import warn_if_open
 from jaxgen.server.commands.environment import check_environment
 from jaxgen.server.commands.serve_options import engine_options, make_parser, server_config
 from jaxgen.server.commands.tls import tls_options
@@ -212,6 +213,7 @@ def _serve(args: Any, until_end: contextlib.ExitStack) -> int:
         tls = tls_options(args.ssl_certfile, args.ssl_keyfile, args.ssl_ca_certs)
         tracing = until_end.enter_context(_tracing(args.otlp_traces_endpoint))
         listener = listen(args.host, args.port)
+        warn_if_open(listener, config, certificates=args.ssl_ca_certs is not None)
         engine = _open_engine(args)
         app = create_app(engine, config, tracing=tracing)
     except ConfigError as error:

@@ -4,16 +4,17 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-import configargparse
-
 from jaxgen.core.config import DTYPES, KERNEL_CHOICES, KV_RESIDENCIES, OFFLOAD_POLICIES, EngineOptions
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.host_dtype import HOST_DTYPES
 from jaxgen.core.model_info import POOLING_CHOICES
+from jaxgen.server.commands.access import api_keys, host
 from jaxgen.server.commands.service_classes import parse_classes
 from jaxgen.server.config import DEFAULT_CONFIG, TOOL_CALL_PARSERS, Cors, ServerConfig
 from jaxgen.server.log import FORMATS, LEVELS
+from jaxgen.terminal.command_line import CommandLine
 
+MAX_PORT = 65535
 LIMITS = {
     "max_body_bytes": "longest body",
     "max_prompts": "most prompts",
@@ -43,15 +44,12 @@ TIMES = {
 """Flags in seconds, whose fields in ServerConfig end in _s."""
 
 
-def make_parser(command: str = "serve") -> configargparse.ArgumentParser:
+def make_parser(command: str = "serve") -> CommandLine:
     """Return the parser. Every flag can also be set by a variable JAXGEN_<FLAG>, and in the file of ``--config``."""
-    parser = configargparse.ArgumentParser(
+    parser = CommandLine(
         prog=f"jaxgen {command}",
-        config_file_parser_class=configargparse.YAMLConfigFileParser,
         description="Serve a model at /v1/completions, /v1/chat/completions and /v1/embeddings.",
         auto_env_var_prefix="JAXGEN_",
-        formatter_class=configargparse.ArgumentDefaultsHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--config", is_config_file=True, metavar="FILE", help="YAML with these flags, without dashes")
     model = parser.add_argument_group("model")
@@ -157,7 +155,7 @@ def make_parser(command: str = "serve") -> configargparse.ArgumentParser:
         help="compile at every start, and keep no compiled program",
     )
     server = parser.add_argument_group("server")
-    server.add_argument("--host", default="127.0.0.1")
+    server.add_argument("--host", type=host, default="127.0.0.1")
     server.add_argument("--port", type=port, default=8000)
     server.add_argument(
         "--api-key",
@@ -197,7 +195,7 @@ def make_parser(command: str = "serve") -> configargparse.ArgumentParser:
     return parser
 
 
-def _add_browsers_and_tls(parser: configargparse.ArgumentParser) -> None:
+def _add_browsers_and_tls(parser: CommandLine) -> None:
     tls = parser.add_argument_group("tls")
     tls.add_argument("--ssl-certfile", type=Path, help="PEM certificate, and its chain: serve https")
     tls.add_argument("--ssl-keyfile", type=Path, help="its PEM key (default: in --ssl-certfile)")
@@ -214,13 +212,19 @@ def _add_browsers_and_tls(parser: configargparse.ArgumentParser) -> None:
 
 
 def port(text: str) -> int:
-    """Parse a port. Raises ArgumentTypeError for a URL, as in a pod beside a Kubernetes service called jaxgen."""
+    """Parse a port. Raises ArgumentTypeError, also for a URL, as in a pod beside a Kubernetes service called jaxgen."""
     if "://" in text:
         raise argparse.ArgumentTypeError(
             f"{text!r} is no port: Kubernetes sets JAXGEN_PORT like this for a service called jaxgen; give the pod "
             "enableServiceLinks: false, or the server --port"
         )
-    return int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: write a number from 0 (any free one) to {MAX_PORT}")
+    return number
 
 
 def engine_options(args: Any) -> EngineOptions:
@@ -234,7 +238,7 @@ def server_config(args: Any) -> ServerConfig:
     limits = {name: getattr(args, name) for name in LIMITS}
     times = {f"{name}_s": getattr(args, name) for name in TIMES}
     return ServerConfig(
-        api_keys=tuple(args.api_key or ()),
+        api_keys=api_keys(args.api_key or ()),
         api_key_file=args.api_key_file,
         batch_dir=args.batch_dir,
         log_prompts=args.log_prompts,

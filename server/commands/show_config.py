@@ -1,33 +1,30 @@
 """``jaxgen config``: print the flags with which ``jaxgen serve`` would run, as a file for its ``--config``."""
 
 import os
-import sys
 from collections.abc import Sequence
 from typing import Any
 
-import configargparse
 import yaml
 
-from jaxgen.core.errors import ConfigError
 from jaxgen.server.commands.environment import check_environment
 from jaxgen.server.commands.serve_options import make_parser, server_config
+from jaxgen.terminal.command_line import CommandLine
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print YAML with every flag that has a value, from any source; API keys are shown as ``***``."""
+    """Print YAML with every flag that has a value, from any source; API keys are shown as ``***``.
+
+    Raises ConfigError.
+    """
     parser = make_parser("config")
     args = parser.parse_args(argv)
     check_environment(parser, os.environ)
-    try:
-        server_config(args)
-    except ConfigError as error:
-        print(f"jaxgen config: {error}", file=sys.stderr)
-        return 2
+    server_config(args)
     print(yaml.safe_dump(resolved(parser, args), sort_keys=False), end="")
     return 0
 
 
-def resolved(parser: configargparse.ArgumentParser, args: Any) -> dict[str, Any]:
+def resolved(parser: CommandLine, args: Any) -> dict[str, Any]:
     """Return values by flag, without its dashes, in the order of the help."""
     found = {}
     for action in parser._actions:

@@ -8,12 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import configargparse
-
 from jaxgen.core.config import DTYPES, KERNEL_CHOICES
-from jaxgen.core.errors import ConfigError
 from jaxgen.server.log import set_up_logging
 from jaxgen.sizing.token_budget import TUNE_CONTEXT, TUNE_ROUNDS, power
+from jaxgen.terminal.command_line import CommandLine
 
 if TYPE_CHECKING:
     from jaxgen.tools.tune import StepTime, Tuning
@@ -23,13 +21,11 @@ _HEADER = f"{'budget':>8}{'decodes':>9}{'step, ms':>11}{'tokens/s':>11}{'compile
 
 def parse_options(argv: Sequence[str]) -> Any:
     """Return the flags as a namespace; each can also be set as JAXGEN_<FLAG>. Exits with 2 for invalid values."""
-    parser = configargparse.ArgumentParser(
+    parser = CommandLine(
         prog="jaxgen tune",
         description="Measure a model's step time against the token budget on this device, and keep the best: jaxgen "
         "serve uses it when no --token-budget is given (docs/tuning.md).",
         auto_env_var_prefix="JAXGEN_",
-        formatter_class=configargparse.ArgumentDefaultsHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--model", help="directory or hub id; without it the embedded default")
     parser.add_argument("--dtype", choices=("auto", *DTYPES), default="auto", help="as for jaxgen serve")
@@ -96,15 +92,11 @@ def _tune(args: Any) -> tuple["Tuning", Path | None]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run ``jaxgen tune``; return 0, or 2 when the model cannot be measured."""
+    """Run ``jaxgen tune``. Raises ConfigError when the model cannot be measured."""
     args = parse_options(argv)
     set_up_logging()
     print(f"first blocks of steps\n{_HEADER}", file=sys.stderr, flush=True)
-    try:
-        tuning, kept = _tune(args)
-    except ConfigError as error:
-        print(f"jaxgen tune: {error}", file=sys.stderr)
-        return 2
+    tuning, kept = _tune(args)
     record = {**asdict(tuning), "kept": str(kept) if kept else None}
     print(json.dumps(record) if args.json else _table(tuning, kept))
     if args.plot is not None:

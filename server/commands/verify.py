@@ -7,11 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import configargparse
-
 from jaxgen.core.config import DTYPES, KERNEL_CHOICES, KV_RESIDENCIES, OFFLOAD_POLICIES, EngineOptions
-from jaxgen.core.errors import ConfigError
 from jaxgen.server.log import set_up_logging
+from jaxgen.terminal.command_line import CommandLine
 
 if TYPE_CHECKING:
     from jaxgen.tools.determinism import Scenario
@@ -21,14 +19,12 @@ ENGINE_FLAGS = ("token_budget", "max_num_seqs", "max_model_len", "block_size", "
 
 def parse_options(argv: Sequence[str]) -> Any:
     """Return the flags as a namespace; each can also be set as JAXGEN_<FLAG>. Exits with 2 for invalid values."""
-    parser = configargparse.ArgumentParser(
+    parser = CommandLine(
         prog="jaxgen verify-determinism",
         description="Compute the same random requests alone, with others, with cached prefixes, after preemption and "
         "as prompts, and compare every token and log-probability to the bit (docs/reproducibility.md). "
         "Exit status: 0 all agree, 1 something differs or was not covered, 2 it could not be done.",
         auto_env_var_prefix="JAXGEN_",
-        formatter_class=configargparse.ArgumentDefaultsHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--model", help="directory or hub id; without it the embedded default")
     parser.add_argument("--dtype", choices=("auto", *DTYPES), default="auto", help="as for jaxgen serve")
@@ -51,8 +47,10 @@ def parse_options(argv: Sequence[str]) -> Any:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run ``jaxgen verify-determinism``; return 0 if all bits agree, 1 if some differ or a scenario was not covered, 2
-    if it cannot run."""
+    """Run ``jaxgen verify-determinism``; return 0 if all bits agree, 1 if some differ or a scenario was not covered.
+
+    Raises ConfigError if it cannot run.
+    """
     args = parse_options(argv)
     set_up_logging()
     from jaxgen.tools.verify import verify_determinism
@@ -66,20 +64,16 @@ def main(argv: Sequence[str]) -> int:
         "kv_residency",
     )
     options = EngineOptions(**{name: getattr(args, name) for name in flags})
-    try:
-        about, scenarios = verify_determinism(
-            args.model,
-            dtype=args.dtype,
-            kernels=args.kernels,
-            options=options,
-            cache_dir=args.cache_dir,
-            requests=args.requests,
-            seed=args.seed,
-            progress=lambda what: print(f"{what} ...", file=sys.stderr, flush=True),
-        )
-    except ConfigError as error:
-        print(f"jaxgen verify-determinism: {error}", file=sys.stderr)
-        return 2
+    about, scenarios = verify_determinism(
+        args.model,
+        dtype=args.dtype,
+        kernels=args.kernels,
+        options=options,
+        cache_dir=args.cache_dir,
+        requests=args.requests,
+        seed=args.seed,
+        progress=lambda what: print(f"{what} ...", file=sys.stderr, flush=True),
+    )
     passed = all(scenario.passed for scenario in scenarios)
     print(_table(about, scenarios))
     print("all bits agree" if passed else "NOT reproducible, or not covered: see above")

@@ -163,7 +163,6 @@ def given_up(event: TokenEvent) -> ApiError:
     """Return the error for the caller of a request that ended with ABORT or ERROR."""
     if event.finish_reason is FinishReason.ABORT:
         return ApiError(503, "The server ended this request early.", code="aborted")
-    reason = (event.error or "no reason given").splitlines()[0]
-    if event.param is not None:
-        return bad_request(f"{reason}.", event.param)
-    return ApiError(500, f"The engine failed on this request: {reason}")
+    if event.param is not None:  # a grammar that could not be followed: the message is made for callers
+        return bad_request(f"{(event.error or event.param).splitlines()[0]}.", event.param)
+    return ApiError(500, "The engine failed on this request.")

@@ -1,5 +1,6 @@
 """API keys: ``Authorization: Bearer KEY`` on every route but the probes."""
 
+import codecs
 import hmac
 import logging
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ class ApiKeys:
 
     The file has one key in each line, perhaps followed by ``weight=2``: under contention this caller gets twice the
     tokens of others. Empty lines and lines that begin with # are ignored. Raises ConfigError if the file cannot be read
-    or has no key; later, the last known keys stay valid while it cannot be read.
+    or has no key; later, the last known keys stay valid while it cannot be read, and two lines of the log say so.
     """
 
     def __init__(self, keys: Sequence[str] = (), file: Path | None = None) -> None:
@@ -35,6 +36,7 @@ class ApiKeys:
         self._in_file: list[bytes] = []
         self._weights: dict[str, float] = {}
         self._version: tuple[int, ...] = ()
+        self._is_stale = False
         if file is not None:
             try:
                 self._read(file)
@@ -66,19 +68,30 @@ class ApiKeys:
     def _refresh(self) -> None:
         if self._file is not None:
             try:
-                self._read(self._file)
+                if self._read(self._file) and self._is_stale:
+                    self._is_stale = False
+                    logger.warning("the keys of --api-key-file %s are read again", self._file)
             except (OSError, ConfigError) as error:
-                logger.warning("the keys of %s stay as they were: %s", self._file, error)
+                if not self._is_stale:
+                    self._is_stale = True
+                    logger.warning("the keys of --api-key-file %s stay as they were: %s", self._file, error)
 
-    def _read(self, file: Path) -> None:
-        found = file.stat()
-        version = (found.st_mtime_ns, found.st_size, found.st_ino)
-        if version != self._version:
-            lines = [line.split() for line in file.read_bytes().splitlines()]
-            keys = {_digest(key): _weight(rest, file) for key, *rest in filter(None, lines) if not key.startswith(b"#")}
-            self._in_file = list(keys)
-            self._weights = {digest.hex(): weight for digest, weight in keys.items()}
-            self._version = version
+    def _read(self, file: Path) -> bool:
+        """Read the keys if the file has changed, and return whether it has. Raises OSError or ConfigError."""
+        try:
+            found = file.stat()
+            version = (found.st_mtime_ns, found.st_size, found.st_ino)
+            if version == self._version:
+                return False
+            content = file.read_bytes()
+        except OSError:
+            self._version = ()
+            raise
+        self._version = version
+        keys = _keys_of(content, file)
+        self._in_file = list(keys)
+        self._weights = {digest.hex(): weight for digest, weight in keys.items()}
+        return True
 
 
 class ApiKeyMiddleware:
@@ -112,7 +125,27 @@ class ApiKeyMiddleware:
         return caller
 
 
-def _weight(words: list[bytes], file: Path) -> float:
+def _keys_of(content: bytes, file: Path) -> dict[bytes, float]:
+    """Return the digests of a file's keys, and their weights. Raises ConfigError that names the line, never the key."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise ConfigError(f"--api-key-file {file} is UTF-16: save it as UTF-8")
+    keys = {}
+    for number, line in enumerate(content.removeprefix(codecs.BOM_UTF8).splitlines(), 1):
+        words = _words(line)
+        if words and not words[0].startswith(b"#"):
+            keys[_digest(words[0])] = _weight(words[1:], f"--api-key-file {file}, line {number}")
+    return keys
+
+
+def _words(line: bytes) -> list[bytes]:
+    """Split at any white space, as a no-break space, where the line is UTF-8."""
+    try:
+        return [word.encode() for word in line.decode().split()]
+    except UnicodeDecodeError:
+        return line.split()
+
+
+def _weight(words: list[bytes], where: str) -> float:
     """Parse the weight after a line's key. Raises ConfigError."""
     if not words:
         return 1.0
@@ -122,7 +155,7 @@ def _weight(words: list[bytes], file: Path) -> float:
     except ValueError:
         weight = 0.0
     if name != b"weight" or len(words) > 1 or not 0.0 < weight < inf:
-        raise ConfigError(f"--api-key-file {file}: behind a key may be weight=NUMBER, above 0, and nothing else")
+        raise ConfigError(f"{where}: behind a key may be weight=NUMBER, above 0, and nothing else")
     return weight
 
 

@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jaxgen.client import EngineClient
 from jaxgen.server.config import ServerConfig
-from jaxgen.server.errors import ApiError
+from jaxgen.server.errors import ENGINE_DEAD_MESSAGE, ApiError
 
 
 class Lifecycle:
@@ -23,7 +23,7 @@ class Lifecycle:
         """Return why the engine does not answer requests now; None when it does."""
         status = self._engine.status()
         if status.state != "ready":
-            return f"the engine is {status.state}" + (f": {status.reason}" if status.reason else "")
+            return f"the engine is {status.state}" + ("; the server's log says why" if status.reason else "")
         if status.stalled_seconds > self._config.stall_limit_s:
             return f"the engine finished no step for {status.stalled_seconds:.0f} s while work was waiting"
         return None
@@ -37,7 +37,7 @@ class Lifecycle:
             if state == "starting":
                 raise ApiError(503, "The engine is still starting.", code="starting", headers=self._retry())
             if state == "dead":
-                raise ApiError(503, "The engine is not running.", code="engine_dead")
+                raise ApiError(503, ENGINE_DEAD_MESSAGE, code="engine_dead")
             yield
 
     @contextmanager

@@ -9,10 +9,12 @@ from typing import Any
 from jaxgen.client import EngineClient
 from jaxgen.core.model_info import ChatFormat
 from jaxgen.server.errors import bad_request
+from jaxgen.server.log import frames
 from jaxgen.server.requests.chat_messages import for_template
 from jaxgen.server.requests.prompts import Prompt, PromptReader
 from jaxgen.server.requests.render_limit import render_limit
 from jaxgen.server.schema.chat import Conversation
+from jaxgen.text.quiet import quiet_transformers
 
 logger = logging.getLogger(__name__)
 
@@ -105,10 +107,16 @@ class ChatTemplate:
         try:
             return self._render(messages, options)
         except Exception as error:  # a template may raise anything, on purpose or not
-            raise bad_request(f"The chat template refuses these messages: {_reason(error)}.", "messages") from error
+            if _is_for_callers(error):
+                reason = f"The chat template refuses these messages: {_reason(error)}."
+            else:
+                logger.warning("the chat template failed by %s\n%s", type(error).__name__, frames(error))
+                reason = "The chat template fails on these messages."
+            raise bad_request(reason, "messages") from error
 
     def _render(self, messages: list[dict[str, Any]], options: dict[str, Any]) -> str:
         # Not at the top of the file: the import takes about a second, and only conversations need it.
+        quiet_transformers()
         from transformers.utils.chat_template_utils import _compile_jinja_template, render_jinja_template
 
         fields: dict[str, Any] = {**self._chat.special_tokens, **options}
@@ -148,6 +156,13 @@ class Conversations:
         return await self._prompts.read_text(
             lambda: template.render(body, tools), length, special=False, field="messages", max_tokens=max_tokens
         )
+
+
+def _is_for_callers(error: Exception) -> bool:
+    """Whether a template's author wrote the error's message, or the server did."""
+    from jinja2 import TemplateError
+
+    return isinstance(error, TemplateError | TimeoutError | UnicodeEncodeError)
 
 
 def _reason(error: Exception) -> str:

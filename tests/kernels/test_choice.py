@@ -106,7 +106,7 @@ def test_kernels_of_one_device_are_equal() -> None:
 def test_without_a_compiler_a_warning_says_why(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise UnavailableError("no compiler here")
 
     monkeypatch.setattr(choice, "load", refuse)

@@ -1,8 +1,11 @@
 """The native library: made once, proven before it is loaded, refused with a reason where anything is wrong."""
 
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import jax
@@ -13,7 +16,7 @@ import pytest
 from jax import ffi
 
 from pallas_kernels.cpu import build
-from pallas_kernels.cpu.build import COMPILERS, Recipe, UnavailableError
+from pallas_kernels.cpu.build import COMPILERS, UNITS, Recipe, UnavailableError
 from pallas_kernels.cpu.library import DTYPES, HANDLERS, Library, load
 from pallas_kernels.packed_product import pack
 from tests.support.attention_cases import Case, make_inputs, run
@@ -49,6 +52,43 @@ def test_it_is_made_once() -> None:
     assert load(directory()) == first
     assert path.stat() == made
     assert first.digest in path.name
+
+
+def test_every_source_file_is_compiled_and_decides_the_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert set(UNITS) == {path.name for path in SOURCES.glob("*.cc")}
+    before = Recipe.find(compiler()).digest
+    copy = tmp_path / "sources"
+    shutil.copytree(SOURCES, copy)
+    monkeypatch.setattr(build, "_SOURCES", copy)
+    assert Recipe.find(compiler()).digest == before
+    for path in [*copy.glob("*.cc"), *copy.glob("*.h")]:
+        kept = path.read_text()
+        path.write_text(kept + "// another")
+        assert Recipe.find(compiler()).digest != before, path.name
+        path.write_text(kept)
+
+
+def test_source_files_compile_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waits for the others to have begun."""
+    monkeypatch.setattr(build, "_num_cores", lambda: len(UNITS))
+    begun, steps = tmp_path / "begun", list[int]()
+    begun.mkdir()
+    (made,) = directory().glob("*.so")
+    met = f'[ "$(ls {begun} | wc -l)" -ge {len(UNITS)} ]'
+    wait = f"for _ in $(seq 3000); do {met} && break; sleep 0.01; done; {met} || exit 1"
+    meeting = script(
+        tmp_path / "meeting",
+        f'case "$target" in *.o) touch {begun}/$(basename "$target"); {wait};; esac',
+        f'cp {made} "$target"',
+    )
+
+    def watch(total: int) -> AbstractContextManager[Callable[[int], object]]:
+        steps.append(total)
+        return nullcontext(steps.append)
+
+    load(tmp_path / "kernels", compiler=meeting, watch=watch)
+    assert steps == [len(UNITS) + 1, *[1] * (len(UNITS) + 1)]
+    assert [path.suffix for path in (tmp_path / "kernels").iterdir()] == [".so"]
 
 
 def test_two_processes_may_make_it_at_once(tmp_path: Path) -> None:

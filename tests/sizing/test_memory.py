@@ -266,3 +266,25 @@ def test_layer_inputs_count_on_the_device_in_staging_and_on_the_host() -> None:
 def test_layer_inputs_that_make_no_sense_are_refused(model: LlamaConfig, options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         plan(GPU, model=model, kv_offload_inputs=True, **options)
+
+
+def test_more_host_memory_than_there_is_blames_its_own_flag() -> None:
+    with pytest.raises(ConfigError) as refused:
+        plan(CPU, kv_offloading_size=1e5)
+    said = str(refused.value)
+    assert said.startswith("--kv-offloading-size 100000 GiB does not fit in the 8.00 GiB of cpu memory")
+    would = float(said.split("--kv-offloading-size ")[2].split()[0])
+    assert 6 < would < 7
+    assert plan(CPU, kv_offloading_size=would).offload is not None
+
+
+def test_on_an_accelerator_it_is_the_hosts_memory_that_counts() -> None:
+    memory = replace(GPU, host_bytes=64 * GIB)
+    assert plan(memory, kv_offloading_size=64).offload is not None
+    with pytest.raises(ConfigError, match=r"--kv-offloading-size 65 GiB does not fit in the 64\.00 GiB of the host"):
+        plan(memory, kv_offloading_size=65)
+
+
+def test_weights_that_leave_no_room_do_not_blame_host_memory() -> None:
+    with pytest.raises(ConfigError, match="leave no room for a KV cache"):
+        plan(CPU, params=9 * GIB, kv_offloading_size=1)

@@ -188,6 +188,7 @@ BAD_FIELDS = [
     ({"architectures": ["GPT2LMHeadModel"]}, "architectures is ['GPT2LMHeadModel']; supported: LlamaForCausalLM, Mis"),
     ({"architectures": None}, "architectures is None; supported: LlamaForCausalLM, MistralForCausalLM, OPTForCausalLM"),
     ({"architectures": [{}]}, "architectures is [{}]; supported:"),
+    ({"architectures": ["GPT2LMHeadModel"]}, "OPTForCausalLM (docs/usage.md, Models)"),
     ({"vocab_size": "100"}, "vocab_size must be a positive integer, not '100'"),
     ({"vocab_size": True}, "vocab_size must be a positive integer, not True"),
     ({"vocab_size": 0}, "vocab_size must be a positive integer, not 0"),

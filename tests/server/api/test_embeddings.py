@@ -269,12 +269,13 @@ def test_a_request_that_the_engine_gives_up(
     engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, reason: FinishReason, status: int
 ) -> None:
     async def generate(request: Request) -> Any:
-        yield TokenEvent(request.request_id, finish_reason=reason, error="a step failed")
+        yield TokenEvent(request.request_id, finish_reason=reason, error="a step failed by SecretError")
 
     monkeypatch.setattr(engine, "generate", generate)
     answer = post(engine)
     assert answer.status_code == status
     assert error_of(answer.json())["message"]
+    assert "SecretError" not in answer.text
 
 
 def test_hidden_states_without_a_direction_are_an_error(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 from jaxgen.core.errors import ConfigError
 from jaxgen.server.app import create_app
 from jaxgen.server.config import ServerConfig
+from jaxgen.server.middleware.auth import ApiKeys
 from tests.support.fakes import MODEL
 from tests.support.live_server import serve
 from tests.support.server_app import body, client_of, error_of, fake_engine
@@ -104,6 +105,73 @@ def test_a_file_without_keys_is_refused(tmp_path: Path, content: str | None) -> 
         file.write_text(content)
     with pytest.raises(ConfigError, match="--api-key-file"):
         create_app(fake_engine(), ServerConfig(api_key_file=file))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xef\xbb\xbffirst\nsecond\n",
+        b"\xef\xbb\xbf# ours\r\n  first\t\r\n\r\nsecond  \r\n",
+        "\u00a0first\u00a0\nsecond\u2003weight=2".encode(),
+        b"first\nsecond\nno\xffutf8\n",
+    ],
+)
+def test_a_file_as_editors_leave_it_has_the_keys_that_were_meant(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "keys"
+    file.write_bytes(content)
+    keys = ApiKeys((), file)
+    assert all(keys.caller(key) is not None for key in (b"first", b"second"))
+    assert keys.caller(b"\xef\xbb\xbffirst") is None
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"first\nsec ret\n", "line 2: behind a key may be weight=NUMBER"),
+        ("sec\u00a0ret".encode(), "line 1: behind a key may be"),
+        ("first\nsecret\n".encode("utf-16"), "is UTF-16: save it as UTF-8"),
+    ],
+)
+def test_what_is_no_key_is_refused_by_line_and_not_repeated(tmp_path: Path, content: bytes, says: str) -> None:
+    file = tmp_path / "keys"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=says) as refused:
+        ApiKeys((), file)
+    said = str(refused.value)
+    assert said.startswith(f"--api-key-file {file}")
+    assert "ret" not in said.removeprefix(f"--api-key-file {file}")
+
+
+def test_a_file_that_goes_missing_warns_once_and_once_when_it_is_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, aside = tmp_path / "keys", tmp_path / "aside"
+    file.write_text("first")
+    keys = ApiKeys((), file)
+
+    def said() -> list[str]:
+        found = [keys.caller(b"first") for _ in range(3)]
+        assert None not in found, "the keys known last"
+        messages = [record.getMessage() for record in caplog.records]
+        caplog.clear()
+        return messages
+
+    assert said() == []
+    file.rename(aside)
+    (gone,) = said()
+    assert "stay as they were" in gone
+    assert said() == []
+    aside.rename(file)  # the same file: its time is as it was
+    (back,) = said()
+    assert "are read again" in back
+    file.write_text("first\nsec ret")
+    (wrong,) = said()
+    assert "line 2" in wrong
+    assert said() == []
+    file.write_text("first\nsecret weight=2")
+    (right,) = said()
+    assert "are read again" in right
+    assert keys.caller(b"secret") is not None
 
 
 def test_callers_share_no_prefixes() -> None:
