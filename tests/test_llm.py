@@ -183,6 +183,7 @@ def test_a_checkpoint_is_computed_in_what_is_fast_and_exact(
     caplog.set_level(logging.INFO, "jaxgen")
     narrow = tmp_path / "bfloat16"
     convert(str(directory), narrow, dtype="bfloat16", progress=False)
+    caplog.clear()
     old, new = DeviceInfo("cpu", "old", 2), DeviceInfo("cpu", "new", 2, ("avx512_bf16",))
     _, own = find_model(str(narrow), "auto", "auto", new)
     _, asked = find_model(str(narrow), "bfloat16", "auto", old)

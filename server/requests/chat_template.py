@@ -111,7 +111,7 @@ class ChatTemplate:
                 reason = f"The chat template refuses these messages: {_reason(error)}."
             else:
                 logger.warning("the chat template failed by %s\n%s", type(error).__name__, frames(error))
-                reason = "The chat template fails on these messages."
+                reason = f"The chat template fails on these messages ({type(error).__name__})."
             raise bad_request(reason, "messages") from error
 
     def _render(self, messages: list[dict[str, Any]], options: dict[str, Any]) -> str:
@@ -159,10 +159,11 @@ class Conversations:
 
 
 def _is_for_callers(error: Exception) -> bool:
-    """Whether a template's author wrote the error's message, or the server did."""
+    """Whether the error is a refusal of the template's author, of the sandbox, or of a limit."""
     from jinja2 import TemplateError
 
-    return isinstance(error, TemplateError | TimeoutError | UnicodeEncodeError)
+    limits = (TimeoutError, MemoryError, RecursionError, OverflowError, UnicodeEncodeError)
+    return isinstance(error, (TemplateError, *limits))
 
 
 def _reason(error: Exception) -> str:

@@ -1,18 +1,23 @@
 """Short runs of the benchmark command against a real server around a fake engine."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from jaxgen.server import cli
 from jaxgen.server.app import create_app
-from jaxgen.server.benchmark.command import main
 from jaxgen.server.config import ServerConfig
 from tests.support.fakes import FakeEngine
 from tests.support.live_server import serve
 
 SMALL = ("--prompt-mean", "20", "--output-mean", "8", "--stagger", "0", "--timeout", "60", "--max-seconds", "60")
+
+
+def main(flags: Sequence[str]) -> int:
+    """The exit code of ``jaxgen benchmark``."""
+    return cli.main(["benchmark", *flags])
 
 
 @contextmanager

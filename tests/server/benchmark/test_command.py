@@ -12,9 +12,8 @@ from starlette.routing import Route
 
 from jaxgen.core.request import Request
 from jaxgen.core.service_class import ServiceClass
-from jaxgen.server.benchmark.command import main
 from jaxgen.server.config import ServerConfig
-from tests.support.benchmark_runs import SMALL, last_run, measure, served
+from tests.support.benchmark_runs import SMALL, last_run, main, measure, served
 from tests.support.fakes import says
 from tests.support.live_server import serve
 from tests.support.server_app import TOKENIZER, fake_engine

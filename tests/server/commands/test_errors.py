@@ -4,7 +4,7 @@ import errno
 import os
 import signal
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import sleep
 from types import SimpleNamespace
@@ -109,6 +109,14 @@ def test_control_c_ends_a_command_without_a_word(
     fail_with(KeyboardInterrupt(), monkeypatch)
     assert ended(command) == INTERRUPTED == 130
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.fixture(autouse=True)
+def _control_c() -> Iterator[None]:
+    """A process in the background of a shell is started with Ctrl-C ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def press_control_c() -> None:

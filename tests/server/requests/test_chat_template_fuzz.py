@@ -137,6 +137,14 @@ def test_what_is_wrong_with_a_template_is_said(template: str, says: str) -> None
     assert (told["param"], says in told["message"]) == ("messages", True), told
 
 
+def test_what_a_template_does_wrong_by_itself_is_not_quoted(caplog: pytest.LogCaptureFixture) -> None:
+    template = "{{ 'Hi' if messages[0].content == 'Hi' else messages[0].content + 5 }}"
+    told = ask(template, messages=[{"role": "user", "content": "a secret"}])
+    assert told["message"] == "The chat template fails on these messages (TypeError)."
+    assert "TypeError" in caplog.text
+    assert "concatenate" not in caplog.text, "which may quote a message"
+
+
 @pytest.mark.parametrize("name", ["add_generation_prompt", "continue_final_message", "return_assistant_tokens_mask"])
 def test_arguments_that_are_not_the_templates_are_refused(name: str) -> None:
     told = ask("{{ messages }}", chat_template_kwargs={name: True})
