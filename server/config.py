@@ -92,6 +92,8 @@ class ServerConfig:
     """Most files of a caller."""
     max_stored_bytes: int = 10 * 2**30
     """Most bytes of a caller's files for an upload to be taken; results of batches count too."""
+    max_uploads: int = 4
+    """Most uploads at once; further ones get 429."""
     max_batches: int = 16
     """Most batches of a caller that have not ended."""
     max_batch_lines: int = 1_000_000

@@ -30,6 +30,7 @@ LIMITS = {
     "max_file_bytes": "longest file to upload",
     "max_files": "most files of a caller",
     "max_stored_bytes": "bytes of a caller's files beyond which none is taken",
+    "max_uploads": "most uploads at once; beyond, 429",
     "max_batches": "most batches of a caller that have not ended",
     "max_batch_lines": "most lines of a batch",
     "max_batch_lines_in_flight": "lines of all batches that are worked on at once",
