@@ -27,6 +27,7 @@ LIMITS = {
     "max_logit_bias": "most logit_bias entries",
     "max_queued_requests": "most completions that wait for their first token, and requests for embeddings; beyond, 429",
     "max_queued_tokens": "most tokens in their prompts; beyond, 429",
+    "max_queued_characters": "most characters that wait for the tokenizer, long texts and others each; beyond, 429",
     "max_file_bytes": "longest file to upload",
     "max_files": "most files of a caller",
     "max_stored_bytes": "bytes of a caller's files beyond which none is taken",
