@@ -93,12 +93,15 @@ class _Lane:
         with self._lock:
             self._waiting.append(job)
         self._threads.submit(self._read_next)
+        waits = asyncio.wrap_future(job.result)
         try:
-            result: Result = await asyncio.wrap_future(job.result)
+            result: Result = await waits
+            return result
         except asyncio.CancelledError:
             self._forget(job)
             raise
-        return result
+        finally:
+            del job, waits  # else an error holds, through this frame, itself and the text
 
     def start(self, work: Callable[[], None]) -> None:
         self._threads.submit(work)
@@ -121,4 +124,4 @@ class _Lane:
             job.result.set_result(job.read())
         except BaseException as error:
             job.result.set_exception(error)
-            del job  # else the error holds, through this frame, itself and the text
+            del job  # as above
