@@ -73,8 +73,9 @@ class Store:
 
     def start(self, *works: Callable[[], object]) -> None:
         """Start ``works`` in the store's thread, after all that it does before, without waiting for them."""
-        for work in works:
-            self._thread.submit(work)
+        with suppress(RuntimeError):  # the store is closed; the next start removes files without a row
+            for work in works:
+                self._thread.submit(work)
 
     def close(self) -> None:
         """Close the store once all work of ``do`` has ended."""

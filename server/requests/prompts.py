@@ -82,9 +82,9 @@ class PromptReader:
 
         def read() -> Prompt:
             text = write()
-            _check_length(text, tokenizer, model, field)
             if len(text) > longest:  # as a chat template may make it; the tokenizer would take minutes
                 raise bad_request(f"{field}: {len(text)} characters as text; this server reads {longest}.", field)
+            _check_length(text, tokenizer, model, field)
             tokens = tokenizer.encode(text, special=special)
             _check(tokens, max_tokens, model, field)
             return Prompt(tuple(tokens))

@@ -84,7 +84,7 @@ class _Lane:
     def __init__(self, name: str, num_threads: int) -> None:
         self.num_chars = 0
         """Characters of the requests that have a place here."""
-        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix=f"jaxgen-read-{name}")
+        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix=f"jaxgen-encode-{name}")
         self._waiting: list[_Job] = []
         self._lock = Lock()
 
