@@ -57,6 +57,7 @@ def create_app(
     probes = Probes(lifecycle)
     models = Models(engine)
     prompts = PromptReader(engine, config)
+    prompts.register(metrics.registry)
     conversations = Conversations(engine, prompts)
     services = AppState(
         engine, config, lifecycle, QueueLimit(engine, config), metrics, prompts, conversations, Tools(engine, config)

@@ -84,6 +84,9 @@ class ServerConfig:
     the queue is empty."""
     max_queued_tokens: int = 2**22
     """Most tokens of the prompts of these requests together."""
+    max_queued_characters: int = 2**24
+    """Most characters of texts that wait for the tokenizer, of long ones and of short ones each; further ones get 429,
+    unless none waits."""
     batch_dir: Path | None = None
     """Directory of files and batches; None: the server stores none, and their routes answer 404."""
     max_file_bytes: int = 200 * 2**20
@@ -92,6 +95,8 @@ class ServerConfig:
     """Most files of a caller."""
     max_stored_bytes: int = 10 * 2**30
     """Most bytes of a caller's files for an upload to be taken; results of batches count too."""
+    max_uploads: int = 4
+    """Most uploads at once; further ones get 429."""
     max_batches: int = 16
     """Most batches of a caller that have not ended."""
     max_batch_lines: int = 1_000_000
@@ -117,7 +122,7 @@ class ServerConfig:
     inline_encode_chars: int = 4096
     """Prompts of more characters than this are tokenised in a thread, so that they do not block other requests."""
     encode_threads: int = 2
-    """Threads that tokenise long prompts; further prompts wait for one."""
+    """Threads that tokenise such prompts up to 65,536 characters; one thread has the longer ones."""
 
     def __post_init__(self) -> None:
         if not all(self.api_keys):

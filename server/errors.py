@@ -61,8 +61,12 @@ def refusal(error: RequestRefusedError, prompt: str = "prompt") -> ApiError:
         return bad_request(f"{error}.", error.param)
     asked = error.num_prompt + error.max_tokens
     return bad_request(
-        f"This model's longest context is {error.max_model_len} tokens, but {asked} were asked for: {error.num_prompt} "
-        f"of the prompt and max_tokens {error.max_tokens}.",
+        f"This model's longest context is {error.max_model_len} tokens, but "
+        + (
+            f"the prompt alone has at least {error.num_prompt}."
+            if error.at_least
+            else f"{asked} were asked for: {error.num_prompt} of the prompt and max_tokens {error.max_tokens}."
+        ),
         prompt if error.param == "prompt" else error.param,
         "context_length_exceeded",
     )

@@ -14,7 +14,7 @@ from jaxgen.core.sampling_params import MAX_LOGPROBS
 from jaxgen.server.api.embeddings import EmbeddingRequest
 from jaxgen.server.api.tokenize import DetokenizeRequest, TokenizeRequest
 from jaxgen.server.batches.endpoint import BatchRequest
-from jaxgen.server.batches.files import FileForm
+from jaxgen.server.batches.upload import FileForm
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.middleware.auth import OPEN_PATHS
 from jaxgen.server.requests.tools import tool_format
@@ -69,27 +69,27 @@ ROUTES = (
     _generating("/v1/chat/completions", "Answer a conversation.", shapes.ChatCompletion, ChatRequest),
     _generating("/v1/responses", "Answer a conversation, as items.", shapes.Response, ResponsesRequest),
     _generating("/v1/embeddings", "Vectors of texts.", shapes.Embeddings, EmbeddingRequest),
-    Described("POST", "/tokenize", _TOKENIZE, shapes.Tokens, TokenizeRequest, _BODY_ERRORS),
-    Described("POST", "/detokenize", "The text of tokens.", shapes.Text, DetokenizeRequest, _BODY_ERRORS),
+    Described("POST", "/tokenize", _TOKENIZE, shapes.Tokens, TokenizeRequest, (*_BODY_ERRORS, 429)),
+    Described("POST", "/detokenize", "The text of tokens.", shapes.Text, DetokenizeRequest, (*_BODY_ERRORS, 429)),
     Described(
         "POST",
         "/v1/files",
         "Keep a file.",
         shapes.File,
         FileForm,
-        (400, 403, 404, 408, 413, 503),
+        (400, 403, 404, 408, 413, 429, 503, 507),
         "multipart/form-data",
     ),
     Described("GET", "/v1/files", "The caller's files.", shapes.Files, errors=(400, 404, 503)),
     Described("GET", "/v1/files/{file_id}", "What a file is.", shapes.File, errors=(404, 503)),
-    Described("DELETE", "/v1/files/{file_id}", "Delete a file.", shapes.DeletedFile, errors=(404, 409, 503)),
+    Described("DELETE", "/v1/files/{file_id}", "Delete a file.", shapes.DeletedFile, errors=(404, 409, 503, 507)),
     Described("GET", "/v1/files/{file_id}/content", "What is in a file.", None, errors=(404, 503)),
     Described(
-        "POST", "/v1/batches", "Answer the requests of a file.", shapes.Batch, BatchRequest, (*_BODY_ERRORS, 403)
+        "POST", "/v1/batches", "Answer the requests of a file.", shapes.Batch, BatchRequest, (*_BODY_ERRORS, 403, 507)
     ),
     Described("GET", "/v1/batches", "The caller's batches.", shapes.Batches, errors=(400, 404, 503)),
     Described("GET", "/v1/batches/{batch_id}", "How far a batch is.", shapes.Batch, errors=(404, 503)),
-    Described("POST", "/v1/batches/{batch_id}/cancel", "Stop a batch.", shapes.Batch, errors=(404, 409, 503)),
+    Described("POST", "/v1/batches/{batch_id}/cancel", "Stop a batch.", shapes.Batch, errors=(404, 409, 503, 507)),
     Described("GET", "/v1/models", "The model that is served.", shapes.Models),
     Described("GET", "/v1/models/{model}", "The model of this name.", shapes.Model, errors=(404,)),
     Described("GET", "/version", "The version of jaxgen.", shapes.Version),

@@ -14,16 +14,18 @@ class RequestRefusedError(ValueError):
 class ContextLengthError(RequestRefusedError):
     """Prompt and answer are longer than the context; all lengths are in tokens.
 
-    ``param`` is ``max_tokens``, or ``prompt`` if the prompt alone is too long.
+    ``param`` is ``max_tokens``, or ``prompt`` if the prompt alone is too long. ``at_least``: the prompt, which was not
+    tokenised, may have more than ``num_prompt``.
     """
 
-    def __init__(self, num_prompt: int, max_tokens: int, max_model_len: int) -> None:
+    def __init__(self, num_prompt: int, max_tokens: int, max_model_len: int, *, at_least: bool = False) -> None:
         super().__init__(
             f"prompt ({num_prompt} tokens) + max_tokens ({max_tokens}) is {num_prompt + max_tokens} tokens, "
             f"the limit (--max-model-len) is {max_model_len}",
             "max_tokens" if num_prompt <= max_model_len else "prompt",
         )
         self.num_prompt = num_prompt
+        self.at_least = at_least
         self.max_tokens = max_tokens
         self.max_model_len = max_model_len
 

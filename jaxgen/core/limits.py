@@ -20,10 +20,13 @@ def check_token_ids(param: str, ids: Collection[int], vocab_size: int) -> None:
             raise RequestRefusedError(f"{param}: {token} is no token id; ids are 0 to {vocab_size - 1}", param)
 
 
-def check_context_length(num_prompt: int, max_tokens: int, max_model_len: int) -> None:
-    """Raise ContextLengthError if prompt and answer are longer than the context. All lengths are in tokens."""
+def check_context_length(num_prompt: int, max_tokens: int, max_model_len: int, *, at_least: bool = False) -> None:
+    """Raise ContextLengthError if prompt and answer are longer than the context. All lengths are in tokens.
+
+    ``at_least``: the prompt may have more than ``num_prompt``.
+    """
     if num_prompt + max_tokens > max_model_len:
-        raise ContextLengthError(num_prompt, max_tokens, max_model_len)
+        raise ContextLengthError(num_prompt, max_tokens, max_model_len, at_least=at_least)
 
 
 def check_dimensions(dimensions: int, size: int) -> None:

@@ -16,6 +16,7 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.text.completion import CompletionText
 from jaxgen.text.detokenizer import Detokenizer
 from jaxgen.text.quiet import quiet_transformers
+from jaxgen.text.token_lengths import token_lengths
 
 _LOCAL_DECODERS = {"ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Sequence", "Strip"}
 """Decoders under which each token but the first has one spelling that does not depend on its neighbours."""
@@ -36,7 +37,9 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
-        self.vocab_size = _vocab_size(backend)
+        vocabulary = backend.get_vocab(with_added_tokens=True)
+        self.vocab_size = max(vocabulary.values(), default=-1) + 1
+        self._lengths = token_lengths(backend, vocabulary)
         kinds = set(_decoder_types(backend))
         if unknown := kinds - _LOCAL_DECODERS:
             names, supported = ", ".join(sorted(unknown)), ", ".join(sorted(_LOCAL_DECODERS))
@@ -89,6 +92,10 @@ class Tokenizer:
         Other threads run meanwhile: the batch call releases the interpreter lock, the call for one text does not.
         """
         return self._backend.encode_batch_fast([text], add_special_tokens=special)[0].ids
+
+    def least_tokens(self, text: str) -> int:
+        """Return a number of tokens that ``encode(text)`` has at least, by the characters of ``text``; 0: not known."""
+        return 0 if self._lengths is None else self._lengths.least_tokens(text)
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Return the text of ``tokens``, without special tokens.
@@ -186,10 +193,6 @@ def _auto_tokenizer() -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer
-
-
-def _vocab_size(backend: tokenizers.Tokenizer) -> int:
-    return max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
 
 def _decoder_types(backend: tokenizers.Tokenizer) -> Iterator[str]:

@@ -24,6 +24,7 @@ from jaxgen.server.batches.store import Store
 from jaxgen.server.generation.queue_limit import QueueLimit
 from jaxgen.server.metrics.metrics import Metrics
 from jaxgen.server.middleware.lifecycle import LifecycleMiddleware
+from jaxgen.server.requests.prompts import PromptReader
 
 ENDPOINTS: dict[str, Callable[[AppState], LineEndpoint]] = {
     "/v1/completions": CompletionsEndpoint,
@@ -90,8 +91,16 @@ def _route(path: str, handlers: Mapping[str, Handler], middleware: Middleware) -
 
 
 def line_endpoints(services: AppState) -> dict[str, LineEndpoint]:
-    """Return the endpoints for batch lines, which count neither in the queue limit nor in the latency metrics."""
+    """Return the endpoints for batch lines, which count neither in the limits of queues nor in the latency metrics."""
     engine = BackgroundEngine(services.engine)
-    config = replace(services.config, max_queued_requests=2**31, max_queued_tokens=2**62)
-    apart = replace(services, engine=engine, queue=QueueLimit(engine, config), metrics=Metrics(engine))
+    config = replace(services.config, max_queued_requests=2**31, max_queued_tokens=2**62, max_queued_characters=2**62)
+    prompts = PromptReader(engine, config)
+    apart = replace(
+        services,
+        engine=engine,
+        queue=QueueLimit(engine, config),
+        metrics=Metrics(engine),
+        prompts=prompts,
+        conversations=services.conversations.with_reader(prompts),
+    )
     return {path: endpoint(apart) for path, endpoint in ENDPOINTS.items()}

@@ -1,28 +1,20 @@
 """/v1/files."""
 
-from typing import Any, Literal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
-from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
-from starlette.types import Message
 
 from jaxgen.server.batches.store import Store
+from jaxgen.server.batches.tables import new_id
+from jaxgen.server.batches.upload import ENVELOPE, WRITE_BYTES, Upload, too_long
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError, bad_request
 from jaxgen.server.middleware.auth import CALLER
-from jaxgen.server.schema.base import Body
 
 MOST_LISTED = 10_000
-_ENVELOPE = 2**16
-"""Most bytes of a form beside the file in it."""
-
-
-class FileForm(Body):
-    """The form of an upload."""
-
-    purpose: Literal["batch"]
-    file: bytes
 
 
 class FilesEndpoint:
@@ -31,16 +23,53 @@ class FilesEndpoint:
     def __init__(self, store: Store | None, config: ServerConfig) -> None:
         self._store = store
         self._config = config
+        self._uploads = 0
 
     async def create(self, request: Request) -> Response:
         store = kept(self._store)
-        async with self._bounded(request).form(max_files=1, max_fields=8, max_part_size=1024) as form:
-            upload = _upload(form)
-            if (upload.size or 0) > self._config.max_file_bytes:
-                raise self._too_long()
-            name = (upload.filename or "file")[:255]
-            made = await store.do(store.add_file, caller(request), "batch", name, upload.file)
-        return JSONResponse(made)
+        with self._upload():
+            return JSONResponse(await self._take(store, request))
+
+    @contextmanager
+    def _upload(self) -> Iterator[None]:
+        """Count an upload while it lasts. Raises ApiError 429 where as many are under way as may be."""
+        if self._uploads >= self._config.max_uploads:
+            raise ApiError(
+                429,
+                f"{self._uploads} uploads are under way, which is the limit of this server.",
+                code="too_many_uploads",
+                headers={"Retry-After": str(self._config.retry_after_s)},
+            )
+        self._uploads += 1
+        try:
+            yield
+        finally:
+            self._uploads -= 1
+
+    async def _take(self, store: Store, request: Request) -> dict[str, Any]:
+        """Store the file of a form, and return its object. Whatever fails, nothing stays of it.
+
+        What the request's headers say is too much is refused before the body is read.
+        """
+        owner, most = caller(request), self._config.max_file_bytes
+        announced = request.headers.get("content-length", "")
+        least = int(announced) - ENVELOPE if announced.isdecimal() else 0
+        if least > most:
+            raise too_long(most)
+        await store.do(store.check_quota, owner, max(0, least))
+        file_id = new_id("file")
+        upload = Upload(request.headers.get("content-type", ""), store.path(file_id), most)
+        try:
+            async for chunk in request.stream():
+                upload.feed(chunk)
+                if len(upload.unwritten) >= WRITE_BYTES:
+                    await store.do(upload.write)
+            upload.check_complete()
+            await store.do(upload.finish)
+            return await store.do(store.add_file, owner, "batch", upload.filename, file_id, upload.size)
+        except BaseException:  # the caller may have left
+            store.start(upload.close, lambda: store.discard(file_id))
+            raise
 
     async def list(self, request: Request) -> Response:
         store, query = kept(self._store), Query(request, ("purpose", "after", "limit", "order"))
@@ -69,40 +98,6 @@ class FilesEndpoint:
     async def _file(self, request: Request) -> dict[str, Any]:
         store = kept(self._store)
         return await store.do(store.file, caller(request), request.path_params["file_id"])
-
-    def _bounded(self, request: Request) -> Request:
-        """Return the request with a limit on its body: the longest file and its form. Raises ApiError 413."""
-        left = self._config.max_file_bytes + _ENVELOPE
-        if int(request.headers.get("content-length", "0")) > left:
-            raise self._too_long()
-
-        async def receive() -> Message:
-            nonlocal left
-            message = await request.receive()
-            left -= len(message.get("body", b""))
-            if left < 0:
-                raise self._too_long()
-            return message
-
-        return Request(request.scope, receive)
-
-    def _too_long(self) -> ApiError:
-        return ApiError(413, f"The file is longer than {self._config.max_file_bytes} bytes.", param="file")
-
-
-def _upload(form: FormData) -> UploadFile:
-    """Return the file of a form. Raises ApiError 400 that names the field."""
-    for name, value in form.multi_items():
-        if name not in FileForm.model_fields:
-            raise bad_request(f"Unknown field {name[:100]!r}.", name[:100])
-        if name == "purpose" and value != "batch":
-            raise bad_request("purpose must be 'batch'.", "purpose")
-    if "purpose" not in form:
-        raise bad_request("purpose is missing: send 'batch'.", "purpose")
-    upload = form.get("file")
-    if not isinstance(upload, UploadFile):
-        raise bad_request("file is missing: send a form (multipart/form-data) with a file in it.", "file")
-    return upload
 
 
 def kept(store: Store | None) -> Store:

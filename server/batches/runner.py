@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from jaxgen.core.errors import EngineDeadError
+from jaxgen.server.batches.disk import DiskFullError
 from jaxgen.server.batches.lines import Line, Validator, answered, not_answered, parse_line
 from jaxgen.server.batches.store import Store
 from jaxgen.server.batches.tables import new_id
@@ -110,6 +111,8 @@ class BatchRunner:
         while True:
             try:
                 await self._work(batch_id)
+            except DiskFullError:  # which the store has logged
+                await asyncio.sleep(RETRY_SECONDS)
             except (OSError, sqlite3.Error):
                 logger.exception("batch %s stands still for %.0f s", batch_id, RETRY_SECONDS)
                 await asyncio.sleep(RETRY_SECONDS)
@@ -205,12 +208,22 @@ class BatchRunner:
                 refusal = as_api_error(error)
                 body, status = refusal.body(), refusal.status
             result = number, status == 200, answered(line.custom_id, status, body)
-            await self._store.do(self._store.add_results, batch["id"], [result])
+            await self._keep(batch["id"], result)
             self._left[batch["id"]] -= 1
             if self._counter is not None:
                 self._counter.inc()
         finally:
             self._running -= 1
+
+    async def _keep(self, batch_id: str, result: tuple[int, bool, str]) -> None:
+        """Store a line's result, when the disk has room for it."""
+        while True:
+            try:
+                await self._store.do(self._store.add_results, batch_id, [result])
+            except DiskFullError:
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return
 
     async def _give_up_rest(self, batch: dict[str, Any], code: str, message: str) -> None:
         store = self._store
@@ -224,13 +237,19 @@ class BatchRunner:
 
     async def _finish(self, batch: dict[str, Any], status: str) -> None:
         store, outputs = self._store, {}
-        for name, ok in (("output_file_id", True), ("error_file_id", False)):
-            file_id, last = new_id("file"), -1
-            while (end := await store.do(store.copy_results, batch["id"], file_id, ok=ok, after=last)) is not None:
-                last = end
-            if last >= 0:
-                outputs[name] = file_id
-        await store.do(store.finish, batch["id"], status, outputs)
+        files = {"output_file_id": (new_id("file"), True), "error_file_id": (new_id("file"), False)}
+        try:
+            for name, (file_id, ok) in files.items():
+                last = -1
+                while (end := await store.do(store.copy_results, batch["id"], file_id, ok=ok, after=last)) is not None:
+                    last = end
+                if last >= 0:
+                    outputs[name] = file_id
+            await store.do(store.finish, batch["id"], status, outputs)
+        except DiskFullError:
+            for file_id, _ in files.values():
+                await store.do(store.discard, file_id)
+            raise
 
 
 def _raise_first(error: BaseException | None) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import shutil
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,11 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import time
-from typing import IO, Any
+from typing import Any
 
 import filelock
 
 from jaxgen.core.errors import ConfigError
+from jaxgen.server.batches.disk import DiskWatch, make_private, private
 from jaxgen.server.batches.tables import batch_json, connect, file_json, list_page, new_id
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError
@@ -44,14 +44,16 @@ class Store:
     """
 
     def __init__(self, directory: Path, config: ServerConfig, clock: Callable[[], float] = time) -> None:
-        """Raises ConfigError where the directory cannot be written, or another server uses it."""
+        """Raises ConfigError where the directory cannot be written, belongs to another user, or another server uses
+        it."""
         self._config = config
         self._clock = clock
+        self._disk = DiskWatch(directory)
         self._files = directory / "files"
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="jaxgen-batches")
         try:
-            self._files.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = filelock.FileLock(directory / "lock", thread_local=False)
+            make_private(directory, self._files)
+            self._lock = filelock.FileLock(directory / "lock", mode=0o600, thread_local=False)
             self._lock.acquire(timeout=0)
             self._db = connect(directory / "batches.sqlite")
             self._sweep()
@@ -61,8 +63,19 @@ class Store:
             raise ConfigError(f"--batch-dir {directory} cannot be used: {error}") from error
 
     async def do[**P, R](self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run ``work`` in the store's thread, and return its result."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(*args, **kwargs))
+        """Run ``work`` in the store's thread, and return its result. Raises DiskFullError where the disk is full."""
+
+        def watched() -> R:
+            with self._disk.writing(lambda: self._db.total_changes):
+                return work(*args, **kwargs)
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, watched)
+
+    def start(self, *works: Callable[[], object]) -> None:
+        """Start ``works`` in the store's thread, after all that it does before, without waiting for them."""
+        with suppress(RuntimeError):  # the store is closed; the next start removes files without a row
+            for work in works:
+                self._thread.submit(work)
 
     def close(self) -> None:
         """Close the store once all work of ``do`` has ended."""
@@ -75,10 +88,8 @@ class Store:
 
     # Files
 
-    def add_file(self, owner: str, purpose: str, filename: str, content: IO[bytes]) -> dict[str, Any]:
-        """Store a copy of ``content``. Raises ApiError 403 over the owner's quota."""
-        size = content.seek(0, os.SEEK_END)
-        content.seek(0)
+    def check_quota(self, owner: str, size: int) -> None:
+        """Raise ApiError 403 where a further file of ``size`` bytes is over the owner's quota."""
         count, stored = self._db.execute(
             "SELECT count(*), ifnull(sum(bytes), 0) FROM files WHERE owner = ?", (owner,)
         ).fetchone()
@@ -90,14 +101,18 @@ class Store:
                 f"{config.max_stored_bytes} bytes: delete some.",
                 code="quota_exceeded",
             )
-        file_id = new_id("file")
-        with self.path(file_id).open("xb") as file:
-            shutil.copyfileobj(content, file, 2**20)
-            file.flush()
-            os.fsync(file.fileno())
+
+    def add_file(self, owner: str, purpose: str, filename: str, file_id: str, size: int) -> dict[str, Any]:
+        """Add a file that has been written to its ``path``. Raises ApiError 403 over the owner's quota."""
+        self.check_quota(owner, size)
         with self._db:
             self._insert_file(file_id, owner, purpose, filename, size)
         return self.file(owner, file_id)
+
+    def discard(self, file_id: str) -> None:
+        """Remove a file that has not been added."""
+        if self._db.execute("SELECT id FROM files WHERE id = ?", (file_id,)).fetchone() is None:
+            self.path(file_id).unlink(missing_ok=True)
 
     def file(self, owner: str, file_id: str) -> dict[str, Any]:
         """Return a file's object. Raises ApiError 404."""
@@ -255,7 +270,7 @@ class Store:
         ).fetchall()
         if not rows:
             return None
-        with self.path(file_id).open("ab") as file:
+        with open(self.path(file_id), "ab", opener=private) as file:
             file.writelines(row["text"].encode() + b"\n" for row in rows)
         return int(rows[-1]["line"])
 

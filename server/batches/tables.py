@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from jaxgen.server.batches.disk import private
 from jaxgen.server.errors import ApiError
 
 _SCHEMA = """
@@ -24,7 +25,9 @@ CREATE TABLE IF NOT EXISTS results (
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open the database, or make it; its rows have columns by name. Raises sqlite3.Error."""
+    """Open the database, or make it; its rows have columns by name. Raises sqlite3.Error and OSError."""
+    with open(path, "ab", opener=private):  # SQLite gives the files beside it the same mode
+        pass
     db = sqlite3.connect(path, check_same_thread=False)
     db.row_factory = sqlite3.Row
     db.execute("PRAGMA journal_mode=WAL")

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
 from typing import Any
 
@@ -137,6 +138,12 @@ class Conversations:
         self._template = None if chat is None else ChatTemplate(chat)
         if self._template is not None:
             prompts.run_aside(self._template.warm_up)
+
+    def with_reader(self, prompts: PromptReader) -> "Conversations":
+        """Return the same, with another reader of the rendered texts."""
+        made = copy(self)
+        made._prompts = prompts
+        return made
 
     async def read(self, body: Conversation, max_tokens: int, tools: ForTemplate = ()) -> Prompt:
         """Return the prompt of a conversation that shows ``tools``.

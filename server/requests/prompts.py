@@ -1,10 +1,10 @@
 """Turn prompts into what the engine takes: token ids within the vocabulary and the context."""
 
-import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+
+from prometheus_client import CollectorRegistry, Gauge
 
 from jaxgen.client import EngineClient
 from jaxgen.core.limits import check_context_length, check_token_ids
@@ -12,6 +12,7 @@ from jaxgen.core.model_info import ModelInfo
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import bad_request, refusals
 from jaxgen.server.requests.params import CompletionParams
+from jaxgen.server.requests.text_queue import TextQueue
 from jaxgen.server.schema.base import PROMPT_MESSAGE, CompletionRequest
 from jaxgen.server.schema.base import Prompt as PromptField
 from jaxgen.text.tokenizer import Tokenizer
@@ -34,13 +35,20 @@ class Prompt:
 class PromptReader:
     """Turns the prompt field, or a rendered conversation, into Prompts.
 
-    Long prompts are read in a few threads, so that they take up neither the event loop nor all cores.
+    Long prompts are read in a few threads, so that they take up neither the event loop nor all cores; what waits for
+    these is bounded (``TextQueue``). A text that is too long by its characters alone is not read.
     """
 
     def __init__(self, engine: EngineClient, config: ServerConfig) -> None:
         self._engine = engine
         self._config = config
-        self._threads = ThreadPoolExecutor(config.encode_threads, thread_name_prefix="jaxgen-encode")
+        self._queue = TextQueue(config)
+
+    def register(self, registry: CollectorRegistry) -> None:
+        """Add a metric of what waits to a registry."""
+        text = "Characters of long texts that wait for the tokenizer, or are in it."
+        gauge = Gauge("jaxgen_num_prompt_characters_waiting", text, ["model_name"], registry=registry)
+        gauge.labels(self._engine.model.name).set_function(lambda: self._queue.num_chars)
 
     async def read(self, body: CompletionRequest, params: CompletionParams) -> list[Prompt]:
         """Read the prompts of a request for completions.
@@ -76,6 +84,7 @@ class PromptReader:
             text = write()
             if len(text) > longest:  # as a chat template may make it; the tokenizer would take minutes
                 raise bad_request(f"{field}: {len(text)} characters as text; this server reads {longest}.", field)
+            _check_length(text, tokenizer, model, field)
             tokens = tokenizer.encode(text, special=special)
             _check(tokens, max_tokens, model, field)
             return Prompt(tuple(tokens))
@@ -83,23 +92,31 @@ class PromptReader:
         return await self.work(read, length)
 
     async def work[Result](self, read: Callable[[], Result], length: int) -> Result:
-        """Return what ``read`` returns; run it in a thread if it reads many characters (``length``)."""
+        """Return what ``read`` returns; run it in a thread if it reads many characters (``length``).
+
+        Raises ApiError 429 where too much waits for the threads.
+        """
         if length <= self._config.inline_encode_chars:
             return read()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, read)
+        with self._queue.place(length):
+            return await self._queue.run(read, length)
 
     async def _read(self, sources: Sequence[_Source], field: str, max_tokens: int, *, echo: bool) -> list[Prompt]:
         tokenizer, model = self._engine.tokenizer, self._engine.model
         read = partial(_read_prompt, tokenizer=tokenizer, model=model, field=field, max_tokens=max_tokens, echo=echo)
-        if sum(map(len, sources)) <= self._config.inline_encode_chars:
+        for source in sources:
+            if isinstance(source, str):
+                _check_length(source, tokenizer, model, field)
+        length = sum(map(len, sources))
+        if length <= self._config.inline_encode_chars:
             return [read(source) for source in sources]
-        loop = asyncio.get_running_loop()
-        # One after another: a request holds one thread at a time, and none after its caller disconnects.
-        return [await loop.run_in_executor(self._threads, read, source) for source in sources]
+        with self._queue.place(length):
+            # One after another: a request holds one thread at a time, and none after its caller disconnects.
+            return [await self._queue.run(partial(read, source), len(source)) for source in sources]
 
     def run_aside(self, work: Callable[[], None]) -> None:
         """Start ``work`` in one of the threads, without waiting for it."""
-        self._threads.submit(work)
+        self._queue.start(work)
 
 
 def _sources(prompt: PromptField | None, field: str) -> list[_Source]:
@@ -125,6 +142,12 @@ def _read_prompt(
         # If the tokenizer normalises text, offsets count characters of the normalised text, which may be longer.
         text, offsets = source, [min(offset, len(source)) for offset in offsets]
     return Prompt(tuple(tokens), text, tuple(offsets))
+
+
+def _check_length(text: str, tokenizer: Tokenizer, model: ModelInfo, field: str) -> None:
+    """Raise ApiError 400 for a text that has more tokens than the context, however it is tokenised."""
+    with refusals(field):
+        check_context_length(tokenizer.least_tokens(text), 0, model.max_model_len, at_least=True)
 
 
 def _check(tokens: Sequence[int], max_tokens: int, model: ModelInfo, field: str) -> None:

@@ -68,7 +68,10 @@ def _of_structured(asked: StructuredOutputs) -> str:
     if asked.choice is not None:
         if not asked.choice:
             raise bad_request("structured_outputs.choice has no entry.", "structured_outputs.choice")
-        return "start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in asked.choice)
+        # One terminal, which the lexer matches: as alternatives of a rule, each text would be an item of the parser's
+        # rows, of which llguidance allows 2,000.
+        texts = "|".join(json.dumps(choice, ensure_ascii=False) for choice in asked.choice)
+        return f"start: CHOICE\nCHOICE: {texts}"
     assert asked.grammar is not None
     return asked.grammar
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
-from io import BytesIO
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -218,7 +217,7 @@ def test_an_engine_that_dies_leaves_lines_to_the_next(config: ServerConfig) -> N
 
 def test_a_line_has_one_result_and_the_first_stays(tmp_path: Path) -> None:
     store = Store(tmp_path, ServerConfig())
-    file_id = store.add_file("", "batch", "in", BytesIO(jsonl(line("a"), line("b"))))["id"]
+    file_id = store.add_file("", "batch", "in", "file-1", 1)["id"]
     batch_id = store.add_batch("", file_id, PATH, None)["id"]
     store.add_results(batch_id, [(0, True, "first")])
     store.add_results(batch_id, [(0, False, "again"), (1, False, "other")])

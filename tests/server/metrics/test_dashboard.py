@@ -16,6 +16,7 @@ PAGE = ROOT / "docs" / "grafana-dashboard.json"
 
 LEFT_OUT = {
     "jaxgen_kernels_info": "says what steps are made of, once",
+    "jaxgen_num_prompt_characters_waiting": "zero unless somebody sends very long texts",
     "jaxgen_kv_cache_blocks_cached": "in kv_cache_blocks_by_state",
     "jaxgen_offload_host_evictions_total": "goes with the blocks in host memory, which are full then",
     "jaxgen_offload_idle_seconds_total": "for those who tune a streamed cache",

@@ -55,6 +55,7 @@ def follows(llm: LLM, fields: dict[str, Any], text: str) -> bool:
     [
         ({"regex": r"\d{2}/[a-z]+|x"}, ["12/ab", "x"], ["1/a", "12/", "x "]),
         ({"choice": ["a", 'say "b"', "c\n\\d", "é😀"]}, ["a", 'say "b"', "c\n\\d", "é😀"], ["", "b", "é"]),
+        ({"choice": ["yes", "yes, of course", "a|b", "/[a-z]/"]}, ["yes", "yes, of course", "a|b", "/[a-z]/"], ["a"]),
         ({"json": POINT}, ['{"x":5,"tag":"q\\""}'], ['{"x": 5,"tag":"q\\""}', '{"x":100,"tag":"q\\""}', "{}"]),
         ({"json": json.dumps(POINT)}, ['{"x":5,"tag":"é/"}'], ['{"tag":"é/","x":5}']),
         ({"json": POINT, "disable_any_whitespace": False}, ['{ "x":\n5, "tag":"é/"}', '{"x":5,"tag":"é/"}'], ["{ }"]),
@@ -72,6 +73,23 @@ def test_what_is_asked_for_is_what_may_come(
         assert follows(llm, {"structured_outputs": asked}, text), text
     for text in wrong:
         assert not follows(llm, {"structured_outputs": asked}, text), text
+
+
+def test_a_choice_of_thousands_is_taken_as_an_enum_of_as_many(llm: LLM) -> None:
+    texts = [f"{i * 7919 % 10_007:05} of them" for i in range(5000)]
+    fields = {"structured_outputs": {"choice": texts}}
+    for right in (texts[0], texts[-1]):
+        assert follows(llm, fields, right)
+    for wrong in ("99999 of them", texts[0][:-1], texts[0] + texts[1]):
+        assert not follows(llm, fields, wrong)
+
+
+def test_a_choice_too_long_for_a_grammar_is_refused_by_its_field(client: OpenAI) -> None:
+    asked = {"structured_outputs": {"choice": [f"{i:09}" for i in range(20_000)]}}
+    with pytest.raises(BadRequestError) as refused:
+        client.completions.create(model=name_of(client), prompt="a", extra_body=asked)
+    assert refused.value.param == "structured_outputs"
+    assert "limit" in str(refused.value)
 
 
 def test_a_schema_may_say_itself_how_its_text_is_spaced(llm: LLM) -> None:
