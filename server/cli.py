@@ -4,6 +4,8 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 
+from jaxgen.server.commands import signals
+
 COMMANDS = {
     "serve": ("jaxgen.server.commands.serve", "serve a model over HTTP"),
     "config": (
@@ -26,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; each has its own parser and is imported only when it runs."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else "--help"
+    if argv is None and name == "serve":
+        signals.watch()  # first: imports take seconds, and a signal that nobody handles is lost on PID 1
     if name in ("-h", "--help"):
         print("usage: jaxgen COMMAND [options]    (jaxgen COMMAND --help tells the options)\n")
         for known, (_, what) in COMMANDS.items():

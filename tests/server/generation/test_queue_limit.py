@@ -16,11 +16,11 @@ from jaxgen.core.stats import EngineStats
 from jaxgen.server.app import create_app
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError
-from jaxgen.server.generation.deadline import Deadline
 from jaxgen.server.generation.generation import Generation
 from jaxgen.server.generation.queue_limit import QueueLimit
 from jaxgen.server.metrics.metrics import Metrics
 from jaxgen.server.middleware.context import RequestContext
+from jaxgen.server.middleware.deadline import Deadline
 from tests.support.fakes import FakeEngine, says
 from tests.support.live_server import serve
 from tests.support.server_app import body, byte_by_byte, client_of, complete, error_of, fake_engine

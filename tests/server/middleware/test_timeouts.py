@@ -15,8 +15,8 @@ from jaxgen.core.request import Request
 from jaxgen.server.app import create_app
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError
-from jaxgen.server.generation.deadline import Deadline
 from jaxgen.server.middleware.body_timeout import MIN_BODY_RATE, BodyTimeoutMiddleware
+from jaxgen.server.middleware.deadline import Deadline
 from jaxgen.server.requests.prompts import PromptReader
 from tests.support.fakes import FakeEngine
 from tests.support.live_server import serve
