@@ -113,7 +113,7 @@ async def run(
     if drained is None:
         return Ending(1 if was_ready else 2, engine.status().reason or "the engine has stopped", ended)
     if state == "starting":
-        return Ending(0, f"ended by {drained.by} while it was starting", ended)
+        return Ending(0, f"ended by {drained.by} while starting", ended)
     said = drained.said(asyncio.get_running_loop().time())
     if ended:
         return Ending(0, said)
@@ -168,12 +168,8 @@ async def _drain(
     lifecycle.draining = True
     server.close_idle()
     if lifecycle.num_requests:
-        logger.info(
-            "%s: requests under way, %d, get %g s (signal again to give them up)",
-            by,
-            lifecycle.num_requests,
-            shutdown_timeout,
-        )
+        text = "%s: finishing the requests under way, %d, for at most %g s (signal again to give them up)"
+        logger.info(text, by, lifecycle.num_requests, shutdown_timeout)
     idle = asyncio.create_task(_wait_idle(lifecycle))
     again = asyncio.create_task(stops.get())
     await asyncio.wait({idle, again}, timeout=shutdown_timeout, return_when=asyncio.FIRST_COMPLETED)

@@ -19,7 +19,7 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.server.app import create_app
 from jaxgen.server.commands import signals
 from jaxgen.server.commands.environment import check_environment
-from jaxgen.server.commands.run import STEP_SECONDS, Ending, ServedEngine, Server, run
+from jaxgen.server.commands.run import Ending, ServedEngine, Server, run
 from jaxgen.server.commands.serve_options import engine_options, make_parser, server_config
 from jaxgen.server.commands.tls import reload_certificate, tls_options
 from jaxgen.server.errors import with_prompts
@@ -78,9 +78,7 @@ async def _serve_until_told(
         elif not any([app.state.keys.reload(), reload_certificate(config)]):
             logger.info("SIGHUP is ignored: there is no --api-key-file and no --ssl-certfile to read again")
 
-    # Twice the time that the engine's last step gets: something else than the engine hangs then.
-    bound = shutdown_timeout + 2 * STEP_SECONDS
-    with signals.watch().delivered(lambda number: loop.call_soon_threadsafe(arrived, number), bound):
+    with signals.watch().delivered(lambda number: loop.call_soon_threadsafe(arrived, number), shutdown_timeout):
         return await run(engine, Server(config), app.state.lifecycle, listener, shutdown_timeout, stops)
 
 

@@ -10,12 +10,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import NoReturn
+
+TYPE_CHECKING = False  # not from typing, whose import takes as long as all others here
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 HANDLED = (*ENDING, signal.SIGHUP)
 CHILD_SECONDS = 1.0
 """Time that child processes get to remove their temporary files."""
+LAST_SECONDS = 10.0
+"""Time that everything gets to end, beyond what a server gives its requests."""
 STDERR = 2
 
 
@@ -26,7 +31,7 @@ class SignalWatch:
     """
 
     def __init__(self) -> None:
-        self._doing = "while it was starting"
+        self._doing = "while starting"
         self._take: Callable[[int], object] | None = None
         self._seconds = 0.0
         numbers, self._written = os.pipe()
@@ -41,15 +46,15 @@ class SignalWatch:
     def delivered(self, take: Callable[[int], object], seconds: float) -> Iterator[None]:
         """Give signals to ``take``, which runs in the watching thread.
 
-        A process that was told to end and has not ended ``seconds`` later logs the stacks of its threads and ends with
-        1, whatever hangs.
+        A process that was told to end and has not ended ``seconds`` and LAST_SECONDS later, or LAST_SECONDS after a
+        second signal, logs the stacks of its threads and ends with 1, whatever hangs.
         """
         self._seconds, self._take = seconds, take
         self._claim()
         try:
             yield
         finally:
-            self._take, self._doing = None, "before all of it had ended"
+            self._take, self._doing = None, "while ending"
 
     def _claim(self) -> int:
         """Have the numbers of signals written to our pipe. Return the file descriptor that got them until now."""
@@ -81,7 +86,8 @@ class SignalWatch:
     def _bound(self) -> None:
         import faulthandler
 
-        faulthandler.dump_traceback_later(self._seconds, exit=True, file=STDERR)
+        faulthandler.dump_traceback_later(self._seconds + LAST_SECONDS, exit=True, file=STDERR)
+        self._seconds = 0.0
 
 
 _watches: list[SignalWatch] = []
@@ -94,7 +100,7 @@ def watch() -> SignalWatch:
     return _watches[0]
 
 
-def end_at_once(code: int, said: str) -> NoReturn:
+def end_at_once(code: int, said: str) -> "NoReturn":
     """End the process and its child processes without waiting for its threads; ``said`` is its last line."""
     import logging
 

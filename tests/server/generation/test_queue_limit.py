@@ -171,6 +171,25 @@ def test_a_request_that_is_cancelled_before_its_tasks_begin_leaves_the_queue() -
     assert queue.num_tokens == 0
 
 
+def test_a_request_that_is_given_up_before_its_tasks_begin_says_why() -> None:
+    engine = fake_engine()
+    choices = [Waits(Request("a", (5,), SamplingParams()))]
+    record, why = RequestContext("r", "POST", "/"), ApiError(503, "why")
+
+    async def give_up(*, before: bool) -> None:
+        deadline = Deadline(None)
+        if before:
+            deadline.give_up(why)
+        queue = QueueLimit(engine, ServerConfig())
+        async with Generation(engine, choices, queue, Metrics(engine), record, deadline) as generation:
+            deadline.give_up(why)
+            await generation.finish()
+
+    for before in (False, True):
+        with pytest.raises(ApiError, match="why"):
+            asyncio.run(give_up(before=before))
+
+
 @pytest.mark.parametrize(("given", "kept"), [("abc-1", True), ("", False), ("x" * 129, False), ("a b", False)])
 def test_request_ids_come_back(given: str, kept: bool) -> None:
     with client_of(fake_engine()) as client:

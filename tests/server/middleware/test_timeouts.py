@@ -110,6 +110,26 @@ def test_in_time_nothing_changes() -> None:
     assert answers[0] == answers[1]
 
 
+def test_what_was_given_up_does_not_go_on_later() -> None:
+    """The first reason counts."""
+
+    async def work(deadline: Deadline) -> None:
+        async with deadline.bound():
+            await asyncio.sleep(60)
+            raise AssertionError("it went on")
+
+    async def main() -> None:
+        deadline = Deadline(60)
+        deadline.give_up(ApiError(503, "first"))
+        deadline.give_up(ApiError(503, "second"))
+        for _ in range(2):
+            with pytest.raises(ApiError, match="first"):
+                await work(deadline)
+        deadline.close()
+
+    asyncio.run(main())
+
+
 def test_another_timeout_is_not_taken_for_the_deadline() -> None:
     async def main() -> None:
         with pytest.raises(TimeoutError, match="mine"):
