@@ -48,9 +48,9 @@ def create_app(
     """Return the OpenAI-compatible ASGI app of ``engine``, which may be mounted inside another app.
 
     It starts and stops only batches: the engine belongs to the caller. Lifespan events are needed only to resume
-    unfinished batches of an earlier process. The caller drains the app by ``app.state.lifecycle``. ``tracing``:
-    middleware that sees each request and its record. Raises ConfigError where ``config`` names a directory or a file
-    that cannot be used.
+    unfinished batches of an earlier process. The caller drains the app by ``app.state.lifecycle``, and has changed keys
+    read by ``app.state.keys``. ``tracing``: middleware that sees each request and its record. Raises ConfigError where
+    ``config`` names a directory or a file that cannot be used.
     """
     lifecycle = Lifecycle(engine, config)
     metrics = Metrics(engine, [one for one in config.service_classes if one.has_targets])
@@ -66,6 +66,7 @@ def create_app(
     counted = Middleware(LifecycleMiddleware, lifecycle=lifecycle)
     batches = Batches(services)
     description = Description(engine.model, config, version("jaxgen"))
+    keys = ApiKeys(config.api_keys, config.api_key_file)
     app = Starlette(
         routes=[
             Route("/v1/completions", CompletionsEndpoint(services), methods=["POST"]),
@@ -84,7 +85,7 @@ def create_app(
             Route("/ready", probes.ready),
             Route("/metrics", metrics_route(metrics)),
         ],
-        middleware=_middleware(config, metrics, tracing),
+        middleware=_middleware(config, keys, metrics, tracing),
         exception_handlers={
             ApiError: api_error,
             RequestRefusedError: api_error,
@@ -98,16 +99,17 @@ def create_app(
     # A path with an extra slash is an unknown route, not a redirect that drops the body.
     app.router.redirect_slashes = False
     app.state.lifecycle = lifecycle
+    app.state.keys = keys
     return app
 
 
-def _middleware(config: ServerConfig, metrics: Metrics, tracing: Middleware | None) -> list[Middleware]:
+def _middleware(config: ServerConfig, keys: ApiKeys, metrics: Metrics, tracing: Middleware | None) -> list[Middleware]:
     """Return the middleware, the outermost first.
 
     A preflight request has no API key, so CORS is before keys. Every refusal must have an id, and the headers that let
     a page read it.
     """
-    keys, named = ApiKeys(config.api_keys, config.api_key_file), () if config.cors is None else config.cors.origins
+    named = () if config.cors is None else config.cors.origins
     return [
         Middleware(RequestIdMiddleware),
         Middleware(AccessLogMiddleware, metrics=metrics, with_prompts=config.log_prompts),

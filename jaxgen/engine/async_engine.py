@@ -103,13 +103,18 @@ class AsyncEngine:
         if self._error is not None:
             raise self._error
 
-    def stop(self) -> None:
-        """End the thread after the step under way; requests that have not ended raise EngineDeadError."""
+    def stop(self, timeout: float | None = None) -> bool:
+        """End the thread after the step under way; requests that have not ended raise EngineDeadError.
+
+        Return whether it ended within ``timeout`` seconds (None: wait for ever). A thread that loads or compiles ends
+        only after that.
+        """
         with self._wake:
             self._stopping = True
             self._wake.notify()
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def status(self) -> EngineStatus:
         since = self._busy_since

@@ -64,7 +64,7 @@ def main() -> int:
     build: Any = lambda: FakeEngine(period)  # noqa: E731
     engine = AsyncEngine(ModelInfo("m", LONGEST, 2048), Tokenizer.from_directory(MODEL), cast("Any", build))
     engine.start()
-    return serve_app(engine, create_app(engine), listen("127.0.0.1", port), shutdown_timeout=1)
+    return serve_app(engine, create_app(engine), listen("127.0.0.1", port), shutdown_timeout=1).code
 
 
 if __name__ == "__main__":

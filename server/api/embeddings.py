@@ -20,9 +20,9 @@ from jaxgen.core.service_class import ServiceClass
 from jaxgen.server.api.endpoint import ComputingEndpoint
 from jaxgen.server.errors import bad_request, refusals
 from jaxgen.server.generation.choice import given_up, latency_json
-from jaxgen.server.generation.deadline import Deadline
 from jaxgen.server.generation.generation import Generation
 from jaxgen.server.middleware.context import RequestContext, context_of
+from jaxgen.server.middleware.deadline import Deadline
 from jaxgen.server.requests.engine_requests import embedding_request
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.requests.service_tier import service_class

@@ -16,12 +16,12 @@ from jaxgen.server.api.response_builder import ResponseBuilder
 from jaxgen.server.api.sse import until_disconnect
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError, bad_request
-from jaxgen.server.generation.deadline import Deadline
 from jaxgen.server.generation.generation import Generation
 from jaxgen.server.generation.queue_limit import QueueLimit
 from jaxgen.server.metrics.metrics import Metrics
 from jaxgen.server.middleware.auth import CALLER
 from jaxgen.server.middleware.context import CONTEXT, RequestContext, context_of
+from jaxgen.server.middleware.deadline import Deadline
 from jaxgen.server.middleware.lifecycle import Lifecycle
 from jaxgen.server.requests.chat_template import Conversations
 from jaxgen.server.requests.prompts import PromptReader
@@ -63,8 +63,7 @@ class ComputingEndpoint[Fields: ComputingFields](ABC):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services = self._services
-        deadline = Deadline(services.config.request_timeout_s)
-        with services.lifecycle.request():
+        with services.lifecycle.request() as deadline:
             try:
                 async with deadline.bound():
                     data = await read_json_object(scope, receive, services.config.max_body_bytes)

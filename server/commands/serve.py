@@ -2,10 +2,8 @@
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
-import shlex
 import signal
 import socket
 import sys
@@ -18,23 +16,20 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.core.model_info import ModelInfo
-from jaxgen.core.stats import EngineStats
 from jaxgen.server.app import create_app
+from jaxgen.server.commands import signals
 from jaxgen.server.commands.access import warn_if_open
 from jaxgen.server.commands.environment import check_environment
+from jaxgen.server.commands.run import Ending, ServedEngine, Server, run
 from jaxgen.server.commands.serve_options import engine_options, make_parser, server_config
-from jaxgen.server.commands.tls import tls_options
+from jaxgen.server.commands.tls import reload_certificate, tls_options
 from jaxgen.server.errors import with_prompts
 from jaxgen.server.log import set_up_logging
-from jaxgen.server.middleware.lifecycle import Lifecycle
 
 if TYPE_CHECKING:
     from jaxgen.engine.async_engine import AsyncEngine
 
 logger = logging.getLogger(__name__)
-
-POLL_SECONDS = 0.05
 
 
 def _open_engine(args: Any) -> "AsyncEngine":
@@ -54,114 +49,38 @@ def _open_engine(args: Any) -> "AsyncEngine":
     )
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: on SIGTERM they would stop it before running requests are done."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Any:
-        yield
-
-
-async def _run(
-    engine: "AsyncEngine",
-    config: uvicorn.Config,
-    lifecycle: Lifecycle,
-    listener: socket.socket,
-    shutdown_timeout: float,
-) -> int:
-    """Serve until SIGTERM or SIGINT (0), or until the engine dies (1; 2 if it never was ready).
-
-    The first signal drains: /ready fails, new requests get 503, running ones may finish within the timeout. A second
-    signal stops at once.
-    """
-    server = _Server(config)
-    signals: asyncio.Queue[int] = asyncio.Queue()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signals.put_nowait, number)
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    announcing = asyncio.create_task(_announce(engine, listener, "https" if config.is_ssl else "http"))
-    draining = asyncio.create_task(_drain(signals, lifecycle, shutdown_timeout))
-    died = asyncio.create_task(_wait_for_death(engine))
-    done, _ = await asyncio.wait({serving, draining, died}, return_when=asyncio.FIRST_COMPLETED)
-    if died in done:
-        print(f"jaxgen serve: {engine.status().reason}", file=sys.stderr)
-    was_ready = announcing.done()
-    server.should_exit = True
-    for task in (announcing, draining, died):
-        task.cancel()
-    await serving
-    if draining in done:
-        return 0
-    return 1 if was_ready else 2
-
-
-async def _announce(engine: "AsyncEngine", listener: socket.socket, scheme: str) -> None:
-    while engine.status().state != "ready":
-        await asyncio.sleep(POLL_SECONDS)
-    host, port, *_ = listener.getsockname()
-    base = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-    print(_ready_line(engine.model, base), flush=True)
-    print(_pace_line(engine.stats()), flush=True)
-
-
-def _ready_line(model: ModelInfo, base: str) -> str:
-    body = json.dumps({"model": model.name, "prompt": "def main():", "max_tokens": 32})
-    what = f"{model.name} ({model.note})" if model.note else model.name
-    return (
-        f"jaxgen serves {what} at {base}/v1. Try: "
-        f"curl {base}/v1/completions -H 'Content-Type: application/json' -d {shlex.quote(body)}"
-    )
-
-
-def _pace_line(stats: EngineStats) -> str:
-    return (
-        f"99 of 100 steps take {1000 * stats.longest_step_seconds:.3g} ms at most, as does the time between tokens; "
-        f"the first comes after {stats.first_token_seconds_per_1000:.3g} s for 1,000 tokens of a prompt. /metrics has "
-        "both for the load of the moment."
-    )
-
-
-async def _drain(signals: "asyncio.Queue[int]", lifecycle: Lifecycle, timeout: float) -> None:
-    await signals.get()
-    lifecycle.draining = True
-    logger.info("finishing the requests under way (signal again to stop at once)")
-    idle = asyncio.create_task(_wait_idle(lifecycle))
-    again = asyncio.create_task(signals.get())
-    await asyncio.wait({idle, again}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-    idle.cancel()
-    again.cancel()
-
-
-async def _wait_idle(lifecycle: Lifecycle) -> None:
-    while lifecycle.num_requests > 0:
-        await asyncio.sleep(POLL_SECONDS)
-
-
-async def _wait_for_death(engine: "AsyncEngine") -> None:
-    while engine.status().state != "dead":
-        await asyncio.sleep(POLL_SECONDS)
-
-
 def serve_app(
-    engine: "AsyncEngine",
+    engine: ServedEngine,
     app: Starlette,
     listener: socket.socket,
     shutdown_timeout: float,
     tls: dict[str, Any] | None = None,
-) -> int:
-    """Serve ``app`` with ``engine``, which must be started and is stopped here. Return the process's exit code.
+) -> Ending:
+    """Serve ``app`` with ``engine``, which must be started and is stopped here. Return how it ended.
 
     ``tls``: uvicorn's TLS settings.
     """
     # uvicorn's warnings get our log format; our own middleware logs requests.
     quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "log_config": None}
     config = uvicorn.Config(app, timeout_graceful_shutdown=1, **quiet, **(tls or {}))
-    run = _run(engine, config, app.state.lifecycle, listener, shutdown_timeout)
-    try:
-        return asyncio.run(run, loop_factory=config.get_loop_factory())
-    finally:
-        engine.stop()
+    serving = _serve_until_told(engine, app, config, listener, shutdown_timeout)
+    return asyncio.run(serving, loop_factory=config.get_loop_factory())
+
+
+async def _serve_until_told(
+    engine: ServedEngine, app: Starlette, config: uvicorn.Config, listener: socket.socket, shutdown_timeout: float
+) -> Ending:
+    stops: asyncio.Queue[int] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def arrived(number: int) -> None:
+        if number != signal.SIGHUP:
+            stops.put_nowait(number)
+        elif not any([app.state.keys.reload(), reload_certificate(config)]):
+            logger.info("SIGHUP is ignored: there is no --api-key-file and no --ssl-certfile to read again")
+
+    with signals.watch().delivered(lambda number: loop.call_soon_threadsafe(arrived, number), shutdown_timeout):
+        return await run(engine, Server(config), app.state.lifecycle, listener, shutdown_timeout, stops)
 
 
 @contextlib.contextmanager
@@ -196,7 +115,8 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run ``jaxgen serve``; return 0 after a clean stop, 1 when the engine died, 2 when it could not start."""
+    """Run ``jaxgen serve``; return 0 after it was told to stop, 1 when the engine died or hung, 2 when it could not
+    start."""
     parser = make_parser()
     args = parser.parse_args(argv)
     check_environment(parser, os.environ)
@@ -204,10 +124,14 @@ def main(argv: Sequence[str]) -> int:
     if args.log_prompts:
         with_prompts.setLevel(logging.NOTSET)
     with contextlib.ExitStack() as until_end:
-        return _serve(args, until_end)
+        ending = _serve(args, until_end)
+    if not ending.engine_ended:
+        signals.end_at_once(ending.code, ending.said)
+    print(f"jaxgen serve: {ending.said}", file=sys.stderr)
+    return ending.code
 
 
-def _serve(args: Any, until_end: contextlib.ExitStack) -> int:
+def _serve(args: Any, until_end: contextlib.ExitStack) -> Ending:
     try:
         config = server_config(args)
         tls = tls_options(args.ssl_certfile, args.ssl_keyfile, args.ssl_ca_certs)
@@ -217,7 +141,6 @@ def _serve(args: Any, until_end: contextlib.ExitStack) -> int:
         engine = _open_engine(args)
         app = create_app(engine, config, tracing=tracing)
     except ConfigError as error:
-        print(f"jaxgen serve: {error}", file=sys.stderr)
-        return 2
+        return Ending(2, str(error))
     engine.start()
     return serve_app(engine, app, listener, args.shutdown_timeout, tls)

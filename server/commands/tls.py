@@ -1,10 +1,15 @@
-"""Check the files of ``--ssl-certfile`` and the other TLS flags before the server starts."""
+"""Check the files of ``--ssl-certfile`` and the other TLS flags before the server starts, and read them again."""
 
+import logging
 import ssl
 from pathlib import Path
 from typing import Any
 
+import uvicorn
+
 from jaxgen.core.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 
 def tls_options(certfile: Path | None, keyfile: Path | None, ca_certs: Path | None) -> dict[str, Any]:
@@ -41,6 +46,28 @@ def tls_options(certfile: Path | None, keyfile: Path | None, ca_certs: Path | No
         "ssl_ca_certs": ca_certs,
         "ssl_cert_reqs": ssl.CERT_NONE if ca_certs is None else ssl.CERT_REQUIRED,
     }
+
+
+def reload_certificate(config: uvicorn.Config) -> bool:
+    """Read the certificate and its key again, for further connections; if they are no good, they stay as they were.
+
+    Return False where there is no TLS.
+    """
+    if config.ssl_certfile is None or config.ssl_keyfile is None:
+        return False
+    if not config.loaded or config.ssl is None:
+        return True  # they have not been read yet
+    certfile, keyfile = Path(config.ssl_certfile), Path(config.ssl_keyfile)
+    try:
+        tls_options(
+            certfile, keyfile, None
+        )  # in a context of its own: files that do not match would spoil the one in use
+        config.ssl.load_cert_chain(certfile, keyfile, password="")
+    except (ConfigError, OSError) as error:
+        logger.error("the certificate stays as it was: %s", error)
+    else:
+        logger.info("the certificate in %s is read again, for further connections", certfile)
+    return True
 
 
 def _read(flag: str, file: Path) -> None:

@@ -1,1 +1,1 @@
-"""Follow a request through the engine: choices, deadlines, the queue limit."""
+"""Follow a request through the engine: choices and the queue limit."""

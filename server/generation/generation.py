@@ -11,10 +11,10 @@ from jaxgen.client import EngineClient
 from jaxgen.core.errors import WouldBeLateError
 from jaxgen.core.request import FinishReason, TokenEvent
 from jaxgen.server.errors import ApiError
-from jaxgen.server.generation.deadline import Deadline
 from jaxgen.server.generation.queue_limit import Queued, QueueLimit
 from jaxgen.server.metrics.metrics import Metrics, RequestTimer
 from jaxgen.server.middleware.context import RequestContext
+from jaxgen.server.middleware.deadline import Deadline
 
 
 class EventSink(Queued, Protocol):
@@ -56,7 +56,6 @@ class Generation[Choice: EventSink]:
         self._metrics = metrics
         self._request_context = context
         self._deadline = deadline
-        self._alarm: asyncio.TimerHandle | None = None
         self._late: ApiError | None = None
         self._waiting: asyncio.Future[None] | None = None
         """The future for which ``next_updates`` waits, its only waiter: an asyncio.Event, for several, takes longer."""
@@ -78,15 +77,13 @@ class Generation[Choice: EventSink]:
         self._tasks = [asyncio.create_task(self._run(choice)) for choice in self._choices]
         for task in self._tasks:
             task.add_done_callback(lambda _: self._wake())
-        if self._deadline.at is not None:
-            self._alarm = asyncio.get_running_loop().call_at(self._deadline.at, self._give_up)
+        self._deadline.add(self._give_up)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._deadline.remove(self._give_up)
         # Not in their tasks: a task that is cancelled before it begins runs no code.
         for choice in self._choices:
             self._queue.leave(choice)
@@ -100,7 +97,7 @@ class Generation[Choice: EventSink]:
 
         ``drain`` is called in the event loop when a choice may have new output and no choice has ended. It may take
         the output itself and return True: then this task is not woken, which is most of a token's cost here.
-        Raises the first error of any choice, what ``drain`` raises, and ApiError 504 at the deadline.
+        Raises the first error of any choice, what ``drain`` raises, and the ApiError of the deadline.
         """
         self._drain = drain
         while True:
@@ -139,8 +136,8 @@ class Generation[Choice: EventSink]:
         if not goes_on:
             waiting.set_result(None)
 
-    def _give_up(self) -> None:
-        self._late = self._deadline.error()
+    def _give_up(self, error: ApiError) -> None:
+        self._late = error
         for task in self._tasks:
             task.cancel()
 

@@ -1,1 +1,1 @@
-"""Middleware for every request: ids, logs, API keys, origins, timeouts, errors."""
+"""Middleware for every request: ids, logs, API keys, origins, timeouts, deadlines, errors."""

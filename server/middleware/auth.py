@@ -65,6 +65,16 @@ class ApiKeys:
         """Return a caller's weight, by the name that ``caller`` returned."""
         return self._weights.get(caller, 1.0)
 
+    def reload(self) -> bool:
+        """Read the file again, though it may seem unchanged. Return False where there is none."""
+        if self._file is None:
+            return False
+        self._version = ()
+        self._refresh()
+        if self._version:
+            logger.info("the keys of %s are read again", self._file)
+        return True
+
     def _refresh(self) -> None:
         if self._file is not None:
             try:

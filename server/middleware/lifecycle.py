@@ -1,4 +1,4 @@
-"""Decide whether the server takes requests, by the engine's state and by draining, and count running requests."""
+"""Decide whether the server takes requests, by the engine's state and by draining, and know the running requests."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +8,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from jaxgen.client import EngineClient
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ENGINE_DEAD_MESSAGE, ApiError
+from jaxgen.server.middleware.context import context_of
+from jaxgen.server.middleware.deadline import Deadline
 
 
 class Lifecycle:
@@ -16,8 +18,12 @@ class Lifecycle:
     def __init__(self, engine: EngineClient, config: ServerConfig) -> None:
         self._engine = engine
         self._config = config
+        self._running: set[Deadline] = set()
         self.draining = False
-        self.num_requests = 0
+
+    @property
+    def num_requests(self) -> int:
+        return len(self._running)
 
     def trouble(self) -> str | None:
         """Return why the engine does not answer requests now; None when it does."""
@@ -29,28 +35,44 @@ class Lifecycle:
         return None
 
     @contextmanager
-    def request(self) -> Iterator[None]:
-        """Count a request to the engine while it runs. Raises ApiError 503 while starting, draining, or after the
-        engine died."""
-        with self.other_request():
+    def request(self) -> Iterator[Deadline]:
+        """Count a request to the engine while it runs, and give its deadline.
+
+        Raises ApiError 503 while starting, draining, or after the engine died.
+        """
+        with self._counted(self._config.request_timeout_s) as deadline:
             state = self._engine.status().state
             if state == "starting":
                 raise ApiError(503, "The engine is still starting.", code="starting", headers=self._retry())
             if state == "dead":
                 raise ApiError(503, ENGINE_DEAD_MESSAGE, code="engine_dead")
-            yield
+            yield deadline
 
     @contextmanager
-    def other_request(self) -> Iterator[None]:
+    def other_request(self) -> Iterator[Deadline]:
         """Count a request that needs no engine, until its response is sent. Raises ApiError 503 while draining."""
+        with self._counted(None) as deadline:
+            yield deadline
+
+    def cut_off(self) -> int:
+        """Give up the running requests, whose callers get an error. Return how many there are."""
+        message = "The request was given up, because the server is shutting down: send it again."
+        for deadline in self._running:
+            deadline.give_up(ApiError(503, message, code="shutting_down", headers=self._retry()))
+        return len(self._running)
+
+    @contextmanager
+    def _counted(self, seconds: float | None) -> Iterator[Deadline]:
         if self.draining:
             message = "The server is shutting down and takes no new requests."
             raise ApiError(503, message, code="draining", headers=self._retry())
-        self.num_requests += 1
+        deadline = Deadline(seconds)
+        self._running.add(deadline)
         try:
-            yield
+            yield deadline
         finally:
-            self.num_requests -= 1
+            self._running.remove(deadline)
+            deadline.close()
 
     def _retry(self) -> dict[str, str]:
         return {"Retry-After": str(self._config.retry_after_s)}
@@ -64,5 +86,15 @@ class LifecycleMiddleware:
         self._lifecycle = lifecycle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._lifecycle.other_request():
-            await self._app(scope, receive, send)
+        with self._lifecycle.other_request() as deadline:
+            try:
+                async with deadline.bound():
+                    await self._app(scope, receive, send)
+            except ApiError as error:
+                context = context_of(scope)
+                if context.status is None:
+                    raise
+                # The rest of the response is missing, which the caller learns when the connection is closed.
+                context.error = error.code
+                while (await receive())["type"] != "http.disconnect":
+                    pass

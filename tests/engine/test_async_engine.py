@@ -214,3 +214,20 @@ def test_a_stuck_step_shows_in_the_status(engine: AsyncEngine, monkeypatch: pyte
 
     asyncio.run(main())
     asyncio.run(until(lambda: engine.status().stalled_seconds == 0))
+
+
+def test_a_thread_that_does_not_end_in_time_is_told() -> None:
+    """Here it loads; a step that hangs is the same to whoever stops it."""
+    release = threading.Event()
+
+    def build() -> Engine:
+        release.wait(60)
+        raise ValueError
+
+    engine = AsyncEngine(INFO, Tokenizer(byte_level()), build)
+    assert engine.stop(), "it has not begun"
+    engine = AsyncEngine(INFO, Tokenizer(byte_level()), build)
+    engine.start()
+    assert not engine.stop(0.05)
+    release.set()
+    assert engine.stop()

@@ -12,12 +12,17 @@ from starlette.types import ASGIApp
 START_SECONDS = 30.0
 
 
-@contextmanager
-def serve(app: ASGIApp, **options: Any) -> Iterator[str]:
-    """The base URL, without a slash at its end. ``options``: further ones of uvicorn."""
+def configured(app: ASGIApp, **options: Any) -> uvicorn.Config:
+    """The configuration that ``serve`` makes of these arguments."""
     # A logging configuration of uvicorn's own would close the handlers that others have, and with them pytest's stderr.
     quiet: dict[str, Any] = {"log_level": "error", "log_config": None}
-    config = uvicorn.Config(app, port=0, ws="none", lifespan="off", timeout_graceful_shutdown=1, **quiet, **options)
+    return uvicorn.Config(app, port=0, ws="none", lifespan="off", timeout_graceful_shutdown=1, **quiet, **options)
+
+
+@contextmanager
+def serve(app: ASGIApp | uvicorn.Config, **options: Any) -> Iterator[str]:
+    """The base URL, without a slash at its end. ``options``: further ones of uvicorn."""
+    config = app if isinstance(app, uvicorn.Config) else configured(app, **options)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, name="live-server")
     thread.start()

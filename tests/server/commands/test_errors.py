@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from jaxgen.server.cli import COMMANDS, main
+from jaxgen.server.cli import main
 from jaxgen.server.commands import show_config, tune
+from jaxgen.server.commands.dispatch import COMMANDS
 from jaxgen.server.commands.interrupt import INTERRUPTED
 from jaxgen.server.commands.serve_options import make_parser
 

@@ -8,17 +8,18 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
 import pytest
-from openai import OpenAI
+from openai import APIError, OpenAI
 
 from jaxgen.weights.tiny import make_tiny_checkpoint
 from pallas_kernels.cpu.build import Recipe
 from tests.support.native import directory, native
 from tests.support.paths import ROOT
-from tests.support.server_process import served
+from tests.support.server_process import served, until
 
 FLAGS = (
     "--model --served-model-name --host --port --dtype --max-model-len --token-budget --max-num-batched-tokens "
@@ -114,8 +115,12 @@ def test_new_requests_are_refused_while_draining() -> None:
             assert refused.status_code == 503
             assert refused.json()["error"]["code"] == "draining"
             assert other.get("/health").status_code == 200
-            server.process.send_signal(signal.SIGTERM)  # a second one ends at once
+            server.process.send_signal(signal.SIGTERM)  # a second one gives up what runs
+            with pytest.raises(APIError, match="the server is shutting down"):
+                list(pieces)
             assert server.process.wait(30) == 0
+            assert server.last().startswith("jaxgen serve: ended by SIGTERM: the drain took ")
+            assert server.last().endswith(" 1 request was cut off")
 
 
 def test_api_key_from_the_environment() -> None:
@@ -124,6 +129,27 @@ def test_api_key_from_the_environment() -> None:
         assert httpx2.get(f"{base}/models").status_code == 401
         assert httpx2.get(f"{base}/models", headers={"Authorization": "Bearer secret"}).status_code == 200
         assert httpx2.get(server.root + "/ready").status_code == 200
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: "SIGHUP is ignored: there is no --api-key-file and no --ssl-certfile" in server.log())
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(30) == 0
+        assert server.last().endswith(" no requests were cut off")
+
+
+@pytest.mark.full
+def test_a_step_that_hangs_does_not_hold_the_process() -> None:
+    """Full: a server starts, and is waited for. What it was asked for is answered, and the log says what hung."""
+    flags = ("--shutdown-timeout", "0.5", "--served-model-name", "m")
+    with served(*flags, module=("tests.support.hung_engine",)) as server:
+        with ThreadPoolExecutor() as threads:
+            body = {"model": "m", "prompt": "a", "max_tokens": 200}
+            answering = threads.submit(httpx2.post, f"{server.url}/completions", json=body, timeout=60)
+            until(lambda: "the step hangs" in server.log())
+            server.process.send_signal(signal.SIGTERM)
+            assert answering.result().status_code == 503
+        assert server.process.wait(60) == 1
+        assert "hung_engine.py" in server.log().partition("what the threads do")[2]
+        assert server.last().endswith(" 1 request was cut off, and the engine hangs")
 
 
 @pytest.mark.parametrize(

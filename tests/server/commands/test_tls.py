@@ -1,5 +1,6 @@
 """TLS with certificates made here, and what is said of files that are no good."""
 
+import shutil
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,8 @@ import trustme
 from jaxgen.core.errors import ConfigError
 from jaxgen.server.app import create_app
 from jaxgen.server.cli import main
-from jaxgen.server.commands.tls import tls_options
-from tests.support.live_server import serve
+from jaxgen.server.commands.tls import reload_certificate, tls_options
+from tests.support.live_server import configured, serve
 from tests.support.server_app import body, fake_engine
 
 
@@ -97,6 +98,37 @@ def test_files_that_are_no_good_are_named(files: Files, tmp_path: Path) -> None:
         with pytest.raises(ConfigError) as refused:
             tls_options(*arguments)
         assert said in str(refused.value)
+
+
+def test_a_new_certificate_is_used_for_further_connections(
+    files: Files, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that is no good is not: the old one stays, also where only the key does not match."""
+    caplog.set_level("INFO", "jaxgen")
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    for name in (cert, key):
+        shutil.copy(files.cert.parent / name.name, name)
+    config = configured(create_app(fake_engine()), **tls_options(cert, key, None))
+    assert reload_certificate(config), "before the server has read it"
+    with serve(config) as url:
+        address = ("127.0.0.1", int(url.rpartition(":")[2]))
+        first = ssl.get_server_certificate(address)
+        assert first == files.cert.read_text()
+        made = files.authority.issue_cert("127.0.0.1")
+        made.cert_chain_pems[0].write_to_path(str(cert))
+        assert reload_certificate(config)
+        assert ssl.get_server_certificate(address) == first
+        made.private_key_pem.write_to_path(str(key))
+        assert reload_certificate(config)
+        assert ssl.get_server_certificate(address) == cert.read_text() != first
+        cert.unlink()
+        assert reload_certificate(config)
+        with httpx2.Client(verify=trusting(files), base_url=url) as client:
+            assert client.get("/health").status_code == 200
+    said = [(record.levelname, record.getMessage()) for record in caplog.records if "certificate" in record.msg]
+    assert [level for level, _ in said] == ["ERROR", "INFO", "ERROR"]
+    assert f"--ssl-certfile {cert} cannot be read" in said[2][1]
+    assert not reload_certificate(configured(create_app(fake_engine())))
 
 
 def test_serve_names_the_flag_before_it_starts(capsys: pytest.CaptureFixture[str]) -> None:

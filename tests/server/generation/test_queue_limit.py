@@ -16,11 +16,11 @@ from jaxgen.core.stats import EngineStats
 from jaxgen.server.app import create_app
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError
-from jaxgen.server.generation.deadline import Deadline
 from jaxgen.server.generation.generation import Generation
 from jaxgen.server.generation.queue_limit import QueueLimit
 from jaxgen.server.metrics.metrics import Metrics
 from jaxgen.server.middleware.context import RequestContext
+from jaxgen.server.middleware.deadline import Deadline
 from tests.support.fakes import FakeEngine, says
 from tests.support.live_server import serve
 from tests.support.server_app import body, byte_by_byte, client_of, complete, error_of, fake_engine
@@ -169,6 +169,25 @@ def test_a_request_that_is_cancelled_before_its_tasks_begin_leaves_the_queue() -
     asyncio.run(main())
     assert engine.requests == []
     assert queue.num_tokens == 0
+
+
+def test_a_request_that_is_given_up_before_its_tasks_begin_says_why() -> None:
+    engine = fake_engine()
+    choices = [Waits(Request("a", (5,), SamplingParams()))]
+    record, why = RequestContext("r", "POST", "/"), ApiError(503, "why")
+
+    async def give_up(*, before: bool) -> None:
+        deadline = Deadline(None)
+        if before:
+            deadline.give_up(why)
+        queue = QueueLimit(engine, ServerConfig())
+        async with Generation(engine, choices, queue, Metrics(engine), record, deadline) as generation:
+            deadline.give_up(why)
+            await generation.finish()
+
+    for before in (False, True):
+        with pytest.raises(ApiError, match="why"):
+            asyncio.run(give_up(before=before))
 
 
 @pytest.mark.parametrize(("given", "kept"), [("abc-1", True), ("", False), ("x" * 129, False), ("a b", False)])

@@ -1,5 +1,6 @@
 """API keys: which routes want one, keys of a file, and what callers with different keys share."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -196,3 +197,21 @@ def test_callers_share_no_prefixes() -> None:
 
 def test_keys_do_not_show_in_the_configurations_text() -> None:
     assert "first-key" not in repr(KEYS)
+
+
+def test_a_file_that_seems_unchanged_is_read_again_when_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "jaxgen")
+    file = tmp_path / "keys"
+    file.write_text("one")
+    keys, times = ApiKeys(file=file), file.stat()
+    file.write_text("two")
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert keys.caller(b"two") is None
+    assert keys.reload()
+    assert keys.caller(b"two") is not None
+    assert keys.caller(b"one") is None
+    file.unlink()
+    assert keys.reload()
+    assert keys.caller(b"two") is not None
+    assert not ApiKeys(("given",)).reload()
+    assert [record.levelname for record in caplog.records][:2] == ["INFO", "WARNING"]

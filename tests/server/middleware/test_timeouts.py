@@ -15,8 +15,8 @@ from jaxgen.core.request import Request
 from jaxgen.server.app import create_app
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError
-from jaxgen.server.generation.deadline import Deadline
 from jaxgen.server.middleware.body_timeout import MIN_BODY_RATE, BodyTimeoutMiddleware
+from jaxgen.server.middleware.deadline import Deadline
 from jaxgen.server.requests.prompts import PromptReader
 from tests.support.fakes import FakeEngine
 from tests.support.live_server import serve
@@ -108,6 +108,26 @@ def test_in_time_nothing_changes() -> None:
         with client_of(fake_engine(), config) as client:
             answers.append(client.post("/v1/completions", json=body()).json()["choices"])
     assert answers[0] == answers[1]
+
+
+def test_what_was_given_up_does_not_go_on_later() -> None:
+    """The first reason counts."""
+
+    async def work(deadline: Deadline) -> None:
+        async with deadline.bound():
+            await asyncio.sleep(60)
+            raise AssertionError("it went on")
+
+    async def main() -> None:
+        deadline = Deadline(60)
+        deadline.give_up(ApiError(503, "first"))
+        deadline.give_up(ApiError(503, "second"))
+        for _ in range(2):
+            with pytest.raises(ApiError, match="first"):
+                await work(deadline)
+        deadline.close()
+
+    asyncio.run(main())
 
 
 def test_another_timeout_is_not_taken_for_the_deadline() -> None:
