@@ -1,12 +1,17 @@
 """Read the chat template of a model directory."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jinja2
+from jinja2.ext import Extension
+from jinja2.nodes import Node
+from jinja2.parser import Parser
+
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.model_info import ChatFormat
-from jaxgen.weights.template_syntax import check_template
 
 TEMPLATE_FILE = "chat_template.jinja"
 TOOL_TEMPLATE_FILE = "additional_chat_templates/tool_use.jinja"
@@ -25,11 +30,11 @@ def read_chat_format(directory: Path, template: Path | None = None) -> ChatForma
     tokens = {name: _text_of(config[name]) for name in _TOKENS if config.get(name) is not None}
     if template is not None:
         text = _read_text(template)
-        check_template(text, f"--chat-template {template}")
+        _check_syntax(text, f"--chat-template {template}")
         return ChatFormat(text, tokens)
     found = _in_config(config.get("chat_template")) | _in_files(directory)
     for name in found.keys() & {DEFAULT, WITH_TOOLS}:
-        check_template(found[name], f"{directory} ({name})")
+        _check_syntax(found[name], f"{directory} ({name})")
     default = found.get(DEFAULT)
     return None if default is None else ChatFormat(default, tokens, found.get(WITH_TOOLS))
 
@@ -65,3 +70,25 @@ def _read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the chat template or its tokens cannot be read from {path}: {error}") from error
+
+
+class _Generation(Extension):
+    """The block {% generation %} of transformers, which marks what a model wrote, for training."""
+
+    tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
+
+    def parse(self, parser: Parser) -> list[Node]:
+        next(parser.stream)
+        body: Sequence[Node] = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return list(body)
+
+
+def _check_syntax(text: str, source: str) -> None:
+    """Raise ConfigError, which names ``source`` and the line, for a template that Jinja cannot compile."""
+    environment = jinja2.Environment(extensions=[_Generation, "jinja2.ext.loopcontrols"])
+    try:
+        environment.compile(text)
+    except jinja2.TemplateSyntaxError as error:
+        raise ConfigError(
+            f"{source}: the chat template has an error in line {error.lineno}: {error.message}"
+        ) from error

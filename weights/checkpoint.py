@@ -20,11 +20,10 @@ from jaxgen.core.config import ModelConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.terminal.progress import progress as show_progress
 from jaxgen.weights.files import CARRIED_FILES, CONFIG, member
-from jaxgen.weights.hf_checkpoint import NUMPY_DTYPES
+from jaxgen.weights.hf_checkpoint import NUMPY_DTYPES, ZeroWeights
 from jaxgen.weights.manifest import MANIFEST, read_manifest, verify, write_manifest
 from jaxgen.weights.names import Array, family_name, parameters
 from jaxgen.weights.placing import Place, on_device
-from jaxgen.weights.zeros import ZeroWeights
 
 PARAMS = "params"
 _DATA_FILE_BYTES = 2**30

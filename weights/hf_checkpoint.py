@@ -5,6 +5,7 @@ more than one copy of the weights. Unused tensors are refused, since they show t
 the checkpoint, except two harmless kinds: saved rotary frequencies and the head of tied embeddings.
 """
 
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -20,7 +21,8 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.terminal.progress import progress as show_progress
 from jaxgen.weights.files import CONFIG, member, read_json
 from jaxgen.weights.names import Array, Parameter, Source, parameters
-from jaxgen.weights.zeros import ZeroWeights
+
+logger = logging.getLogger(__name__)
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -33,6 +35,9 @@ NUMPY_DTYPES: dict[DType, np.dtype[Any]] = {
 _FILE_DTYPES: dict[str, DType] = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _HARMLESS = re.compile(r"(.*\.)?rotary_emb\.inv_freq")
+_FIRST = 4096
+"""Numbers looked at before all: nearly every matrix has another than zero among them."""
+_NAMED = 3
 
 
 def read_parameters(directory: Path, config: ModelConfig, *, progress: bool = True) -> Iterator[tuple[str, Array]]:
@@ -55,6 +60,24 @@ def read_parameters(directory: Path, config: ModelConfig, *, progress: bool = Tr
                 advance(array[place].nbytes)
             yield parameter.path, array
         tensors.warn_of_zeros()
+
+
+class ZeroWeights:
+    """Collects the names of matrices that are all zero."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+
+    def look(self, name: str, array: Array) -> None:
+        """Take note of a matrix, or a stack of them, if it is all zero. Vectors may be: biases often are."""
+        if array.ndim > 1 and array.size and not (np.any(array.reshape(-1)[:_FIRST]) or np.any(array)):
+            self._names.append(name)
+
+    def warn(self, directory: Path) -> None:
+        """Log one warning of all that were found."""
+        if self._names:
+            more = f" and {len(self._names) - _NAMED} more" if len(self._names) > _NAMED else ""
+            logger.warning("%s: all zero: %s%s", directory, ", ".join(self._names[:_NAMED]), more)
 
 
 class _Tensors:

@@ -19,12 +19,12 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.server.app import create_app
 from jaxgen.server.commands import signals
 from jaxgen.server.commands.access import warn_if_open
-from jaxgen.server.commands.environment import check_environment
 from jaxgen.server.commands.run import Ending, ServedEngine, Server, run
 from jaxgen.server.commands.serve_options import engine_options, make_parser, server_config
 from jaxgen.server.commands.tls import reload_certificate, tls_options
 from jaxgen.server.errors import with_prompts
 from jaxgen.server.log import set_up_logging
+from jaxgen.terminal.environment import check_environment
 
 if TYPE_CHECKING:
     from jaxgen.engine.async_engine import AsyncEngine

@@ -6,9 +6,9 @@ from typing import Any
 
 import yaml
 
-from jaxgen.server.commands.environment import check_environment
 from jaxgen.server.commands.serve_options import make_parser, server_config
 from jaxgen.terminal.command_line import CommandLine
+from jaxgen.terminal.environment import check_environment
 
 
 def main(argv: Sequence[str]) -> int:

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from jaxgen.server.cli import main
-from jaxgen.server.commands.environment import OTHERS
 from jaxgen.server.commands.serve_options import engine_options, make_parser, server_config
+from jaxgen.terminal.environment import OTHERS
 from tests.support.paths import ROOT
 
 
