@@ -145,9 +145,10 @@ class Store:
         ).fetchone()
         if user is not None:
             raise ApiError(409, f"The batch {user['id']} needs this file: cancel it first.", code="file_in_use")
+        # First: the database may need the room, on a disk that is full.
+        self.path(file_id).unlink(missing_ok=True)
         with self._db:
             self._db.execute("DELETE FROM files WHERE id = ?", (file_id,))
-        self.path(file_id).unlink(missing_ok=True)
 
     # Batches
 

@@ -204,6 +204,22 @@ def test_results_without_room_leave_no_part_of_a_file(tmp_path: Path, monkeypatc
         assert len(lines_of(client, ended.output_file_id)) == 3
 
 
+def test_a_file_is_gone_before_the_database_needs_room_to_say_so(tmp_path: Path) -> None:
+    database: list[sqlite3.Connection] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(stores, "connect", lambda path: database.append(connect(path)) or database[0])  # type: ignore[func-returns-value]
+        store = Store(tmp_path, ServerConfig())
+    store.path("file-1").write_bytes(b"x")
+    store.add_file("", "batch", "in", "file-1", 1)
+    database[0].create_function("there", 0, lambda: store.path("file-1").exists())
+    database[0].execute(
+        "CREATE TEMP TRIGGER asks BEFORE DELETE ON files WHEN there() BEGIN SELECT RAISE(ABORT, 'no room'); END"
+    )
+    store.delete_file("", "file-1")
+    assert store.files("", purpose=None, after=None, limit=9, newest_first=True)["data"] == []
+    store.close()
+
+
 @contextmanager
 def uploading(url: str, length: int, content: bytes) -> Iterator[socket.socket]:
     """A connection with the beginning of an upload."""
