@@ -149,9 +149,9 @@ def _first_process() -> tuple[str, ...]:
 
 
 def _child(pid: int) -> int:
-    children: list[psutil.Process] = []
-    until(lambda: bool(children.extend(psutil.Process(pid).children()) or children))
-    return children[0].pid
+    parent = psutil.Process(pid)
+    until(lambda: bool(parent.children()))
+    return int(parent.children()[0].pid)
 
 
 def until(condition: Callable[[], bool]) -> None:
