@@ -59,9 +59,8 @@ def reload_certificate(config: uvicorn.Config) -> bool:
         return True  # they have not been read yet
     certfile, keyfile = Path(config.ssl_certfile), Path(config.ssl_keyfile)
     try:
-        tls_options(
-            certfile, keyfile, None
-        )  # in a context of its own: files that do not match would spoil the one in use
+        # In a context of its own first: files that do not match would spoil the one in use.
+        tls_options(certfile, keyfile, None)
         config.ssl.load_cert_chain(certfile, keyfile, password="")
     except (ConfigError, OSError) as error:
         logger.error("the certificate stays as it was: %s", error)

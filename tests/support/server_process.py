@@ -149,9 +149,9 @@ def _first_process() -> tuple[str, ...]:
 
 
 def _child(pid: int) -> int:
-    process = psutil.Process(pid)
-    until(lambda: bool(process.children()))
-    return process.children()[0].pid
+    parent = psutil.Process(pid)
+    until(lambda: bool(parent.children()))
+    return int(parent.children()[0].pid)
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import pytest
@@ -25,8 +25,9 @@ from jaxgen.server.app import create_app
 from jaxgen.server.commands.run import Ending, Server, run
 from jaxgen.server.commands.serve import listen
 from jaxgen.server.config import ServerConfig
+from tests.support.batch_client import jsonl, line, lines_of, start, upload, wait
 from tests.support.fakes import MODEL, FakeEngine
-from tests.support.server_app import TOKENIZER, body, error_of, stream_chunks
+from tests.support.server_app import TOKENIZER, body, client_of, error_of, stream_chunks
 
 LONG = 600.0
 """Seconds that no test waits."""
@@ -166,8 +167,8 @@ def test_whole_answers_that_are_cut_off_are_errors(path: str, how: str, caplog: 
     assert ending.code == 0
     assert ending.said.startswith("ended by SIGTERM: the drain took ")
     assert ending.said.endswith(" s, 1 request was cut off")
-    (line,) = lines(caplog)
-    assert (line["status"], line["error"]) == (503, "shutting_down")
+    (said,) = lines(caplog)
+    assert (said["status"], said["error"]) == (503, "shutting_down")
     assert engine.open == set()
 
 
@@ -190,9 +191,9 @@ def test_streams_that_are_cut_off_end_with_an_error_event(path: str, caplog: pyt
         assert "shutting down" in json.loads(last.split("data: ")[1])["response"]["error"]["message"]
     else:
         assert stream_chunks(text)[-1]["error"]["code"] == "shutting_down"
-    (line,) = lines(caplog)
-    assert line["status"] == 200
-    assert line["error"] == "shutting_down"
+    (said,) = lines(caplog)
+    assert said["status"] == 200
+    assert said["error"] == "shutting_down"
 
 
 def test_requests_that_end_in_time_are_not_cut_off() -> None:
@@ -290,8 +291,8 @@ def test_an_upload_that_does_not_end_is_an_error(tmp_path: Path, caplog: pytest.
         assert received.startswith(b"HTTP/1.1 503 ")
         assert b"shutting_down" in received
         assert server.ended.result(60).said.endswith(" 1 request was cut off")
-    (line,) = lines(caplog)
-    assert (line["path"], line["error"]) == ("/v1/files", "shutting_down")
+    (said,) = lines(caplog)
+    assert (said["path"], said["error"]) == ("/v1/files", "shutting_down")
 
 
 def test_a_download_that_is_cut_off_ends_without_a_traceback(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -305,6 +306,21 @@ def test_a_download_that_is_cut_off_ends_without_a_traceback(tmp_path: Path, cap
             server.tell()
             assert server.ended.result(60).said.endswith(" 1 request was cut off")
     assert lines(caplog)[1]["error"] == "shutting_down"
+
+
+def test_a_batch_goes_on_at_the_next_start(tmp_path: Path) -> None:
+    """Its line is neither waited for nor answered with an error."""
+    config, engine = ServerConfig(batch_dir=tmp_path), stuck_after(0)
+    with running(engine, config) as server:
+        with httpx2.Client(base_url=server.url) as client:
+            batch = start(cast("Any", client), upload(cast("Any", client), jsonl(line("a"))))
+        until(lambda: bool(engine.open))
+        server.tell()
+        assert server.ended.result(60).said.endswith(", no requests were cut off")
+    with client_of(StoppableEngine(TOKENIZER, model=INFO), config) as again:
+        ended = wait(again, batch.id)
+        assert ended.status == "completed"
+        assert [one["response"]["status_code"] for one in lines_of(again, ended.output_file_id)] == [200]
 
 
 def test_an_engine_that_hangs_does_not_hold_the_server(caplog: pytest.LogCaptureFixture) -> None:
