@@ -47,7 +47,7 @@ def warn_if_open(listener: socket.socket, config: ServerConfig, *, certificates:
     """
     address, port, *_ = listener.getsockname()
     asks = bool(config.api_keys) or config.api_key_file is not None or certificates
-    if not asks and not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+    if not asks and not ipaddress.ip_address(address).is_loopback:
         logger.warning(
             "ANYONE WHO REACHES %s PORT %d MAY USE THIS SERVER: it listens beyond this machine and asks for no API "
             "key. Set --api-key-file FILE or JAXGEN_API_KEY, or listen at --host 127.0.0.1",

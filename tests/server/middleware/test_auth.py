@@ -175,6 +175,24 @@ def test_a_file_that_goes_missing_warns_once_and_once_when_it_is_back(
     assert keys.caller(b"secret") is not None
 
 
+def test_a_file_is_read_when_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, reads = tmp_path / "keys", list[Path]()
+    real = Path.read_bytes
+
+    def read(path: Path) -> bytes:
+        reads.append(path)
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    file.write_text("first")
+    keys = ApiKeys((), file)
+    for content in ("first\nsecond", "first\nsec ret"):
+        reads.clear()
+        file.write_text(content)
+        assert all(keys.caller(b"first") is not None for _ in range(3))
+        assert reads == [file]
+
+
 def test_callers_share_no_prefixes() -> None:
     def salts(config: ServerConfig, *keys: str, **fields: Any) -> list[str | None]:
         engine = fake_engine()
