@@ -24,6 +24,7 @@ from jaxgen.server.app import create_app
 from jaxgen.server.commands.environment import check_environment
 from jaxgen.server.commands.serve_options import engine_options, make_parser, server_config
 from jaxgen.server.commands.tls import tls_options
+from jaxgen.server.door.config import DoorConfig
 from jaxgen.server.errors import with_prompts
 from jaxgen.server.log import set_up_logging
 from jaxgen.server.middleware.lifecycle import Lifecycle
@@ -155,7 +156,7 @@ def serve_app(
     """
     # uvicorn's warnings get our log format; our own middleware logs requests.
     quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "log_config": None}
-    config = uvicorn.Config(app, timeout_graceful_shutdown=1, **quiet, **(tls or {}))
+    config = DoorConfig(app, app.state.config, timeout_graceful_shutdown=1, **quiet, **(tls or {}))
     run = _run(engine, config, app.state.lifecycle, listener, shutdown_timeout)
     try:
         return asyncio.run(run, loop_factory=config.get_loop_factory())
