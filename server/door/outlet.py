@@ -14,7 +14,7 @@ class Outlet:
     __slots__ = ("close", "closing", "get_extra_info", "pause_reading", "resume_reading", "write")
 
     def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
-        self.close = close
+        self.close: Callable[[], None] = close
         self.closing = False
         # The transport's own methods: a write costs no further call.
         self.write: Callable[[bytes | bytearray | memoryview], None] = transport.write
@@ -26,12 +26,12 @@ class Outlet:
         return self.closing
 
     def shut(self) -> None:
-        """Drop what is written from now on."""
+        """Drop what is written from now on, and let go of the connection, so that no garbage collector is needed."""
         self.closing = True
-        self.write = _drop
+        self.write = self.close = _nothing
 
 
-def _drop(data: bytes | bytearray | memoryview) -> None:
+def _nothing(*_: object) -> None:
     pass
 
 

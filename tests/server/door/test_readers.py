@@ -4,12 +4,15 @@ import asyncio
 import http.client
 import json
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic, sleep
+from typing import Any
 
 import openai
+import psutil
 import pytest
 
 from jaxgen.core.request import Request
@@ -65,6 +68,34 @@ def test_a_reader_that_pauses_gets_all(caplog: pytest.LogCaptureFixture) -> None
     assert not any("read nothing" in record.message for record in caplog.records)
 
 
+def sockets_between(port: int, callers_port: int) -> list[str]:
+    """The states of the server's end, also once its process has closed it."""
+    ends: list[tuple[Any, Any, str]] = [(one.laddr, one.raddr, one.status) for one in psutil.net_connections("tcp")]
+    return [status for here, there, status in ends if there and (here.port, there.port) == (port, callers_port)]
+
+
+def test_what_the_kernel_keeps_for_a_reader_ends_too() -> None:
+    """The answer is short enough that the server has written it all, and closed its end."""
+    if not hasattr(socket, "TCP_USER_TIMEOUT"):
+        return  # only Linux has it
+    limits = ServerConfig(write_timeout_s=0.5)
+    with (
+        serve(create_app(fake_engine(reply=counts_up)), limits) as url,
+        connected(url, receive_buffer=4096) as connection,
+    ):
+        ports = where(url)[1], connection.getsockname()[1]
+        connection.sendall(post(body(prompt=[100], n=8, max_tokens=120, logprobs=5), "Connection: close"))
+        deadline = monotonic() + WAIT_SECONDS
+        while sockets_between(*ports) != ["FIN_WAIT1"]:
+            assert monotonic() < deadline
+            sleep(0.01)
+        while sockets_between(*ports):
+            assert monotonic() < deadline
+            sleep(0.05)
+        with pytest.raises(ConnectionResetError):
+            rest_of(connection)
+
+
 @pytest.fixture(scope="module")
 def keyed() -> Iterator[str]:
     with serve(create_app(fake_engine(), KEYED), KEYED) as url:
@@ -77,11 +108,12 @@ def too_long_body(megabytes: int) -> bytes:
 
 @pytest.mark.parametrize("megabytes", [8, pytest.param(100, marks=pytest.mark.full)])
 @pytest.mark.parametrize("key", ["secret", "wrong"])
-def test_python_sees_why_its_body_is_refused(keyed: str, megabytes: int, key: str) -> None:
+@pytest.mark.parametrize("then", ["keep-alive", "close"])
+def test_python_sees_why_its_body_is_refused(keyed: str, megabytes: int, key: str, then: str) -> None:
     """It reads only after it has sent all; on a machine with other work 100 MB take some seconds."""
     connection = http.client.HTTPConnection(*where(keyed), timeout=WAIT_SECONDS)
-    for _ in range(2):  # the connection serves on
-        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    for _ in range(2):
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json", "Connection": then}
         connection.request("POST", "/v1/completions", too_long_body(megabytes), headers)
         answer = connection.getresponse()
         assert answer.status == (413 if key == "secret" else 401)
