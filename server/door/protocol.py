@@ -280,7 +280,7 @@ class DoorProtocol(HttpToolsProtocol):
         late = ApiError(408, f"The request's head took longer than {seconds:g} s to arrive.", code="header_timeout")
         if self._begun:
             self._refuse(late)
-        elif not self._is_answering:
+        else:
             self._close()
 
     def _reader_is_late(self) -> None:

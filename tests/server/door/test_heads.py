@@ -6,6 +6,8 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
 
 from jaxgen.server.app import create_app
 from jaxgen.server.config import ServerConfig
@@ -80,6 +82,22 @@ def test_trailers_and_extensions_within_bounds_change_nothing(url: str) -> None:
     chunks = b"".join(b"1;a=b\r\n%c\r\n" % byte for byte in content)
     start = head("/v1/completions", "Transfer-Encoding: chunked", "Connection: close", method="POST")
     assert split(ask(url, start, chunks, b"0\r\nX-Sum: 1\r\n\r\n"))[0] == 200
+
+
+def test_trailers_become_no_headers() -> None:
+    """A key, an address or an id among them would come too late to be checked."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        await PlainTextResponse(b",".join(name for name, _ in scope["headers"]))(scope, receive, send)
+
+    raw = (
+        head("/", "Transfer-Encoding: chunked", "Connection: close", method="POST")
+        + b"1\r\na\r\n0\r\nX-Late: 1\r\n\r\n"
+    )
+    with serve(app) as url:
+        assert split(ask(url, raw))[2] == b"host,transfer-encoding,connection"
 
 
 def test_a_head_that_trickles_ends(hasty: str) -> None:

@@ -28,8 +28,13 @@ KEYED = ServerConfig(api_keys=("secret",))
 MEGABYTE = 2**20
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_reader_that_reads_nothing_ends_with_its_request(stream: bool, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("stream", "kernel"), [(False, True), (True, True), (True, False)])
+def test_a_reader_that_reads_nothing_ends_with_its_request(
+    stream: bool, kernel: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``kernel``: with the kernel's own limit, or without it, as beside Linux."""
+    if not kernel:
+        monkeypatch.setattr(protocol, "limit_unread", lambda *_: None)
 
     async def pace(request: Request, index: int) -> None:
         if stream and index == 119:
