@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -58,8 +59,10 @@ def test_a_reader_that_reads_nothing_ends_with_its_request(
         while not any("read nothing" in record.message for record in caplog.records):
             assert monotonic() < deadline
             sleep(0.01)
-        with pytest.raises(ConnectionResetError):
-            rest_of(connection)
+        got = b""
+        with suppress(ConnectionResetError):
+            got = rest_of(connection)
+        assert len(got) < MEGABYTE, "the rest is gone"
         assert engine.idle.wait(WAIT_SECONDS)
     said = [record.message for record in caplog.records if record.name == "jaxgen.server.door"]
     assert said == ["closed a connection of 127.0.0.1: it read nothing for 0.5 s (--write-timeout)"]
