@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from jaxgen.client import EngineClient
 from jaxgen.core.errors import EngineDeadError, RequestRefusedError
+from jaxgen.server.api.body import Bodies
 from jaxgen.server.api.chat import ChatEndpoint
 from jaxgen.server.api.completions import CompletionsEndpoint
 from jaxgen.server.api.embeddings import EmbeddingsEndpoint
@@ -60,7 +61,15 @@ def create_app(
     prompts.register(metrics.registry)
     conversations = Conversations(engine, prompts)
     services = AppState(
-        engine, config, lifecycle, QueueLimit(engine, config), metrics, prompts, conversations, Tools(engine, config)
+        engine,
+        config,
+        lifecycle,
+        QueueLimit(engine, config),
+        metrics,
+        prompts,
+        conversations,
+        Tools(engine, config),
+        Bodies(config.max_body_bytes, config.max_arriving_bytes),
     )
     tokens = TokensEndpoint(services)
     counted = Middleware(LifecycleMiddleware, lifecycle=lifecycle)
@@ -100,6 +109,7 @@ def create_app(
     app.router.redirect_slashes = False
     app.state.lifecycle = lifecycle
     app.state.keys = keys
+    app.state.config = config
     return app
 
 

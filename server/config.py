@@ -8,6 +8,7 @@ from pathlib import Path
 from jaxgen.core.config import DEFAULT_MAX_LOGIT_BIAS
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.service_class import ServiceClass
+from jaxgen.server.addresses import proxies
 from jaxgen.server.tool_calls.formats import FORMATS
 
 TOOL_CALL_PARSERS = ("auto", *FORMATS)
@@ -111,6 +112,18 @@ class ServerConfig:
     """Which web pages of other origins may call; None: none."""
     check_origin: bool = True
     """Whether pages of other origins are refused where callers need no key; off where an outer app checks origins."""
+    max_connections: int = 4096
+    """Most connections; further ones get 503."""
+    max_connections_per_address: int = 1024
+    """Most connections of one address that is no proxy's; of IPv6 the addresses of a /64 are one."""
+    max_arriving_bytes: int = 256 * 2**20
+    """Most bytes of unfinished bodies together, the first 64 KiB of each aside; further ones get 503."""
+    forwarded_allow_ips: str = "127.0.0.1,::1"
+    """Addresses and networks of proxies, which say in X-Forwarded-For for whom they ask; ``*``: all."""
+    header_timeout_s: float = 20.0
+    """Seconds that the head of a request may take to arrive, from the connection's beginning or its own."""
+    write_timeout_s: float = 60.0
+    """Seconds after which a connection ends whose caller reads nothing of what there is for it."""
     body_timeout_s: float = 30.0
     """Seconds that a body may take to arrive, beside those that its length allows."""
     request_timeout_s: float | None = None
@@ -131,6 +144,7 @@ class ServerConfig:
             value = getattr(self, item.name)
             if isinstance(value, int | float) and item.name not in MAY_BE_ZERO and not 0 < value < inf:
                 raise ConfigError(f"{item.name} must be more than 0, not {value}")
+        proxies(self.forwarded_allow_ips)
         if self.tool_call_parser not in TOOL_CALL_PARSERS:
             raise ConfigError(f"tool_call_parser must be one of {', '.join(TOOL_CALL_PARSERS)}")
 

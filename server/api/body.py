@@ -1,4 +1,4 @@
-"""Read a request's body up to a limit, and parse it as a JSON object."""
+"""Read requests' bodies up to limits, and parse them as JSON objects."""
 
 from typing import Any
 
@@ -9,39 +9,70 @@ from starlette.types import Receive, Scope
 
 from jaxgen.server.errors import ApiError, bad_request
 
+FREE_BYTES = 64 * 1024
+"""Bytes of each body that count for nothing: as much is buffered for any connection, and those who send long bodies
+slowly must not keep short ones out."""
+RETRY_AFTER_SECONDS = 5
 
-async def read_json_object(scope: Scope, receive: Receive, max_bytes: int) -> dict[str, Any]:
-    """Return the body as a dict.
 
-    Raises ApiError: 415 for a content type other than JSON, 413 for a body over ``max_bytes``, 400 for a body that is
-    no JSON object; ClientDisconnect when the caller disconnects.
+class Bodies:
+    """Reads bodies of up to ``max_bytes`` each, and of up to ``max_arriving`` together while they arrive.
 
-    A missing Content-Type is taken as JSON. Other types are refused, even where the body is JSON: a browser sends
-    text/plain and forms to any address without a preflight request. (It also sends a body without a type, but with the
-    page's origin: server/middleware/cors.py.)
+    A body that arrives alone may be as long as any.
     """
-    headers = Headers(scope=scope)
-    kind = headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise ApiError(415, f"Content-Type must be application/json, not {kind!r}.")
-    return parse_json_object(await _read(headers, receive, max_bytes))
+
+    def __init__(self, max_bytes: int, max_arriving: int) -> None:
+        self._max_bytes = max_bytes
+        self._max_arriving = max_arriving
+        self._arriving = 0
+        """Bytes of all unfinished bodies, without what is free of each."""
+
+    async def read_json_object(self, scope: Scope, receive: Receive) -> dict[str, Any]:
+        """Return the body as a dict.
+
+        Raises ApiError: 415 for a content type other than JSON, 413 for a body that is too long, 503 while too much of
+        other bodies is arriving, 400 for a body that is no JSON object; ClientDisconnect when the caller disconnects.
+
+        A missing Content-Type is taken as JSON. Other types are refused, even where the body is JSON: a browser sends
+        text/plain and forms to any address without a preflight request. (It also sends a body without a type, but with
+        the page's origin: server/middleware/cors.py.)
+        """
+        headers = Headers(scope=scope)
+        kind = headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise ApiError(415, f"Content-Type must be application/json, not {kind!r}.")
+        announced = headers.get("content-length", "")
+        if announced.isdecimal() and int(announced) > self._max_bytes:
+            raise self._too_long()
+        return parse_json_object(await self._read(receive))
+
+    async def _read(self, receive: Receive) -> bytes:
+        body, counted = bytearray(), 0
+        try:
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                body += message.get("body", b"")
+                if len(body) > self._max_bytes:
+                    raise self._too_long()
+                if not message.get("more_body", False):
+                    return bytes(body)
+                more = max(0, len(body) - FREE_BYTES) - counted
+                self._arriving += more
+                counted += more
+                if more and self._arriving > max(self._max_arriving, counted):
+                    raise _too_many()
+        finally:
+            self._arriving -= counted
+
+    def _too_long(self) -> ApiError:
+        return ApiError(413, f"The body is longer than {self._max_bytes} bytes.")
 
 
-async def _read(headers: Headers, receive: Receive, max_bytes: int) -> bytes:
-    too_long = ApiError(413, f"The body is longer than {max_bytes} bytes.")
-    announced = headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > max_bytes:
-        raise too_long
-    body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        body += message.get("body", b"")
-        if len(body) > max_bytes:
-            raise too_long
-        if not message.get("more_body", False):
-            return bytes(body)
+def _too_many() -> ApiError:
+    headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+    return ApiError(503, "Too many long bodies are arriving.", code="too_many_bodies", headers=headers)
 
 
 def parse_json_object(body: bytes) -> dict[str, Any]:

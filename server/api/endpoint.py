@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from jaxgen.client import EngineClient
-from jaxgen.server.api.body import read_json_object
+from jaxgen.server.api.body import Bodies
 from jaxgen.server.api.response_builder import ResponseBuilder
 from jaxgen.server.api.sse import until_disconnect
 from jaxgen.server.config import ServerConfig
@@ -41,6 +41,7 @@ class AppState:
     prompts: PromptReader
     conversations: Conversations
     tools: Tools
+    bodies: Bodies
 
 
 class ComputingEndpoint[Fields: ComputingFields](ABC):
@@ -66,7 +67,7 @@ class ComputingEndpoint[Fields: ComputingFields](ABC):
         with services.lifecycle.request() as deadline:
             try:
                 async with deadline.bound():
-                    data = await read_json_object(scope, receive, services.config.max_body_bytes)
+                    data = await services.bodies.read_json_object(scope, receive)
             except ClientDisconnect:
                 return
             body = self._read(data, scope.get(CALLER, ""))

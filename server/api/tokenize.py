@@ -5,7 +5,6 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from jaxgen.server.api.body import read_json_object
 from jaxgen.server.api.endpoint import AppState, check_model
 from jaxgen.server.errors import bad_request
 from jaxgen.server.requests.prompts import Prompt
@@ -70,8 +69,7 @@ class TokensEndpoint:
         )
 
     async def _read[Fields: (TokenizeRequest, DetokenizeRequest)](self, kind: type[Fields], request: Request) -> Fields:
-        config = self._services.config
-        data = await read_json_object(request.scope, request.receive, config.max_body_bytes)
-        body = parse_body(kind, data, config)
+        data = await self._services.bodies.read_json_object(request.scope, request.receive)
+        body = parse_body(kind, data, self._services.config)
         check_model(body.model, self._engine)
         return body

@@ -50,7 +50,7 @@ class Batches:
             self._runner = BatchRunner(self._store, line_endpoints(services), services.lifecycle, config)
             self._runner.register(services.metrics.registry, services.engine.model.name)
         self._files = FilesEndpoint(self._store, config)
-        self._batches = BatchesEndpoint(self._store, self._runner, tuple(ENDPOINTS), config)
+        self._batches = BatchesEndpoint(self._store, self._runner, tuple(ENDPOINTS), config, services.bodies)
 
     @property
     def routes(self) -> list[Route]:

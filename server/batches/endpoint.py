@@ -5,7 +5,7 @@ from collections.abc import Collection
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from jaxgen.server.api.body import read_json_object
+from jaxgen.server.api.body import Bodies
 from jaxgen.server.batches.files import Query, caller, kept
 from jaxgen.server.batches.runner import BatchRunner
 from jaxgen.server.batches.store import Store
@@ -34,16 +34,22 @@ class BatchesEndpoint:
     """
 
     def __init__(
-        self, store: Store | None, runner: BatchRunner | None, endpoints: Collection[str], config: ServerConfig
+        self,
+        store: Store | None,
+        runner: BatchRunner | None,
+        endpoints: Collection[str],
+        config: ServerConfig,
+        bodies: Bodies,
     ) -> None:
         self._store = store
         self._runner = runner
         self._endpoints = endpoints
         self._config = config
+        self._bodies = bodies
 
     async def create(self, request: Request) -> Response:
         store = kept(self._store)
-        data = await read_json_object(request.scope, request.receive, self._config.max_body_bytes)
+        data = await self._bodies.read_json_object(request.scope, request.receive)
         body = parse_body(BatchRequest, data, self._config)
         if body.completion_window != "24h":
             raise bad_request("completion_window must be '24h'.", "completion_window")

@@ -83,10 +83,9 @@ class Server(uvicorn.Server):
         await asyncio.sleep(FLUSH_SECONDS)
         while True:
             late = asyncio.get_running_loop().time() >= self.cut_at
-            for connection in tuple(self.server_state.connections):
-                transport: Any = connection.transport
-                if late or not transport.get_write_buffer_size():
-                    transport.abort()
+            connections: set[Any] = self.server_state.connections  # the door's
+            for connection in tuple(connections):
+                connection.cut(late=late)
             await asyncio.sleep(POLL_SECONDS)
 
 

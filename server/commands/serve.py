@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
@@ -22,6 +21,7 @@ from jaxgen.server.commands.access import warn_if_open
 from jaxgen.server.commands.run import Ending, ServedEngine, Server, run
 from jaxgen.server.commands.serve_options import engine_options, make_parser, server_config
 from jaxgen.server.commands.tls import reload_certificate, tls_options
+from jaxgen.server.door.config import DoorConfig
 from jaxgen.server.errors import with_prompts
 from jaxgen.server.log import set_up_logging
 from jaxgen.terminal.environment import check_environment
@@ -62,13 +62,13 @@ def serve_app(
     """
     # uvicorn's warnings get our log format; our own middleware logs requests.
     quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "log_config": None}
-    config = uvicorn.Config(app, timeout_graceful_shutdown=1, **quiet, **(tls or {}))
+    config = DoorConfig(app, app.state.config, **quiet, **(tls or {}))
     serving = _serve_until_told(engine, app, config, listener, shutdown_timeout)
     return asyncio.run(serving, loop_factory=config.get_loop_factory())
 
 
 async def _serve_until_told(
-    engine: ServedEngine, app: Starlette, config: uvicorn.Config, listener: socket.socket, shutdown_timeout: float
+    engine: ServedEngine, app: Starlette, config: DoorConfig, listener: socket.socket, shutdown_timeout: float
 ) -> Ending:
     stops: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()

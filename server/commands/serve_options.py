@@ -29,6 +29,10 @@ LIMITS = {
     "max_queued_requests": "most completions that wait for their first token, and requests for embeddings; beyond, 429",
     "max_queued_tokens": "most tokens in their prompts; beyond, 429",
     "max_queued_characters": "most characters that wait for the tokenizer, long texts and others each; beyond, 429",
+    "max_connections": "most connections; beyond, 503",
+    "max_connections_per_address": "most connections of one address, of IPv6 a /64, but for --forwarded-allow-ips; "
+    "beyond, 503",
+    "max_arriving_bytes": "most bytes of unfinished bodies together, the first 64 KiB of each aside; beyond, 503",
     "max_file_bytes": "longest file to upload",
     "max_files": "most files of a caller",
     "max_stored_bytes": "bytes of a caller's files beyond which none is taken",
@@ -40,6 +44,8 @@ LIMITS = {
 """Fields of ServerConfig with a flag of the same name."""
 
 TIMES = {
+    "header_timeout": "seconds a TLS handshake and a request's head may take to arrive; beyond, 408",
+    "write_timeout": "seconds after which a connection ends whose caller reads nothing",
     "body_timeout": "seconds a body may take to arrive, beside one for every 16 KiB; beyond, 408",
     "request_timeout": "seconds a completion may take from its arrival; beyond, 504 (default: as long as it takes)",
 }
@@ -175,6 +181,13 @@ def make_parser(command: str = "serve") -> CommandLine:
         "tokens of the prompt, and between tokens; what would be late is refused (429), or served; may be repeated",
     )
     server.add_argument(
+        "--forwarded-allow-ips",
+        default=DEFAULT_CONFIG.forwarded_allow_ips,
+        metavar="ADDRESSES",
+        help="proxies in front, addresses and networks with commas between them, or *: their X-Forwarded-For and "
+        "X-Forwarded-Proto are believed",
+    )
+    server.add_argument(
         "--batch-dir", type=Path, help="keeps files and batches (default: none, and their routes answer 404)"
     )
     log = parser.add_argument_group("log")
@@ -244,6 +257,7 @@ def server_config(args: Any) -> ServerConfig:
         api_key_file=args.api_key_file,
         batch_dir=args.batch_dir,
         log_prompts=args.log_prompts,
+        forwarded_allow_ips=args.forwarded_allow_ips,
         cors=cors_of(args),
         service_classes=parse_classes(args.service_class or ()),
         tool_call_parser=args.tool_call_parser,

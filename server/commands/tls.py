@@ -5,9 +5,8 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-
 from jaxgen.core.errors import ConfigError
+from jaxgen.server.door.config import DoorConfig
 
 logger = logging.getLogger(__name__)
 
@@ -48,20 +47,21 @@ def tls_options(certfile: Path | None, keyfile: Path | None, ca_certs: Path | No
     }
 
 
-def reload_certificate(config: uvicorn.Config) -> bool:
+def reload_certificate(config: DoorConfig) -> bool:
     """Read the certificate and its key again, for further connections; if they are no good, they stay as they were.
 
     Return False where there is no TLS.
     """
     if config.ssl_certfile is None or config.ssl_keyfile is None:
         return False
-    if not config.loaded or config.ssl is None:
+    context = config.bounds.tls
+    if context is None:
         return True  # they have not been read yet
     certfile, keyfile = Path(config.ssl_certfile), Path(config.ssl_keyfile)
     try:
         # In a context of its own first: files that do not match would spoil the one in use.
         tls_options(certfile, keyfile, None)
-        config.ssl.load_cert_chain(certfile, keyfile, password="")
+        context.load_cert_chain(certfile, keyfile, password="")
     except (ConfigError, OSError) as error:
         logger.error("the certificate stays as it was: %s", error)
     else:

@@ -12,6 +12,8 @@ CONTEXT = "jaxgen.context"
 CALLER_DIGITS = 12
 """Logged digits of the caller's name, which is a hash of its API key: enough to tell callers apart."""
 
+MOST_OF_AN_ADDRESS = 64
+"""Most characters of a caller's address: a proxy may pass on whatever its caller claims."""
 MOST_OF_A_PROMPT = 4096
 """Most characters of each prompt, where prompts are logged."""
 
@@ -40,6 +42,8 @@ class RequestContext:
     request_id: str
     method: str
     path: str
+    client: str = ""
+    """The caller's address, or what a trusted proxy says that it is."""
     arrival: float = field(default_factory=perf_counter)
     status: int | None = None
     error: str | None = None
@@ -71,6 +75,7 @@ class RequestContext:
             "status": self.status,
             "request_id": self.request_id,
             "seconds": round(self.seconds, 6),
+            "client": self.client[:MOST_OF_AN_ADDRESS] or None,
             "caller": self.caller[:CALLER_DIGITS] or None,
             "error": self.error,
         }

@@ -24,7 +24,8 @@ class RequestIdMiddleware:
             return
         given = Headers(scope=scope).get(HEADER, "")
         name = given if _ACCEPTED.fullmatch(given) else f"req-{uuid4().hex}"
-        context = RequestContext(name, scope["method"], scope["path"], send_more=send)
+        client = scope.get("client") or ("",)
+        context = RequestContext(name, scope["method"], scope["path"], client[0], send_more=send)
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -9,20 +9,24 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
+from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
+from jaxgen.server.door.config import DoorConfig
+
 START_SECONDS = 30.0
 
 
-def configured(app: ASGIApp, **options: Any) -> uvicorn.Config:
+def configured(app: ASGIApp, limits: ServerConfig = DEFAULT_CONFIG, **options: Any) -> DoorConfig:
     """The configuration that ``serve`` makes of these arguments."""
     # A logging configuration of uvicorn's own would close the handlers that others have, and with them pytest's stderr.
     quiet: dict[str, Any] = {"log_level": "error", "log_config": None}
-    return uvicorn.Config(app, port=0, ws="none", lifespan="off", timeout_graceful_shutdown=1, **quiet, **options)
+    return DoorConfig(app, limits, port=0, lifespan="off", timeout_graceful_shutdown=1, **quiet, **options)
 
 
 @contextmanager
-def serve(app: ASGIApp | uvicorn.Config, **options: Any) -> Iterator[str]:
-    """The base URL, without a slash at its end. ``options``: further ones of uvicorn."""
-    config = app if isinstance(app, uvicorn.Config) else configured(app, **options)
+def serve(app: ASGIApp | DoorConfig, limits: ServerConfig = DEFAULT_CONFIG, **options: Any) -> Iterator[str]:
+    """The base URL, without a slash at its end. ``limits``: bounds on connections; ``options``: further ones of
+    uvicorn."""
+    config = app if isinstance(app, DoorConfig) else configured(app, limits, **options)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, name="live-server")
     thread.start()

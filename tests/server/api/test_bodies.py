@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from starlette.requests import ClientDisconnect
 from starlette.testclient import TestClient
+from starlette.types import Message
 
+from jaxgen.server.api.body import FREE_BYTES, Bodies
 from jaxgen.server.app import create_app
 from jaxgen.server.config import ServerConfig
+from jaxgen.server.errors import ApiError
 from jaxgen.server.openapi import ROUTES
 from tests.support.fakes import MODEL, FakeEngine
 from tests.support.server_app import body, client_of, error_of, fake_engine
@@ -170,6 +174,41 @@ def test_entries_of_a_kind_are_bounded_by_their_own_limit(path: str, field: str,
         taken, refused = (client.post(path, json={"model": MODEL, field: [entry] * count}).text for count in (2, 3))
     assert "this server takes" not in taken
     assert f"{field} has 3 entries; this server takes 2." in refused
+
+
+def read_together(bodies: Bodies, *lengths: int) -> list[str]:
+    """What becomes of bodies that arrive at the same time, a tenth of each after another, and never end."""
+
+    async def main() -> list[str]:
+        async def read(length: int) -> str:
+            left = 10
+
+            async def receive() -> Message:
+                nonlocal left
+                if left == 0:
+                    await asyncio.sleep(0.05)
+                    return {"type": "http.disconnect"}
+                left -= 1
+                await asyncio.sleep(0)
+                return {"type": "http.request", "body": b" " * (length // 10), "more_body": True}
+
+            try:
+                await bodies.read_json_object({"type": "http", "headers": []}, receive)
+            except (ApiError, ClientDisconnect) as error:
+                return getattr(error, "code", None) or "held"
+            raise AssertionError("it cannot be read to its end")
+
+        return sorted(await asyncio.gather(*map(read, lengths)))
+
+    return asyncio.run(main())
+
+
+def test_unfinished_bodies_are_bounded_together() -> None:
+    bodies = Bodies(10 * FREE_BYTES, 2 * FREE_BYTES)
+    for _ in range(2):  # what was held is given back
+        assert read_together(bodies, *[3 * FREE_BYTES] * 2) == ["held", "too_many_bodies"]
+        assert read_together(bodies, *[FREE_BYTES] * 20) == ["held"] * 20
+        assert read_together(bodies, 10 * FREE_BYTES) == ["held"], "alone it may be as long as any"
 
 
 def test_metadata_has_16_pairs_at_most(client: TestClient) -> None:

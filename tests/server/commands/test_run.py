@@ -16,7 +16,6 @@ from typing import Any, cast
 
 import httpx2
 import pytest
-import uvicorn
 
 from jaxgen.client import EngineStatus
 from jaxgen.core.model_info import ChatFormat, EmbeddingFormat, ModelInfo, Pooling
@@ -25,6 +24,7 @@ from jaxgen.server.app import create_app
 from jaxgen.server.commands.run import Ending, Server, run
 from jaxgen.server.commands.serve import listen
 from jaxgen.server.config import ServerConfig
+from jaxgen.server.door.config import DoorConfig
 from tests.support.batch_client import jsonl, line, lines_of, start, upload, wait
 from tests.support.fakes import MODEL, FakeEngine
 from tests.support.server_app import TOKENIZER, body, client_of, error_of, stream_chunks
@@ -79,7 +79,7 @@ class Running:
 
 
 def _unsent(connection: Any) -> int:
-    return int(connection.transport.get_write_buffer_size())
+    return int(connection.num_unsent)
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -98,7 +98,7 @@ def running(engine: StoppableEngine, config: ServerConfig | None = None, *, time
     ended: Future[Ending] = Future()
     quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "log_config": None}
     quiet["timeout_keep_alive"] = LONG
-    uvicorns = uvicorn.Config(app, **quiet)
+    uvicorns = DoorConfig(app, **quiet)
     server = Server(uvicorns)
 
     async def main() -> Ending:

@@ -1,0 +1,52 @@
+"""uvicorn's configuration with the bounds."""
+
+import logging
+from functools import partial
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from jaxgen.server.addresses import Callers, proxies
+from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
+from jaxgen.server.door.bounds import Bounds
+from jaxgen.server.door.descriptors import make_room, watch
+from jaxgen.server.door.gate import Gate
+from jaxgen.server.door.minute_log import MinuteLog
+from jaxgen.server.door.protocol import DoorProtocol
+from jaxgen.server.door.tls import TlsArrival
+
+logger = logging.getLogger("jaxgen.server.door")
+
+WATCH_SECONDS = 1
+
+
+class DoorConfig(uvicorn.Config):
+    """Configures a server of ``app`` with the bounds of ``limits``. ``options``: further ones of uvicorn."""
+
+    def __init__(self, app: ASGIApp, limits: ServerConfig = DEFAULT_CONFIG, **options: Any) -> None:
+        networks = proxies(limits.forwarded_allow_ips)
+        super().__init__(
+            app,
+            ws="none",
+            forwarded_allow_ips=[str(network) for network in networks],
+            callback_notify=self._watch,
+            timeout_notify=WATCH_SECONDS,
+            **options,
+        )
+        log = MinuteLog(logger)
+        gate = Gate(limits.max_connections, limits.max_connections_per_address, Callers(networks), log)
+        self.bounds = Bounds(limits, gate, log)
+
+    def load(self) -> None:
+        """Load the app and the TLS files, and make room for the connections."""
+        super().load()
+        bounds = self.bounds
+        # Connections are accepted without TLS, so that a handshake is ours to count.
+        bounds.tls, self.ssl = self.ssl, None
+        made: Any = partial(DoorProtocol if bounds.tls is None else TlsArrival, bounds)
+        self.http_protocol_class = made
+        bounds.gate.max_connections = make_room(bounds.limits.max_connections)
+
+    async def _watch(self) -> None:
+        watch(self.bounds.log)
