@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
-from jaxgen.core.errors import ConfigError
+from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.server.app import create_app
 from jaxgen.server.commands import signals
 from jaxgen.server.commands.access import warn_if_open
@@ -136,11 +136,11 @@ def _serve(args: Any, until_end: contextlib.ExitStack) -> Ending:
         config = server_config(args)
         tls = tls_options(args.ssl_certfile, args.ssl_keyfile, args.ssl_ca_certs)
         tracing = until_end.enter_context(_tracing(args.otlp_traces_endpoint))
-        listener = listen(args.host, args.port)
+        listener = until_end.enter_context(contextlib.closing(listen(args.host, args.port)))
         warn_if_open(listener, config, certificates=args.ssl_ca_certs is not None)
         engine = _open_engine(args)
         app = create_app(engine, config, tracing=tracing)
     except ConfigError as error:
-        return Ending(2, str(error))
+        return Ending(2, one_line(str(error)))
     engine.start()
     return serve_app(engine, app, listener, args.shutdown_timeout, tls)

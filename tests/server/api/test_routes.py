@@ -32,7 +32,7 @@ def test_health_and_ready_follow_the_engine() -> None:
             (EngineStatus("ready"), 200, ""),
             (EngineStatus("ready", stalled_seconds=59.0), 200, ""),
             (EngineStatus("ready", stalled_seconds=61.0), 503, "61 s"),
-            (EngineStatus("dead", "out of memory"), 503, "dead: out of memory"),
+            (EngineStatus("dead", "out of memory"), 503, "dead; the server's log says why"),
         ]
         for state, status, reason in states:
             engine.state = state

@@ -147,7 +147,7 @@ def test_an_error_before_the_first_token_has_its_status(
         answer = client.post("/v1/completions", json=body(stream=stream))
     assert answer.status_code == status
     error = error_of(answer.json())
-    assert (str(raised) in error["message"]) == (status != 500)
+    assert (str(raised) in error["message"]) == (status == 400)
     assert "Traceback" not in answer.text
     assert "secret" not in answer.text
 
@@ -201,7 +201,7 @@ def test_the_openai_client_sees_an_error_in_mid_stream() -> None:
         client.completions.create(model=MODEL, prompt="Say", stream=True) as stream,
     ):
         assert next(stream).choices
-        with pytest.raises(openai.APIError, match="the device was lost"):
+        with pytest.raises(openai.APIError, match="The engine is not running"):
             list(stream)
 
 
