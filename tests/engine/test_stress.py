@@ -6,7 +6,6 @@ import json
 import re
 import signal
 import socket
-import subprocess
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ import httpx2
 import psutil
 import pytest
 
-from tests.support.server_process import served
+from tests.support.server_process import ServerProcess, served
 from tests.support.stress_load import BULKY, MODEL, STREAMED, TEMPLATE, WHOLE, Ask, malformed, said
 
 STREAMS = 200
@@ -30,17 +29,14 @@ NO_LIMITS = httpx2.Limits(max_connections=None)
 # Blocks for a part of the rows at full length, so that preemption is part of the load.
 FLAGS = "--max-num-seqs 16 --token-budget 64 --max-model-len 512 --block-size 16 --num-blocks 64 --log-level warning"
 
-type Server = tuple[subprocess.Popen[str], str]
-
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    """The process, and its URL without a slash at the end."""
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
     template = tmp_path / "chat_template.jinja"
     template.write_text(TEMPLATE)
     flags = ("--served-model-name", MODEL, "--chat-template", str(template), "--shutdown-timeout", "60")
     with served(*FLAGS.split(), *flags) as server:
-        yield server.process, server.root
+        yield server
 
 
 @asynccontextmanager
@@ -130,9 +126,8 @@ async def settle(client: httpx2.AsyncClient) -> dict[str, float]:
     raise AssertionError({name: found[name] for name in gauges})
 
 
-async def stress(server: Server, rounds: int) -> None:
-    process, url = server
-    memory = psutil.Process(process.pid)
+async def stress(server: ServerProcess, rounds: int) -> None:
+    url, memory = server.root, psutil.Process(server.process.pid)
     async with client_of(url) as client:
         unloaded = [await whole(client, ask) for ask in (*STREAMED, *WHOLE, BULKY)]
         for number in range(rounds):
@@ -145,10 +140,10 @@ async def stress(server: Server, rounds: int) -> None:
         assert found["compilations_after_ready_total"] == 0
         assert (await client.get("/health")).status_code == 200
         assert [await whole(client, ask) for ask in (*STREAMED, *WHOLE, BULKY)] == unloaded
-        await terminate(process, client, unloaded[-1])
+        await terminate(server, client, unloaded[-1])
 
 
-async def terminate(process: subprocess.Popen[str], client: httpx2.AsyncClient, expected: str) -> None:
+async def terminate(server: ServerProcess, client: httpx2.AsyncClient, expected: str) -> None:
     """SIGTERM in mid-stream: what has begun ends as it would have, also where its reader is slow; then all is over."""
     begun = asyncio.Semaphore(0)
     async with asyncio.TaskGroup() as group:
@@ -156,14 +151,13 @@ async def terminate(process: subprocess.Popen[str], client: httpx2.AsyncClient, 
         for _ in tasks:
             await begun.acquire()
         assert (await numbers(client))["num_requests_running"] > 0
-        process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGTERM)
     assert [task.result() for task in tasks] == [expected] * len(tasks)
-    _, errors = await asyncio.to_thread(process.communicate, timeout=30)
-    assert process.returncode == 0
-    assert "Traceback" not in errors
-    assert "ERROR" not in errors
+    assert await asyncio.to_thread(server.process.wait, timeout=30) == 0
+    assert "Traceback" not in server.log()
+    assert "ERROR" not in server.log()
 
 
 @pytest.mark.full
-def test_soak(server: Server) -> None:
+def test_soak(server: ServerProcess) -> None:
     asyncio.run(stress(server, rounds=4))
