@@ -68,7 +68,7 @@ def run(part: Part) -> tuple[bool, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--full", action="store_true", help="also the long parts (up to an hour)")
+    parser.add_argument("--full", action="store_true", help="also the long parts (half an hour in all)")
     parser.add_argument("--only", default="", help="comma-separated names of parts")
     parser.add_argument("paths", nargs="*", help="of tests; none: all of them, and the checks")
     args = parser.parse_args()
