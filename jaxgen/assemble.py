@@ -29,7 +29,7 @@ from jaxgen.runner.model_runner import device_info
 from jaxgen.sizing.memory import cache_bytes, check_options, resolve
 from jaxgen.sizing.memory_request import DeviceMemory
 from jaxgen.sizing.tuning_store import choose_budget
-from jaxgen.terminal.progress import progress as show_progress
+from jaxgen.terminal.progress import show_progress
 from jaxgen.text.grammar import Grammars
 from jaxgen.text.tokenizer_cache import load_tokenizer
 from jaxgen.weights.chat_template import read_chat_format

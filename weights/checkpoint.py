@@ -18,7 +18,7 @@ from orbax.checkpoint import v1 as ocp
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.errors import ConfigError
-from jaxgen.terminal.progress import progress as show_progress
+from jaxgen.terminal.progress import show_progress
 from jaxgen.weights.files import CARRIED_FILES, CONFIG, member
 from jaxgen.weights.hf_checkpoint import NUMPY_DTYPES, ZeroWeights
 from jaxgen.weights.manifest import MANIFEST, read_manifest, verify, write_manifest

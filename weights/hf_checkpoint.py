@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 
 from jaxgen.core.config import DType, ModelConfig
 from jaxgen.core.errors import ConfigError
-from jaxgen.terminal.progress import progress as show_progress
+from jaxgen.terminal.progress import show_progress
 from jaxgen.weights.files import CONFIG, member, read_json
 from jaxgen.weights.names import Array, Parameter, Source, parameters
 

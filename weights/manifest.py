@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxgen.core.config import DTYPES, DType
 from jaxgen.core.errors import ConfigError
-from jaxgen.terminal.progress import progress as show_progress
+from jaxgen.terminal.progress import show_progress
 from jaxgen.weights.files import member, read_json
 
 MANIFEST = "jaxgen.json"

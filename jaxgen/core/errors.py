@@ -1,4 +1,4 @@
-"""Errors that the engine raises to its callers. Host only, no jax."""
+"""Errors that the engine raises to its callers, and the commands to their users. Host only, no jax."""
 
 import os
 

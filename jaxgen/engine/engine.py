@@ -223,7 +223,6 @@ class Engine:
         measure the time of steps. Raises ConfigError for a model whose logits are not."""
         self._device.run(StepPlan(()))
         check_finite(self._device, self.model, self.config)
-        self._device.reset()
         if self.config.narrow_width is not None:
             verdict = compare(self._device, self.model, self.config)
             if not verdict.use_narrow:

@@ -13,7 +13,7 @@ from jaxgen.core.config import ModelConfig
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.nvidia import compiler_trouble
 from jaxgen.kernels.verdict import Verdict
-from jaxgen.terminal.progress import progress as show_progress
+from jaxgen.terminal.progress import show_progress
 from pallas_kernels import proof
 from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
 from pallas_kernels.cpu.build import Recipe, UnavailableError

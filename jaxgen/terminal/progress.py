@@ -17,7 +17,7 @@ BAR_SECONDS = 1.0
 
 
 @contextmanager
-def progress(what: str, total: int, unit: str, *, bar: bool) -> Iterator[Advance]:
+def show_progress(what: str, total: int, unit: str, *, bar: bool) -> Iterator[Advance]:
     """Show the progress of the work in the context, ``total`` units of it, and how long it took if it did not fail.
 
     ``bar``: whether a bar may be shown, where standard error is a terminal. Both show every few seconds that the work

@@ -26,6 +26,8 @@ SMALL = ("--max-model-len", "512", "--token-budget", "32", "--max-num-seqs", "4"
 
 @dataclass
 class ServerProcess:
+    """A server in a process of its own that has said that it is ready."""
+
     process: subprocess.Popen[str]
     line: str
     """What it prints when it is ready."""

@@ -8,7 +8,7 @@ from threading import Event
 import pytest
 
 from jaxgen.terminal import progress as module
-from jaxgen.terminal.progress import progress
+from jaxgen.terminal.progress import show_progress
 
 
 class Terminal(io.StringIO):
@@ -24,7 +24,7 @@ def make_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 def test_a_terminal_gets_a_bar_and_no_line(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     terminal = make_terminal(monkeypatch)
-    with caplog.at_level(logging.INFO), progress("loading weights", 4, "file", bar=True) as advance:
+    with caplog.at_level(logging.INFO), show_progress("loading weights", 4, "file", bar=True) as advance:
         advance(3)
         advance(1)
     assert "loading weights: 100%" in terminal.getvalue()
@@ -36,7 +36,7 @@ def test_a_terminal_gets_a_bar_and_no_line(monkeypatch: pytest.MonkeyPatch, capl
 def test_elsewhere_a_line_says_how_long_it_took(
     bar: bool, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with caplog.at_level(logging.INFO), progress("loading weights", 4, "B", bar=bar) as advance:
+    with caplog.at_level(logging.INFO), show_progress("loading weights", 4, "B", bar=bar) as advance:
         advance(4)
     (record,) = caplog.records
     assert record.getMessage().startswith("loading weights took ")
@@ -48,7 +48,7 @@ def test_a_log_in_json_has_no_bar_even_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     terminal = make_terminal(monkeypatch)
-    with caplog.at_level(logging.INFO), progress("loading weights", 1, "it", bar=False):
+    with caplog.at_level(logging.INFO), show_progress("loading weights", 1, "it", bar=False):
         pass
     assert terminal.getvalue() == ""
     assert len(caplog.records) == 1
@@ -64,7 +64,7 @@ def test_long_work_shows_that_it_goes_on(monkeypatch: pytest.MonkeyPatch, caplog
 
     monkeypatch.setattr(module, "LINE_SECONDS", 0.01)
     monkeypatch.setattr(module.logger, "info", info)
-    with progress("compiling", 4, "step", bar=False) as advance:
+    with show_progress("compiling", 4, "step", bar=False) as advance:
         advance(1)
         told.clear()
         assert told.wait(60)
@@ -76,12 +76,12 @@ def test_a_bar_shows_that_work_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     refreshed = Event()
     monkeypatch.setattr(module, "BAR_SECONDS", 0.01)
     monkeypatch.setattr("tqdm.tqdm.refresh", lambda *_, **__: refreshed.set())
-    with progress("compiling", 4, "step", bar=True):
+    with show_progress("compiling", 4, "step", bar=True):
         refreshed.clear()  # by the first showing
         assert refreshed.wait(10)
 
 
 def test_work_that_fails_is_not_said_to_be_done(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO), pytest.raises(KeyError), progress("compiling", 1, "step", bar=False):
+    with caplog.at_level(logging.INFO), pytest.raises(KeyError), show_progress("compiling", 1, "step", bar=False):
         raise KeyError
     assert caplog.records == []
