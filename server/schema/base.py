@@ -4,13 +4,16 @@ Every field may be null, which means absent. Types are strict: true is no intege
 is a number.
 """
 
+import logging
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError, bad_request
+
+logger = logging.getLogger(__name__)
 
 PROMPT_MESSAGE = "{} must be a string, a list of strings, a list of token ids, or a list of lists of token ids"
 """Error message of a field of type Prompt."""
@@ -20,6 +23,9 @@ MAX_FAULTS = 1000
 
 MAX_METADATA = 16
 """Most pairs in ``metadata``; OpenAI's limit."""
+
+MAX_DROPPED = 1000
+"""Most kinds of dropped keys that are told apart in the log: callers choose the names."""
 
 Entry = TypeVar("Entry")
 ListOf = Annotated[list[Entry], Field(fail_fast=True)]
@@ -52,6 +58,31 @@ class Body(BaseModel):
     """An object whose fields are all named."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class PartOfHistory(Body):
+    """An object that callers' software may have taken from an answer, of this server or of another, or marked for
+    itself: keys that are not named are dropped, and said once for each kind at debug level."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _say_what_is_dropped(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            known = {field.alias or name for name, field in cls.model_fields.items()}
+            for name in value.keys() - known:
+                _say_dropped(cls.__name__, name[:100])
+        return value
+
+
+_dropped: set[tuple[str, str]] = set()
+
+
+def _say_dropped(kind: str, name: str) -> None:
+    if (kind, name) not in _dropped and len(_dropped) < MAX_DROPPED:
+        _dropped.add((kind, name))
+        logger.debug("dropped %r of a %s", name, kind)
 
 
 class StreamOptions(Body):
