@@ -1,6 +1,7 @@
 """Shape and type checks on every annotated function of ours that handles arrays, in the whole test run; cache
 directories of the run's own."""
 
+import logging
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -57,6 +58,17 @@ def _cache_dirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             jax.config.update(name, value)
         jax_cache.reset_cache()  # JAX looks at its settings once
         yield
+
+
+@pytest.fixture(autouse=True)
+def _log_levels() -> Iterator[None]:
+    """What a command sets up of logging ends with the test that ran it."""
+    ours = [logging.getLogger(name) for name in (None, "jaxgen", "pallas_kernels")]
+    before = [(logger, logger.level, logger.handlers[:]) for logger in ours]
+    yield
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
 
 
 @pytest.fixture
