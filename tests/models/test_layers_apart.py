@@ -34,7 +34,7 @@ OPT = OPTConfig(
     "model",
     [
         pytest.param(LLAMA, id="llama"),
-        pytest.param(OPT, id="opt", marks=pytest.mark.full),  # tests/offload/test_inputs.py runs it apart, too
+        pytest.param(OPT, id="opt", marks=pytest.mark.full),  # taken apart in the same way
     ],
 )
 def test_the_answers_are_those_of_a_scan(model: Any) -> None:
