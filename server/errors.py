@@ -42,6 +42,9 @@ class ApiError(Exception):
 
     @property
     def kind(self) -> str:
+        """OpenAI's ``type`` of the error."""
+        if self.status == 429:
+            return "rate_limit_error"
         return "invalid_request_error" if self.status < 500 else "server_error"
 
     def body(self) -> dict[str, dict[str, str | None]]:
@@ -59,14 +62,17 @@ def refusal(error: RequestRefusedError, prompt: str = "prompt") -> ApiError:
     """Return the ApiError 400 for a request that can never run. ``prompt``: the body's field with the prompt."""
     if not isinstance(error, ContextLengthError):
         return bad_request(f"{error}.", error.param)
-    asked = error.num_prompt + error.max_tokens
+    # Clients find these words, and read the numbers, to shorten a conversation.
+    if error.at_least or not error.max_tokens:
+        most = f"at least {error.num_prompt}" if error.at_least else str(error.num_prompt)
+        rest = f"your {prompt} resulted in {most} tokens. Please reduce the length of the {prompt}."
+    else:
+        rest = (
+            f"you requested {error.num_prompt + error.max_tokens} tokens ({error.num_prompt} in the {prompt}, "
+            f"{error.max_tokens} in the completion). Please reduce the length of the {prompt} or completion."
+        )
     return bad_request(
-        f"This model's longest context is {error.max_model_len} tokens, but "
-        + (
-            f"the prompt alone has at least {error.num_prompt}."
-            if error.at_least
-            else f"{asked} were asked for: {error.num_prompt} of the prompt and max_tokens {error.max_tokens}."
-        ),
+        f"This model's maximum context length is {error.max_model_len} tokens. However, {rest}",
         prompt if error.param == "prompt" else error.param,
         "context_length_exceeded",
     )

@@ -20,9 +20,7 @@ from jaxgen.server.tool_calls.deltas import CallStart, Delta, calls_of
 
 class ChatEndpoint(GeneratingEndpoint[ChatRequest]):
     def _parse(self, data: dict[str, Any]) -> ChatRequest:
-        body = parse_body(ChatRequest, data, self._services.config)
-        body.refuse_what_is_missing()
-        return body
+        return parse_body(ChatRequest, data, self._services.config)
 
     async def _build_response(self, body: ChatRequest, context: RequestContext) -> ResponseBuilder:
         prompt, params, tools = await resolve_chat(body, self._services)

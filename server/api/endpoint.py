@@ -140,4 +140,4 @@ def check_model(name: str | None, engine: EngineClient) -> None:
 
 
 def model_not_found(name: str) -> ApiError:
-    return ApiError(404, f"The model {name[:200]!r} does not exist.", param="model", code="model_not_found")
+    return ApiError(404, f"The model `{name[:200]}` does not exist.", param="model", code="model_not_found")

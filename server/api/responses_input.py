@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 
 from jaxgen.server.errors import ApiError, bad_request
-from jaxgen.server.requests.chat_messages import parse_arguments
 from jaxgen.server.schema.base import JsonSchema, ResponseFormat
 from jaxgen.server.schema.chat import ChatRequest, Message
 from jaxgen.server.schema.responses import (
@@ -83,6 +82,7 @@ def renamed(error: ApiError) -> ApiError:
     """Return an error of the chat request with the field names of /v1/responses."""
     name = (error.param or "").partition(".")[0]
     message = error.message.replace(error.param, "input") if error.param and name == "messages" else error.message
+    message = re.sub(r"\b(the|your) messages\b", r"\1 input", message)
     message = re.sub(r"\bmax_(completion_)?tokens\b", "max_output_tokens", message)
     message = re.sub(r"\bresponse_format\b", FORMAT, message)
     return ApiError(error.status, message, param=_NAMES.get(name, error.param), code=error.code, headers=error.headers)
@@ -98,7 +98,6 @@ def _messages(items: Sequence[Item]) -> list[Message]:
             case MessageItem():
                 messages.append(Message(role=item.role, content=_text(item.content)))
             case FunctionCallItem():
-                parse_arguments(item.arguments, f"input.{i}.arguments")
                 called.add(item.call_id)
                 if not messages or messages[-1].role != "assistant":
                     messages.append(Message(role="assistant"))

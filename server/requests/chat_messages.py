@@ -1,65 +1,124 @@
 """Turn the messages of a conversation into the dicts that chat templates read."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pydantic_core
 
 from jaxgen.server.errors import bad_request
 from jaxgen.server.schema.chat import Message
-from jaxgen.server.schema.tools import ToolCall
+from jaxgen.server.schema.tools import CalledFunction, ToolCall
 
 
-def for_template(messages: Sequence[Message], *, objects: bool) -> list[dict[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class ArgumentsForm:
+    """How a template takes the arguments of calls. ``texts``: with ``objects``, it takes a text as well."""
+
+    objects: bool
+    texts: bool
+
+
+def for_template(messages: Sequence[Message], form: ArgumentsForm) -> list[dict[str, Any]]:
     """Return the messages for a template: parts of content joined to one text, tool results with the tool's name.
 
-    A message without content has an empty text. ``objects``: arguments of calls are parsed JSON, not text. Raises
-    ApiError 400 that names the field of a message that makes no sense in its place.
+    A message without content has an empty text. Raises ApiError 400 that names the field of a message that makes no
+    sense in its place.
     """
-    called: dict[str, str] = {}
-    return [_message(message, f"messages.{i}", called, objects) for i, message in enumerate(messages)]
+    calls = _Calls()
+    return [_message(message, f"messages.{i}", calls, form) for i, message in enumerate(messages)]
 
 
-def _message(message: Message, field: str, called: dict[str, str], objects: bool) -> dict[str, Any]:
-    """Return one message. ``called``: function names by call id so far; calls of this message are added."""
-    if message.tool_calls and message.role != "assistant":
-        raise bad_request(f"{field}.tool_calls: only the assistant calls tools.", f"{field}.tool_calls")
-    if message.content is None and not message.tool_calls:
-        raise bad_request(f"{field}.content: Field required.", f"{field}.content")
+class _Calls:
+    """The calls of a conversation so far."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        self._num = 0
+        self._open: list[tuple[str, str]] = []
+        """Ids and names of functions of those of the last calls that have no result yet."""
+
+    def make(self, calls: Sequence[ToolCall]) -> list[str]:
+        """Add the calls of a message, and return their ids; a call without one is given one."""
+        # Nine letters and digits: some templates take no other ids.
+        ids = [call.id or f"call{self._num + i:05}" for i, call in enumerate(calls)]
+        self._num += len(calls)
+        self._open = [(made, call.function.name) for made, call in zip(ids, calls, strict=True)]
+        self._names |= self._open
+        return ids
+
+    def answered_by(self, message: Message) -> tuple[str | None, str | None]:
+        """Return the id and the function's name of the call whose result the message is; None: not known.
+
+        It is the call of its id, or of its name if it is of the role ``function``. Where no call has that id, which
+        others may have rewritten, the first one without a result is meant.
+        """
+        call_id = message.tool_call_id
+        found: tuple[str | None, str | None]
+        if message.role == "function":
+            found = next((call for call in self._open if call[1] == message.name), (None, message.name))
+        elif call_id is not None and call_id in self._names:
+            found = next((call for call in self._open if call[0] == call_id), (call_id, self._names[call_id]))
+        else:
+            found = self._open[0] if self._open else (call_id, None)
+        self._open = [call for call in self._open if call is not found]
+        return found
+
+
+def _message(message: Message, field: str, calls: _Calls, form: ArgumentsForm) -> dict[str, Any]:
+    _check(message, field)
     found: dict[str, Any] = {"role": message.role, "content": message.text}
-    if message.name is not None:
+    if message.name:
         found["name"] = message.name
-    if (message.tool_call_id is None) == (message.role == "tool"):
-        raise bad_request(
-            f"{field}.tool_call_id: a message of a tool, and no other, names the call it answers.",
-            f"{field}.tool_call_id",
-        )
-    if message.tool_call_id is not None:
-        if message.tool_call_id not in called:
-            raise bad_request(f"{field}.tool_call_id: no call before it has this id.", f"{field}.tool_call_id")
-        found = {"name": called[message.tool_call_id], **found, "tool_call_id": message.tool_call_id}
-    if message.tool_calls:
-        called |= {call.id: call.function.name for call in message.tool_calls}
-        found["tool_calls"] = [
-            _call(call, f"{field}.tool_calls.{i}.function.arguments", objects)
-            for i, call in enumerate(message.tool_calls)
-        ]
+    if message.role in ("tool", "function"):
+        call_id, name = calls.answered_by(message)
+        found["role"] = "tool"
+        if name is not None:
+            found.setdefault("name", name)
+        if call_id is not None:
+            found["tool_call_id"] = call_id
+    if message.calls:
+        ids = calls.make(message.calls)
+        found["tool_calls"] = [_call(call, made, form) for call, made in zip(message.calls, ids, strict=True)]
     return found
 
 
-def _call(call: ToolCall, field: str, objects: bool) -> dict[str, Any]:
-    arguments: Any = call.function.arguments
-    if objects:
-        arguments = parse_arguments(arguments, field)
-    return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
+def _check(message: Message, field: str) -> None:
+    """Raise ApiError 400 for a message that says nothing where it must, or has what its role never has."""
+    if message.calls and message.role != "assistant":
+        name = "tool_calls" if message.tool_calls else "function_call"
+        raise bad_request(f"{field}.{name}: only the assistant calls tools.", f"{field}.{name}")
+    if message.content is None and message.role in ("developer", "system", "user"):
+        raise bad_request(f"{field}.content: Field required.", f"{field}.content")
+    if message.audio is not None and not message.text and not message.calls:
+        raise bad_request(
+            f"{field}.audio: this server has no sound of earlier answers; send what was said as content.",
+            f"{field}.audio",
+        )
 
 
-def parse_arguments(arguments: str, field: str) -> dict[str, Any]:
-    """Parse the JSON text of a call's arguments. Raises ApiError 400 that names ``field``."""
+def _call(call: ToolCall, call_id: str, form: ArgumentsForm) -> dict[str, Any]:
+    function = {"name": call.function.name, "arguments": _arguments(call.function, form)}
+    return {"id": call_id, "type": "function", "function": function}
+
+
+def _arguments(function: CalledFunction, form: ArgumentsForm) -> Any:
+    """Return the arguments as the template takes them. A text that is no object, as one that was cut, stays as it is
+    unless only objects are taken."""
+    given = function.arguments or ""
+    found = given if isinstance(given, dict) else parse_arguments(given)
+    if form.objects:
+        return found if found is not None else given if form.texts else {}
+    return given if found != {} and isinstance(given, str) else json.dumps(found, ensure_ascii=False)
+
+
+def parse_arguments(arguments: str) -> dict[str, Any] | None:
+    """Return the object whose JSON the arguments of a call are, an empty one for no text; None: they are no object."""
+    if arguments.strip() in ("", "null"):
+        return {}
     try:
         found = pydantic_core.from_json(arguments, allow_inf_nan=False)
-    except ValueError as error:
-        raise bad_request(f"{field}: not valid JSON: {error}.", field) from error
-    if not isinstance(found, dict):
-        raise bad_request(f"{field}: must be the JSON text of an object.", field)
-    return found
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

@@ -11,7 +11,7 @@ from jaxgen.client import EngineClient
 from jaxgen.core.model_info import ChatFormat
 from jaxgen.server.errors import bad_request
 from jaxgen.server.log import frames
-from jaxgen.server.requests.chat_messages import for_template
+from jaxgen.server.requests.chat_messages import ArgumentsForm, for_template
 from jaxgen.server.requests.prompts import Prompt, PromptReader
 from jaxgen.server.requests.render_limit import render_limit
 from jaxgen.server.schema.chat import Conversation
@@ -75,6 +75,11 @@ class ChatTemplate:
             return self._renders_call(json.dumps({_PROBE: 1})) is None
         return repr(_PROBE) not in as_object  # else the template writes a Python dict, not JSON
 
+    @cached_property
+    def _takes_texts(self) -> bool:
+        """Whether the template that takes arguments as objects takes a text, as of a call that was cut, as well."""
+        return self._renders_call("{") is not None
+
     def _renders_call(self, arguments: Any) -> str | None:
         call = {"id": "call00000", "type": "function", "function": {"name": _PROBE, "arguments": arguments}}
         try:
@@ -103,8 +108,8 @@ class ChatTemplate:
                 raise bad_request("tools: this model's chat template does not show tools to the model.", "tools")
             options["tools"] = list(tools)
         given = body.messages or ()
-        objects = any(message.tool_calls for message in given) and self._takes_objects
-        messages = for_template(given, objects=objects)
+        objects = any(message.calls for message in given) and self._takes_objects
+        messages = for_template(given, ArgumentsForm(objects, texts=not objects or self._takes_texts))
         try:
             return self._render(messages, options)
         except Exception as error:  # a template may raise anything, on purpose or not

@@ -58,7 +58,7 @@ class CompletionParams:
 @refusals()
 def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConfig) -> CompletionParams:
     """Honour or refuse every field but model and prompt. Raises ApiError 400 that names the field."""
-    if body.suffix is not None:
+    if body.suffix:
         raise bad_request("suffix is not supported: this server continues prompts and does not insert.", "suffix")
     n = _n(body, config)
     best_of = _best_of(body, n, config)

@@ -5,8 +5,9 @@ is a number.
 """
 
 import logging
+from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
@@ -17,6 +18,10 @@ logger = logging.getLogger(__name__)
 
 PROMPT_MESSAGE = "{} must be a string, a list of strings, a list of token ids, or a list of lists of token ids"
 """Error message of a field of type Prompt."""
+
+UNKNOWN = "unknown_parameter"
+UNSUPPORTED = "unsupported_parameter"
+"""OpenAI's codes, by which some clients leave the field out and ask again."""
 
 MAX_FAULTS = 1000
 """Most faults of a body of which one is named: an object of unknown fields has one for each field."""
@@ -54,8 +59,25 @@ Stop = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """A field of OpenAI's that this server does not honour. ``reason``: what callers are told.
+
+    ``harmless``: values beside null that ask for nothing but what is done anyway.
+    """
+
+    reason: str
+    harmless: tuple[Any, ...] = ()
+
+    def allows(self, value: Any) -> bool:
+        """Whether the value asks for nothing."""
+        return value is None or any(type(value) is type(one) and value == one for one in self.harmless)
+
+
 class Body(BaseModel):
-    """An object whose fields are all named."""
+    """An object whose fields are all named, those in ``unsupported`` too."""
+
+    unsupported: ClassVar[dict[str, Unsupported]] = {}
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -176,10 +198,14 @@ class CompletionRequest(SamplingFields):
 
 
 def parse_body[Fields: Body](kind: type[Fields], data: dict[str, Any], config: ServerConfig) -> Fields:
-    """Return the typed request. Raises ApiError 400 that names the first unknown, oversized or mistyped field."""
-    for name in data:
-        if name not in kind.model_fields:
-            raise bad_request(f"Unknown field {name[:100]!r}.", name[:100])
+    """Return the typed request. Raises ApiError 400 that names an unknown, unsupported, oversized or mistyped field."""
+    for name in [name for name in data if name not in kind.model_fields]:
+        unsupported = kind.unsupported.get(name)
+        if unsupported is None:
+            raise _unknown(name[:100])
+        if not unsupported.allows(data[name]):
+            raise bad_request(f"{name}: {unsupported.reason}.", name, UNSUPPORTED)
+    data = {name: value for name, value in data.items() if name in kind.model_fields}
     # Sizes first: a value over a limit need not be validated entry by entry.
     _check_sizes(kind, data, config)
     try:
@@ -222,5 +248,9 @@ def _first_fault(kind: type[Body], error: ValidationError) -> ApiError:
     if param in _prompts_of(kind):
         return bad_request(f"{PROMPT_MESSAGE.format(param)}.", param)
     if fault["type"] == "extra_forbidden":
-        return bad_request(f"Unknown field {param!r}.", param)
+        return _unknown(param)
     return bad_request(f"{param}: {fault['msg']}.", param)
+
+
+def _unknown(name: str) -> ApiError:
+    return bad_request(f"Unknown field {name!r}.", name, UNKNOWN)

@@ -1,50 +1,115 @@
 """The body of a chat completions request. Fields that this server cannot honour are refused by name."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
 
-from jaxgen.server.errors import bad_request
-from jaxgen.server.schema.base import Body, ListOf, SamplingFields
-from jaxgen.server.schema.tools import FunctionTool, ToolCall, ToolChoice
+from jaxgen.server.schema.base import Body, ListOf, PartOfHistory, SamplingFields, Unsupported
+from jaxgen.server.schema.tools import CalledFunction, FunctionTool, ToolCall, ToolChoice
 
 
-class TextPart(Body):
-    """A part of a message's content; others than text are refused."""
+class TextPart(PartOfHistory):
+    """A text in a message's content; two of its types are those of /v1/responses."""
 
-    type: Literal["text"]
+    type: Literal["text", "input_text", "output_text"] = "text"
     text: str
 
 
+class RefusalPart(PartOfHistory):
+    """What a model said instead of an answer."""
+
+    type: Literal["refusal"]
+    text: str = Field(alias="refusal")
+
+
+class ThoughtPart(PartOfHistory):
+    """What a model thought before an earlier answer. It is left out, as templates leave out what was thought."""
+
+    type: Literal["thinking", "redacted_thinking", "reasoning"]
+
+    @property
+    def text(self) -> str:
+        return ""
+
+
+def _refuse_kind(kind: Any) -> Any:
+    raise PydanticCustomError(
+        "no_text", "this server reads text alone, and no part of the type {kind}", {"kind": repr(str(kind)[:100])}
+    )
+
+
+class OtherPart(Body):
+    """A part that is no text; only there to be refused by its type."""
+
+    type: Annotated[Literal["text"], BeforeValidator(_refuse_kind)]
+    text: str
+
+
+_PARTS = {
+    "text": ":text",
+    "input_text": ":text",
+    "output_text": ":text",
+    "refusal": ":refusal",
+    "thinking": ":thought",
+    "redacted_thinking": ":thought",
+    "reasoning": ":thought",
+}
+
+
+def _part_tag(value: Any) -> str:
+    kind = value.get("type", "text") if isinstance(value, dict) else getattr(value, "type", "text")
+    return _PARTS.get(kind, ":other") if isinstance(kind, str) else ":other"
+
+
+Part = Annotated[
+    Annotated[TextPart, Tag(":text")]
+    | Annotated[RefusalPart, Tag(":refusal")]
+    | Annotated[ThoughtPart, Tag(":thought")]
+    | Annotated[OtherPart, Tag(":other")],
+    Discriminator(_part_tag),
+]
 Content = Annotated[
-    Annotated[str, Tag(":text")] | Annotated[ListOf[TextPart], Tag(":texts")],
-    Discriminator(lambda value: ":texts" if isinstance(value, list) else ":text"),
+    Annotated[str, Tag(":text")] | Annotated[ListOf[Part], Tag(":parts")],
+    Discriminator(lambda value: ":parts" if isinstance(value, list) else ":text"),
 ]
 
 
-class Message(Body):
+class PastAudio(PartOfHistory):
+    """An earlier answer in sound, of which its transcript is read."""
+
+    transcript: str | None = None
+
+
+class Message(PartOfHistory):
     """One message of the conversation. ``name`` is given to the template, which may show it.
 
-    The last fields are in answers of OpenAI's and ours; they come back with them, and say nothing.
+    The role ``function`` and ``function_call`` are the old names of ``tool`` and of one of the ``tool_calls``.
     """
 
-    role: Literal["developer", "system", "user", "assistant", "tool"]
+    role: Literal["developer", "system", "user", "assistant", "tool", "function"]
     content: Content | None = None
     name: str | None = None
     tool_calls: ListOf[ToolCall] | None = None
     tool_call_id: str | None = None
 
-    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
-    audio: None = None
-    function_call: None = None
-    refusal: None = None
+    audio: PastAudio | None = None
+    function_call: CalledFunction | None = None
+    refusal: str | None = None
 
     @property
     def text(self) -> str:
-        """Its content, which parts join to."""
-        if self.content is None or isinstance(self.content, str):
-            return self.content or ""
-        return "".join(part.text for part in self.content)
+        """Its content, which parts join to; without any, what was said instead: a refusal, or words in sound."""
+        content = self.content
+        said = content if isinstance(content, str) else "".join(part.text for part in content or ())
+        return said or self.refusal or (self.audio and self.audio.transcript) or ""
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        """Its calls of tools."""
+        if not self.tool_calls and self.function_call is not None:
+            return [ToolCall(function=self.function_call)]
+        return self.tool_calls or []
 
 
 class Conversation(Body):
@@ -59,26 +124,42 @@ class Conversation(Body):
 
 
 class ChatRequest(SamplingFields, Conversation):
-    """The body of /v1/chat/completions. ``user``, ``safety_identifier`` and ``prompt_cache_key`` only name who asks:
-    prefixes are cached anyway."""
+    """The body of /v1/chat/completions.
+
+    ``user``, ``safety_identifier`` and ``prompt_cache_key`` only name who asks: prefixes are cached anyway, so
+    ``prompt_cache_options`` and ``prompt_cache_retention`` change nothing; nor does ``prediction``, a hint for speed.
+    """
+
+    unsupported: ClassVar[dict[str, Unsupported]] = {
+        "audio": Unsupported("this server answers in text, not in sound"),
+        "function_call": Unsupported("it is the old name of tool_choice: send tools and tool_choice", ("none", "auto")),
+        "functions": Unsupported(
+            'it is the old name of tools: send each as {"type": "function", "function": ...} in tools', ([],)
+        ),
+        "modalities": Unsupported("this server answers in text: send ['text'], or leave it out", (["text"],)),
+        "moderation": Unsupported("this server judges no texts"),
+        "reasoning_effort": Unsupported(
+            "this server does not set how long a model reasons: send 'none', or leave it out; a switch of the model's "
+            "chat template is set in chat_template_kwargs",
+            ("none",),
+        ),
+        "store": Unsupported("this server stores no chat completions: send false, or leave it out", (False,)),
+        "verbosity": Unsupported(
+            "this server does not set how much a model says: send 'medium', or leave it out, and ask for it in a "
+            "message",
+            ("medium",),
+        ),
+        "web_search_options": Unsupported("this server does not search the web"),
+    }
 
     logprobs: bool | None = None
     max_completion_tokens: int | None = None
     metadata: dict[str, str] | None = None
-    modalities: ListOf[str] | None = None
     parallel_tool_calls: bool | None = None
+    prediction: dict[str, Any] | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_retention: str | None = None
     safety_identifier: str | None = None
-    store: bool | None = None
     tool_choice: ToolChoice | None = None
     top_logprobs: int | None = None
-
-    def refuse_what_is_missing(self) -> None:
-        """Raise ApiError 400 for a value that this server does not support."""
-        asked = {
-            "modalities": self.modalities not in (None, ["text"]),
-            "store": self.store is True,
-        }
-        for name, found in asked.items():
-            if found:
-                raise bad_request(f"{name}: this server answers in plain text and stores nothing.", name)

@@ -4,12 +4,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from jaxgen.server.schema.base import Body
+from jaxgen.server.schema.base import Body, PartOfHistory
 
 FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}\z")]
 
 
-class FunctionDefinition(Body):
+class FunctionDefinition(PartOfHistory):
     """``parameters`` None: it takes none. ``strict`` asks for no more than is done anyway where a call is demanded."""
 
     name: FunctionName
@@ -18,7 +18,7 @@ class FunctionDefinition(Body):
     strict: bool | None = None
 
 
-class FunctionTool(Body):
+class FunctionTool(PartOfHistory):
     """A function of the caller's; other kinds of tools are refused."""
 
     type: Literal["function"]
@@ -38,18 +38,25 @@ class NamedToolChoice(Body):
     function: FunctionChoice
 
 
-class CalledFunction(Body):
-    """``arguments``: JSON text of an object."""
+Arguments = Annotated[
+    Annotated[str, Tag(":text")] | Annotated[dict[str, Any], Tag(":object")],
+    Discriminator(lambda value: ":object" if isinstance(value, dict) else ":text"),
+]
+
+
+class CalledFunction(PartOfHistory):
+    """``arguments``: a text, as the model wrote it: mostly, but not surely, the JSON of an object. Some send the object
+    itself."""
 
     name: str
-    arguments: str
+    arguments: Arguments | None = None
 
 
-class ToolCall(Body):
+class ToolCall(PartOfHistory):
     """A call in a message of the assistant's."""
 
-    id: str
-    type: Literal["function"]
+    id: str | None = None
+    type: Literal["function"] | None = None
     function: CalledFunction
 
 

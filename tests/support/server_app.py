@@ -75,7 +75,7 @@ def error_of(answer: dict[str, Any]) -> dict[str, Any]:
     assert set(error) == {"message", "type", "param", "code"}
     assert isinstance(error["message"], str)
     assert error["message"]
-    assert error["type"] in ("invalid_request_error", "server_error")
+    assert error["type"] in ("invalid_request_error", "rate_limit_error", "server_error")
     return error
 
 

@@ -123,6 +123,15 @@ def test_an_answer_may_be_as_long_as_the_context() -> None:
         assert answer["choices"][0]["finish_reason"] == "length"
 
 
+def test_too_long_a_conversation_is_refused_in_words_that_clients_know() -> None:
+    error = chat(chat_engine(), user("Hi"), status=400, max_tokens=127)["error"]
+    head = "This model's maximum context length is 128 tokens. However, you requested 149 tokens ("
+    assert error["message"] == (
+        f"{head}22 in the messages, 127 in the completion). Please reduce the length of the messages or completion."
+    )
+    assert (error["param"], error["code"]) == ("max_tokens", "context_length_exceeded")
+
+
 def test_choices_have_seeds_of_their_own() -> None:
     engine = chat_engine()
     answer = chat(engine, user("Hi"), n=3, seed=5)

@@ -143,7 +143,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("input", [[]], "must not be empty"),
     ("input", [True], "input must be a string, a list of strings"),
     ("input", [5, 400], "input: 400 is no token id; ids are 0 to 399"),
-    ("input", [2] * 129, "128 tokens, but 129 were asked for"),
+    ("input", [2] * 129, "your input resulted in 129 tokens"),
     ("input", ["a"] * 2049, "2049 entries; this server takes 2048"),
     ("dimensions", 0, "between 1 and 4, as this model has, not 0"),
     ("dimensions", 5, "between 1 and 4, as this model has, not 5"),
@@ -183,7 +183,12 @@ def test_null_means_absent(engine: FakeEngine, field: str) -> None:
 
 def test_a_prompt_as_long_as_the_context_is_taken(engine: FakeEngine) -> None:
     assert embed(engine, input=[2] * 128)["usage"]["prompt_tokens"] == 128
-    assert error_of(post(engine, input=[2] * 129).json())["code"] == "context_length_exceeded"
+    error = error_of(post(engine, input=[2] * 129).json())
+    assert error["code"] == "context_length_exceeded"
+    assert error["message"] == (
+        "This model's maximum context length is 128 tokens. However, your input resulted in 129 tokens. Please reduce "
+        "the length of the input."
+    )
 
 
 def test_a_model_without_embeddings_says_so() -> None:

@@ -66,7 +66,10 @@ def test_what_is_over_the_limit_gets_429(limits: dict[str, Any]) -> None:
     with one_waits(ServerConfig(**limits), numbers=NUMBERS) as url:
         refused = httpx2.post(f"{url}/v1/completions", json=body())
         assert refused.status_code == 429
-        assert error_of(refused.json())["code"] == "queue_full"
+        assert {name: error_of(refused.json())[name] for name in ("code", "type")} == {
+            "code": "queue_full",
+            "type": "rate_limit_error",
+        }
         assert refused.headers["retry-after"] == "6", "half of 3 tokens, at 4 seconds each"
 
 

@@ -55,7 +55,10 @@ def test_a_text_far_too_long_is_not_tokenised(
     assert (answer.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", param)
     least = TOKENIZER.least_tokens("word " * 5000)
     assert least > CONTEXT
-    assert "at least" in error["message"]
+    assert error["message"].startswith(
+        f"This model's maximum context length is {CONTEXT} tokens. However, your {param} resulted in at least "
+    )
+    assert error["message"].endswith(f" tokens. Please reduce the length of the {param}.")
 
 
 def test_what_fits_is_taken_however_long_its_tokens() -> None:

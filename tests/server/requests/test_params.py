@@ -83,8 +83,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("prompt", [[5], [10**30]], "is no token id"),
     ("prompt", ["a"] * 129, "129 entries; this server takes 128"),
     ("prompt", [[1]] * 129, "129 entries; this server takes 128"),
-    ("prompt", [2] * 200, "128 tokens, but 216 were asked for: 200 of the prompt and max_tokens 16"),
-    ("max_tokens", 126, "128 tokens, but 129 were asked for: 3 of the prompt and max_tokens 126"),
+    ("prompt", [2] * 200, "you requested 216 tokens (200 in the prompt, 16 in the completion)"),
+    ("max_tokens", 126, "you requested 129 tokens (3 in the prompt, 126 in the completion)"),
     ("max_tokens", 10**30, "128 tokens"),
     ("max_tokens", -1, "0 or more"),
     ("max_tokens", True, "valid integer"),
@@ -141,7 +141,6 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("stop_token_ids", 5, "valid list"),
     ("stop_token_ids", [2] * 65, "65 entries; this server takes 64"),
     ("ignore_eos", 0, "valid boolean"),
-    ("suffix", "", "not supported"),
     ("suffix", "end", "not supported"),
     ("response_format", "json", "valid dictionary"),
     ("response_format", {"type": "xml"}, "'text', 'json_object' or 'json_schema'"),
@@ -272,11 +271,17 @@ def test_choices_of_one_request_are_bounded(engine: FakeEngine) -> None:
 def test_another_model_is_not_found(engine: FakeEngine) -> None:
     error = refusal(engine, status=404, model="gpt-4")
     assert (error["param"], error["code"]) == ("model", "model_not_found")
-    assert "'gpt-4'" in error["message"]
+    assert error["message"] == "The model `gpt-4` does not exist."
 
 
-def test_context_error_has_openais_code(engine: FakeEngine) -> None:
-    assert refusal(engine, max_tokens=126)["code"] == "context_length_exceeded"
+def test_a_context_error_has_openais_code_and_words(engine: FakeEngine) -> None:
+    """Clients find both, and read the numbers."""
+    error = refusal(engine, max_tokens=126)
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "max_tokens")
+    assert error["message"] == (
+        "This model's maximum context length is 128 tokens. However, you requested 129 tokens (3 in the prompt, 126 in "
+        "the completion). Please reduce the length of the prompt or completion."
+    )
     complete(engine, max_tokens=125)
 
 
