@@ -1,6 +1,7 @@
 """Collect the items of a request to /v1/responses: its own, and those of the response that it continues."""
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -12,9 +13,11 @@ from jaxgen.server.responses.store import Kept, ResponseStore
 from jaxgen.server.schema.items import (
     FunctionCallItem,
     FunctionCallOutputItem,
+    Item,
     ItemContent,
     ItemReference,
     MessageItem,
+    OtherItem,
     ReasoningItem,
     RefusalPart,
     StoredItem,
@@ -46,24 +49,29 @@ def read_items(body: ConversationFields, store: ResponseStore, caller: str, most
     previous, earlier = _previous(body.previous_response_id, store, caller)
     if not body.input:
         raise bad_request("input is missing: send a text or a list of items.", "input")
-    if isinstance(body.input, str):
-        return Asked(previous, earlier, [MessageItem(role="user", content=body.input)], ["input"])
     own: list[StoredItem] = []
     fields: list[str] = []
-    for i, item in enumerate(body.input):
+    for item, field in _given(body.input):
         if isinstance(item, ReasoningItem):
             logger.debug("dropped an item of reasoning")
-        elif isinstance(item, ItemReference):
-            own.append(_referred(item, f"input.{i}.id", store, caller))
-            fields.append(f"input.{i}")
-        elif isinstance(item, MessageItem | FunctionCallItem | FunctionCallOutputItem):
-            own.append(item)
-            fields.append(f"input.{i}")
+            continue
+        own.append(_referred(item, f"{field}.id", store, caller) if isinstance(item, ItemReference) else item)
+        fields.append(field)
     if len(earlier) + len(own) > most:
         raise bad_request(
             f"input has {len(own)} items and continues {len(earlier)}; this server takes {most} together.", "input"
         )
     return Asked(previous, earlier, own, fields)
+
+
+def _given(given: str | list[Item]) -> Iterator[tuple[StoredItem | ReasoningItem | ItemReference, str]]:
+    """Yield the items of the input, each with its place in the body."""
+    if isinstance(given, str):
+        yield MessageItem(role="user", content=given), "input"
+        return
+    for i, item in enumerate(given):
+        if not isinstance(item, OtherItem):  # which none is: its type is refused
+            yield item, f"input.{i}"
 
 
 def _previous(name: str | None, store: ResponseStore, caller: str) -> tuple[Kept | None, list[StoredItem]]:

@@ -89,6 +89,7 @@ def _apply(event: dict[str, Any], item: dict[str, Any]) -> None:
             item["content"].append(event["part"])
         case "response.output_text.delta":
             item["content"][event["content_index"]]["text"] += event["delta"]
+            item["content"][event["content_index"]]["logprobs"] += event["logprobs"]
         case "response.function_call_arguments.delta":
             item["arguments"] += event["delta"]
         case "response.output_text.done":
