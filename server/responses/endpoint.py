@@ -39,7 +39,7 @@ class ResponsesEndpoint(GeneratingEndpoint[ResponsesRequest]):
         return body
 
     async def _build_response(self, body: ResponsesRequest, context: RequestContext) -> ResponseBuilder:
-        asked = read_items(body, self._store, context.caller, self._services.config.max_messages)
+        asked = read_items(body, self._store, context.caller, self._services.config)
         prompt, params, tools = await _resolve(body, asked, self._services)
         keep = None
         if self._store.keeps_any and body.store is not False:
@@ -60,7 +60,7 @@ class InputTokensEndpoint:
         body = parse_body(InputTokensRequest, data, services.config)
         check_model(body.model, services.engine)
         body.refuse_what_is_missing()
-        asked = read_items(body, self._store, caller(request), services.config.max_messages)
+        asked = read_items(body, self._store, caller(request), services.config)
         prompt, _, _ = await _resolve(body, asked, services)
         return JSONResponse({"object": "response.input_tokens", "input_tokens": len(prompt.tokens)})
 

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from pydantic import TypeAdapter
 
+from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import bad_request
 from jaxgen.server.responses.store import Kept, ResponseStore
 from jaxgen.server.schema.items import (
@@ -44,22 +45,32 @@ class Asked:
         return [_item_json(item) for item in self.own]
 
 
-def read_items(body: ConversationFields, store: ResponseStore, caller: str, most: int) -> Asked:
-    """Return the items of a request. Raises ApiError 400 for more than ``most``, and for what is not kept."""
-    previous, earlier = _previous(body.previous_response_id, store, caller)
+def read_items(body: ConversationFields, store: ResponseStore, caller: str, config: ServerConfig) -> Asked:
+    """Return the items of a request. Raises ApiError 400 for what is not kept, and for more items, or bytes of those
+    that are kept, than a body may have."""
+    previous, earlier = _previous(body.previous_response_id, store, caller, config.max_body_bytes)
     if not body.input:
         raise bad_request("input is missing: send a text or a list of items.", "input")
     own: list[StoredItem] = []
     fields: list[str] = []
+    room = config.max_body_bytes - (0 if previous is None else previous.num_bytes)
     for item, field in _given(body.input):
         if isinstance(item, ReasoningItem):
             logger.debug("dropped an item of reasoning")
             continue
-        own.append(_referred(item, f"{field}.id", store, caller) if isinstance(item, ItemReference) else item)
+        if isinstance(item, ItemReference):
+            found = _referred(item, f"{field}.id", store, caller)
+            room -= len(found)  # of many references to one long item too
+            _check_room(room, config.max_body_bytes, f"{field}.id")
+            own.append(_ITEM.validate_json(found))
+        else:
+            own.append(item)
         fields.append(field)
-    if len(earlier) + len(own) > most:
+    if len(earlier) + len(own) > config.max_messages:
         raise bad_request(
-            f"input has {len(own)} items and continues {len(earlier)}; this server takes {most} together.", "input"
+            f"input has {len(own)} items and continues {len(earlier)}; this server takes {config.max_messages} "
+            "together.",
+            "input",
         )
     return Asked(previous, earlier, own, fields)
 
@@ -74,7 +85,9 @@ def _given(given: str | list[Item]) -> Iterator[tuple[StoredItem | ReasoningItem
             yield item, f"input.{i}"
 
 
-def _previous(name: str | None, store: ResponseStore, caller: str) -> tuple[Kept | None, list[StoredItem]]:
+def _previous(
+    name: str | None, store: ResponseStore, caller: str, most_bytes: int
+) -> tuple[Kept | None, list[StoredItem]]:
     if name is None:
         return None, []
     found = store.get(caller, name)
@@ -84,10 +97,20 @@ def _previous(name: str | None, store: ResponseStore, caller: str) -> tuple[Kept
             "previous_response_id",
             "previous_response_not_found",
         )
+    _check_room(most_bytes - found.num_bytes, most_bytes, "previous_response_id")
     return found, _ITEMS.validate_python(found.conversation())
 
 
-def _referred(item: ItemReference, field: str, store: ResponseStore, caller: str) -> StoredItem:
+def _check_room(room: int, most_bytes: int, field: str) -> None:
+    if room < 0:
+        raise bad_request(
+            f"{field}: the items that are kept have more than {most_bytes} bytes together, which a body here may have.",
+            field,
+        )
+
+
+def _referred(item: ItemReference, field: str, store: ResponseStore, caller: str) -> bytes:
+    """Return the JSON of the item that is referred to. Raises ApiError 400."""
     found = store.item(caller, item.id)
     if found is None:
         raise bad_request(
@@ -95,7 +118,7 @@ def _referred(item: ItemReference, field: str, store: ResponseStore, caller: str
             "unless those were asked for with store false. Send the item itself.",
             field,
         )
-    return _ITEM.validate_python(found)
+    return found
 
 
 def _item_json(item: StoredItem) -> dict[str, Any]:

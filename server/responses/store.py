@@ -1,7 +1,7 @@
 """Keep responses in memory, each caller's apart, for requests that continue them or ask for them again."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -10,28 +10,42 @@ import pydantic_core
 
 OVERHEAD = 1024
 """Bytes that a kept response counts beside its texts."""
+ITEM_OVERHEAD = 256
+"""Bytes that each of its items counts so."""
+
+
+type Items = tuple[tuple[str, bytes], ...]
+"""Ids and JSON of items."""
 
 
 @dataclass(eq=False, slots=True)
 class Kept:
-    """One response, as JSON: the object, and the items of its own input. ``previous``: the one that it continues."""
+    """One response, as JSON: the object, and the items of its own input and of its output. ``previous``: the one that
+    it continues."""
 
     response: bytes
-    items: bytes
-    item_ids: tuple[str, ...]
+    input: Items
+    output: Items
     previous: "Kept | None"
     users: int = 0
     """The shelf that has it, and the kept responses that continue it."""
     expires: float = 0.0
+    num_bytes: int = field(init=False)
+    """Of the items of the whole conversation."""
+
+    def __post_init__(self) -> None:
+        self.num_bytes = sum(map(len, self._items())) + (0 if self.previous is None else self.previous.num_bytes)
 
     @property
     def size(self) -> int:
-        return len(self.response) + len(self.items) + OVERHEAD
+        """Bytes that it counts, without those that it continues."""
+        items = self._items()
+        return len(self.response) + OVERHEAD + sum(map(len, items)) + ITEM_OVERHEAD * len(items)
 
     def context(self) -> list[dict[str, Any]]:
         """Return the items that it answered: those of all earlier turns, then its own input."""
         earlier = [] if self.previous is None else self.previous.conversation()
-        return [*earlier, *pydantic_core.from_json(self.items)]
+        return [*earlier, *(pydantic_core.from_json(item) for _, item in self.input)]
 
     def conversation(self) -> list[dict[str, Any]]:
         """Return all items so far: the context, then the output."""
@@ -40,17 +54,10 @@ class Kept:
         while turn is not None:  # no recursion: there may be thousands
             turns.append(turn)
             turn = turn.previous
-        return [item for one in reversed(turns) for item in one.own_items()]
+        return [pydantic_core.from_json(item) for one in reversed(turns) for item in one._items()]
 
-    def own_items(self) -> list[dict[str, Any]]:
-        """Return the items of its own input and of its output."""
-        items: list[dict[str, Any]] = pydantic_core.from_json(self.items)
-        return items + self.output()
-
-    def output(self) -> list[dict[str, Any]]:
-        """Return the items of its output."""
-        found: list[dict[str, Any]] = pydantic_core.from_json(self.response)["output"]
-        return found
+    def _items(self) -> list[bytes]:
+        return [item for _, item in (*self.input, *self.output)]
 
 
 @dataclass(eq=False, slots=True)
@@ -58,7 +65,7 @@ class _Shelf:
     """The responses of one caller, the least recently used first."""
 
     kept: OrderedDict[str, Kept] = field(default_factory=OrderedDict)
-    by_item: dict[str, Kept] = field(default_factory=dict)
+    items: dict[str, bytes] = field(default_factory=dict)
     size: int = 0
     """Bytes of its responses, and of those that they continue."""
 
@@ -91,13 +98,13 @@ class ResponseStore:
     def keep(
         self, caller: str, response: dict[str, Any], items: Sequence[dict[str, Any]], previous: Kept | None
     ) -> None:
-        """Keep a response and the items of its input."""
-        ids = tuple(item["id"] for item in (*items, *response["output"]))
-        made = Kept(pydantic_core.to_json(response), pydantic_core.to_json(items), ids, previous)
+        """Keep a response, and the items of its input. All items have ids."""
+        output = map(_without_logprobs, response["output"])
+        made = Kept(pydantic_core.to_json(response), _items(items), _items(output), previous)
         shelf = self._shelves.setdefault(caller, _Shelf())
         _hold(shelf, made)
         shelf.kept[response["id"]] = made
-        shelf.by_item |= dict.fromkeys(ids, made)
+        shelf.items.update((*made.input, *made.output))
         made.expires = self._clock() + self._lifetime_s
         self._make_room(shelf)
 
@@ -107,12 +114,11 @@ class ResponseStore:
         shelf = self._shelves.get(caller)
         return None if shelf is None else self._used(shelf, response_id)
 
-    def item(self, caller: str, item_id: str) -> dict[str, Any] | None:
-        """Return an item of a response of the caller's, or of its input; None: there is none of this id."""
+    def item(self, caller: str, item_id: str) -> bytes | None:
+        """Return the JSON of an item of a response of the caller's, or of its input; None: there is none of this id."""
         self._expire()
         shelf = self._shelves.get(caller)
-        found = None if shelf is None else shelf.by_item.get(item_id)
-        return None if found is None else next(item for item in found.own_items() if item["id"] == item_id)
+        return None if shelf is None else shelf.items.get(item_id)
 
     def delete(self, caller: str, response_id: str) -> bool:
         """Delete a response of the caller's; return whether there was one of this id."""
@@ -150,10 +156,21 @@ class ResponseStore:
 
     def _drop(self, shelf: _Shelf, response_id: str) -> None:
         dropped = shelf.kept.pop(response_id)
-        for item_id in dropped.item_ids:
-            if shelf.by_item.get(item_id) is dropped:
-                del shelf.by_item[item_id]
+        for item_id, item in (*dropped.input, *dropped.output):
+            if shelf.items.get(item_id) is item:  # else a later response has an item of this id
+                del shelf.items[item_id]
         _let_go(shelf, dropped)
+
+
+def _items(items: Iterable[dict[str, Any]]) -> Items:
+    return tuple((item["id"], pydantic_core.to_json(item)) for item in items)
+
+
+def _without_logprobs(item: dict[str, Any]) -> dict[str, Any]:
+    """Return an item of an output as an item of a conversation, in which they say nothing, and may be long."""
+    if "content" not in item:
+        return item
+    return {**item, "content": [{**part, "logprobs": []} for part in item["content"]]}
 
 
 def _hold(shelf: _Shelf, kept: Kept | None) -> None:

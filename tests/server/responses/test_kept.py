@@ -181,6 +181,20 @@ def test_limits_of_the_configuration_hold() -> None:
         assert error["message"] == "input has 1 items and continues 6; this server takes 5 together."
 
 
+def test_what_is_kept_counts_as_if_it_had_been_sent() -> None:
+    """Else a short body could refer to one long item thousands of times."""
+    with client_of(tool_engine("hermes", "Hello"), ServerConfig(max_body_bytes=2000)) as client:
+        first = ask(client, input=[{"role": "user", "content": "x" * 700, "id": "long"}])
+        ask(client, input=[{"id": "long"}, {"id": "long"}])
+        error = error_of(ask(client, 400, input=[{"id": "long"}] * 3))
+        assert (error["param"], "2000 bytes" in error["message"]) == ("input.2.id", True)
+        error = error_of(ask(client, 400, input=[{"id": "long"}] * 2, previous_response_id=first["id"]))
+        assert error["param"] == "input.1.id"
+        second = ask(client, input="x" * 900, previous_response_id=first["id"])
+        error = error_of(ask(client, 400, previous_response_id=second["id"]))
+        assert (error["param"], "2000 bytes" in error["message"]) == ("previous_response_id", True)
+
+
 def test_input_items_are_all_that_was_answered(client: TestClient) -> None:
     items = [
         {"role": "system", "content": "Be brief."},

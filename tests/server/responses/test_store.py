@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from jaxgen.server.responses.store import OVERHEAD, Kept, ResponseStore
+from jaxgen.server.responses.store import ITEM_OVERHEAD, OVERHEAD, Kept, ResponseStore
 
 
 class Clock:
@@ -32,10 +32,11 @@ def names(items: list[dict[str, Any]]) -> list[str]:
     return [item["id"] for item in items]
 
 
-def size_of(name: str, text: str = "x") -> int:
-    answer = {"id": name, "output": [{"id": f"{name}-out", "text": text}]}
-    items = [{"id": f"{name}-in", "text": text}]
-    return sum(len(json.dumps(one, separators=(",", ":"))) for one in (answer, items)) + OVERHEAD
+def size_of(name: str) -> int:
+    """With its items both in the response and beside it."""
+    answer = {"id": name, "output": [{"id": f"{name}-out", "text": "x"}]}
+    texts = [answer, *answer["output"], {"id": f"{name}-in", "text": "x"}]
+    return sum(len(json.dumps(one, separators=(",", ":"))) for one in texts) + OVERHEAD + 2 * ITEM_OVERHEAD
 
 
 def test_a_response_is_its_callers_alone() -> None:
@@ -45,8 +46,8 @@ def test_a_response_is_its_callers_alone() -> None:
     assert store.get("b", "r") is None
     assert store.item("b", "r-out") is None
     assert not store.delete("b", "r")
-    assert store.item("a", "r-out") == {"id": "r-out", "text": "x"}
-    assert store.item("a", "r-in") == {"id": "r-in", "text": "x"}
+    assert store.item("a", "r-out") == b'{"id":"r-out","text":"x"}'
+    assert store.item("a", "r-in") == b'{"id":"r-in","text":"x"}'
     assert store.delete("a", "r")
     assert not store.delete("a", "r")
     assert (store.get("a", "r"), store.item("a", "r-out"), store.size) == (None, None, 0)
@@ -61,6 +62,18 @@ def test_a_conversation_is_all_turns_in_order() -> None:
     assert names(got(store, "3").context()) == ["1-in", "1-out", "2-in", "2-out", "3-in"]
     assert names(got(store, "3").conversation()) == ["1-in", "1-out", "2-in", "2-out", "3-in", "3-out"]
     assert names(got(store, "2b").context()) == ["1-in", "1-out", "2b-in"]
+
+
+def test_items_of_one_id_are_all_kept_and_the_last_is_referred_to() -> None:
+    store = ResponseStore(10, 10**6, 60)
+    for name, texts in (("1", "xy"), ("2", "z")):
+        store.keep("a", {"id": name, "output": []}, [{"id": "same", "text": text} for text in texts], None)
+    assert [item["text"] for item in got(store, "1").context()] == ["x", "y"]
+    assert store.item("a", "same") == b'{"id":"same","text":"z"}'
+    store.delete("a", "1")
+    assert store.item("a", "same") == b'{"id":"same","text":"z"}'
+    store.delete("a", "2")
+    assert store.item("a", "same") is None
 
 
 def test_what_is_continued_outlives_its_own_place() -> None:
