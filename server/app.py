@@ -17,7 +17,6 @@ from jaxgen.server.api.embeddings import EmbeddingsEndpoint
 from jaxgen.server.api.endpoint import AppState
 from jaxgen.server.api.models import Models
 from jaxgen.server.api.probes import Probes, metrics_route, show_version
-from jaxgen.server.api.responses import ResponsesEndpoint
 from jaxgen.server.api.tokenize import TokensEndpoint
 from jaxgen.server.batches.app import Batches
 from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
@@ -41,6 +40,9 @@ from jaxgen.server.openapi import Description
 from jaxgen.server.requests.chat_template import Conversations
 from jaxgen.server.requests.prompts import PromptReader
 from jaxgen.server.requests.tools import Tools
+from jaxgen.server.responses.endpoint import InputTokensEndpoint, ResponsesEndpoint
+from jaxgen.server.responses.kept import KeptResponses
+from jaxgen.server.responses.store import ResponseStore
 
 
 def create_app(
@@ -72,6 +74,7 @@ def create_app(
         Bodies(config.max_body_bytes, config.max_arriving_bytes),
     )
     tokens = TokensEndpoint(services)
+    responses = ResponseStore(config.max_stored_responses, config.max_response_bytes, config.response_lifetime_s)
     counted = Middleware(LifecycleMiddleware, lifecycle=lifecycle)
     batches = Batches(services)
     description = Description(engine.model, config, version("jaxgen"))
@@ -80,7 +83,14 @@ def create_app(
         routes=[
             Route("/v1/completions", CompletionsEndpoint(services), methods=["POST"]),
             Route("/v1/chat/completions", ChatEndpoint(services), methods=["POST"]),
-            Route("/v1/responses", ResponsesEndpoint(services), methods=["POST"]),
+            Route("/v1/responses", ResponsesEndpoint(services, responses), methods=["POST"]),
+            Route(
+                "/v1/responses/input_tokens",
+                InputTokensEndpoint(services, responses).count,
+                methods=["POST"],
+                middleware=[counted],
+            ),
+            *KeptResponses(responses).routes(counted),
             Route("/v1/embeddings", EmbeddingsEndpoint(services), methods=["POST"]),
             Route("/tokenize", tokens.tokenize, methods=["POST"], middleware=[counted]),
             Route("/detokenize", tokens.detokenize, methods=["POST"], middleware=[counted]),

@@ -12,7 +12,7 @@ from jaxgen.server.addresses import proxies
 from jaxgen.server.tool_calls.formats import FORMATS
 
 TOOL_CALL_PARSERS = ("auto", *FORMATS)
-MAY_BE_ZERO = ("inline_encode_chars", "max_logit_bias", "log_prompts", "check_origin")
+MAY_BE_ZERO = ("inline_encode_chars", "max_logit_bias", "max_stored_responses", "log_prompts", "check_origin")
 ANY = ("*",)
 
 
@@ -104,6 +104,12 @@ class ServerConfig:
     """Most lines of a batch."""
     max_batch_lines_in_flight: int = 32
     """Most lines of all batches that are computed at once."""
+    max_stored_responses: int = 1000
+    """Most responses of a caller that are kept for requests that continue them; 0: none."""
+    max_response_bytes: int = 256 * 2**20
+    """Most bytes of the kept responses of all callers; beyond, the caller with the most loses its oldest."""
+    response_lifetime_s: float = 86400.0
+    """Seconds that a response is kept after it was last used."""
     tool_call_parser: str = "auto"
     """Format in which the model writes tool calls; auto: as its chat template shows."""
     log_prompts: bool = False

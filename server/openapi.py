@@ -21,7 +21,7 @@ from jaxgen.server.requests.tools import tool_format
 from jaxgen.server.schema import answers as shapes
 from jaxgen.server.schema.base import Body, CompletionRequest
 from jaxgen.server.schema.chat import ChatRequest
-from jaxgen.server.schema.responses import ResponsesRequest
+from jaxgen.server.schema.responses import InputTokensRequest, ResponsesRequest
 
 REFERENCE = "#/components/schemas/{model}"
 NO_LIMITS = (
@@ -63,11 +63,24 @@ def _generating(path: str, summary: str, answer: type[BaseModel], body: type[Bod
     return Described("POST", path, summary, answer, body, _GENERATING, streams="stream" in body.model_fields)
 
 
+_KEPT = (400, 404, 503)
 _TOKENIZE = "Tokens of a text or a conversation."
 ROUTES = (
     _generating("/v1/completions", "Continue prompts.", shapes.Completion, CompletionRequest),
     _generating("/v1/chat/completions", "Answer a conversation.", shapes.ChatCompletion, ChatRequest),
     _generating("/v1/responses", "Answer a conversation, as items.", shapes.Response, ResponsesRequest),
+    Described(
+        "POST",
+        "/v1/responses/input_tokens",
+        "The length of a prompt.",
+        shapes.InputTokens,
+        InputTokensRequest,
+        (*_BODY_ERRORS, 429),
+    ),
+    Described("GET", "/v1/responses/{response_id}", "A response that is kept.", shapes.Response, errors=_KEPT),
+    Described("DELETE", "/v1/responses/{response_id}", "Delete it.", shapes.DeletedResponse, errors=(404, 503)),
+    Described("GET", "/v1/responses/{response_id}/input_items", "What it answered.", shapes.InputItems, errors=_KEPT),
+    Described("POST", "/v1/responses/{response_id}/cancel", "Always refused.", None, errors=_KEPT),
     _generating("/v1/embeddings", "Vectors of texts.", shapes.Embeddings, EmbeddingRequest),
     Described("POST", "/tokenize", _TOKENIZE, shapes.Tokens, TokenizeRequest, (*_BODY_ERRORS, 429)),
     Described("POST", "/detokenize", "The text of tokens.", shapes.Text, DetokenizeRequest, (*_BODY_ERRORS, 429)),

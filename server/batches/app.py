@@ -1,21 +1,19 @@
 """Give an app its files and batches: routes, and a lifespan in which batches run."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Route
 
 from jaxgen.server.api.chat import ChatEndpoint
 from jaxgen.server.api.completions import CompletionsEndpoint
 from jaxgen.server.api.embeddings import EmbeddingsEndpoint
 from jaxgen.server.api.endpoint import AppState
-from jaxgen.server.api.responses import ResponsesEndpoint
+from jaxgen.server.api.routes import Handler, route
 from jaxgen.server.batches.background import BackgroundEngine
 from jaxgen.server.batches.endpoint import BatchesEndpoint
 from jaxgen.server.batches.files import FilesEndpoint
@@ -25,6 +23,7 @@ from jaxgen.server.generation.queue_limit import QueueLimit
 from jaxgen.server.metrics.metrics import Metrics
 from jaxgen.server.middleware.lifecycle import LifecycleMiddleware
 from jaxgen.server.requests.prompts import PromptReader
+from jaxgen.server.responses.endpoint import ResponsesEndpoint
 
 ENDPOINTS: dict[str, Callable[[AppState], LineEndpoint]] = {
     "/v1/completions": CompletionsEndpoint,
@@ -33,8 +32,6 @@ ENDPOINTS: dict[str, Callable[[AppState], LineEndpoint]] = {
     "/v1/embeddings": EmbeddingsEndpoint,
 }
 """The endpoints that batch lines may call."""
-
-type Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Batches:
@@ -64,7 +61,7 @@ class Batches:
             "/v1/batches/{batch_id}/cancel": {"POST": batches.cancel},
         }
         counted = Middleware(LifecycleMiddleware, lifecycle=self._lifecycle)
-        return [_route(path, by_method, counted) for path, by_method in handlers.items()]
+        return [route(path, by_method, counted) for path, by_method in handlers.items()]
 
     @asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -79,15 +76,6 @@ class Batches:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             await asyncio.to_thread(self._store.close)
-
-
-def _route(path: str, handlers: Mapping[str, Handler], middleware: Middleware) -> Route:
-    """Return one route for all methods of a path, so that its 405 names them all."""
-
-    async def handle(request: Request) -> Response:
-        return await handlers["GET" if request.method == "HEAD" else request.method](request)
-
-    return Route(path, handle, methods=list(handlers), middleware=[middleware])
 
 
 def line_endpoints(services: AppState) -> dict[str, LineEndpoint]:

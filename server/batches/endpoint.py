@@ -6,7 +6,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from jaxgen.server.api.body import Bodies
-from jaxgen.server.batches.files import Query, caller, kept
+from jaxgen.server.api.query import Query, caller
+from jaxgen.server.batches.files import kept
 from jaxgen.server.batches.runner import BatchRunner
 from jaxgen.server.batches.store import Store
 from jaxgen.server.config import ServerConfig

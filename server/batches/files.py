@@ -7,12 +7,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 
+from jaxgen.server.api.query import Query, caller
 from jaxgen.server.batches.store import Store
 from jaxgen.server.batches.tables import new_id
 from jaxgen.server.batches.upload import ENVELOPE, WRITE_BYTES, Upload, too_long
 from jaxgen.server.config import ServerConfig
-from jaxgen.server.errors import ApiError, bad_request
-from jaxgen.server.middleware.auth import CALLER
+from jaxgen.server.errors import ApiError
 
 MOST_LISTED = 10_000
 
@@ -106,33 +106,3 @@ def kept(store: Store | None) -> Store:
         message = "This server keeps no files and runs no batches: it was started without --batch-dir."
         raise ApiError(404, message, code="batches_disabled")
     return store
-
-
-def caller(request: Request) -> str:
-    """Return the owner of the files and batches that a request makes: the caller's name, see ``ApiKeys.caller``."""
-    return str(request.scope.get(CALLER, ""))
-
-
-class Query:
-    """The parameters of a request's query. Raises ApiError 400 that names an unknown or invalid parameter."""
-
-    def __init__(self, request: Request, known: tuple[str, ...]) -> None:
-        self._values = request.query_params
-        for name in self._values:
-            if name not in known:
-                raise bad_request(f"Unknown parameter {name[:100]!r}.", name[:100])
-
-    def text(self, name: str) -> str | None:
-        return self._values.get(name)
-
-    def choice(self, name: str, choices: tuple[str, ...]) -> str:
-        value = self._values.get(name, choices[0])
-        if value not in choices:
-            raise bad_request(f"{name} must be one of {', '.join(choices)}, not {value[:100]!r}.", name)
-        return value
-
-    def limit(self, default: int, most: int) -> int:
-        text = self._values.get("limit", str(default))
-        if not (text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= most):
-            raise bad_request(f"limit must be between 1 and {most}, not {text[:100]!r}.", "limit")
-        return int(text)

@@ -40,6 +40,8 @@ LIMITS = {
     "max_batches": "most batches of a caller that have not ended",
     "max_batch_lines": "most lines of a batch",
     "max_batch_lines_in_flight": "lines of all batches that are worked on at once",
+    "max_stored_responses": "most responses of a caller that are kept to be continued; 0: none",
+    "max_response_bytes": "most bytes of all kept responses; beyond, the caller with the most loses its oldest",
 }
 """Fields of ServerConfig with a flag of the same name."""
 
@@ -48,6 +50,7 @@ TIMES = {
     "write_timeout": "seconds after which a connection ends whose caller reads nothing",
     "body_timeout": "seconds a body may take to arrive, beside one for every 16 KiB; beyond, 408",
     "request_timeout": "seconds a completion may take from its arrival; beyond, 504 (default: as long as it takes)",
+    "response_lifetime": "seconds a response is kept to be continued, after its last use",
 }
 """Flags in seconds, whose fields in ServerConfig end in _s."""
 

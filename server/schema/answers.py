@@ -173,6 +173,17 @@ class Response(Latency):
     usage: dict[str, Any]
 
 
+class DeletedResponse(BaseModel):
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class InputTokens(BaseModel):
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
 class Embedding(Latency):
     """``embedding``: numbers, or the base64 of their 32-bit floats."""
 
@@ -235,6 +246,12 @@ class Page(BaseModel):
     first_id: str | None
     last_id: str | None
     has_more: bool
+
+
+class InputItems(Page):
+    """Of a response, and of those that it continues."""
+
+    data: list[dict[str, Any]]
 
 
 class Files(Page):

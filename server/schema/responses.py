@@ -1,107 +1,87 @@
-"""The body of a request to /v1/responses. Fields that this server cannot honour are refused by name."""
+"""Bodies of requests to /v1/responses and /v1/responses/input_tokens. Fields that this server cannot honour are refused
+by name."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Tag
 
 from jaxgen.server.errors import bad_request
-from jaxgen.server.schema.base import Body, CallerFields, JsonSchema, ListOf
-from jaxgen.server.schema.tools import FunctionChoice, FunctionDefinition, ToolMode, choice_tag
+from jaxgen.server.schema.base import Body, CallerFields, JsonSchema, ListOf, PartOfHistory, Stop, StructuredOutputs
+from jaxgen.server.schema.items import Input
+from jaxgen.server.schema.tools import FunctionChoice, FunctionDefinition, ToolMode
 
-_KEPT = ("previous_response_id", "conversation", "store", "background", "prompt")
-_KEEPS_NOTHING = "this server keeps nothing between requests; send the whole conversation as input."
-_TEXT_ALONE = "this server answers with plain text and calls of functions, and has no such option or value."
-
-Status = Literal["in_progress", "completed", "incomplete"]
-
-
-class TextItemPart(Body):
-    """Text that went in or came out; other parts are refused. What came out may have empty lists with it."""
-
-    type: Literal["input_text", "output_text"]
-    text: str
-    annotations: list[Any] | None = None
-    logprobs: list[Any] | None = None
+LOGPROBS = "message.output_text.logprobs"
+_NO_BACKGROUND = "answers are computed while their callers wait, and nothing goes on in the background."
+_NO_OPTION = "this server answers with plain text and calls of functions, and has no such option or value."
+_NO_EFFORT = (
+    "models here think in their text, if at all, and have no levels of effort: leave it out, or send 'none' (Codex: "
+    "take model_reasoning_effort out of its configuration)."
+)
 
 
-ItemContent = Annotated[
-    Annotated[str, Tag(":text")] | Annotated[ListOf[TextItemPart], Tag(":parts")],
-    Discriminator(lambda value: ":parts" if isinstance(value, list) else ":text"),
-]
-
-
-class KnownItem(Body):
-    """Of a kind that this server knows; it may have come out with an id and a status."""
-
-    id: str | None = None
-    status: Status | None = None
-
-
-class MessageItem(KnownItem):
-    """A message, of the caller's or of an earlier answer."""
-
-    type: Literal["message"] = "message"
-    role: Literal["developer", "system", "user", "assistant"]
-    content: ItemContent
-
-
-class FunctionCallItem(KnownItem):
-    """A call in an earlier answer. ``arguments``: JSON text of an object."""
-
-    type: Literal["function_call"]
-    call_id: str
-    name: str
-    arguments: str
-
-
-class FunctionCallOutputItem(KnownItem):
-    """What came of a call."""
-
-    type: Literal["function_call_output"]
-    call_id: str
-    output: ItemContent
-
-
-class OtherItem(Body):
-    """Of a kind that this server does not know; only there to be refused by its type."""
-
-    type: Literal["message", "function_call", "function_call_output"]
-
-
-def _item_tag(value: Any) -> str:
-    kind = value.get("type", "message") if isinstance(value, dict) else None
-    return f":{kind}" if kind in ("message", "function_call", "function_call_output") else ":other"
-
-
-Item = Annotated[
-    Annotated[MessageItem, Tag(":message")]
-    | Annotated[FunctionCallItem, Tag(":function_call")]
-    | Annotated[FunctionCallOutputItem, Tag(":function_call_output")]
-    | Annotated[OtherItem, Tag(":other")],
-    Discriminator(_item_tag),
-]
-Input = Annotated[
-    Annotated[str, Tag(":text")] | Annotated[ListOf[Item], Tag(":items")],
-    Discriminator(lambda value: ":items" if isinstance(value, list) else ":text"),
-]
-
-
-class OfFunction(Body):
-    """Other types are refused, and before their other fields."""
+class ResponseTool(FunctionDefinition, PartOfHistory):
+    """A function of the caller's."""
 
     type: Literal["function"]
 
 
-class ResponseTool(FunctionDefinition, OfFunction):
-    """A function of the caller's."""
+class OtherTool(PartOfHistory):
+    """A tool that only other servers and models have; it is dropped."""
+
+    type: str
 
 
-class NamedFunction(FunctionChoice, OfFunction):
+def _tool_tag(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else None
+    return ":other" if isinstance(kind, str) and kind != "function" else ":function"
+
+
+AnyTool = Annotated[
+    Annotated[ResponseTool, Tag(":function")] | Annotated[OtherTool, Tag(":other")], Discriminator(_tool_tag)
+]
+
+
+class NamedFunction(FunctionChoice, PartOfHistory):
     """This function must be called."""
+
+    type: Literal["function"]
+
+
+class AllowedTool(PartOfHistory):
+    """A tool among those that may be called; ``name`` of a function."""
+
+    type: str
+    name: str | None = None
+
+
+class AllowedTools(PartOfHistory):
+    """Of all tools only these may be called."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: ListOf[AllowedTool]
+
+
+class OtherChoice(PartOfHistory):
+    """Of a tool that this server drops; only there to be refused by its type."""
+
+    type: str
+
+
+def _choice_tag(value: Any) -> str:
+    if not isinstance(value, dict):
+        return ":mode"
+    known = {"function": ":named", "allowed_tools": ":allowed"}
+    kind = value.get("type")
+    return known.get(kind, ":other") if isinstance(kind, str) else ":named"
 
 
 ResponseToolChoice = Annotated[
-    Annotated[ToolMode, Tag(":mode")] | Annotated[NamedFunction, Tag(":named")], Discriminator(choice_tag)
+    Annotated[ToolMode, Tag(":mode")]
+    | Annotated[NamedFunction, Tag(":named")]
+    | Annotated[AllowedTools, Tag(":allowed")]
+    | Annotated[OtherChoice, Tag(":other")],
+    Discriminator(_choice_tag),
 ]
 
 
@@ -115,15 +95,17 @@ class TextConfig(Body):
     """How the text is to be."""
 
     format: TextFormat | None = None
-    verbosity: str | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
 
 
 class Reasoning(Body):
-    """None: models think in their text, if at all."""
+    """What is asked of a model that reasons. A summary of no reasoning is none."""
 
+    context: Literal["auto", "current_turn", "all_turns"] | None = None
     effort: str | None = None
-    summary: str | None = None
-    generate_summary: str | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+    mode: str | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
 
 
 class ResponseStreamOptions(Body):
@@ -132,53 +114,149 @@ class ResponseStreamOptions(Body):
     include_obfuscation: bool | None = None
 
 
-class ResponsesRequest(CallerFields):
-    """The body of /v1/responses. ``user``, ``safety_identifier`` and ``prompt_cache_key`` only name who asks: prefixes
-    are cached anyway."""
+Includable = Literal[
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+]
+"""Only log-probabilities are there to be included; answers have none of the other things."""
 
-    background: bool | None = None
+
+class ConversationFields(Body):
+    """What the prompt is made of."""
+
+    chat_template_kwargs: dict[str, Any] | None = None
     conversation: Any = None
-    include: ListOf[str] | None = None
     input: Input | None = None
     instructions: str | None = None
+    parallel_tool_calls: bool | None = None
+    previous_response_id: str | None = None
+    reasoning: Reasoning | None = None
+    text: TextConfig | None = None
+    tool_choice: ResponseToolChoice | None = None
+    tools: ListOf[AnyTool] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+
+    @property
+    def functions(self) -> list[ResponseTool]:
+        """The tools that can be called here."""
+        return [tool for tool in self.tools or () if isinstance(tool, ResponseTool)]
+
+    def refuse_what_is_missing(self) -> None:
+        """Raise ApiError 400 for a value that this server does not support."""
+        for name, (asked, reason) in self._asked().items():
+            if asked:
+                raise bad_request(f"{name}: {reason}", name)
+        if isinstance(self.tool_choice, OtherChoice):
+            kind = self.tool_choice.type[:100]
+            raise bad_request(
+                f"tool_choice.type: this server has no tools of the type {kind!r}; name a function, or send a mode.",
+                "tool_choice.type",
+            )
+
+    def _asked(self) -> dict[str, tuple[bool, str]]:
+        """Return, by field, whether what is missing is asked for, and what to say then."""
+        text, reasoning = self.text or TextConfig(), self.reasoning or Reasoning()
+        return {
+            "conversation": (
+                self.conversation is not None,
+                "this server keeps responses, and no conversations: send previous_response_id, or all items as input.",
+            ),
+            "reasoning.effort": (reasoning.effort not in (None, "none"), _NO_EFFORT),
+            "reasoning.mode": (reasoning.mode not in (None, "standard"), _NO_OPTION),
+            "text.verbosity": (text.verbosity not in (None, "medium"), _NO_OPTION),
+            "truncation": (
+                self.truncation == "auto",
+                "this server leaves out no part of a conversation: send 'disabled', and fewer items.",
+            ),
+        }
+
+
+class InputTokensRequest(ConversationFields):
+    """The body of /v1/responses/input_tokens."""
+
+    model: str | None = None
+    personality: str | None = None
+
+    def _asked(self) -> dict[str, tuple[bool, str]]:
+        return {**super()._asked(), "personality": (self.personality is not None, _NO_OPTION)}
+
+
+class ResponsesRequest(CallerFields, ConversationFields):
+    """The body of /v1/responses: OpenAI's fields, then those that others add.
+
+    ``user``, ``safety_identifier`` and ``prompt_cache_key`` only name who asks, ``client_metadata`` with what; every
+    prefix is cached, as long as there is room, so ``prompt_cache_retention`` changes nothing. ``max_tool_calls`` limits
+    tools that the server itself calls, and it calls none.
+    """
+
+    access_programs: Any = None
+    background: bool | None = None
+    background_options: Any = None
+    client_metadata: dict[str, Any] | None = None
+    context_management: Any = None
+    image: Any = None
+    include: ListOf[Includable] | None = None
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None
     metadata: dict[str, str] | None = None
-    parallel_tool_calls: bool | None = None
-    previous_response_id: str | None = None
+    moderation: Any = None
     prompt: Any = None
     prompt_cache_key: str | None = None
-    reasoning: Reasoning | None = None
+    prompt_cache_options: Any = None
+    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
     safety_identifier: str | None = None
     service_tier: str | None = None
     store: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     temperature: float | None = None
-    text: TextConfig | None = None
-    tool_choice: ResponseToolChoice | None = None
-    tools: ListOf[ResponseTool] | None = None
     top_logprobs: int | None = None
     top_p: float | None = None
-    truncation: str | None = None
 
-    def refuse_what_is_missing(self) -> None:
-        """Raise ApiError 400 for a value that this server does not support."""
-        text = self.text or TextConfig()
+    frequency_penalty: float | None = None
+    ignore_eos: bool | None = None
+    logit_bias: dict[str, float] | None = None
+    min_p: float | None = None
+    min_tokens: int | None = None
+    presence_penalty: float | None = None
+    priority: int | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    stop: Stop | None = None
+    stop_token_ids: ListOf[int] | None = None
+    structured_outputs: StructuredOutputs | None = None
+    top_k: int | None = None
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether the answer has log-probabilities. Who asks for alternatives of tokens asks for them too."""
+        return LOGPROBS in (self.include or ()) or bool(self.top_logprobs)
+
+    def _asked(self) -> dict[str, tuple[bool, str]]:
         options = self.stream_options or ResponseStreamOptions()
-        asked = {
-            "previous_response_id": self.previous_response_id is not None,
-            "conversation": self.conversation is not None,
-            "store": self.store is True,
-            "background": self.background is True,
-            "include": bool(self.include),
-            "max_tool_calls": self.max_tool_calls is not None,
-            "prompt": self.prompt is not None,
-            "reasoning": self.reasoning is not None and self.reasoning not in (Reasoning(), Reasoning(effort="none")),
-            "stream_options": options.include_obfuscation is True,
-            "text.verbosity": text.verbosity is not None,
-            "top_logprobs": self.top_logprobs not in (None, 0),
-            "truncation": self.truncation not in (None, "disabled"),
+        return {
+            **super()._asked(),
+            "access_programs": (self.access_programs is not None, _NO_OPTION),
+            "background": (self.background is True, _NO_BACKGROUND),
+            "background_options": (self.background_options is not None, _NO_BACKGROUND),
+            "context_management": (
+                self.context_management is not None,
+                "this server leaves out no part of a conversation.",
+            ),
+            "image": (self.image is not None, _NO_OPTION),
+            "moderation": (self.moderation is not None, _NO_OPTION),
+            "prompt": (
+                self.prompt is not None,
+                "this server keeps no prompts: send their text as instructions and input.",
+            ),
+            "prompt_cache_options": (
+                self.prompt_cache_options not in (None, {}, {"mode": "implicit"}),
+                "every prefix is cached, as long as there is room; nothing about it can be chosen.",
+            ),
+            "stream_options": (options.include_obfuscation is True, "this server does not pad events."),
         }
-        for name, found in asked.items():
-            if found:
-                raise bad_request(f"{name}: {_KEEPS_NOTHING if name in _KEPT else _TEXT_ALONE}", name)

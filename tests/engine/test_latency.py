@@ -12,7 +12,7 @@ from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.latency import LatencyMeter
 from tests.server.api.test_chat import chat, chat_engine, user
 from tests.server.api.test_embeddings import embed
-from tests.server.api.test_responses import ask
+from tests.server.responses.test_responses import ask
 from tests.support.engines import engine_config, make_engine, request, run
 from tests.support.fakes import fake_latency, says
 from tests.support.server_app import body, byte_by_byte, client_of, complete, fake_engine, stream_chunks

@@ -1,4 +1,5 @@
-"""Tokens and log-probabilities of a seeded request are the same to the bit on every route and beside any load."""
+"""Tokens and log-probabilities of a seeded request are the same to the bit on every route and beside any load; and
+what one route has computed is cached for the next."""
 
 import asyncio
 import json
@@ -32,6 +33,8 @@ Answer = dict[int, list[tuple[float, dict[str, float]]]]
 def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
     directory = tmp_path_factory.mktemp("tiny")
     make_tiny_checkpoint(directory)
+    template = "{% for message in messages %}[{{ message.role }}]{{ message.content }}{% endfor %}[assistant]"
+    (directory / "chat_template.jinja").write_text(template)
     with LLM(str(directory), max_model_len=256, token_budget=32, max_num_seqs=6, block_size=16, num_blocks=24) as llm:
         yield llm
 
@@ -112,3 +115,13 @@ def test_a_program_gets_the_same_tokens(llm: LLM, url: str) -> None:
     (completion,) = llm.generate([str(FIELDS["prompt"])], params)
     plain = {"model": llm.engine.model.name, **FIELDS, "logprobs": None}
     assert httpx2.post(url, json=plain, timeout=60).json()["choices"][0]["text"] == completion.text
+
+
+def test_the_prefix_of_a_continued_response_is_cached(llm: LLM, url: str) -> None:
+    base, fields = url.removesuffix("/completions"), {"model": llm.engine.model.name, "max_output_tokens": 4}
+    first = httpx2.post(f"{base}/responses", json={**fields, "input": "x" * 60}, timeout=60).json()
+    more = {"input": "And?", "previous_response_id": first["id"]}
+    second = httpx2.post(f"{base}/responses", json={**fields, **more}, timeout=60).json()
+    length = first["usage"]["input_tokens"]
+    assert second["usage"]["input_tokens"] > length
+    assert second["usage"]["input_tokens_details"]["cached_tokens"] >= length // 16 * 16 > 0

@@ -32,6 +32,7 @@ WEATHER: dict[str, Any] = {
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
     "strict": True,
 }
+ALLOWED: dict[str, Any] = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]}
 PARIS = ("get_weather", '{"city": "Paris 😀}"}')
 CALL = {"type": "function_call", "call_id": "abcdefghi", "name": PARIS[0], "arguments": PARIS[1]}
 
@@ -88,6 +89,7 @@ def _apply(event: dict[str, Any], item: dict[str, Any]) -> None:
             item["content"].append(event["part"])
         case "response.output_text.delta":
             item["content"][event["content_index"]]["text"] += event["delta"]
+            item["content"][event["content_index"]]["logprobs"] += event["logprobs"]
         case "response.function_call_arguments.delta":
             item["arguments"] += event["delta"]
         case "response.output_text.done":
@@ -131,7 +133,10 @@ def test_a_response_says_what_was_asked() -> None:
         "truncation": "disabled",
         "text": {"format": {"type": "text"}},
         "reasoning": {"effort": None},
-        "include": [],
+        "include": ["reasoning.encrypted_content"],
+        "max_tool_calls": 3,
+        "prompt_cache_key": "k",
+        "prompt_cache_retention": "24h",
         "service_tier": "auto",
         "max_output_tokens": 50,
     }
@@ -199,14 +204,23 @@ def test_items_become_the_messages_of_a_conversation() -> None:
 
 @pytest.mark.parametrize(
     ("choice", "demanded"),
-    [(None, False), ("auto", False), ("none", False), ("required", True), ({"type": "function", "name": "f"}, True)],
+    [
+        (None, False),
+        ("auto", False),
+        ("none", False),
+        ("required", True),
+        ({"type": "function", "name": "f"}, True),
+        (ALLOWED, True),
+        (ALLOWED | {"mode": "auto"}, False),
+    ],
 )
 def test_tool_choice_reaches_the_engine(choice: Any, demanded: bool) -> None:
     engine = tool_engine("hermes", "Hi")
     response = ask(engine, tools=[F, WEATHER], tool_choice=choice)
     assert (engine.requests[0].params.grammar is not None) == demanded
     assert response["tool_choice"] == (choice or "auto")
-    assert ("get_weather" in prompt_of(engine)) == (choice != "none")
+    left_out = choice == "none" or (isinstance(choice, dict) and choice["type"] == "allowed_tools")
+    assert ("get_weather" in prompt_of(engine)) == (not left_out)
     Response.model_validate(response)
 
 
@@ -218,35 +232,43 @@ def test_tool_choice_reaches_the_engine(choice: Any, demanded: bool) -> None:
         ({"input": []}, "input"),
         ({"input": 3}, "input"),
         ({"input": ["x"]}, "input.0"),
-        ({"input": [{"type": "reasoning", "id": "r", "summary": []}]}, "input.0.type"),
+        ({"input": [{"type": "reasoning", "id": "r", "summary": []}]}, "input"),
+        ({"input": [{"type": "web_search_call", "id": "w"}]}, "input.0.type"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input.0.id"),
         ({"input": [{"role": "robot", "content": "x"}]}, "input.0.role"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0.type"),
+        ({"input": [{**CALL, "arguments": {}}]}, "input.0.arguments"),
         ({"input": [{"type": "function_call_output", "call_id": "x", "output": ""}]}, "input.0.call_id"),
         ({"input": "x" * 30_000}, "input"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"conversation": "conv_1"}, "conversation"),
-        ({"store": True}, "store"),
         ({"background": True}, "background"),
-        ({"include": ["reasoning.encrypted_content"]}, "include"),
-        ({"max_tool_calls": 3}, "max_tool_calls"),
+        ({"include": ["message.everything"]}, "include.0"),
         ({"prompt": {"id": "p"}}, "prompt"),
-        ({"reasoning": {"effort": "high"}}, "reasoning"),
+        ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
+        ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
         ({"service_tier": "flex"}, "service_tier"),
         ({"stream_options": {"include_obfuscation": True}}, "stream_options"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"text": {"format": {"type": "json_schema", "name": "p"}}}, "text.format"),
         ({"text": {"format": {"type": "json_object", "schema": {}}}}, "text.format"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
-        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"top_logprobs": 21}, "top_logprobs"),
+        ({"top_logprobs": -1}, "top_logprobs"),
+        ({"min_p": 2}, "min_p"),
+        ({"stop": "x" * 257}, "stop"),
         ({"truncation": "auto"}, "truncation"),
         ({"temperature": 3}, "temperature"),
         ({"top_p": 0}, "top_p"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"max_output_tokens": 30_000}, "max_output_tokens"),
-        ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
+        ({"tools": [{"name": "f"}]}, "tools.0.type"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
         ({"tools": [F, F]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "file_search"}}, "tool_choice.type"),
+        ({"tools": [F], "tool_choice": {"type": "function", "name": "g"}}, "tool_choice"),
+        ({"tools": [F], "tool_choice": ALLOWED | {"tools": [WEATHER]}}, "tool_choice.tools"),
         ({"cache_salt": ""}, "cache_salt"),
         ({"return_latency": "yes"}, "return_latency"),
         ({"instructions": 5}, "instructions"),

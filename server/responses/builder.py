@@ -1,42 +1,23 @@
-"""POST /v1/responses: OpenAI's newer API for conversations. Nothing is stored between requests."""
+"""Build a response of /v1/responses: one object, or the events that build it up."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from time import time
 from typing import Any
 
-from jaxgen.server.api.chat import resolve_chat
-from jaxgen.server.api.endpoint import AppState, GeneratingEndpoint
+from jaxgen.client import EngineClient
 from jaxgen.server.api.response_builder import ResponseBuilder
-from jaxgen.server.api.responses_input import FORMAT, as_chat, renamed
-from jaxgen.server.api.responses_output import Event, Output
 from jaxgen.server.api.sse import sse_event
 from jaxgen.server.errors import ApiError
 from jaxgen.server.generation.choice import Choice
-from jaxgen.server.generation.logprobs import ChatLogprobs
 from jaxgen.server.middleware.context import RequestContext
 from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.requests.tools import ToolUse
-from jaxgen.server.schema.base import parse_body
+from jaxgen.server.responses.output import Event, ItemLogprobs, Output
 from jaxgen.server.schema.responses import ResponsesRequest
 
-
-class ResponsesEndpoint(GeneratingEndpoint[ResponsesRequest]):
-    def _parse(self, data: dict[str, Any]) -> ResponsesRequest:
-        body = parse_body(ResponsesRequest, data, self._services.config)
-        body.refuse_what_is_missing()
-        return body
-
-    async def _build_response(self, body: ResponsesRequest, context: RequestContext) -> ResponseBuilder:
-        try:
-            prompt, params, tools = await resolve_chat(as_chat(body), self._services)
-        except ApiError as error:
-            raise renamed(error) from error
-        grammar = params.sampling.grammar
-        if grammar is not None and grammar.source == "response_format":
-            params = params.with_grammar(replace(grammar, source=FORMAT))  # the name for error messages
-        return ItemsBuilder(body, self._services, prompt, params, context, tools)
+type Keep = Callable[[dict[str, Any]], None]
+"""Keeps the response."""
 
 
 class ItemsBuilder(ResponseBuilder):
@@ -45,21 +26,24 @@ class ItemsBuilder(ResponseBuilder):
     def __init__(
         self,
         body: ResponsesRequest,
-        services: AppState,
+        engine: EngineClient,
         prompt: Prompt,
         params: CompletionParams,
         context: RequestContext,
         tools: ToolUse | None,
+        keep: Keep | None,
     ) -> None:
-        super().__init__(services.engine, [prompt], params, context, prefix="resp", logprobs=ChatLogprobs, tools=tools)
+        """``keep`` None: the response is not kept."""
+        super().__init__(engine, [prompt], params, context, prefix="resp", logprobs=ItemLogprobs, tools=tools)
         self._body = body
+        self._keep = keep
         self._output = Output()
         self._num_events = 0
 
     def whole(self) -> dict[str, Any]:
         for _ in self._grow(self.choices[0]):
             pass
-        return self._response(self._status)
+        return self._finished()
 
     def _update_events(self, choice: Choice) -> Iterator[bytes]:
         if self._num_events == 0:
@@ -68,8 +52,7 @@ class ItemsBuilder(ResponseBuilder):
         yield from map(self._numbered, self._grow(choice))
 
     def _ended(self) -> list[bytes]:
-        status = self._status
-        return [self._numbered({"type": f"response.{status}", "response": self._response(status)})]
+        return [self._numbered({"type": f"response.{self._status}", "response": self._finished()})]
 
     def _failed(self, error: ApiError) -> list[bytes]:
         response = self._response("failed") | {"error": {"code": "server_error", "message": error.message}}
@@ -78,6 +61,8 @@ class ItemsBuilder(ResponseBuilder):
     def _grow(self, choice: Choice) -> Iterator[Event]:
         """Add the choice's new output to the items, and yield its events."""
         piece = choice.take()
+        if piece.logprobs is not None:
+            self._output.add_logprobs(piece.logprobs)
         for delta in piece.deltas:
             yield from self._output.add(delta)
         if piece.finish_reason is not None:
@@ -87,6 +72,13 @@ class ItemsBuilder(ResponseBuilder):
     def _status(self) -> str:
         """The status of the response once its choice has ended."""
         return "incomplete" if self.choices[0].finish_reason == "length" else "completed"
+
+    def _finished(self) -> dict[str, Any]:
+        """Return the response at its end, and keep it. What has failed, or was left by its caller, never comes here."""
+        response = self._response(self._status)
+        if self._keep is not None:
+            self._keep(response)
+        return response
 
     def _numbered(self, event: Event) -> bytes:
         numbered = sse_event({**event, "sequence_number": self._num_events}, name=event["type"])
@@ -109,18 +101,20 @@ class ItemsBuilder(ResponseBuilder):
             "background": False,
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,
+            "max_tool_calls": body.max_tool_calls,
             "metadata": body.metadata or {},
             "parallel_tool_calls": body.parallel_tool_calls is not False,
-            "previous_response_id": None,
+            "previous_response_id": body.previous_response_id,
             "prompt_cache_key": body.prompt_cache_key,
             "reasoning": {"effort": None, "summary": None},
             "safety_identifier": body.safety_identifier,
             "service_tier": self._params.service.name,
-            "store": False,
+            "store": self._keep is not None,
             "temperature": self._params.sampling.temperature,
             "text": {"format": _json(body.text.format) if body.text and body.text.format else {"type": "text"}},
             "tool_choice": "auto" if body.tool_choice is None else _json(body.tool_choice),
-            "tools": [_json(tool) for tool in body.tools or ()],
+            "tools": [_json(tool) for tool in body.functions],
+            "top_logprobs": body.top_logprobs or 0,
             "top_p": self._params.sampling.top_p,
             "truncation": "disabled",
             "user": body.user,

@@ -1,0 +1,1 @@
+"""/v1/responses: its endpoints, the output that they build, and the responses that are kept."""

@@ -1,0 +1,79 @@
+"""POST /v1/responses, OpenAI's newer API for conversations, and POST /v1/responses/input_tokens."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from jaxgen.server.api.chat import resolve_chat
+from jaxgen.server.api.endpoint import AppState, GeneratingEndpoint, check_model
+from jaxgen.server.api.query import caller
+from jaxgen.server.api.response_builder import ResponseBuilder
+from jaxgen.server.errors import ApiError, bad_request
+from jaxgen.server.middleware.context import RequestContext
+from jaxgen.server.requests.params import CompletionParams
+from jaxgen.server.requests.prompts import Prompt
+from jaxgen.server.requests.tools import ToolUse
+from jaxgen.server.responses.builder import ItemsBuilder
+from jaxgen.server.responses.input import FORMAT, as_chat, renamed
+from jaxgen.server.responses.items import Asked, read_items
+from jaxgen.server.responses.store import ResponseStore
+from jaxgen.server.schema.base import parse_body
+from jaxgen.server.schema.responses import ConversationFields, InputTokensRequest, ResponsesRequest
+
+
+class ResponsesEndpoint(GeneratingEndpoint[ResponsesRequest]):
+    """``store`` None: nothing is kept, as of the lines of batches, whose answers are in files."""
+
+    def __init__(self, services: AppState, store: ResponseStore | None = None) -> None:
+        super().__init__(services)
+        self._store = store or ResponseStore(0, 0, 0.0)
+
+    def _parse(self, data: dict[str, Any]) -> ResponsesRequest:
+        body = parse_body(ResponsesRequest, data, self._services.config)
+        body.refuse_what_is_missing()
+        if body.store and not self._store.keeps_any:
+            raise bad_request("store: no responses are kept here; send false, or leave it out.", "store")
+        return body
+
+    async def _build_response(self, body: ResponsesRequest, context: RequestContext) -> ResponseBuilder:
+        asked = read_items(body, self._store, context.caller, self._services.config)
+        prompt, params, tools = await _resolve(body, asked, self._services)
+        keep = None
+        if self._store.keeps_any and body.store is not False:
+            keep = partial(self._store.keep, context.caller, items=asked.as_json(), previous=asked.previous)
+        return ItemsBuilder(body, self._engine, prompt, params, context, tools, keep)
+
+
+class InputTokensEndpoint:
+    """Counts the tokens of what would be asked."""
+
+    def __init__(self, services: AppState, store: ResponseStore) -> None:
+        self._services = services
+        self._store = store
+
+    async def count(self, request: Request) -> Response:
+        services = self._services
+        data = await services.bodies.read_json_object(request.scope, request.receive)
+        body = parse_body(InputTokensRequest, data, services.config)
+        check_model(body.model, services.engine)
+        body.refuse_what_is_missing()
+        asked = read_items(body, self._store, caller(request), services.config)
+        prompt, _, _ = await _resolve(body, asked, services)
+        return JSONResponse({"object": "response.input_tokens", "input_tokens": len(prompt.tokens)})
+
+
+async def _resolve(
+    body: ConversationFields, asked: Asked, services: AppState
+) -> tuple[Prompt, CompletionParams, ToolUse | None]:
+    """Return the prompt of a request, its parameters and its tools. Raises ApiError with names of /v1/responses."""
+    try:
+        prompt, params, tools = await resolve_chat(as_chat(body, asked), services)
+    except ApiError as error:
+        raise renamed(error) from error
+    grammar = params.sampling.grammar
+    if grammar is not None and grammar.source == "response_format":
+        params = params.with_grammar(replace(grammar, source=FORMAT))  # the name for error messages
+    return prompt, params, tools

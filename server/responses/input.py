@@ -1,0 +1,156 @@
+"""Convert a request to /v1/responses to a request for a chat completion."""
+
+import logging
+import re
+from functools import cache
+
+from jaxgen.server.errors import ApiError, bad_request
+from jaxgen.server.responses.items import Asked
+from jaxgen.server.schema.base import JsonSchema, ResponseFormat
+from jaxgen.server.schema.chat import ChatRequest, Message
+from jaxgen.server.schema.items import FunctionCallItem, FunctionCallOutputItem, MessageItem, text_of
+from jaxgen.server.schema.responses import AllowedTools, ConversationFields, NamedFunction, OtherTool, ResponsesRequest
+from jaxgen.server.schema.tools import (
+    CalledFunction,
+    FunctionChoice,
+    FunctionDefinition,
+    FunctionTool,
+    NamedToolChoice,
+    ToolCall,
+    ToolMode,
+)
+
+logger = logging.getLogger(__name__)
+
+FORMAT = "text.format"
+_NAMES = {
+    "max_completion_tokens": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "messages": "input",
+    "response_format": FORMAT,
+}
+_SAME = (
+    "cache_salt",
+    "chat_template_kwargs",
+    "frequency_penalty",
+    "ignore_eos",
+    "logit_bias",
+    "min_p",
+    "min_tokens",
+    "model",
+    "parallel_tool_calls",
+    "presence_penalty",
+    "priority",
+    "repetition_penalty",
+    "return_latency",
+    "seed",
+    "service_tier",
+    "stop",
+    "stop_token_ids",
+    "stream",
+    "structured_outputs",
+    "temperature",
+    "top_k",
+    "top_p",
+)
+"""Fields that both requests have."""
+
+MAX_KINDS = 100
+"""Most types of dropped tools that are told apart in the log: callers choose the names."""
+
+
+def as_chat(body: ConversationFields, asked: Asked) -> ChatRequest:
+    """Return the same request to /v1/chat/completions. Raises ApiError 400 for invalid input."""
+    messages = [] if body.instructions is None else [Message(role="system", content=body.instructions)]
+    choice, functions = _tools(body)
+    fields = {name: getattr(body, name, None) for name in _SAME}
+    if isinstance(body, ResponsesRequest):
+        fields["max_completion_tokens"] = body.max_output_tokens
+        if body.wants_logprobs:
+            fields |= {"logprobs": True, "top_logprobs": body.top_logprobs}
+    return ChatRequest(
+        messages=messages + _messages(asked),
+        tools=functions,
+        tool_choice=choice,
+        response_format=_response_format(body),
+        **fields,
+    )
+
+
+def _tools(body: ConversationFields) -> tuple[ToolMode | NamedToolChoice | None, list[FunctionTool]]:
+    for tool in body.tools or ():
+        if isinstance(tool, OtherTool):
+            _say_dropped(tool.type[:100])
+    functions, choice = body.functions, body.tool_choice
+    if isinstance(choice, AllowedTools):
+        allowed = {tool.name for tool in choice.tools if tool.type == "function"}
+        if unknown := allowed - {function.name for function in functions}:
+            raise bad_request(
+                f"tool_choice.tools: {', '.join(map(repr, sorted(map(str, unknown))))[:200]} is none of the tools.",
+                "tool_choice.tools",
+            )
+        functions = [function for function in functions if function.name in allowed]
+        choice = choice.mode
+    defined = [FunctionDefinition(**function.model_dump(exclude={"type"})) for function in functions]
+    made = [FunctionTool(type="function", function=function) for function in defined]
+    if isinstance(choice, NamedFunction):
+        return NamedToolChoice(type="function", function=FunctionChoice(name=choice.name)), made
+    return choice if isinstance(choice, str) else None, made
+
+
+@cache
+def _said() -> set[str]:
+    return set()
+
+
+def _say_dropped(kind: str) -> None:
+    if kind not in _said() and len(_said()) < MAX_KINDS:
+        _said().add(kind)
+        logger.warning("tools of the type %r are dropped: only functions can be called here", kind)
+
+
+def _response_format(body: ConversationFields) -> ResponseFormat | None:
+    asked = None if body.text is None else body.text.format
+    if asked is None:
+        return None
+    schema = asked.model_dump(by_alias=True, exclude={"type"}, exclude_none=True)
+    return ResponseFormat(type=asked.type, json_schema=JsonSchema(**schema) if schema else None)
+
+
+def renamed(error: ApiError) -> ApiError:
+    """Return an error of the chat request with the field names of /v1/responses."""
+    name = (error.param or "").partition(".")[0]
+    message = error.message.replace(error.param, "input") if error.param and name == "messages" else error.message
+    message = re.sub(r"\b(the|your) messages\b", r"\1 input", message)
+    message = re.sub(r"\bmax_(completion_)?tokens\b", "max_output_tokens", message)
+    message = re.sub(r"\bresponse_format\b", FORMAT, message)
+    return ApiError(error.status, message, param=_NAMES.get(name, error.param), code=error.code, headers=error.headers)
+
+
+def _messages(asked: Asked) -> list[Message]:
+    """Return the messages of the items. Calls join the assistant's message before them, or one without content."""
+    messages: list[Message] = []
+    calls: dict[int, list[ToolCall]] = {}  # by the message that they belong to
+    called: set[str] = set()
+    fields = [*("previous_response_id" for _ in asked.earlier), *asked.fields]
+    for item, field in zip([*asked.earlier, *asked.own], fields, strict=True):
+        match item:
+            case MessageItem():
+                messages.append(Message(role=item.role, content=text_of(item.content)))
+            case FunctionCallItem():
+                called.add(item.call_id)
+                if not messages or messages[-1].role != "assistant":
+                    messages.append(Message(role="assistant"))
+                calls.setdefault(len(messages) - 1, []).append(_call(item))
+            case FunctionCallOutputItem():
+                if item.call_id not in called:
+                    raise bad_request(f"{field}.call_id: no call before it has this id.", f"{field}.call_id")
+                messages.append(Message(role="tool", content=text_of(item.output), tool_call_id=item.call_id))
+    for i, made in calls.items():
+        messages[i] = messages[i].model_copy(update={"tool_calls": made})
+    return messages
+
+
+def _call(item: FunctionCallItem) -> ToolCall:
+    function = CalledFunction(name=item.name, arguments=item.arguments)
+    return ToolCall(id=item.call_id, type="function", function=function)

@@ -1,0 +1,153 @@
+"""Collect the items of a request to /v1/responses: its own, and those of the response that it continues."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from pydantic import TypeAdapter
+
+from jaxgen.server.config import ServerConfig
+from jaxgen.server.errors import bad_request
+from jaxgen.server.responses.store import Kept, ResponseStore
+from jaxgen.server.schema.items import (
+    FunctionCallItem,
+    FunctionCallOutputItem,
+    Item,
+    ItemContent,
+    ItemReference,
+    MessageItem,
+    OtherItem,
+    ReasoningItem,
+    RefusalPart,
+    StoredItem,
+)
+from jaxgen.server.schema.responses import ConversationFields
+
+logger = logging.getLogger(__name__)
+
+_ITEM: TypeAdapter[StoredItem] = TypeAdapter(StoredItem)
+_ITEMS: TypeAdapter[list[StoredItem]] = TypeAdapter(list[StoredItem])
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The items of a request: of what it continues, and its own. ``fields``: where the own ones are in the body."""
+
+    previous: Kept | None
+    earlier: list[StoredItem]
+    own: list[StoredItem]
+    fields: list[str]
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Return the own items as they are kept."""
+        return [_item_json(item) for item in self.own]
+
+
+def read_items(body: ConversationFields, store: ResponseStore, caller: str, config: ServerConfig) -> Asked:
+    """Return the items of a request. Raises ApiError 400 for what is not kept, and for more items, or bytes of those
+    that are kept, than a body may have."""
+    previous, earlier = _previous(body.previous_response_id, store, caller, config.max_body_bytes)
+    if not body.input:
+        raise bad_request("input is missing: send a text or a list of items.", "input")
+    own: list[StoredItem] = []
+    fields: list[str] = []
+    room = config.max_body_bytes - (0 if previous is None else previous.num_bytes)
+    for item, field in _given(body.input):
+        if isinstance(item, ReasoningItem):
+            logger.debug("dropped an item of reasoning")
+            continue
+        if isinstance(item, ItemReference):
+            found = _referred(item, f"{field}.id", store, caller)
+            room -= len(found)  # of many references to one long item too
+            _check_room(room, config.max_body_bytes, f"{field}.id")
+            own.append(_ITEM.validate_json(found))
+        else:
+            own.append(item)
+        fields.append(field)
+    if len(earlier) + len(own) > config.max_messages:
+        raise bad_request(
+            f"input has {len(own)} items and continues {len(earlier)}; this server takes {config.max_messages} "
+            "together.",
+            "input",
+        )
+    return Asked(previous, earlier, own, fields)
+
+
+def _given(given: str | list[Item]) -> Iterator[tuple[StoredItem | ReasoningItem | ItemReference, str]]:
+    """Yield the items of the input, each with its place in the body."""
+    if isinstance(given, str):
+        yield MessageItem(role="user", content=given), "input"
+        return
+    for i, item in enumerate(given):
+        if not isinstance(item, OtherItem):  # which none is: its type is refused
+            yield item, f"input.{i}"
+
+
+def _previous(
+    name: str | None, store: ResponseStore, caller: str, most_bytes: int
+) -> tuple[Kept | None, list[StoredItem]]:
+    if name is None:
+        return None, []
+    found = store.get(caller, name)
+    if found is None:
+        raise bad_request(
+            f"Previous response with id {name[:100]!r} not found: it was never kept, or no longer is.",
+            "previous_response_id",
+            "previous_response_not_found",
+        )
+    _check_room(most_bytes - found.num_bytes, most_bytes, "previous_response_id")
+    return found, _ITEMS.validate_python(found.conversation())
+
+
+def _check_room(room: int, most_bytes: int, field: str) -> None:
+    if room < 0:
+        raise bad_request(
+            f"{field}: the items that are kept have more than {most_bytes} bytes together, which a body here may have.",
+            field,
+        )
+
+
+def _referred(item: ItemReference, field: str, store: ResponseStore, caller: str) -> bytes:
+    """Return the JSON of the item that is referred to. Raises ApiError 400."""
+    found = store.item(caller, item.id)
+    if found is None:
+        raise bad_request(
+            f"{field}: item with id {item.id[:100]!r} not found: items are kept with the responses that they are of, "
+            "unless those were asked for with store false. Send the item itself.",
+            field,
+        )
+    return found
+
+
+def _item_json(item: StoredItem) -> dict[str, Any]:
+    """Return an item as it is kept, with an id. Parts of messages are of the type that goes with the role."""
+    match item:
+        case MessageItem():
+            content = _parts_json(item.content, "output_text" if item.role == "assistant" else "input_text")
+            found: dict[str, Any] = {"type": "message", "role": item.role, "content": content}
+            prefix = "msg"
+        case FunctionCallItem():
+            found = {"type": item.type, "call_id": item.call_id, "name": item.name, "arguments": item.arguments}
+            prefix = "fc"
+        case FunctionCallOutputItem():
+            output = item.output if isinstance(item.output, str) else _parts_json(item.output, "input_text")
+            found = {"type": item.type, "call_id": item.call_id, "output": output}
+            prefix = "fco"
+    return {"id": item.id or f"{prefix}_{uuid4().hex}", "status": "completed", **found}
+
+
+def _parts_json(content: ItemContent, kind: str) -> list[dict[str, Any]]:
+    if isinstance(content, str):
+        return [_part_json(content, kind)]
+    return [
+        {"type": "refusal", "refusal": part.refusal}
+        if isinstance(part, RefusalPart) and kind == "output_text"
+        else _part_json(part.text, kind)
+        for part in content
+    ]
+
+
+def _part_json(text: str, kind: str) -> dict[str, Any]:
+    return {"type": kind, "text": text} | ({"annotations": []} if kind == "output_text" else {})

@@ -1,0 +1,125 @@
+"""Items of /v1/responses: what a conversation there is made of. Keys that are not known are dropped."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Tag
+
+from jaxgen.server.schema.base import ListOf, PartOfHistory
+
+
+class TextItemPart(PartOfHistory):
+    """Text that went in or came out."""
+
+    type: Literal["input_text", "output_text"]
+    text: str
+
+
+class RefusalPart(PartOfHistory):
+    """A refusal of another model's, which is text of the assistant here."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+    @property
+    def text(self) -> str:
+        return self.refusal
+
+
+def _part_tag(value: Any) -> str:
+    return ":refusal" if isinstance(value, dict) and value.get("type") == "refusal" else ":text"
+
+
+ItemPart = Annotated[
+    Annotated[TextItemPart, Tag(":text")] | Annotated[RefusalPart, Tag(":refusal")], Discriminator(_part_tag)
+]
+ItemContent = Annotated[
+    Annotated[str, Tag(":text")] | Annotated[ListOf[ItemPart], Tag(":parts")],
+    Discriminator(lambda value: ":parts" if isinstance(value, list) else ":text"),
+]
+
+
+class MessageItem(PartOfHistory):
+    """A message, of the caller's or of an earlier answer."""
+
+    id: str | None = None
+    type: Literal["message"] | None = None
+    role: Literal["developer", "system", "user", "assistant"]
+    content: ItemContent
+
+
+class FunctionCallItem(PartOfHistory):
+    """A call in an earlier answer. ``arguments``: what the model wrote, if it be no JSON."""
+
+    id: str | None = None
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+
+class FunctionCallOutputItem(PartOfHistory):
+    """What came of a call."""
+
+    id: str | None = None
+    type: Literal["function_call_output"]
+    call_id: str
+    output: ItemContent
+
+
+class ReasoningItem(PartOfHistory):
+    """What another model thought, which no model here is shown."""
+
+    type: Literal["reasoning"]
+
+
+class ItemReference(PartOfHistory):
+    """An item of a response that is kept, by its id."""
+
+    id: str
+    type: Literal["item_reference"] | None = None
+
+
+class OtherItem(PartOfHistory):
+    """Of a kind that this server does not know; only there to be refused by its type."""
+
+    type: Literal["message", "function_call", "function_call_output", "reasoning", "item_reference"]
+
+
+_KINDS = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
+
+
+def _item_tag(value: Any) -> str:
+    if not isinstance(value, dict):
+        return ":other"
+    kind = value.get("type")
+    if kind is None:
+        kind = "item_reference" if "id" in value and "role" not in value else "message"
+    return f":{kind}" if kind in _KINDS else ":other"
+
+
+StoredItem = Annotated[
+    Annotated[MessageItem, Tag(":message")]
+    | Annotated[FunctionCallItem, Tag(":function_call")]
+    | Annotated[FunctionCallOutputItem, Tag(":function_call_output")],
+    Discriminator(_item_tag),
+]
+"""An item that is part of a conversation itself."""
+
+Item = Annotated[
+    Annotated[MessageItem, Tag(":message")]
+    | Annotated[FunctionCallItem, Tag(":function_call")]
+    | Annotated[FunctionCallOutputItem, Tag(":function_call_output")]
+    | Annotated[ReasoningItem, Tag(":reasoning")]
+    | Annotated[ItemReference, Tag(":item_reference")]
+    | Annotated[OtherItem, Tag(":other")],
+    Discriminator(_item_tag),
+]
+Input = Annotated[
+    Annotated[str, Tag(":text")] | Annotated[ListOf[Item], Tag(":items")],
+    Discriminator(lambda value: ":items" if isinstance(value, list) else ":text"),
+]
+
+
+def text_of(content: ItemContent) -> str:
+    """Return the text of a message or of an output, which parts join to."""
+    return content if isinstance(content, str) else "".join(part.text for part in content)
