@@ -230,13 +230,18 @@ class ChoicesBuilder(ResponseBuilder):
             self._around[choice.index] = before, after
         return events
 
+    def _usage_so_far(self, choice: Choice, entry: dict[str, Any]) -> Usage:
+        """Return the usage of the choice up to an event's entry; one with the role comes before the first token."""
+        told = 0 if "role" in entry.get("delta", ()) else choice.num_tokens
+        return Usage(len(choice.prompt.tokens), told, choice.cached_tokens)
+
     def _encoded(self, choice: Choice, piece: Piece) -> Iterator[bytes]:
         for entry in self._pieces(choice, piece):
             if entry["finish_reason"] is not None:
                 entry.update(self._end_extras(choice))
             chunk = {"choices": [entry], **self._chunk_extras()}
             if self._params.continuous_usage:
-                chunk["usage"] = Usage(len(choice.prompt.tokens), choice.num_tokens, choice.cached_tokens).as_json()
+                chunk["usage"] = self._usage_so_far(choice, entry).as_json()
             elif self._params.include_usage:
                 chunk["usage"] = None
             # The common head of all chunks is encoded once: one object, cut after its last field.

@@ -132,7 +132,7 @@ def _params(
         logprobs=logprobs,
         stream=bool(body.stream),
         include_usage=bool(options.include_usage),
-        continuous_usage=bool(options.continuous_usage_stats),
+        continuous_usage=bool(options.continuous_usage_stats) and options.include_usage is not False,
         cache_salt=body.cache_salt,
         prompt_logprobs=_prompt_logprobs(body),
         return_token_ids=bool(body.return_token_ids),

@@ -86,8 +86,8 @@ def _say_dropped(kind: str, name: str) -> None:
 
 
 class StreamOptions(Body):
-    """``continuous_usage_stats``: every chunk carries the usage of its choice so far. ``include_obfuscation``: padding
-    against listeners who measure, which is not done."""
+    """``continuous_usage_stats``: every chunk carries the usage of its choice so far, unless ``include_usage`` is
+    false. ``include_obfuscation``: padding against listeners who measure, which is not done."""
 
     include_obfuscation: bool | None = None
     include_usage: bool | None = None
