@@ -69,7 +69,7 @@ class RowParams:
     counted_from: Int32[ArrayLike, "R"]
     """Tokens from this position on are counted for penalties when they are computed; earlier ones were loaded."""
     constrained: Int32[ArrayLike, "R"]
-    """1: only tokens that a grammar allows are chosen; see ``keep_allowed``."""
+    """1: only allowed tokens are chosen; see ``keep_allowed``."""
 
     @classmethod
     def fields(cls, max_bias: int, max_masked: int) -> dict[str, Field]:
