@@ -96,7 +96,9 @@ class SamplingParams:
         require(self.allowed_token_ids != (), "allowed_token_ids", "must not be empty: no token could be chosen")
         require(all(self.bad_words), "bad_words", "must not contain an empty string")
         kept = self.truncate_prompt_tokens
-        require(kept is None or kept == -1 or kept > 0, "truncate_prompt_tokens", f"must be -1, or 1 or more, not {kept}")
+        require(
+            kept is None or kept == -1 or kept > 0, "truncate_prompt_tokens", f"must be -1, or 1 or more, not {kept}"
+        )
         check_logprobs("logprobs", self.logprobs)
         check_logprobs("prompt_logprobs", self.prompt_logprobs)
 

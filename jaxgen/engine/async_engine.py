@@ -66,7 +66,11 @@ class AsyncEngine:
     """
 
     def __init__(
-        self, model: ModelInfo, tokenizer: Tokenizer, build: Callable[[], Engine], constraints: Constraints | None = None
+        self,
+        model: ModelInfo,
+        tokenizer: Tokenizer,
+        build: Callable[[], Engine],
+        constraints: Constraints | None = None,
     ):
         """``constraints`` None: requests that not every token is allowed for are refused."""
         self._model = model

@@ -57,11 +57,11 @@ class ResponseBuilder(ABC):
         context: RequestContext,
         *,
         prefix: str,
-        logprobs: Callable[[], Logprobs],
+        logprobs: Callable[[bool], Logprobs],
         tools: ToolUse | None = None,
     ) -> None:
         """``context``: of the caller's request. ``prefix``: of the response's id. ``logprobs``: makes the list of a
-        choice's log-probabilities. ``tools``: tools that the model may call."""
+        choice's log-probabilities, which may show tokens by their ids. ``tools``: tools that the model may call."""
         self._id = f"{prefix}-{uuid4().hex}"
         self._created = int(time())
         self._model = engine.model.name
@@ -75,7 +75,9 @@ class ResponseBuilder(ABC):
         """By choice: the bytes before and after the text of an event that has only text."""
         self._error: str | None = None
         self.choices = [
-            self._choice(prompt, i, j, logprobs()) for i, prompt in enumerate(prompts) for j in range(params.best_of)
+            self._choice(prompt, i, j, logprobs(params.tokens_as_ids))
+            for i, prompt in enumerate(prompts)
+            for j in range(params.best_of)
         ]
 
     @abstractmethod
