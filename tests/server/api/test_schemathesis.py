@@ -27,7 +27,9 @@ EXCLUDED: Any = [schemathesis.checks.CHECKS.get_one("positive_data_acceptance")]
 # Within the ranges that the schema does not state, so that some answers are no refusals.
 IN_RANGE: dict[str, Callable[[Any], Any]] = {
     "best_of": lambda value: None,
+    "allowed_token_ids": lambda value: [3],
     "cache_salt": lambda value: value or None,
+    "bad_words": lambda value: ["zz"],
     "chat_template_kwargs": lambda value: {},
     "dimensions": lambda value: 1 + value % 4,
     "encoding_format": lambda value: "base64",
@@ -49,6 +51,7 @@ IN_RANGE: dict[str, Callable[[Any], Any]] = {
     "response_format": lambda value: {"type": "text"},
     "seed": lambda value: value % 2**31,
     "service_tier": lambda value: "auto",
+    "spaces_between_special_tokens": lambda value: True,
     "stop": lambda value: ["zz"],
     "stop_token_ids": lambda value: [3],
     "store": lambda value: False,
@@ -61,6 +64,7 @@ IN_RANGE: dict[str, Callable[[Any], Any]] = {
     "top_k": lambda value: value % 9,
     "top_logprobs": lambda value: None,
     "top_p": lambda value: 1 - value % 1,
+    "truncate_prompt_tokens": lambda value: 1 + value % 9,
 }
 NEEDED: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "Say"},
