@@ -30,7 +30,7 @@ from jaxgen.sizing.memory import cache_bytes, check_options, resolve
 from jaxgen.sizing.memory_request import DeviceMemory
 from jaxgen.sizing.tuning_store import choose_budget
 from jaxgen.terminal.progress import show_progress
-from jaxgen.text.grammar import Grammars
+from jaxgen.text.constraint import Constraints
 from jaxgen.text.tokenizer_cache import load_tokenizer
 from jaxgen.weights.chat_template import read_chat_format
 from jaxgen.weights.hf_config import read_eos_token_ids
@@ -225,4 +225,4 @@ def load_engine(
         chat=read_chat_format(parts.directory, chat_template),
         embedding=EmbeddingFormat(parts.model.output_size, read_pooling(parts.directory, pooling)),
     )
-    return AsyncEngine(info, tokenizer, build, Grammars(tokenizer, parts.model.vocab_size, eos_token_ids))
+    return AsyncEngine(info, tokenizer, build, Constraints(tokenizer, parts.model.vocab_size, eos_token_ids))

@@ -119,6 +119,15 @@ class LLM:
     def _tokens(self, prompt: Prompt) -> tuple[int, ...]:
         return tuple(self.engine.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
 
+    def _kept(self, prompt: Prompt, params: SamplingParams) -> tuple[int, ...]:
+        """Return the tokens of a prompt that ``truncate_prompt_tokens`` keeps."""
+        tokens, most = self._tokens(prompt), params.truncate_prompt_tokens
+        if most is None:
+            return tokens
+        if most == -1:
+            most = max(self.engine.model.max_model_len - params.max_tokens, 1)
+        return tuple(self.engine.tokenizer.last_tokens(tokens, most, special=isinstance(prompt, str)))
+
     async def _complete(self, prompt: Prompt, params: SamplingParams | None) -> Completion:
         texts: list[str] = []
         tokens: list[int] = []
@@ -137,8 +146,14 @@ class LLM:
         """Yield each event with the text that became certain with it, up to a stop string."""
         params = params or SamplingParams()
         tokenizer = self.engine.tokenizer
-        ids = self._tokens(prompt)
-        text = tokenizer.completion_text(prompt=ids, stop=params.stop, min_tokens=params.min_tokens)
+        ids = self._kept(prompt, params)
+        text = tokenizer.completion_text(
+            prompt=ids,
+            stop=params.stop,
+            min_tokens=params.min_tokens,
+            include_stop=params.include_stop_str_in_output,
+            skip_special=params.skip_special_tokens,
+        )
         async with aclosing(self.engine.generate(Request(f"llm-{next(self._ids)}", ids, params))) as events:
             async for event in events:
                 if event.finish_reason is FinishReason.ERROR:

@@ -115,7 +115,7 @@ def create_app(
         },
         lifespan=batches.lifespan,
     )
-    # A path with an extra slash is an unknown route, not a redirect that drops the body.
+    # Another path with an extra slash is an unknown route, not a redirect that drops the body.
     app.router.redirect_slashes = False
     app.state.lifecycle = lifecycle
     app.state.keys = keys

@@ -75,9 +75,14 @@ class ServerConfig:
     max_choices: int = 256
     """Most completions computed for one request: prompts x best_of (or n)."""
     max_stop_strings: int = 4
+    """Most stop strings of one request; OpenAI's own limit."""
     max_stop_length: int = 256
-    """Longest stop string, characters."""
+    """Longest stop string or bad word, characters."""
     max_stop_token_ids: int = 64
+    max_bad_words: int = 128
+    """Most bad_words of one request."""
+    max_allowed_token_ids: int = 4096
+    """Most allowed_token_ids of one request."""
     max_logit_bias: int = DEFAULT_MAX_LOGIT_BIAS
     """Most logit_bias entries of one request."""
     max_queued_requests: int = 1024

@@ -5,6 +5,7 @@ import logging
 import shutil
 from collections.abc import Iterator
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,25 @@ def test_a_stop_string_ends_the_text_and_the_work(llm: LLM) -> None:
     assert cut.text == full.text[: full.text.index(stop)]
     assert cut.finish_reason is FinishReason.STOP
     assert len(cut.tokens) < 24
+
+
+def test_fields_for_the_text_and_its_tokens_are_kept_to(llm: LLM) -> None:
+    (full,) = llm.generate(["def main():"], GREEDY)
+    stop = full.text[8:11]
+    (cut,) = llm.generate(["def main():"], replace(GREEDY, stop=(stop,), include_stop_str_in_output=True))
+    assert cut.text == full.text[: full.text.index(stop) + len(stop)]
+    (others,) = llm.generate(["def main():"], replace(GREEDY, bad_words=(stop,)))
+    for spelled in (llm.engine.tokenizer.encode(text, special=False) for text in (stop, f" {stop}")):
+        places = range(len(others.tokens) - len(spelled) + 1)
+        assert all(others.tokens[place : place + len(spelled)] != tuple(spelled) for place in places)
+    ids = tuple(token for token in range(260) if token != full.tokens[0])
+    (allowed,) = llm.generate(["def main():"], replace(GREEDY, allowed_token_ids=ids))
+    assert set(allowed.tokens) <= set(ids)
+    tokens = llm.engine.tokenizer.encode("one def main():")
+    kept = llm.generate(["one def main():"], replace(GREEDY, truncate_prompt_tokens=3))
+    assert kept == llm.generate([tokens[-3:]], GREEDY)
+    long = llm.generate([[5] * 10_000], replace(GREEDY, truncate_prompt_tokens=-1))
+    assert len(long[0].tokens) == GREEDY.max_tokens
 
 
 def test_leaving_a_stream_frees_its_blocks(llm: LLM) -> None:

@@ -91,11 +91,13 @@ def check_priority(priority: int) -> None:
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
     """Natural-log probabilities of the raw model at one position: of the token itself, and of as many of the most
-    probable tokens as were asked for, most probable first."""
+    probable tokens as were asked for, most probable first. ``rank``: how many tokens of the vocabulary are as probable
+    as the token itself or more probable; of equal ones, those of lower ids come first."""
 
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...]
+    rank: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

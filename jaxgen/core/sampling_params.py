@@ -32,9 +32,14 @@ class SamplingParams:
     The raw logits go through, in this order: repetition_penalty (multiplicative, prompt and output), presence and
     frequency penalties (output only), logit_bias, temperature, min_p, top_k, top_p (over what top_k kept,
     renormalised). temperature 0 is greedy. ``logprobs`` are those of the raw model, before all of this.
-    ``top_k`` 0 means off. ``stop`` strings are handled where tokens are turned into text, not by the engine.
-    Tokens that the ``grammar`` does not allow are never chosen. Where it allows nothing but the end, the sequence ends
-    even before ``min_tokens``.
+    ``top_k`` 0 means off. Tokens that the ``grammar`` or ``allowed_token_ids`` (None: all) do not allow are never
+    chosen, nor is the token that would complete one of ``bad_words`` as the tokenizer writes it, at the beginning of a
+    text or after a space. Where all of these allow nothing but the end, the sequence ends even before ``min_tokens``.
+
+    Handled where text and tokens are turned into each other, not by the engine: ``stop`` strings, which
+    ``include_stop_str_in_output`` leaves in the text, as it does stop tokens; ``skip_special_tokens`` False, by which
+    special tokens are part of the text; ``truncate_prompt_tokens``, the number of a prompt's last tokens to keep (-1:
+    as many as the context has room for).
     """
 
     max_tokens: int = 16
@@ -54,6 +59,11 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     grammar: Grammar | None = None
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[str, ...] = ()
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    truncate_prompt_tokens: int | None = None
 
     def __post_init__(self) -> None:
         require(self.max_tokens >= 0, "max_tokens", f"must be 0 or more, not {self.max_tokens}")
@@ -83,8 +93,19 @@ class SamplingParams:
             "ignore_eos",
             "cannot go with a grammar, which ends where the end-of-sequence token is all that it allows",
         )
+        require(self.allowed_token_ids != (), "allowed_token_ids", "must not be empty: no token could be chosen")
+        require(all(self.bad_words), "bad_words", "must not contain an empty string")
+        kept = self.truncate_prompt_tokens
+        require(
+            kept is None or kept == -1 or kept > 0, "truncate_prompt_tokens", f"must be -1, or 1 or more, not {kept}"
+        )
         check_logprobs("logprobs", self.logprobs)
         check_logprobs("prompt_logprobs", self.prompt_logprobs)
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether not every token may be chosen, whatever its probability."""
+        return self.grammar is not None or self.allowed_token_ids is not None or bool(self.bad_words)
 
 
 def check_logprobs(param: str, count: int | None) -> None:

@@ -15,6 +15,11 @@ class TokenConstraint(Protocol):
     """A constraint on the next token of a sequence, such as the state of a grammar."""
 
     @property
+    def changes(self) -> bool:
+        """Whether the allowed tokens depend on the tokens so far."""
+        ...
+
+    @property
     def mask(self) -> np.ndarray:
         """Allowed tokens: bit i of word w is the bit of token 32 * w + i. int32 [ceil(vocabulary / 32)]."""
         ...
@@ -42,8 +47,8 @@ class Sequence:
     """The state of one request. It begins WAITING; after ``Scheduler.add`` only the scheduler changes it.
 
     ``eos_token_ids``: the model's end-of-sequence tokens. ``arrival``: its number in the order of arrival. ``seed``:
-    the seed in effect, the request's own or one drawn for it. ``grammar``: its state in the request's grammar; the
-    engine, which reads its tokens, advances that state.
+    the seed in effect, the request's own or one drawn for it. ``constraint``: which tokens it may have; the engine,
+    which reads its tokens, advances that.
     """
 
     request: Request
@@ -51,7 +56,7 @@ class Sequence:
     eos_token_ids: frozenset[int]
     arrival: int
     seed: int
-    grammar: TokenConstraint | None = field(default=None, repr=False)
+    constraint: TokenConstraint | None = field(default=None, repr=False)
     service: ServiceClass = field(init=False)
     """Service class of its request, without the targets if it was accepted although it would miss them."""
     status: SequenceStatus = field(init=False, default=SequenceStatus.WAITING)
@@ -158,8 +163,8 @@ class Sequence:
 
     @property
     def waits_for_token(self) -> bool:
-        """Whether its last token is pending and its grammar needs that token before the next can be sampled."""
-        return self.grammar is not None and self.num_pending > 0
+        """Whether its last token is pending and decides what the next may be."""
+        return self.num_pending > 0 and self.constraint is not None and self.constraint.changes
 
     @property
     def is_decode(self) -> bool:

@@ -57,8 +57,11 @@ class StepPlan:
 
     @property
     def constrained(self) -> list[Sequence]:
-        """The sequences that sample under a grammar."""
-        return [chunk.sequence for chunk in self.chunks if chunk.samples and chunk.sequence.grammar is not None]
+        """The sequences whose allowed tokens the device does not have yet: those that change come with each sample,
+        others at the admission."""
+        sampling = [chunk.sequence for chunk in self.chunks if chunk.samples and chunk.sequence.constraint is not None]
+        changing = [one for one in sampling if one.constraint is not None and one.constraint.changes]
+        return changing + [one for one in self.admitted if one.constraint is not None and not one.constraint.changes]
 
     @cached_property
     def num_samples(self) -> int:

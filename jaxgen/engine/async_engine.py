@@ -16,13 +16,13 @@ from jaxgen.core.request import Request, TokenEvent
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.stats import EngineStats
 from jaxgen.engine.engine import Engine
-from jaxgen.text.grammar import Grammars, GrammarState
+from jaxgen.text.constraint import Constraint, Constraints
 from jaxgen.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
 COMPILE_SECONDS = 10
-"""Longest wait for a grammar to compile; llguidance's own limits end its work within seconds of that."""
+"""Longest wait for a constraint to compile; llguidance's own limits end its work within seconds of that."""
 
 _Item = TokenEvent | Exception
 
@@ -49,7 +49,7 @@ class _Stream:
 class _Submit:
     request: Request
     stream: _Stream
-    grammar: GrammarState | None
+    constraint: Constraint | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,15 @@ class AsyncEngine:
     """
 
     def __init__(
-        self, model: ModelInfo, tokenizer: Tokenizer, build: Callable[[], Engine], grammars: Grammars | None = None
+        self,
+        model: ModelInfo,
+        tokenizer: Tokenizer,
+        build: Callable[[], Engine],
+        constraints: Constraints | None = None,
     ):
-        """``grammars`` None: requests with a grammar are refused."""
+        """``constraints`` None: requests that not every token is allowed for are refused."""
         self._model = model
-        self._grammars = grammars
+        self._constraints = constraints
         self._tokenizer = tokenizer
         self._build = build
         self._inbox: deque[_Submit | _Abort] = deque()
@@ -161,23 +165,23 @@ class AsyncEngine:
     @asynccontextmanager
     async def _under_way(self, request: Request, put: Callable[[_Item], None]) -> AsyncIterator[None]:
         """Send the request to the engine, and abort it if it has not ended when the context is left."""
-        grammar = await self._start_grammar(request.params)
+        constraint = await self._start_constraint(request.params)
         stream = _Stream(asyncio.get_running_loop(), put)
-        self._send(_Submit(request, stream, grammar))
+        self._send(_Submit(request, stream, constraint))
         try:
             yield
         finally:
             if not stream.over:
                 self._send(_Abort(request.request_id, stream))
 
-    async def _start_grammar(self, params: SamplingParams) -> GrammarState | None:
-        """Compile a request's grammar, if it has one. Neither the event loop nor the engine waits meanwhile."""
-        if params.grammar is None or self._grammars is None:
+    async def _start_constraint(self, params: SamplingParams) -> Constraint | None:
+        """Compile a request's constraint, if it has one. Neither the event loop nor the engine waits meanwhile."""
+        if not params.is_constrained or self._constraints is None:
             return None
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(self._grammars.start(params)), COMPILE_SECONDS)
+            return await asyncio.wait_for(asyncio.wrap_future(self._constraints.start(params)), COMPILE_SECONDS)
         except TimeoutError as error:
-            source = params.grammar.source
+            source = "bad_words" if params.grammar is None else params.grammar.source
             raise RequestRefusedError(f"{source}: it takes over {COMPILE_SECONDS} s to compile", source) from error
 
     def _send(self, message: _Submit | _Abort) -> None:
@@ -242,7 +246,7 @@ class AsyncEngine:
         try:
             if request_id in self._streams:
                 raise RequestRefusedError(f"request_id {request_id!r} is in use")
-            engine.add(message.request, message.grammar)
+            engine.add(message.request, message.constraint)
         except Exception as error:  # any error of one request is that request's answer
             _deliver(message.stream.loop, [(message.stream, error)])
             return

@@ -15,9 +15,9 @@ from jaxgen.core.sequence import Sequence
 from jaxgen.core.stats import EngineStats
 from jaxgen.core.step_plan import Outcome, StepPlan
 from jaxgen.engine.checks import check_request
+from jaxgen.engine.constraints import follow_constraints
 from jaxgen.engine.counters import Counters
 from jaxgen.engine.finite import check_finite
-from jaxgen.engine.grammars import follow_grammars
 from jaxgen.engine.latency import LatencyMeter
 from jaxgen.engine.narrow import compare
 from jaxgen.engine.output_processor import OutputProcessor
@@ -31,7 +31,7 @@ from jaxgen.scheduling.cost_model import StepSample
 from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.scheduling.service.policy import ServicePolicy
 from jaxgen.scheduling.step_time import Decodes, StepTimeEstimator
-from jaxgen.text.grammar import GrammarState
+from jaxgen.text.constraint import Constraint
 
 logger = logging.getLogger(__name__)
 
@@ -92,21 +92,23 @@ class Engine:
         self._scheduler = Scheduler(config.scheduler, config.cache, policy=ServicePolicy, tier=tier, narrow=narrow)
         self._compilations_at_ready = num_compilations()
 
-    def add(self, request: Request, grammar: GrammarState | None = None) -> None:
-        """Accept a request; ``step`` returns its events. ``grammar``: the start state of its grammar, if it has one.
+    def add(self, request: Request, constraint: Constraint | None = None) -> None:
+        """Accept a request; ``step`` returns its events. ``constraint``: which tokens it may have, if not all.
 
         Raises RequestRefusedError, which names field and limit, for a request that can never run.
         """
         check_request(request, self.model, self.config, self._eos_token_ids)
-        if grammar is None and request.params.grammar is not None:
-            raise RequestRefusedError("grammar: this engine was not given a tokenizer to follow it with")
+        if constraint is None and request.params.is_constrained:
+            raise RequestRefusedError(
+                "grammar, allowed_token_ids, bad_words: this engine was not given a tokenizer to follow them with"
+            )
         seed = request.params.seed
         sequence = Sequence(
             request,
             eos_token_ids=self._eos_token_ids,
             arrival=next(self._arrivals),
             seed=self._seeds.getrandbits(63) if seed is None else seed,
-            grammar=grammar,
+            constraint=constraint,
         )
         if request.params.max_tokens == 0 and not request.wants_every_token:
             self._answered.append(TokenEvent(request.request_id, finish_reason=FinishReason.LENGTH))
@@ -248,11 +250,11 @@ class Engine:
         self._last_read = now
         sampled = [int(tokens[i]) for i, chunk in enumerate(step.plan.chunks) if chunk.samples]
         outcomes = self._scheduler.complete(step.plan, sampled)
-        return [self._events.make(outcome, now) for outcome in outcomes] + self._follow_grammars(outcomes)
+        return [self._events.make(outcome, now) for outcome in outcomes] + self._follow_constraints(outcomes)
 
-    def _follow_grammars(self, outcomes: list[Outcome]) -> list[TokenEvent]:
-        """Advance grammars by the new tokens; return the last events of requests for which that failed."""
-        ends = follow_grammars(outcomes)
+    def _follow_constraints(self, outcomes: list[Outcome]) -> list[TokenEvent]:
+        """Advance constraints by the new tokens; return the last events of requests for which that failed."""
+        ends = follow_constraints(outcomes)
         for end in ends:
             self.abort(end.request_id)
         return ends

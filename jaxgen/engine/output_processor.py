@@ -15,18 +15,20 @@ from jaxgen.runner.step import Logprobs, StepOutput
 @dataclass(frozen=True)
 class _HostLogprobs:
     chosen: np.ndarray
+    ranks: np.ndarray
     top_tokens: np.ndarray
     top_values: np.ndarray
 
     @classmethod
     def fetch(cls, logprobs: Logprobs) -> "_HostLogprobs":
-        return cls(*(np.asarray(x) for x in (logprobs.chosen, logprobs.top_tokens, logprobs.top_values)))
+        arrays = (logprobs.chosen, logprobs.ranks, logprobs.top_tokens, logprobs.top_values)
+        return cls(*map(np.asarray, arrays))
 
     def entry(self, row: int, token: int, alternatives: int) -> TokenLogprobs:
         top = zip(
             self.top_tokens[row, :alternatives].tolist(), self.top_values[row, :alternatives].tolist(), strict=True
         )
-        return TokenLogprobs(token, float(self.chosen[row]), tuple(top))
+        return TokenLogprobs(token, float(self.chosen[row]), tuple(top), int(self.ranks[row]))
 
 
 @dataclass

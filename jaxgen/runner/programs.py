@@ -44,7 +44,7 @@ class RowPrograms:
     load_allowed: Callable[..., RowState]
 
     def load(self, rows: RowState, plan: StepPlan, loader: RowLoader) -> RowState:
-        """Return the rows with those of admitted sequences loaded, and the allowed tokens of those with a grammar."""
+        """Return the rows with those of admitted sequences loaded, and the allowed tokens that the plan needs."""
         for sequence in plan.admitted:
             rows = self.load_row(rows, loader.words(sequence))
             if has_penalties(sequence.params):

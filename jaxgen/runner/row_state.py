@@ -119,13 +119,13 @@ class RowLoader:
         return np.array(sequence.row, np.int32), counts, seen
 
     def allowed(self, sequences: Iterable[Sequence]) -> tuple[np.ndarray, np.ndarray]:
-        """Return rows and masks for ``load_allowed``, of at most MASKS_AT_ONCE sequences with grammars."""
+        """Return rows and masks for ``load_allowed``, of at most MASKS_AT_ONCE sequences with constraints."""
         rows = np.full(MASKS_AT_ONCE, self._num_rows, np.int32)
         masks = np.zeros((MASKS_AT_ONCE, mask_words(self._vocab_size)), np.int32)
         for index, sequence in enumerate(sequences):
             assert sequence.row is not None, "held by every running sequence"
-            assert sequence.grammar is not None, "asked of those that have one"
-            rows[index], masks[index] = sequence.row, sequence.grammar.mask
+            assert sequence.constraint is not None, "asked of those that have one"
+            rows[index], masks[index] = sequence.row, sequence.constraint.mask
         return rows, masks
 
     def _fill(self, row: dict[str, np.ndarray], sequence: Sequence) -> None:
@@ -141,8 +141,8 @@ class RowLoader:
         row["seed"][:] = (sequence.seed >> 32) & _WORD, sequence.seed & _WORD
         row["bias_tokens"][: len(params.logit_bias)] = list(params.logit_bias)
         row["bias_values"][: len(params.logit_bias)] = list(params.logit_bias.values())
-        row["constrained"][()] = sequence.grammar is not None
-        if params.min_tokens and sequence.grammar is None:  # a grammar's state handles min_tokens itself
+        row["constrained"][()] = sequence.constraint is not None
+        if params.min_tokens and sequence.constraint is None:  # a constraint handles min_tokens itself
             masked = (frozenset() if params.ignore_eos else sequence.eos_token_ids) | set(params.stop_token_ids)
             row["masked_tokens"][: len(masked)] = sorted(masked)
             row["masked_until"][()] = sequence.num_prompt + params.min_tokens

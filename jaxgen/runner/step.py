@@ -22,16 +22,20 @@ from jaxgen.sampling.sampler import RowParams, keep_allowed, sample, token_logpr
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Logprobs:
-    """Natural-log probabilities of the raw model at n positions: of one token each, and of the most probable tokens."""
+    """Natural-log probabilities of the raw model at n positions: of one token each, and of the most probable tokens.
+
+    ``ranks``: of the one tokens; the most probable token has rank 1.
+    """
 
     chosen: Float[ArrayLike, "n"]
+    ranks: Int[ArrayLike, "n"]
     top_tokens: Int[ArrayLike, "n P"]
     top_values: Float[ArrayLike, "n P"]
 
     @classmethod
     def zeros(cls, n: int, vocab_size: int) -> "Logprobs":
         best = min(MAX_LOGPROBS, vocab_size)
-        return cls(jnp.zeros(n), jnp.zeros((n, best), jnp.int32), jnp.zeros((n, best)))
+        return cls(jnp.zeros(n), jnp.zeros(n, jnp.int32), jnp.zeros((n, best), jnp.int32), jnp.zeros((n, best)))
 
     def map(self, function: Callable[..., Array], *others: "Logprobs") -> "Logprobs":
         """Return ``function`` applied to each array and the same arrays of ``others``."""

@@ -69,7 +69,7 @@ class RowParams:
     counted_from: Int32[ArrayLike, "R"]
     """Tokens from this position on are counted for penalties when they are computed; earlier ones were loaded."""
     constrained: Int32[ArrayLike, "R"]
-    """1: only tokens that a grammar allows are chosen; see ``keep_allowed``."""
+    """1: only allowed tokens are chosen; see ``keep_allowed``."""
 
     @classmethod
     def fields(cls, max_bias: int, max_masked: int) -> dict[str, Field]:
@@ -139,11 +139,12 @@ def keep_allowed(
 
 def token_logprobs(
     logits: Float[Array, "R V"], tokens: Int32[Array, "R"], max_logprobs: int = MAX_LOGPROBS
-) -> tuple[Float32[Array, "R"], Int32[Array, "R L"], Float32[Array, "R L"]]:
-    """Return natural-log probabilities of ``tokens``, and the L = max_logprobs most probable tokens with theirs.
+) -> tuple[Float32[Array, "R"], Int32[Array, "R"], Int32[Array, "R L"], Float32[Array, "R L"]]:
+    """Return natural-log probabilities of ``tokens``, their ranks among all V, and the L = max_logprobs most probable
+    tokens with their log-probabilities.
 
-    L is V if the vocabulary is smaller. The most probable tokens come first; of equal ones, those of lower ids. NaN and
-    +inf count as they do in ``sample``; impossible tokens have -inf.
+    L is V if the vocabulary is smaller. The most probable tokens come first, and the first has rank 1; of equal ones,
+    those of lower ids. NaN and +inf count as they do in ``sample``; impossible tokens have -inf.
     """
     x = _finite_above(logits.astype(jnp.float32))
     greatest = jnp.maximum(jnp.max(x, axis=-1), -_MAX)[:, None]
@@ -153,8 +154,11 @@ def token_logprobs(
         return jnp.where(values == -jnp.inf, -jnp.inf, values - greatest - log_mass)
 
     chosen = jnp.take_along_axis(x, tokens[:, None], axis=-1, mode="clip")
+    index = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
+    before = (x > chosen) | ((x == chosen) & (index < tokens[:, None]))
+    ranks = 1 + jnp.sum(before, axis=-1, dtype=jnp.int32)
     top_values, top_tokens = jax.lax.top_k(x, min(max_logprobs, x.shape[1]))
-    return logprob(chosen)[:, 0], top_tokens, logprob(top_values)
+    return logprob(chosen)[:, 0], ranks, top_tokens, logprob(top_values)
 
 
 def adjust_logits(

@@ -10,7 +10,7 @@ from jaxgen.text.stop_strings import StopStrings
 class CompletionText:
     """The text of one completion: ``feed`` it each token until ``finish_reason`` is set.
 
-    The pieces join to the text before the first stop string. Text of the first ``min_tokens`` tokens is not searched
+    The pieces join to the text up to the first stop string. Text of the first ``min_tokens`` tokens is not searched
     for stop strings. ``offset`` is where the next token's text begins, in characters of the completion without regard
     to stop strings.
     """
@@ -23,10 +23,13 @@ class CompletionText:
         stop: Sequence[str] = (),
         min_tokens: int = 0,
         shown: Container[int] = (),
+        include_stop: bool = False,
     ) -> None:
-        """``prompt`` and ``shown``: as in Detokenizer."""
+        """``prompt`` and ``shown``: as in Detokenizer. ``include_stop``: a stop string is part of the text, and so is
+        an EOS or stop token that has a text or is ``shown``."""
         self._detokenizer = Detokenizer(tokenizer, prompt, shown)
-        self._stop = StopStrings(stop) if stop else None
+        self._stop = StopStrings(stop, keep=include_stop) if stop else None
+        self._include_stop = include_stop
         self._unsearched = min_tokens if stop else 0
         self.offset = 0
         self.finish_reason: FinishReason | None = None
@@ -35,10 +38,11 @@ class CompletionText:
     def feed(self, token: int | None, finish_reason: FinishReason | None = None) -> str:
         """Return the text that became certain with this token; with a ``finish_reason``, also the rest of the text.
 
-        With ``finish_reason`` STOP the token is the EOS or stop token, which is not part of the text.
+        With ``finish_reason`` STOP the token is the EOS or stop token, which is not part of the text, unless
+        ``include_stop``.
         """
         text = ""
-        if token is not None and finish_reason is not FinishReason.STOP:
+        if token is not None and (finish_reason is not FinishReason.STOP or self._include_stop):
             text = self._detokenizer.push(token)
             self.offset += len(text)
             if self._unsearched:

@@ -5,17 +5,15 @@ grammar, so machines that only measure steps and kernels do not need it.
 """
 
 import logging
-import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, lru_cache
-from threading import Barrier, Lock
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jaxgen.core.errors import RequestRefusedError
-from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.core.sampling_params import Grammar
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
@@ -31,10 +29,6 @@ MAX_LENGTH = 2**17
 """Longest grammar, in characters."""
 
 _MESSAGE_LENGTH = 300
-_THREADS = 2
-_STACK_BYTES = 2**28
-"""Stack size: llguidance recurses as deep as rules refer to rules, which MAX_LENGTH bounds. The usual 8 MiB are used up
-at 2,000 rules, and that ends the process."""
 
 
 @cache
@@ -47,29 +41,12 @@ def _executor() -> "LLExecutor":
 class GrammarState:
     """The state of one request in its grammar."""
 
-    def __init__(self, matcher: "LLMatcher", first_mask: np.ndarray, ending: frozenset[int], min_tokens: int) -> None:
-        """``ending``: tokens that are not allowed among the first ``min_tokens``, unless only these are allowed."""
+    def __init__(self, matcher: "LLMatcher", first_mask: np.ndarray) -> None:
         self.matcher = matcher
         self.error: str | None = None
         """Why the grammar could not be advanced; None: it could."""
-        self._late = np.full_like(first_mask, -1)
-        for token in ending:
-            self._late[token // 32] &= ~np.array(1 << token % 32, np.uint32).view(np.int32)
-        self._min_tokens = min_tokens
-        self._num_tokens = 0
-        self.mask = self._ripened(first_mask)
-        """Allowed next tokens: bit i of word w is the bit of token 32 * w + i. int32 [ceil(vocabulary / 32)]."""
-
-    def take(self, mask: np.ndarray) -> None:
-        """Count one more token, after which the tokens of ``mask`` are allowed."""
-        self._num_tokens += 1
-        self.mask = self._ripened(mask)
-
-    def _ripened(self, mask: np.ndarray) -> np.ndarray:
-        if self._num_tokens >= self._min_tokens:
-            return mask
-        without = mask & self._late
-        return without if without.any() else mask
+        self.mask = first_mask
+        """Allowed next tokens, as in a Constraint."""
 
 
 def advance(taken: Sequence[tuple[GrammarState, int]]) -> None:
@@ -84,14 +61,14 @@ def advance(taken: Sequence[tuple[GrammarState, int]]) -> None:
     if going_on:
         fill_next_token_bitmask_par(_executor(), [(state.matcher, i) for i, state in enumerate(going_on)], masks)
     for state, mask in zip(going_on, masks, strict=True):
-        state.take(mask)
+        state.mask = mask
     for state, _ in taken:
         if state.matcher.is_error():
             state.error = _first_line(state.matcher.get_error())
 
 
 class Grammars:
-    """Compiles grammars for one tokenizer, in threads of its own, and keeps the last ones."""
+    """Compiles grammars for one tokenizer, and keeps the last ones."""
 
     def __init__(self, tokenizer: "Tokenizer", vocab_size: int, eos_token_ids: frozenset[int]) -> None:
         """``vocab_size``: that of the model, which may be padded beyond the tokenizer's."""
@@ -100,29 +77,18 @@ class Grammars:
         self._eos_token_ids = eos_token_ids
         self._ll_tokenizer: LLTokenizer | None = None
         self._making = Lock()
-        self._threads: ThreadPoolExecutor | None = None
         self._compiled = lru_cache(MAX_KEPT)(self._compile)
 
-    def start(self, params: SamplingParams) -> "Future[GrammarState]":
-        """Return a future of the state before the first token of a request that has a grammar.
+    def start(self, grammar: Grammar) -> GrammarState:
+        """Return the state before the first token; in a thread with a large stack, since llguidance recurses.
 
-        Its result raises RequestRefusedError, which names the grammar's source, for a grammar that is invalid or costs
-        too much.
+        Raises RequestRefusedError, which names the grammar's source, for a grammar that is invalid or costs too much.
         """
-        with self._making:
-            if self._threads is None:
-                self._threads = _deep_threads()
-        return self._threads.submit(self._start, params)
-
-    def _start(self, params: SamplingParams) -> GrammarState:
-        grammar = params.grammar
-        assert grammar is not None, "asked for requests that have one"
         try:
             matcher, first_mask = self._compiled(grammar.text)
         except ValueError as error:
             raise RequestRefusedError(f"{grammar.source}: {error}", grammar.source) from error
-        ending = self._eos_token_ids | frozenset(params.stop_token_ids)
-        return GrammarState(matcher.deep_copy(), first_mask, ending, params.min_tokens)
+        return GrammarState(matcher.deep_copy(), first_mask)
 
     def _compile(self, text: str) -> "tuple[LLMatcher, np.ndarray]":
         """Return a matcher at its start and its first mask. Raises ValueError that says why the grammar is invalid."""
@@ -189,20 +155,6 @@ def _limits() -> "LLParserLimits":
         max_grammar_size=500_000,
         verbose_errors=False,
     )
-
-
-def _deep_threads() -> ThreadPoolExecutor:
-    """Return a pool whose threads have started with large stacks: the stack size is a setting of the process."""
-    pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="jaxgen-grammar")
-    all_there = Barrier(_THREADS + 1)
-    before = threading.stack_size(_STACK_BYTES)
-    try:
-        for _ in range(_THREADS):
-            pool.submit(all_there.wait)
-        all_there.wait()
-    finally:
-        threading.stack_size(before)
-    return pool
 
 
 def _first_line(message: str) -> str:

@@ -7,12 +7,14 @@ class StopStrings:
     """Passes text on up to the first stop string, and holds back text that may become a part of one.
 
     The first match is the one that is complete first, as if text came character by character, so it does not depend on
-    the pieces of the text; of two that are complete at the same character, it is the longer. One Knuth-Morris-Pratt
+    the pieces of the text; of two that are complete at the same character, it is the longer. With ``keep`` it is itself
+    passed on. One Knuth-Morris-Pratt
     automaton per stop string (SIAM J. Comput. 6, 1977) makes the work per character constant.
     """
 
-    def __init__(self, stop: Sequence[str]) -> None:
+    def __init__(self, stop: Sequence[str], *, keep: bool = False) -> None:
         self._stop = stop
+        self._keep = keep
         self._fallback = [_prefix_function(string) for string in stop]
         self._matched = [0] * len(stop)
         self._held = ""
@@ -29,7 +31,7 @@ class StopStrings:
             if length := self._step(char):
                 self.stopped = True
                 self._held = ""
-                return buffer[: end - length]
+                return buffer[: end if self._keep else end - length]
         certain = len(buffer) - max(self._matched)
         self._held = buffer[certain:]
         return buffer[:certain]

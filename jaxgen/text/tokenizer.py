@@ -93,6 +93,19 @@ class Tokenizer:
         """
         return self._backend.encode_batch_fast([text], add_special_tokens=special)[0].ids
 
+    def last_tokens(self, tokens: Sequence[int], most: int, *, special: bool = True) -> Sequence[int]:
+        """Return the last ``most`` tokens of a text that ``encode`` has turned into ``tokens``, or all.
+
+        ``special``: those that the tokenizer adds in front (BOS if it has one) stay there, and count.
+        """
+        if len(tokens) <= most:
+            return tokens
+        added = self.encode("") if special else []
+        front = 0
+        while front < min(len(added), most) and tokens[front] == added[front]:
+            front += 1
+        return [*tokens[:front], *tokens[len(tokens) - most + front :]]
+
     def least_tokens(self, text: str) -> int:
         """Return a number of tokens that ``encode(text)`` has at least, by the characters of ``text``; 0: not known."""
         return 0 if self._lengths is None else self._lengths.least_tokens(text)
@@ -113,9 +126,18 @@ class Tokenizer:
         stop: Sequence[str] = (),
         min_tokens: int = 0,
         shown: Container[int] = (),
+        include_stop: bool = False,
+        skip_special: bool = True,
     ) -> CompletionText:
-        """Return an object that turns the tokens of a completion of ``prompt`` into its text; see CompletionText."""
-        return CompletionText(self, prompt=prompt, stop=stop, min_tokens=min_tokens, shown=shown)
+        """Return an object that turns the tokens of a completion of ``prompt`` into its text; see CompletionText.
+
+        ``skip_special`` False: all special tokens are shown.
+        """
+        if not skip_special:
+            shown = range(self.vocab_size)
+        return CompletionText(
+            self, prompt=prompt, stop=stop, min_tokens=min_tokens, shown=shown, include_stop=include_stop
+        )
 
     def added_token(self, name: str) -> int | None:
         """Return the id of the added token of this name, special or not, or None if there is none."""

@@ -35,6 +35,14 @@ SAMPLING = (
         "tokens = sample(logits, chosen,",
         ("tests/engine/test_grammars.py::test_one_that_ends_at_max_tokens_has_the_beginning_of_a_text",),
     ),
+    Fault(
+        "bad-word-looked-for-at-the-beginning",
+        "sampling",
+        "jaxgen/text/constraint.py",
+        "last[len(last) - length :]",
+        "last[:length]",
+        ("tests/text/test_constraint.py::test_no_token_completes_a_bad_word",),
+    ),
 )
 
 MODELS = (

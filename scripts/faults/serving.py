@@ -15,8 +15,8 @@ TEXT = (
         "stop-string-in-the-text",
         "text",
         "jaxgen/text/stop_strings.py",
-        "return buffer[: end - length]",
-        "return buffer[:end]",
+        "end if self._keep else end - length",
+        "end",
         ("tests/server/api/test_completions.py",),
     ),
     Fault(

@@ -37,7 +37,7 @@ async def resolve_chat(body: ChatRequest, services: AppState) -> tuple[Prompt, C
     if tools is not None and tools.grammar is not None:
         params = params.with_grammar(tools.grammar)
     shown = () if tools is None else tools.for_template()
-    prompt = await services.conversations.read(body, most_tokens(body) or 1, shown)
+    prompt = await services.conversations.read(body, most_tokens(body) or 1, shown, params.keep)
     room = services.engine.model.max_model_len - len(prompt.tokens)
     return prompt, params.within(room), tools
 

@@ -24,6 +24,7 @@ from jaxgen.server.generation.generation import Generation
 from jaxgen.server.middleware.context import RequestContext, context_of
 from jaxgen.server.middleware.deadline import Deadline
 from jaxgen.server.requests.engine_requests import embedding_request
+from jaxgen.server.requests.params import kept_tokens
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.requests.service_tier import service_class
 from jaxgen.server.schema.base import ComputingFields, parse_body
@@ -31,11 +32,13 @@ from jaxgen.server.schema.base import Prompt as PromptField
 
 
 class EmbeddingRequest(ComputingFields):
-    """The body of /v1/embeddings: OpenAI's fields, ``cache_salt`` and ``return_latency``."""
+    """The body of /v1/embeddings: OpenAI's fields, and ``cache_salt``, ``return_latency`` and
+    ``truncate_prompt_tokens``."""
 
     input: PromptField | None = None
     dimensions: int | None = None
     encoding_format: Literal["float", "base64"] | None = None
+    truncate_prompt_tokens: int | None = None
 
 
 class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
@@ -46,8 +49,9 @@ class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
         self, body: EmbeddingRequest, deadline: Deadline, scope: Scope, receive: Receive, send: Send
     ) -> None:
         pooling, services = self._format(body).pooling, self._services
+        keep = kept_tokens(body.truncate_prompt_tokens, 0, self._engine.model)
         async with deadline.bound():
-            prompts = await services.prompts.read_all(body.input, "input")
+            prompts = await services.prompts.read_all(body.input, "input", keep)
         context = context_of(scope)
         # Embeddings have no time between tokens, and no input is refused because of other inputs before it.
         service = service_class(None, services.config.service_classes)

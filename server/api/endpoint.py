@@ -132,10 +132,8 @@ def _of_caller[Fields: ComputingFields](body: Fields, caller: str) -> Fields:
 
 
 def check_model(name: str | None, engine: EngineClient) -> None:
-    """Check the model's name. Raises ApiError: 400 without a name, 404 for the name of another model."""
-    if name is None:
-        raise bad_request("model is missing: name the model to use.", "model")
-    if name != engine.model.name:
+    """Check the model's name; None: the one that is served. Raises ApiError 404 for the name of another model."""
+    if name is not None and name != engine.model.name:
         raise model_not_found(name)
 
 

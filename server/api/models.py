@@ -31,7 +31,11 @@ class Models:
         return JSONResponse({"object": "list", "data": [self._model()]})
 
     async def get(self, request: Request) -> Response:
-        name = request.path_params["model"]
+        """Describe the model of the path's name; a path that ends in a slash is that without it."""
+        path: str = request.path_params["model"]
+        if not path:
+            return await self.list(request)
+        name = path.removesuffix("/")
         if name != self._engine.model.name:
             raise model_not_found(name)
         return JSONResponse(self._model())

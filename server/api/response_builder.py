@@ -57,11 +57,11 @@ class ResponseBuilder(ABC):
         context: RequestContext,
         *,
         prefix: str,
-        logprobs: Callable[[], Logprobs],
+        logprobs: Callable[[bool], Logprobs],
         tools: ToolUse | None = None,
     ) -> None:
         """``context``: of the caller's request. ``prefix``: of the response's id. ``logprobs``: makes the list of a
-        choice's log-probabilities. ``tools``: tools that the model may call."""
+        choice's log-probabilities, which may show tokens by their ids. ``tools``: tools that the model may call."""
         self._id = f"{prefix}-{uuid4().hex}"
         self._created = int(time())
         self._model = engine.model.name
@@ -75,7 +75,9 @@ class ResponseBuilder(ABC):
         """By choice: the bytes before and after the text of an event that has only text."""
         self._error: str | None = None
         self.choices = [
-            self._choice(prompt, i, j, logprobs()) for i, prompt in enumerate(prompts) for j in range(params.best_of)
+            self._choice(prompt, i, j, logprobs(params.tokens_as_ids))
+            for i, prompt in enumerate(prompts)
+            for j in range(params.best_of)
         ]
 
     @abstractmethod
@@ -230,13 +232,18 @@ class ChoicesBuilder(ResponseBuilder):
             self._around[choice.index] = before, after
         return events
 
+    def _usage_so_far(self, choice: Choice, entry: dict[str, Any]) -> Usage:
+        """Return the usage of the choice up to an event's entry; one with the role comes before the first token."""
+        told = 0 if "role" in entry.get("delta", ()) else choice.num_tokens
+        return Usage(len(choice.prompt.tokens), told, choice.cached_tokens)
+
     def _encoded(self, choice: Choice, piece: Piece) -> Iterator[bytes]:
         for entry in self._pieces(choice, piece):
             if entry["finish_reason"] is not None:
                 entry.update(self._end_extras(choice))
             chunk = {"choices": [entry], **self._chunk_extras()}
             if self._params.continuous_usage:
-                chunk["usage"] = Usage(len(choice.prompt.tokens), choice.num_tokens, choice.cached_tokens).as_json()
+                chunk["usage"] = self._usage_so_far(choice, entry).as_json()
             elif self._params.include_usage:
                 chunk["usage"] = None
             # The common head of all chunks is encoded once: one object, cut after its last field.

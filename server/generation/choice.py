@@ -70,6 +70,8 @@ class Choice:
             stop=sampling.stop,
             min_tokens=sampling.min_tokens,
             shown=() if tools is None else tools.shown,
+            include_stop=sampling.include_stop_str_in_output,
+            skip_special=sampling.skip_special_tokens,
         )
         self._parser = None if tools is None else tools.parser()
         self._begun = False

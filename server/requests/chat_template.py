@@ -150,8 +150,10 @@ class Conversations:
         made._prompts = prompts
         return made
 
-    async def read(self, body: Conversation, max_tokens: int, tools: ForTemplate = ()) -> Prompt:
-        """Return the prompt of a conversation that shows ``tools``.
+    async def read(
+        self, body: Conversation, max_tokens: int, tools: ForTemplate = (), keep: int | None = None
+    ) -> Prompt:
+        """Return the prompt of a conversation that shows ``tools``; ``keep``: its last tokens, or all.
 
         Raises ApiError 400: no template, no messages, refused by the template, or too long with ``max_tokens``.
         """
@@ -166,7 +168,12 @@ class Conversations:
             raise bad_request("messages must have one message at least.", "messages")
         length = len(body.model_dump_json(include={"messages", "chat_template_kwargs"})) + len(json.dumps(tools))
         return await self._prompts.read_text(
-            lambda: template.render(body, tools), length, special=False, field="messages", max_tokens=max_tokens
+            lambda: template.render(body, tools),
+            length,
+            special=False,
+            field="messages",
+            max_tokens=max_tokens,
+            keep=keep,
         )
 
 

@@ -33,7 +33,11 @@ class CompletionParams:
     cache_salt: str | None
     prompt_logprobs: int | None = None
     """Alternatives to show for each token of the prompt; None: show no log-probabilities of the prompt."""
+    keep: int | None = None
+    """How many of a prompt's last tokens to keep; None: all."""
     return_token_ids: bool = False
+    tokens_as_ids: bool = False
+    """Whether log-probabilities show tokens by their ids."""
     priority: int = 0
     service: ServiceClass = DEFAULT_CLASS
     names_service: bool = False
@@ -73,9 +77,11 @@ def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConf
         config,
         max_tokens=_or(body.max_tokens, DEFAULT_MAX_TOKENS),
         logprobs=0 if best_of > n and body.logprobs is None else body.logprobs,
-        prompt_logprobs=_most(echoed, _prompt_logprobs(body)),
+        prompt_logprobs=_most(echoed, _prompt_logprobs(body, model)),
     )
-    return _params(body, sampling, config, n=n, best_of=best_of, echo=bool(body.echo), logprobs=body.logprobs)
+    made = _params(body, sampling, model, config, n=n, best_of=best_of, logprobs=body.logprobs)
+    keep = kept_tokens(body.truncate_prompt_tokens, sampling.max_tokens, model)
+    return replace(made, echo=bool(body.echo), keep=keep)
 
 
 @refusals()
@@ -91,9 +97,10 @@ def resolve_chat_params(body: ChatRequest, model: ModelInfo, config: ServerConfi
     logprobs = _or(body.top_logprobs, 0) if body.logprobs else None
     most = _or(most_tokens(body), model.max_model_len)
     sampling = _sampling(
-        body, model, config, max_tokens=most, logprobs=logprobs, prompt_logprobs=_prompt_logprobs(body)
+        body, model, config, max_tokens=most, logprobs=logprobs, prompt_logprobs=_prompt_logprobs(body, model)
     )
-    return _params(body, sampling, config, n=n, best_of=n, echo=False, logprobs=logprobs)
+    made = _params(body, sampling, model, config, n=n, best_of=n, logprobs=logprobs)
+    return replace(made, keep=kept_tokens(body.truncate_prompt_tokens, _or(most_tokens(body), 1), model))
 
 
 def most_tokens(body: ChatRequest) -> int | None:
@@ -107,14 +114,29 @@ def most_tokens(body: ChatRequest) -> int | None:
     return most
 
 
+def kept_tokens(asked: int | None, max_tokens: int, model: ModelInfo) -> int | None:
+    """Return how many of a prompt's last tokens ``truncate_prompt_tokens`` keeps; None: all. Raises ApiError 400.
+
+    ``max_tokens``: tokens of the context that the answer needs.
+    """
+    if asked == -1:
+        return max(model.max_model_len - max_tokens, 1)
+    if asked is not None and not 1 <= asked <= model.max_model_len:
+        raise bad_request(
+            f"truncate_prompt_tokens must be -1 (as many as fit) or between 1 and {model.max_model_len}, not {asked}.",
+            "truncate_prompt_tokens",
+        )
+    return asked
+
+
 def _params(
     body: SamplingFields,
     sampling: SamplingParams,
+    model: ModelInfo,
     config: ServerConfig,
     *,
     n: int,
     best_of: int,
-    echo: bool,
     logprobs: int | None,
 ) -> CompletionParams:
     options = body.stream_options or StreamOptions()
@@ -124,18 +146,23 @@ def _params(
         raise bad_request(
             "stream_options.include_obfuscation: this server does not pad events.", "stream_options.include_obfuscation"
         )
+    if body.spaces_between_special_tokens is False:
+        raise bad_request(
+            "spaces_between_special_tokens: this server takes only the default, true.", "spaces_between_special_tokens"
+        )
     return CompletionParams(
         sampling=sampling,
         n=n,
         best_of=best_of,
-        echo=echo,
+        echo=False,
         logprobs=logprobs,
         stream=bool(body.stream),
         include_usage=bool(options.include_usage),
-        continuous_usage=bool(options.continuous_usage_stats),
+        continuous_usage=bool(options.continuous_usage_stats) and options.include_usage is not False,
         cache_salt=body.cache_salt,
-        prompt_logprobs=_prompt_logprobs(body),
+        prompt_logprobs=_prompt_logprobs(body, model),
         return_token_ids=bool(body.return_token_ids),
+        tokens_as_ids=bool(body.return_tokens_as_token_ids),
         priority=_priority(body),
         service=service_class(body.service_tier, config.service_classes),
         names_service=body.service_tier is not None,
@@ -149,7 +176,7 @@ def _priority(body: SamplingFields) -> int:
     return priority
 
 
-def _prompt_logprobs(body: SamplingFields) -> int | None:
+def _prompt_logprobs(body: SamplingFields, model: ModelInfo) -> int | None:
     asked = body.prompt_logprobs
     if asked is None:
         return None
@@ -157,6 +184,14 @@ def _prompt_logprobs(body: SamplingFields) -> int | None:
         raise bad_request(
             "prompt_logprobs cannot be streamed: they are of the prompt, not of an answer.", "prompt_logprobs"
         )
+    if asked == -1:
+        if model.vocab_size > MAX_LOGPROBS:
+            raise bad_request(
+                f"prompt_logprobs -1 asks for the whole vocabulary of {model.vocab_size} tokens; this server gives "
+                f"{MAX_LOGPROBS} at most.",
+                "prompt_logprobs",
+            )
+        return model.vocab_size
     check_logprobs("prompt_logprobs", asked)
     return asked
 
@@ -208,6 +243,10 @@ def _sampling(
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         grammar=resolve_grammar(body),
+        allowed_token_ids=_allowed_token_ids(body, model),
+        bad_words=_bad_words(body, config),
+        include_stop_str_in_output=bool(body.include_stop_str_in_output),
+        skip_special_tokens=body.skip_special_tokens is not False,
     )
 
 
@@ -237,6 +276,24 @@ def _stop_token_ids(body: SamplingFields, model: ModelInfo) -> tuple[int, ...]:
     ids = tuple(body.stop_token_ids or ())
     check_token_ids("stop_token_ids", ids, model.vocab_size)
     return ids
+
+
+def _allowed_token_ids(body: SamplingFields, model: ModelInfo) -> tuple[int, ...] | None:
+    if body.allowed_token_ids is None:
+        return None
+    ids = tuple(body.allowed_token_ids)
+    check_token_ids("allowed_token_ids", ids, model.vocab_size)
+    return ids
+
+
+def _bad_words(body: SamplingFields, config: ServerConfig) -> tuple[str, ...]:
+    words = tuple(body.bad_words or ())
+    longest = max(map(len, words), default=0)
+    if longest > config.max_stop_length:
+        raise bad_request(
+            f"bad_words has a text of {longest} characters; this server takes {config.max_stop_length}.", "bad_words"
+        )
+    return words
 
 
 def _or[T](value: T | None, default: T) -> T:

@@ -63,18 +63,26 @@ class PromptReader:
                 f"prompts times best_of (or n) is {choices}; this server computes {self._config.max_choices} at once.",
                 "best_of" if params.best_of > params.n else "n",
             )
-        return await self._read(sources, "prompt", params.sampling.max_tokens, echo=params.echo)
+        return await self._read(sources, "prompt", params.sampling.max_tokens, echo=params.echo, keep=params.keep)
 
-    async def read_all(self, value: PromptField | None, field: str) -> list[Prompt]:
+    async def read_all(self, value: PromptField | None, field: str, keep: int | None = None) -> list[Prompt]:
         """Read prompts of a field for which no tokens are generated. Raises ApiError 400 as ``read`` does."""
-        return await self._read(_sources(value, field), field, max_tokens=0, echo=False)
+        return await self._read(_sources(value, field), field, max_tokens=0, echo=False, keep=keep)
 
     async def read_text(
-        self, write: Callable[[], str], length: int, *, special: bool, field: str, max_tokens: int
+        self,
+        write: Callable[[], str],
+        length: int,
+        *,
+        special: bool,
+        field: str,
+        max_tokens: int,
+        keep: int | None = None,
     ) -> Prompt:
         """Return the prompt of the text that ``write`` returns, of about ``length`` characters.
 
-        ``special``: the tokenizer adds its special tokens. ``field``: the source of the text, for errors.
+        ``special``: the tokenizer adds its special tokens. ``field``: the source of the text, for errors. ``keep``: how
+        many of its last tokens the prompt has; None: all.
         Raises ApiError 400 for a text that is too long with ``max_tokens``, or longer than any body, and what ``write``
         raises.
         """
@@ -84,8 +92,11 @@ class PromptReader:
             text = write()
             if len(text) > longest:  # as a chat template may make it; the tokenizer would take minutes
                 raise bad_request(f"{field}: {len(text)} characters as text; this server reads {longest}.", field)
-            _check_length(text, tokenizer, model, field)
-            tokens = tokenizer.encode(text, special=special)
+            if keep is None:
+                _check_length(text, tokenizer, model, field)
+            tokens: Sequence[int] = tokenizer.encode(text, special=special)
+            if keep is not None:
+                tokens = tokenizer.last_tokens(tokens, keep, special=special)
             _check(tokens, max_tokens, model, field)
             return Prompt(tuple(tokens))
 
@@ -101,11 +112,15 @@ class PromptReader:
         with self._queue.place(length):
             return await self._queue.run(read, length)
 
-    async def _read(self, sources: Sequence[_Source], field: str, max_tokens: int, *, echo: bool) -> list[Prompt]:
+    async def _read(
+        self, sources: Sequence[_Source], field: str, max_tokens: int, *, echo: bool, keep: int | None
+    ) -> list[Prompt]:
         tokenizer, model = self._engine.tokenizer, self._engine.model
-        read = partial(_read_prompt, tokenizer=tokenizer, model=model, field=field, max_tokens=max_tokens, echo=echo)
+        read = partial(
+            _read_prompt, tokenizer=tokenizer, model=model, field=field, max_tokens=max_tokens, echo=echo, keep=keep
+        )
         for source in sources:
-            if isinstance(source, str):
+            if isinstance(source, str) and keep is None:
                 _check_length(source, tokenizer, model, field)
         length = sum(map(len, sources))
         if length <= self._config.inline_encode_chars:
@@ -129,16 +144,24 @@ def _sources(prompt: PromptField | None, field: str) -> list[_Source]:
 
 
 def _read_prompt(
-    source: _Source, *, tokenizer: Tokenizer, model: ModelInfo, field: str, max_tokens: int, echo: bool
+    source: _Source,
+    *,
+    tokenizer: Tokenizer,
+    model: ModelInfo,
+    field: str,
+    max_tokens: int,
+    echo: bool,
+    keep: int | None,
 ) -> Prompt:
     if not source:
         raise bad_request(f"{field} must not be empty; to start from nothing, send the id of the BOS token.", field)
-    tokens = tokenizer.encode(source) if isinstance(source, str) else source
+    whole: Sequence[int] = tokenizer.encode(source) if isinstance(source, str) else source
+    tokens = whole if keep is None else tokenizer.last_tokens(whole, keep, special=isinstance(source, str))
     _check(tokens, max_tokens, model, field)
     if not echo:
         return Prompt(tuple(tokens))
     text, offsets = _echo(tokenizer, tokens)
-    if isinstance(source, str):
+    if isinstance(source, str) and tokens is whole:
         # If the tokenizer normalises text, offsets count characters of the normalised text, which may be longer.
         text, offsets = source, [min(offset, len(source)) for offset in offsets]
     return Prompt(tuple(tokens), text, tuple(offsets))

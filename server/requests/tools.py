@@ -30,6 +30,7 @@ class ToolUse:
     """How one request uses tools. ``most``: limit on calls in a message; None: no limit.
 
     ``shown``: special tokens that decoding keeps in its text. ``grammar``: constrains its text; None: any text.
+    ``required``: its text is calls and nothing else.
     """
 
     kind: ToolFormat
@@ -37,10 +38,12 @@ class ToolUse:
     most: int | None
     shown: frozenset[int]
     grammar: Grammar | None
+    required: bool = False
 
     def parser(self) -> ToolParser:
         """Return a new parser for one message."""
-        return ToolParser(self.kind, frozenset(function.name for function in self.functions), self.most)
+        names = frozenset(function.name for function in self.functions)
+        return ToolParser(self.kind, names, self.most, only_calls=self.required)
 
     def for_template(self) -> list[dict[str, Any]]:
         """Return the functions for a chat template: JSON schemas, all with parameters."""
@@ -85,13 +88,14 @@ class Tools:
         kind, token_of = FORMATS[self._format], self._tokenizer.added_token
         several = parallel and choice.name is None
         grammar = None
-        if choice.mode == "required" or answer is not None:
+        required = choice.mode == "required"
+        if required or answer is not None:
             named = [function for function in functions if choice.name in (None, function.name)]
             schemas = [(function.name, function.parameters or NO_PARAMETERS) for function in named]
             calls = call_grammar(kind, schemas, several=several, token_of=token_of)
-            grammar = _with_calls(None if choice.mode == "required" else answer, calls)
+            grammar = _with_calls(None if required else answer, calls)
         shown = frozenset(token for marker in kind.markers if (token := token_of(marker)) is not None)
-        return ToolUse(kind, tuple(functions), None if several else 1, shown, grammar)
+        return ToolUse(kind, tuple(functions), None if several else 1, shown, grammar, required)
 
 
 def _check(functions: Sequence[FunctionDefinition], choice: ToolChoice) -> None:

@@ -108,8 +108,8 @@ def _say_dropped(kind: str, name: str) -> None:
 
 
 class StreamOptions(Body):
-    """``continuous_usage_stats``: every chunk carries the usage of its choice so far. ``include_obfuscation``: padding
-    against listeners who measure, which is not done."""
+    """``continuous_usage_stats``: every chunk carries the usage of its choice so far, unless ``include_usage`` is
+    false. ``include_obfuscation``: padding against listeners who measure, which is not done."""
 
     include_obfuscation: bool | None = None
     include_usage: bool | None = None
@@ -173,7 +173,10 @@ class SamplingFields(CallerFields):
     temperature: float | None = None
     top_p: float | None = None
 
+    allowed_token_ids: ListOf[int] | None = None
+    bad_words: ListOf[str] | None = None
     ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
     min_p: float | None = None
     min_tokens: int | None = None
     priority: int | None = None
@@ -181,10 +184,14 @@ class SamplingFields(CallerFields):
     repetition_penalty: float | None = None
     response_format: ResponseFormat | None = None
     return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
     service_tier: str | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
     stop_token_ids: ListOf[int] | None = None
     structured_outputs: StructuredOutputs | None = None
     top_k: int | None = None
+    truncate_prompt_tokens: int | None = None
 
 
 class CompletionRequest(SamplingFields):
@@ -223,6 +230,8 @@ def _prompts_of(kind: type[Body]) -> frozenset[str]:
 def _check_sizes(kind: type[Body], data: dict[str, Any], config: ServerConfig) -> None:
     prompts = {"input": config.max_inputs, "prompt": config.max_prompts}
     others = {
+        "allowed_token_ids": config.max_allowed_token_ids,
+        "bad_words": config.max_bad_words,
         "input": config.max_messages,
         "logit_bias": config.max_logit_bias,
         "messages": config.max_messages,

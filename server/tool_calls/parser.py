@@ -11,13 +11,17 @@ class ToolParser:
     """``push`` the text of one message, then ``finish``: the joined output is the same however the text was cut.
 
     An invalid call is content. The content lacks only the text of calls, white space before calls and at the end after
-    them, and text after the last allowed call.
+    them, text after the last allowed call, and in a message of nothing but calls what is left of one that was cut off.
     """
 
-    def __init__(self, kind: ToolFormat, names: Container[str], most: int | None) -> None:
-        """``names``: of the known tools. ``most``: number of calls that ends the message; None: no limit."""
+    def __init__(self, kind: ToolFormat, names: Container[str], most: int | None, *, only_calls: bool = False) -> None:
+        """``names``: of the known tools. ``most``: number of calls that ends the message; None: no limit.
+
+        ``only_calls``: a grammar holds the message to calls, so that what is held at its end belongs to one.
+        """
         self._reader = CallReader(names, kind.new_id)
         self._most = most
+        self._only_calls = only_calls
         self._reading = _whole(kind, self._reader)
         next(self._reading)
         self.done = False
@@ -44,7 +48,8 @@ class ToolParser:
             try:
                 self._reading.send("")
             except StopIteration:
-                return merged(self._reader.take())
+                left = self._reader.take()
+                return merged([one for one in left if not (self._only_calls and isinstance(one, str))])
             raise AssertionError("a format reads on after the end of the text")
         return ()
 

@@ -13,7 +13,8 @@ from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.sampling_params import Grammar
 from jaxgen.engine.engine import Engine
 from jaxgen.sampling.sampler import keep_allowed
-from jaxgen.text.grammar import Grammars, GrammarState, advance
+from jaxgen.text.constraint import Constraints
+from jaxgen.text.grammar import GrammarState, advance
 from jaxgen.text.tokenizer import Tokenizer
 from tests.support import tiny_tokenizers
 from tests.support.engines import LLAMA, compiled_step, engine_config, params_of, request, tokens
@@ -30,8 +31,8 @@ def tokenizer() -> Tokenizer:
 
 
 @cache
-def grammars() -> Grammars:
-    return Grammars(tokenizer(), MODEL.vocab_size, frozenset({EOS}))
+def constraints() -> Constraints:
+    return Constraints(tokenizer(), MODEL.vocab_size, frozenset({EOS}))
 
 
 def make_engine(**limits: int) -> Engine:
@@ -41,7 +42,7 @@ def make_engine(**limits: int) -> Engine:
 
 def run(engine: Engine, requests: list[Request]) -> dict[str, list[TokenEvent]]:
     for one in requests:
-        engine.add(one, grammars().start(one.params).result() if one.params.grammar else None)
+        engine.add(one, constraints().start(one.params).result() if one.params.is_constrained else None)
     events: dict[str, list[TokenEvent]] = {one.request_id: [] for one in requests}
     while engine.has_work:
         for event in engine.step():
@@ -99,7 +100,7 @@ def test_one_that_ends_at_max_tokens_has_the_beginning_of_a_text() -> None:
 def test_the_others_go_on_in_every_step() -> None:
     engine = make_engine()
     for one in (constrained("date", DATE, 0), free("free", 0), constrained("choice", CHOICE, 1)):
-        engine.add(one, grammars().start(one.params).result() if one.params.grammar else None)
+        engine.add(one, constraints().start(one.params).result() if one.params.is_constrained else None)
     per_step = [[event.request_id for event in engine.step()] for _ in range(9)]
     assert all("free" in told for told in per_step[2:])
     assert ["date" in told for told in per_step[2:]] == [False, True] * 3 + [False]
@@ -133,15 +134,15 @@ def test_one_whose_grammar_fails_ends_with_an_error_and_the_others_go_on(monkeyp
     def failing(taken: list[tuple[GrammarState, int]]) -> None:
         advance(taken)
         for state, _ in taken:
-            if state is broken:
+            if state is broken.grammar:
                 state.error = "too complex"
 
-    monkeypatch.setattr("jaxgen.engine.grammars.advance", failing)
+    monkeypatch.setattr("jaxgen.text.constraint.advance", failing)
     bad, good = constrained("bad", DATE, 0), constrained("good", DATE, 1)
-    engine, broken = make_engine(), grammars().start(bad.params).result()
+    engine, broken = make_engine(), constraints().start(bad.params).result()
     engine.add(bad, broken)
     events = []
-    engine.add(good, grammars().start(good.params).result())
+    engine.add(good, constraints().start(good.params).result())
     while engine.has_work:
         events += engine.step()
     ends = {event.request_id: event for event in events if event.finish_reason is not None}

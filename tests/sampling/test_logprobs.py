@@ -12,8 +12,12 @@ program = jax.jit(token_logprobs)
 
 
 def compute(x: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    chosen, top, values = program(jnp.asarray(x, jnp.float32), jnp.asarray(tokens, jnp.int32))
+    chosen, _, top, values = program(jnp.asarray(x, jnp.float32), jnp.asarray(tokens, jnp.int32))
     return np.asarray(chosen), np.asarray(top), np.asarray(values)
+
+
+def ranks_of(x: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    return np.asarray(program(jnp.asarray(x, jnp.float32), jnp.asarray(tokens, jnp.int32))[1])
 
 
 def log_softmax(x: np.ndarray) -> np.ndarray:
@@ -34,6 +38,18 @@ def test_they_are_those_of_a_float64_log_softmax(rows: int, vocab_size: int, sca
     np.testing.assert_allclose(chosen, expected[np.arange(rows), tokens], rtol=1e-6, atol=1e-5)
     assert np.array_equal(top, np.argsort(-x, axis=1, kind="stable")[:, :MAX_LOGPROBS])
     np.testing.assert_allclose(values, np.take_along_axis(expected, top, 1), rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize(("vocab_size", "kinds"), [(301, 7), (50_257, 10**6), (131_072, 40)])
+def test_a_rank_is_the_place_in_the_whole_vocabulary(vocab_size: int, kinds: int) -> None:
+    """Also where many tokens are as probable: with few ``kinds`` of logits."""
+    rng = np.random.default_rng(vocab_size)
+    x = rng.integers(0, kinds, (6, vocab_size)).astype(np.float32)
+    x[5, : vocab_size // 2] = -np.inf
+    order = np.argsort(-x, axis=1, kind="stable")
+    places = np.argsort(order, axis=1)
+    for tokens in (rng.integers(0, vocab_size, 6), order[:, 0], order[:, 19], order[:, -1]):
+        assert np.array_equal(ranks_of(x, tokens), 1 + places[np.arange(6), tokens])
 
 
 def test_large_common_offsets_cost_no_precision() -> None:

@@ -49,9 +49,10 @@ def fake_latency(index: int) -> Latency:
 
 
 def fake_logprobs(token: int, count: int) -> TokenLogprobs:
-    """-(token mod 7 + 1) / 8 for the token itself; its alternatives are the ids after it, -1/8, -2/8, ..."""
+    """-(token mod 7 + 1) / 8 and rank token + 1 for the token itself; its alternatives are the ids after it, -1/8,
+    -2/8, ..."""
     top = tuple((token + 1 + i, -(i + 1) / 8) for i in range(count))
-    return TokenLogprobs(token, -(token % 7 + 1) / 8, top)
+    return TokenLogprobs(token, -(token % 7 + 1) / 8, top, token + 1)
 
 
 def fake_embedding(prompt: Sequence[int]) -> tuple[float, ...]:

@@ -1,21 +1,26 @@
 """What an engine and its callers do to a scheduler, with every answer checked and put into the book."""
 
 from collections.abc import Iterator
-from typing import cast
+from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.request import FinishReason
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.step_plan import Outcome, StepPlan
-from jaxgen.text.grammar import GrammarState
 from tests.support.scheduler_book import Book
 from tests.support.scheduler_oracle import PlanOracle
 from tests.support.scheduler_world import EOS, Arrival, Device, full_recomputation
 
-GRAMMAR = cast(GrammarState, object())
-"""The scheduler asks whether there is one, and no more."""
+
+@dataclass(frozen=True)
+class Constraint:
+    """The scheduler asks whether it changes, and no more."""
+
+    changes: bool = True
+    mask: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
 
 
 class Caller:
@@ -34,8 +39,10 @@ class Caller:
         """Is refused if it can never fit."""
         book = self._book
         request = arrival.request(f"r{self.arrivals}", book.config.max_model_len)
-        grammar = GRAMMAR if arrival.constrained else None
-        sequence = Sequence(request, eos_token_ids=frozenset({EOS}), arrival=self.arrivals, seed=0, grammar=grammar)
+        constraint = Constraint() if arrival.constrained else None
+        sequence = Sequence(
+            request, eos_token_ids=frozenset({EOS}), arrival=self.arrivals, seed=0, constraint=constraint
+        )
         prompt, max_tokens = len(request.prompt), request.params.max_tokens
         if prompt + max_tokens > book.config.max_model_len or prompt + max(max_tokens - 1, 0) > book.cache.num_slots:
             with pytest.raises(RequestRefusedError):

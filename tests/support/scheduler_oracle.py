@@ -39,7 +39,7 @@ class PlanOracle:
             running,
             self._book.waiting(),
             {sequence: (sequence.num_computed, sequence.num_tokens) for sequence in self._book.live.values()},
-            {sequence for sequence in running if sequence.grammar is not None and sequence.num_pending},
+            {sequence for sequence in running if sequence.constraint is not None and sequence.num_pending},
             self._book.scheduler.preemptions,
         )
 

@@ -6,7 +6,7 @@ from tests.support.fakes import MODEL, FakeEngine
 from tests.support.server_app import client_of, stream_chunks
 
 PATH = "/v1/chat/completions"
-F = {"type": "function", "function": {"name": "f"}}
+F: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
 WEATHER: dict[str, Any] = {
     "type": "function",
     "function": {

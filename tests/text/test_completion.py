@@ -46,6 +46,29 @@ def test_a_stop_string_is_the_reason_even_with_the_last_token() -> None:
     assert text.finish_reason is STOP
 
 
+def test_a_stop_string_is_part_of_the_text_where_it_is_included() -> None:
+    tokens = tokens_of("axyb")
+    text = TOKENIZER.completion_text(stop=("xy", "axyz"), include_stop=True)
+    assert "".join(map(text.feed, tokens)) == "axy"
+    assert text.finish_reason is STOP
+
+
+def test_a_stop_token_is_part_of_the_text_where_it_is_included() -> None:
+    (a, b), eos = tokens_of("ab"), 1
+    for token, skip, expected in ((b, True, "ab"), (eos, True, "a"), (eos, False, "a</s>")):
+        text = TOKENIZER.completion_text(include_stop=True, skip_special=skip)
+        assert text.feed(a) + text.feed(token, STOP) == expected
+        plain = TOKENIZER.completion_text(skip_special=skip)
+        assert plain.feed(a) + plain.feed(token, STOP) == "a"
+
+
+def test_special_tokens_are_shown_where_they_are_not_skipped() -> None:
+    (a, b), bos = tokens_of("ab"), 0
+    shown, hidden = TOKENIZER.completion_text(skip_special=False), TOKENIZER.completion_text()
+    assert [shown.feed(token) for token in (a, bos, b)] == ["a", "<s>", "b"]
+    assert [hidden.feed(token) for token in (a, bos, b)] == ["a", "", "b"]
+
+
 def test_nothing_follows_a_stop_string() -> None:
     (x, y), text = tokens_of("xy"), completion("y")
     assert [text.feed(token) for token in (x, y, x)] == ["x", "", ""]

@@ -9,7 +9,8 @@ import pytest
 
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.sampling_params import Grammar, SamplingParams
-from jaxgen.text.grammar import MAX_LENGTH, Grammars, GrammarState, advance
+from jaxgen.text.constraint import Constraint, Constraints, follow
+from jaxgen.text.grammar import MAX_LENGTH
 from jaxgen.text.tokenizer import Tokenizer
 from tests.support import tiny_tokenizers
 
@@ -25,12 +26,12 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     return Tokenizer(getattr(tiny_tokenizers, request.param)())
 
 
-def start(tokenizer: Tokenizer, text: str, **params: object) -> GrammarState:
+def start(tokenizer: Tokenizer, text: str, **params: object) -> Constraint:
     sampling = SamplingParams(grammar=Grammar(text, "here"), **params)  # type: ignore[arg-type]
-    return Grammars(tokenizer, PADDED, frozenset({EOS})).start(sampling).result()
+    return Constraints(tokenizer, PADDED, frozenset({EOS})).start(sampling).result()
 
 
-def allowed(state: GrammarState) -> set[int]:
+def allowed(state: Constraint) -> set[int]:
     bits = np.unpackbits(state.mask.view(np.uint8), bitorder="little")
     return set(np.flatnonzero(bits).tolist())
 
@@ -56,7 +57,7 @@ def test_the_mask_is_what_brute_force_finds(tokenizer: Tokenizer, seed: int) -> 
             assert allowed(state)
             assert allowed(state) <= expected
         token = draw.choice(sorted(allowed(state)))
-        advance([(state, token)])
+        follow([(state, token)])
         so_far += tokenizer.text_bytes(token)
     assert state.error is None
     assert len(so_far) >= 8 or re.fullmatch(WORDS[8:-1], so_far.decode())
@@ -75,25 +76,25 @@ def test_the_end_waits_for_min_tokens_unless_nothing_else_may_come() -> None:
     tokenizer = Tokenizer(tiny_tokenizers.byte_level())
     a, b = (tokenizer.encode(letter)[0] for letter in "ab")
     state = start(tokenizer, "start: /a{1,3}/", min_tokens=5, max_tokens=9)
-    advance([(state, a)])
+    follow([(state, a)])
     assert EOS not in allowed(state)
     assert a in allowed(state)
-    advance([(state, a)])
-    advance([(state, a)])
+    follow([(state, a)])
+    follow([(state, a)])
     assert allowed(state) == {EOS}
     stopped = start(tokenizer, "start: /[ab]{1,9}/", min_tokens=1, max_tokens=9, stop_token_ids=(b,))
     assert b not in allowed(stopped)
-    advance([(stopped, a)])
+    follow([(stopped, a)])
     assert {a, b, EOS} <= allowed(stopped)
 
 
 def test_requests_with_one_grammar_do_not_share_their_place() -> None:
     tokenizer = Tokenizer(tiny_tokenizers.byte_level())
-    grammars = Grammars(tokenizer, PADDED, frozenset({EOS}))
+    grammars = Constraints(tokenizer, PADDED, frozenset({EOS}))
     params = SamplingParams(grammar=Grammar("start: /ab/"))
     first, second = grammars.start(params).result(), grammars.start(params).result()
     a = tokenizer.encode("a")[0]
-    advance([(first, a)])
+    follow([(first, a)])
     assert a not in allowed(first)
     assert a in allowed(second)
 
@@ -102,7 +103,7 @@ def test_a_token_that_is_not_allowed_is_an_error_of_that_request_only() -> None:
     tokenizer = Tokenizer(tiny_tokenizers.byte_level())
     a, b = (tokenizer.encode(letter)[0] for letter in "ab")
     wrong, right = start(tokenizer, "start: /ab/"), start(tokenizer, "start: /ab/")
-    advance([(wrong, b), (right, a)])
+    follow([(wrong, b), (right, a)])
     assert wrong.error
     assert right.error is None
     assert b in allowed(right)
@@ -143,7 +144,7 @@ def test_rules_nested_as_deep_as_a_grammar_may_be_long_end_no_process() -> None:
 
 def test_a_tokenizer_that_cannot_be_followed_is_said_to_be_it() -> None:
     with pytest.raises(RequestRefusedError, match="tokenizer"):
-        Grammars(Tokenizer(tiny_tokenizers.word_level()), 6, frozenset()).start(
+        Constraints(Tokenizer(tiny_tokenizers.word_level()), 6, frozenset()).start(
             SamplingParams(grammar=Grammar("start: /a/"))
         ).result()
 

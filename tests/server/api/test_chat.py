@@ -258,6 +258,16 @@ def test_long_conversations_are_read_in_a_thread() -> None:
         assert error_of(late.json())["param"] == "messages"
 
 
+@pytest.mark.parametrize(("asked", "kept"), [(7, 7), (-1, 128 - 20)])
+def test_the_last_tokens_of_a_conversation_are_kept(asked: int, kept: int) -> None:
+    engine = chat_engine()
+    prompt = TOKENIZER.encode(f"!<user>{'x ' * 300}</><assistant>", special=False)
+    fields = {"max_tokens": 20, "truncate_prompt_tokens": asked}
+    answer = chat(engine, user("x " * 300), **fields)
+    assert engine.requests[0].prompt == tuple(prompt[-kept:])
+    assert answer["usage"]["prompt_tokens"] == kept
+
+
 def test_where_a_template_is_found(tmp_path: Path) -> None:
     assert read_chat_format(tmp_path) is None
     config = tmp_path / "tokenizer_config.json"

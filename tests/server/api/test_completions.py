@@ -17,11 +17,13 @@ from tests.support.server_app import (
     NONE_CACHED,
     SPACED_TOKENIZER,
     TOKENIZER,
+    body,
     byte_by_byte,
     client_of,
     complete,
     error_of,
     fake_engine,
+    stream_chunks,
 )
 
 HELLO = byte_by_byte("Hello")
@@ -84,6 +86,29 @@ def test_stop_string_ends_the_engines_work() -> None:
     assert (answer["choices"][0]["text"], answer["choices"][0]["finish_reason"]) == ("one ", "stop")
     assert answer["usage"]["completion_tokens"] == len("one END")
     assert len(engine.aborted) == 1
+
+
+def test_a_stop_string_or_token_is_shown_where_it_is_included() -> None:
+    engine = fake_engine(reply=says(byte_by_byte("one END two")))
+    choice = complete(engine, stop=["END"], max_tokens=50, include_stop_str_in_output=True)["choices"][0]
+    assert (choice["text"], choice["finish_reason"]) == ("one END", "stop")
+    with client_of(engine) as client:
+        sent = body(stop=["END"], max_tokens=50, include_stop_str_in_output=True, stream=True)
+        chunks = stream_chunks(client.post("/v1/completions", json=sent).text)
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "one END"
+    engine = fake_engine(reply=says(HELLO))
+    shown = complete(engine, stop_token_ids=[HELLO[2]], include_stop_str_in_output=True)["choices"][0]
+    assert (shown["text"], shown["finish_reason"]) == ("Hel", "stop")
+    assert complete(engine, include_stop_str_in_output=True)["choices"][0]["text"] == "Hello"
+
+
+def test_special_tokens_are_shown_where_they_are_not_skipped() -> None:
+    engine = fake_engine(reply=says([*HELLO[:2], 0, *HELLO]))
+    assert complete(engine)["choices"][0]["text"] == "HeHello"
+    fields = {"skip_special_tokens": False}
+    assert complete(engine, **fields)["choices"][0]["text"] == "He<s>Hello"
+    assert complete(engine, stop="<s>", **fields)["choices"][0]["text"] == "He"
+    assert complete(engine, include_stop_str_in_output=True, **fields)["choices"][0]["text"] == "He<s>Hello</s>"
 
 
 def test_stop_string_completed_by_the_last_token_is_a_stop() -> None:
@@ -238,7 +263,7 @@ def test_minus_infinity_is_a_number_in_json() -> None:
         async def generate(self, request: Request) -> AsyncGenerator[TokenEvent, None]:
             async for event in super().generate(request):
                 assert event.logprobs is not None
-                lowest = type(event.logprobs)(event.logprobs.token, float("-inf"), ((9, float("-inf")),))
+                lowest = type(event.logprobs)(event.logprobs.token, float("-inf"), ((9, float("-inf")),), 10)
                 yield TokenEvent(event.request_id, event.token, lowest, finish_reason=event.finish_reason)
 
     logprobs = complete(Certain(TOKENIZER), logprobs=1, max_tokens=1)["choices"][0]["logprobs"]

@@ -128,6 +128,14 @@ def test_each_caller_has_a_salt_of_its_own(engine: FakeEngine) -> None:
     assert first != second
 
 
+@pytest.mark.parametrize(("most", "kept"), [(5, 5), (-1, 128), (128, 128)])
+def test_the_last_tokens_of_an_input_are_embedded(engine: FakeEngine, most: int, kept: int) -> None:
+    tokens = [2 + i % 300 for i in range(200)]
+    answer = embed(engine, input=[tokens, [9]], truncate_prompt_tokens=most)
+    assert [request.prompt for request in engine.requests] == [tuple(tokens[-kept:]), (9,)]
+    assert answer["usage"]["prompt_tokens"] == kept + 1
+
+
 def test_many_inputs_are_taken(engine: FakeEngine) -> None:
     assert len(embed(engine, input=["a"] * 2048)["data"]) == 2048
 
@@ -153,6 +161,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("user", 5, "valid string"),
     ("cache_salt", "", "must not be empty"),
     ("return_latency", 1, "valid boolean"),
+    ("truncate_prompt_tokens", 0, "-1 (as many as fit) or between 1 and 128, not 0"),
     ("prompt", "a", "Unknown field 'prompt'"),
 ]
 
@@ -167,15 +176,19 @@ def test_a_bad_value_is_refused_by_name(engine: FakeEngine, field: str, value: A
     assert engine.requests == []
 
 
-def test_every_field_has_a_test_of_its_refusal_and_is_openais_but_for_two() -> None:
+def test_every_field_has_a_test_of_its_refusal_and_is_openais_but_for_three() -> None:
     assert {row[0] for row in REFUSED} == set(FIELDS) | {"prompt"}
-    assert set(EmbeddingCreateParams.__annotations__) == set(FIELDS) - {"cache_salt", "return_latency"}
+    assert set(EmbeddingCreateParams.__annotations__) == set(FIELDS) - {
+        "cache_salt",
+        "return_latency",
+        "truncate_prompt_tokens",
+    }
 
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_null_means_absent(engine: FakeEngine, field: str) -> None:
     answer = post(engine, **{field: None})
-    if field in ("model", "input"):
+    if field == "input":
         assert (answer.status_code, error_of(answer.json())["param"]) == (400, field)
     else:
         assert answer.json() == embed(fake_engine())

@@ -34,6 +34,9 @@ PLAUSIBLE: dict[str, st.SearchStrategy[Any]] = {
     "logprobs": st.integers(0, 5),
     "stop": st.text(max_size=3) | st.lists(st.text(max_size=3), max_size=4),
     "logit_bias": st.dictionaries(st.integers(0, 399).map(str), st.floats(-100, 100), max_size=4),
+    "allowed_token_ids": st.lists(st.integers(0, 399), max_size=4),
+    "bad_words": st.lists(st.text(max_size=3), max_size=4),
+    "truncate_prompt_tokens": st.integers(-1, 9),
     "stream_options": st.fixed_dictionaries({}, optional={"include_usage": st.booleans()}),
 }
 FIELDS = sorted(CompletionRequest.model_fields)

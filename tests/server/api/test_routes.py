@@ -18,6 +18,7 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.core.request import Request
 from jaxgen.server.app import create_app
 from jaxgen.server.config import ServerConfig
+from tests.server.api.test_chat import chat_engine
 from tests.server.middleware.test_auth import KEYS
 from tests.support.fakes import MODEL, says
 from tests.support.live_server import serve
@@ -89,12 +90,34 @@ def test_models() -> None:
         assert [(model["id"], model["object"], model["max_model_len"]) for model in answer["data"]] == [
             (MODEL, "model", 128)
         ]
-        assert client.get(f"/v1/models/{MODEL}").json() == answer["data"][0]
-        assert client.get("/v1/models/fake%2Fmodel-1").json() == answer["data"][0]
-        for name in ("gpt-4", "fake", f"{MODEL}/", ""):
+        assert client.get("/v1/models/", follow_redirects=False).json() == answer
+        for name in (MODEL, f"{MODEL}/", "fake%2Fmodel-1"):
+            assert client.get(f"/v1/models/{name}", follow_redirects=False).json() == answer["data"][0]
+        for name in ("gpt-4", "fake", f"{MODEL}//", "/"):
             missing = client.get(f"/v1/models/{name}")
             assert missing.status_code == 404
             assert error_of(missing.json())["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/completions", {"prompt": "Say"}),
+        ("/v1/completions", {"prompt": "Say", "model": None}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}),
+        ("/v1/responses", {"input": "Hi"}),
+        ("/v1/embeddings", {"input": "Say"}),
+        ("/tokenize", {"prompt": "Say"}),
+        ("/detokenize", {"tokens": [2]}),
+    ],
+)
+def test_a_body_that_names_no_model_gets_the_one_that_is_served(path: str, fields: dict[str, Any]) -> None:
+    engine = fake_engine() if path == "/v1/embeddings" else chat_engine()
+    with client_of(engine) as client:
+        answer = client.post(path, json=fields)
+        assert answer.status_code == 200, answer.text
+        assert answer.json().get("model", MODEL) == MODEL
+        assert client.post(path, json={**fields, "model": "another"}).status_code == 404
 
 
 def test_the_openai_client_lists_models() -> None:

@@ -30,7 +30,9 @@ IN_RANGE: dict[str, Callable[[Any], Any]] = {
     "background": lambda value: False,
     "background_options": lambda value: None,
     "best_of": lambda value: None,
+    "allowed_token_ids": lambda value: [3],
     "cache_salt": lambda value: value or None,
+    "bad_words": lambda value: ["zz"],
     "chat_template_kwargs": lambda value: {},
     "context_management": lambda value: None,
     "conversation": lambda value: None,
@@ -62,6 +64,7 @@ IN_RANGE: dict[str, Callable[[Any], Any]] = {
     "response_format": lambda value: {"type": "text"},
     "seed": lambda value: value % 2**31,
     "service_tier": lambda value: "auto",
+    "spaces_between_special_tokens": lambda value: True,
     "stop": lambda value: ["zz"],
     "stop_token_ids": lambda value: [3],
     "store": lambda value: False,
@@ -75,6 +78,7 @@ IN_RANGE: dict[str, Callable[[Any], Any]] = {
     "top_k": lambda value: value % 9,
     "top_logprobs": lambda value: None,
     "top_p": lambda value: 1 - value % 1,
+    "truncate_prompt_tokens": lambda value: 1 + value % 9,
     "truncation": lambda value: "disabled",
 }
 NEEDED: dict[str, dict[str, Any]] = {

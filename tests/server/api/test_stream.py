@@ -13,7 +13,7 @@ from jaxgen.core.errors import ContextLengthError, EngineDeadError, RequestRefus
 from jaxgen.core.request import Request
 from jaxgen.server.api.sse import sse_event
 from jaxgen.server.app import create_app
-from tests.server.api.test_chat import chat_engine
+from tests.server.api.test_chat import chat_engine, user
 from tests.support.fakes import MODEL, says
 from tests.support.live_server import serve
 from tests.support.server_app import (
@@ -126,6 +126,23 @@ def test_continuous_usage_is_that_of_the_chunks_choice() -> None:
     only = streamed(fake_engine(), max_tokens=3, stream_options={"continuous_usage_stats": True})
     assert only[-1]["choices"][0]["finish_reason"] == "length"
     assert only[-1]["usage"]["completion_tokens"] == 3
+    none = {"include_usage": False, "continuous_usage_stats": True}
+    assert all("usage" not in chunk for chunk in streamed(fake_engine(), max_tokens=3, stream_options=none))
+
+
+def test_the_role_of_a_chat_answer_counts_no_tokens() -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    with client_of(chat_engine()) as client:
+        sent = {"model": MODEL, "messages": [user("Hi")], "stream": True, "stream_options": options, "n": 2}
+        *chunks, whole = stream_chunks(client.post("/v1/chat/completions", json=sent).text)
+    counts: dict[int, list[int]] = {0: [], 1: []}
+    for chunk in chunks:
+        counts[chunk["choices"][0]["index"]].append(chunk["usage"]["completion_tokens"])
+    for of_one in counts.values():
+        assert of_one[0] == 0
+        assert of_one[1:] == sorted(of_one[1:])
+        assert of_one[1] > 0
+    assert whole["usage"]["completion_tokens"] == sum(of_one[-1] for of_one in counts.values())
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -103,7 +103,7 @@ def test_alternatives_of_one_text_count_once_as_the_best() -> None:
     best, other = 100, 260
     assert SPACED_TOKENIZER.token_text(best) == SPACED_TOKENIZER.token_text(other) == "a"
     logprobs = LogprobList()
-    logprobs.append(SPACED_TOKENIZER, other, TokenLogprobs(other, -3.0, ((best, -1.0), (101, -2.0))), 0)
+    logprobs.append(SPACED_TOKENIZER, other, TokenLogprobs(other, -3.0, ((best, -1.0), (101, -2.0)), 9), 0)
     assert logprobs.token_logprobs == [-3.0]
     assert logprobs.top_logprobs == [{"a": -1.0, "b": -2.0}]
 
@@ -111,9 +111,9 @@ def test_alternatives_of_one_text_count_once_as_the_best() -> None:
 def test_a_log_probability_that_is_no_number_is_an_error() -> None:
     """JSON has no NaN, and null would say that there is none."""
     with pytest.raises(ValueError, match="NaN"):
-        LogprobList().append(TOKENIZER, 5, TokenLogprobs(5, float("nan"), ()), 0)
+        LogprobList().append(TOKENIZER, 5, TokenLogprobs(5, float("nan"), (), 1), 0)
     with pytest.raises(ValueError, match="NaN"):
-        ChatLogprobs().append(TOKENIZER, 5, TokenLogprobs(5, -1.0, ((6, float("nan")),)), 0)
+        ChatLogprobs().append(TOKENIZER, 5, TokenLogprobs(5, -1.0, ((6, float("nan")),), 1), 0)
 
 
 def test_what_a_field_is_to_blame_for_is_no_error_of_the_server() -> None:

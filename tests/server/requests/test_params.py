@@ -10,7 +10,17 @@ from jaxgen.core.sampling_params import Grammar, choice_seed
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.schema.base import CompletionRequest, StreamOptions
 from tests.support.fakes import FakeEngine
-from tests.support.server_app import TOKENIZER, body, client_of, complete, error_of, fake_engine, refusal, stream_chunks
+from tests.support.server_app import (
+    SPACED_TOKENIZER,
+    TOKENIZER,
+    body,
+    client_of,
+    complete,
+    error_of,
+    fake_engine,
+    refusal,
+    stream_chunks,
+)
 
 FIELDS = sorted(CompletionRequest.model_fields)
 # Field, value, what SamplingParams must then hold.
@@ -35,6 +45,13 @@ REACHES_THE_ENGINE: list[tuple[str, Any, str, Any]] = [
     ("stop", [], "stop", ()),
     ("stop_token_ids", [3, 399], "stop_token_ids", (3, 399)),
     ("ignore_eos", True, "ignore_eos", True),
+    ("allowed_token_ids", [399, 3, 3], "allowed_token_ids", (399, 3, 3)),
+    ("bad_words", ["a", " b"], "bad_words", ("a", " b")),
+    ("bad_words", [], "bad_words", ()),
+    ("include_stop_str_in_output", True, "include_stop_str_in_output", True),
+    ("skip_special_tokens", False, "skip_special_tokens", False),
+    ("skip_special_tokens", True, "skip_special_tokens", True),
+    ("spaces_between_special_tokens", True, "skip_special_tokens", True),
     ("logprobs", 0, "logprobs", 0),
     ("logprobs", 20, "logprobs", 20),
     ("response_format", {"type": "text"}, "grammar", None),
@@ -64,6 +81,11 @@ DEFAULTS = {
     "logprobs": None,
     "prompt_logprobs": None,
     "grammar": None,
+    "allowed_token_ids": None,
+    "bad_words": (),
+    "include_stop_str_in_output": False,
+    "skip_special_tokens": True,
+    "truncate_prompt_tokens": None,
 }
 # Field, bad value, a part of the message. The field itself must be the error's param.
 REFUSED: list[tuple[str, Any, str]] = [
@@ -140,6 +162,22 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("stop_token_ids", [-1], "-1 is no token id"),
     ("stop_token_ids", 5, "valid list"),
     ("stop_token_ids", [2] * 65, "65 entries; this server takes 64"),
+    ("allowed_token_ids", [], "must not be empty"),
+    ("allowed_token_ids", [5, 400], "400 is no token id; ids are 0 to 399"),
+    ("allowed_token_ids", 5, "valid list"),
+    ("allowed_token_ids", [2] * 4097, "4097 entries; this server takes 4096"),
+    ("bad_words", "a", "valid list"),
+    ("bad_words", ["a", ""], "empty string"),
+    ("bad_words", ["a"] * 129, "129 entries; this server takes 128"),
+    ("bad_words", ["a" * 257], "257 characters; this server takes 256"),
+    ("include_stop_str_in_output", 1, "valid boolean"),
+    ("return_tokens_as_token_ids", 1, "valid boolean"),
+    ("skip_special_tokens", "no", "valid boolean"),
+    ("spaces_between_special_tokens", False, "only the default, true"),
+    ("truncate_prompt_tokens", 0, "-1 (as many as fit) or between 1 and 128, not 0"),
+    ("truncate_prompt_tokens", -2, "-1 (as many as fit) or between 1 and 128, not -2"),
+    ("truncate_prompt_tokens", 129, "between 1 and 128, not 129"),
+    ("prompt_logprobs", -1, "whole vocabulary of 400 tokens; this server gives 20 at most"),
     ("ignore_eos", 0, "valid boolean"),
     ("suffix", "end", "not supported"),
     ("response_format", "json", "valid dictionary"),
@@ -205,7 +243,9 @@ def test_every_field_has_a_test_of_its_refusal_and_one_of_its_use() -> None:
         "priority",
         "return_latency",
         "return_token_ids",
+        "return_tokens_as_token_ids",
         "service_tier",
+        "truncate_prompt_tokens",
     }
     assert {row[0] for row in REACHES_THE_ENGINE} | used_elsewhere == set(FIELDS)
     assert {row[0] for row in REFUSED} == set(FIELDS) | {"nonsense"}
@@ -226,7 +266,7 @@ def test_null_means_absent(field: str) -> None:
     with client_of(null) as client:
         answer = client.post("/v1/completions", json=body(**{field: None}))
     assert answer.status_code == without.status_code
-    if field in ("model", "prompt"):
+    if field == "prompt":
         assert answer.status_code == 400
         assert answer.json() == without.json()
         assert error_of(answer.json())["param"] == field
@@ -297,6 +337,39 @@ def test_limits_come_from_the_configuration(engine: FakeEngine) -> None:
         ):
             assert client.post("/v1/completions", json=body(**fields)).status_code == 400, fields
     assert engine.requests == []
+
+
+def test_a_long_list_of_stop_strings_is_taken_where_the_configuration_says_so() -> None:
+    engine = fake_engine()
+    with client_of(engine, ServerConfig(max_stop_strings=16)) as client:
+        assert client.post("/v1/completions", json=body(stop=list("abcdefghijklmnop"))).status_code == 200
+        assert client.post("/v1/completions", json=body(stop=["a"] * 17)).status_code == 400
+
+
+@pytest.mark.parametrize("prompt", ["a long prompt of several tokens", list(range(5, 90))])
+def test_the_last_tokens_of_a_prompt_are_kept(engine: FakeEngine, prompt: Any) -> None:
+    tokens = tuple(TOKENIZER.encode(prompt) if isinstance(prompt, str) else prompt)
+    for most in (1, 2, len(tokens), len(tokens) + 1):
+        engine.requests.clear()
+        answer = complete(engine, prompt=prompt, truncate_prompt_tokens=most, echo=True, logprobs=0)
+        assert [request.prompt for request in engine.requests] == [tokens[-most:]]
+        assert answer["usage"]["prompt_tokens"] == min(most, len(tokens))
+        shown = answer["choices"][0]
+        assert shown["text"].startswith(TOKENIZER.decode(tokens[-most:]))
+        assert len(shown["logprobs"]["tokens"]) == min(most, len(tokens)) + 16
+
+
+def test_a_prompt_is_cut_to_what_the_answer_leaves(engine: FakeEngine) -> None:
+    long = "word " * 300
+    tokens = tuple(TOKENIZER.encode(long))
+    assert refusal(engine, prompt=long)["code"] == "context_length_exceeded"
+    complete(engine, prompt=[long, "Say"], max_tokens=28, truncate_prompt_tokens=-1)
+    assert [request.prompt for request in engine.requests] == [tokens[-100:], tuple(TOKENIZER.encode("Say"))]
+    assert refusal(fake_engine(), prompt=long, max_tokens=128, truncate_prompt_tokens=-1)["param"] == "max_tokens"
+    with client_of(spaced := fake_engine(tokenizer=SPACED_TOKENIZER)) as client:
+        assert client.post("/v1/completions", json=body(prompt=long, truncate_prompt_tokens=10)).status_code == 200
+    whole = SPACED_TOKENIZER.encode(long)
+    assert spaced.requests[0].prompt == (whole[0], *whole[-9:]), "the token that begins every text stays"
 
 
 def test_prompts_of_every_kind(engine: FakeEngine) -> None:

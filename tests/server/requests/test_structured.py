@@ -43,9 +43,11 @@ def follows(llm: LLM, fields: dict[str, Any], text: str) -> bool:
     complete(engine, **fields)
     grammar = engine.requests[0].params.grammar
     assert grammar is not None
-    grammars = llm.engine._grammars
-    assert grammars is not None
-    matcher = grammars.start(SamplingParams(grammar=grammar)).result().matcher
+    constraints = llm.engine._constraints
+    assert constraints is not None
+    followed = constraints.start(SamplingParams(grammar=grammar)).result().grammar
+    assert followed is not None
+    matcher = followed.matcher
     ids = llm.engine.tokenizer.encode(text)
     return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
 
@@ -169,8 +171,9 @@ def test_a_program_may_ask_for_a_grammar_too(llm: LLM) -> None:
 
 def test_a_grammar_that_takes_long_to_compile_delays_nobody(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is compiled only when another request, on the same event loop, has been answered."""
-    grammars, answered = llm.engine._grammars, Event()
-    assert grammars is not None
+    constraints, answered = llm.engine._constraints, Event()
+    assert constraints is not None
+    grammars = constraints._grammars
     compile_now = grammars._compiled
     monkeypatch.setattr(grammars, "_compiled", lambda text: answered.wait(60) and compile_now(text))
 

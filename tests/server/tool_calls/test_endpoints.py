@@ -15,7 +15,7 @@ from jaxgen.server.tool_calls.grammar import either
 from tests.server.tool_calls.test_parser import KINDS, TEXTS, written
 from tests.support.fakes import MODEL
 from tests.support.live_server import serve
-from tests.support.server_app import error_of
+from tests.support.server_app import client_of, error_of
 from tests.support.tool_engines import tool_engine
 from tests.support.tool_requests import HI, PARIS, WEATHER, F, ask
 
@@ -163,6 +163,37 @@ def test_a_call_is_demanded_by_a_grammar(choice: Any, allowed: list[str], severa
         assert (matcher.consume_tokens(tokens) and matcher.is_accepting()) == expected
     assert answer["finish_reason"] == "tool_calls"
     assert error_of(ask(engine, 400, ignore_eos=True, **tool_choice))["param"] == "ignore_eos"
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
+@pytest.mark.parametrize("kind", ["hermes", "mistral"])
+def test_a_demanded_call_that_is_cut_short_shows_no_text(kind: str, choice: Any) -> None:
+    """Before its name, in its arguments, and after them: every length of an answer, whole and streamed."""
+    calls = [PARIS] if isinstance(choice, dict) else [PARIS, ("f", "{}")]
+    engine = tool_engine(kind, written(kind, calls))
+    fields = {"tool_choice": choice}
+    for most in (2, 12, 30, 50, 70, 73, 80, 90):
+        whole = ask(engine, max_tokens=most, **fields)["choices"][0]
+        message, reason = joined(ask(engine, max_tokens=most, stream=True, **fields))
+        for said, ended in ((whole["message"], whole["finish_reason"]), (message, reason)):
+            assert not said["content"]
+            assert ended in ("length", "tool_calls")
+        assert without_ids(message)["tool_calls"] == without_ids(whole["message"])["tool_calls"]
+
+
+def test_a_demanded_call_that_is_cut_short_is_no_message_at_responses() -> None:
+    engine = tool_engine("hermes", written("hermes", [PARIS, ("f", "{}")]))
+    tools = [{"type": "function", **tool["function"]} for tool in (F, WEATHER)]
+    fields = {"model": MODEL, "input": "Hi", "tools": tools, "tool_choice": "required"}
+    with client_of(engine) as client:
+        for most in (20, 60, 73, 80):
+            answer = client.post("/v1/responses", json={**fields, "max_output_tokens": most})
+            assert answer.json()["status"] == "incomplete"
+            streamed = client.post("/v1/responses", json={**fields, "max_output_tokens": most, "stream": True})
+            assert "tool_call>" not in answer.text + streamed.text
+            kinds = [item["type"] for item in answer.json()["output"]]
+            assert kinds == (["message"] if most == 20 else ["function_call"])
+            assert answer.json()["output"][0].get("content", [{"text": ""}])[0]["text"] == ""
 
 
 def test_nothing_is_demanded_under_auto() -> None:

@@ -41,6 +41,21 @@ def parse(kind: str, *pieces: str, most: int | None = None) -> tuple[Delta, ...]
     return merged([delta._replace(call_id="") if isinstance(delta, CallStart) else delta for delta in deltas])
 
 
+@pytest.mark.parametrize("most", [None, 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_message_of_calls_alone_has_no_content_wherever_it_is_cut(kind: str, most: int | None) -> None:
+    text = written(kind, [("f", '{"a": [1, "}"]}'), ("get_weather", "{}")])
+    cuts_with_content = 0
+    for length in range(len(text) + 1):
+        parser = ToolParser(FORMATS[kind], NAMES, most, only_calls=True)
+        deltas = [*parser.push(text[:length]), *parser.finish()]
+        assert content_of(deltas) == ""
+        whole = parse(kind, text[:length], most=most)
+        assert [call["function"] for call in calls_of(deltas)] == [call["function"] for call in calls_of(whole)]
+        cuts_with_content += content_of(whole) != ""
+    assert cuts_with_content > 5, "else nothing was held"
+
+
 def message(kind: str, text: str, most: int | None = None) -> tuple[str, list[tuple[str, str]]]:
     """Content, and names and arguments of calls."""
     deltas = parse(kind, text, most=most)

@@ -1,0 +1,186 @@
+"""What a request's next token may be: by its grammar, its allowed_token_ids and its bad_words together. Host only."""
+
+import threading
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Barrier, Lock
+
+import numpy as np
+
+from jaxgen.core.errors import RequestRefusedError
+from jaxgen.core.limits import check_token_ids, require
+from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.text.grammar import Grammars, GrammarState, advance
+from jaxgen.text.tokenizer import Tokenizer
+
+_THREADS = 2
+_STACK_BYTES = 2**28
+"""Stack size: llguidance recurses as deep as rules refer to rules, which MAX_LENGTH bounds. The usual 8 MiB are used up
+at 2,000 rules, and that ends the process."""
+
+
+class Constraint:
+    """The tokens that one request may have next."""
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        *,
+        vocab_size: int,
+        grammar: GrammarState | None,
+        words: Iterable[Sequence[int]],
+        ending: Iterable[int],
+    ) -> None:
+        """``words``: the bad words as tokens. ``ending``: tokens that are not allowed among the first ``min_tokens``,
+        unless only these are."""
+        self.grammar = grammar
+        self.error: str | None = None
+        """Why the request cannot go on; None: it can."""
+        self._params = params
+        self._unfinished = _Unfinished(words)
+        allowed = range(vocab_size) if params.allowed_token_ids is None else params.allowed_token_ids
+        self._never = ~_bits(allowed, vocab_size) | _bits(self._unfinished.completing_at_once, vocab_size)
+        self._ending = _bits(ending, vocab_size)
+        self._vocab_size = vocab_size
+        self._num_tokens = 0
+        self.changes = grammar is not None or self._unfinished.any or params.min_tokens > 0
+        """Whether the allowed tokens depend on the tokens so far."""
+        self.mask = self._allowed()
+        """Allowed next tokens: bit i of word w is the bit of token 32 * w + i. int32 [ceil(vocabulary / 32)]."""
+
+    @property
+    def source(self) -> str:
+        """The field that an error is about."""
+        params = self._params
+        if params.grammar is not None and (self.grammar is None or self.grammar.error is not None):
+            return params.grammar.source
+        return "bad_words" if params.bad_words else "allowed_token_ids"
+
+    def take(self, token: int) -> None:
+        """Count one more token, by which the grammar was advanced already."""
+        self._num_tokens += 1
+        self._unfinished.take(token)
+        if self.grammar is not None and self.grammar.error is not None:
+            self.error = self.grammar.error
+        elif self.changes:
+            self.mask = self._allowed()
+
+    def _allowed(self) -> np.ndarray:
+        mask = ~self._never
+        if self.grammar is not None:
+            mask &= self.grammar.mask
+        if completing := self._unfinished.completing():
+            mask &= ~_bits(completing, self._vocab_size)
+        if not mask.any():
+            self.error = "no token is left that every field of the request allows"
+        if self._num_tokens >= self._params.min_tokens:
+            return mask
+        going_on = mask & ~self._ending
+        return going_on if going_on.any() else mask
+
+
+class _Unfinished:
+    """Bad words as tokens, and the last tokens of an answer, which may be the beginning of some."""
+
+    def __init__(self, words: Iterable[Sequence[int]]) -> None:
+        self._completing: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for *beginning, last in words:
+            self._completing[tuple(beginning)].append(last)
+        self.completing_at_once = self._completing.pop((), [])
+        """Tokens that are a word each."""
+        self._lengths = sorted({len(beginning) for beginning in self._completing})
+        self._last: deque[int] = deque(maxlen=max(self._lengths, default=0))
+
+    @property
+    def any(self) -> bool:
+        """Whether a word has several tokens."""
+        return bool(self._lengths)
+
+    def take(self, token: int) -> None:
+        self._last.append(token)
+
+    def completing(self) -> list[int]:
+        """Return the tokens that would complete a word of several."""
+        last = tuple(self._last)
+        endings = (last[len(last) - length :] for length in self._lengths if length <= len(last))
+        return [token for ending in endings for token in self._completing.get(ending, ())]
+
+
+def follow(taken: Sequence[tuple[Constraint, int]]) -> None:
+    """Advance each of several constraints by a token, their grammars in parallel; set ``error`` where that fails."""
+    advance([(constraint.grammar, token) for constraint, token in taken if constraint.grammar is not None])
+    for constraint, token in taken:
+        constraint.take(token)
+
+
+class Constraints:
+    """Makes the constraints of requests, for one tokenizer and in threads of its own."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: frozenset[int]) -> None:
+        """``vocab_size``: that of the model, which may be padded beyond the tokenizer's."""
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._eos_token_ids = eos_token_ids
+        self._grammars = Grammars(tokenizer, vocab_size, eos_token_ids)
+        self._making = Lock()
+        self._threads: ThreadPoolExecutor | None = None
+
+    def start(self, params: SamplingParams) -> "Future[Constraint]":
+        """Return a future of the constraint before the first token of a request that has one.
+
+        Its result raises RequestRefusedError, which names the field, for a grammar that is invalid or costs too much,
+        and for fields that together allow nothing.
+        """
+        with self._making:
+            if self._threads is None:
+                self._threads = _deep_threads()
+        return self._threads.submit(self._start, params)
+
+    def _start(self, params: SamplingParams) -> Constraint:
+        allowed = params.allowed_token_ids or ()
+        check_token_ids("allowed_token_ids", allowed, self._vocab_size)
+        grammar = None if params.grammar is None else self._grammars.start(params.grammar)
+        require(
+            grammar is None or not allowed or not self._eos_token_ids.isdisjoint(allowed),
+            "allowed_token_ids",
+            f"must have an end-of-sequence token ({min(self._eos_token_ids, default=None)}), since a grammar ends with "
+            "one",
+        )
+        constraint = Constraint(
+            params,
+            vocab_size=self._vocab_size,
+            grammar=grammar,
+            words=self._spelled(params.bad_words),
+            ending=(frozenset() if params.ignore_eos else self._eos_token_ids) | frozenset(params.stop_token_ids),
+        )
+        if constraint.error is not None:
+            raise RequestRefusedError(f"{constraint.source}: {constraint.error}", constraint.source)
+        return constraint
+
+    def _spelled(self, words: Iterable[str]) -> Iterator[tuple[int, ...]]:
+        """Yield each word's tokens at the beginning of a text, and those after a space."""
+        for word in words:
+            bare = word.lstrip() or word
+            yield from {tuple(self._tokenizer.encode(text, special=False)) for text in (bare, f" {bare}")} - {()}
+
+
+def _bits(tokens: Iterable[int], vocab_size: int) -> np.ndarray:
+    """Return the words of a mask in which the bits of ``tokens`` are set."""
+    bits = np.zeros(-(-vocab_size // 32) * 32, np.uint8)
+    bits[list(tokens)] = 1
+    return np.packbits(bits, bitorder="little").view(np.int32)
+
+
+def _deep_threads() -> ThreadPoolExecutor:
+    """Return a pool whose threads have started with large stacks: the stack size is a setting of the process."""
+    pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="jaxgen-grammar")
+    all_there = Barrier(_THREADS + 1)
+    before = threading.stack_size(_STACK_BYTES)
+    try:
+        for _ in range(_THREADS):
+            pool.submit(all_there.wait)
+        all_there.wait()
+    finally:
+        threading.stack_size(before)
+    return pool
