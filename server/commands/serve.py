@@ -27,6 +27,7 @@ from jaxgen.server.door.config import DoorConfig
 from jaxgen.server.errors import with_prompts
 from jaxgen.server.log import set_up_logging
 from jaxgen.terminal.environment import check_environment
+from jaxgen.terminal.extras import naming_extras
 from jaxgen.terminal.model_flags import hub_options
 
 if TYPE_CHECKING:
@@ -98,14 +99,8 @@ def _tracing(endpoint: str | None) -> Iterator[Middleware | None]:
         return
     if not endpoint.startswith(("http://", "https://")):
         raise ConfigError(f"--otlp-traces-endpoint {endpoint!r} must be a URL, as http://HOST:4318/v1/traces")
-    try:
+    with naming_extras("--otlp-traces-endpoint"):
         from jaxgen.server.middleware.tracing import TraceMiddleware, open_provider
-    except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("opentelemetry"):
-            raise
-        raise ConfigError(
-            "--otlp-traces-endpoint needs OpenTelemetry: pip install -e '.[otel]' in the checkout"
-        ) from error
     provider = open_provider(endpoint, version("jaxgen"))
     try:
         yield Middleware(TraceMiddleware, provider=provider)

@@ -1,6 +1,5 @@
 """``jaxgen tune``: measure step time by token budget, show it, store the best for ``serve``. A composition root."""
 
-import importlib.util
 import json
 import sys
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jaxgen.server.log import set_up_logging
 from jaxgen.sizing.token_budget import TUNE_CONTEXT, TUNE_ROUNDS, power
 from jaxgen.terminal.command_line import CommandLine
+from jaxgen.terminal.extras import need
 from jaxgen.terminal.model_flags import add_loading_flags, hub_options
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def parse_options(argv: Sequence[str]) -> Any:
             parser.error(f"--{name} must be 1 or more, not {getattr(args, name)}")
     if args.plot is not None and not args.plot.parent.is_dir():
         parser.error(f"--plot {args.plot}: there is no directory {args.plot.parent}")
-    if args.plot is not None and importlib.util.find_spec("matplotlib") is None:
-        parser.error("--plot needs matplotlib: pip install -e '.[bench]' in the checkout")
+    if args.plot is not None:
+        need("matplotlib", "--plot")
     return args
 
 
