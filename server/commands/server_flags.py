@@ -74,7 +74,6 @@ def _add_address(server: Any) -> None:
     server.add_argument(
         "--root-path",
         type=_root_path,
-        default=DEFAULT_CONFIG.root_path,
         metavar="/PREFIX",
         help="prefix of all paths at the proxy in front, which may pass it on or strip it",
     )
@@ -214,7 +213,7 @@ def server_config(args: Any) -> ServerConfig:
         batch_dir=args.batch_dir,
         log_prompts=args.log_prompts,
         max_log_len=args.max_log_len,
-        root_path=args.root_path,
+        root_path=args.root_path or "",
         forwarded_allow_ips=args.forwarded_allow_ips,
         cors=cors_of(args),
         service_classes=parse_classes(args.service_class or ()),
