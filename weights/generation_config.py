@@ -69,4 +69,6 @@ def _with(defaults: SamplingDefaults, name: str, value: Any) -> SamplingDefaults
         value = max(value, 0)  # -1 means off too
     if name == "max_new_tokens" and value < 1:
         raise TypeError(f"{name} must be 1 or more, not {value}")
-    return replace(defaults, **{_FIELDS[name]: value if whole else float(value)})
+    if not whole:
+        value = float(value)
+    return replace(defaults, **{_FIELDS[name]: value})
