@@ -12,7 +12,8 @@ import jax
 import psutil
 
 from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
-from jaxgen.core.config import DType, EngineConfig, EngineOptions, KernelChoice, KVResidency, ModelConfig
+from jaxgen.core.config import DType, EngineConfig, EngineOptions, HubOptions, KernelChoice, KVResidency, ModelConfig
+from jaxgen.core.errors import ConfigError
 from jaxgen.core.model_info import EmbeddingFormat, ModelInfo, PoolingChoice
 from jaxgen.engine.async_engine import AsyncEngine
 from jaxgen.engine.engine import Engine
@@ -31,10 +32,12 @@ from jaxgen.sizing.memory_request import DeviceMemory
 from jaxgen.sizing.tuning_store import choose_budget
 from jaxgen.terminal.progress import show_progress
 from jaxgen.text.constraint import Constraints
+from jaxgen.text.tokenizer import Tokenizer
 from jaxgen.text.tokenizer_cache import load_tokenizer
 from jaxgen.weights.chat_template import read_chat_format
+from jaxgen.weights.generation_config import read_sampling_defaults
 from jaxgen.weights.hf_config import read_eos_token_ids
-from jaxgen.weights.load import DEMO, default_model, load_model_config, load_params, resolve_model
+from jaxgen.weights.load import DEMO, default_model, load_model_config, load_params, resolve_model, resolve_tokenizer
 from jaxgen.weights.pooling import read_pooling
 
 logger = logging.getLogger(__name__)
@@ -102,6 +105,7 @@ def find_parts(
     kernels: KernelChoice = "auto",
     cache_dir: Path | str | None = None,
     options: EngineOptions | None = None,
+    hub: HubOptions | None = None,
     budgets: Sequence[int] | None = None,
 ) -> ResolvedModel:
     """Find model, device and memory for a model directory or hub id (None: the embedded default).
@@ -114,7 +118,7 @@ def find_parts(
     share_memory(options.gpu_memory_utilization)
     gpu = find_gpu(jax.config.jax_platforms)
     device = device_info() if gpu is None else gpu.device
-    directory, config = find_model(model, dtype, kernels, device)
+    directory, config = find_model(model, dtype, kernels, device, hub)
     verdict = None
     if gpu is None and device.compute_capability is not None:
         gpu = Gpu(device, driver="")  # JAX took a GPU that find_gpu did not find: it is open, and kernels are unproven
@@ -124,7 +128,7 @@ def find_parts(
     opened = device_info()
     if not opened.computes_as(device):  # the driver has a GPU that JAX did not take
         verdict = Verdict("unavailable", f"JAX opened {opened.title}, they were proven for {device.title}")
-        directory, config = find_model(model, dtype, kernels, opened)
+        directory, config = find_model(model, dtype, kernels, opened, hub)
     return ResolvedModel(directory, config, opened, device_memory(was_open=was_open), caches, kernels, verdict)
 
 
@@ -141,10 +145,19 @@ def device_memory(*, was_open: bool) -> DeviceMemory:
 
 
 def find_model(
-    model: str | None, dtype: DType | Literal["auto"], kernels: KernelChoice, device: DeviceInfo
+    model: str | None,
+    dtype: DType | Literal["auto"],
+    kernels: KernelChoice,
+    device: DeviceInfo,
+    hub: HubOptions | None = None,
 ) -> tuple[Path, ModelConfig]:
-    """Return the directory of a model (None: the embedded default) and its configuration in the dtype to compute in."""
-    directory = resolve_model(model) if model else default_model()
+    """Return the directory of a model (None: the embedded default) and its configuration in the dtype to compute in.
+
+    Raises ConfigError.
+    """
+    if not model and hub is not None and hub.revision is not None:
+        raise ConfigError(f"--revision {hub.revision} needs the hub id of a model, by --model")
+    directory = resolve_model(model, hub) if model else default_model()
     config = load_model_config(directory, dtype)
     native = native_dtypes(device) if kernels == "auto" else ()
     chosen = choose_dtype(config.dtype, device, native) if dtype == "auto" else config.dtype
@@ -194,6 +207,9 @@ def load_engine(
     dtype: DType | Literal["auto"] = "auto",
     kernels: KernelChoice = "auto",
     options: EngineOptions | None = None,
+    hub: HubOptions | None = None,
+    tokenizer: str | None = None,
+    generation_config: str = "auto",
     chat_template: Path | None = None,
     pooling: PoolingChoice = "auto",
     cache_dir: Path | str | None = None,
@@ -203,13 +219,14 @@ def load_engine(
     """Return an engine, not started yet, for a model directory or hub id (None: the embedded default).
 
     Reads configuration and tokenizer and plans memory here; loads and compiles in the engine's thread after ``start``.
-    ``chat_template``: a file; None: the model's own. ``pooling``: of embeddings. ``cache_dir`` (None: the user's) keeps
-    compiled programs, unless ``compilation_cache`` is off, and other files for the next start. Raises ConfigError that
-    names the invalid flag or file.
+    ``tokenizer``: a directory or hub id, also of the chat template; None: the model's own. ``generation_config``: see
+    ``read_sampling_defaults``. ``chat_template``: a file; None: the tokenizer's own. ``pooling``: of embeddings.
+    ``cache_dir`` (None: the user's) keeps compiled programs, unless ``compilation_cache`` is off, and other files for
+    the next start. Raises ConfigError that names the invalid flag or file.
     """
     options = options or EngineOptions()
-    parts = find_parts(model, dtype=dtype, kernels=kernels, cache_dir=cache_dir, options=options)
-    tokenizer = load_tokenizer(parts.directory, parts.caches.tokenizers)
+    parts = find_parts(model, dtype=dtype, kernels=kernels, cache_dir=cache_dir, options=options, hub=hub)
+    words, texts = _load_tokenizer(parts, tokenizer, hub)
     eos_token_ids = read_eos_token_ids(parts.directory)
     config = parts.resolve(options)
 
@@ -222,7 +239,22 @@ def load_engine(
         config.scheduler.max_model_len,
         parts.model.vocab_size,
         note=TINY_NOTE if model is None and parts.directory != DEMO else "",
-        chat=read_chat_format(parts.directory, chat_template),
+        chat=read_chat_format(texts, chat_template),
         embedding=EmbeddingFormat(parts.model.output_size, read_pooling(parts.directory, pooling)),
+        defaults=read_sampling_defaults(parts.directory, generation_config),
     )
-    return AsyncEngine(info, tokenizer, build, Constraints(tokenizer, parts.model.vocab_size, eos_token_ids))
+    return AsyncEngine(info, words, build, Constraints(words, parts.model.vocab_size, eos_token_ids))
+
+
+def _load_tokenizer(parts: ResolvedModel, name: str | None, hub: HubOptions | None) -> tuple[Tokenizer, Path]:
+    """Return the tokenizer, and its directory; ``name`` None: the model's own. Raises ConfigError."""
+    if name is None:
+        return load_tokenizer(parts.directory, parts.caches.tokenizers), parts.directory
+    directory = resolve_tokenizer(name, None if hub is None else hub.download_dir)
+    tokenizer = load_tokenizer(directory, parts.caches.tokenizers)
+    if tokenizer.vocab_size > parts.model.vocab_size:
+        raise ConfigError(
+            f"--tokenizer {name} has {tokenizer.vocab_size} tokens, the model has {parts.model.vocab_size}: it is "
+            "another model's"
+        )
+    return tokenizer, directory

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jaxgen.assemble import load_engine
-from jaxgen.core.config import DType, EngineOptions, KernelChoice
+from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice
 from jaxgen.core.limits import check_dimensions
 from jaxgen.core.model_info import Pooling, PoolingChoice
 from jaxgen.core.pooling import unit_vector
@@ -48,6 +48,10 @@ class LLM:
         *,
         dtype: DType | Literal["auto"] = "auto",
         kernels: KernelChoice = "auto",
+        tokenizer: str | None = None,
+        revision: str | None = None,
+        download_dir: Path | None = None,
+        generation_config: str = "auto",
         pooling: PoolingChoice = "auto",
         cache_dir: Path | str | None = None,
         compilation_cache: bool = True,
@@ -60,6 +64,9 @@ class LLM:
             dtype=dtype,
             kernels=kernels,
             options=EngineOptions(**options),
+            hub=HubOptions(revision=revision, download_dir=download_dir),
+            tokenizer=tokenizer,
+            generation_config=generation_config,
             pooling=pooling,
             cache_dir=cache_dir,
             compilation_cache=compilation_cache,
@@ -78,6 +85,10 @@ class LLM:
     def close(self) -> None:
         """End the engine's thread and free its memory."""
         self.engine.stop()
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """Return the parameters of prompts that come without any: the model's own, see ``generation_config``."""
+        return self.engine.model.defaults.params()
 
     def generate(self, prompts: Sequence[Prompt], params: SamplingParams | None = None) -> list[Completion]:
         """Continue all prompts at once; return the answers in the order of the prompts.
@@ -144,7 +155,7 @@ class LLM:
         self, prompt: Prompt, params: SamplingParams | None
     ) -> AsyncGenerator[tuple[str, TokenEvent], None]:
         """Yield each event with the text that became certain with it, up to a stop string."""
-        params = params or SamplingParams()
+        params = params or self.get_default_sampling_params()
         tokenizer = self.engine.tokenizer
         ids = self._kept(prompt, params)
         text = tokenizer.completion_text(

@@ -36,7 +36,8 @@ from jaxgen.server.middleware.errors import (
 )
 from jaxgen.server.middleware.lifecycle import Lifecycle, LifecycleMiddleware
 from jaxgen.server.middleware.request_id import RequestIdMiddleware
-from jaxgen.server.openapi import Description
+from jaxgen.server.middleware.root_path import RootPathMiddleware
+from jaxgen.server.openapi import Description, check_prefix
 from jaxgen.server.requests.chat_template import Conversations
 from jaxgen.server.requests.prompts import PromptReader
 from jaxgen.server.requests.tools import Tools
@@ -79,6 +80,7 @@ def create_app(
     batches = Batches(services)
     description = Description(engine.model, config, version("jaxgen"))
     keys = ApiKeys(config.api_keys, config.api_key_file)
+    check_prefix(config.root_path)
     app = Starlette(
         routes=[
             Route("/v1/completions", CompletionsEndpoint(services), methods=["POST"]),
@@ -131,8 +133,11 @@ def _middleware(config: ServerConfig, keys: ApiKeys, metrics: Metrics, tracing: 
     """
     named = () if config.cors is None else config.cors.origins
     return [
+        *([Middleware(RootPathMiddleware, prefix=config.root_path)] if config.root_path else []),
         Middleware(RequestIdMiddleware),
-        Middleware(AccessLogMiddleware, metrics=metrics, with_prompts=config.log_prompts),
+        Middleware(
+            AccessLogMiddleware, metrics=metrics, prompt_characters=config.max_log_len if config.log_prompts else None
+        ),
         *([] if tracing is None else [tracing]),
         *([] if config.cors is None else [cors_middleware(config.cors)]),
         # Where callers need API keys, a page without a key is refused anyway.

@@ -19,6 +19,9 @@ ANY = ("*",)
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*\"',]+")
 
 
+_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
+
+
 _TOKEN = re.compile(r"\*|[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
@@ -119,6 +122,10 @@ class ServerConfig:
     """Format in which the model writes tool calls; auto: as its chat template shows."""
     log_prompts: bool = False
     """Whether a request's log line has the text of its prompts."""
+    max_log_len: int = 4096
+    """Most characters of each prompt in such a line."""
+    root_path: str = ""
+    """Prefix of all paths at the proxy in front, as ``/jaxgen``; requests come with it or without."""
     cors: Cors | None = None
     """Which web pages of other origins may call; None: none."""
     check_origin: bool = True
@@ -156,6 +163,8 @@ class ServerConfig:
             if isinstance(value, int | float) and item.name not in MAY_BE_ZERO and not 0 < value < inf:
                 raise ConfigError(f"{item.name} must be more than 0, not {value}")
         proxies(self.forwarded_allow_ips)
+        if not _PREFIX.fullmatch(self.root_path):
+            raise ConfigError(f"--root-path {self.root_path!r} is no prefix of paths: write it as /ai/jaxgen")
         if self.tool_call_parser not in TOOL_CALL_PARSERS:
             raise ConfigError(f"tool_call_parser must be one of {', '.join(TOOL_CALL_PARSERS)}")
 

@@ -9,6 +9,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from jaxgen.core.errors import ConfigError
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.sampling_params import MAX_LOGPROBS
 from jaxgen.server.api.embeddings import EmbeddingRequest
@@ -32,6 +33,8 @@ NO_LIMITS = (
     "cors",
     "check_origin",
     "log_prompts",
+    "max_log_len",
+    "root_path",
     "service_classes",
 )
 
@@ -114,6 +117,13 @@ ROUTES = (
 )
 
 
+def check_prefix(prefix: str) -> None:
+    """Raise ConfigError for a prefix with which routes begin: whether it was stripped could not be told."""
+    mine = [route.path for route in ROUTES if f"{route.path}/".startswith(f"{prefix}/")]
+    if prefix and mine:
+        raise ConfigError(f"--root-path {prefix} is where the server's own {mine[0]} begins: choose another prefix")
+
+
 class Description:
     """Endpoints of both documents, which are made once."""
 
@@ -121,8 +131,9 @@ class Description:
         self._openapi = openapi_document(version, keys=bool(config.api_keys or config.api_key_file))
         self._capabilities = capabilities_document(model, config)
 
-    async def openapi(self, _: Request) -> Response:
-        return JSONResponse(self._openapi)
+    async def openapi(self, request: Request) -> Response:
+        root: str = request.scope.get("root_path", "")  # where a proxy or another app has put this one
+        return JSONResponse({**self._openapi, "servers": [{"url": root}]} if root else self._openapi)
 
     async def capabilities(self, _: Request) -> Response:
         return JSONResponse(self._capabilities)
@@ -158,6 +169,7 @@ def capabilities_document(model: ModelInfo, config: ServerConfig) -> dict[str, A
         "conversations": model.chat is not None,
         "tool_call_parser": tool_format(model, config),
         "service_classes": [asdict(one) for one in config.service_classes],
+        "sampling_defaults": asdict(model.defaults),
         "embeddings": None if model.embedding is None else asdict(model.embedding),
         "routes": {
             f"{route.method} {route.path}": [] if route.body is None else sorted(route.body.model_fields)

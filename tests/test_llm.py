@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 from openai import OpenAI
 
 import jaxgen
@@ -19,6 +20,8 @@ from jaxgen.assemble import find_model, load_engine
 from jaxgen.core.errors import ConfigError, RequestRefusedError
 from jaxgen.core.model_info import EmbeddingFormat, Pooling
 from jaxgen.core.request import FinishReason
+from jaxgen.core.sampling_defaults import NEUTRAL
+from jaxgen.engine.async_engine import AsyncEngine
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.llm import Prompt
 from jaxgen.runner.model_runner import device_info
@@ -170,6 +173,48 @@ def test_the_way_of_pooling_is_the_models_unless_chosen(directory: Path, tmp_pat
     (other / "modules.json").write_text("[]")
     with pytest.raises(ConfigError, match="--pooling"):
         load_engine(str(other))
+
+
+def test_a_tokenizer_of_another_directory(directory: Path, tmp_path: Path) -> None:
+    """It brings its chat template; the model's own files are not asked."""
+    other = tmp_path / "words"
+    other.mkdir()
+    shutil.copyfile(directory / "tokenizer.json", other / "tokenizer.json")
+    (other / "chat_template.jinja").write_text("{{ messages }}")
+    model = shutil.copytree(directory, tmp_path / "model")
+    (model / "tokenizer.json").unlink()
+    engine = load_engine(str(model), tokenizer=str(other))
+    assert engine.tokenizer.encode("import os") == load_engine(str(directory)).tokenizer.encode("import os")
+    assert engine.model.chat is not None
+    assert engine.model.chat.template == "{{ messages }}"
+    with pytest.raises(ConfigError, match=r"--tokenizer \S*llama has \d+ tokens, the model has \d+: it is another"):
+        load_engine(str(directory), tokenizer=str(large_tokenizer(tmp_path / "llama", directory)))
+
+
+def large_tokenizer(folder: Path, source: Path) -> Path:
+    """A tokenizer with a token more than the model of ``source`` has."""
+    folder.mkdir()
+    tokenizer = tokenizers.Tokenizer.from_file(str(source / "tokenizer.json"))
+    size = load_model_config(source).vocab_size
+    tokenizer.add_tokens([f"<{i}>" for i in range(size + 1 - tokenizer.get_vocab_size())])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def test_sampling_defaults_are_the_models(
+    llm: LLM, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert llm.get_default_sampling_params() == SamplingParams()
+    greedy = shutil.copytree(directory, tmp_path / "greedy")
+    (greedy / "generation_config.json").write_text('{"temperature": 0, "max_new_tokens": 5, "do_sample": true}')
+    defaults = load_engine(str(greedy)).model.defaults
+    assert defaults == load_engine(str(directory), generation_config=str(greedy)).model.defaults
+    assert load_engine(str(greedy), generation_config="none").model.defaults == NEUTRAL
+    info = replace(llm.engine.model, defaults=defaults)
+    monkeypatch.setattr(AsyncEngine, "model", property(lambda _: info))
+    asked = SamplingParams(temperature=0.0, max_tokens=5)
+    assert llm.get_default_sampling_params() == asked
+    assert llm.generate(["def main():"]) == llm.generate(["def main():"], asked)
 
 
 def test_an_embedding_has_as_many_numbers_as_wanted(llm: LLM) -> None:

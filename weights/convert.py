@@ -8,9 +8,10 @@ from typing import Literal
 
 import jax
 
-from jaxgen.core.config import DTYPES, DType
+from jaxgen.core.config import DType, HubOptions
 from jaxgen.core.errors import ConfigError, check_path
 from jaxgen.terminal.command_line import CommandLine
+from jaxgen.terminal.model_flags import add_dtype_flag, add_hub_flags, hub_options
 from jaxgen.weights import checkpoint
 from jaxgen.weights.atomic import new_directory
 from jaxgen.weights.load import load_model_config, load_params, resolve_model
@@ -26,16 +27,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("source", metavar="SOURCE", help="directory with config.json and safetensors files, or hub id")
     parser.add_argument("destination", metavar="DEST", type=Path, help="directory to make")
-    parser.add_argument(
-        "--dtype", default="auto", choices=("auto", *DTYPES), help="dtype to store; auto: as in SOURCE's config.json"
-    )
+    add_dtype_flag(parser, "dtype to store; auto: as in SOURCE's config.json")
+    add_hub_flags(parser)
     parser.add_argument("--force", action="store_true", help="replace DEST when it is an earlier conversion")
     options = parser.parse_args(argv)
     # weights only pass through memory here, so a GPU stays free for other processes
     jax.config.update("jax_platforms", "cpu")
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("jaxgen").setLevel(logging.INFO)
-    convert(options.source, options.destination, dtype=options.dtype, force=options.force)
+    convert(options.source, options.destination, hub=hub_options(options), dtype=options.dtype, force=options.force)
     sys.stdout.write(f"{options.destination} is ready: jaxgen serve --model {options.destination}\n")
 
 
@@ -43,6 +43,7 @@ def convert(
     source: str,
     destination: Path,
     *,
+    hub: HubOptions | None = None,
     dtype: Literal["auto"] | DType = "auto",
     force: bool = False,
     progress: bool = True,
@@ -53,7 +54,7 @@ def convert(
     earlier conversion. Raises ConfigError for an unusable source or destination.
     """
     check_path("DEST", destination)
-    directory = resolve_model(source)
+    directory = resolve_model(source, hub)
     if is_converted(directory):
         raise ConfigError(f"{directory} is converted already")
     config = load_model_config(directory, dtype)

@@ -4,6 +4,7 @@ import atexit
 import shutil
 import tempfile
 import textwrap
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -11,10 +12,10 @@ from typing import Any, Literal
 import huggingface_hub
 import jax
 
-from jaxgen.core.config import DType, ModelConfig
+from jaxgen.core.config import DType, HubOptions, ModelConfig
 from jaxgen.core.errors import ConfigError, check_path
 from jaxgen.weights import hf_checkpoint
-from jaxgen.weights.files import CARRIED_FILES, CONFIG, member
+from jaxgen.weights.files import CARRIED_FILES, CONFIG, TOKENIZER_FILES, member
 from jaxgen.weights.hf_config import read_model_config
 from jaxgen.weights.manifest import is_converted, read_manifest
 from jaxgen.weights.placing import Place, on_device
@@ -27,22 +28,39 @@ _UNWANTED = ["[!1]*/*", "consolidated*"]
 """Subfolders other than 1_Pooling, and Mistral's own format: they repeat the weights."""
 
 
-def resolve_model(model: str) -> Path:
+def resolve_model(model: str, hub: HubOptions | None = None) -> Path:
     """Return the directory of a model: an existing one, or that of a hub id in the hub's cache, fetched if missing.
 
     Only JSON, safetensors and tokenizer files are fetched, never pickles or code. Raises ConfigError when the directory
-    does not exist and cannot be fetched, and for links that lead out of the directory.
+    does not exist and cannot be fetched, for links that lead out of the directory, and for a revision of a directory.
     """
+    hub = hub or HubOptions()
     check_path("--model", model)
     directory = Path(model).expanduser()
     if directory.is_file():
         raise ConfigError(f"--model {model} is a file; name the directory it is in")
     if not directory.is_dir():
-        directory = _fetch(model)
+        directory = _fetch("--model", model, hub, _WANTED)
+    elif hub.revision is not None:
+        raise ConfigError(f"--revision {hub.revision} needs a hub id: --model {model} is a directory")
     for name in CARRIED_FILES:
         member(directory, name)
     if not (directory / CONFIG).is_file():
         raise ConfigError(f"{directory} is no model directory: it has no {CONFIG}")
+    return directory
+
+
+def resolve_tokenizer(tokenizer: str, download_dir: Path | None = None) -> Path:
+    """Return the directory of a tokenizer, as ``resolve_model`` does for a model. Raises ConfigError."""
+    check_path("--tokenizer", tokenizer)
+    directory = Path(tokenizer).expanduser()
+    if directory.is_file():
+        raise ConfigError(f"--tokenizer {tokenizer} is a file; name the directory it is in")
+    if not directory.is_dir():
+        # transformers may ask config.json which tokenizer it is
+        directory = _fetch("--tokenizer", tokenizer, HubOptions(download_dir=download_dir), (CONFIG, *TOKENIZER_FILES))
+    for name in TOKENIZER_FILES:
+        member(directory, name)
     return directory
 
 
@@ -94,14 +112,28 @@ def load_params(
     }
 
 
-def _fetch(model: str) -> Path:
-    if model.startswith((".", "/", "~")) or model.count("/") > 1:
-        raise ConfigError(f"--model {model}: there is no such directory")
+def _fetch(flag: str, name: str, hub: HubOptions, wanted: Sequence[str]) -> Path:
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise ConfigError(f"{flag} {name}: there is no such directory")
+    if hub.download_dir is not None:
+        check_path("--download-dir", hub.download_dir)
     try:
-        return Path(huggingface_hub.snapshot_download(model, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
+        return Path(
+            huggingface_hub.snapshot_download(
+                name,
+                revision=hub.revision,
+                cache_dir=hub.download_dir and hub.download_dir.expanduser(),
+                allow_patterns=list(wanted),
+                ignore_patterns=None if flag == "--tokenizer" else _UNWANTED,
+            )
+        )
     # the hub's client raises errors of its HTTP library, which depends on the client's version
     except Exception as error:
         reason = textwrap.shorten(str(error) or type(error).__name__, 400, placeholder=" ...")
         raise ConfigError(
-            f"--model {model}: there is no such directory, and it cannot be fetched from the hub: {reason}"
+            f"{flag} {name}{_at(hub)}: there is no such directory, and it cannot be fetched from the hub: {reason}"
         ) from error
+
+
+def _at(hub: HubOptions) -> str:
+    return "" if hub.revision is None else f" --revision {hub.revision}"

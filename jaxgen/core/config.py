@@ -5,6 +5,7 @@ settings that the engine has resolved at start; they do not change after that.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from jaxgen.core.errors import ConfigError
@@ -97,6 +98,14 @@ class OPTConfig(ModelConfig):
     def output_size(self) -> int:
         """Elements of a token's final hidden state: the logits are computed at the width of the embedding."""
         return self.embed_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubOptions:
+    """What of a repository on the hub is loaded, and where it is kept. None: its main branch, and the hub's cache."""
+
+    revision: str | None = None
+    download_dir: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    pass
+from jaxgen.core.sampling_defaults import NEUTRAL, SamplingDefaults
 
 
 class Pooling(StrEnum):
@@ -51,7 +50,7 @@ class ModelInfo:
     """Facts about the model that a server or library front end needs to check a request. ``note``: a note to users.
 
     ``chat`` None: the model was not made for conversations, or does not name their format. ``embedding`` None: the
-    model gives no embeddings.
+    model gives no embeddings. ``defaults``: of what a request leaves out.
     """
 
     name: str
@@ -60,3 +59,4 @@ class ModelInfo:
     note: str = ""
     chat: ChatFormat | None = None
     embedding: EmbeddingFormat | None = None
+    defaults: SamplingDefaults = NEUTRAL

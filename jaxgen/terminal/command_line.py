@@ -1,13 +1,34 @@
 """Parse the flags of a command, with errors of one line. Host only, no jax."""
 
+import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, NoReturn
 
 import configargparse
 
 from jaxgen.core.errors import one_line
+
+_METAVARS = {int: "N", float: "X", Path: "PATH"}
+
+
+class _Help(argparse.HelpFormatter):
+    """Help with the defaults that say something, and with short names of values."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        text, default = action.help or "", action.default
+        if default in (None, "", argparse.SUPPRESS) or default is False or "default" in text:
+            return text
+        if action.nargs == 0 and not isinstance(action, argparse.BooleanOptionalAction):
+            return text  # such a flag is on where it is given
+        shown = "on" if default is True else "%(default)s"
+        return f"{text} (default: {shown})".lstrip()
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        kind: Any = action.type
+        return _METAVARS.get(kind) or action.dest.rpartition("_")[2].upper()
 
 
 class _Yaml(configargparse.YAMLConfigFileParser):  # type: ignore[misc]  # configargparse has no types
@@ -31,23 +52,37 @@ class _Yaml(configargparse.YAMLConfigFileParser):  # type: ignore[misc]  # confi
 
 class CommandLine(configargparse.ArgumentParser):  # type: ignore[misc]
     """A parser whose errors are one line that ends the process with 2. It takes ``--max_model_len`` for
-    ``--max-model-len``."""
+    ``--max-model-len``.
 
-    def __init__(self, *, allow_abbrev: bool = False, **options: Any) -> None:
+    ``bare``: the flag that an argument without a flag sets as well: with "model", ``NAME`` is ``--model NAME``. It
+    wins over the environment and the file, as the flag does. It is no argument of argparse's own, whose optional ones
+    are not found behind flags by Python 3.12.1.
+    """
+
+    def __init__(self, *, allow_abbrev: bool = False, bare: str | None = None, **options: Any) -> None:
+        usage = f"%(prog)s [options] [{bare.upper()}]" if bare else None
         super().__init__(
             config_file_parser_class=_Yaml,
-            formatter_class=configargparse.ArgumentDefaultsHelpFormatter,
+            formatter_class=_Help,
             allow_abbrev=allow_abbrev,
-            **options,
+            # Each flag's variable beside its help doubles it; the description says how they are named.
+            add_env_var_help=False,
+            add_config_file_help=False,
+            **{"usage": usage, **options},
         )
         self._config_file_parser.parser = self
+        self._bare = bare
+        self._given: list[str] = []
 
     def error(self, message: str) -> NoReturn:
         sys.stderr.write(f"{self.prog}: {one_line(message)} ({self.prog} --help)\n")
         sys.exit(2)
 
     def parse_args(self, args: Sequence[str] | None = None) -> Any:
-        found, unknown = self.parse_known_args(args=args)
+        self._given = list(self._dashed(sys.argv[1:] if args is None else args))
+        found, unknown = self.parse_known_args(args=self._given)
+        if self._bare is not None and unknown and not unknown[0].startswith("-"):
+            self._take_bare(found, self._bare, unknown.pop(0))
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}{self.hint(unknown[0])}")
         return found
@@ -58,10 +93,21 @@ class CommandLine(configargparse.ArgumentParser):  # type: ignore[misc]
     def has(self, flag: str) -> bool:
         return flag in self._option_string_actions
 
+    def was_given(self, flag: str) -> bool:
+        """Whether the last ``parse_args`` found this flag among its arguments, not in the environment or a file."""
+        return any(argument.partition("=")[0] == flag for argument in self._given)
+
     def hint(self, flag: str) -> str:
         """Return which flag may have been meant, as the end of a sentence; empty if none is like it."""
         near = get_close_matches(flag.partition("=")[0], self._option_string_actions, 1)
         return f"; the nearest is {near[0]}" if near else ""
+
+    def _take_bare(self, found: Any, name: str, value: str) -> None:
+        flag = f"--{name}"
+        other = getattr(found, name)
+        if self.was_given(flag) and other != value:
+            self.error(f"{name.upper()} {value} and {flag} {other} differ: give one of them")
+        setattr(found, name, value)
 
     def _dashed(self, args: Iterable[str]) -> Iterable[str]:
         for argument in args:

@@ -13,7 +13,7 @@ import jax
 
 from jaxgen.assemble import find_parts
 from jaxgen.cache.block_sizes import block_bytes
-from jaxgen.core.config import DType, EngineConfig, EngineOptions, KernelChoice, ModelConfig
+from jaxgen.core.config import DType, EngineConfig, EngineOptions, HubOptions, KernelChoice, ModelConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
@@ -224,6 +224,7 @@ def _blocks(tokens: int) -> int:
 def tune(
     model: str | None = None,
     *,
+    hub: HubOptions | None = None,
     dtype: DType | Literal["auto"] = "auto",
     kernels: KernelChoice = "auto",
     cache_dir: Path | str | None = None,
@@ -239,6 +240,7 @@ def tune(
     """
     parts = find_parts(
         model,
+        hub=hub,
         dtype=dtype,
         kernels=kernels,
         cache_dir=cache_dir,

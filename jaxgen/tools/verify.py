@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxgen.assemble import ResolvedModel, find_parts
-from jaxgen.core.config import DType, EngineOptions, KernelChoice
+from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice
 from jaxgen.runner.compilation_cache import persistent_compilation
 from jaxgen.tools.determinism import Scenario, Verifier
 
@@ -17,6 +17,7 @@ VERIFY_CONTEXT = 512
 def verify_determinism(
     model: str | None = None,
     *,
+    hub: HubOptions | None = None,
     dtype: DType | Literal["auto"] = "auto",
     kernels: KernelChoice = "auto",
     options: EngineOptions | None = None,
@@ -30,7 +31,7 @@ def verify_determinism(
     By default sequences are short, yet longer than a step, with blocks for two of the longest. Raises ConfigError.
     """
     options = options or EngineOptions()
-    parts = find_parts(model, dtype=dtype, kernels=kernels, cache_dir=cache_dir, options=options)
+    parts = find_parts(model, hub=hub, dtype=dtype, kernels=kernels, cache_dir=cache_dir, options=options)
     options = _verify_options(parts, options)
     with persistent_compilation(parts.caches.compiled):
         engine = parts.build(parts.resolve(options), options, frozenset(), progress=False)

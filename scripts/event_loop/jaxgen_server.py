@@ -13,7 +13,8 @@ from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.stats import EngineStats
 from jaxgen.engine.async_engine import AsyncEngine
 from jaxgen.server.app import create_app
-from jaxgen.server.commands.serve import listen, serve_app
+from jaxgen.server.commands.listener import listen
+from jaxgen.server.commands.serve import serve_app
 from jaxgen.text.tokenizer import Tokenizer
 from scripts.event_loop.text import MODEL, tokens
 

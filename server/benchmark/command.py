@@ -32,6 +32,7 @@ from jaxgen.server.benchmark.requests import (
     request_fields,
     stagger,
 )
+from jaxgen.terminal.extras import need
 from jaxgen.text.tokenizer import Tokenizer
 
 SCHEMA = 1
@@ -225,8 +226,8 @@ def _say(text: str) -> None:
 
 def _check_outputs(args: Any) -> None:
     """Check before the load that results can be written. Raises ConfigError that names the flag."""
-    if args.plot is not None and importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("--plot needs matplotlib: pip install -e '.[bench]' in the checkout")
+    if args.plot is not None:
+        need("matplotlib", "--plot")
     if args.output is not None:
         try:
             args.output.open("a").close()

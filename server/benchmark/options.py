@@ -17,7 +17,7 @@ OPEN_REQUESTS = 64
 
 def parse_options(argv: Sequence[str]) -> Any:
     """Return the flags as a namespace, with defaults. Exits with 2 and one message for invalid values."""
-    parser = _make_parser()
+    parser = make_parser()
     args = parser.parse_args(argv)
     args.clients = args.clients or (() if args.rates else DEFAULT_CLIENTS)
     args.rates = args.rates or ()
@@ -38,9 +38,11 @@ def settings_of(args: Any) -> dict[str, Any]:
     return {name: str(v) if isinstance(v, Path) else v for name, v in vars(args).items() if name not in left_out}
 
 
-def _make_parser() -> CommandLine:
+def make_parser() -> CommandLine:
+    """Return the parser."""
     parser = CommandLine(
         prog="jaxgen benchmark",
+        usage="%(prog)s [options]",
         description="Measure any OpenAI-compatible server at /v1/completions, with DeepSpeed-FastGen's definitions.",
     )
     _add_server(parser.add_argument_group("server"))
@@ -53,7 +55,7 @@ def _make_parser() -> CommandLine:
 def _add_server(group: Any) -> None:
     group.add_argument("--base-url", default="http://127.0.0.1:8000/v1", help="as given to an OpenAI client")
     group.add_argument("--model", help="model to ask for (default: the only one at /v1/models)")
-    group.add_argument("--api-key", env_var="JAXGEN_API_KEY", help="better set in the environment: ps shows flags")
+    group.add_argument("--api-key", env_var="JAXGEN_API_KEY", help="better set as JAXGEN_API_KEY: ps shows flags")
     group.add_argument(
         "--usage",
         choices=("continuous", "final", "none"),

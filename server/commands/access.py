@@ -45,6 +45,8 @@ def warn_if_open(listener: socket.socket, config: ServerConfig, *, certificates:
 
     ``certificates``: callers must show one.
     """
+    if listener.family == socket.AF_UNIX:  # its file's rights say who may
+        return
     address, port, *_ = listener.getsockname()
     asks = bool(config.api_keys) or config.api_key_file is not None or certificates
     if not asks and not ipaddress.ip_address(address).is_loopback:

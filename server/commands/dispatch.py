@@ -9,6 +9,7 @@ from contextlib import nullcontext
 
 from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.server.commands.interrupt import INTERRUPTED, Interrupt, noting_interrupts
+from jaxgen.terminal.extras import naming_extras
 
 COMMANDS = {
     "serve": ("jaxgen.server.commands.serve", "serve a model over HTTP"),
@@ -24,8 +25,6 @@ COMMANDS = {
     "convert-weights": ("jaxgen.weights.convert", "convert a Hugging Face checkpoint to jaxgen's own format"),
     "benchmark": ("jaxgen.server.benchmark.command", "measure a server under load"),
 }
-
-BENCH_EXTRA = ("aiohttp", "matplotlib")
 
 
 def dispatch(arguments: Sequence[str]) -> int:
@@ -59,13 +58,9 @@ def dispatch(arguments: Sequence[str]) -> int:
 
 
 def _run(name: str, arguments: Sequence[str]) -> int:
-    try:
+    with naming_extras():
         command: Callable[[Sequence[str]], int | None] = importlib.import_module(COMMANDS[name][0]).main
-    except ModuleNotFoundError as error:
-        if error.name not in BENCH_EXTRA:
-            raise
-        raise ConfigError(f"{error.name} is missing; pip install -e '.[bench]' in the checkout brings it") from error
-    return command(arguments) or 0
+        return command(arguments) or 0
 
 
 def _reason(error: Exception) -> str:

@@ -199,18 +199,25 @@ async def _wait_for_death(engine: EngineClient) -> None:
 async def _announce(engine: EngineClient, listener: socket.socket, scheme: str) -> None:
     while engine.status().state != "ready":
         await asyncio.sleep(POLL_SECONDS)
-    host, port, *_ = listener.getsockname()
-    base = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-    print(_ready_line(engine.model, base), flush=True)
+    print(_ready_line(engine.model, *_reached(listener, scheme)), flush=True)
     print(_pace_line(engine.stats()), flush=True)
 
 
-def _ready_line(model: ModelInfo, base: str) -> str:
+def _reached(listener: socket.socket, scheme: str) -> tuple[str, str, str]:
+    """Return the URL by which the server is reached, what stands before it, and what curl needs besides."""
+    if listener.family == socket.AF_UNIX:
+        path = shlex.quote(listener.getsockname())
+        return f"{scheme}://localhost", f"the Unix socket {path}, ", f"--unix-socket {path} "
+    host, port, *_ = listener.getsockname()
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}", "", ""
+
+
+def _ready_line(model: ModelInfo, base: str, before: str, curl: str) -> str:
     body = json.dumps({"model": model.name, "prompt": "def main():", "max_tokens": 32})
     what = f"{model.name} ({model.note})" if model.note else model.name
     return (
-        f"jaxgen serves {what} at {base}/v1. Try: "
-        f"curl {base}/v1/completions -H 'Content-Type: application/json' -d {shlex.quote(body)}"
+        f"jaxgen serves {what} at {before}{base}/v1. Try: "
+        f"curl {curl}{base}/v1/completions -H 'Content-Type: application/json' -d {shlex.quote(body)}"
     )
 
 

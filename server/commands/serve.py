@@ -18,13 +18,17 @@ from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.server.app import create_app
 from jaxgen.server.commands import signals
 from jaxgen.server.commands.access import warn_if_open
+from jaxgen.server.commands.listener import listening
 from jaxgen.server.commands.run import Ending, ServedEngine, Server, run
-from jaxgen.server.commands.serve_options import engine_options, make_parser, server_config
+from jaxgen.server.commands.serve_options import engine_options, make_parser
+from jaxgen.server.commands.server_flags import server_config
 from jaxgen.server.commands.tls import reload_certificate, tls_options
 from jaxgen.server.door.config import DoorConfig
 from jaxgen.server.errors import with_prompts
 from jaxgen.server.log import set_up_logging
 from jaxgen.terminal.environment import check_environment
+from jaxgen.terminal.extras import naming_extras
+from jaxgen.terminal.model_flags import hub_options
 
 if TYPE_CHECKING:
     from jaxgen.engine.async_engine import AsyncEngine
@@ -41,6 +45,9 @@ def _open_engine(args: Any) -> "AsyncEngine":
         dtype=args.dtype,
         kernels=args.kernels,
         options=engine_options(args),
+        hub=hub_options(args),
+        tokenizer=args.tokenizer,
+        generation_config=args.generation_config,
         chat_template=args.chat_template,
         pooling=args.pooling,
         cache_dir=args.cache_dir,
@@ -62,7 +69,8 @@ def serve_app(
     """
     # uvicorn's warnings get our log format; our own middleware logs requests.
     quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "log_config": None}
-    config = DoorConfig(app, app.state.config, **quiet, **(tls or {}))
+    unix = listener.family == socket.AF_UNIX
+    config = DoorConfig(app, app.state.config, unix=unix, **quiet, **(tls or {}))
     serving = _serve_until_told(engine, app, config, listener, shutdown_timeout)
     return asyncio.run(serving, loop_factory=config.get_loop_factory())
 
@@ -91,27 +99,13 @@ def _tracing(endpoint: str | None) -> Iterator[Middleware | None]:
         return
     if not endpoint.startswith(("http://", "https://")):
         raise ConfigError(f"--otlp-traces-endpoint {endpoint!r} must be a URL, as http://HOST:4318/v1/traces")
-    try:
+    with naming_extras("--otlp-traces-endpoint"):
         from jaxgen.server.middleware.tracing import TraceMiddleware, open_provider
-    except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("opentelemetry"):
-            raise
-        raise ConfigError(
-            "--otlp-traces-endpoint needs OpenTelemetry: pip install -e '.[otel]' in the checkout"
-        ) from error
     provider = open_provider(endpoint, version("jaxgen"))
     try:
         yield Middleware(TraceMiddleware, provider=provider)
     finally:
         provider.shutdown()
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Open a listening socket. Raises ConfigError."""
-    try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except OSError as error:
-        raise ConfigError(f"cannot listen at --host {host} --port {port}: {error.strerror or error}") from error
 
 
 def main(argv: Sequence[str]) -> int:
@@ -136,7 +130,7 @@ def _serve(args: Any, until_end: contextlib.ExitStack) -> Ending:
         config = server_config(args)
         tls = tls_options(args.ssl_certfile, args.ssl_keyfile, args.ssl_ca_certs)
         tracing = until_end.enter_context(_tracing(args.otlp_traces_endpoint))
-        listener = until_end.enter_context(contextlib.closing(listen(args.host, args.port)))
+        listener = until_end.enter_context(listening(args.host, args.port, args.uds))
         warn_if_open(listener, config, certificates=args.ssl_ca_certs is not None)
         engine = _open_engine(args)
         app = create_app(engine, config, tracing=tracing)

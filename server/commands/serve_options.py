@@ -1,81 +1,72 @@
 """Parse the flags of ``jaxgen serve``, from the command line, the environment or a file, in this order."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxgen.core.config import DTYPES, KERNEL_CHOICES, KV_RESIDENCIES, OFFLOAD_POLICIES, EngineOptions
-from jaxgen.core.errors import ConfigError
+from jaxgen.core.config import KERNEL_CHOICES, KV_RESIDENCIES, OFFLOAD_POLICIES, EngineOptions
 from jaxgen.core.host_dtype import HOST_DTYPES
 from jaxgen.core.model_info import POOLING_CHOICES
-from jaxgen.server.commands.access import api_keys, host
-from jaxgen.server.commands.service_classes import parse_classes
-from jaxgen.server.config import DEFAULT_CONFIG, TOOL_CALL_PARSERS, Cors, ServerConfig
-from jaxgen.server.log import FORMATS, LEVELS
+from jaxgen.server.commands.server_flags import add_server_groups, settle_address
+from jaxgen.server.config import TOOL_CALL_PARSERS
 from jaxgen.terminal.command_line import CommandLine
+from jaxgen.terminal.model_flags import add_dtype_flag, add_hub_flags, add_model_flag
 
-MAX_PORT = 65535
-LIMITS = {
-    "max_body_bytes": "longest body",
-    "max_prompts": "most prompts",
-    "max_inputs": "most inputs of one request for embeddings",
-    "max_messages": "most messages of a conversation, or items of one at /v1/responses",
-    "max_tools": "most tools of one request",
-    "max_n": "largest n and best_of",
-    "max_choices": "most completions, prompts x best_of",
-    "max_stop_strings": "most stop strings",
-    "max_stop_length": "longest stop string or bad word, characters",
-    "max_stop_token_ids": "most stop_token_ids",
-    "max_bad_words": "most bad_words",
-    "max_allowed_token_ids": "most allowed_token_ids",
-    "max_logit_bias": "most logit_bias entries",
-    "max_queued_requests": "most completions that wait for their first token, and requests for embeddings; beyond, 429",
-    "max_queued_tokens": "most tokens in their prompts; beyond, 429",
-    "max_queued_characters": "most characters that wait for the tokenizer, long texts and others each; beyond, 429",
-    "max_connections": "most connections; beyond, 503",
-    "max_connections_per_address": "most connections of one address, of IPv6 a /64, but for --forwarded-allow-ips; "
-    "beyond, 503",
-    "max_arriving_bytes": "most bytes of unfinished bodies together, the first 64 KiB of each aside; beyond, 503",
-    "max_file_bytes": "longest file to upload",
-    "max_files": "most files of a caller",
-    "max_stored_bytes": "bytes of a caller's files beyond which none is taken",
-    "max_uploads": "most uploads at once; beyond, 429",
-    "max_batches": "most batches of a caller that have not ended",
-    "max_batch_lines": "most lines of a batch",
-    "max_batch_lines_in_flight": "lines of all batches that are worked on at once",
-    "max_stored_responses": "most responses of a caller that are kept to be continued; 0: none",
-    "max_response_bytes": "most bytes of all kept responses; beyond, the caller with the most loses its oldest",
-}
-"""Fields of ServerConfig with a flag of the same name."""
 
-TIMES = {
-    "header_timeout": "seconds a TLS handshake and a request's head may take to arrive; beyond, 408",
-    "write_timeout": "seconds after which a connection ends whose caller reads nothing",
-    "body_timeout": "seconds a body may take to arrive, beside one for every 16 KiB; beyond, 408",
-    "request_timeout": "seconds a completion may take from its arrival; beyond, 504 (default: as long as it takes)",
-    "response_lifetime": "seconds a response is kept to be continued, after its last use",
-}
-"""Flags in seconds, whose fields in ServerConfig end in _s."""
+class ServeLine(CommandLine):
+    """The parser of ``jaxgen serve``."""
+
+    def parse_args(self, args: Sequence[str] | None = None) -> Any:
+        found = super().parse_args(args)
+        settle_address(self, found)
+        return found
 
 
 def make_parser(command: str = "serve") -> CommandLine:
     """Return the parser. Every flag can also be set by a variable JAXGEN_<FLAG>, and in the file of ``--config``."""
-    parser = CommandLine(
+    parser = ServeLine(
         prog=f"jaxgen {command}",
-        description="Serve a model at /v1/completions, /v1/chat/completions and /v1/embeddings.",
+        description="Serve a model at /v1/completions, /v1/chat/completions, /v1/responses and /v1/embeddings. Each "
+        "flag can also be set by a variable, --max-num-seqs by JAXGEN_MAX_NUM_SEQS, or in the file of --config; the "
+        "command line wins, then the variable (docs/configuration.md).",
         auto_env_var_prefix="JAXGEN_",
+        bare="model",
     )
     parser.add_argument("--config", is_config_file=True, metavar="FILE", help="YAML with these flags, without dashes")
-    model = parser.add_argument_group("model")
-    model.add_argument("--model", help="directory or hub id; without it the embedded default")
+    _add_model(parser.add_argument_group("model"))
+    engine = parser.add_argument_group("engine")
+    _add_steps(engine)
+    _add_kv_cache(engine)
+    _add_cache(parser.add_argument_group("cache"))
+    add_server_groups(parser)
+    return parser
+
+
+def engine_options(args: Any) -> EngineOptions:
+    """Return the engine's options from the flags."""
+    names = EngineOptions.__dataclass_fields__
+    return EngineOptions(**{name: getattr(args, name) for name in names})
+
+
+def _add_model(model: Any) -> None:
+    add_model_flag(model)
+    add_hub_flags(model)
     model.add_argument("--served-model-name", help="name in the API (default: as given to --model)")
+    add_dtype_flag(model, "auto: the checkpoint's own, or float32 where the device computes that faster")
     model.add_argument(
-        "--dtype",
-        choices=("auto", *DTYPES),
-        default="auto",
-        help="auto: the checkpoint's own, or float32 where the device computes that faster",
+        "--tokenizer", help="directory or hub id of the tokenizer and its chat template (default: the model's own)"
     )
-    model.add_argument("--chat-template", type=Path, help="file with a Jinja template (default: the model's own)")
+    model.add_argument(
+        "--generation-config",
+        default="auto",
+        metavar="auto|none|DIR",
+        help="where temperature, top_p, top_k, min_p, repetition_penalty and max_new_tokens come from if a request "
+        "leaves them out; auto: the model's generation_config.json; none (or vllm): no file; else the directory of one",
+    )
+    model.add_argument(
+        "--chat-template", type=Path, metavar="FILE", help="file with a Jinja template (default: the model's own)"
+    )
     model.add_argument(
         "--tool-call-parser",
         choices=TOOL_CALL_PARSERS,
@@ -89,7 +80,9 @@ def make_parser(command: str = "serve") -> CommandLine:
         help="which hidden states embed a text: their mean, the last, or the first (cls); auto: as the model's "
         "modules.json says, else the mean",
     )
-    engine = parser.add_argument_group("engine")
+
+
+def _add_steps(engine: Any) -> None:
     engine.add_argument(
         "--kernels",
         choices=KERNEL_CHOICES,
@@ -110,6 +103,21 @@ def make_parser(command: str = "serve") -> CommandLine:
     engine.add_argument(
         "--gpu-memory-utilization", type=float, default=0.9, help="share of an accelerator's memory to use"
     )
+    engine.add_argument(
+        "--background-tokens",
+        type=int,
+        help="most tokens of batches in a step that has other requests (default: 0 on CPUs, else what these leave "
+        "over)",
+    )
+    engine.add_argument(
+        "--single-shape",
+        action="store_true",
+        help="one program for all steps, even where a narrow one for decodes is faster and gives the same bits",
+    )
+    engine.add_argument("--seed", type=int, help="makes requests without a seed repeatable, in order of arrival")
+
+
+def _add_kv_cache(engine: Any) -> None:
     engine.add_argument(
         "--enable-prefix-caching",
         dest="prefix_caching",
@@ -148,141 +156,15 @@ def make_parser(command: str = "serve") -> CommandLine:
         help="keep layer inputs too, from which K and V are made again: fewer bytes to copy back where attention has "
         "as many KV heads as heads, more memory on device and host",
     )
-    engine.add_argument(
-        "--background-tokens",
-        type=int,
-        help="most tokens of batches in a step that has other requests (default: 0 on CPUs, else what these leave "
-        "over)",
+
+
+def _add_cache(cache: Any) -> None:
+    cache.add_argument(
+        "--cache-dir", type=Path, metavar="DIR", help="keeps what speeds up the next start (default: the user's cache)"
     )
-    engine.add_argument(
-        "--single-shape",
-        action="store_true",
-        help="one program for all steps, even where a narrow one for decodes is faster and gives the same bits",
-    )
-    engine.add_argument("--seed", type=int, help="makes requests without a seed repeatable, in order of arrival")
-    cache = parser.add_argument_group("cache")
-    cache.add_argument("--cache-dir", type=Path, help="keeps what speeds up the next start (default: the user's cache)")
     cache.add_argument(
         "--no-compilation-cache",
         dest="compilation_cache",
         action="store_false",
         help="compile at every start, and keep no compiled program",
     )
-    server = parser.add_argument_group("server")
-    server.add_argument("--host", type=host, default="127.0.0.1")
-    server.add_argument("--port", type=port, default=8000)
-    server.add_argument(
-        "--api-key",
-        action="append",
-        help="asked of every request; may be repeated; better set as JAXGEN_API_KEY, since ps shows flags",
-    )
-    server.add_argument(
-        "--api-key-file", type=Path, help="further keys, one a line; read again when it changes, without a restart"
-    )
-    server.add_argument(
-        "--service-class",
-        action="append",
-        metavar="'NAME ttft=S prompt-rate=T inter-token=S late=serve'",
-        help="class that service_tier may name, and its targets: seconds to the first token, one more for every T "
-        "tokens of the prompt, and between tokens; what would be late is refused (429), or served; may be repeated",
-    )
-    server.add_argument(
-        "--forwarded-allow-ips",
-        default=DEFAULT_CONFIG.forwarded_allow_ips,
-        metavar="ADDRESSES",
-        help="proxies in front, addresses and networks with commas between them, or *: their X-Forwarded-For and "
-        "X-Forwarded-Proto are believed",
-    )
-    server.add_argument(
-        "--batch-dir", type=Path, help="keeps files and batches (default: none, and their routes answer 404)"
-    )
-    log = parser.add_argument_group("log")
-    log.add_argument("--log-format", choices=FORMATS, default="plain", help="of lines on standard error")
-    log.add_argument("--log-level", choices=LEVELS, default="info", help="debug: probes too; warning: no requests")
-    log.add_argument("--log-prompts", action="store_true", help="the text of prompts too, in a request's line")
-    log.add_argument(
-        "--otlp-traces-endpoint",
-        help="URL of an OpenTelemetry collector, http://HOST:4318/v1/traces: a span for each request goes there (needs "
-        "the extra otel)",
-    )
-    limits = parser.add_argument_group("limits")
-    for name, what in LIMITS.items():
-        limits.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(DEFAULT_CONFIG, name), help=what)
-    for name, what in TIMES.items():
-        default = getattr(DEFAULT_CONFIG, f"{name}_s")
-        limits.add_argument(f"--{name.replace('_', '-')}", type=float, default=default, help=what)
-    server.add_argument("--shutdown-timeout", type=float, default=30.0, help="seconds running requests get at SIGTERM")
-    _add_browsers_and_tls(parser)
-    return parser
-
-
-def _add_browsers_and_tls(parser: CommandLine) -> None:
-    tls = parser.add_argument_group("tls")
-    tls.add_argument("--ssl-certfile", type=Path, help="PEM certificate, and its chain: serve https")
-    tls.add_argument("--ssl-keyfile", type=Path, help="its PEM key (default: in --ssl-certfile)")
-    tls.add_argument("--ssl-ca-certs", type=Path, help="callers must show a certificate that one of these signed")
-    cors = parser.add_argument_group("cors")
-    cors.add_argument(
-        "--allowed-origins",
-        action="append",
-        help="origin whose pages may call from a browser, scheme://host:port, or *; may be repeated (default: none)",
-    )
-    cors.add_argument("--allowed-methods", action="append", help="method that they may use (default: *)")
-    cors.add_argument("--allowed-headers", action="append", help="header that they may send (default: *)")
-    cors.add_argument("--allow-credentials", action="store_true", help="let them send cookies and certificates")
-
-
-def port(text: str) -> int:
-    """Parse a port. Raises ArgumentTypeError, also for a URL, as in a pod beside a Kubernetes service called jaxgen."""
-    if "://" in text:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no port: Kubernetes sets JAXGEN_PORT like this for a service called jaxgen; give the pod "
-            "enableServiceLinks: false, or the server --port"
-        )
-    try:
-        number = int(text)
-    except ValueError:
-        number = -1
-    if not 0 <= number <= MAX_PORT:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port: write a number from 0 (any free one) to {MAX_PORT}")
-    return number
-
-
-def engine_options(args: Any) -> EngineOptions:
-    """Return the engine's options from the flags."""
-    names = EngineOptions.__dataclass_fields__
-    return EngineOptions(**{name: getattr(args, name) for name in names})
-
-
-def server_config(args: Any) -> ServerConfig:
-    """Return the server's configuration from the flags. Raises ConfigError."""
-    limits = {name: getattr(args, name) for name in LIMITS}
-    times = {f"{name}_s": getattr(args, name) for name in TIMES}
-    return ServerConfig(
-        api_keys=api_keys(args.api_key or ()),
-        api_key_file=args.api_key_file,
-        batch_dir=args.batch_dir,
-        log_prompts=args.log_prompts,
-        forwarded_allow_ips=args.forwarded_allow_ips,
-        cors=cors_of(args),
-        service_classes=parse_classes(args.service_class or ()),
-        tool_call_parser=args.tool_call_parser,
-        **limits,
-        **times,
-    )
-
-
-def cors_of(args: Any) -> Cors | None:
-    """Return the CORS settings from the flags; None: no page of another origin may call. Raises ConfigError."""
-    given = {
-        "methods": args.allowed_methods and tuple(args.allowed_methods),
-        "headers": args.allowed_headers and tuple(args.allowed_headers),
-        "credentials": args.allow_credentials,
-    }
-    given = {name: value for name, value in given.items() if value}
-    if args.allowed_origins:
-        return Cors(origins=tuple(args.allowed_origins), **given)
-    if given:
-        flag = "--allow-credentials" if "credentials" in given else f"--allowed-{next(iter(given))}"
-        raise ConfigError(f"{flag} needs --allowed-origins")
-    return None

@@ -1,6 +1,5 @@
 """``jaxgen tune``: measure step time by token budget, show it, store the best for ``serve``. A composition root."""
 
-import importlib.util
 import json
 import sys
 from collections.abc import Sequence
@@ -8,10 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxgen.core.config import DTYPES, KERNEL_CHOICES
 from jaxgen.server.log import set_up_logging
 from jaxgen.sizing.token_budget import TUNE_CONTEXT, TUNE_ROUNDS, power
 from jaxgen.terminal.command_line import CommandLine
+from jaxgen.terminal.extras import need
+from jaxgen.terminal.model_flags import add_loading_flags, hub_options
 
 if TYPE_CHECKING:
     from jaxgen.tools.tune import StepTime, Tuning
@@ -19,18 +19,17 @@ if TYPE_CHECKING:
 _HEADER = f"{'budget':>8}{'decodes':>9}{'step, ms':>11}{'tokens/s':>11}{'compile, s':>12}"
 
 
-def parse_options(argv: Sequence[str]) -> Any:
-    """Return the flags as a namespace; each can also be set as JAXGEN_<FLAG>. Exits with 2 for invalid values."""
+def make_parser() -> CommandLine:
+    """Return the parser, whose flags can also be set as JAXGEN_<FLAG>."""
     parser = CommandLine(
         prog="jaxgen tune",
         description="Measure a model's step time against the token budget on this device, and keep the best: jaxgen "
-        "serve uses it when no --token-budget is given (docs/tuning.md).",
+        "serve uses it when no --token-budget is given (docs/tuning.md). "
+        "Each flag can also be set by a variable: --cache-dir by JAXGEN_CACHE_DIR.",
         auto_env_var_prefix="JAXGEN_",
+        bare="model",
     )
-    parser.add_argument("--model", help="directory or hub id; without it the embedded default")
-    parser.add_argument("--dtype", choices=("auto", *DTYPES), default="auto", help="as for jaxgen serve")
-    parser.add_argument("--kernels", choices=KERNEL_CHOICES, default="auto", help="as for jaxgen serve")
-    parser.add_argument("--cache-dir", type=Path, help="as for jaxgen serve")
+    add_loading_flags(parser)
     parser.add_argument(
         "--budgets", type=_budgets, help="token budgets to try (default: 16,32,... until past the best)"
     )
@@ -39,14 +38,20 @@ def parse_options(argv: Sequence[str]) -> Any:
     parser.add_argument("--gpu-memory-utilization", type=float, default=0.9, help="share of an accelerator's memory")
     parser.add_argument("--json", action="store_true", help="print one JSON object in place of the table")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also write a PNG; needs the extra bench")
+    return parser
+
+
+def parse_options(argv: Sequence[str]) -> Any:
+    """Return the flags as a namespace. Exits with 2 for invalid values."""
+    parser = make_parser()
     args = parser.parse_args(argv)
     for name in ("context", "rounds"):
         if getattr(args, name) < 1:
             parser.error(f"--{name} must be 1 or more, not {getattr(args, name)}")
     if args.plot is not None and not args.plot.parent.is_dir():
         parser.error(f"--plot {args.plot}: there is no directory {args.plot.parent}")
-    if args.plot is not None and importlib.util.find_spec("matplotlib") is None:
-        parser.error("--plot needs matplotlib: pip install -e '.[bench]' in the checkout")
+    if args.plot is not None:
+        need("matplotlib", "--plot")
     return args
 
 
@@ -80,6 +85,7 @@ def _tune(args: Any) -> tuple["Tuning", Path | None]:
 
     return tune(
         args.model,
+        hub=hub_options(args),
         dtype=args.dtype,
         kernels=args.kernels,
         cache_dir=args.cache_dir,

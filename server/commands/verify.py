@@ -7,9 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxgen.core.config import DTYPES, KERNEL_CHOICES, KV_RESIDENCIES, OFFLOAD_POLICIES, EngineOptions
+from jaxgen.core.config import KV_RESIDENCIES, OFFLOAD_POLICIES, EngineOptions
 from jaxgen.server.log import set_up_logging
 from jaxgen.terminal.command_line import CommandLine
+from jaxgen.terminal.model_flags import add_loading_flags, hub_options
 
 if TYPE_CHECKING:
     from jaxgen.tools.determinism import Scenario
@@ -17,19 +18,18 @@ if TYPE_CHECKING:
 ENGINE_FLAGS = ("token_budget", "max_num_seqs", "max_model_len", "block_size", "num_blocks")
 
 
-def parse_options(argv: Sequence[str]) -> Any:
-    """Return the flags as a namespace; each can also be set as JAXGEN_<FLAG>. Exits with 2 for invalid values."""
+def make_parser() -> CommandLine:
+    """Return the parser, whose flags can also be set as JAXGEN_<FLAG>."""
     parser = CommandLine(
         prog="jaxgen verify-determinism",
         description="Compute the same random requests alone, with others, with cached prefixes, after preemption and "
         "as prompts, and compare every token and log-probability to the bit (docs/reproducibility.md). "
-        "Exit status: 0 all agree, 1 something differs or was not covered, 2 it could not be done.",
+        "Exit status: 0 all agree, 1 something differs or was not covered, 2 it could not be done. "
+        "Each flag can also be set by a variable: --cache-dir by JAXGEN_CACHE_DIR.",
         auto_env_var_prefix="JAXGEN_",
+        bare="model",
     )
-    parser.add_argument("--model", help="directory or hub id; without it the embedded default")
-    parser.add_argument("--dtype", choices=("auto", *DTYPES), default="auto", help="as for jaxgen serve")
-    parser.add_argument("--kernels", choices=KERNEL_CHOICES, default="auto", help="as for jaxgen serve")
-    parser.add_argument("--cache-dir", type=Path, help="as for jaxgen serve")
+    add_loading_flags(parser)
     parser.add_argument("--requests", type=int, default=24, help="how many to compare")
     parser.add_argument("--seed", type=int, default=0, help="of the random requests")
     for name in ENGINE_FLAGS:
@@ -40,6 +40,12 @@ def parse_options(argv: Sequence[str]) -> Any:
     parser.add_argument("--kv-residency", choices=KV_RESIDENCIES, default="device", help="as for jaxgen serve")
     parser.add_argument("--kv-offload-inputs", action="store_true", help="as for jaxgen serve")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the report here")
+    return parser
+
+
+def parse_options(argv: Sequence[str]) -> Any:
+    """Return the flags as a namespace. Exits with 2 for invalid values."""
+    parser = make_parser()
     args = parser.parse_args(argv)
     if args.requests < 14:
         parser.error(f"--requests must be 14 or more, not {args.requests}: fewer do not cover every way of sampling")
@@ -66,6 +72,7 @@ def main(argv: Sequence[str]) -> int:
     options = EngineOptions(**{name: getattr(args, name) for name in flags})
     about, scenarios = verify_determinism(
         args.model,
+        hub=hub_options(args),
         dtype=args.dtype,
         kernels=args.kernels,
         options=options,

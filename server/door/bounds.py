@@ -7,12 +7,19 @@ from jaxgen.server.config import ServerConfig
 from jaxgen.server.door.gate import Gate
 from jaxgen.server.door.minute_log import MinuteLog
 
+UNIX = "unix"
+"""The address, in the log too, of callers who come by a Unix socket."""
+
 
 @dataclass(slots=True)
 class Bounds:
-    """Limits, the count of connections, the log of what callers do wrong, and how to do TLS (None: no TLS)."""
+    """Limits, the count of connections, the log of what callers do wrong, and how to do TLS (None: no TLS).
+
+    ``unix``: connections are of a Unix socket.
+    """
 
     limits: ServerConfig
     gate: Gate
     log: MinuteLog
     tls: ssl.SSLContext | None = None
+    unix: bool = False

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 
 from jaxgen.server.addresses import Callers, proxies
 from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
-from jaxgen.server.door.bounds import Bounds
+from jaxgen.server.door.bounds import UNIX, Bounds
 from jaxgen.server.door.descriptors import make_room, watch
 from jaxgen.server.door.gate import Gate
 from jaxgen.server.door.minute_log import MinuteLog
@@ -22,21 +22,26 @@ WATCH_SECONDS = 1
 
 
 class DoorConfig(uvicorn.Config):
-    """Configures a server of ``app`` with the bounds of ``limits``. ``options``: further ones of uvicorn."""
+    """Configures a server of ``app`` with the bounds of ``limits``. ``options``: further ones of uvicorn.
 
-    def __init__(self, app: ASGIApp, limits: ServerConfig = DEFAULT_CONFIG, **options: Any) -> None:
+    ``unix``: it listens at a Unix socket, where whoever may connect is believed as a proxy is.
+    """
+
+    def __init__(
+        self, app: ASGIApp, limits: ServerConfig = DEFAULT_CONFIG, *, unix: bool = False, **options: Any
+    ) -> None:
         networks = proxies(limits.forwarded_allow_ips)
         super().__init__(
             app,
             ws="none",
-            forwarded_allow_ips=[str(network) for network in networks],
+            forwarded_allow_ips=[*map(str, networks), *([UNIX] if unix else [])],
             callback_notify=self._watch,
             timeout_notify=WATCH_SECONDS,
             **options,
         )
         log = MinuteLog(logger)
         gate = Gate(limits.max_connections, limits.max_connections_per_address, Callers(networks), log)
-        self.bounds = Bounds(limits, gate, log)
+        self.bounds = Bounds(limits, gate, log, unix=unix)
 
     def load(self) -> None:
         """Load the app and the TLS files, and make room for the connections."""

@@ -10,7 +10,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
-from jaxgen.server.door.bounds import Bounds
+from jaxgen.server.door.bounds import UNIX, Bounds
 from jaxgen.server.door.farewell import LINGER_BYTES, LINGER_SECONDS, REFUSED_SECONDS, Farewell, answer
 from jaxgen.server.door.gate import Ticket
 from jaxgen.server.door.head import MAX_HEAD_BYTES, MAX_PIPELINED, Head, as_refusal, check, too_long
@@ -66,6 +66,8 @@ class DoorProtocol(HttpToolsProtocol):
             Farewell(transport, lambda _: ticket.release(), seconds=REFUSED_SECONDS)
         else:
             super().connection_made(transport)
+            if self._bounds.unix:
+                self.client = (UNIX, 0)
             self._stream = transport
             self.transport = Outlet(transport, self._close)  # type: ignore[assignment]
             late = self._arrived + self._limits.header_timeout_s

@@ -18,12 +18,12 @@ CALLER_LEFT = 499
 
 
 class AccessLogMiddleware:
-    """Logs and counts requests. ``with_prompts``: the line has the text of the prompts too."""
+    """Logs and counts requests. ``prompt_characters``: most of each prompt in the line; None: no prompts."""
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics, with_prompts: bool) -> None:
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, prompt_characters: int | None) -> None:
         self._app = app
         self._metrics = metrics
-        self._with_prompts = with_prompts
+        self._prompt_characters = prompt_characters
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -37,4 +37,4 @@ class AccessLogMiddleware:
             self._metrics.count_response(context.status)
             level = logging.DEBUG if context.path in PROBES else logging.INFO
             if logger.isEnabledFor(level):
-                logger.log(level, "request", extra={FIELDS: context.fields(with_prompts=self._with_prompts)})
+                logger.log(level, "request", extra={FIELDS: context.fields(prompt_characters=self._prompt_characters)})

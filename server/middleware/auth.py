@@ -112,7 +112,7 @@ class ApiKeyMiddleware:
         self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not self._keys.asked_for or _path(scope) in OPEN_PATHS:
+        if scope["type"] != "http" or not self._keys.asked_for or context_of(scope).path in OPEN_PATHS:
             await self._app(scope, receive, send)
             return
         found = self._check(Headers(scope=scope).get("authorization", ""))
@@ -171,9 +171,3 @@ def _weight(words: list[bytes], where: str) -> float:
 
 def _digest(key: bytes) -> bytes:
     return sha256(key).digest()
-
-
-def _path(scope: Scope) -> str:
-    """Return the path below the mount point of the app."""
-    path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path", ""))

@@ -14,8 +14,6 @@ CALLER_DIGITS = 12
 
 MOST_OF_AN_ADDRESS = 64
 """Most characters of a caller's address: a proxy may pass on whatever its caller claims."""
-MOST_OF_A_PROMPT = 4096
-"""Most characters of each prompt, where prompts are logged."""
 
 
 class Answered(Protocol):
@@ -42,6 +40,7 @@ class RequestContext:
     request_id: str
     method: str
     path: str
+    """Below the mount point of the app."""
     client: str = ""
     """The caller's address, or what a trusted proxy says that it is."""
     arrival: float = field(default_factory=perf_counter)
@@ -67,8 +66,11 @@ class RequestContext:
         """Whether the server failed on the request."""
         return (self.status or 0) >= 500 or (self.answer is not None and self.answer.failed)
 
-    def fields(self, *, with_prompts: bool = False) -> dict[str, Any]:
-        """Return the known values by name, the most interesting first; times in seconds."""
+    def fields(self, *, prompt_characters: int | None = None) -> dict[str, Any]:
+        """Return the known values by name, the most interesting first; times in seconds.
+
+        ``prompt_characters``: most of each prompt; None: no prompts.
+        """
         found: dict[str, Any] = {
             "method": self.method,
             "path": self.path[:200],
@@ -81,11 +83,17 @@ class RequestContext:
         }
         if self.answer is not None:
             found |= self.answer.summary()
-            if with_prompts:
-                found["prompts"] = [text[:MOST_OF_A_PROMPT] for text in self.answer.prompt_texts()]
+            if prompt_characters is not None:
+                found["prompts"] = [text[:prompt_characters] for text in self.answer.prompt_texts()]
         if self.first_token is not None:
             found["ttft_seconds"] = round(self.first_token - self.arrival, 6)
         return {name: value for name, value in found.items() if value is not None}
+
+
+def route_path(scope: Scope) -> str:
+    """Return the path below the mount point of the app."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
 
 
 def context_of(scope: Scope) -> RequestContext:

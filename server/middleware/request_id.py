@@ -6,7 +6,7 @@ from uuid import uuid4
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from jaxgen.server.middleware.context import CONTEXT, RequestContext
+from jaxgen.server.middleware.context import CONTEXT, RequestContext, route_path
 
 HEADER = "x-request-id"
 _ACCEPTED = re.compile(r"[\x21-\x7e]{1,128}")
@@ -25,7 +25,7 @@ class RequestIdMiddleware:
         given = Headers(scope=scope).get(HEADER, "")
         name = given if _ACCEPTED.fullmatch(given) else f"req-{uuid4().hex}"
         client = scope.get("client") or ("",)
-        context = RequestContext(name, scope["method"], scope["path"], client[0], send_more=send)
+        context = RequestContext(name, scope["method"], route_path(scope), client[0], send_more=send)
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":

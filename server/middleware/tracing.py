@@ -59,7 +59,7 @@ class TraceMiddleware:
         self._propagator = TraceContextTextMapPropagator()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in PROBES:
+        if scope["type"] != "http" or context_of(scope).path in PROBES:
             await self._app(scope, receive, send)
             return
         caller = self._propagator.extract(Headers(scope=scope), getter=_HeaderGetter())

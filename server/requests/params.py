@@ -75,7 +75,7 @@ def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConf
         body,
         model,
         config,
-        max_tokens=_or(body.max_tokens, DEFAULT_MAX_TOKENS),
+        max_tokens=_or(body.max_tokens, _or(model.defaults.max_tokens, DEFAULT_MAX_TOKENS)),
         logprobs=0 if best_of > n and body.logprobs is None else body.logprobs,
         prompt_logprobs=_most(echoed, _prompt_logprobs(body, model)),
     )
@@ -88,14 +88,14 @@ def resolve_params(body: CompletionRequest, model: ModelInfo, config: ServerConf
 def resolve_chat_params(body: ChatRequest, model: ModelInfo, config: ServerConfig) -> CompletionParams:
     """Honour or refuse every field but model, messages and those for the template. Raises ApiError 400 that names it.
 
-    Without a limit in the body, ``max_tokens`` of the sampling is the whole context.
+    Without a limit in the body or of the model, ``max_tokens`` of the sampling is the whole context.
     """
     if body.top_logprobs is not None and not body.logprobs:
         raise bad_request("top_logprobs needs logprobs to be true.", "top_logprobs")
     check_logprobs("top_logprobs", body.top_logprobs)
     n = _n(body, config)
     logprobs = _or(body.top_logprobs, 0) if body.logprobs else None
-    most = _or(most_tokens(body), model.max_model_len)
+    most = _or(most_tokens(body), _or(model.defaults.max_tokens, model.max_model_len))
     sampling = _sampling(
         body, model, config, max_tokens=most, logprobs=logprobs, prompt_logprobs=_prompt_logprobs(body, model)
     )
@@ -225,16 +225,17 @@ def _sampling(
     logprobs: int | None,
     prompt_logprobs: int | None,
 ) -> SamplingParams:
+    defaults = model.defaults
     return SamplingParams(
         max_tokens=max_tokens,
         min_tokens=_or(body.min_tokens, 0),
-        temperature=_or(body.temperature, 1.0),
-        top_p=_or(body.top_p, 1.0),
-        top_k=0 if body.top_k == -1 else _or(body.top_k, 0),
-        min_p=_or(body.min_p, 0.0),
+        temperature=_or(body.temperature, defaults.temperature),
+        top_p=_or(body.top_p, defaults.top_p),
+        top_k=0 if body.top_k == -1 else _or(body.top_k, defaults.top_k),
+        min_p=_or(body.min_p, defaults.min_p),
         presence_penalty=_or(body.presence_penalty, 0.0),
         frequency_penalty=_or(body.frequency_penalty, 0.0),
-        repetition_penalty=_or(body.repetition_penalty, 1.0),
+        repetition_penalty=_or(body.repetition_penalty, defaults.repetition_penalty),
         logit_bias=_logit_bias(body, model),
         seed=body.seed,
         stop=_stop(body, config),

@@ -55,11 +55,14 @@ class ServerProcess:
 
 @contextmanager
 def served(
-    *arguments: str, environment: dict[str, str] | None = None, module: tuple[str, ...] = ("jaxgen.server.cli",)
+    *arguments: str,
+    environment: dict[str, str] | None = None,
+    module: tuple[str, ...] = ("jaxgen.server.cli",),
+    at: tuple[str, ...] = ("--port", "0"),
 ) -> Iterator[ServerProcess]:
-    """A server that is ready, at a free port; killed at the end. ``module``: what is run as jaxgen, with its own
-    arguments."""
-    command = [sys.executable, "-m", *module, "serve", "--port", "0", *SMALL, *arguments]
+    """A server that is ready, at a free port or ``at`` another place; killed at the end. ``module``: what is run as
+    jaxgen, with its own arguments."""
+    command = [sys.executable, "-m", *module, "serve", *at, *SMALL, *arguments]
     # A file: a pipe that nobody reads stops the server when it is full of log lines. It is read by its name, since an
     # open file's position is the server's too.
     with tempfile.NamedTemporaryFile("w") as errors:

@@ -12,9 +12,10 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 
+from jaxgen.core.config import HubOptions
 from jaxgen.core.errors import ConfigError
 from jaxgen.weights import load
-from jaxgen.weights.load import default_model, load_model_config, load_params, resolve_model
+from jaxgen.weights.load import default_model, load_model_config, load_params, resolve_model, resolve_tokenizer
 from jaxgen.weights.tiny import make_tiny_checkpoint
 from tests.support.goldens import GOLDENS, bits, copy_golden
 
@@ -82,6 +83,34 @@ def test_the_cache_works_offline(cache: Path, monkeypatch: pytest.MonkeyPatch) -
     assert {path: bits(array) for path, array in params.items()} == {
         path: bits(array) for path, array in expected.items()
     }
+
+
+def test_a_revision_and_a_folder_of_downloads(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    older = fill(cache, "llama")
+    newer = older.with_name("1" * 40)
+    shutil.copytree(older, newer, symlinks=True)
+    (cache / "models--org--model" / "refs" / "v2").write_text("1" * 40)
+    found = {name: resolve_model("org/model", HubOptions(revision=name)) for name in ("main", "v2", "0" * 40)}
+    assert found == {"main": older, "v2": newer, "0" * 40: older}
+    with pytest.raises(ConfigError, match="--model org/model --revision v3: "):
+        resolve_model("org/model", HubOptions(revision="v3"))
+    other = tmp_path / "downloads"
+    cache.rename(other)
+    assert resolve_model("org/model", HubOptions(download_dir=other)).is_relative_to(other)
+    assert resolve_tokenizer("org/model", other).is_relative_to(other)
+    assert "cannot be fetched" in refusal("org/model")
+
+
+def test_a_revision_of_what_is_not_on_the_hub(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--revision v2 needs a hub id: --model .* is a directory"):
+        resolve_model(str(GOLDENS / "llama"), HubOptions(revision="v2"))
+
+
+@pytest.mark.parametrize("name", ["/no/such", "a/b/c"])
+def test_a_tokenizer_that_is_not_there(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"--tokenizer {name}: there is no such directory"):
+        resolve_tokenizer(name)
 
 
 def test_offline_without_a_cache_is_one_error(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.server.commands.access import api_keys, warn_if_open
-from jaxgen.server.commands.serve_options import make_parser, server_config
+from jaxgen.server.commands.serve_options import make_parser
+from jaxgen.server.commands.server_flags import server_config
 from jaxgen.server.config import ServerConfig
 
 

@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 import yaml
 
+from jaxgen.server.benchmark import options
 from jaxgen.server.cli import main
-from jaxgen.server.commands.serve_options import engine_options, make_parser, server_config
+from jaxgen.server.commands import tune, verify
+from jaxgen.server.commands.serve_options import engine_options, make_parser
+from jaxgen.server.commands.server_flags import server_config
+from jaxgen.terminal.command_line import CommandLine
 from jaxgen.terminal.environment import OTHERS
 from tests.support.paths import ROOT
 
@@ -117,15 +121,15 @@ def test_variables_that_kubernetes_makes_are_left_alone(
     assert "enableServiceLinks: false" in last
 
 
-def test_variables_of_other_commands_and_scripts_are_known(capsys: pytest.CaptureFixture[str]) -> None:
-    def shown(command: str) -> set[str]:
-        with pytest.raises(SystemExit):
-            main([command, "--help"])
-        return set(re.findall(r"JAXGEN_[A-Z_]+", capsys.readouterr().out))
+def test_variables_of_other_commands_and_scripts_are_known() -> None:
+    def read(parser: CommandLine) -> set[str]:
+        parser.parse_known_args([])
+        return {action.env_var for action in parser._actions if action.env_var}
 
-    known = shown("config") | OTHERS
-    for command in ("tune", "verify-determinism", "benchmark"):
-        assert shown(command) <= known, command
+    known = read(make_parser()) | OTHERS
+    for command in (tune, verify, options):
+        assert read(command.make_parser()), command
+        assert read(command.make_parser()) <= known, command
     scripts = [path for path in (ROOT / "scripts").rglob("*") if path.is_file() and path.suffix in ("", ".sh", ".py")]
     used = {name for path in scripts for name in re.findall(r"JAXGEN_[A-Z_]+", path.read_text(encoding="utf-8"))}
     assert used <= known

@@ -21,8 +21,8 @@ from jaxgen.client import EngineStatus
 from jaxgen.core.model_info import ChatFormat, EmbeddingFormat, ModelInfo, Pooling
 from jaxgen.core.request import Request
 from jaxgen.server.app import create_app
+from jaxgen.server.commands.listener import listen
 from jaxgen.server.commands.run import Ending, Server, run
-from jaxgen.server.commands.serve import listen
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.door.config import DoorConfig
 from tests.support.batch_client import jsonl, line, lines_of, start, upload, wait

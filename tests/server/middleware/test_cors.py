@@ -11,7 +11,8 @@ from starlette.testclient import TestClient
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.server.cli import main
-from jaxgen.server.commands.serve_options import cors_of, make_parser
+from jaxgen.server.commands.serve_options import make_parser
+from jaxgen.server.commands.server_flags import cors_of
 from jaxgen.server.config import DEFAULT_CONFIG, Cors, ServerConfig
 from tests.support.server_app import body, client_of, error_of, fake_engine
 

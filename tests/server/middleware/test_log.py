@@ -168,8 +168,7 @@ def test_an_unexpected_error_is_located(log: pytest.LogCaptureFixture) -> None:
 def test_prompts_are_logged_if_asked(log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(with_prompts, "level", logging.NOTSET)
     monkeypatch.setattr(with_prompts, "_cache", {})
-    monkeypatch.setattr("jaxgen.server.middleware.context.MOST_OF_A_PROMPT", 20)
-    with client_of(failing("quotes it"), ServerConfig(log_prompts=True)) as client:
+    with client_of(failing("quotes it"), ServerConfig(log_prompts=True, max_log_len=20)) as client:
         client.post("/v1/completions", json=body(prompt=[SECRET, "b" * 50], max_tokens=1))
         client.post("/v1/completions", json=body())
     assert lines(log)[0]["prompts"] == [SECRET, "b" * 20]

@@ -161,5 +161,5 @@ def test_the_flag_says_what_it_needs(monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     assert main(["serve", "--otlp-traces-endpoint", "http://127.0.0.1:1/v1/traces"]) == 2
     assert capsys.readouterr().err.strip() == (
-        "jaxgen serve: --otlp-traces-endpoint needs OpenTelemetry: pip install -e '.[otel]' in the checkout"
+        "jaxgen serve: --otlp-traces-endpoint needs opentelemetry: pip install -e '.[otel]' in the checkout brings it"
     )

@@ -1,15 +1,18 @@
 """Every field of a request: what the engine gets of it, and how a bad one is refused."""
 
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from jaxgen.core.model_info import ChatFormat
+from jaxgen.core.sampling_defaults import SamplingDefaults
 from jaxgen.core.sampling_params import Grammar, choice_seed
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.schema.base import CompletionRequest, StreamOptions
-from tests.support.fakes import FakeEngine
+from tests.support.fakes import MODEL, FakeEngine
 from tests.support.server_app import (
     SPACED_TOKENIZER,
     TOKENIZER,
@@ -413,3 +416,23 @@ def test_every_choice_has_the_priority_of_its_request(engine: FakeEngine) -> Non
 def test_without_a_seed_the_engine_chooses(engine: FakeEngine) -> None:
     complete(engine, n=2)
     assert [request.params.seed for request in engine.requests] == [None, None]
+
+
+def test_what_is_left_out_is_the_models_own() -> None:
+    """A request's own values win; null is the same as nothing."""
+    defaults = SamplingDefaults(temperature=0.25, top_p=0.5, top_k=9, min_p=0.125, repetition_penalty=1.5, max_tokens=6)
+    names = tuple(asdict(defaults))
+    engine = fake_engine()
+    engine.model = replace(engine.model, defaults=defaults, chat=ChatFormat("{{ messages[0].content }}", {}))
+    nothing: dict[str, Any] = {}
+    own = {"temperature": 1.0, "top_p": 1, "top_k": 0, "min_p": 0, "repetition_penalty": 1, "max_tokens": 3}
+    chat = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]}
+    with client_of(engine) as client:
+        for fields in (nothing, dict.fromkeys(names), own):
+            for path, asked in (("completions", body()), ("chat/completions", chat)):
+                assert client.post(f"/v1/{path}", json=asked | fields).status_code == 200
+        answer = client.post("/v1/responses", json={"model": MODEL, "input": "Hi"}).json()
+        assert client.get("/capabilities").json()["sampling_defaults"] == asdict(defaults)
+    assert (answer["temperature"], answer["top_p"]) == (0.25, 0.5)
+    given = [{name: getattr(request.params, name) for name in names} for request in engine.requests]
+    assert given == [asdict(defaults)] * 4 + [own] * 2 + [asdict(defaults)]

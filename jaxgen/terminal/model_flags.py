@@ -1,0 +1,49 @@
+"""The flags that say which model a command loads, and in which dtype. Host only, no jax."""
+
+from pathlib import Path
+from typing import Any
+
+from jaxgen.core.config import DTYPES, KERNEL_CHOICES, HubOptions
+
+DTYPE_ALIASES = {"half": "float16", "float": "float32"}
+DTYPE_CHOICES = ("auto", *DTYPES)
+
+
+def add_model_flag(group: Any) -> None:
+    """Add ``--model``, which commands take without the flag too."""
+    group.add_argument("--model", help="directory or hub id, with or without --model; without any the embedded default")
+
+
+def add_hub_flags(group: Any) -> None:
+    """Add what is said of a model on the hub."""
+    group.add_argument("--revision", help="of a hub id: branch, tag or commit (default: its main branch)")
+    group.add_argument(
+        "--download-dir",
+        type=Path,
+        metavar="DIR",
+        help="where models of the hub are kept, in its own format (default: its cache, HF_HOME)",
+    )
+
+
+def add_dtype_flag(group: Any, what: str) -> None:
+    """Add ``--dtype``; ``what``: its help."""
+    names = ", ".join(f"{alias}: {name}" for alias, name in DTYPE_ALIASES.items())
+    group.add_argument("--dtype", type=_dtype, choices=DTYPE_CHOICES, default="auto", help=f"{what}; {names}")
+
+
+def add_loading_flags(group: Any) -> None:
+    """Add what commands share with ``jaxgen serve`` that load a model to measure or check it."""
+    add_model_flag(group)
+    add_hub_flags(group)
+    add_dtype_flag(group, "as for jaxgen serve")
+    group.add_argument("--kernels", choices=KERNEL_CHOICES, default="auto", help="as for jaxgen serve")
+    group.add_argument("--cache-dir", type=Path, metavar="DIR", help="as for jaxgen serve")
+
+
+def hub_options(args: Any) -> HubOptions:
+    """Return what the flags say of the hub."""
+    return HubOptions(revision=args.revision, download_dir=args.download_dir)
+
+
+def _dtype(text: str) -> str:
+    return DTYPE_ALIASES.get(text, text)

@@ -1,0 +1,108 @@
+"""What commands and tools say where a module of an extra is not installed."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from jaxgen.core.errors import ConfigError
+from jaxgen.terminal.extras import EXTRAS, missing, naming_extras, need
+from tests.support.paths import ROOT
+
+PROGRAM = """
+import runpy, sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == BLOCKED:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+BLOCKED, name, *arguments = sys.argv[1:]
+sys.meta_path.insert(0, Blocked())
+sys.argv = [name, *arguments]
+if name.endswith(".py"):
+    runpy.run_path(name, run_name="__main__")
+else:
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+"""
+NOTHING_TO_IMPORT = {"cuda12", "cuda13", "dev"}
+"""Extras whose packages are programs, or found by JAX, which says itself that it lacks them."""
+TRACES = "--otlp-traces-endpoint"
+COMMANDS = [
+    ("aiohttp", ["benchmark"], "aiohttp is missing"),
+    ("matplotlib", ["benchmark", "--plot", "x.png"], "--plot needs matplotlib"),
+    ("matplotlib", ["tune", "--plot", "x.png"], "--plot needs matplotlib"),
+    ("opentelemetry", ["serve", TRACES, "http://127.0.0.1:1/"], f"{TRACES} needs opentelemetry"),
+]
+TOOLS = [
+    ("aiohttp", "scripts/benchmark.py"),
+    ("aiohttp", "scripts.measure.classes"),
+    ("aiohttp", "scripts.measure.batches"),
+    ("openai", "scripts.measure.batches"),
+    ("aiohttp", "scripts.peers"),
+    ("optax", "scripts.demo_model"),
+    ("matplotlib", "scripts.offload"),
+    ("matplotlib", "scripts.gpu.results"),
+    ("matplotlib", "scripts.simulation"),
+]
+
+
+def said(blocked: str, name: str, *arguments: str) -> str:
+    """The one line of a program that cannot run."""
+    command = [sys.executable, "-c", PROGRAM, blocked, name, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def brings(module: str) -> str:
+    (extra,) = [extra for extra, modules in EXTRAS.items() if module in modules]
+    return f"pip install -e '.[{extra}]' in the checkout brings it"
+
+
+@pytest.mark.parametrize(("module", "arguments", "says"), COMMANDS)
+def test_commands_name_the_extra(module: str, arguments: list[str], says: str) -> None:
+    line = said(module, "jaxgen.server.cli", *arguments)
+    assert line.removeprefix(f"jaxgen {arguments[0]}: ") == f"{says}: {brings(module)}"
+
+
+@pytest.mark.parametrize(("module", "tool"), TOOLS)
+def test_tools_name_the_extra(module: str, tool: str, tmp_path: Path) -> None:
+    arguments = ["--pages", "--out", str(tmp_path)] if tool == "scripts.simulation" else ["--help"]
+    line = said(module, tool, *arguments)
+    assert line.removeprefix("jaxgen benchmark: ") == f"{module} is missing: {brings(module)}"
+
+
+def test_every_module_of_an_extra_has_a_tool_in_the_table() -> None:
+    """All that jaxgen and its tools import of extras, but for what only tests need."""
+    known = {module: extra for extra, modules in EXTRAS.items() for module in modules}
+    pattern = re.compile(rf"^\s*(?:import|from) ({'|'.join(known)})\b", re.MULTILINE)
+    files = [file for room in ("jaxgen", "server", "weights", "scripts") for file in (ROOT / room).rglob("*.py")]
+    used = {found for file in files for found in pattern.findall(file.read_text(encoding="utf-8"))}
+    assert used - {"hypothesis"} == {module for module, *_ in (*COMMANDS, *TOOLS)}, "hypothesis: a plugin of pytest"
+
+
+def test_extras_are_those_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(EXTRAS) | NOTHING_TO_IMPORT == set(project["optional-dependencies"])
+    packages = {"importlinter": "import-linter", "opentelemetry": "opentelemetry-sdk"}
+    for extra, modules in EXTRAS.items():
+        names = {re.split(r"[>\[]", one)[0] for one in project["optional-dependencies"][extra]}
+        assert {packages.get(module, module) for module in modules} <= names, extra
+
+
+def test_other_modules_keep_their_errors() -> None:
+    assert missing("jaxgen.nowhere") is None
+    with pytest.raises(ModuleNotFoundError), naming_extras():
+        raise ModuleNotFoundError("No module named 'jaxgen.nowhere'", name="jaxgen.nowhere")
+    with pytest.raises(ConfigError, match=r"--plot needs no_such_module"):
+        need("no_such_module", "--plot")
+    program = "import scripts; import no_such_module"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
