@@ -13,6 +13,7 @@ from jaxgen.server.commands.service_classes import parse_classes
 from jaxgen.server.config import DEFAULT_CONFIG, TOOL_CALL_PARSERS, Cors, ServerConfig
 from jaxgen.server.log import FORMATS, LEVELS
 from jaxgen.terminal.command_line import CommandLine
+from jaxgen.text.named_templates import TEMPLATE_NAMES
 
 MAX_PORT = 65535
 LIMITS = {
@@ -69,7 +70,12 @@ def make_parser(command: str = "serve") -> CommandLine:
         default="auto",
         help="auto: the checkpoint's own, or float32 where the device computes that faster",
     )
-    model.add_argument("--chat-template", type=Path, help="file with a Jinja template (default: the model's own)")
+    model.add_argument(
+        "--chat-template",
+        metavar="NAME_OR_FILE",
+        help=f"{', '.join(TEMPLATE_NAMES)}, which ship with jaxgen, or a file with a Jinja template (default: the "
+        "model's own)",
+    )
     model.add_argument(
         "--tool-call-parser",
         choices=TOOL_CALL_PARSERS,
