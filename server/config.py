@@ -12,7 +12,13 @@ from jaxgen.server.addresses import proxies
 from jaxgen.server.tool_calls.formats import FORMATS
 
 TOOL_CALL_PARSERS = ("auto", *FORMATS)
-MAY_BE_ZERO = ("inline_encode_chars", "max_logit_bias", "log_prompts", "check_origin")
+MAY_BE_ZERO = (
+    "inline_encode_chars",
+    "max_logit_bias",
+    "log_prompts",
+    "check_origin",
+    "structured_additional_properties",
+)
 ANY = ("*",)
 
 
@@ -106,6 +112,8 @@ class ServerConfig:
     """Most lines of all batches that are computed at once."""
     tool_call_parser: str = "auto"
     """Format in which the model writes tool calls; auto: as its chat template shows."""
+    structured_additional_properties: bool = False
+    """Whether objects of schemas may have keys that these do not name, unless a request says so or not."""
     log_prompts: bool = False
     """Whether a request's log line has the text of its prompts."""
     cors: Cors | None = None

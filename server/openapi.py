@@ -32,6 +32,7 @@ NO_LIMITS = (
     "cors",
     "check_origin",
     "log_prompts",
+    "structured_additional_properties",
     "service_classes",
 )
 

@@ -83,6 +83,12 @@ def make_parser(command: str = "serve") -> CommandLine:
         help="how the model writes calls of tools; auto: as its chat template shows",
     )
     model.add_argument(
+        "--structured-additional-properties",
+        action="store_true",
+        help="objects of a JSON schema may have other keys than its properties, as JSON Schema says where a schema "
+        "does not forbid it (default: they may not)",
+    )
+    model.add_argument(
         "--pooling",
         choices=POOLING_CHOICES,
         default="auto",
@@ -267,6 +273,7 @@ def server_config(args: Any) -> ServerConfig:
         cors=cors_of(args),
         service_classes=parse_classes(args.service_class or ()),
         tool_call_parser=args.tool_call_parser,
+        structured_additional_properties=args.structured_additional_properties,
         **limits,
         **times,
     )

@@ -207,7 +207,7 @@ def _sampling(
         ignore_eos=bool(body.ignore_eos),
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
-        grammar=resolve_grammar(body),
+        grammar=resolve_grammar(body, config),
     )
 
 
