@@ -43,11 +43,18 @@ _APART = {
 """Keywords of one schema that are not about the same values."""
 
 
+type _Change = Callable[[Schema, Said], Schema]
+
+
 class TooManySchemasError(ValueError):
     """The schema has more combinations of schemas than are closed."""
 
     def __init__(self) -> None:
-        super().__init__(f"it has more than {MAX_SCHEMAS} schemas, counting combinations; let it be faithful")
+        super().__init__(
+            f"more than {MAX_SCHEMAS} schemas, each combination counted, are not closed to keys that they do not name; "
+            "structured_outputs with disable_additional_properties false leaves them open, as does the server's flag "
+            "--structured-additional-properties"
+        )
 
 
 @lru_cache(64)
@@ -152,11 +159,12 @@ class _Closing:
         name = self._names.setdefault((path, form, beside), str(len(self._names) + 1))
         if name not in self._made:
             self._made[name] = True
-            change = {"closed": self._close, "open": self._open, "written": self._as_written}[form]
+            forms: dict[str, _Change] = {"closed": self._close, "open": self._open, "written": self._as_written}
+            change = forms[form]
             self._waiting.append(partial(self._define, name, change, target, beside))
         return f"#/$defs/{name}"
 
-    def _define(self, name: str, change: Callable[[Schema, Said], Schema], target: Schema, beside: Said) -> None:
+    def _define(self, name: str, change: _Change, target: Schema, beside: Said) -> None:
         self._made[name] = change(target, beside)
 
     def _count(self) -> None:

@@ -27,7 +27,7 @@ def valid(schema: Any, value: Any) -> bool:
     return jsonschema_rs.validator_for(schema).is_valid(value)
 
 
-def an(required: str = "", **properties: Any) -> Schema:
+def an(required: str = "", /, **properties: Any) -> Schema:
     """An object with these properties, those in ``required`` required."""
     return {"type": "object", "properties": properties} | ({"required": required.split()} if required else {})
 
@@ -133,7 +133,7 @@ CASES: list[tuple[str, Schema, list[Any], list[Any]]] = [
     ),
     ("by an anchor", {"$ref": "#A", "$defs": {"x": {"$anchor": "A", **an(a=TEXT)}}}, [{"a": "1", "b": 1}], [{"a": 1}]),
     ("a key called properties", an(properties=TEXT), [{"properties": "1"}], [{"a": 1}]),
-    ("a key called $ref", an(**{"$ref": TEXT}), [{"$ref": "1"}], [{"a": 1}]),
+    ("a key called $ref", an("", **{"$ref": TEXT}), [{"$ref": "1"}], [{"a": 1}]),
 ]
 
 
@@ -281,7 +281,7 @@ def test_combinations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     closed_schema.cache_clear()
     closed({"allOf": [an(a=an(b=TEXT))] * 10})
     with pytest.raises(TooManySchemasError, match="more than 50"):
-        closed(an(**{f"k{i}": an(a=TEXT) for i in range(60)}))
+        closed(an("", **{f"k{i}": an(a=TEXT) for i in range(60)}))
     closed_schema.cache_clear()
 
 
