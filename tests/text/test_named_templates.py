@@ -108,3 +108,10 @@ def test_a_conversation_begins_as_texts_of_the_tokenizer_begin(name: str) -> Non
     text = ChatTemplate(named_format(name, SPACED_TOKENIZER)).render([USER])
     assert (len(added), TOKENIZER.encode("")) == (1, [])
     assert text == added[0] + rendered(name, USER)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_next_turn_goes_on_from_the_answer(name: str) -> None:
+    """So the prefix cache has all of it."""
+    answer = {"role": "assistant", "content": "Rain."}
+    assert rendered(name, USER, answer, USER).startswith(rendered(name, USER) + "Rain.")
