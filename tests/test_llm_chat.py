@@ -52,12 +52,16 @@ def prompt(llm: LLM, text: str) -> list[int]:
 def test_a_conversation_is_answered_as_its_text_is(llm: LLM) -> None:
     (answer,) = llm.chat([SYSTEM, USER], GREEDY)
     assert [answer] == llm.generate([prompt(llm, CHATML)], GREEDY)
-    parts = {"role": "user", "content": [{"type": "text", "text": "H"}, {"type": "text", "text": "i"}]}
+    parts: dict[str, Any] = {"role": "user", "content": [{"type": "text", "text": "H"}, {"type": "text", "text": "i"}]}
     assert llm.chat([SYSTEM, parts], GREEDY) == [answer]
 
 
 def test_several_conversations_are_answered_at_once(llm: LLM) -> None:
-    conversations = [[SYSTEM, USER], [USER], [USER, {"role": "assistant", "content": None}, USER]]
+    conversations: list[list[dict[str, Any]]] = [
+        [SYSTEM, USER],
+        [USER],
+        [USER, {"role": "assistant", "content": None}, USER],
+    ]
     together = llm.chat(conversations, GREEDY)
     assert [llm.chat(one, GREEDY)[0] for one in conversations] == together
     assert len({answer.text for answer in together}) == 3

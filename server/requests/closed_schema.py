@@ -28,9 +28,7 @@ from jaxgen.server.requests.schema_facts import (
     names,
     with_parts,
 )
-
-MAX_SCHEMAS = 20_000
-"""Most schemas within one; those that are parts of several objects count several times."""
+from jaxgen.text.grammar import MAX_LENGTH
 
 _SAYS_NOTHING = {"$defs", "definitions", "title", "description", "default", "examples"}
 _APART = {
@@ -46,23 +44,14 @@ _APART = {
 type _Change = Callable[[Schema, Said], Schema]
 
 
-class TooManySchemasError(ValueError):
-    """The schema has more combinations of schemas than are closed."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            f"more than {MAX_SCHEMAS} schemas, each combination counted, are not closed to keys that they do not name; "
-            "structured_outputs with disable_additional_properties false leaves them open, as does the server's flag "
-            "--structured-additional-properties"
-        )
-
-
 @lru_cache(64)
 def closed_schema(text: str) -> str:
-    """Return the JSON text of the closed schema. Raises TooManySchemasError.
+    """Return the JSON text of the closed schema. Raises TooMuchWorkError.
 
     A schema with references other than paths from its root (``#/$defs/name``) stays as it is.
     """
+    if len(text) > MAX_LENGTH:
+        return text  # which the compiler refuses
     schema = json.loads(text)
     if '"properties"' not in text or text.count('"$id"') > ("$id" in schema):
         return text  # an $id within the schema is another root for paths
@@ -81,7 +70,6 @@ class _Closing:
         self._names: dict[tuple[str, str, Said], str] = {}
         self._waiting: deque[Callable[[], None]] = deque()
         self._made: dict[str, Schema] = {}
-        self._num_schemas = 0
 
     def run(self) -> Schema:
         found = self._close(self._root, NOTHING)
@@ -96,11 +84,9 @@ class _Closing:
         if schema.keys() - _SAYS_NOTHING == {"$ref"}:
             return {"$ref": self._reference(schema["$ref"], "closed", beside)}
         made = self._open(schema, beside)
-        if "additionalProperties" in schema or not self._facts.lists_keys(schema):
+        keys = self._facts.bounds(schema, beside)
+        if keys is None:
             return made
-        keys, least = (self._facts.said(schema) | beside).keys, schema.get("minProperties", 0)
-        if keys is None or not isinstance(least, int) or least > len(keys):
-            return made  # any key is named, or no object has as many keys as it must
         if keys <= set(names(schema.get("properties"))):
             return {**made, "additionalProperties": False}
         # The last of an allOf, so that the keys come in an answer in the order in which the others name them.
@@ -111,13 +97,13 @@ class _Closing:
         """Return the schema, its object not closed, but those within it."""
         if not has_schemas(schema):
             return schema
-        self._count()
+        self._facts.spend()
         known: dict[str, Said] = {}
 
         def others(keyword: str) -> Said:
             if keyword not in known:
                 apart = _APART.get(keyword, (keyword,))
-                known[keyword] = beside | self._facts.said_beside(schema, *apart)
+                known[keyword] = self._facts.join(beside, self._facts.said_beside(schema, *apart))
             return known[keyword]
 
         def part(keyword: str, place: str, inner: Schema) -> Schema:
@@ -138,16 +124,15 @@ class _Closing:
     def _branch(self, schema: dict[str, Any], keyword: str, branch: Schema, beside: Said) -> Schema:
         """Return a branch of an allOf, anyOf or oneOf. ``beside``: what stands beside the keyword."""
         if keyword == "allOf":
-            for other in listed(schema, keyword):
-                beside |= NOTHING if other is branch else self._facts.said(other)
-            return self._open(branch, beside)
-        one_by_one = keyword == "anyOf" or self._facts.are_apart(listed(schema, keyword))
+            others = [self._facts.said(other) for other in listed(schema, keyword) if other is not branch]
+            return self._open(branch, self._facts.join(beside, *others))
+        one_by_one = keyword == "anyOf" or self._facts.are_apart(listed(schema, keyword), beside)
         return self._close(branch, beside) if one_by_one else self._open(branch, beside)
 
     def _as_written(self, schema: Schema, _: Said = NOTHING) -> Schema:
         if not isinstance(schema, dict):
             return schema
-        self._count()
+        self._facts.spend()
         made = with_parts(schema, lambda _keyword, _place, inner: self._as_written(inner))
         if "$ref" in schema:
             made["$ref"] = self._reference(schema["$ref"], "written", NOTHING)
@@ -166,8 +151,3 @@ class _Closing:
 
     def _define(self, name: str, change: _Change, target: Schema, beside: Said) -> None:
         self._made[name] = change(target, beside)
-
-    def _count(self) -> None:
-        self._num_schemas += 1
-        if self._num_schemas > MAX_SCHEMAS:
-            raise TooManySchemasError

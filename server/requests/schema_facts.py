@@ -23,8 +23,16 @@ _NAMES_ALL_KEYS = {"patternProperties", "unevaluatedProperties", "propertyNames"
 _DEFINITIONS = ("$defs", "definitions")
 
 
+MAX_WORK = 100_000
+"""Most steps of work on one schema; one of 90,000 characters with 3,000 schemas takes some 20,000."""
+
+
 class NotFollowedError(Exception):
     """A reference leads to a schema by another way than a path from the root, or nowhere."""
+
+
+class TooMuchWorkError(ValueError):
+    """The schema's parts are combined in too many ways."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +42,6 @@ class Said:
 
     keys: Keys = frozenset()
     places: frozenset[str] = frozenset()
-
-    def __or__(self, other: "Said") -> "Said":
-        keys = None if self.keys is None or other.keys is None else self.keys | other.keys
-        return Said(keys, self.places | other.places)
 
 
 NOTHING = Said()
@@ -75,12 +79,32 @@ def has_schemas(schema: Schema) -> bool:
 
 
 class Facts:
-    """What there is to know about the schemas within one, which is not changed. Raises NotFollowedError."""
+    """What there is to know about the schemas within one, which is not changed.
+
+    Raises NotFollowedError, and TooMuchWorkError: what is asked again is remembered, but callers choose the schemas.
+    """
 
     def __init__(self, root: Schema) -> None:
         self._root = root
+        self._work = 0
+        self._bounds: dict[tuple[int, Said], Keys] = {}
+        self._apart: dict[tuple[int, Said], bool] = {}
+        self._demands: dict[int, _Demands] = {}
         self._said: dict[int, Said] = {}
         self._has_keys: dict[int, bool] = {}
+
+    def spend(self, steps: int = 1) -> None:
+        self._work += steps
+        if self._work > MAX_WORK:
+            raise TooMuchWorkError
+
+    def join(self, *parts: Said) -> Said:
+        """Return what all of these say."""
+        self.spend(1 + sum(len(one.keys or ()) + len(one.places) for one in parts))
+        keys: Keys = frozenset[str]().union(*(one.keys or () for one in parts))
+        if any(one.keys is None for one in parts):
+            keys = None
+        return Said(keys, frozenset[str]().union(*(one.places for one in parts)))
 
     def follow(self, path: Any) -> Schema:
         """Return the schema that a ``$ref`` leads to."""
@@ -106,17 +130,32 @@ class Facts:
 
     def said_beside(self, schema: dict[str, Any], *keywords: str) -> Said:
         """Return what a schema says of its object but for some keywords."""
+        self.spend()
         return self._say({key: value for key, value in schema.items() if key not in keywords})
 
-    def lists_keys(self, schema: Schema) -> bool:
-        """Whether the schema has ``properties``, or another does that holds of the same objects."""
-        return any("properties" in one for one in self._together(schema, set()))
+    def bounds(self, schema: dict[str, Any], beside: Said) -> Keys:
+        """Return the keys around which a schema is closed with what is said ``beside`` it; None: it stays open."""
+        asked = (id(schema), beside)
+        if asked not in self._bounds:
+            self._bounds[asked] = self._find_bounds(schema, self.join(self.said(schema), beside))
+        return self._bounds[asked]
 
-    def are_apart(self, branches: list[Schema]) -> bool:
-        """Whether no value is of one of these when it is closed, and of another as it is written."""
-        return all(
-            self._excludes(one, other) for i, one in enumerate(branches) for j, other in enumerate(branches) if i != j
-        )
+    def _find_bounds(self, schema: dict[str, Any], said: Said) -> Keys:
+        least = schema.get("minProperties", 0)
+        if said.keys is None or "additionalProperties" in schema or not isinstance(least, int):
+            return None
+        lists_keys = any("properties" in one for one in self._together(schema, said, set()))
+        return said.keys if lists_keys and least <= len(said.keys) else None
+
+    def are_apart(self, branches: list[Schema], beside: Said) -> bool:
+        """Whether no value is of one of these as it is closed with what is said ``beside`` it, and of another as it is
+        written."""
+        asked = (id(branches), beside)
+        if branches and asked not in self._apart:
+            self._apart[asked] = False  # for a reference that leads back here
+            pairs = ((one, other) for one in branches for other in branches if one is not other)
+            self._apart[asked] = all(self._excludes(one, other, beside) for one, other in pairs)
+        return not branches or self._apart[asked]
 
     def _say(self, schema: dict[str, Any]) -> Said:
         places: set[str] = set()
@@ -129,17 +168,18 @@ class Facts:
         with_parts(schema, see)
         named = frozenset(names(schema.get("properties"))) | frozenset(names(schema.get("required")))
         names_all = schema.get("additionalProperties", False) is not False or schema.keys() & _NAMES_ALL_KEYS
-        found = Said(None if names_all else named, frozenset(places))
-        for keyword in IN_PLACE:
-            for inner in listed(schema, keyword):
-                found |= self.said(inner)
-        return found | self.said(self.follow(schema["$ref"])) if "$ref" in schema else found
+        parts = [Said(None if names_all else named, frozenset(places))]
+        parts += [self.said(inner) for keyword in IN_PLACE for inner in listed(schema, keyword)]
+        if "$ref" in schema:
+            parts.append(self.said(self.follow(schema["$ref"])))
+        return self.join(*parts)
 
     def _has_keys_within(self, schema: Schema) -> bool:
         """Whether this schema, or one within it or that it refers to, has ``properties``."""
         waiting, seen = [schema], {}
         while waiting:
             one = waiting.pop()
+            self.spend()
             if id(one) in seen or self._has_keys.get(id(one)) is False:
                 continue
             seen[id(one)] = False
@@ -155,58 +195,66 @@ class Facts:
         self._has_keys |= seen
         return False
 
-    def _together(self, schema: Schema, seen: set[int]) -> Iterator[dict[str, Any]]:
+    def _together(self, schema: Schema, beside: Said, seen: set[int]) -> Iterator[dict[str, Any]]:
         """Yield the schemas that all hold of an object that this one holds of; those of a oneOf that stays one too."""
         if not isinstance(schema, dict) or id(schema) in seen:
             return
         seen.add(id(schema))
+        self.spend()
         yield schema
         inner = [self.follow(schema["$ref"])] if "$ref" in schema else []
         one_of = listed(schema, "oneOf")
-        for one in [*inner, *listed(schema, "allOf"), *([] if self.are_apart(one_of) else one_of)]:
-            yield from self._together(one, seen)
+        for one in [*inner, *listed(schema, "allOf"), *([] if self.are_apart(one_of, beside) else one_of)]:
+            yield from self._together(one, beside, seen)
 
-    def _excludes(self, closed: Schema, other: Schema) -> bool:
+    def _excludes(self, closed: Schema, other: Schema, beside: Said) -> bool:
         """Whether no value is of ``closed``, once it is closed, and of ``other``."""
-        ours, theirs = self._demands(closed), self._demands(other)
+        self.spend()
+        closed = self._resolved(closed)
+        ours, theirs = self._demanded(closed), self._demanded(other)
         if _disjoint(ours.types, theirs.types):
             return True
         if ours.types != {"object"} and theirs.types != {"object"}:
             return False  # there are values without keys
-        keys = self.said(closed).keys
-        if keys is not None and self.lists_keys(closed) and theirs.required - keys:
+        keys = self.bounds(closed, beside) if isinstance(closed, dict) else None
+        if keys is not None and theirs.required - keys:
             return True
         for key in ours.required | theirs.required:
-            mine, yours = (self._demands(one.properties.get(key)) for one in (ours, theirs))
+            mine, yours = (self._demanded(one.properties.get(key, True)) for one in (ours, theirs))
             if _disjoint(mine.types, yours.types) or _disjoint(mine.values, yours.values):
                 return True
         return False
 
-    def _demands(self, schema: Schema) -> "_Demands":
-        found = _Demands()
-        while isinstance(schema, dict) and schema.keys() == {"$ref"} and found.steps < 100:
-            schema, found.steps = self.follow(schema["$ref"]), found.steps + 1
-        if isinstance(schema, dict):
-            kinds = schema.get("type")
-            found.types = {kinds} if isinstance(kinds, str) else set(names(kinds)) or None
-            if found.types and "number" in found.types:
-                found.types.add("integer")
-            values = [schema["const"]] if "const" in schema else schema.get("enum")
-            found.values = {json.dumps(one, sort_keys=True) for one in values} if isinstance(values, list) else None
-            found.required = set(names(schema.get("required")))
-            found.properties = schema["properties"] if isinstance(schema.get("properties"), dict) else {}
-        return found
+    def _demanded(self, schema: Schema) -> "_Demands":
+        schema = self._resolved(schema)
+        if id(schema) not in self._demands:
+            self._demands[id(schema)] = _Demands(schema)
+        return self._demands[id(schema)]
+
+    def _resolved(self, schema: Schema) -> Schema:
+        """Return what a schema leads to that is nothing but a reference."""
+        while isinstance(schema, dict) and schema.keys() == {"$ref"}:
+            self.spend()
+            schema = self.follow(schema["$ref"])
+        return schema
 
 
 class _Demands:
-    """What a schema demands of a value; None: anything."""
+    """What a schema itself demands of a value; None: anything."""
 
-    def __init__(self) -> None:
-        self.steps = 0
-        self.types: set[str] | None = None
-        self.values: set[str] | None = None
-        self.required: set[str] = set()
-        self.properties: dict[str, Schema] = {}
+    def __init__(self, schema: Schema) -> None:
+        schema = schema if isinstance(schema, dict) else {}
+        kinds = schema.get("type")
+        self.types = {kinds} if isinstance(kinds, str) else set(names(kinds)) or None
+        if self.types and "number" in self.types:
+            self.types.add("integer")
+        values = [schema["const"]] if "const" in schema else schema.get("enum")
+        told_apart = isinstance(values, list) and all(isinstance(one, str | int | None) for one in values)
+        self.values = (
+            set(map(json.dumps, values)) if told_apart else None
+        )  # not by numbers that are written in two ways
+        self.required = set(names(schema.get("required")))
+        self.properties: dict[str, Schema] = schema["properties"] if isinstance(schema.get("properties"), dict) else {}
 
 
 def _disjoint(ours: set[str] | None, theirs: set[str] | None) -> bool:

@@ -8,7 +8,8 @@ from llguidance import regex_to_lark
 from jaxgen.core.sampling_params import Grammar
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import bad_request
-from jaxgen.server.requests.closed_schema import TooManySchemasError, closed_schema
+from jaxgen.server.requests.closed_schema import closed_schema
+from jaxgen.server.requests.schema_facts import TooMuchWorkError
 from jaxgen.server.schema.base import ResponseFormat, SamplingFields, StructuredOutputs
 
 COMPACT = {"whitespace_flexible": False}
@@ -39,8 +40,13 @@ def without_other_keys(schema: dict[str, Any], field: str) -> dict[str, Any]:
     """Return the schema with its objects closed. Raises ApiError 400 that names ``field``."""
     try:
         found: dict[str, Any] = json.loads(closed_schema(json.dumps(schema)))
-    except TooManySchemasError as error:
-        raise bad_request(f"{field}: {error}.", field) from error
+    except TooMuchWorkError as error:
+        raise bad_request(
+            f"{field}: the schema combines its parts in too many ways to leave out keys that it does not name; "
+            "structured_outputs with disable_additional_properties false allows them, as does the server's flag "
+            "--structured-additional-properties.",
+            field,
+        ) from error
     return found
 
 

@@ -1,12 +1,13 @@
 """Keys that a schema does not name: the default, the server's flag, and a request's field."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from jaxgen.server.commands.serve_options import make_parser, server_config
 from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
-from jaxgen.server.requests import closed_schema as module
+from jaxgen.server.requests import schema_facts
 from tests.server.tool_calls.test_grammar import allows
 from tests.server.tool_calls.test_parser import written
 from tests.support.fakes import MODEL
@@ -18,7 +19,7 @@ FAITHFUL = ServerConfig(structured_additional_properties=True)
 POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
 OPEN = {**POINT, "additionalProperties": True}
 EITHER = {"oneOf": [POINT, {"type": "object", "properties": {"y": {"type": "integer"}}, "required": ["y"]}]}
-WAYS = {
+WAYS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "response_format": lambda schema: {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}},
     "structured_outputs": lambda schema: {"structured_outputs": {"json": schema}},
 }
@@ -100,8 +101,7 @@ def test_it_is_a_matter_of_json_only() -> None:
 
 
 def test_too_many_combinations_are_refused_by_the_field(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_SCHEMAS", 3)
-    module.closed_schema.cache_clear()
+    monkeypatch.setattr(schema_facts, "MAX_WORK", 3)
     schema = {"type": "object", "properties": {f"k{i}": POINT for i in range(5)}}
     with client_of(fake_engine()) as client:
         for way in WAYS:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxgen.server.requests import closed_schema as module
-from jaxgen.server.requests.closed_schema import TooManySchemasError, closed_schema
+from jaxgen.server.requests.closed_schema import closed_schema
+from jaxgen.server.requests.schema_facts import TooMuchWorkError
 from tests.support.fuzzing import LONG, QUICK
 
 type Schema = dict[str, Any]
@@ -109,6 +109,12 @@ CASES: list[tuple[str, Schema, list[Any], list[Any]]] = [
         {"oneOf": [an("a", a=TEXT), an("b", b=TEXT)]},
         [{"a": "1"}, {"b": "1"}],
         [{"a": "1", "b": "1"}],
+    ),
+    (
+        "one of, not apart by what stands beside",
+        {**an(b=TEXT), "oneOf": [an("a", a=TEXT), an("b", c=TEXT)]},
+        [{"a": "1"}, {"b": "1"}, {"b": "1", "c": "1"}],
+        [{"a": "1", "b": "1"}, {"a": "1", "z": 1}],
     ),
     ("one of, not apart", {"oneOf": [an("a", a=TEXT, k=TEXT), an(a=TEXT)]}, [{}], [{"a": "1", "k": "1"}, {"z": 1}]),
     ("of itself", an(a={"$ref": "#"}), [{"a": {"a": {}}}], [{"a": {"a": {"b": 1}}}]),
@@ -276,17 +282,34 @@ def test_what_is_no_schema_is_left_to_the_compiler(schema: Any) -> None:
     closed(schema)
 
 
-def test_combinations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_SCHEMAS", 50)
-    closed_schema.cache_clear()
-    closed({"allOf": [an(a=an(b=TEXT))] * 10})
-    with pytest.raises(TooManySchemasError, match="more than 50"):
-        closed(an("", **{f"k{i}": an(a=TEXT) for i in range(60)}))
-    closed_schema.cache_clear()
+def nested(depth: int) -> Any:
+    return an(a=TEXT) if depth == 0 else {**an(), "oneOf": [nested(depth - 1), an("b", **{f"b{depth}": nested(0)})]}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"allOf": [{"items": {}, "properties": {f"k{i}": an()}} for i in range(1500)]},
+        {"oneOf": [an(f"k{i}", **{f"k{i}": an()}) for i in range(1000)]},
+        {"$defs": {f"n{i}": {"items": {"$ref": f"#/$defs/n{i + 1}"}} for i in range(2000)} | {"n2000": an()}},
+    ],
+    ids=["allOf", "oneOf", "references"],
+)
+def test_work_is_bounded(schema: Schema) -> None:
+    """Whatever a schema is: it is closed, or refused within the bound."""
+    asked = {**schema, **({"allOf": [{"$ref": "#/$defs/n0"}, an(a=an())]} if "$defs" in schema else {})}
+    try:
+        closed(asked)
+    except TooMuchWorkError:
+        return
+
+
+def test_alternatives_within_alternatives_are_told_apart_once() -> None:
+    assert not valid(closed(nested(30)), {"z": 1})
 
 
 def test_long_chains_of_references_are_followed() -> None:
-    chain = {f"n{i}": an(a={"$ref": f"#/$defs/n{i + 1}"}) for i in range(2000)}
-    found = closed({"$ref": "#/$defs/n0", "$defs": {**chain, "n2000": an(b=TEXT)}})
-    assert len(found["$defs"]) == 2001
+    chain = {f"n{i}": an(a={"$ref": f"#/$defs/n{i + 1}"}) for i in range(1000)}
+    found = closed({"$ref": "#/$defs/n0", "$defs": {**chain, "n1000": an(b=TEXT)}})
+    assert len(found["$defs"]) == 1001
     assert all(one["additionalProperties"] is False for one in found["$defs"].values())

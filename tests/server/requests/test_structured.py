@@ -153,7 +153,8 @@ def test_the_embedded_model_calls_a_tool_where_it_must(client: OpenAI) -> None:
     messages: list[Any] = [{"role": "user", "content": "go"}]
     must: Any = {"type": "function", "function": {"name": "go"}}
     first = client.chat.completions.create(messages=messages, tool_choice=must, **asked).choices[0]
-    (call,) = first.message.tool_calls or ()
+    assert first.message.tool_calls is not None
+    (call,) = first.message.tool_calls
     assert call.type == "function"
     assert json.loads(call.function.arguments).keys() == {"x", "tag"}
     messages += [first.message, {"role": "tool", "tool_call_id": call.id, "content": "gone"}]
