@@ -1,9 +1,7 @@
 """Stream the answer to a conversation and print it piece by piece.
 
-The embedded model has no chat template, so start a server with one: ``scripts/serve --chat-template
-examples/chat.jinja`` (a model with its own template needs no flag). Install the client with ``.venv/bin/pip install
-openai``, then run ``.venv/bin/python examples/chat_stream.py``. ``OPENAI_BASE_URL`` names another server,
-``OPENAI_API_KEY`` its key.
+Start ``scripts/serve``, install the client with ``.venv/bin/pip install openai``, then run ``.venv/bin/python
+examples/chat_stream.py``. ``OPENAI_BASE_URL`` names another server, ``OPENAI_API_KEY`` its key.
 """
 
 import os

@@ -14,7 +14,7 @@ import psutil
 from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.core.config import DType, EngineConfig, EngineOptions, HubOptions, KernelChoice, KVResidency, ModelConfig
 from jaxgen.core.errors import ConfigError
-from jaxgen.core.model_info import EmbeddingFormat, ModelInfo, PoolingChoice
+from jaxgen.core.model_info import ChatFormat, EmbeddingFormat, ModelInfo, PoolingChoice
 from jaxgen.engine.async_engine import AsyncEngine
 from jaxgen.engine.engine import Engine
 from jaxgen.engine.runners import Compiled, compile_for
@@ -32,6 +32,7 @@ from jaxgen.sizing.memory_request import DeviceMemory
 from jaxgen.sizing.tuning_store import choose_budget
 from jaxgen.terminal.progress import show_progress
 from jaxgen.text.constraint import Constraints
+from jaxgen.text.named_templates import TEMPLATE_NAMES, end_of_turn, named_format
 from jaxgen.text.tokenizer import Tokenizer
 from jaxgen.text.tokenizer_cache import load_tokenizer
 from jaxgen.weights.chat_template import read_chat_format
@@ -210,7 +211,7 @@ def load_engine(
     hub: HubOptions | None = None,
     tokenizer: str | None = None,
     generation_config: str = "auto",
-    chat_template: Path | None = None,
+    chat_template: Path | str | None = None,
     pooling: PoolingChoice = "auto",
     cache_dir: Path | str | None = None,
     compilation_cache: bool = True,
@@ -220,14 +221,16 @@ def load_engine(
 
     Reads configuration and tokenizer and plans memory here; loads and compiles in the engine's thread after ``start``.
     ``tokenizer``: a directory or hub id, also of the chat template; None: the model's own. ``generation_config``: see
-    ``read_sampling_defaults``. ``chat_template``: a file; None: the tokenizer's own. ``pooling``: of embeddings.
+    ``read_sampling_defaults``. ``chat_template``: the name of one of jaxgen's own, or a file; None: the tokenizer's
+    own. ``pooling``: of embeddings.
     ``cache_dir`` (None: the user's) keeps compiled programs, unless ``compilation_cache`` is off, and other files for
     the next start. Raises ConfigError that names the invalid flag or file.
     """
     options = options or EngineOptions()
     parts = find_parts(model, dtype=dtype, kernels=kernels, cache_dir=cache_dir, options=options, hub=hub)
     words, texts = _load_tokenizer(parts, tokenizer, hub)
-    eos_token_ids = read_eos_token_ids(parts.directory)
+    chat = _chat_format(texts, chat_template, words)
+    eos_token_ids = read_eos_token_ids(parts.directory) | _turn_token_ids(chat_template, words)
     config = parts.resolve(options)
 
     def build() -> Engine:
@@ -239,7 +242,7 @@ def load_engine(
         config.scheduler.max_model_len,
         parts.model.vocab_size,
         note=TINY_NOTE if model is None and parts.directory != DEMO else "",
-        chat=read_chat_format(texts, chat_template),
+        chat=chat,
         embedding=EmbeddingFormat(parts.model.output_size, read_pooling(parts.directory, pooling)),
         defaults=read_sampling_defaults(parts.directory, generation_config),
     )
@@ -258,3 +261,24 @@ def _load_tokenizer(parts: ResolvedModel, name: str | None, hub: HubOptions | No
             "another model's"
         )
     return tokenizer, directory
+
+
+def _chat_format(directory: Path, chat_template: Path | str | None, tokenizer: Tokenizer) -> ChatFormat | None:
+    """Return the chat template of this name, of this file, or of the model; None: it has none. Raises ConfigError."""
+    if isinstance(chat_template, str) and chat_template in TEMPLATE_NAMES:
+        return named_format(chat_template, tokenizer)
+    return read_chat_format(directory, None if chat_template is None else Path(chat_template))
+
+
+def _turn_token_ids(chat_template: Path | str | None, tokenizer: Tokenizer) -> frozenset[int]:
+    """Return the tokens that end an answer beside the model's own, since the template of this name ends turns so."""
+    name = end_of_turn(chat_template) if isinstance(chat_template, str) else None
+    token = None if name is None else tokenizer.added_token(name)
+    if name is not None and token is None:
+        logger.warning(
+            "--chat-template %s: the model's tokenizer has no token %s, so answers end only where the model ends a "
+            "text; the template plain is for such models",
+            chat_template,
+            name,
+        )
+    return frozenset() if token is None else frozenset({token})

@@ -1,10 +1,11 @@
 """LLM: the engine inside a program."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal
@@ -14,11 +15,15 @@ import numpy.typing as npt
 
 from jaxgen.assemble import load_engine
 from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice
+from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.limits import check_dimensions
 from jaxgen.core.model_info import Pooling, PoolingChoice
 from jaxgen.core.pooling import unit_vector
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.text.chat_messages import Message, for_template
+from jaxgen.text.chat_template import ChatTemplate
+from jaxgen.text.named_templates import TEMPLATE_NAMES, format_of
 
 Prompt = str | Sequence[int]
 
@@ -48,6 +53,7 @@ class LLM:
         *,
         dtype: DType | Literal["auto"] = "auto",
         kernels: KernelChoice = "auto",
+        chat_template: Path | str | None = None,
         tokenizer: str | None = None,
         revision: str | None = None,
         download_dir: Path | None = None,
@@ -64,6 +70,7 @@ class LLM:
             dtype=dtype,
             kernels=kernels,
             options=EngineOptions(**options),
+            chat_template=chat_template,
             hub=HubOptions(revision=revision, download_dir=download_dir),
             tokenizer=tokenizer,
             generation_config=generation_config,
@@ -98,6 +105,65 @@ class LLM:
         """
 
         return _run_to_end(_all(self._complete(prompt, params) for prompt in prompts))
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Completion]:
+        """Answer a conversation, or several at once; return the answers in their order.
+
+        A conversation is a list of messages as OpenAI has them. ``tools`` are shown to the model; its calls are in the
+        text of an answer. ``chat_template``: the text of one, in place of the model's. The other arguments are the
+        fields of /v1/chat/completions. Raises RequestRefusedError that names the argument, and what ``generate``
+        raises.
+        """
+        several: Any = messages if messages and isinstance(messages[0], Sequence) else [messages]
+        template = self._template if chat_template is None else self._given(chat_template)
+        prompts = [
+            self.engine.tokenizer.encode(
+                template.render(
+                    _checked(conversation, template),
+                    tools=tools or (),
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    arguments=chat_template_kwargs,
+                ),
+                special=False,
+            )
+            for conversation in several
+        ]
+        return self.generate(prompts, params)
+
+    @cached_property
+    def _template(self) -> ChatTemplate:
+        """The model's chat template. Raises RequestRefusedError where it has none."""
+        chat = self.engine.model.chat
+        if chat is None:
+            raise RequestRefusedError(
+                "this model has no chat template: give LLM one by chat_template, a file or one of jaxgen's own "
+                f"({', '.join(TEMPLATE_NAMES)})",
+                "chat_template",
+            )
+        return ChatTemplate(chat)
+
+    def _given(self, text: str) -> ChatTemplate:
+        """Return the template of this text. Raises RequestRefusedError for what can only be a name."""
+        if "{" not in text:
+            raise RequestRefusedError(
+                f"chat_template {text!r} is no Jinja template: chat takes the text of one, LLM takes a name or a file",
+                "chat_template",
+            )
+        chat = self.engine.model.chat
+        return ChatTemplate(
+            format_of(text, self.engine.tokenizer) if chat is None else replace(chat, template=text, tool_template=None)
+        )
 
     def embed(self, prompts: Sequence[Prompt], *, dimensions: int | None = None) -> npt.NDArray[np.float32]:
         """Return vectors of length 1, [len(prompts), dimensions], pooled as the model says.
@@ -172,6 +238,14 @@ class LLM:
                 yield text.feed(event.token, event.finish_reason), event
                 if text.finish_reason is not None:
                     return
+
+
+def _checked(conversation: Sequence[Message], template: ChatTemplate) -> list[dict[str, Any]]:
+    """Return the messages for the template. Raises RequestRefusedError for what is no message, or for none."""
+    if not conversation:
+        raise RequestRefusedError("messages must have one message at least", "messages")
+    calls = any(isinstance(message, Mapping) and message.get("tool_calls") for message in conversation)
+    return for_template(conversation, objects=calls and template.takes_objects)
 
 
 async def _all[T](works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -12,7 +12,14 @@ from jaxgen.server.addresses import proxies
 from jaxgen.server.tool_calls.formats import FORMATS
 
 TOOL_CALL_PARSERS = ("auto", *FORMATS)
-MAY_BE_ZERO = ("inline_encode_chars", "max_logit_bias", "max_stored_responses", "log_prompts", "check_origin")
+MAY_BE_ZERO = (
+    "inline_encode_chars",
+    "max_logit_bias",
+    "max_stored_responses",
+    "log_prompts",
+    "check_origin",
+    "structured_additional_properties",
+)
 ANY = ("*",)
 
 
@@ -120,6 +127,8 @@ class ServerConfig:
     """Seconds that a response is kept after it was last used."""
     tool_call_parser: str = "auto"
     """Format in which the model writes tool calls; auto: as its chat template shows."""
+    structured_additional_properties: bool = False
+    """Whether objects of schemas may have keys that these do not name, unless a request says so or not."""
     log_prompts: bool = False
     """Whether a request's log line has the text of its prompts."""
     max_log_len: int = 4096

@@ -35,6 +35,7 @@ NO_LIMITS = (
     "log_prompts",
     "max_log_len",
     "root_path",
+    "structured_additional_properties",
     "service_classes",
 )
 

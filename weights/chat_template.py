@@ -12,6 +12,7 @@ from jinja2.parser import Parser
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.model_info import ChatFormat
+from jaxgen.text.named_templates import TEMPLATE_NAMES
 
 TEMPLATE_FILE = "chat_template.jinja"
 TOOL_TEMPLATE_FILE = "additional_chat_templates/tool_use.jinja"
@@ -29,6 +30,9 @@ def read_chat_format(directory: Path, template: Path | None = None) -> ChatForma
     config = _read_config(directory / TOKENIZER_CONFIG)
     tokens = {name: _text_of(config[name]) for name in _TOKENS if config.get(name) is not None}
     if template is not None:
+        if not template.exists():
+            names = ", ".join(TEMPLATE_NAMES)
+            raise ConfigError(f"--chat-template {template} is no file, and none of jaxgen's own templates: {names}")
         text = _read_text(template)
         _check_syntax(text, f"--chat-template {template}")
         return ChatFormat(text, tokens)

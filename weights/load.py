@@ -14,7 +14,9 @@ import jax
 
 from jaxgen.core.config import DType, HubOptions, ModelConfig
 from jaxgen.core.errors import ConfigError, check_path
+from jaxgen.text.named_templates import template_text
 from jaxgen.weights import hf_checkpoint
+from jaxgen.weights.chat_template import TEMPLATE_FILE
 from jaxgen.weights.files import CARRIED_FILES, CONFIG, TOKENIZER_FILES, member
 from jaxgen.weights.hf_config import read_model_config
 from jaxgen.weights.manifest import is_converted, read_manifest
@@ -73,6 +75,7 @@ def default_model() -> Path:
     directory = Path(tempfile.mkdtemp(prefix="jaxgen-tiny-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     make_tiny_checkpoint(directory)
+    (directory / TEMPLATE_FILE).write_text(template_text("plain"), encoding="utf-8")
     return directory
 
 

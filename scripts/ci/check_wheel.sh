@@ -14,5 +14,9 @@ venv/bin/jaxgen convert-weights --help >/dev/null
 mkdir server weights
 echo 'MINE = True' | tee server/__init__.py >weights/__init__.py
 venv/bin/python -c 'import server, weights, jaxgen.server.app, sys; assert server.MINE and weights.MINE and "jax" not in sys.modules'
-venv/bin/python -c 'from jaxgen import LLM, SamplingParams; print(LLM().generate(["hello"], SamplingParams(max_tokens=4))[0])'
+venv/bin/python -c '
+from jaxgen import LLM, SamplingParams
+prompt, few = [{"role": "user", "content": "hello"}], SamplingParams(max_tokens=4)
+for template in (None, "chatml", "llama3", "plain"):
+    print(LLM(chat_template=template).chat(prompt, few)[0])'
 echo "wheel: ok"

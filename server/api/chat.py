@@ -11,6 +11,7 @@ from jaxgen.server.generation.logprobs import ChatLogprobs
 from jaxgen.server.middleware.context import RequestContext
 from jaxgen.server.requests.params import CompletionParams, most_tokens, resolve_chat_params
 from jaxgen.server.requests.prompts import Prompt
+from jaxgen.server.requests.structured import closes_objects
 from jaxgen.server.requests.tools import ToolChoice, ToolUse
 from jaxgen.server.schema.base import parse_body
 from jaxgen.server.schema.chat import ChatRequest
@@ -33,7 +34,8 @@ async def resolve_chat(body: ChatRequest, services: AppState) -> tuple[Prompt, C
     functions = [tool.function for tool in body.tools or ()]
     parallel = body.parallel_tool_calls is not False
     answer = params.sampling.grammar
-    tools = services.tools.use(functions, _tool_choice(body), parallel=parallel, answer=answer)
+    closed = closes_objects(body, services.config)
+    tools = services.tools.use(functions, _tool_choice(body), parallel=parallel, answer=answer, closed=closed)
     if tools is not None and tools.grammar is not None:
         params = params.with_grammar(tools.grammar)
     shown = () if tools is None else tools.for_template()

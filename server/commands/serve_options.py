@@ -12,6 +12,7 @@ from jaxgen.server.commands.server_flags import add_server_groups, settle_addres
 from jaxgen.server.config import TOOL_CALL_PARSERS
 from jaxgen.terminal.command_line import CommandLine
 from jaxgen.terminal.model_flags import add_dtype_flag, add_hub_flags, add_model_flag
+from jaxgen.text.named_templates import TEMPLATE_NAMES
 
 
 class ServeLine(CommandLine):
@@ -65,13 +66,22 @@ def _add_model(model: Any) -> None:
         "leaves them out; auto: the model's generation_config.json; none (or vllm): no file; else the directory of one",
     )
     model.add_argument(
-        "--chat-template", type=Path, metavar="FILE", help="file with a Jinja template (default: the model's own)"
+        "--chat-template",
+        metavar="NAME_OR_FILE",
+        help=f"{', '.join(TEMPLATE_NAMES)}, which ship with jaxgen, or a file with a Jinja template (default: the "
+        "model's own)",
     )
     model.add_argument(
         "--tool-call-parser",
         choices=TOOL_CALL_PARSERS,
         default="auto",
         help="how the model writes calls of tools; auto: as its chat template shows",
+    )
+    model.add_argument(
+        "--structured-additional-properties",
+        action="store_true",
+        help="objects of a JSON schema may have other keys than its properties, as JSON Schema says where a schema "
+        "does not forbid it (default: they may not)",
     )
     model.add_argument(
         "--pooling",

@@ -224,6 +224,7 @@ def server_config(args: Any) -> ServerConfig:
         cors=cors_of(args),
         service_classes=parse_classes(args.service_class or ()),
         tool_call_parser=args.tool_call_parser,
+        structured_additional_properties=args.structured_additional_properties,
         **limits,
         **times,
     )

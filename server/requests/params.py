@@ -243,7 +243,7 @@ def _sampling(
         ignore_eos=bool(body.ignore_eos),
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
-        grammar=resolve_grammar(body),
+        grammar=resolve_grammar(body, config),
         allowed_token_ids=_allowed_token_ids(body, model),
         bad_words=_bad_words(body, config),
         include_stop_str_in_output=bool(body.include_stop_str_in_output),

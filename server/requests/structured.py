@@ -6,7 +6,10 @@ from typing import Any
 from llguidance import regex_to_lark
 
 from jaxgen.core.sampling_params import Grammar
+from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import bad_request
+from jaxgen.server.requests.closed_schema import closed_schema
+from jaxgen.server.requests.schema_facts import TooMuchWorkError
 from jaxgen.server.schema.base import ResponseFormat, SamplingFields, StructuredOutputs
 
 COMPACT = {"whitespace_flexible": False}
@@ -15,14 +18,36 @@ COMPACT = {"whitespace_flexible": False}
 KINDS = ("json", "json_object", "regex", "choice", "grammar")
 
 
-def resolve_grammar(body: SamplingFields) -> Grammar | None:
+def resolve_grammar(body: SamplingFields, config: ServerConfig) -> Grammar | None:
     """Return the grammar of ``response_format`` or ``structured_outputs``; None: any text. Raises ApiError 400."""
-    asked = None if body.response_format is None else _of_format(body.response_format)
-    if body.structured_outputs is None:
+    closed = closes_objects(body, config)
+    asked = None if body.response_format is None else _of_format(body.response_format, closed)
+    structured = body.structured_outputs
+    if structured is None or (structured.disable_additional_properties is not None and not _kinds(structured)):
         return asked
     if asked is not None:
         raise bad_request("structured_outputs cannot go with response_format: send one of them.", "structured_outputs")
-    return Grammar(_of_structured(body.structured_outputs), "structured_outputs")
+    return Grammar(_of_structured(structured, closed), "structured_outputs")
+
+
+def closes_objects(body: SamplingFields, config: ServerConfig) -> bool:
+    """Whether objects of this request's schemas have only the keys that these name."""
+    asked = None if body.structured_outputs is None else body.structured_outputs.disable_additional_properties
+    return not config.structured_additional_properties if asked is None else asked
+
+
+def without_other_keys(schema: dict[str, Any], field: str) -> dict[str, Any]:
+    """Return the schema with its objects closed. Raises ApiError 400 that names ``field``."""
+    try:
+        found: dict[str, Any] = json.loads(closed_schema(json.dumps(schema)))
+    except TooMuchWorkError as error:
+        raise bad_request(
+            f"{field}: the schema combines its parts in too many ways to leave out keys that it does not name; "
+            "structured_outputs with disable_additional_properties false allows them, as does the server's flag "
+            "--structured-additional-properties.",
+            field,
+        ) from error
+    return found
 
 
 def json_grammar(schema: dict[str, Any] | bool, **options: Any) -> str:
@@ -37,13 +62,15 @@ def json_grammar(schema: dict[str, Any] | bool, **options: Any) -> str:
     return f"start: %json {json.dumps(schema)}"
 
 
-def _of_format(asked: ResponseFormat) -> Grammar | None:
+def _of_format(asked: ResponseFormat, closed: bool) -> Grammar | None:
     if asked.type == "json_schema":
         if asked.json_schema is None or asked.json_schema.schema_ is None:
             raise bad_request(
                 'response_format: type "json_schema" needs json_schema with a schema.', "response_format.json_schema"
             )
-        return Grammar(json_grammar(asked.json_schema.schema_), "response_format")
+        schema = asked.json_schema.schema_
+        schema = without_other_keys(schema, "response_format") if closed else schema
+        return Grammar(json_grammar(schema), "response_format")
     if asked.json_schema is not None:
         raise bad_request(
             f'response_format: json_schema goes with type "json_schema", not {asked.type!r}.',
@@ -52,17 +79,25 @@ def _of_format(asked: ResponseFormat) -> Grammar | None:
     return Grammar(json_grammar({"type": "object"}), "response_format") if asked.type == "json_object" else None
 
 
-def _of_structured(asked: StructuredOutputs) -> str:
-    given = [name for name in KINDS if getattr(asked, "schema_" if name == "json" else name) not in (None, False)]
+def _kinds(asked: StructuredOutputs) -> list[str]:
+    return [name for name in KINDS if getattr(asked, "schema_" if name == "json" else name) not in (None, False)]
+
+
+def _of_structured(asked: StructuredOutputs, closed: bool) -> str:
+    given = _kinds(asked)
     if len(given) != 1:
         raise bad_request(
             f"structured_outputs takes one of {', '.join(KINDS)}; this has {' and '.join(given) or 'none'}.",
             "structured_outputs",
         )
     if asked.schema_ is not None or asked.json_object:
-        return _json(asked)
+        return _json(asked, closed)
     if asked.whitespace_pattern is not None or asked.disable_any_whitespace is not None:
         raise bad_request("structured_outputs: white space is a matter of json only.", "structured_outputs")
+    if asked.disable_additional_properties is not None:
+        raise bad_request(
+            "structured_outputs: disable_additional_properties is a matter of json only.", "structured_outputs"
+        )
     if asked.regex is not None:
         return f"start: /{regex_to_lark(asked.regex, 'dws')}/"
     if asked.choice is not None:
@@ -76,7 +111,7 @@ def _of_structured(asked: StructuredOutputs) -> str:
     return asked.grammar
 
 
-def _json(asked: StructuredOutputs) -> str:
+def _json(asked: StructuredOutputs, closed: bool) -> str:
     options: dict[str, Any] = {}
     if asked.whitespace_pattern is not None:
         options["whitespace_pattern"] = asked.whitespace_pattern
@@ -90,4 +125,6 @@ def _json(asked: StructuredOutputs) -> str:
             raise bad_request(f"structured_outputs.json is no JSON: {error}.", "structured_outputs.json") from error
     if not isinstance(schema, dict | bool):
         raise bad_request("structured_outputs.json must be a JSON schema: an object.", "structured_outputs.json")
+    if closed and isinstance(schema, dict):
+        schema = without_other_keys(schema, "structured_outputs")
     return json_grammar(schema, **options)

@@ -9,6 +9,7 @@ from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.sampling_params import Grammar
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import bad_request
+from jaxgen.server.requests.structured import without_other_keys
 from jaxgen.server.schema.tools import FunctionDefinition, ToolMode
 from jaxgen.server.tool_calls.formats import FORMATS, ToolFormat, recognised
 from jaxgen.server.tool_calls.grammar import call_grammar, either
@@ -71,8 +72,10 @@ class Tools:
         *,
         parallel: bool,
         answer: Grammar | None = None,
+        closed: bool = True,
     ) -> ToolUse | None:
         """Return how a request uses these tools; None where it uses none. ``answer``: grammar of a text without calls.
+        ``closed``: objects of the arguments have only the keys that the schemas name.
 
         Raises ApiError 400 that names ``tools``, ``tool_choice`` or the field that the ``answer`` comes from.
         """
@@ -92,6 +95,8 @@ class Tools:
         if required or answer is not None:
             named = [function for function in functions if choice.name in (None, function.name)]
             schemas = [(function.name, function.parameters or NO_PARAMETERS) for function in named]
+            if closed:
+                schemas = [(name, without_other_keys(schema, "tools")) for name, schema in schemas]
             calls = call_grammar(kind, schemas, several=several, token_of=token_of)
             grammar = _with_calls(None if required else answer, calls)
         shown = frozenset(token for marker in kind.markers if (token := token_of(marker)) is not None)

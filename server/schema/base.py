@@ -133,13 +133,17 @@ class ResponseFormat(Body):
 
 
 class StructuredOutputs(Body):
-    """vLLM's way: one of json, json_object, regex, choice and grammar; what is about white space goes with json."""
+    """vLLM's way: one of json, json_object, regex, choice and grammar; what is about white space goes with json.
+
+    ``disable_additional_properties`` goes with json too, or alone with response_format and tools.
+    """
 
     schema_: Any = Field(None, alias="json")
     json_object: bool | None = None
     regex: str | None = None
     choice: ListOf[str] | None = None
     grammar: str | None = None
+    disable_additional_properties: bool | None = None
     disable_any_whitespace: bool | None = None
     whitespace_pattern: str | None = None
 

@@ -27,8 +27,7 @@ OF_A_PROGRAM = ("llm_class", "offload")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Of a small server of the embedded model, with the flags that the examples name."""
     files = tmp_path_factory.mktemp("batches")
-    flags = ("--chat-template", str(EXAMPLES / "chat.jinja"), "--batch-dir", str(files))
-    with served("--kernels", "xla", "--single-shape", *flags) as server:
+    with served("--kernels", "xla", "--single-shape", "--batch-dir", str(files)) as server:
         yield server.url
 
 

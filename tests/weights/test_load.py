@@ -227,9 +227,11 @@ def test_without_a_demo_the_default_is_tiny_and_goes_away_with_the_process(tmp_p
     program = (
         "from pathlib import Path\n"
         "from jaxgen.weights import load\n"
+        "from jaxgen.weights.chat_template import read_chat_format\n"
         f"load.DEMO = Path({str(tmp_path)!r})\n"
         "directory = load.default_model()\n"
         "assert load.load_params(directory, load.load_model_config(directory), progress=False)\n"
+        "assert read_chat_format(directory), 'it takes conversations'\n"
         "print(directory)"
     )
     result = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)

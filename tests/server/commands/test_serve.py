@@ -162,6 +162,10 @@ def test_a_step_that_hangs_does_not_hold_the_process() -> None:
         (["--max-prompts", "0"], "max_prompts"),
         (["--api-key-file", "/nonexistent/keys"], "--api-key-file /nonexistent/keys"),
         (["--chat-template", "/nonexistent/template"], "/nonexistent/template"),
+        (
+            ["--chat-template", "chat-ml"],
+            "--chat-template chat-ml is no file, and none of jaxgen's own templates: chatml",
+        ),
         (["--host", "203.0.113.1"], "--host 203.0.113.1"),
         (["--no-such-flag"], "--no-such-flag"),
         (["--kv-residency", "host"], "--kv-offloading-size"),

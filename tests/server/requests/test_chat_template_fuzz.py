@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from jaxgen.core.model_info import ChatFormat, ModelInfo
 from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
-from jaxgen.server.requests import chat_template
-from jaxgen.server.requests.chat_template import ChatTemplate
+from jaxgen.server.requests import chat_template as requests
+from jaxgen.text import chat_template
+from jaxgen.text.chat_template import ChatTemplate
 from tests.server.api.test_fuzz import JSON
 from tests.support.fakes import MODEL
 from tests.support.fuzzing import LONG, QUICK
@@ -161,13 +162,13 @@ def test_arguments_that_are_not_the_templates_are_refused(name: str) -> None:
 )
 def test_long_conversations_are_rendered_in_a_thread(fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """However their length comes about."""
-    render, threads = ChatTemplate.render, []
+    render, threads = requests.render, []
 
     def spied(*arguments: Any) -> str:
         threads.append(threading.current_thread().name)
         return render(*arguments)
 
-    monkeypatch.setattr(ChatTemplate, "render", spied)
+    monkeypatch.setattr(requests, "render", spied)
     ask("Hi", **fields)
     ask("Hi")
     assert [name.startswith("jaxgen-encode") for name in threads] == [True, False]

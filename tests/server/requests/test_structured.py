@@ -147,6 +147,25 @@ def test_answers_keep_to_a_schema_whole_and_streamed_and_in_several_choices(clie
         assert "".join(choice.logprobs.tokens or ()).startswith(choice.text)
 
 
+def test_the_embedded_model_calls_a_tool_where_it_must(client: OpenAI) -> None:
+    """By its own chat template, with no key that the schema does not name; it goes on from the tool's result."""
+    parameters = {key: value for key, value in POINT.items() if key != "additionalProperties"}
+    tools: Any = [{"type": "function", "function": {"name": "go", "parameters": parameters}}]
+    asked: dict[str, Any] = {"model": name_of(client), "tools": tools, "max_completion_tokens": 60, "seed": 1}
+    messages: list[Any] = [{"role": "user", "content": "go"}]
+    must: Any = {"type": "function", "function": {"name": "go"}}
+    first = client.chat.completions.create(messages=messages, tool_choice=must, **asked).choices[0]
+    assert first.message.tool_calls is not None
+    (call,) = first.message.tool_calls
+    assert call.type == "function"
+    assert json.loads(call.function.arguments).keys() == {"x", "tag"}
+    messages += [first.message, {"role": "tool", "tool_call_id": call.id, "content": "gone"}]
+    last = client.chat.completions.create(messages=messages, tool_choice="none", **asked | {"max_completion_tokens": 8})
+    assert last.choices[0].message.tool_calls is None
+    response = client.responses.create(model=name_of(client), input="go", max_output_tokens=8)
+    assert response.output_text
+
+
 def test_a_grammar_that_is_wrong_is_refused_by_its_field(client: OpenAI) -> None:
     for field, value in (
         ("structured_outputs", {"grammar": "start: nothing"}),

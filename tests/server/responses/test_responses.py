@@ -155,7 +155,7 @@ def test_a_response_says_what_was_asked() -> None:
 
 
 def test_a_format_of_the_text_reaches_the_engine() -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
     engine = tool_engine("hermes", "{}")
     named: dict[str, Any] = {"type": "json_schema", "name": "p", "schema": schema, "strict": True}
     cases: list[tuple[dict[str, Any], Any]] = [(named, schema), ({"type": "json_object"}, {"type": "object"})]
