@@ -91,11 +91,16 @@ class PartOfHistory(Body):
     @model_validator(mode="before")
     @classmethod
     def _say_what_is_dropped(cls, value: Any) -> Any:
-        if isinstance(value, dict):
-            known = {field.alias or name for name, field in cls.model_fields.items()}
+        if isinstance(value, dict) and not value.keys() <= (known := _keys_of(cls)):
             for name in value.keys() - known:
                 _say_dropped(cls.__name__, name[:100])
         return value
+
+
+@cache
+def _keys_of(kind: type[Body]) -> frozenset[str]:
+    """Return the keys of an object of the kind."""
+    return frozenset(field.alias or name for name, field in kind.model_fields.items())
 
 
 _dropped: set[tuple[str, str]] = set()
