@@ -47,6 +47,17 @@ def test_whole_and_streamed_text_has_them_all(calls: list[tuple[str, str]], most
     assert [item["type"] for item in built(events)] == [item["type"] for item in whole["output"]]
 
 
+def test_text_after_a_call_has_none() -> None:
+    """Longer than the call, whose characters are none of the text's."""
+    text = f"Well. {written('hermes', [PARIS])} {'Done. ' * 40}"
+    fields: dict[str, Any] = {"include": INCLUDE, "tools": [F, WEATHER]}
+    whole = ask(tool_engine("hermes", text), **fields)
+    assert [item["type"] for item in whole["output"]] == ["message", "function_call", "message"]
+    assert (len(logprobs_of(whole)), whole["output"][2]["content"][0]["logprobs"]) == (len("Well."), [])
+    events = ask(tool_engine("hermes", text), stream=True, **fields)
+    assert [item.get("content") for item in built(events)] == [item.get("content") for item in whole["output"]]
+
+
 @pytest.mark.parametrize(
     ("fields", "alternatives"),
     [({}, None), ({"top_logprobs": 0}, None), ({"include": INCLUDE}, 0), ({"top_logprobs": 3}, 3)],
