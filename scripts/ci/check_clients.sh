@@ -1,16 +1,20 @@
 #!/bin/sh
-# check_clients.sh PYTHON
-# Run clients of the server as their users do, each in an environment of its own, against `PYTHON -m jaxgen.server.cli serve`.
+# check_clients.sh PYTHON [more]
+# Run clients of the server as their users do, in environments of their own, against a server that PYTHON runs.
+# "more": those that are too heavy for each run, and those for node (20 or newer, with npm).
 # None of them may ask anything of a hub; some keep connections until their process ends; one brings plugins for pytest.
 cd "$(dirname "$0")/../.." || exit 1
 . scripts/ci/environment.sh
 export HF_ENDPOINT=http://127.0.0.1:9 HF_HUB_DISABLE_TELEMETRY=1 JAXGEN_CACHE_DIR="$PWD/.venv-clients/cache"
+export LITELLM_LOCAL_MODEL_COST_MAP=True LITELLM_LOCAL_BLOG_POSTS=True OPENAI_AGENTS_DISABLE_TRACING=1
 export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1
+folder=scripts/ci/clients
+[ "$2" = more ] && folder=$folder/more && { make_node_environment || exit 1; }
 status=0
-for pins in scripts/ci/clients/*.txt; do
+for pins in "$folder"/*.txt; do
     name=$(basename "$pins" .txt)
-    make_client_environment "$name" || exit 1
+    make_client_environment "$name" "$pins" || exit 1
     ".venv-clients/$name/bin/python" -m pytest -q -p pytest_timeout -W ignore::ResourceWarning -m clients --durations=10 \
-        --confcutdir=tests/clients "tests/clients/test_$name.py" --server-python "$1" || status=1
+        --confcutdir=tests/clients tests/clients/test_"$name"*.py --server-python "$1" || status=1
 done
 exit $status

@@ -2,7 +2,8 @@
 # make_environment EXTRA makes .venv, or brings it up to date, with the pinned dependencies of that extra ("" for none).
 # make_aot_environment VERSION makes .venv-aot-VERSION, or anew where the pins have changed, to compile for GPUs that are
 # not there with that version of jax.
-# make_client_environment NAME makes .venv-clients/NAME likewise, for a client of the server (scripts/ci/clients/NAME.txt).
+# make_client_environment NAME REQUIREMENTS makes .venv-clients/NAME likewise, for clients of the server.
+# make_node_environment makes .venv-clients/node, for those that node runs (tests/clients/node/).
 
 find_python() {
     # VERSIONS CANDIDATES: a pyenv shim can be found and still fail, so each candidate is tried by running it.
@@ -57,7 +58,7 @@ make_aot_environment() {
 
 make_client_environment() {
     directory=.venv-clients/$1
-    is_installed "$directory" "scripts/ci/clients/$1.txt" && return 0
+    is_installed "$directory" "$2" && return 0
     # The wheel of torch for this one is small: that for others brings CUDA.
     if ! python=$(find_python 'sys.version_info[:2] == (3, 11)' python3.11 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.11*/bin/python3); then
         echo "$0: no Python 3.11 with venv found, which the clients are pinned for: install one (for example" \
@@ -66,7 +67,18 @@ make_client_environment() {
     fi
     "$python" -m venv "$directory" || return 1
     echo "installing $1 into $directory (once) ..." >&2
-    install_exactly "$directory" "scripts/ci/clients/$1.txt"
+    install_exactly "$directory" "$2"
+}
+
+make_node_environment() {
+    directory=.venv-clients/node
+    wanted=$(cat tests/clients/node/package*.json | cksum)
+    [ "$(cat "$directory/.installed" 2>/dev/null)" = "$wanted" ] && return 0
+    rm -rf "$directory"
+    mkdir -p "$directory" && cp tests/clients/node/package*.json "$directory" || return 1
+    echo "installing clients into $directory (once) ..." >&2
+    (cd "$directory" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error) >&2 || return 1
+    printf '%s' "$wanted" >"$directory/.installed"
 }
 
 is_installed() { # DIRECTORY REQUIREMENTS: whether it has what they pin; else it is removed
@@ -75,7 +87,7 @@ is_installed() { # DIRECTORY REQUIREMENTS: whether it has what they pin; else it
     return 1
 }
 
-install_exactly() { # DIRECTORY REQUIREMENTS, which name everything
-    "$1/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --requirement "$2" >&2 || return 1
+install_exactly() { # DIRECTORY REQUIREMENTS, which name everything; what is imported is compiled then, most never is
+    "$1/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --requirement "$2" >&2 || return 1
     cksum <"$2" >"$1/.installed"
 }

@@ -1,4 +1,4 @@
-"""A live ``jaxgen serve`` of the embedded model, and the commands of clients.
+"""A live ``jaxgen serve`` of the embedded model, a server whose model is told what to say, and the commands of clients.
 
 These modules run in environments that have no jaxgen: scripts/ci/check_clients.sh. They are Python 3.11.
 """
@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -19,6 +19,8 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 TOKENIZER = ROOT / "weights" / "demo"
 MODEL = "jaxgen-default"
+SCRIPTED = "fake/model-1"
+"""The model of the fixture ``scripted``."""
 
 Server = Callable[..., str]
 
@@ -28,10 +30,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @contextmanager
-def _served(python: Path, *flags: str) -> Iterator[str]:
-    """The server's base URL, without /v1."""
-    command = [str(python.absolute()), "-m", "jaxgen.server.cli", "serve", "--port", "0", *flags]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+def _started(python: Path, *arguments: str) -> Iterator[str]:
+    """The base URL, without /v1, of the server that ``python -m ARGUMENTS`` is."""
+    process = subprocess.Popen([str(python.absolute()), "-m", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()  # the test's own timeout bounds the wait
@@ -45,11 +46,22 @@ def _served(python: Path, *flags: str) -> Iterator[str]:
         process.communicate()
 
 
+def _served(python: Path, *flags: str) -> AbstractContextManager[str]:
+    return _started(python, "jaxgen.server.cli", "serve", "--port", "0", *flags)
+
+
 @pytest.fixture(scope="session")
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
     """Of a server with the defaults of the command, and a chat template, which the embedded model has none of."""
     template = Path(__file__).parent / "plain.jinja"
     with _served(request.config.getoption("--server-python"), "--chat-template", str(template)) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def scripted(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Of a server whose model says what the conversation tells it to: tests/support/scripted_server.py."""
+    with _started(request.config.getoption("--server-python"), "tests.support.scripted_server") as found:
         yield found
 
 
@@ -60,6 +72,16 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
     with ExitStack() as stack:
         yield lambda *flags: stack.enter_context(_served(request.config.getoption("--server-python"), *flags))
+
+
+def script(*texts: str) -> str:
+    """A message of the user: what the model says in turn."""
+    return f"Do as it is written. SCRIPT: {json.dumps(texts)}"
+
+
+def call(name: str, /, **arguments: Any) -> str:
+    """What a model writes to call a function."""
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
 def post(url: str, body: dict[str, Any]) -> Any:

@@ -23,15 +23,21 @@ def marked_tokenizer(special: bool) -> Tokenizer:
     return Tokenizer(backend)
 
 
-def tool_engine(kind: str, text: str, *, special: bool = True, **fields: Any) -> FakeEngine:
-    """Its text comes byte by byte, markers as what they are in the tokenizer."""
-    tokenizer = marked_tokenizer(special)
+def tokens_of(text: str, kind: str, tokenizer: Tokenizer) -> list[int]:
+    """One for each byte, but that markers of the format are what they are in the tokenizer."""
     markers = {tokenizer.added_token(marker) for marker in FORMATS[kind].markers}
     tokens: list[int] = []
     for token in tokenizer.encode(text):
         tokens += [token] if token in markers else [BYTE_TOKENS[bytes([one])] for one in tokenizer.text_bytes(token)]
+    return tokens
+
+
+def tool_engine(kind: str, text: str, *, special: bool = True, **fields: Any) -> FakeEngine:
+    """Its text comes byte by byte, markers as what they are in the tokenizer."""
+    tokenizer = marked_tokenizer(special)
     model = ModelInfo(MODEL, max_model_len=20_000, vocab_size=400, chat=ChatFormat(BY_FORMAT[kind], {}))
-    return FakeEngine(**{"tokenizer": tokenizer, "reply": says(tokens), "model": model, **fields})
+    reply = says(tokens_of(text, kind, tokenizer))
+    return FakeEngine(**{"tokenizer": tokenizer, "reply": reply, "model": model, **fields})
 
 
 def prompt_of(engine: FakeEngine) -> str:
