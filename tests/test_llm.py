@@ -20,7 +20,7 @@ from jaxgen.assemble import find_model, load_engine
 from jaxgen.core.errors import ConfigError, RequestRefusedError
 from jaxgen.core.model_info import EmbeddingFormat, Pooling
 from jaxgen.core.request import FinishReason
-from jaxgen.core.sampling_defaults import NEUTRAL
+from jaxgen.core.sampling_params import NEUTRAL
 from jaxgen.engine.async_engine import AsyncEngine
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.llm import Prompt

@@ -22,8 +22,7 @@ from jaxgen.terminal.progress import show_progress
 from jaxgen.weights.files import CARRIED_FILES, CONFIG, member
 from jaxgen.weights.hf_checkpoint import NUMPY_DTYPES, ZeroWeights
 from jaxgen.weights.manifest import MANIFEST, read_manifest, verify, write_manifest
-from jaxgen.weights.names import Array, family_name, parameters
-from jaxgen.weights.placing import Place, on_device
+from jaxgen.weights.names import Array, Place, family_name, parameters
 
 PARAMS = "params"
 _DATA_FILE_BYTES = 2**30
@@ -46,7 +45,7 @@ def save(
 
 
 def restore(
-    directory: Path, config: ModelConfig, *, place: Place = on_device, checksums: bool = True, progress: bool = True
+    directory: Path, config: ModelConfig, *, place: Place, checksums: bool = True, progress: bool = True
 ) -> dict[str, Any]:
     """Load the parameters of a converted directory, in ``config.dtype``, and put each where ``place`` puts it.
 

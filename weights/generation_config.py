@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxgen.core.errors import ConfigError, RequestRefusedError
-from jaxgen.core.sampling_defaults import NEUTRAL, SamplingDefaults
+from jaxgen.core.sampling_params import NEUTRAL, SamplingDefaults
 from jaxgen.weights.files import GENERATION_CONFIG, member, read_json
 
 logger = logging.getLogger(__name__)

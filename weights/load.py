@@ -20,7 +20,7 @@ from jaxgen.weights.chat_template import TEMPLATE_FILE
 from jaxgen.weights.files import CARRIED_FILES, CONFIG, TOKENIZER_FILES, member
 from jaxgen.weights.hf_config import read_model_config
 from jaxgen.weights.manifest import is_converted, read_manifest
-from jaxgen.weights.placing import Place, on_device
+from jaxgen.weights.names import Array, Place
 from jaxgen.weights.tiny import make_tiny_checkpoint
 
 DEMO = Path(__file__).parent / "demo"
@@ -87,6 +87,11 @@ def load_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") 
     if dtype == "auto" and is_converted(directory):
         dtype = read_manifest(directory).dtype
     return read_model_config(directory, dtype)
+
+
+def on_device(_: str, array: Array) -> jax.Array:
+    """Put the array on the default device, unchanged."""
+    return jax.device_put(array)
 
 
 def load_params(

@@ -6,6 +6,7 @@ directions, and every shape, follow from the table.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,8 @@ import numpy.typing as npt
 from jaxgen.core.config import LlamaConfig, ModelConfig, OPTConfig
 
 Array = npt.NDArray[np.generic]
+Place = Callable[[str, Array], Any]
+"""A function that puts a parameter, given its dotted path and the host's array, where programs read it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from jaxgen.core.sampling_defaults import NEUTRAL, SamplingDefaults
+from jaxgen.core.sampling_params import NEUTRAL, SamplingDefaults
 
 
 class Pooling(StrEnum):

@@ -1,7 +1,7 @@
 """Sampling parameters of a request: how the tokens of its answer are chosen. Host only, no jax."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from math import isfinite
 
@@ -123,3 +123,29 @@ def choice_seed(seed: int, choice: int) -> int:
     if choice == 0:
         return seed
     return int.from_bytes(sha256(f"{seed}:{choice}".encode("ascii")).digest()[:8], "big") >> 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingDefaults:
+    """Values of the parameters that a request leaves out. These are neutral: the model's distribution as it is.
+
+    Raises RequestRefusedError that names the field if a value is out of range.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    max_tokens: int | None = None
+    """None: each route has its own."""
+
+    def __post_init__(self) -> None:
+        self.params()
+
+    def params(self) -> SamplingParams:
+        """Return parameters with these values, and the defaults of SamplingParams for all others."""
+        return SamplingParams(**{name: value for name, value in asdict(self).items() if value is not None})
+
+
+NEUTRAL = SamplingDefaults()

@@ -1,1 +1,1 @@
-"""The commands of ``jaxgen``, and the options of ``serve``."""
+"""The commands of ``jaxgen``."""

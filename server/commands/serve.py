@@ -17,14 +17,14 @@ from starlette.middleware import Middleware
 from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.server.app import create_app
 from jaxgen.server.commands import signals
-from jaxgen.server.commands.access import warn_if_open
 from jaxgen.server.commands.listener import listening
 from jaxgen.server.commands.run import Ending, ServedEngine, Server, run
-from jaxgen.server.commands.serve_options import engine_options, make_parser
-from jaxgen.server.commands.server_flags import server_config
 from jaxgen.server.commands.tls import reload_certificate, tls_options
 from jaxgen.server.door.config import DoorConfig
 from jaxgen.server.errors import with_prompts
+from jaxgen.server.flags.access import warn_if_open
+from jaxgen.server.flags.serve_options import engine_options, make_parser
+from jaxgen.server.flags.server_flags import server_config
 from jaxgen.server.log import set_up_logging
 from jaxgen.terminal.environment import check_environment
 from jaxgen.terminal.extras import naming_extras

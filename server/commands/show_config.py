@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
-from jaxgen.server.commands.serve_options import make_parser
-from jaxgen.server.commands.server_flags import server_config
+from jaxgen.server.flags.serve_options import make_parser
+from jaxgen.server.flags.server_flags import server_config
 from jaxgen.terminal.command_line import CommandLine
 from jaxgen.terminal.environment import check_environment
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from jaxgen.server.commands.serve_options import make_parser
+from jaxgen.server.flags.serve_options import make_parser
 from jaxgen.server.middleware.access_log import PROBES
 from jaxgen.server.openapi import ROUTES
 from tests.support.paths import ROOT

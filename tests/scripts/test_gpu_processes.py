@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import pytest
 
-from jaxgen.server.commands.serve_options import make_parser
+from jaxgen.server.flags.serve_options import make_parser
 from scripts.gpu import child, worker
 from scripts.gpu.bench import UnavailableError
 from scripts.gpu.child import environment

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.core.sampling_defaults import NEUTRAL, SamplingDefaults
+from jaxgen.core.sampling_params import NEUTRAL, SamplingDefaults
 from jaxgen.weights.generation_config import read_sampling_defaults
 from jaxgen.weights.load import DEMO
 

@@ -10,8 +10,8 @@ import yaml
 from jaxgen.server.benchmark import options
 from jaxgen.server.cli import main
 from jaxgen.server.commands import tune, verify
-from jaxgen.server.commands.serve_options import engine_options, make_parser
-from jaxgen.server.commands.server_flags import server_config
+from jaxgen.server.flags.serve_options import engine_options, make_parser
+from jaxgen.server.flags.server_flags import server_config
 from jaxgen.terminal.command_line import CommandLine
 from jaxgen.terminal.environment import OTHERS
 from tests.support.paths import ROOT

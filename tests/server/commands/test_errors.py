@@ -16,7 +16,7 @@ from jaxgen.server.cli import main
 from jaxgen.server.commands import show_config, tune
 from jaxgen.server.commands.dispatch import COMMANDS
 from jaxgen.server.commands.interrupt import INTERRUPTED
-from jaxgen.server.commands.serve_options import make_parser
+from jaxgen.server.flags.serve_options import make_parser
 
 NOT_UTF8 = os.fsdecode(b"/tmp/n\xff")
 

@@ -11,8 +11,8 @@ import yaml
 from jaxgen.core.config import HubOptions
 from jaxgen.server.cli import main
 from jaxgen.server.commands import serve, tune, verify
-from jaxgen.server.commands.serve_options import make_parser
-from jaxgen.server.commands.server_flags import server_config
+from jaxgen.server.flags.serve_options import make_parser
+from jaxgen.server.flags.server_flags import server_config
 from jaxgen.terminal.model_flags import hub_options
 from jaxgen.weights import convert
 

@@ -14,10 +14,10 @@ import uvicorn
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.server.app import create_app
-from jaxgen.server.commands.access import warn_if_open
 from jaxgen.server.commands.listener import listening
 from jaxgen.server.commands.run import _reached
 from jaxgen.server.config import ServerConfig
+from jaxgen.server.flags.access import warn_if_open
 from tests.support.fakes import says
 from tests.support.live_server import configured
 from tests.support.server_app import body, byte_by_byte, fake_engine

@@ -11,9 +11,9 @@ from starlette.testclient import TestClient
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.server.cli import main
-from jaxgen.server.commands.serve_options import make_parser
-from jaxgen.server.commands.server_flags import cors_of
 from jaxgen.server.config import DEFAULT_CONFIG, Cors, ServerConfig
+from jaxgen.server.flags.serve_options import make_parser
+from jaxgen.server.flags.server_flags import cors_of
 from tests.support.server_app import body, client_of, error_of, fake_engine
 
 HERE, ELSEWHERE, OWN = "https://here.example", "https://elsewhere.example", "http://testserver"

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from jaxgen.server.commands.serve_options import make_parser
-from jaxgen.server.commands.server_flags import server_config
 from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
+from jaxgen.server.flags.serve_options import make_parser
+from jaxgen.server.flags.server_flags import server_config
 from jaxgen.server.requests import schema_facts
 from tests.server.tool_calls.test_grammar import allows
 from tests.server.tool_calls.test_parser import written

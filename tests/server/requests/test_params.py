@@ -8,8 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from jaxgen.core.model_info import ChatFormat
-from jaxgen.core.sampling_defaults import SamplingDefaults
-from jaxgen.core.sampling_params import Grammar, choice_seed
+from jaxgen.core.sampling_params import Grammar, SamplingDefaults, choice_seed
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.schema.base import CompletionRequest, StreamOptions
 from tests.support.fakes import MODEL, FakeEngine

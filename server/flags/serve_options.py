@@ -8,8 +8,8 @@ from typing import Any
 from jaxgen.core.config import KERNEL_CHOICES, KV_RESIDENCIES, OFFLOAD_POLICIES, EngineOptions
 from jaxgen.core.host_dtype import HOST_DTYPES
 from jaxgen.core.model_info import POOLING_CHOICES
-from jaxgen.server.commands.server_flags import add_server_groups, settle_address
 from jaxgen.server.config import TOOL_CALL_PARSERS
+from jaxgen.server.flags.server_flags import add_server_groups, settle_address
 from jaxgen.terminal.command_line import CommandLine
 from jaxgen.terminal.model_flags import add_dtype_flag, add_hub_flags, add_model_flag
 from jaxgen.text.named_templates import TEMPLATE_NAMES

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.server.commands.access import api_keys, warn_if_open
-from jaxgen.server.commands.serve_options import make_parser
-from jaxgen.server.commands.server_flags import server_config
 from jaxgen.server.config import ServerConfig
+from jaxgen.server.flags.access import api_keys, warn_if_open
+from jaxgen.server.flags.serve_options import make_parser
+from jaxgen.server.flags.server_flags import server_config
 
 
 def test_white_space_around_a_key_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

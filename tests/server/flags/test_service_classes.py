@@ -11,8 +11,8 @@ from jaxgen.core.errors import ConfigError, WouldBeLateError
 from jaxgen.core.model_info import ChatFormat, ModelInfo
 from jaxgen.core.request import Request
 from jaxgen.core.service_class import ServiceClass
-from jaxgen.server.commands.service_classes import parse_classes
 from jaxgen.server.config import ServerConfig
+from jaxgen.server.flags.service_classes import parse_classes
 from jaxgen.server.middleware.auth import ApiKeys
 from jaxgen.server.requests.service_tier import service_class
 from tests.support.fakes import MODEL

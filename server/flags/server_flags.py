@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.server.commands.access import api_keys, host
-from jaxgen.server.commands.service_classes import parse_classes
 from jaxgen.server.config import DEFAULT_CONFIG, Cors, ServerConfig
+from jaxgen.server.flags.access import api_keys, host
+from jaxgen.server.flags.service_classes import parse_classes
 from jaxgen.server.log import FORMATS, LEVELS
 from jaxgen.terminal.command_line import CommandLine
 
