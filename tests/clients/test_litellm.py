@@ -12,7 +12,7 @@ from tests.clients.conftest import MODEL, SCRIPTED, Server, call, script
 
 pytestmark = [
     pytest.mark.clients,
-    pytest.mark.filterwarnings("ignore:Item 'summary' on TypedDict:UserWarning"),  # of LiteLLM's own types
+    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning"),  # of its own types, by pydantic
 ]
 PROVIDERS = pytest.mark.parametrize("provider", ["openai", "hosted_vllm"])
 TOOLS = [

@@ -41,6 +41,9 @@ def client(scripted: str) -> Iterator[openai.OpenAI]:
         yield made
 
 
+@pytest.mark.filterwarnings(
+    "ignore:Pydantic serializer warnings:UserWarning"
+)  # of the SDK's own type of what is parsed
 def test_parse_and_append(client: openai.OpenAI) -> None:
     """Parsed messages go back as they came, with what the SDK has put into them."""
     tools = [openai.pydantic_function_tool(look_up)]
