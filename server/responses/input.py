@@ -121,6 +121,7 @@ def renamed(error: ApiError) -> ApiError:
     """Return an error of the chat request with the field names of /v1/responses."""
     name = (error.param or "").partition(".")[0]
     message = error.message.replace(error.param, "input") if error.param and name == "messages" else error.message
+    message = re.sub(r"\b(the|your) messages\b", r"\1 input", message)
     message = re.sub(r"\bmax_(completion_)?tokens\b", "max_output_tokens", message)
     message = re.sub(r"\bresponse_format\b", FORMAT, message)
     return ApiError(error.status, message, param=_NAMES.get(name, error.param), code=error.code, headers=error.headers)
