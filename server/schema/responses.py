@@ -190,9 +190,9 @@ class InputTokensRequest(ConversationFields):
 class ResponsesRequest(CallerFields, ConversationFields):
     """The body of /v1/responses: OpenAI's fields, then those that others add.
 
-    ``user``, ``safety_identifier`` and ``prompt_cache_key`` only name who asks, ``client_metadata`` with what; every
-    prefix is cached, as long as there is room, so ``prompt_cache_retention`` changes nothing. ``max_tool_calls`` limits
-    tools that the server itself calls, and it calls none.
+    ``user``, ``safety_identifier`` and ``prompt_cache_key`` only name who asks, ``client_metadata`` with what. Every
+    prefix is cached, as long as there is room, so ``prompt_cache_options`` and ``prompt_cache_retention`` change
+    nothing. ``max_tool_calls`` limits tools that the server itself calls, and it calls none.
     """
 
     access_programs: Any = None
@@ -208,8 +208,8 @@ class ResponsesRequest(CallerFields, ConversationFields):
     moderation: Any = None
     prompt: Any = None
     prompt_cache_key: str | None = None
-    prompt_cache_options: Any = None
-    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_retention: str | None = None
     safety_identifier: str | None = None
     service_tier: str | None = None
     store: bool | None = None
@@ -253,10 +253,6 @@ class ResponsesRequest(CallerFields, ConversationFields):
             "prompt": (
                 self.prompt is not None,
                 "this server keeps no prompts: send their text as instructions and input.",
-            ),
-            "prompt_cache_options": (
-                self.prompt_cache_options not in (None, {}, {"mode": "implicit"}),
-                "every prefix is cached, as long as there is room; nothing about it can be chosen.",
             ),
             "stream_options": (options.include_obfuscation is True, "this server does not pad events."),
         }

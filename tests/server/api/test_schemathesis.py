@@ -57,7 +57,6 @@ IN_RANGE: dict[str, Callable[[Any], Any]] = {
     "previous_response_id": lambda value: None,
     "priority": lambda value: 0,
     "prompt": lambda value: "Say",
-    "prompt_cache_options": lambda value: None,
     "prompt_logprobs": lambda value: None,
     "reasoning": lambda value: None,
     "repetition_penalty": lambda value: 1 + value % 1,
