@@ -156,3 +156,11 @@ def test_codex_is_answered() -> None:
     assert (events[-1]["type"], response["store"]) == ("response.completed", False)
     assert response["output"][0]["content"][0]["text"] == "Hello"
     assert prompt_of(engine).endswith("<|im_start|>user\nSay hi<|im_end|>\n<|im_start|>assistant\n")
+
+
+@pytest.mark.parametrize("arguments", ["", "{", "null", "[1]", "not json"])
+def test_arguments_of_a_past_call_may_be_any_text(arguments: str) -> None:
+    engine = tool_engine("hermes", "Hello")
+    output = {"type": "function_call_output", "call_id": CALL["call_id"], "output": "Wrong."}
+    ask(engine, input=[{"role": "user", "content": "Hi"}, {**CALL, "arguments": arguments}, output])
+    assert "Wrong." in prompt_of(engine)
