@@ -3,7 +3,7 @@
 # make_aot_environment VERSION makes .venv-aot-VERSION, or anew where the pins have changed, to compile for GPUs that are
 # not there with that version of jax.
 # make_client_environment NAME REQUIREMENTS makes .venv-clients/NAME likewise, for clients of the server.
-# make_node_environment makes .venv-clients/node, for those that node runs (tests/clients/node/).
+# make_node_environment makes .venv-clients/node_packages, for those that node runs (tests/clients/node/).
 
 find_python() {
     # VERSIONS CANDIDATES: a pyenv shim can be found and still fail, so each candidate is tried by running it.
@@ -71,7 +71,7 @@ make_client_environment() {
 }
 
 make_node_environment() {
-    directory=.venv-clients/node
+    directory=.venv-clients/node_packages
     wanted=$(cat tests/clients/node/package*.json | cksum)
     [ "$(cat "$directory/.installed" 2>/dev/null)" = "$wanted" ] && return 0
     rm -rf "$directory"

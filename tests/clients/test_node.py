@@ -10,7 +10,7 @@ from tests.clients.conftest import ROOT, SCRIPTED
 
 pytestmark = pytest.mark.clients
 TESTS = ROOT / "tests" / "clients" / "node" / "clients.test.mjs"
-PACKAGES = ROOT / ".venv-clients" / "node"
+PACKAGES = ROOT / ".venv-clients" / "node_packages"
 
 
 def test_clients_of_node(scripted: str) -> None:
