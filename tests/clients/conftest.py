@@ -52,9 +52,8 @@ def _served(python: Path, *flags: str) -> AbstractContextManager[str]:
 
 @pytest.fixture(scope="session")
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Of a server with the defaults of the command, and a chat template, which the embedded model has none of."""
-    template = Path(__file__).parent / "plain.jinja"
-    with _served(request.config.getoption("--server-python"), "--chat-template", str(template)) as found:
+    """Of a server with the defaults of the command."""
+    with _served(request.config.getoption("--server-python")) as found:
         yield found
 
 

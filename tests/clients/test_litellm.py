@@ -1,7 +1,6 @@
 """LiteLLM's SDK, as OpenAI's and as vLLM's server, with a model that says what it is told; and its errors."""
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import litellm
@@ -79,8 +78,7 @@ def test_responses(scripted: str) -> None:
 
 def test_errors(server: Server) -> None:
     """LiteLLM finds out from text and status what was wrong, and routers act on it."""
-    template = ("--chat-template", str(Path(__file__).parent / "plain.jinja"))
-    url = server(*template, "--api-key", "secret", "--max-num-seqs", "1", "--max-queued-requests", "1")
+    url = server("--api-key", "secret", "--max-num-seqs", "1", "--max-queued-requests", "1")
     for provider in ("openai", "hosted_vllm"):
         asked: dict[str, Any] = {"messages": [{"role": "user", "content": "def"}], **options(url, provider, MODEL)}
         with pytest.raises(litellm.AuthenticationError):
