@@ -143,7 +143,7 @@ def test_pipelined_requests_are_answered_in_order_and_bounded(url: str) -> None:
         got = rest_of(connection)
     answers = got.split(b"HTTP/1.1 ")[1:]
     assert [answer[:3] for answer in answers] == [b"404"] * (MAX_PIPELINED + 1) + [b"503"]
-    assert [f"'{index}'".encode() in answer for index, answer in enumerate(answers[:-1])] == [True] * len(answers[:-1])
+    assert [f"`{index}`".encode() in answer for index, answer in enumerate(answers[:-1])] == [True] * len(answers[:-1])
 
 
 def test_garbage_behind_a_request_is_refused_after_its_answer(url: str) -> None:
