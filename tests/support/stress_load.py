@@ -106,7 +106,7 @@ _WRONG: dict[str, list[dict[str, Any]]] = {
         {"messages": []},
         {"messages": [{"role": "nobody", "content": "a"}]},
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
-        {"messages": [{"role": "tool", "content": "a", "tool_call_id": "none"}]},
+        {"messages": [{"role": "tool", "content": [{"type": "image"}]}]},
         {"tools": [_TOOL, _TOOL]},
         {"tools": [_TOOL], "tool_choice": {"type": "function", "function": {"name": "other"}}},
         {"tool_choice": "required"},
