@@ -1,0 +1,8 @@
+// The playground.
+
+import { html } from "../vendor/preact.js";
+
+/** `server`: what app.js knows of the server, null until it is read; `shown`: whether the view is in front. */
+export function Play({ server, shown }) {
+  return html`<p class="quiet">${server && shown ? server.models[0].id : ""}</p>`;
+}
