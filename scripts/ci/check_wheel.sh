@@ -19,4 +19,15 @@ from jaxgen import LLM, SamplingParams
 prompt, few = [{"role": "user", "content": "hello"}], SamplingParams(max_tokens=4)
 for template in (None, "chatml", "llama3", "plain"):
     print(LLM(chat_template=template).chat(prompt, few)[0])'
+venv/bin/python -c '
+import threading, time, urllib.request, uvicorn
+from starlette.applications import Starlette
+from jaxgen.server.page.site_routes import page_routes
+routes = page_routes()
+server = uvicorn.Server(uvicorn.Config(Starlette(routes=routes), port=0, log_level="error"))
+threading.Thread(target=server.run, daemon=True).start()
+while not server.started: time.sleep(0.01)
+address = "http://127.0.0.1:%d" % server.servers[0].sockets[0].getsockname()[1]
+for path in ("/", "/docs", "/app.js", "/play/play.js", "/live/live.js", "/vendor/preact.js"):
+    assert urllib.request.urlopen(address + path).status == 200, path'
 echo "wheel: ok"

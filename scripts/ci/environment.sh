@@ -4,6 +4,7 @@
 # not there with that version of jax.
 # make_client_environment NAME REQUIREMENTS makes .venv-clients/NAME likewise, for clients of the server.
 # make_node_environment makes .venv-clients/node_packages, for those that node runs (tests/clients/node/).
+# make_browser installs Chromium by apt for the tests of the page, where there is none, on CI and as root alone.
 
 find_python() {
     # VERSIONS CANDIDATES: a pyenv shim can be found and still fail, so each candidate is tried by running it.
@@ -90,4 +91,15 @@ is_installed() { # DIRECTORY REQUIREMENTS: whether it has what they pin; else it
 install_exactly() { # DIRECTORY REQUIREMENTS, which name everything; what is imported is compiled then, most never is
     "$1/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --requirement "$2" >&2 || return 1
     cksum <"$2" >"$1/.installed"
+}
+
+make_browser() {
+    for name in "${CHROMIUM:-}" chromium chromium-browser google-chrome; do
+        [ -n "$name" ] && command -v "$name" >/dev/null 2>&1 && return 0
+    done
+    # Elsewhere the tests themselves say how: what is installed on somebody's machine is theirs to decide.
+    [ "${CI:-}" = true ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 || return 0
+    echo "installing Chromium by apt (once) ..." >&2
+    apt-get -qq update >&2 &&
+        DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends chromium fonts-dejavu-core >&2
 }

@@ -42,7 +42,7 @@ PARTS = (
     Part("tests", (*PYTEST, "-m", "not full and not browser"), if_full=COVERAGE),
     Part("aot", ("sh", str(Path(__file__).parent / "check_aot.sh")), full_only=True),
     Part("clients", ("sh", str(Path(__file__).parent / "check_clients.sh"), sys.executable), full_only=True),
-    Part("browser", (*PYTEST, "-m", "browser", "tests/page"), full_only=True),
+    Part("browser", ("sh", str(Path(__file__).parent / "check_browser.sh"), sys.executable), full_only=True),
     Part("long tests", (*PYTEST, "-m", "full and not browser", "--timeout", "2400"), full_only=True),
 )
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, expect, sync_playwright
 
+# As in make_browser of scripts/ci/environment.sh.
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 HOW = "no Chromium here: apt-get install --no-install-recommends chromium fonts-dejavu-core, or name one in CHROMIUM"
 PATIENCE_MS = 30_000
