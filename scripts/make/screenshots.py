@@ -74,6 +74,7 @@ def shoot(browser: Browser, url: str, name: str, folder: Path) -> None:
         page = context.new_page()
         page.goto(f"{url.rstrip('/')}/{address}")
         prepare(page)
+        page.evaluate("scrollTo(0, 0)")
         picture = Image.open(io.BytesIO(page.screenshot()))
     finally:
         context.close()

@@ -108,6 +108,15 @@ def test_what_is_printed_of_a_unix_socket_can_be_read(tmp_path: Path, capsys: py
     assert (server_config(args).root_path, server_config(args).max_log_len) == ("/ai", 9)
 
 
+def test_the_page_can_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert server_config(parsed()).ui
+    assert main(["config", "--no-ui"]) == 0
+    file = tmp_path / "jaxgen.yaml"
+    file.write_text(capsys.readouterr().out)
+    for args in (parsed("--no-ui"), parsed("--config", str(file))):
+        assert not server_config(args).ui
+
+
 @pytest.mark.parametrize("prefix", ["ai", "/a b", "/a?b", "//a", "http://a"])
 def test_what_is_no_prefix_is_refused(prefix: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "--root-path", prefix]) == 2
