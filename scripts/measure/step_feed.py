@@ -4,8 +4,8 @@
     .venv/bin/python -m scripts.measure.step_feed --idle 60
 
 Starts ``jaxgen serve`` with the embedded model in a process of its own, and reads that process's CPU time. Prints CPU
-seconds for 1,000 generated tokens, pair by pair; with ``--idle`` the share of a core that an idle server takes without
-a reader and with one.
+seconds for 1,000 generated tokens, pair by pair, of the process and of its event loop's thread alone: on a busy machine
+the threads of steps take more or less by chance. ``--idle``: the share of a core that an idle server takes.
 """
 
 import argparse
@@ -15,7 +15,8 @@ import re
 import statistics
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -69,12 +70,35 @@ def cpu(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-async def loaded(process: psutil.Process, port: int, args: argparse.Namespace, count: int) -> float:
-    """Return the CPU seconds of 1,000 tokens beside ``count`` readers."""
+def event_loop_cpu(process: psutil.Process) -> float:
+    """Return the CPU seconds of the main thread."""
+    (times,) = [one for one in process.threads() if one.id == process.pid]
+    return float(times.user_time + times.system_time)
+
+
+@dataclass(frozen=True)
+class Round:
+    """CPU seconds of 1,000 tokens."""
+
+    process: float
+    event_loop: float
+
+    def over(self, other: "Round") -> float:
+        """Return by how many percent this is more."""
+        return 100 * (self.process / other.process - 1)
+
+    def event_loop_over(self, other: "Round") -> float:
+        """Return what the event loop's thread took more, in percent of the process."""
+        return 100 * (self.event_loop - other.event_loop) / other.process
+
+
+async def loaded(process: psutil.Process, port: int, args: argparse.Namespace, count: int) -> Round:
+    """Generate beside ``count`` readers."""
     async with readers(port, count):
-        before = cpu(process)
+        before, before_loop = cpu(process), event_loop_cpu(process)
         await stream(port, args.clients, args.tokens)
-        return 1000 * (cpu(process) - before) / (args.clients * args.tokens)
+        thousands = args.clients * args.tokens / 1000
+        return Round((cpu(process) - before) / thousands, (event_loop_cpu(process) - before_loop) / thousands)
 
 
 async def idle(process: psutil.Process, port: int, seconds: float, count: int) -> float:
@@ -86,19 +110,25 @@ async def idle(process: psutil.Process, port: int, seconds: float, count: int) -
 
 
 async def pairs(process: psutil.Process, port: int, args: argparse.Namespace) -> None:
-    ratios = []
+    all_over, loop_over = [], []
     await loaded(process, port, args, 0)
-    print("CPU seconds of 1,000 tokens")
+    print("CPU seconds of 1,000 tokens (of the event loop)")
     for number in range(args.pairs):
         order = (0, args.readers) if number % 2 == 0 else (args.readers, 0)
         found = {count: await loaded(process, port, args, count) for count in order}
-        ratios.append(100 * (found[args.readers] / found[0] - 1))
+        without, beside = found[0], found[args.readers]
+        all_over.append(beside.over(without))
+        loop_over.append(beside.event_loop_over(without))
         print(
-            f"without {found[0]:.3f}   {args.readers} readers {found[args.readers]:.3f}   {ratios[-1]:+.2f} %",
+            f"without {without.process:.3f} ({without.event_loop:.3f})   {args.readers} readers {beside.process:.3f}"
+            f" ({beside.event_loop:.3f})   {all_over[-1]:+.2f} % ({loop_over[-1]:+.2f} %)",
             flush=True,
         )
-    lowest, middle, highest = min(ratios), statistics.median(ratios), max(ratios)
-    print(f"median {middle:+.2f} %, from {lowest:+.2f} % to {highest:+.2f} %")
+    print(f"process {spread(all_over)}\nevent loop, in percent of the process {spread(loop_over)}")
+
+
+def spread(found: Sequence[float]) -> str:
+    return f"median {statistics.median(found):+.2f} %, from {min(found):+.2f} % to {max(found):+.2f} %"
 
 
 def main() -> None:
@@ -106,7 +136,7 @@ def main() -> None:
     parser.add_argument("--readers", type=int, default=20)
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--clients", type=int, default=16, help="that generate at a time (default %(default)s)")
-    parser.add_argument("--tokens", type=int, default=300, help="of each (default %(default)s)")
+    parser.add_argument("--tokens", type=int, default=900, help="of each (default %(default)s)")
     parser.add_argument("--idle", type=float, metavar="SECONDS", help="measure an idle server instead")
     args = parser.parse_args()
     with running(args.clients) as (process, port):
