@@ -25,6 +25,7 @@ class FakeEngine:
     """What AsyncEngine asks of an Engine."""
 
     held_for = 0.0
+    journal = None
 
     def __init__(self, period: float) -> None:
         self._period = period

@@ -102,13 +102,14 @@ async def call(
     *,
     leave: asyncio.Event | None = None,
     path: str = "/v1/completions",
+    method: str = "POST",
 ) -> None:
     """One request at the ASGI level; ``leave`` set: the caller is gone."""
     scope = {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
         "http_version": "1.1",
-        "method": "POST",
+        "method": method,
         "path": path,
         "raw_path": path.encode(),
         "root_path": "",
