@@ -26,7 +26,8 @@ function NumberField({ field, value, usual, problem }) {
     <label for=${`set-${key}`}>${field.name}</label>
     <input id=${`set-${key}`} inputmode=${field.type === "integer" ? "numeric" : "decimal"} autocomplete="off" value=${value ?? ""}
       placeholder=${usual ?? ""} aria-invalid=${wrong ? "true" : undefined} aria-describedby=${`about-${key}`} onInput=${set(key)} />
-    <p id=${`about-${key}`} class=${wrong ? "about bad" : "about quiet"}>${wrong ?? `${field.description ?? ""}${range && ` ${range[0].toUpperCase()}${range.slice(1)}.`}`}</p>
+    <p id=${`about-${key}`} class=${wrong ? "about bad" : "about quiet"}>
+      ${wrong ?? [range, field.description].filter(Boolean).join(" · ")}</p>
   </div>`;
 }
 
@@ -41,7 +42,7 @@ function Area({ name, label, rows = 3, placeholder, value, problem, onInput }) {
   const wrong = problem?.field === name ? problem.message : null;
   return html`<div class="field wide">
     <label for=${`set-${name}`}>${label}</label>
-    <textarea id=${`set-${name}`} rows=${rows} placeholder=${placeholder ?? ""} value=${value ?? ""} spellcheck="false"
+    <textarea id=${`set-${name}`} rows=${rows} placeholder=${placeholder ?? ""} value=${value ?? ""} spellcheck=${false}
       aria-invalid=${wrong ? "true" : undefined} aria-describedby=${wrong ? `about-${name}` : undefined} onInput=${onInput ?? set(name)}></textarea>
     ${wrong && html`<p id=${`about-${name}`} class="about bad">${wrong}</p>`}
   </div>`;
