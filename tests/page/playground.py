@@ -11,7 +11,8 @@ from tests.support.fakes import MODEL, FakeEngine, says
 from tests.support.server_app import byte_by_byte, fake_engine
 
 CHAT = ChatFormat(
-    "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}{% if add_generation_prompt %}<answer>{% endif %}",
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}"
+    "{% if add_generation_prompt %}<answer>{% endif %}",
     {},
 )
 
@@ -63,3 +64,9 @@ def is_done(page: Page, number: int = 1) -> Locator:
 
 def setting(page: Page, name: str) -> Locator:
     return page.locator(f"#set-{name}")
+
+
+def body_of(request: Any) -> dict[str, Any]:
+    """The JSON that a request sent."""
+    found: dict[str, Any] = request.value.post_data_json
+    return found

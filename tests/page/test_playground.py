@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 
 from jaxgen.core.model_info import ModelInfo
 from tests.page.conftest import Fake
-from tests.page.playground import CHAT, Held, answers, chat_engine, is_done, opened, send, setting
+from tests.page.playground import CHAT, Held, answers, body_of, chat_engine, is_done, opened, send, setting
 from tests.support.browser import Troubles
 from tests.support.fakes import MODEL
 from tests.support.server_app import TOKENIZER, fake_engine
@@ -17,8 +17,7 @@ def sent_by(page: Page, text: str) -> dict[str, Any]:
     """The body of the request that sends the text."""
     with page.expect_request("**/v1/**completions") as request:
         send(page, text)
-    found: dict[str, Any] = request.value.post_data_json
-    return found
+    return body_of(request)
 
 
 def test_nothing_is_sent_but_what_is_set(page: Page, fake: Fake) -> None:

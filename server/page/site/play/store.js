@@ -213,6 +213,7 @@ export class Store {
     const controller = new AbortController();
     this.#running.set(chat, controller);
     this.said = "Answering.";
+    this.#emit();
     await this.save(chat);
     let saved = Date.now();
     await ask(PATHS[chat.mode], body, message, controller.signal, () => {
