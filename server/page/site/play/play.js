@@ -24,8 +24,8 @@ function Mode({ chat, conversations }) {
 }
 
 
-function Toggle({ name, shown, onToggle }) {
-  return html`<button aria-expanded=${String(shown)} aria-controls=${name.toLowerCase()} onClick=${onToggle}>${name}</button>`;
+function Toggle({ name, panel, shown, onToggle }) {
+  return html`<button aria-expanded=${String(shown)} aria-controls=${panel} onClick=${onToggle}>${name}</button>`;
 }
 
 /** `server`: what app.js knows of the server, null until it is read; `shown`: whether the view is in front. */
@@ -45,11 +45,11 @@ export function Play({ server, shown }) {
   const picked = () => { if (!isWide()) showChats(false); };
   return html`<div class="play">
     <div class="bar">
-      <${Toggle} name="Conversations" shown=${chatsShown} onToggle=${() => showChats(!chatsShown)} />
+      <${Toggle} name="Chats" panel="conversations" shown=${chatsShown} onToggle=${() => showChats(!chatsShown)} />
       <button onClick=${() => store.create()}>New</button>
       <h2>${chat.title || "New conversation"}</h2>
       <${Mode} chat=${chat} conversations=${server.capabilities.conversations} />
-      <${Toggle} name="Parameters" shown=${settingsShown} onToggle=${() => showSettings(!settingsShown)} />
+      <${Toggle} name="Parameters" panel="parameters" shown=${settingsShown} onToggle=${() => showSettings(!settingsShown)} />
     </div>
     <div class="columns">
       <aside id="conversations" class="side" aria-label="Conversations" hidden=${!chatsShown}>

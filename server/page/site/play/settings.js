@@ -48,8 +48,8 @@ function Area({ name, label, rows = 3, placeholder, value, problem, onInput }) {
   </div>`;
 }
 
-function Choice({ name, label, value, options }) {
-  return html`<div class="field">
+function Choice({ name, label, value, options, wide }) {
+  return html`<div class=${wide ? "field wide" : "field"}>
     <label for=${`set-${name}`}>${label}</label>
     <select id=${`set-${name}`} value=${value ?? ""} onChange=${set(name)}>
       ${options.map(([key, text]) => html`<option key=${key} value=${key}>${text}</option>`)}
@@ -60,7 +60,7 @@ function Choice({ name, label, value, options }) {
 function Structure({ settings, problem }) {
   const example = STRUCTURES.find(([key]) => key === (settings.structure ?? ""))?.[2];
   return html`
-    <${Choice} name="structure" label="An answer is" value=${settings.structure} options=${STRUCTURES} />
+    <${Choice} name="structure" wide label="The answer must be" value=${settings.structure} options=${STRUCTURES} />
     ${example && html`<${Area} name="structureText" label=${settings.structure === "choice" ? "Texts, one a line" : "Written as"}
       rows="4" placeholder=${example} value=${settings.structureText} problem=${problem} />`}`;
 }
