@@ -23,8 +23,8 @@ from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
 from jaxgen.server.errors import ApiError
 from jaxgen.server.generation.queue_limit import QueueLimit
 from jaxgen.server.metrics.metrics import Metrics
-from jaxgen.server.middleware.access_log import AccessLogMiddleware
-from jaxgen.server.middleware.auth import ApiKeyMiddleware, ApiKeys
+from jaxgen.server.middleware.access_log import PROBES, AccessLogMiddleware
+from jaxgen.server.middleware.auth import OPEN_PATHS, ApiKeyMiddleware, ApiKeys
 from jaxgen.server.middleware.body_timeout import BodyTimeoutMiddleware
 from jaxgen.server.middleware.cors import OriginMiddleware, cors_middleware
 from jaxgen.server.middleware.errors import (
@@ -82,6 +82,7 @@ def create_app(
     description = Description(engine.model, config, version("jaxgen"))
     keys = ApiKeys(config.api_keys, config.api_key_file)
     check_prefix(config.root_path)
+    page = page_routes() if config.ui else [Route("/", description.index)]
     app = Starlette(
         routes=[
             Route("/v1/completions", CompletionsEndpoint(services), methods=["POST"]),
@@ -106,9 +107,9 @@ def create_app(
             Route("/health", probes.health),
             Route("/ready", probes.ready),
             Route("/metrics", metrics_route(metrics)),
-            *page_routes(),
+            *page,
         ],
-        middleware=_middleware(config, keys, metrics, tracing),
+        middleware=_middleware(config, keys, metrics, tracing, frozenset(route.path for route in page)),
         exception_handlers={
             ApiError: api_error,
             RequestRefusedError: api_error,
@@ -127,16 +128,18 @@ def create_app(
     return app
 
 
-def _middleware(config: ServerConfig, keys: ApiKeys, metrics: Metrics, tracing: Middleware | None) -> list[Middleware]:
-    """Return the middleware, the outermost first.
+def _middleware(
+    config: ServerConfig, keys: ApiKeys, metrics: Metrics, tracing: Middleware | None, page: frozenset[str]
+) -> list[Middleware]:
+    """Return the middleware, the outermost first. ``page``: paths of files for browsers, which hold no data.
 
     A preflight request has no API key, so CORS is before keys. Every refusal must have an id, and the headers that let
     a page read it.
     """
     named = () if config.cors is None else config.cors.origins
     return [
-        *([Middleware(RootPathMiddleware, prefix=config.root_path)] if config.root_path else []),
-        Middleware(RequestIdMiddleware),
+        *([Middleware(RootPathMiddleware, prefix=config.root_path, kept=page)] if config.root_path else []),
+        Middleware(RequestIdMiddleware, quiet=PROBES | page),
         Middleware(
             AccessLogMiddleware, metrics=metrics, prompt_characters=config.max_log_len if config.log_prompts else None
         ),
@@ -144,7 +147,7 @@ def _middleware(config: ServerConfig, keys: ApiKeys, metrics: Metrics, tracing: 
         *([] if config.cors is None else [cors_middleware(config.cors)]),
         # Where callers need API keys, a page without a key is refused anyway.
         *([Middleware(OriginMiddleware, named=named)] if config.check_origin and not keys.asked_for else []),
-        Middleware(ApiKeyMiddleware, keys=keys),
+        Middleware(ApiKeyMiddleware, keys=keys, open_paths=OPEN_PATHS | page),
         Middleware(BodyTimeoutMiddleware, seconds=config.body_timeout_s),
         Middleware(UnexpectedErrorMiddleware),
     ]

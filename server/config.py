@@ -18,6 +18,7 @@ MAY_BE_ZERO = (
     "max_stored_responses",
     "log_prompts",
     "check_origin",
+    "ui",
     "structured_additional_properties",
 )
 ANY = ("*",)
@@ -139,6 +140,8 @@ class ServerConfig:
     """Which web pages of other origins may call; None: none."""
     check_origin: bool = True
     """Whether pages of other origins are refused where callers need no key; off where an outer app checks origins."""
+    ui: bool = True
+    """Whether ``/`` and ``/docs`` are pages for browsers; else ``/`` lists the routes."""
     max_connections: int = 4096
     """Most connections; further ones get 503."""
     max_connections_per_address: int = 1024

@@ -36,6 +36,7 @@ NO_LIMITS = (
     "max_log_len",
     "root_path",
     "structured_additional_properties",
+    "ui",
     "service_classes",
 )
 
@@ -126,7 +127,7 @@ def check_prefix(prefix: str) -> None:
 
 
 class Description:
-    """Endpoints of both documents, which are made once."""
+    """Endpoints of both documents, which are made once, and of a short list of the routes."""
 
     def __init__(self, model: ModelInfo, config: ServerConfig, version: str) -> None:
         self._openapi = openapi_document(version, keys=bool(config.api_keys or config.api_key_file))
@@ -138,6 +139,9 @@ class Description:
 
     async def capabilities(self, _: Request) -> Response:
         return JSONResponse(self._capabilities)
+
+    async def index(self, _: Request) -> Response:
+        return JSONResponse({"routes": [f"{route.method} {route.path}" for route in ROUTES]})
 
 
 def openapi_document(version: str, *, keys: bool) -> dict[str, Any]:

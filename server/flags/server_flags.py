@@ -117,6 +117,12 @@ def _add_callers(server: Any) -> None:
         metavar="DIR",
         help="keeps files and batches (default: none, and their routes answer 404)",
     )
+    server.add_argument(
+        "--no-ui",
+        dest="ui",
+        action="store_false",
+        help="no pages for browsers at / and /docs: / lists the routes instead",
+    )
     server.add_argument("--shutdown-timeout", type=float, default=30.0, help="seconds running requests get at SIGTERM")
 
 
@@ -220,6 +226,7 @@ def server_config(args: Any) -> ServerConfig:
         log_prompts=args.log_prompts,
         max_log_len=args.max_log_len,
         root_path=args.root_path or "",
+        ui=args.ui,
         forwarded_allow_ips=args.forwarded_allow_ips,
         cors=cors_of(args),
         service_classes=parse_classes(args.service_class or ()),

@@ -11,7 +11,7 @@ from jaxgen.server.middleware.context import context_of
 logger = logging.getLogger(__name__)
 
 PROBES = frozenset({"/health", "/ready", "/metrics"})
-"""Paths that are polled every few seconds; logged at level DEBUG."""
+"""Paths that are polled every few seconds."""
 
 CALLER_LEFT = 499
 """Status that proxies log for a request whose caller disconnected before the response."""
@@ -35,6 +35,6 @@ class AccessLogMiddleware:
         finally:
             context.status = context.status or CALLER_LEFT
             self._metrics.count_response(context.status)
-            level = logging.DEBUG if context.path in PROBES else logging.INFO
+            level = logging.DEBUG if context.is_quiet else logging.INFO
             if logger.isEnabledFor(level):
                 logger.log(level, "request", extra={FIELDS: context.fields(prompt_characters=self._prompt_characters)})

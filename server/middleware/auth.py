@@ -1,9 +1,9 @@
-"""API keys: ``Authorization: Bearer KEY`` on every route but the probes."""
+"""API keys: ``Authorization: Bearer KEY`` on every route but the probes and the page."""
 
 import codecs
 import hmac
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from hashlib import sha256
 from math import inf
 from pathlib import Path
@@ -105,14 +105,16 @@ class ApiKeys:
 
 
 class ApiKeyMiddleware:
-    """Answers 401 to requests without a valid API key, if keys are configured; also for unknown routes and methods."""
+    """Answers 401 to requests without a valid API key, if keys are configured; also for unknown routes and methods, but
+    not for ``open_paths``."""
 
-    def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
+    def __init__(self, app: ASGIApp, keys: ApiKeys, open_paths: Collection[str] = OPEN_PATHS) -> None:
         self._app = app
         self._keys = keys
+        self._open_paths = frozenset(open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not self._keys.asked_for or context_of(scope).path in OPEN_PATHS:
+        if scope["type"] != "http" or not self._keys.asked_for or context_of(scope).path in self._open_paths:
             await self._app(scope, receive, send)
             return
         found = self._check(Headers(scope=scope).get("authorization", ""))

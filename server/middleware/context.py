@@ -50,6 +50,8 @@ class RequestContext:
     caller: str = ""
     weight: float = 1.0
     """The caller's weight under contention."""
+    is_quiet: bool = False
+    """Whether it is a probe, or asks for a file of the page: logged at level DEBUG, and not traced."""
     send_more: Send | None = None
     """Sends ASGI messages after a response's first, past the middleware, which changes only the first."""
     answer: Answered | None = None

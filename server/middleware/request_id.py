@@ -1,6 +1,7 @@
 """Put ``x-request-id`` into every response and record: the caller's id, or a new one."""
 
 import re
+from collections.abc import Collection
 from uuid import uuid4
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -13,10 +14,14 @@ _ACCEPTED = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 class RequestIdMiddleware:
-    """Takes a caller's id of up to 128 visible ASCII characters; makes a new id where it is missing or invalid."""
+    """Takes a caller's id of up to 128 visible ASCII characters; makes a new id where it is missing or invalid.
 
-    def __init__(self, app: ASGIApp) -> None:
+    ``quiet``: paths whose requests are logged at level DEBUG, and not traced.
+    """
+
+    def __init__(self, app: ASGIApp, quiet: Collection[str] = ()) -> None:
         self._app = app
+        self._quiet = frozenset(quiet)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -25,7 +30,8 @@ class RequestIdMiddleware:
         given = Headers(scope=scope).get(HEADER, "")
         name = given if _ACCEPTED.fullmatch(given) else f"req-{uuid4().hex}"
         client = scope.get("client") or ("",)
-        context = RequestContext(name, scope["method"], route_path(scope), client[0], send_more=send)
+        path = route_path(scope)
+        context = RequestContext(name, scope["method"], path, client[0], is_quiet=path in self._quiet, send_more=send)
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":

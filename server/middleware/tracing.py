@@ -13,7 +13,6 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from jaxgen.server.middleware.access_log import PROBES
 from jaxgen.server.middleware.context import RequestContext, context_of
 
 OPERATIONS = {
@@ -51,7 +50,7 @@ def open_provider(endpoint: str, version: str) -> TracerProvider:
 
 
 class TraceMiddleware:
-    """Makes a span for each request but probes: a child of the caller's, if the request has a W3C ``traceparent``."""
+    """Makes a span for each request but quiet ones: a child of the caller's, if it sends a W3C ``traceparent``."""
 
     def __init__(self, app: ASGIApp, *, provider: TracerProvider) -> None:
         self._app = app
@@ -59,7 +58,7 @@ class TraceMiddleware:
         self._propagator = TraceContextTextMapPropagator()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or context_of(scope).path in PROBES:
+        if scope["type"] != "http" or context_of(scope).is_quiet:
             await self._app(scope, receive, send)
             return
         caller = self._propagator.extract(Headers(scope=scope), getter=_HeaderGetter())

@@ -1,6 +1,7 @@
 """``--root-path``: a proxy in front that passes its prefix on, or strips it."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 from starlette.applications import Starlette
@@ -29,10 +30,32 @@ def test_routes_are_found_with_the_prefix_and_without(prefix: str, caplog: pytes
     assert requests[0].levelno == logging.DEBUG, "a probe, also behind a prefix"
 
 
-@pytest.mark.parametrize("path", ["/ai/x", "/ai/x/", "/ai", "/ai/xhealth", "/ai/x/ai/x/health", "/other/health"])
+@pytest.mark.parametrize("path", ["/ai", "/ai/xhealth", "/ai/x/ai/x/health", "/other/health"])
 def test_other_paths_are_no_routes(path: str) -> None:
     with client_of(fake_engine(), AI) as client:
         assert client.get(path, headers=KEY).status_code == 404
+
+
+@pytest.mark.parametrize("config", [AI, replace(AI, ui=False)])
+def test_the_prefix_with_a_slash_is_the_page_or_the_list(config: ServerConfig) -> None:
+    with client_of(fake_engine(), config) as client:
+        assert client.get("/ai/x/").content == client.get("/").content
+        answer = client.get("/ai/x", follow_redirects=False)
+        if config.ui:
+            assert (answer.status_code, answer.headers["location"]) == (307, "x/"), "relative, so of any host and proxy"
+            assert answer.url.join("x/").path == "/ai/x/"
+        else:
+            assert answer.content == client.get("/").content
+
+
+@pytest.mark.parametrize("prefix", ["/live", "/docs"])
+def test_a_prefix_may_be_a_name_of_the_page_too(prefix: str) -> None:
+    with client_of(fake_engine(), ServerConfig(root_path=prefix)) as client:
+        for path in ("/live/live.js", "/docs", "/health"):
+            assert client.get(f"{prefix}{path}").status_code == 200
+        for stripped in ("/live/live.js", "/health"):
+            assert client.get(stripped).content == client.get(f"{prefix}{stripped}").content
+        assert client.get(prefix, follow_redirects=False).headers["location"] == f"{prefix[1:]}/"
 
 
 def test_without_a_prefix_none_is_taken_or_told() -> None:
