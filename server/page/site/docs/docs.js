@@ -32,7 +32,7 @@ function wordsOf(document, { method, path, operation }) {
   return [method, path, operation.summary, operation.description, ...fields].join(" ").toLowerCase();
 }
 
-function Content({ document, content = {} }) {
+function Content({ document, content }) {
   return Object.entries(content).map(([media, { schema }]) => html`
     <p><code>${media}</code>${schema && html` <span class="type">${typeOf(document, schema)}</span>`}</p>
     ${schema && [...partsOf(document, schema)].map(([name, part]) => html`
@@ -45,10 +45,12 @@ function Answers({ document, responses }) {
     const shape = JSON.stringify([description, content]);
     shapes.set(shape, { statuses: [...(shapes.get(shape)?.statuses ?? []), status], description, content });
   }
-  return [...shapes.values()].map(({ statuses, description, content }) => html`
-    <${Lazy} title=${html`<strong>${statuses.join(", ")}</strong> ${description}`}>
+  return [...shapes.values()].map(({ statuses, description, content }) => {
+    const title = html`<strong>${statuses.join(", ")}</strong> ${description}`;
+    return content ? html`<${Lazy} title=${title}>
       ${() => html`<${Content} document=${document} content=${content} />`}
-    <//>`);
+    <//>` : html`<p>${title}</p>`;
+  });
 }
 
 function Details({ document, route: { method, path, operation } }) {
