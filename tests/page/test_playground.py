@@ -5,11 +5,16 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
+from jaxgen.core.errors import EngineDeadError
 from jaxgen.core.model_info import ModelInfo
+from jaxgen.core.request import Request
+from jaxgen.core.service_class import ServiceClass
+from jaxgen.server.config import ServerConfig
 from tests.page.conftest import Fake
 from tests.page.playground import CHAT, Held, answers, body_of, chat_engine, is_done, opened, send, setting
 from tests.support.browser import Troubles
 from tests.support.fakes import MODEL
+from tests.support.proxy import proxy
 from tests.support.server_app import TOKENIZER, fake_engine
 
 
@@ -167,6 +172,45 @@ def test_a_dropped_connection_keeps_the_text(page: Page, fake: Fake, troubles: T
     answers(page).get_by_role("button", name="Regenerate").click()
     expect(answers(page)).to_contain_text("Hello there.")
     expect(is_done(page)).not_to_contain_text("cut off")
+
+
+def test_a_dropped_connection_of_a_server_that_goes_on(page: Page, fake: Fake, troubles: Troubles) -> None:
+    troubles.allow("ERR_")
+    held = Held(5)
+    with proxy(fake(chat_engine(pace=held), ServerConfig(root_path="/llm")).url, strip="/llm") as front:
+        opened(page, f"{front.url}/llm/")
+        send(page, "Hi")
+        expect(answers(page)).to_contain_text("Hello")
+        front.cut()
+        expect(is_done(page)).to_contain_text("What had come is kept.")
+        held.release()
+        answers(page).get_by_role("button", name="Regenerate").click()
+        expect(answers(page)).to_contain_text("Hello there.")
+
+
+def test_an_engine_that_fails_is_said_beside_what_had_come(page: Page, fake: Fake) -> None:
+    held = Held(5)
+
+    async def fails(request: Request, index: int) -> None:
+        await held(request, index)
+        if index == 5:
+            raise EngineDeadError("the device was lost")
+
+    opened(page, fake(chat_engine(pace=fails)).url)
+    send(page, "Hi")
+    expect(answers(page)).to_contain_text("Hello")
+    held.release()
+    expect(is_done(page)).to_contain_text("The engine is not running.")
+    expect(answers(page)).to_contain_text("failed")
+    expect(answers(page)).to_contain_text("Hello")
+
+
+def test_service_classes_can_be_named(page: Page, fake: Fake) -> None:
+    config = ServerConfig(service_classes=(ServiceClass(name="quick", first_token_seconds=1.0),))
+    opened(page, fake(chat_engine(), config).url)
+    setting(page, "service_tier").select_option("quick")
+    assert sent_by(page, "Hi")["service_tier"] == "quick"
+    is_done(page)
 
 
 def test_a_server_that_restarts_is_asked_again_only_when_the_user_says(

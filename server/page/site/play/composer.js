@@ -39,7 +39,7 @@ function Writing({ chat, busy, shown }) {
   const [draft, setDraft] = useDraft(chat);
   const latest = useRef(null);
   latest.current = { draft, setDraft };
-  useEffect(() => { if (shown && matchMedia("(hover: hover)").matches) area.current.focus({ preventScroll: true }); }, [chat, shown]);
+  useEffect(() => { if (shown && matchMedia("(hover: hover)").matches) area.current.focus({ preventScroll: true }); }, [chat.id, shown]);
 
   const send = () => {
     if (!busy && draft.trim() && store.send(draft)) setDraft("");
