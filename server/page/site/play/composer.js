@@ -33,29 +33,15 @@ function useDraft(chat) {
   return [drafts.get(chat.id) ?? "", set];
 }
 
-function Writing({ chat, busy, shown }) {
-  const area = useRef(null);
-  const chosen = useRef(null);
-  const [draft, setDraft] = useDraft(chat);
-  const latest = useRef(null);
-  latest.current = { draft, setDraft };
-  useEffect(() => { if (shown && matchMedia("(hover: hover)").matches) area.current.focus({ preventScroll: true }); }, [chat.id, shown]);
-
-  const send = () => {
-    if (!busy && draft.trim() && store.send(draft)) setDraft("");
-  };
-  const pressed = (event) => {
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-    event.preventDefault();
-    send();
-  };
+/** Takes files that are dropped anywhere on the playground; returns what adds files to the draft. */
+function useFiles(area, chat, latest) {
   const add = async (files) => {
     for (const file of files) {
       try {
         const text = await textOf(file);
-        const { draft: before, setDraft: set } = latest.current;
+        const { draft, setDraft } = latest.current;
         const piece = chat.mode === "chat" ? fenced(file.name, text) : text;
-        set(before + (before && !before.endsWith("\n") ? "\n" : "") + piece);
+        setDraft(draft + (draft && !draft.endsWith("\n") ? "\n" : "") + piece);
       } catch (error) {
         store.fail(error);
       }
@@ -73,17 +59,43 @@ function Writing({ chat, busy, shown }) {
     view.addEventListener("drop", dropped);
     return () => { view.removeEventListener("dragover", dropped); view.removeEventListener("drop", dropped); };
   }, [chat]);
+  return add;
+}
+
+function AddFiles({ add }) {
+  const chosen = useRef(null);
+  return html`<button type="button" class="small" onClick=${() => chosen.current.click()}>Add a text file</button>
+    <input ref=${chosen} type="file" multiple aria-label="Text files to add" hidden
+      onChange=${(event) => { add([...event.target.files]); event.target.value = ""; }} />`;
+}
+
+function Writing({ chat, busy, shown }) {
+  const area = useRef(null);
+  const [draft, setDraft] = useDraft(chat);
+  const latest = useRef(null);
+  latest.current = { draft, setDraft };
+  const add = useFiles(area, chat, latest);
+  useEffect(() => {
+    // Not on a phone, where a keyboard would cover the page.
+    if (shown && matchMedia("(hover: hover)").matches) area.current.focus({ preventScroll: true });
+  }, [chat.id, shown]);
   useEffect(() => store.onDraft((text) => { latest.current.setDraft(text); area.current.focus(); }), []);
 
+  const send = () => {
+    if (!busy && draft.trim() && store.send(draft)) setDraft("");
+  };
+  const pressed = (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    send();
+  };
   return html`<form class="composer" onSubmit=${(event) => { event.preventDefault(); send(); }}>
     <label class="only-read" for="draft">${chat.mode === "chat" ? "Message" : "Prompt"}</label>
     <textarea id="draft" ref=${area} rows="3" value=${draft} onKeyDown=${pressed}
       placeholder=${chat.mode === "chat" ? "Write a message" : "Write the beginning of a text"}
       onInput=${(event) => setDraft(event.target.value)}></textarea>
     <div class="row">
-      <button type="button" class="small" onClick=${() => chosen.current.click()}>Add a text file</button>
-      <input ref=${chosen} type="file" multiple aria-label="Text files to add" hidden
-        onChange=${(event) => { add([...event.target.files]); event.target.value = ""; }} />
+      <${AddFiles} add=${add} />
       <span class="quiet hint">Enter sends, Shift+Enter begins a line, Esc stops</span>
       ${busy
         ? html`<button type="button" class="main" onClick=${() => store.stop()}>Stop</button>`
