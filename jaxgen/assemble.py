@@ -245,6 +245,7 @@ def load_engine(
         chat=chat,
         embedding=EmbeddingFormat(parts.model.output_size, read_pooling(parts.directory, pooling)),
         defaults=read_sampling_defaults(parts.directory, generation_config),
+        embedded=model is None,
     )
     return AsyncEngine(info, words, build, Constraints(words, parts.model.vocab_size, eos_token_ids))
 

@@ -173,6 +173,7 @@ def capabilities_document(model: ModelInfo, config: ServerConfig) -> dict[str, A
     limits = {item.name: getattr(config, item.name) for item in fields(config) if item.name not in NO_LIMITS}
     return {
         "model": model.name,
+        "embedded": model.embedded,
         "conversations": model.chat is not None,
         "tool_call_parser": tool_format(model, config),
         "service_classes": [asdict(one) for one in config.service_classes],

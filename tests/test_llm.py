@@ -237,8 +237,10 @@ def test_the_package_exports_what_the_docs_show() -> None:
 
 def test_a_random_default_says_that_it_is(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jaxgen.assemble.default_model", lambda: directory)
-    assert "random" in load_engine().model.note
-    assert load_engine(str(directory)).model.note == ""
+    toy, named = load_engine().model, load_engine(str(directory)).model
+    assert "random" in toy.note
+    assert toy.embedded
+    assert (named.note, named.embedded) == ("", False)
 
 
 def test_a_checkpoint_is_computed_in_what_is_fast_and_exact(

@@ -50,7 +50,8 @@ class ModelInfo:
     """Facts about the model that a server or library front end needs to check a request. ``note``: a note to users.
 
     ``chat`` None: the model was not made for conversations, or does not name their format. ``embedding`` None: the
-    model gives no embeddings. ``defaults``: of what a request leaves out.
+    model gives no embeddings. ``defaults``: of what a request leaves out. ``embedded``: whether it is the toy that is
+    served where no model is named.
     """
 
     name: str
@@ -60,3 +61,4 @@ class ModelInfo:
     chat: ChatFormat | None = None
     embedding: EmbeddingFormat | None = None
     defaults: SamplingDefaults = NEUTRAL
+    embedded: bool = False

@@ -13,6 +13,20 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError, bad_request
+from jaxgen.server.schema.ranges import (
+    Alternatives,
+    FrequencyPenalty,
+    MaxTokens,
+    MinP,
+    MinTokens,
+    PresencePenalty,
+    Priority,
+    RepetitionPenalty,
+    Seed,
+    Temperature,
+    TopK,
+    TopP,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -171,26 +185,26 @@ class CallerFields(ComputingFields):
 class SamplingFields(CallerFields):
     """What text and chat completions have in common: OpenAI's fields, then those that others add."""
 
-    frequency_penalty: float | None = None
+    frequency_penalty: FrequencyPenalty = None
     logit_bias: dict[str, float] | None = None
-    max_tokens: int | None = None
+    max_tokens: MaxTokens = None
     n: int | None = None
-    presence_penalty: float | None = None
-    seed: int | None = None
+    presence_penalty: PresencePenalty = None
+    seed: Seed = None
     stop: Stop | None = None
     stream_options: StreamOptions | None = None
-    temperature: float | None = None
-    top_p: float | None = None
+    temperature: Temperature = None
+    top_p: TopP = None
 
     allowed_token_ids: ListOf[int] | None = None
     bad_words: ListOf[str] | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
-    min_p: float | None = None
-    min_tokens: int | None = None
-    priority: int | None = None
+    min_p: MinP = None
+    min_tokens: MinTokens = None
+    priority: Priority = None
     prompt_logprobs: int | None = None
-    repetition_penalty: float | None = None
+    repetition_penalty: RepetitionPenalty = None
     response_format: ResponseFormat | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
@@ -199,7 +213,7 @@ class SamplingFields(CallerFields):
     spaces_between_special_tokens: bool | None = None
     stop_token_ids: ListOf[int] | None = None
     structured_outputs: StructuredOutputs | None = None
-    top_k: int | None = None
+    top_k: TopK = None
     truncate_prompt_tokens: int | None = None
 
 
@@ -209,7 +223,7 @@ class CompletionRequest(SamplingFields):
     prompt: Prompt | None = None
     best_of: int | None = None
     echo: bool | None = None
-    logprobs: int | None = None
+    logprobs: Alternatives = None
     suffix: str | None = None
 
 

@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from jaxgen.server.schema.base import Body, ListOf, PartOfHistory, SamplingFields, Unsupported
+from jaxgen.server.schema.ranges import Alternatives, MaxChatTokens
 from jaxgen.server.schema.tools import CalledFunction, FunctionTool, ToolCall, ToolChoice
 
 
@@ -153,7 +154,8 @@ class ChatRequest(SamplingFields, Conversation):
     }
 
     logprobs: bool | None = None
-    max_completion_tokens: int | None = None
+    max_completion_tokens: MaxChatTokens = None
+    max_tokens: MaxChatTokens = None
     metadata: dict[str, str] | None = None
     parallel_tool_calls: bool | None = None
     prediction: dict[str, Any] | None = None
@@ -162,4 +164,4 @@ class ChatRequest(SamplingFields, Conversation):
     prompt_cache_retention: str | None = None
     safety_identifier: str | None = None
     tool_choice: ToolChoice | None = None
-    top_logprobs: int | None = None
+    top_logprobs: Alternatives = None

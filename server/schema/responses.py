@@ -8,6 +8,19 @@ from pydantic import Discriminator, Tag
 from jaxgen.server.errors import bad_request
 from jaxgen.server.schema.base import Body, CallerFields, JsonSchema, ListOf, PartOfHistory, Stop, StructuredOutputs
 from jaxgen.server.schema.items import Input
+from jaxgen.server.schema.ranges import (
+    Alternatives,
+    FrequencyPenalty,
+    MinP,
+    MinTokens,
+    PresencePenalty,
+    Priority,
+    RepetitionPenalty,
+    Seed,
+    Temperature,
+    TopK,
+    TopP,
+)
 from jaxgen.server.schema.tools import FunctionChoice, FunctionDefinition, ToolMode
 
 LOGPROBS = "message.output_text.logprobs"
@@ -214,23 +227,23 @@ class ResponsesRequest(CallerFields, ConversationFields):
     service_tier: str | None = None
     store: bool | None = None
     stream_options: ResponseStreamOptions | None = None
-    temperature: float | None = None
-    top_logprobs: int | None = None
-    top_p: float | None = None
+    temperature: Temperature = None
+    top_logprobs: Alternatives = None
+    top_p: TopP = None
 
-    frequency_penalty: float | None = None
+    frequency_penalty: FrequencyPenalty = None
     ignore_eos: bool | None = None
     logit_bias: dict[str, float] | None = None
-    min_p: float | None = None
-    min_tokens: int | None = None
-    presence_penalty: float | None = None
-    priority: int | None = None
-    repetition_penalty: float | None = None
-    seed: int | None = None
+    min_p: MinP = None
+    min_tokens: MinTokens = None
+    presence_penalty: PresencePenalty = None
+    priority: Priority = None
+    repetition_penalty: RepetitionPenalty = None
+    seed: Seed = None
     stop: Stop | None = None
     stop_token_ids: ListOf[int] | None = None
     structured_outputs: StructuredOutputs | None = None
-    top_k: int | None = None
+    top_k: TopK = None
 
     @property
     def wants_logprobs(self) -> bool:

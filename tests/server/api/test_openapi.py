@@ -44,6 +44,42 @@ def test_the_fields_are_those_that_bodies_are_checked_for() -> None:
     assert "security" not in found
 
 
+def bounds_of(field: dict[str, Any]) -> list[tuple[float, float]]:
+    """A value at each bound of the field, and one beyond it."""
+    integer = {"type": "integer"} in field.get("anyOf", ())
+    step = 1 if integer else 0.001
+    found = []
+    for name, sign in (("minimum", -1), ("exclusiveMinimum", -1), ("maximum", 1)):
+        if name in field:
+            edge = field[name]
+            found.append((edge + step, edge) if name == "exclusiveMinimum" else (edge, edge + sign * step))
+    return found
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/responses"])
+def test_ranges_in_the_document_are_those_that_requests_are_checked_for(path: str) -> None:
+    plain = ChatFormat("{% for m in messages %}{{ m.content }}{% endfor %}", {})
+    engine = fake_engine(model=ModelInfo(MODEL, 128, 400, chat=plain))
+    content = {"prompt": "Say"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "Say"}]}
+    content = {"input": "Say"} if path == "/v1/responses" else content
+    names = {"/v1/completions": "CompletionRequest", "/v1/chat/completions": "ChatRequest"}
+    checked = set()
+    with client_of(engine) as client:
+        schema = client.get("/openapi.json").json()["components"]["schemas"][names.get(path, "ResponsesRequest")]
+        for name, field in schema["properties"].items():
+            extra = {"logprobs": True} if path == "/v1/chat/completions" and name == "top_logprobs" else {}
+            for allowed, refused in bounds_of(field):
+                assert field["description"]
+                checked.add(name)
+                body = {"model": MODEL, **content, **extra}
+                answer = client.post(path, json={**body, name: allowed})
+                assert answer.status_code == 200, (name, allowed, answer.text)
+                answer = client.post(path, json={**body, name: refused})
+                assert answer.status_code == 400, (name, refused)
+                assert answer.json()["error"]["param"] == name
+    assert {"temperature", "top_p", "top_k"} <= checked
+
+
 def test_every_reference_leads_somewhere() -> None:
     found = document("/openapi.json")
     schemas = found["components"]["schemas"]
@@ -75,6 +111,7 @@ def test_capabilities(chat: ChatFormat | None, parser: str | None) -> None:
     found = document("/capabilities", ServerConfig(max_n=3), model=ModelInfo(MODEL, 128, 400, chat=chat))
     assert (found["model"], found["conversations"]) == (MODEL, chat is not None)
     assert found["tool_call_parser"] == parser
+    assert found["embedded"] is False
     assert (found["limits"]["max_n"], found["limits"]["max_model_len"], found["limits"]["max_logprobs"]) == (3, 128, 20)
     assert found["routes"]["POST /v1/completions"] == sorted(CompletionRequest.model_fields)
     assert found["routes"]["GET /health"] == []

@@ -1,0 +1,103 @@
+// From a conversation and its settings to the body of a request.
+
+import { fieldsOf, read } from "./schema.js";
+
+export const PATHS = { chat: "v1/chat/completions", completion: "v1/completions" };
+
+const NUMBERS = [
+  "temperature", "top_p", "top_k", "min_p", "max_completion_tokens", "max_tokens", "min_tokens", "seed",
+  "frequency_penalty", "presence_penalty", "repetition_penalty", "top_logprobs", "logprobs", "priority",
+];
+
+/** The numbers of the form in a mode. What both routes have under two names is here under one: see `assign`. */
+export function numbersOf(openapi, mode) {
+  const left = mode === "chat" ? ["max_tokens", "logprobs"] : ["max_completion_tokens", "top_logprobs"];
+  return fieldsOf(openapi, `/${PATHS[mode]}`, NUMBERS.filter((name) => !left.includes(name)));
+}
+
+/** Where a number is kept in the settings: a change of mode keeps it. */
+export const keyOf = (name) =>
+  ({ max_completion_tokens: "max_tokens", top_logprobs: "logprobs" })[name] ?? name;
+
+const unescaped = (line) =>
+  line.replace(/\\(n|t|\\)/g, (_, letter) => ({ n: "\n", t: "\t", "\\": "\\" })[letter]);
+const linesOf = (text) => (text ?? "").split("\n").filter((line) => line !== "");
+
+class Problem extends Error {
+  constructor(field, message) {
+    super(message);
+    this.field = field;
+  }
+}
+
+function parsed(field, what, text) {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new Problem(field, `${what} must be JSON: ${error.message}.`);
+  }
+}
+
+const STRUCTURES = {
+  json_object: () => ({ response_format: { type: "json_object" } }),
+  json_schema: (text) => ({
+    response_format: { type: "json_schema", json_schema: { name: "answer", schema: parsed("structureText", "The schema", text) } },
+  }),
+  regex: (text) => ({ structured_outputs: { regex: text } }),
+  choice: (text) => ({ structured_outputs: { choice: linesOf(text).map(unescaped) } }),
+  grammar: (text) => ({ structured_outputs: { grammar: text } }),
+};
+
+function assign(body, field, value, mode) {
+  body[field.name] = value;
+  if (field.name === "top_logprobs" && mode === "chat") body.logprobs = true;
+}
+
+/** The fields that the settings ask for, in an object without those that are not set. Throws an Error with `field`. */
+export function fieldsFrom(settings, openapi, mode) {
+  const body = {};
+  for (const field of numbersOf(openapi, mode)) {
+    const { value, problem } = read(field, settings[keyOf(field.name)]);
+    if (problem) throw new Problem(keyOf(field.name), problem);
+    if (value !== undefined) assign(body, field, value, mode);
+  }
+  const stop = linesOf(settings.stop).map(unescaped);
+  if (stop.length) body.stop = stop;
+  if (settings.service_tier) body.service_tier = settings.service_tier;
+  if (settings.return_latency) body.return_latency = true;
+  if (settings.structure) Object.assign(body, STRUCTURES[settings.structure](settings.structureText ?? ""));
+  if (mode === "chat" && (settings.tools ?? "").trim()) {
+    body.tools = parsed("tools", "tools", settings.tools);
+    if (settings.tool_choice) body.tool_choice = settings.tool_choice;
+  }
+  return body;
+}
+
+const messageOf = ({ role, content, tool_calls, tool_call_id }) => ({
+  role,
+  content: tool_calls?.length && !content ? null : content,
+  ...(tool_calls?.length ? { tool_calls } : {}),
+  ...(tool_call_id ? { tool_call_id } : {}),
+});
+
+/**
+ * The body that asks for the answer to the messages before `end`. Token ids are asked for where the answer can be had
+ * again: with a seed, or drawn without chance.
+ */
+export function bodyFor(chat, end, server) {
+  const fields = fieldsFrom(chat.settings, server.openapi, chat.mode);
+  const before = chat.messages.slice(0, end);
+  const system = chat.system.trim() ? [{ role: "system", content: chat.system }] : [];
+  const text = chat.mode === "chat"
+    ? { messages: [...system, ...before.map(messageOf)] }
+    : { prompt: before.at(-1)?.content ?? "" };
+  const repeatable = "seed" in fields || fields.temperature === 0;
+  return {
+    model: server.models[0].id,
+    ...text,
+    ...fields,
+    ...(repeatable ? { return_token_ids: true } : {}),
+    stream: true,
+    stream_options: { include_usage: true },
+  };
+}

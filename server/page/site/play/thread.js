@@ -1,0 +1,53 @@
+// The messages of a conversation: the last ones, and earlier ones on request, so that a long one opens at once.
+
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
+import { Message } from "./message.js";
+
+const FIRST = 40;
+const MORE = 200;
+const NEAR_PIXELS = 100;
+
+/** Stay at the end of the page while an answer grows, unless the user has scrolled away. */
+function useEnd(shown, chat) {
+  const atEnd = useRef(true);
+  useEffect(() => {
+    const scrolled = () => {
+      const page = document.documentElement;
+      atEnd.current = page.scrollHeight - page.scrollTop - page.clientHeight < NEAR_PIXELS;
+    };
+    addEventListener("scroll", scrolled, { passive: true });
+    return () => removeEventListener("scroll", scrolled);
+  }, []);
+  useEffect(() => { atEnd.current = true; }, [chat.id, chat.messages.length]);
+  useLayoutEffect(() => {
+    if (shown && atEnd.current && chat.messages.length) scrollTo(0, document.documentElement.scrollHeight);
+  });
+}
+
+function Nothing({ server, chat }) {
+  return html`<div class="nothing">
+    ${server.capabilities.embedded
+      ? html`<p>The model is the embedded toy: it answers, not sensibly. Serve a real one:
+          <code>jaxgen serve --model DIRECTORY_OR_HUB_ID</code></p>`
+      : html`<p><b>${server.models[0].id}</b> is served, with a context of ${server.models[0].max_model_len} tokens.</p>`}
+    <p class="quiet">${chat.mode === "chat" ? "Write a message" : "Write the beginning of a text"} below, or drop a text file here.</p>
+  </div>`;
+}
+
+export function Thread({ chat, busy, shown, server }) {
+  const { messages, sent } = chat;
+  const [extra, setExtra] = useState(0);
+  useEnd(shown, chat);
+  if (messages.length === 0) return html`<${Nothing} server=${server} chat=${chat} />`;
+  const from = Math.max(0, messages.length - FIRST - extra);
+  const last = messages.length - 1;
+  return html`
+    ${from > 0 && html`<p class="earlier"><button onClick=${() => setExtra(extra + MORE)}>
+      Show ${Math.min(MORE, from)} of ${from} earlier messages</button></p>`}
+    ${messages.slice(from).map((message, i) => {
+      const index = from + i;
+      return html`<${Message} key=${index} message=${message} index=${index} mode=${chat.mode} busy=${busy}
+        live=${busy && index === last && message.answer?.state === "streaming"}
+        again=${message.answer?.again} sent=${sent?.index === index ? sent : null} />`;
+    })}`;
+}

@@ -1,0 +1,72 @@
+"""What tests of the playground share: servers that converse, and ways to use the page."""
+
+import asyncio
+from typing import Any
+
+from playwright.sync_api import Locator, Page, expect
+
+from jaxgen.core.model_info import ChatFormat, ModelInfo
+from jaxgen.core.request import Request
+from tests.support.fakes import MODEL, FakeEngine, says
+from tests.support.server_app import byte_by_byte, fake_engine
+
+CHAT = ChatFormat(
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}"
+    "{% if add_generation_prompt %}<answer>{% endif %}",
+    {},
+)
+
+
+def chat_engine(text: str = "Hello there.", *, embedded: bool = False, **fields: Any) -> FakeEngine:
+    """An engine that answers every conversation with the text, a byte a token."""
+    model = ModelInfo(MODEL, max_model_len=200_000, vocab_size=400, chat=CHAT, embedded=embedded)
+    return fake_engine(**{"model": model, "reply": says(byte_by_byte(text)), **fields})
+
+
+class Held:
+    """The pace of an engine that stops at an event until it is let go."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self._free = False
+
+    async def __call__(self, request: Request, index: int) -> None:
+        while index >= self.at and not self._free:
+            await asyncio.sleep(0.01)
+
+    def release(self) -> None:
+        self._free = True
+
+
+def opened(page: Page, url: str) -> Locator:
+    """The place where the user writes, once the page is there."""
+    page.goto(url)
+    draft = page.locator("#draft")
+    expect(draft).to_be_visible()
+    return draft
+
+
+def send(page: Page, text: str) -> None:
+    page.locator("#draft").fill(text)
+    page.locator("#draft").press("Enter")
+
+
+def answers(page: Page) -> Locator:
+    return page.get_by_role("article", name="Answer")
+
+
+def is_done(page: Page, number: int = 1) -> Locator:
+    """The answer of this number, counted from 1, once it has ended."""
+    found = answers(page).nth(number - 1)
+    expect(found.get_by_role("button", name="Regenerate")).to_be_enabled()
+    return found
+
+
+def setting(page: Page, name: str) -> Locator:
+    return page.locator(f"#set-{name}")
+
+
+def body_of(request: Any) -> dict[str, Any]:
+    """The JSON that a request sent."""
+    found: dict[str, Any] = request.value.post_data_json
+    return found

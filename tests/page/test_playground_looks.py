@@ -1,0 +1,69 @@
+"""axe finds nothing in the playground, whatever it shows, and nothing is wider than a phone."""
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.page.conftest import Fake
+from tests.page.playground import chat_engine, is_done, opened, send, setting
+from tests.page.test_axe import LOOKS, NewContext, look, width_is_enough
+from tests.support.axe import violations
+
+MARKDOWN = """# Title
+
+Some **bold** text, `code` and a [link](https://example.org/).
+
+- one
+- two
+
+```python
+print("a line that is longer than a phone is wide, and then some more of it")
+```
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+> quoted
+"""
+
+
+@pytest.mark.full
+@look
+def test_everything_that_an_answer_shows(new_context: NewContext, fake: Fake, look: str) -> None:
+    """Full: axe looks at a page of some hundred elements six times."""
+    page = new_context(**LOOKS[look]).new_page()
+    opened(page, fake(chat_engine(MARKDOWN, embedded=True)).url)
+    assert violations(page) == []
+    if look == "phone":
+        page.get_by_role("button", name="Parameters").click()
+    setting(page, "temperature").fill("9")
+    setting(page, "structure").select_option("regex")
+    send(page, "Wrong")
+    expect(page.get_by_role("alert")).to_be_visible()
+    assert violations(page) == []
+    setting(page, "temperature").fill("0")
+    setting(page, "structure").select_option("")
+    setting(page, "logprobs").fill("3")
+    setting(page, "return_latency").check()
+    send(page, "Right")
+    found = is_done(page)
+    found.get_by_role("option").nth(4).focus()
+    found.get_by_role("button", name="Again").click()
+    expect(found).to_contain_text("Same bits")
+    found.locator("summary").click()
+    assert violations(page) == []
+    for name in ("Raw", "Text", "Edit"):
+        found.get_by_role("button", name=name).click()
+        assert violations(page) == []
+    assert width_is_enough(page)
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_panels_are_open_where_there_is_room(new_context: NewContext, fake: Fake, wide: bool) -> None:
+    page = new_context(**(LOOKS["light"] if wide else LOOKS["phone"])).new_page()
+    opened(page, fake(chat_engine()).url)
+    panel, button = page.locator("#parameters"), page.get_by_role("button", name="Parameters")
+    expect(panel).to_be_visible(visible=wide)
+    expect(button).to_have_attribute("aria-expanded", str(wide).lower())
+    button.click()
+    expect(panel).to_be_visible(visible=not wide)
