@@ -38,6 +38,7 @@ from jaxgen.server.middleware.lifecycle import Lifecycle, LifecycleMiddleware
 from jaxgen.server.middleware.request_id import RequestIdMiddleware
 from jaxgen.server.middleware.root_path import RootPathMiddleware
 from jaxgen.server.openapi import Description, check_prefix
+from jaxgen.server.page.site_routes import page_routes
 from jaxgen.server.requests.chat_template import Conversations
 from jaxgen.server.requests.prompts import PromptReader
 from jaxgen.server.requests.tools import Tools
@@ -105,6 +106,7 @@ def create_app(
             Route("/health", probes.health),
             Route("/ready", probes.ready),
             Route("/metrics", metrics_route(metrics)),
+            *page_routes(),
         ],
         middleware=_middleware(config, keys, metrics, tracing),
         exception_handlers={

@@ -39,10 +39,11 @@ PARTS = (
     Part("format", (str(BIN / "ruff"), "format", "--check", ".")),
     Part("types", (str(BIN / "mypy"),)),
     Part("imports", (sys.executable, str(Path(__file__).parent / "check_imports.py"))),
-    Part("tests", (*PYTEST, "-m", "not full"), if_full=COVERAGE),
+    Part("tests", (*PYTEST, "-m", "not full and not browser"), if_full=COVERAGE),
     Part("aot", ("sh", str(Path(__file__).parent / "check_aot.sh")), full_only=True),
     Part("clients", ("sh", str(Path(__file__).parent / "check_clients.sh"), sys.executable), full_only=True),
-    Part("long tests", (*PYTEST, "-m", "full", "--timeout", "2400"), full_only=True),
+    Part("browser", (*PYTEST, "-m", "browser", "tests/page"), full_only=True),
+    Part("long tests", (*PYTEST, "-m", "full and not browser", "--timeout", "2400"), full_only=True),
 )
 
 

@@ -15,11 +15,11 @@ from jaxgen.server.door.config import DoorConfig
 START_SECONDS = 30.0
 
 
-def configured(app: ASGIApp, limits: ServerConfig = DEFAULT_CONFIG, **options: Any) -> DoorConfig:
-    """The configuration that ``serve`` makes of these arguments."""
+def configured(app: ASGIApp, limits: ServerConfig = DEFAULT_CONFIG, *, port: int = 0, **options: Any) -> DoorConfig:
+    """The configuration that ``serve`` makes of these arguments. ``port``: 0 takes a free one."""
     # A logging configuration of uvicorn's own would close the handlers that others have, and with them pytest's stderr.
     quiet: dict[str, Any] = {"log_level": "error", "log_config": None}
-    return DoorConfig(app, limits, port=0, lifespan="off", timeout_graceful_shutdown=1, **quiet, **options)
+    return DoorConfig(app, limits, port=port, lifespan="off", timeout_graceful_shutdown=1, **quiet, **options)
 
 
 @contextmanager
