@@ -1,11 +1,12 @@
 // A small chart of lines over time, drawn as SVG in the page's colours.
 
-import { html, useMemo } from "../vendor/preact.js";
+import { html, useMemo, useRef } from "../vendor/preact.js";
+import { useWidth } from "./canvas.js";
 import { clock } from "./format.js";
 
-const HEIGHT = 110;
+const HEIGHT = 118;
 const FOOT = 18;
-const TOP = 8;
+const TOP = 16; // for the label of the axis
 
 /** The next round number from `most`: 1, 2, 2.5 or 5 times a power of ten. */
 export function roundUp(most) {
@@ -35,7 +36,9 @@ export function times(from, to, most) {
 }
 
 /** `at`: the index of the sample that is marked, or null; `onAt(index or null)`: the pointer is over it. */
-export function Chart({ title, write, lines, samples, every, width, at, onAt }) {
+export function Chart({ title, write, lines, samples, every, at, onAt }) {
+  const box = useRef(null);
+  const width = useWidth(box);
   const [from, to] = [samples[0].time, samples.at(-1).time];
   const x = (index) => ((samples[index].time - from) / Math.max(to - from, 1e-9)) * (width - 2) + 1;
   const [values, high] = useMemo(() => {
@@ -49,7 +52,7 @@ export function Chart({ title, write, lines, samples, every, width, at, onAt }) 
     onAt(samples.reduce((best, one, index) => (Math.abs(one.time - time) < Math.abs(samples[best].time - time) ? index : best), 0));
   };
   const shown = at ?? samples.length - 1;
-  return html`<figure>
+  return html`<figure ref=${box}>
     <figcaption>${title} <span class="quiet small">${at === null ? "now" : `at ${clock(samples[at].time)}`}</span></figcaption>
     <svg width=${width} height=${HEIGHT + FOOT} aria-hidden="true" onPointerMove=${move} onPointerDown=${move} onPointerLeave=${() => onAt(null)}>
       <line class="axis" x1="0" x2=${width} y1=${HEIGHT + 0.5} y2=${HEIGHT + 0.5} />
@@ -58,7 +61,7 @@ export function Chart({ title, write, lines, samples, every, width, at, onAt }) 
         const place = ((time - from) / (to - from)) * width;
         return place > 18 && place < width - 18 && html`<text key=${time} x=${place} y=${HEIGHT + 14} text-anchor="middle">${clock(time).slice(0, to - from < 300 ? 8 : 5)}</text>`;
       })}
-      <text x="2" y=${TOP + 11}>${write(high)}</text>
+      <text x="0" y=${TOP - 4}>${write(high)}</text>
       ${drawn.map((line, index) => html`<path key=${index} class=${`line line${index}`} d=${line} />`)}
       ${at !== null && html`<line class="cursor" x1=${x(at)} x2=${x(at)} y1=${TOP} y2=${HEIGHT} />`}
       ${at !== null && values.map((one, index) => one[at] !== null && html`<circle key=${index} class=${`mark line${index}`} cx=${x(at)} cy=${y(one[at])} r="3" />`)}

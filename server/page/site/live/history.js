@@ -1,9 +1,8 @@
 // The last hour, as the server kept it: small charts over one axis of time, and a table of the same numbers.
 
-import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
+import { html, useEffect, useState } from "../vendor/preact.js";
 import { json } from "../api.js";
 import { Chart } from "./chart.js";
-import { useWidth } from "./canvas.js";
 import { clock, count, percent, seconds, short } from "./format.js";
 
 const share = (part, whole) => (whole > 0 ? part / whole : null);
@@ -65,21 +64,17 @@ function Table({ samples, every }) {
 }
 
 function Charts({ samples, every }) {
-  const box = useRef(null);
-  const width = useWidth(box);
   const [at, setAt] = useState(null);
   const [open, setOpen] = useState(false);
-  const across = width > 900 ? 3 : width > 560 ? 2 : 1;
-  const each = Math.floor((width - (across - 1) * 16) / across);
   const marked = at === null ? null : Math.min(at, samples.length - 1);
   return html`
-    <div class="charts" ref=${box}>
-      ${width > 0 && CHARTS.map((chart) => html`
-        <${Chart} key=${chart.title} ...${chart} samples=${samples} every=${every} width=${each} at=${marked} onAt=${setAt} />`)}
+    <div class="charts">
+      ${CHARTS.map((chart) => html`
+        <${Chart} key=${chart.title} ...${chart} samples=${samples} every=${every} at=${marked} onAt=${setAt} />`)}
     </div>
     <p class="row"><label for="history-time">Time</label>
       <input id="history-time" class="grow" type="range" min="0" max=${samples.length - 1} value=${marked ?? samples.length - 1}
-        aria-valuetext=${clock(samples[marked ?? samples.length - 1].time)} onInput=${(event) => setAt(Number(event.target.value))}></p>
+        aria-valuetext=${clock(samples[marked ?? samples.length - 1].time)} onInput=${(event) => setAt(Number(event.target.value))} /></p>
     <details onToggle=${(event) => setOpen(event.target.open)}>
       <summary>The same as a table</summary>
       ${open && html`<${Table} samples=${samples} every=${every} />`}
@@ -89,11 +84,10 @@ function Charts({ samples, every }) {
 export function History({ active }) {
   const [history, trouble] = useHistory(active);
   const enough = history && history.samples.length > 1;
-  const lasts = useMemo(() => history && history.samples.length * history.every, [history]);
   return html`<section class="card wide" aria-labelledby="history-title">
     <h2 id="history-title">The last hour</h2>
     ${trouble && html`<p class="bad">${trouble}</p>`}
-    ${enough && html`<p class="quiet small">${count(history.samples.length)} samples, one every ${seconds(history.every)}: ${seconds(lasts)}, kept by the server.</p>
+    ${enough && html`<p class="quiet small">${count(history.samples.length)} samples, one every ${seconds(history.every)}, kept by the server whether somebody looks or not.</p>
       <${Charts} ...${history} />`}
     ${!enough && !trouble && html`<p class="quiet">The server takes a sample every ${seconds(history?.every ?? 10)}; charts begin with the second.</p>`}
   </section>`;

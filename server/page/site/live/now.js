@@ -44,7 +44,7 @@ function Bar({ parts, total }) {
 function Blocks({ blocks, size }) {
   const { total, free, cached, used, host, host_total: hostTotal } = blocks;
   return html`<${Card} title="Cache blocks">
-    <p class="big">${count(total)} <small>blocks of ${count(size)} tokens on the device</small></p>
+    <p class="big">${count(total)} <small>blocks of ${count(size)} tokens</small></p>
     <${Bar} total=${total} parts=${[["used", "Used", used], ["cached", "Cached", cached], ["free", "Free", free]]} />
     ${hostTotal > 0 && html`<h3>Host memory</h3>
       <${Bar} total=${hostTotal} parts=${[["host", "Used", host], ["free", "Free", hostTotal - host]]} />`}
@@ -54,7 +54,7 @@ function Blocks({ blocks, size }) {
 function Latency({ now }) {
   const rows = [["First token", now.ttft], ["Between tokens", now.gap]];
   return html`<${Card} title="Latency">
-    <p class="big">${short(now.tokens_per_second.generated)} <small>tokens/s generated</small>, ${short(now.tokens_per_second.prompt)} <small>of prompts</small></p>
+    <p class="big">${short(now.tokens_per_second.generated)} <small>tokens/s,</small> ${short(now.tokens_per_second.prompt)} <small>of prompts/s</small></p>
     <table class="numbers">
       <caption>The last ten seconds</caption>
       <thead><tr><td></td><th scope="col">P50</th><th scope="col">P95</th><th scope="col">Count</th></tr></thead>

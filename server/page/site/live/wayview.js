@@ -1,14 +1,14 @@
 // The recent requests, and the way of the one that is chosen.
 
-import { html, useEffect, useState } from "../vendor/preact.js";
+import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { clock, count, plural, seconds } from "./format.js";
 import { called, doing } from "./requests.js";
 import { PHASES, phases, why } from "./way.js";
 
-const DOING = { waiting: "waiting", restoring: "restoring", prompt: "prompt", decoding: "decoding", ended: "ended" };
 const MOST_ROWS = 50;
 
 const nameOf = (request) => request.id ?? `${request.number}`;
+const brief = (name) => (name.length > 20 ? `${name.slice(0, 16)}…` : name);
 const hashName = () => decodeURIComponent(location.hash.split("/").slice(1).join("/")) || null;
 
 /** The name in `#live/NAME`, and a function that changes it. */
@@ -82,10 +82,22 @@ function Row({ request, now, chosen, onChoose }) {
   const lasted = found.length ? found.at(-1).to - found[0].from : null;
   const first = request.first !== null && request.queued !== null ? request.first - request.queued : null;
   return html`<tr class=${chosen ? "chosen" : ""}>
-    <th scope="row"><button class="link" aria-pressed=${chosen} onClick=${onChoose}>${nameOf(request)}</button></th>
-    <td>${request.queued === null ? "–" : clock(request.queued)}</td><td>${DOING[doing(request)]}${request.reason ? html` <small>${request.reason}</small>` : ""}</td>
+    <th scope="row"><button class="link" aria-pressed=${chosen} title=${nameOf(request)} onClick=${onChoose}>${brief(nameOf(request))}</button></th>
+    <td>${request.queued === null ? "–" : clock(request.queued)}</td><td>${doing(request)}${request.reason ? html` <small>${request.reason}</small>` : ""}</td>
     <td>${count(request.promptTokens)}</td><td>${seconds(first)}</td><td>${seconds(lasted)}</td>
   </tr>`;
+}
+
+/** The newest of `listed`, in an order that stands still while a pointer or the focus is `over` them. */
+function useStill(listed) {
+  const [over, setOver] = useState({ pointer: false, focus: false });
+  const numbers = useRef([]);
+  if (!over.pointer && !over.focus) numbers.current = listed.slice(0, MOST_ROWS).map(({ number }) => number);
+  const is = (what, value) => () => setOver((before) => ({ ...before, [what]: value }));
+  const by = new Map(listed.map((one) => [one.number, one]));
+  return [numbers.current.flatMap((number) => by.get(number) ?? []), {
+    onPointerEnter: is("pointer", true), onPointerLeave: is("pointer", false), onFocusIn: is("focus", true), onFocusOut: is("focus", false),
+  }];
 }
 
 export function Requests({ state: { requests, steps, now }, read }) {
@@ -94,14 +106,15 @@ export function Requests({ state: { requests, steps, now }, read }) {
   const time = Math.max(now?.time ?? 0, steps.at(-1)?.time ?? 0);
   const chosen = name === null ? null : called(requests, name);
   const listed = [...requests.values()].filter((one) => !own || one.id !== null).reverse();
+  const [rows, still] = useStill(listed);
   return html`<section class="card wide" aria-labelledby="way-title">
     <div class="row"><h2 id="way-title">A request's way</h2>
-      <label><input type="checkbox" checked=${own} onChange=${(event) => setOwn(event.target.checked)}> Only mine</label></div>
+      <label><input type="checkbox" checked=${own} onChange=${(event) => setOwn(event.target.checked)} /> Only mine</label></div>
     ${name !== null && !chosen && read && html`<p role="status">The feed has not told of ${name}: it knows the last requests alone, from when the server was last looked at. <button onClick=${() => choose(null)}>Close</button></p>`}
     ${chosen && html`<${Way} request=${chosen} now=${time} steps=${steps} onClose=${() => choose(null)} />`}
-    ${listed.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="Recent requests"><table class="numbers">
+    ${listed.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="Recent requests" ...${still}><table class="numbers">
       <thead><tr><th scope="col">Request</th><th scope="col">Queued</th><th scope="col">State</th><th scope="col">Prompt</th><th scope="col">First token</th><th scope="col">Lasted</th></tr></thead>
-      <tbody>${listed.slice(0, MOST_ROWS).map((one) => html`<${Row} key=${one.number} request=${one} now=${time} chosen=${one === chosen}
+      <tbody>${rows.map((one) => html`<${Row} key=${one.number} request=${one} now=${time} chosen=${one === chosen}
         onChoose=${() => choose(one === chosen ? null : nameOf(one))} />`)}</tbody>
     </table></div>`}
     ${!listed.length && html`<p class="quiet">${own ? "None of yours yet: what the playground sends is listed here." : "No request yet."}</p>`}
