@@ -14,11 +14,15 @@ from jaxgen.server.app import create_app
 from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
 from tests.support.server_app import fake_engine
 
-STEP_FIELDS = "number time seconds predicted width decodes prompt running waiting free cached host".split()
-HISTORY_FIELDS = (
-    "time steps prompt_tokens generated_tokens padded_tokens step_tokens step_seconds running waiting free cached used "
-    "host ttft_p50 ttft_p95 gap_p50 gap_p95 compilations preemptions to_device_bytes to_host_bytes"
-).split()
+STEP_FIELDS = [
+    "number", "time", "seconds", "predicted", "width", "decodes", "prompt", "running", "waiting", "free", "cached",
+    "host",
+]  # fmt: skip
+HISTORY_FIELDS = [
+    "time", "steps", "prompt_tokens", "generated_tokens", "padded_tokens", "step_tokens", "step_seconds", "running",
+    "waiting", "free", "cached", "used", "host", "ttft_p50", "ttft_p95", "gap_p50", "gap_p95", "compilations",
+    "preemptions", "to_device_bytes", "to_host_bytes",
+]  # fmt: skip
 BEGIN = 1_790_000_000.0
 """Seconds of the clock when the tests' servers start."""
 
@@ -30,7 +34,8 @@ def step(number: int, **fields: Any) -> Record:
     """The record of a step: 16 tokens wide, of four decodes and eight tokens of prompts, but for ``fields``."""
     usual = {"time": BEGIN + number / 10, "seconds": 0.01, "predicted": 0.011, "width": 16, "decodes": 4, "prompt": 8}
     gauges = {"running": 5, "waiting": 2, "free": 40, "cached": 8, "host": 0}
-    return list(({"number": number} | usual | gauges | fields)[name] for name in STEP_FIELDS)
+    record = {"number": number} | usual | gauges | fields
+    return [record[name] for name in STEP_FIELDS]
 
 
 def now(**fields: Any) -> dict[str, Any]:
@@ -59,7 +64,7 @@ def samples(number: int = 360, **fields: Any) -> list[Record]:
         "running": 5, "waiting": 2, "free": 40, "cached": 8, "used": 16, "ttft_p50": 0.1, "ttft_p95": 0.4,
         "gap_p50": 0.01, "gap_p95": 0.02,
     }  # fmt: skip
-    return [list((one | {"time": BEGIN + 10 * at} | fields)[name] for name in HISTORY_FIELDS) for at in range(number)]
+    return [[(one | {"time": BEGIN + 10 * at} | fields)[name] for name in HISTORY_FIELDS] for at in range(number)]
 
 
 class FakeSteps:
