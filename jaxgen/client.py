@@ -7,6 +7,7 @@ from typing import Literal, Protocol, runtime_checkable
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.core.stats import EngineStats
+from jaxgen.journal import Journal
 from jaxgen.text.tokenizer import Tokenizer
 
 
@@ -45,3 +46,13 @@ class EngineClient(Protocol):
     def status(self) -> EngineStatus: ...
 
     def stats(self) -> EngineStats: ...
+
+
+@runtime_checkable
+class JournalKeeper(Protocol):
+    """An engine, beside what EngineClient says, that notes down its steps and what happens to its requests."""
+
+    @property
+    def journal(self) -> Journal | None:
+        """None while the engine starts."""
+        ...

@@ -1,5 +1,7 @@
 """Build the ASGI app: routes, middleware and error handlers around an engine."""
 
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import version
 
 from starlette.applications import Starlette
@@ -45,6 +47,7 @@ from jaxgen.server.requests.tools import Tools
 from jaxgen.server.responses.endpoint import InputTokensEndpoint, ResponsesEndpoint
 from jaxgen.server.responses.kept import KeptResponses
 from jaxgen.server.responses.store import ResponseStore
+from jaxgen.server.steps.app import Steps
 
 
 def create_app(
@@ -52,8 +55,9 @@ def create_app(
 ) -> Starlette:
     """Return the OpenAI-compatible ASGI app of ``engine``, which may be mounted inside another app.
 
-    It starts and stops only batches: the engine belongs to the caller. Lifespan events are needed only to resume
-    unfinished batches of an earlier process. The caller drains the app by ``app.state.lifecycle``, and has changed keys
+    It starts and stops only batches and the samples of ``/steps/history``: the engine belongs to the caller. Lifespan
+    events are needed only to resume unfinished batches of an earlier process, and for samples before the first request.
+    The caller drains the app by ``app.state.lifecycle``, and has changed keys
     read by ``app.state.keys``. ``tracing``: middleware that sees each request and its record. Raises ConfigError where
     ``config`` names a directory or a file that cannot be used.
     """
@@ -81,6 +85,7 @@ def create_app(
     batches = Batches(services)
     description = Description(engine.model, config, version("jaxgen"))
     keys = ApiKeys(config.api_keys, config.api_key_file)
+    steps = Steps(services, keyed=keys.asked_for)
     check_prefix(config.root_path)
     app = Starlette(
         routes=[
@@ -98,6 +103,7 @@ def create_app(
             Route("/tokenize", tokens.tokenize, methods=["POST"], middleware=[counted]),
             Route("/detokenize", tokens.detokenize, methods=["POST"], middleware=[counted]),
             *batches.routes,
+            *steps.routes,
             Route("/v1/models", models.list),
             Route("/v1/models/{model:path}", models.get),
             Route("/version", show_version),
@@ -108,7 +114,7 @@ def create_app(
             Route("/metrics", metrics_route(metrics)),
             *page_routes(),
         ],
-        middleware=_middleware(config, keys, metrics, tracing),
+        middleware=[*steps.middleware, *_middleware(config, keys, metrics, tracing)],
         exception_handlers={
             ApiError: api_error,
             RequestRefusedError: api_error,
@@ -117,7 +123,7 @@ def create_app(
             HTTPException: http_exception,
             Exception: unexpected_error,
         },
-        lifespan=batches.lifespan,
+        lifespan=_lifespan(batches, steps),
     )
     # Another path with an extra slash is an unknown route, not a redirect that drops the body.
     app.router.redirect_slashes = False
@@ -125,6 +131,16 @@ def create_app(
     app.state.keys = keys
     app.state.config = config
     return app
+
+
+def _lifespan(batches: Batches, steps: Steps) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        with steps.sampled():
+            async with batches.lifespan(app):
+                yield
+
+    return lifespan
 
 
 def _middleware(config: ServerConfig, keys: ApiKeys, metrics: Metrics, tracing: Middleware | None) -> list[Middleware]:

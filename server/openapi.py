@@ -109,6 +109,8 @@ ROUTES = (
     Described("POST", "/v1/batches/{batch_id}/cancel", "Stop a batch.", shapes.Batch, errors=(404, 409, 503, 507)),
     Described("GET", "/v1/models", "The model that is served.", shapes.Models),
     Described("GET", "/v1/models/{model}", "The model of this name.", shapes.Model, errors=(404,)),
+    Described("GET", "/steps", "What the engine computes, as events.", None, errors=(404, 429, 503), streams=True),
+    Described("GET", "/steps/history", "The last hour in samples.", shapes.StepHistory, errors=(404,)),
     Described("GET", "/version", "The version of jaxgen.", shapes.Version),
     Described("GET", "/capabilities", "Routes, fields and limits.", shapes.Object),
     Described("GET", "/openapi.json", "This document.", shapes.Object),

@@ -40,6 +40,8 @@ class StepPlan:
     """Restores of admitted sequences, to begin now."""
     idle: tuple[Sequence, ...] = field(default=(), compare=False)
     """Running sequences of which this step computes no token."""
+    preempted: tuple[Sequence, ...] = field(default=(), compare=False)
+    """Sequences that lost row and blocks when the plan was made."""
 
     @cached_property
     def num_tokens(self) -> int:

@@ -16,6 +16,7 @@ from jaxgen.core.request import Request, TokenEvent
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.stats import EngineStats
 from jaxgen.engine.engine import Engine
+from jaxgen.journal import Journal
 from jaxgen.text.constraint import Constraint, Constraints
 from jaxgen.text.tokenizer import Tokenizer
 
@@ -84,6 +85,7 @@ class AsyncEngine:
         self._status = EngineStatus("starting")
         self._settled = threading.Event()
         self._stats = EngineStats()
+        self._journal: Journal | None = None
         self._busy_since: float | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._main, name="jaxgen-engine", daemon=True)
@@ -128,6 +130,11 @@ class AsyncEngine:
 
     def stats(self) -> EngineStats:
         return self._stats
+
+    @property
+    def journal(self) -> Journal | None:
+        """None while the engine starts."""
+        return self._journal
 
     async def follow(self, request: Request, take: Callable[[TokenEvent], bool]) -> None:
         """See EngineClient."""
@@ -196,7 +203,7 @@ class AsyncEngine:
     def _main(self) -> None:
         try:
             engine = self._build()
-            self._stats = engine.stats()
+            self._stats, self._journal = engine.stats(), engine.journal
             self._status = EngineStatus("ready")
             self._settled.set()
             while self._receive(engine):

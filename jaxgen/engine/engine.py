@@ -21,8 +21,10 @@ from jaxgen.engine.finite import check_finite
 from jaxgen.engine.latency import LatencyMeter
 from jaxgen.engine.narrow import compare
 from jaxgen.engine.output_processor import OutputProcessor
+from jaxgen.engine.recorder import Recorder, StepTime
 from jaxgen.engine.runners import Compiled, compile_for, make_device, start_device
 from jaxgen.engine.step_time_probe import measure_step_time
+from jaxgen.journal import Journal
 from jaxgen.models import PackedParams
 from jaxgen.offload.build import build_offload
 from jaxgen.runner.compilation import num_compilations
@@ -90,7 +92,12 @@ class Engine:
         tier = None if self.offload is None else self.offload.tier
         narrow = self._device.uses_narrow(StepPlan(()))
         self._scheduler = Scheduler(config.scheduler, config.cache, policy=ServicePolicy, tier=tier, narrow=narrow)
+        self._recorder = Recorder(config, self._scheduler, self._host_blocks)
         self._compilations_at_ready = num_compilations()
+
+    @property
+    def journal(self) -> Journal:
+        return self._recorder.journal
 
     def add(self, request: Request, constraint: Constraint | None = None) -> None:
         """Accept a request; ``step`` returns its events. ``constraint``: which tokens it may have, if not all.
@@ -112,14 +119,16 @@ class Engine:
         )
         if request.params.max_tokens == 0 and not request.wants_every_token:
             self._answered.append(TokenEvent(request.request_id, finish_reason=FinishReason.LENGTH))
+            self._recorder.queued(sequence)
+            self._recorder.ended(sequence, FinishReason.LENGTH)
             return
         self._scheduler.add(sequence, time.monotonic())
+        self._recorder.queued(sequence)
         self._latencies.arrive(request.request_id, time.perf_counter())
 
     def abort(self, request_id: str) -> bool:
         """Drop a request and free its row and blocks; return False if there is none. It gets no further event."""
-        self._events.forget(request_id)
-        return self._scheduler.abort(request_id)
+        return self._drop(request_id, FinishReason.ABORT)
 
     @property
     def has_work(self) -> bool:
@@ -200,10 +209,14 @@ class Engine:
                 self._quiet_from = now + QUIET_SECONDS
             self._scheduler.hold_background = now < self._quiet_from
         if self.offload is None:
-            return self._scheduler.schedule(now)
+            plan = self._scheduler.schedule(now)
+            self._recorder.planned(plan)
+            return plan
         for restore, whole in self.offload.transfer.poll():
+            self._recorder.restored(restore, whole=whole)
             self._scheduler.restored(restore, whole=whole)
         plan = self._scheduler.schedule(now)
+        self._recorder.planned(plan)
         self.offload.transfer.start(plan)
         if not plan.chunks:
             self._device.load(plan)
@@ -246,18 +259,27 @@ class Engine:
         tokens = np.asarray(step.output.tokens)
         self._events.read(step.plan, step.output)
         now = time.perf_counter()
-        self._count(step, max(step.dispatched, self._last_read), now)
+        step_time = self._count(step, max(step.dispatched, self._last_read), now)
         self._last_read = now
         sampled = [int(tokens[i]) for i, chunk in enumerate(step.plan.chunks) if chunk.samples]
         outcomes = self._scheduler.complete(step.plan, sampled)
-        return [self._events.make(outcome, now) for outcome in outcomes] + self._follow_constraints(outcomes)
+        events = [self._events.make(outcome, now) for outcome in outcomes]
+        self._recorder.read(step.plan, step_time, outcomes, events)
+        return events + self._follow_constraints(outcomes)
 
     def _follow_constraints(self, outcomes: list[Outcome]) -> list[TokenEvent]:
         """Advance constraints by the new tokens; return the last events of requests for which that failed."""
         ends = follow_constraints(outcomes)
         for end in ends:
-            self.abort(end.request_id)
+            self._drop(end.request_id, FinishReason.ERROR)
         return ends
+
+    def _drop(self, request_id: str, reason: FinishReason) -> bool:
+        self._events.forget(request_id)
+        sequence = self._scheduler.abort(request_id)
+        if sequence is not None:
+            self._recorder.ended(sequence, reason)
+        return sequence is not None
 
     def _fail(self, error: Exception) -> list[TokenEvent]:
         """End all running requests after a failed step, which owned cache and rows: their content may be lost."""
@@ -268,6 +290,7 @@ class Engine:
             self.offload.transfer.fail()
         for sequence in failed:
             self._events.forget(sequence.request_id)
+            self._recorder.ended(sequence, FinishReason.ERROR)
         message = f"the step that computed this request failed: {type(error).__name__}"
         return [TokenEvent(s.request_id, finish_reason=FinishReason.ERROR, error=message) for s in failed]
 
@@ -287,7 +310,13 @@ class Engine:
                 f"after {type(failure).__name__} in a step the device runs no other: {what}"
             ) from error
 
-    def _count(self, step: _InFlight, began: float, ended: float) -> None:
+    def _host_blocks(self) -> int:
+        if self.offload is not None:
+            return len(self.offload.tier.store)
+        streamed = self._device.offload_stats()
+        return 0 if streamed is None else streamed.host_blocks
+
+    def _count(self, step: _InFlight, began: float, ended: float) -> StepTime:
         """Count a step. ``began``: when it was dispatched, or when the step before it was read, if that was later."""
         counters, plan, seconds = self._counters, step.plan, ended - began
         narrow = self._device.uses_narrow(plan)
@@ -300,11 +329,14 @@ class Engine:
         counters.padded_tokens += width - plan.num_tokens
         self._latencies.count(plan, began, width)
         sample = StepSample(plan.num_tokens, plan.num_positions, seconds)
+        predicted = self._step_time.model.seconds(sample.tokens, sample.positions, narrow=narrow)
         if self.offload is None or not step.projected:
             self._step_time.observe(sample, narrow=narrow)
         elif not narrow:  # seconds of a projection are not the step's: they would have requests refused
             self.offload.meter.observe_projection(sample, step.projected)
-        for chunk in plan.chunks:
+        pieces = [chunk for chunk in plan.chunks if chunk.length > 1 or chunk.start < chunk.sequence.num_prompt]
+        for chunk in pieces:
             if chunk.start < chunk.sequence.num_prompt:
                 counters.prompt_tokens += min(chunk.end, chunk.sequence.num_prompt) - chunk.start
                 self._latencies.count_prompt_chunk(chunk.sequence.request_id)
+        return StepTime(counters.steps, seconds, predicted, width, pieces)

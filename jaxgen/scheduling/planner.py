@@ -39,6 +39,8 @@ class StepPlanner:
         narrow: bool,
     ) -> None:
         self.preemptions = 0
+        self.preempted: list[Sequence] = []
+        """Those that lost row and blocks by the last plan."""
         self._budget = config.token_budget
         self._background_tokens = config.background_tokens
         self._kv_cache = kv_cache
@@ -53,6 +55,7 @@ class StepPlanner:
         """The next step's chunks, and the sequences that begin to run with it."""
         self._retire()
         self._preempted = None
+        self.preempted.clear()
         chunks: list[Chunk] = []
         admitted = self._plan_class(chunks, background=False)
         if not hold_background:
@@ -156,6 +159,7 @@ class StepPlanner:
         self._kv_cache.release(sequence, SequenceStatus.WAITING)
         sequence.num_preemptions += 1
         self.preemptions += 1
+        self.preempted.append(sequence)
 
     def _plan_prompt(self, sequence: Sequence, room: StepBudget, chunks: list[Chunk]) -> None:
         """Adds the next chunk of a sequence that is not decoding, if there is one."""

@@ -126,7 +126,8 @@ class Scheduler:
         long = [chunk for chunk in chunks if chunk.length > 1] if len(short) < len(chunks) else []  # most steps
         saves = () if self._tier is None else self._tier.take_saves()
         restores = () if self._restorer is None else self._restorer.take_begun()
-        plan = StepPlan((*short, *long), tuple(admitted), saves, restores, self._planner.idle(chunks))
+        idle, preempted = self._planner.idle(chunks), tuple(self._planner.preempted)
+        plan = StepPlan((*short, *long), tuple(admitted), saves, restores, idle, preempted)
         if plan.chunks:
             self._in_flight.append(plan)
         return plan
@@ -174,13 +175,12 @@ class Scheduler:
             sequence.num_cached += restore.end - restore.start
         self._kv_cache.skip_restored(sequence)
 
-    def abort(self, request_id: str) -> bool:
-        """Ends a living sequence, wherever it stands. False if none such lives."""
+    def abort(self, request_id: str) -> Sequence | None:
+        """Ends a living sequence, wherever it stands, and returns it. None if none such lives."""
         sequence = self._live.get(request_id)
-        if sequence is None:
-            return False
-        self._end(sequence, FinishReason.ABORT)
-        return True
+        if sequence is not None:
+            self._end(sequence, FinishReason.ABORT)
+        return sequence
 
     def fail(self) -> list[Sequence]:
         """The device's state is lost: ends, with ERROR, every sequence that needs it, and returns them, oldest first.

@@ -54,8 +54,12 @@ class StepTimeModel:
 
     def step_seconds(self, plan: StepPlan) -> float:
         """Seconds of the step of a plan."""
-        cost = self.narrow if self.narrow is not None and plan.decodes_only else self.wide
-        return cost.seconds(plan.num_tokens, plan.num_positions)
+        return self.seconds(plan.num_tokens, plan.num_positions, narrow=plan.decodes_only)
+
+    def seconds(self, tokens: int, positions: int, *, narrow: bool) -> float:
+        """Seconds of a step of so many tokens; ``positions`` as in StepSample. ``narrow``: of decodes only."""
+        cost = self.narrow if self.narrow is not None and narrow else self.wide
+        return cost.seconds(tokens, positions)
 
     def prompt_tokens(self, decodes: Decodes) -> int:
         """Most prompt tokens of a step beside ``decodes`` that meets the shortest target with room for LEAST_CHUNK."""

@@ -27,9 +27,34 @@ class Histogram(Collector):
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
+    @property
+    def bounds(self) -> tuple[float, ...]:
+        return self._bounds
+
+    def counts(self) -> tuple[int, ...]:
+        """Return the number of values in each bucket so far; the last bucket has those above all bounds."""
+        return tuple(self._counts)
+
     def collect(self) -> Iterator[Metric]:
         bounds = map(floatToGoString, (*self._bounds, float("inf")))
         name, text, labels = self._family
         family = HistogramMetricFamily(name, text, labels=labels)
         family.add_metric(self._labels, list(zip(bounds, accumulate(self._counts), strict=True)), self._sum)
         yield family
+
+
+def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> float:
+    """Estimate the value below which ``share`` of the counted values are, as Prometheus' histogram_quantile does.
+
+    ``counts``: as ``Histogram.counts``, not all 0. Values are taken as spread evenly over their bucket; those above all
+    bounds count as the last one.
+    """
+    rank = share * sum(counts)
+    below = 0
+    for index, bound in enumerate(bounds):
+        count = counts[index]
+        if count and below + count >= rank:
+            lowest = bounds[index - 1] if index else 0.0
+            return lowest + (bound - lowest) * max(0.0, rank - below) / count
+        below += count
+    return bounds[-1]

@@ -41,11 +41,7 @@ class Lifecycle:
         Raises ApiError 503 while starting, draining, or after the engine died.
         """
         with self._counted(self._config.request_timeout_s) as deadline:
-            state = self._engine.status().state
-            if state == "starting":
-                raise ApiError(503, "The engine is still starting.", code="starting", headers=self._retry())
-            if state == "dead":
-                raise ApiError(503, ENGINE_DEAD_MESSAGE, code="engine_dead")
+            self._check_engine()
             yield deadline
 
     @contextmanager
@@ -53,6 +49,11 @@ class Lifecycle:
         """Count a request that needs no engine, until its response is sent. Raises ApiError 503 while draining."""
         with self._counted(None) as deadline:
             yield deadline
+
+    def check(self) -> None:
+        """Raise ApiError 503 while starting, draining, or after the engine died; for requests that are not counted."""
+        self._check_draining()
+        self._check_engine()
 
     def cut_off(self) -> int:
         """Give up the running requests, whose callers get an error. Return how many there are."""
@@ -63,9 +64,7 @@ class Lifecycle:
 
     @contextmanager
     def _counted(self, seconds: float | None) -> Iterator[Deadline]:
-        if self.draining:
-            message = "The server is shutting down and takes no new requests."
-            raise ApiError(503, message, code="draining", headers=self._retry())
+        self._check_draining()
         deadline = Deadline(seconds)
         self._running.add(deadline)
         try:
@@ -73,6 +72,18 @@ class Lifecycle:
         finally:
             self._running.remove(deadline)
             deadline.close()
+
+    def _check_draining(self) -> None:
+        if self.draining:
+            message = "The server is shutting down and takes no new requests."
+            raise ApiError(503, message, code="draining", headers=self._retry())
+
+    def _check_engine(self) -> None:
+        state = self._engine.status().state
+        if state == "starting":
+            raise ApiError(503, "The engine is still starting.", code="starting", headers=self._retry())
+        if state == "dead":
+            raise ApiError(503, ENGINE_DEAD_MESSAGE, code="engine_dead")
 
     def _retry(self) -> dict[str, str]:
         return {"Retry-After": str(self._config.retry_after_s)}

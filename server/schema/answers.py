@@ -258,5 +258,13 @@ class Files(Page):
     data: list[File]
 
 
+class StepHistory(BaseModel):
+    """A sample has a value of each field, null where there was nothing to measure."""
+
+    interval_seconds: int
+    fields: list[str]
+    samples: list[list[float | None]]
+
+
 class Batches(Page):
     data: list[Batch]

@@ -1,0 +1,205 @@
+"""Tell all readers of the feed what is new, five times a second, and nothing while nobody reads."""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from jaxgen.client import EngineClient
+from jaxgen.journal import Journal
+from jaxgen.server.api.sse import EventWriter
+from jaxgen.server.errors import ApiError
+from jaxgen.server.middleware.lifecycle import Lifecycle
+from jaxgen.server.steps.history import History
+from jaxgen.server.steps.readings import Meter, Reading
+from jaxgen.server.steps.records import (
+    News,
+    by_caller,
+    by_class,
+    encode_now,
+    make_hello,
+    make_mine,
+    make_news,
+    make_now,
+)
+
+INTERVAL = 0.2
+TICKS_OF_NOW = 5
+"""Ticks between two events ``now``."""
+WINDOW = 10.0
+"""Seconds over which the event ``now`` tells times and rates."""
+MOST_READERS = 64
+
+
+class Reader:
+    """One stream of the feed. Nothing is kept for a reader whose connection is full: it loses what comes meanwhile."""
+
+    def __init__(self, writer: EventWriter, caller: str) -> None:
+        self.caller = caller
+        self.known = 0
+        """Number of the arrival up to which it knows its own requests."""
+        self._writer = writer
+        self._dropped = 0
+        self._over = self._failed = False
+        self._wake = asyncio.Event()
+
+    def tell(self, news: News | None, others: bytes) -> bool:
+        """Write news and other events. Return False if the connection is full, so that the reader does without."""
+        if self._over:
+            return False
+        if not self._writer.is_free:
+            self._dropped += 0 if news is None else news.count + news.dropped
+            return False
+        told = others
+        if news is not None:
+            told = news.encoded(self._dropped) + others
+            self._dropped = 0
+        if told:
+            self._write(told)
+        return True
+
+    def end(self) -> None:
+        """End the stream after what has been written."""
+        self._over = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Return when the stream has ended; cancelled when the caller leaves."""
+        try:
+            while not self._over:
+                await self._wake.wait()
+                self._wake.clear()
+                await self._writer.until_free()
+            if not self._failed:
+                await self._writer.write((), last=True)
+        finally:
+            self._writer.close()
+
+    def _write(self, events: bytes) -> None:
+        try:
+            self._writer.write_at_once((events,))
+        except Exception:  # the connection is gone, by the words of the server that we are in
+            self._failed = True
+            self.end()
+        else:
+            if not self._writer.is_free:
+                self._wake.set()
+
+
+class Hub:
+    """The readers of one app's feed. While there are any a timer reads the journal, and encodes it once for all."""
+
+    def __init__(
+        self, engine: EngineClient, meter: Meter, history: History, lifecycle: Lifecycle, *, keyed: bool
+    ) -> None:
+        """``keyed``: callers need API keys."""
+        self._engine = engine
+        self._meter = meter
+        self._history = history
+        self._lifecycle = lifecycle
+        self._keyed = keyed
+        self._places = 0
+        self._readers: set[Reader] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._ticks = 0
+        self._steps = self._events = 0
+        """How many records of the journal readers have been told."""
+        self._told_before: News | None = None
+        """What a new reader is told of the time before, if it was encoded since the last tick."""
+        self._recent: deque[Reading] = deque()
+        self._now: dict[str, bytes] = {}
+        """The last event ``now``, by reader's name."""
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Count a reader. Raises ApiError 429 if there are too many."""
+        if self._places >= MOST_READERS:
+            message = f"The server is at its limit: {MOST_READERS} callers read its steps."
+            raise ApiError(429, message, code="too_many_readers", headers={"Retry-After": "5"})
+        self._places += 1
+        try:
+            yield
+        finally:
+            self._places -= 1
+
+    def join(self, reader: Reader, journal: Journal) -> None:
+        """Tell a new reader what the journal has, and from now on what is new."""
+        if not self._readers:
+            self._begin(journal)
+        self._readers.add(reader)
+        if self._told_before is None:
+            self._told_before = make_news(journal, (0, self._steps), (0, self._events))
+        before = None if self._told_before is None else News(self._told_before.head, self._told_before.count, 0)
+        reader.tell(None, make_hello(self._engine, journal, INTERVAL))
+        reader.tell(before, self._now_of(reader.caller, journal) + self._mine(reader, journal, {}))
+
+    def leave(self, reader: Reader) -> None:
+        self._readers.discard(reader)
+        if not self._readers and self._timer is not None:
+            self._timer.cancel()
+            self._timer = self._told_before = None
+            self._recent.clear()
+            self._now.clear()
+
+    def _begin(self, journal: Journal) -> None:
+        self._steps, self._events = journal.steps.count, journal.events.count
+        self._recent.append(self._history.last)
+        self._ticks = 0
+        self._measure()
+        self._timer = asyncio.get_running_loop().call_later(INTERVAL, self._tick, journal)
+
+    def _tick(self, journal: Journal) -> None:
+        self._timer = asyncio.get_running_loop().call_later(INTERVAL, self._tick, journal)
+        self._ticks += 1
+        steps, events = journal.steps.count, journal.events.count
+        news = make_news(journal, (self._steps, steps), (self._events, events))
+        self._steps, self._events = steps, events
+        if news is not None:
+            self._told_before = None
+        is_now = self._ticks % TICKS_OF_NOW == 0
+        if is_now:
+            self._measure()
+        mine: dict[tuple[str, int], bytes] = {}
+        for reader in tuple(self._readers):
+            now = self._now_of(reader.caller, journal) if is_now else b""
+            self._tell(reader, journal, news, now, mine)
+        if self._lifecycle.draining or self._engine.status().state == "dead":
+            for reader in self._readers:
+                reader.end()
+
+    def _tell(
+        self, reader: Reader, journal: Journal, news: News | None, now: bytes, mine: dict[tuple[str, int], bytes]
+    ) -> None:
+        known = reader.known
+        if not reader.tell(news, now + self._mine(reader, journal, mine)):
+            reader.known = known
+
+    def _mine(self, reader: Reader, journal: Journal, made: dict[tuple[str, int], bytes]) -> bytes:
+        """Return the event of a reader's own requests since it was told last. ``made``: such events of this tick."""
+        count, first = journal.arrivals.count, reader.known
+        if first == count:
+            return b""
+        key = reader.caller, first
+        if key not in made:
+            # Those that came before what the journal has still are in it while they live.
+            older = journal.live_requests() if first == 0 else []
+            requests = {one.number: one for one in (*older, *journal.arrivals.between(first, count))}
+            made[key] = make_mine(requests.values(), reader.caller, keyed=self._keyed)
+        reader.known = count
+        return made[key]
+
+    def _measure(self) -> None:
+        """Read the counters, for the events ``now`` of the next second."""
+        now = self._meter.read()
+        self._recent.append(now)
+        while len(self._recent) > 2 and self._recent[1].time <= now.time - WINDOW:
+            self._recent.popleft()
+        self._now.clear()
+
+    def _now_of(self, caller: str, journal: Journal) -> bytes:
+        if caller not in self._now:
+            live = journal.live_requests()
+            shown: dict[str, Any] = make_now(self._engine, self._meter, self._recent[0], self._recent[-1])
+            self._now[caller] = encode_now(shown, by_class(live), by_caller(live, caller))
+        return self._now[caller]
