@@ -11,11 +11,11 @@ from tests.support.restartable import Restartable
 
 def test_shows_a_requests_way(page: Page, feed: FakeSteps, server: Restartable) -> None:
     feed.tell([step(5, time=BEGIN + 1.5, seconds=0.9)], [*a_request(4), [BEGIN + 8, 5, "queued", "batch", 3]])
-    feed.mine = {"4": "cmpl-abc-1"}
+    feed.mine = {"4": "cmpl-abc"}
     look(page, server)
-    page.get_by_role("button", name="cmpl-abc-1").click()
-    assert page.url.endswith("#live/cmpl-abc-1")
-    way = page.get_by_role("article", name="Request cmpl-abc-1")
+    page.get_by_role("button", name="cmpl-abc").click()
+    assert page.url.endswith("#live/cmpl-abc")
+    way = page.get_by_role("article", name="Request cmpl-abc")
     expect(way.locator(".why")).to_have_text(
         "7 s in all, most of it (57 %) waiting after a preemption: 500 ms in the queue, 200 ms for 32 tokens from host "
         "memory, 300 ms of prompt (52 tokens in 3 chunks), 1.9 s of decodes (20 tokens), 4 s preempted, "
@@ -40,14 +40,20 @@ def test_shows_a_requests_way(page: Page, feed: FakeSteps, server: Restartable) 
 
 
 def test_an_address_opens_a_request(page: Page, feed: FakeSteps, server: Restartable) -> None:
-    feed.tell([step(1)], a_request(4) + a_request(5))
-    feed.mine = {"4": "cmpl-ab-0", "5": "cmpl-a-0"}
+    feed.tell([step(1)], a_request(4) + a_request(5) + a_request(6))
+    feed.mine = {"4": "cmpl-ab", "5": "cmpl-a", "6": "cmpl-a"}
     look(page, server, "/cmpl-a")
-    expect(page.get_by_role("article", name="Request cmpl-a-0")).to_be_visible()
+    expect(page.get_by_role("article", name="Request cmpl-a", exact=True)).to_be_visible()
     page.goto(f"{server.url}/#live/4")
-    expect(page.get_by_role("article", name="Request cmpl-ab-0")).to_be_visible()
+    expect(page.get_by_role("article", name="Request cmpl-ab", exact=True)).to_be_visible()
     page.goto(f"{server.url}/#live/cmpl-none")
     expect(page.get_by_text("The feed has not told of cmpl-none")).to_be_visible()
+    # The choices of an answer share its id, which means the first of them.
+    rows = page.get_by_role("region", name="Recent requests").get_by_role("row")
+    rows.nth(2).get_by_role("button").click()
+    assert page.url.endswith("#live/cmpl-a")
+    rows.nth(1).get_by_role("button").click()
+    assert page.url.endswith("#live/6")
 
 
 def test_lists_ones_own_requests(page: Page, feed: FakeSteps, server: Restartable) -> None:
@@ -59,15 +65,15 @@ def test_lists_ones_own_requests(page: Page, feed: FakeSteps, server: Restartabl
     expect(rows.nth(2)).to_contain_text("ended stop")
     page.get_by_label("Only mine").check()
     expect(page.get_by_text("None of yours yet")).to_be_visible()
-    feed.messages.append(("mine", {"requests": {"5": "chatcmpl-5-0"}}))
-    expect(rows.nth(1)).to_contain_text("chatcmpl-5-0")
+    feed.messages.append(("mine", {"requests": {"5": "chatcmpl-5"}}))
+    expect(rows.nth(1)).to_contain_text("chatcmpl-5")
     expect(rows).to_have_count(2)
 
 
 def test_fits_a_phone(server: Restartable, new_context: Callable[..., BrowserContext], feed: FakeSteps) -> None:
     page = new_context(viewport={"width": 360, "height": 740}, has_touch=True).new_page()
     feed.tell([step(number) for number in range(1, 400)], a_request(1))
-    feed.mine = {"1": "cmpl-0123456789abcdef0123456789abcdef-0"}
+    feed.mine = {"1": "cmpl-0123456789abcdef0123456789abcdef"}
     look(page, server, "/1")
     expect(page.locator(".why")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 360

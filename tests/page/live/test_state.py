@@ -101,6 +101,13 @@ def test_another_server_begins_afresh(code: Page, first: tuple[str, dict[str, An
     assert state["requests"] == []
 
 
+def test_ids_may_come_before_events(code: Page) -> None:
+    queued = told([], [BEGIN, 7, "queued", "default", 9])
+    mine = ("mine", {"requests": {"3": "cmpl-forgotten", "7": "cmpl-7", "9": "cmpl-9"}})
+    state = after(code, [HELLO, queued, mine, told([], [BEGIN, 9, "queued", "default", 9])])
+    assert [(one["number"], one["id"]) for one in state["requests"]] == [(7, "cmpl-7"), (9, "cmpl-9")]
+
+
 def test_fields_have_the_places_that_hello_says(code: Page) -> None:
     hello = {**HELLO[1], "step_fields": ["time", "new", "number"]}
     state = after(code, [("hello", hello), told([[BEGIN, 5, 1]])])

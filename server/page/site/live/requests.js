@@ -3,9 +3,9 @@
 /** Pieces of a prompt that a record holds for each visit; more are joined two by two. */
 export const MOST_CHUNKS = 128;
 
-const unknown = (number) => ({
+const unknown = (number, id) => ({
   number,
-  id: null, // of the answer, for the reader's own requests
+  id, // of the answer, for the reader's own requests: the choices of an answer share it
   className: null,
   promptTokens: null,
   queued: null, // seconds of the clock
@@ -16,9 +16,6 @@ const unknown = (number) => ({
   generated: null,
   latest: null,
 });
-
-/** The record with `id`; where nothing else is known yet, a new one. */
-export const withId = (request, number, id) => ({ ...(request ?? unknown(Number(number))), id });
 
 const visit = (begun, cached, host) => ({ begun, cached, host, restored: null, restoredAt: null, chunks: [], preempted: null });
 
@@ -49,9 +46,9 @@ const KINDS = {
   ended: (request, time, reason, generated) => ({ ...request, ended: time, reason, generated }),
 };
 
-/** The record after an event `[time, request, kind, ...values]`. */
-export function record(request, [time, number, kind, ...values]) {
-  const before = request ?? unknown(number);
+/** The record after an event `[time, request, kind, ...values]`; `id`: of a request without a record. */
+export function record(request, [time, number, kind, ...values], id = null) {
+  const before = request ?? unknown(number, id);
   return { ...(KINDS[kind]?.(before, time, ...values) ?? before), latest: time };
 }
 
@@ -64,8 +61,8 @@ export function doing(request) {
   return request.first === null ? "prompt" : "decoding";
 }
 
-/** The request that `#live/NAME` means: a number, or an id, to which the engine may have added a choice's index. */
+/** The request that `#live/NAME` means: a number, or the id of an answer, whose first choice it is then. */
 export function called(requests, name) {
   if (/^\d+$/.test(name)) return requests.get(Number(name)) ?? null;
-  return [...requests.values()].find(({ id }) => id === name || id?.startsWith(`${name}-`)) ?? null;
+  return [...requests.values()].find(({ id }) => id === name) ?? null;
 }

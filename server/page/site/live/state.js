@@ -1,6 +1,6 @@
 // What the live view knows: pure functions from a state and an event of the step feed to the next state.
 
-import { record, withId } from "./requests.js";
+import { record } from "./requests.js";
 
 export const MOST_STEPS = 3000;
 export const MOST_REQUESTS = 500;
@@ -10,6 +10,7 @@ export const EMPTY = {
   steps: [], // objects by the names of step_fields, oldest first
   now: null,
   requests: new Map(), // number -> see requests.js, in the order of arrival
+  ids: new Map(), // number -> id of the reader's own requests of which no event has come yet
   dropped: 0, // records that the server dropped for this reader
   joined: false, // whether a stream has just begun, whose first records may be known already
 };
@@ -23,7 +24,7 @@ function restarted(state, steps) {
   return !steps.some((step) => step.number === last.number && step.time === last.time);
 }
 
-const afresh = (state) => ({ ...state, steps: [], requests: new Map() });
+const afresh = (state) => ({ ...state, steps: [], requests: new Map(), ids: new Map() });
 
 function trimmed(requests) {
   for (const [number, request] of requests) {
@@ -48,7 +49,7 @@ function tookSteps(before, data) {
     const [time, number] = event;
     // A stream begins with what the server still holds, of which an earlier one may have told.
     const known = state.joined && time <= (state.requests.get(number)?.latest ?? -Infinity);
-    if (!known) requests.set(number, record(requests.get(number), event));
+    if (!known) requests.set(number, record(requests.get(number), event, state.ids.get(number)));
   }
   return {
     ...state,
@@ -61,8 +62,14 @@ function tookSteps(before, data) {
 
 function tookMine(state, { requests: mine }) {
   const requests = new Map(state.requests);
-  for (const [number, id] of Object.entries(mine)) requests.set(Number(number), withId(requests.get(Number(number)), number, id));
-  return { ...state, requests: trimmed(requests) };
+  const newest = Math.max(0, ...requests.keys());
+  const ids = new Map([...state.ids].filter(([number]) => number > newest));
+  for (const [text, id] of Object.entries(mine)) {
+    const number = Number(text);
+    if (requests.has(number)) requests.set(number, { ...requests.get(number), id });
+    else if (number > newest) ids.set(number, id); // of an older one nothing will come: the server has forgotten it
+  }
+  return { ...state, requests, ids: new Map([...ids].slice(-MOST_REQUESTS)) };
 }
 
 /** The state after the event `name` of the feed with `data`. */

@@ -7,7 +7,7 @@ import { PHASES, phases, why } from "./way.js";
 
 const MOST_ROWS = 50;
 
-const nameOf = (request) => request.id ?? `${request.number}`;
+const nameOf = ({ id, number }) => id ?? `${number}`;
 const brief = (name) => (name.length > 20 ? `${name.slice(0, 16)}…` : name);
 const hashName = () => decodeURIComponent(location.hash.split("/").slice(1).join("/")) || null;
 
@@ -82,7 +82,7 @@ function Row({ request, now, chosen, onChoose }) {
   const lasted = found.length ? found.at(-1).to - found[0].from : null;
   const first = request.first !== null && request.queued !== null ? request.first - request.queued : null;
   return html`<tr class=${chosen ? "chosen" : ""}>
-    <th scope="row"><button class="link" aria-pressed=${chosen} title=${nameOf(request)} onClick=${onChoose}>${brief(nameOf(request))}</button></th>
+    <th scope="row"><button class="link" aria-pressed=${chosen} title=${nameOf(request)} onClick=${onChoose}>${brief(nameOf(request))}</button>${request.id && html` <small>${request.number}</small>`}</th>
     <td>${request.queued === null ? "–" : clock(request.queued)}</td><td>${doing(request)}${request.reason ? html` <small>${request.reason}</small>` : ""}</td>
     <td>${count(request.promptTokens)}</td><td>${seconds(first)}</td><td>${seconds(lasted)}</td>
   </tr>`;
@@ -105,7 +105,9 @@ export function Requests({ state: { requests, steps, now }, read }) {
   const [own, setOwn] = useState(false);
   const time = Math.max(now?.time ?? 0, steps.at(-1)?.time ?? 0);
   const chosen = name === null ? null : called(requests, name);
-  const listed = [...requests.values()].filter((one) => !own || one.id !== null).reverse();
+  const listed = [...requests.values()].filter((one) => !own || one.id !== null).sort((one, next) => next.number - one.number);
+  // Of an answer with several choices the id means the first.
+  const addressOf = (one) => (called(requests, nameOf(one)) === one ? nameOf(one) : `${one.number}`);
   const [rows, still] = useStill(listed);
   return html`<section class="card wide" aria-labelledby="way-title">
     <div class="row"><h2 id="way-title">A request's way</h2>
@@ -115,7 +117,7 @@ export function Requests({ state: { requests, steps, now }, read }) {
     ${listed.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="Recent requests" ...${still}><table class="numbers">
       <thead><tr><th scope="col">Request</th><th scope="col">Queued</th><th scope="col">State</th><th scope="col">Prompt</th><th scope="col">First token</th><th scope="col">Lasted</th></tr></thead>
       <tbody>${rows.map((one) => html`<${Row} key=${one.number} request=${one} now=${time} chosen=${one === chosen}
-        onChoose=${() => choose(one === chosen ? null : nameOf(one))} />`)}</tbody>
+        onChoose=${() => choose(one === chosen ? null : addressOf(one))} />`)}</tbody>
     </table></div>`}
     ${!listed.length && html`<p class="quiet">${own ? "None of yours yet: what the playground sends is listed here." : "No request yet."}</p>`}
     ${listed.length > MOST_ROWS && html`<p class="quiet small">The newest ${MOST_ROWS} of ${count(listed.length)}.</p>`}
