@@ -30,7 +30,10 @@ def test_shows_what_the_engine_does_now(page: Page, feed: FakeSteps, server: Res
     expect(page.get_by_role("region", name="Offload link")).to_have_count(0)
     feed.say(ttft=None, gap=None, stalled_seconds=4.5)
     expect(latency.get_by_role("row", name="First token")).to_have_text(f"First token{DASH}{DASH}0")
-    expect(page.get_by_role("region", name="Engine")).to_contain_text("Without a step for4.5 s")
+    engine = page.get_by_role("region", name="Engine")
+    expect(engine).to_contain_text("Without a step for4.5 s")
+    feed.say(stalled_seconds=0.9)
+    expect(engine).not_to_contain_text("Without a step")
 
 
 def test_a_compilation_after_ready_is_loud(page: Page, feed: FakeSteps, server: Restartable) -> None:

@@ -108,6 +108,11 @@ def test_ids_may_come_before_events(code: Page) -> None:
     assert [(one["number"], one["id"]) for one in state["requests"]] == [(7, "cmpl-7"), (9, "cmpl-9")]
 
 
+def test_the_first_request_has_an_id(code: Page) -> None:
+    state = after(code, [HELLO, ("mine", {"requests": {"0": "cmpl-0"}}), told([], [BEGIN, 0, "queued", "default", 9])])
+    assert [(one["number"], one["id"]) for one in state["requests"]] == [(0, "cmpl-0")]
+
+
 def test_fields_have_the_places_that_hello_says(code: Page) -> None:
     hello = {**HELLO[1], "step_fields": ["time", "new", "number"]}
     state = after(code, [("hello", hello), told([[BEGIN, 5, 1]])])

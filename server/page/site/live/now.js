@@ -67,6 +67,8 @@ function Latency({ now }) {
 
 function Engine({ now }) {
   const compilations = now.compilations_after_ready;
+  // A step in flight is no stall.
+  const stalled = now.stalled_seconds > Math.max(1, 3 * now.longest_step_seconds);
   return html`<${Card} title="Engine">
     <p class="big">${now.state}</p>
     <dl class="numbers">
@@ -74,7 +76,7 @@ function Engine({ now }) {
       ${compilations > 0 && html`<p class="bad small">Each held every request up. There should be none: please report the shape that the log names.</p>`}
       <div><dt>Preemptions</dt><dd>${count(now.preemptions)}</dd></div>
       <div><dt>Longest step promised</dt><dd>${now.longest_step_seconds > 0 ? seconds(now.longest_step_seconds) : "–"}</dd></div>
-      ${now.stalled_seconds > 0 && html`<div class="loud"><dt>Without a step for</dt><dd>${seconds(now.stalled_seconds)}</dd></div>`}
+      ${stalled && html`<div class="loud"><dt>Without a step for</dt><dd>${seconds(now.stalled_seconds)}</dd></div>`}
     </dl>
   <//>`;
 }

@@ -62,7 +62,7 @@ function tookSteps(before, data) {
 
 function tookMine(state, { requests: mine }) {
   const requests = new Map(state.requests);
-  const newest = Math.max(0, ...requests.keys());
+  const newest = Math.max(-1, ...requests.keys());
   const ids = new Map([...state.ids].filter(([number]) => number > newest));
   for (const [text, id] of Object.entries(mine)) {
     const number = Number(text);

@@ -16,10 +16,10 @@ export const words = (step) =>
 function summary(shown) {
   const sum = (of) => shown.reduce((total, step) => total + of(step), 0);
   const width = sum((step) => step.width);
-  const error = shown.filter((step) => step.predicted > 0).map((step) => step.seconds / step.predicted).sort((a, b) => a - b);
+  const ratios = shown.filter((step) => step.predicted > 0).map((step) => step.seconds / step.predicted).sort((a, b) => a - b);
   return `${plural(shown.length, "step")} in view: ${percent(sum((step) => step.decodes) / width)} decodes, ` +
     `${percent(sum((step) => step.prompt) / width)} prompts, ${percent(sum(padding) / width)} padding` +
-    (error.length ? `; time over prediction ${error[Math.floor(error.length / 2)].toFixed(2)} in the middle` : "") + ".";
+    (ratios.length ? `; the median took ${percent(ratios[Math.floor(ratios.length / 2)])} of its predicted time` : "") + ".";
 }
 
 const MOVES = { ArrowLeft: -1, ArrowRight: 1, ArrowDown: -1, ArrowUp: 1, Home: -Infinity, End: Infinity };
@@ -103,6 +103,6 @@ export function Steps({ state }) {
       <canvas ref=${canvas} aria-hidden="true" style=${{ width: "100%", height: `${HEIGHT}px` }}></canvas>
     </div>
     <p class="numbers readout">${step ? words(step) : "No step yet: the engine has had nothing to do."}</p>
-    <p class="quiet small">${shown.length > 0 && summary(shown)} <span id="steps-keys">Arrow keys walk from step to step, Space holds them still, Escape lets them go on.</span></p>
+    <p class="quiet small">${shown.length > 0 && summary(shown)}${" "}<span id="steps-keys">Arrow keys walk from step to step, Space holds them still, Escape lets them go on.</span></p>
   </section>`;
 }

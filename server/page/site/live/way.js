@@ -21,7 +21,11 @@ function phasesOf(visit, first, end, again) {
     at = Math.max(at, to);
   };
   if (host) add("restore", restoredAt ?? chunks[0]?.from ?? end, { tokens: visit.restored ?? host });
-  const pieces = { chunks: chunks.reduce((sum, one) => sum + one.count, 0), tokens: chunks.reduce((sum, one) => sum + one.length, 0) };
+  const pieces = {
+    chunks: chunks.reduce((sum, one) => sum + one.count, 0),
+    tokens: chunks.reduce((sum, one) => sum + one.length, 0),
+    ends: chunks.map((one) => one.to),
+  };
   if (again) {
     if (chunks.length) add("again", Math.min(chunks.at(-1).to, end), pieces);
   } else if (first === null || first > at) {

@@ -51,11 +51,13 @@ function Facts({ request }) {
 
 /** A row of the timeline: a phase, its bar, when it began and how long it was. */
 function Phase({ phase, from, whole }) {
-  const left = (100 * (phase.from - from)) / whole;
-  const width = (100 * (phase.to - phase.from)) / whole;
+  const place = (time) => `${(100 * (time - from)) / whole}%`;
   return html`<tr>
     <th scope="row">${PHASES[phase.kind]}${details[phase.kind] && html` <small>${details[phase.kind](phase)}</small>`}</th>
-    <td class="track" aria-hidden="true"><span class=${`phase ${phase.kind}`} style=${{ left: `${left}%`, width: `${width}%` }}></span></td>
+    <td class="track" aria-hidden="true">
+      <span class=${`phase ${phase.kind}`} style=${{ left: place(phase.from), width: place(from + phase.to - phase.from) }}></span>
+      ${phase.ends?.map((time, at) => html`<span key=${at} class="phase-mark" style=${{ left: place(time) }}></span>`)}
+    </td>
     <td>+${seconds(phase.from - from)}</td><td>${seconds(phase.to - phase.from)}</td>
   </tr>`;
 }
