@@ -55,16 +55,16 @@ def test_a_bar_is_as_high_as_its_tokens(page: Page, feed: FakeSteps, server: Res
 
 
 def test_pauses(page: Page, feed: FakeSteps, server: Restartable) -> None:
-    feed.tell([step(1)])
+    feed.tell([step(number) for number in range(1, 3001)])
     look(page, server)
-    expect(readout(page)).to_contain_text("Step 1 ")
+    expect(readout(page)).to_contain_text("Step 3,000 ")
     page.get_by_role("button", name="Pause").click()
-    feed.tell([step(2)])
+    feed.tell([step(number) for number in range(3001, 3051)])  # for which the oldest are forgotten
     feed.say(preemptions=7)
     expect(page.get_by_text("Preemptions").locator("..")).to_contain_text("7")
-    expect(readout(page)).to_contain_text("Step 1 ")
+    expect(readout(page)).to_contain_text("Step 3,000 ")
     page.get_by_role("button", name="Go on").click()
-    expect(readout(page)).to_contain_text("Step 2 ")
+    expect(readout(page)).to_contain_text("Step 3,050 ")
 
 
 def test_a_click_holds_a_step(page: Page, feed: FakeSteps, server: Restartable) -> None:

@@ -59,15 +59,20 @@ export function Chart({ title, write, lines, samples, every, at, onAt }) {
       <line class="axis faint" x1="0" x2=${width} y1=${TOP + 0.5} y2=${TOP + 0.5} />
       ${times(from, to, width / 70).map((time) => {
         const place = ((time - from) / (to - from)) * width;
-        return place > 18 && place < width - 18 && html`<text key=${time} x=${place} y=${HEIGHT + 14} text-anchor="middle">${clock(time).slice(0, to - from < 300 ? 8 : 5)}</text>`;
+        const inside = place > 18 && place < width - 18;
+        const label = clock(time).slice(0, to - from < 300 ? 8 : 5);
+        return inside && html`<text key=${time} x=${place} y=${HEIGHT + 14} text-anchor="middle">${label}</text>`;
       })}
       <text x="0" y=${TOP - 4}>${write(high)}</text>
       ${drawn.map((line, index) => html`<path key=${index} class=${`line line${index}`} d=${line} />`)}
       ${at !== null && html`<line class="cursor" x1=${x(at)} x2=${x(at)} y1=${TOP} y2=${HEIGHT} />`}
-      ${at !== null && values.map((one, index) => one[at] !== null && html`<circle key=${index} class=${`mark line${index}`} cx=${x(at)} cy=${y(one[at])} r="3" />`)}
+      ${at !== null && values.map((one, index) => one[at] !== null && html`
+        <circle key=${index} class=${`mark line${index}`} cx=${x(at)} cy=${y(one[at])} r="3" />`)}
     </svg>
     <ul class="legend numbers">
-      ${lines.map(([label], index) => html`<li key=${label}><svg width="22" height="8" aria-hidden="true"><path class=${`line line${index}`} d="M0 4H22" /></svg>${label} <b>${write(values[index][shown])}</b></li>`)}
+      ${lines.map(([label], index) => html`<li key=${label}>
+        <svg width="22" height="8" aria-hidden="true"><path class=${`line line${index}`} d="M0 4H22" /></svg>
+        <span>${label} <b>${write(values[index][shown])}</b></span></li>`)}
     </ul>
   </figure>`;
 }

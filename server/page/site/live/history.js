@@ -87,8 +87,10 @@ export function History({ active }) {
   return html`<section class="card wide" aria-labelledby="history-title">
     <h2 id="history-title">The last hour</h2>
     ${trouble && html`<p class="bad">${trouble}</p>`}
-    ${enough && html`<p class="quiet small">${count(history.samples.length)} samples, one every ${seconds(history.every)}, kept by the server whether somebody looks or not.</p>
+    ${enough && html`
+      <p class="quiet small">${count(history.samples.length)} samples, one every ${seconds(history.every)}, kept by the server whether somebody looks or not.</p>
       <${Charts} ...${history} />`}
-    ${!enough && !trouble && html`<p class="quiet">The server takes a sample every ${seconds(history?.every ?? 10)}; charts begin with the second.</p>`}
+    ${!enough && !trouble && html`<p class="quiet">
+      The server takes a sample every ${seconds(history?.every ?? 10)}; charts begin with the second.</p>`}
   </section>`;
 }

@@ -103,6 +103,7 @@ export function Steps({ state }) {
       <canvas ref=${canvas} aria-hidden="true" style=${{ width: "100%", height: `${HEIGHT}px` }}></canvas>
     </div>
     <p class="numbers readout">${step ? words(step) : "No step yet: the engine has had nothing to do."}</p>
-    <p class="quiet small">${shown.length > 0 && summary(shown)}${" "}<span id="steps-keys">Arrow keys walk from step to step, Space holds them still, Escape lets them go on.</span></p>
+    <p class="quiet small">${shown.length > 0 && summary(shown)}${" "}
+      <span id="steps-keys">Arrow keys walk from step to step, Space holds them still, Escape lets them go on.</span></p>
   </section>`;
 }

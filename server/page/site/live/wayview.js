@@ -6,6 +6,7 @@ import { called, doing } from "./requests.js";
 import { PHASES, phases, why } from "./way.js";
 
 const MOST_ROWS = 50;
+const COLUMNS = ["Request", "Queued", "State", "Prompt", "First token", "Lasted"];
 
 const nameOf = ({ id, number }) => id ?? `${number}`;
 const brief = (name) => (name.length > 20 ? `${name.slice(0, 16)}…` : name);
@@ -70,7 +71,8 @@ function Way({ request, now, steps, onClose }) {
   return html`<article class="way" aria-label=${`Request ${nameOf(request)}`}>
     <div class="row"><h3>${nameOf(request)}</h3><button onClick=${onClose}>Close</button></div>
     <p class="why">${why(request, now)}${request.queued === null ? " What came before is no longer known." : ""}</p>
-    ${slow && html`<p class="quiet small">The longest step meanwhile took ${seconds(slow.seconds)} (step ${count(slow.number)}, ${plural(slow.decodes, "decode")} and ${plural(slow.prompt, "prompt token")}).</p>`}
+    ${slow && html`<p class="quiet small">The longest step meanwhile took ${seconds(slow.seconds)}${" "}
+      (step ${count(slow.number)}, ${plural(slow.decodes, "decode")} and ${plural(slow.prompt, "prompt token")}).</p>`}
     <${Facts} request=${request} />
     ${found.length > 0 && html`<table class="timeline numbers">
       <thead><tr><th scope="col">Phase</th><td class="track"></td><th scope="col">From</th><th scope="col">Lasted</th></tr></thead>
@@ -84,8 +86,12 @@ function Row({ request, now, chosen, onChoose }) {
   const lasted = found.length ? found.at(-1).to - found[0].from : null;
   const first = request.first !== null && request.queued !== null ? request.first - request.queued : null;
   return html`<tr class=${chosen ? "chosen" : ""}>
-    <th scope="row"><button class="link" aria-pressed=${chosen} title=${nameOf(request)} onClick=${onChoose}>${brief(nameOf(request))}</button>${request.id && html` <small>${request.number}</small>`}</th>
-    <td>${request.queued === null ? "–" : clock(request.queued)}</td><td>${doing(request)}${request.reason ? html` <small>${request.reason}</small>` : ""}</td>
+    <th scope="row">
+      <button class="link" aria-pressed=${chosen} title=${nameOf(request)} onClick=${onChoose}>${brief(nameOf(request))}</button>
+      ${request.id && html`<small> ${request.number}</small>`}
+    </th>
+    <td>${request.queued === null ? "–" : clock(request.queued)}</td>
+    <td>${doing(request)}${request.reason && html`<small> ${request.reason}</small>`}</td>
     <td>${count(request.promptTokens)}</td><td>${seconds(first)}</td><td>${seconds(lasted)}</td>
   </tr>`;
 }
@@ -114,14 +120,16 @@ export function Requests({ state: { requests, steps, now }, read }) {
   return html`<section class="card wide" aria-labelledby="way-title">
     <div class="row"><h2 id="way-title">A request's way</h2>
       <label><input type="checkbox" checked=${own} onChange=${(event) => setOwn(event.target.checked)} /> Only mine</label></div>
-    ${name !== null && !chosen && read && html`<p role="status">The feed has not told of ${name}: it knows the last requests alone, from when the server was last looked at. <button onClick=${() => choose(null)}>Close</button></p>`}
+    ${name !== null && !chosen && read && html`<p role="status">
+      The feed has not told of ${name}: the server remembers its last requests alone. <button onClick=${() => choose(null)}>Close</button></p>`}
     ${chosen && html`<${Way} request=${chosen} now=${time} steps=${steps} onClose=${() => choose(null)} />`}
     ${listed.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="Recent requests" ...${still}><table class="numbers">
-      <thead><tr><th scope="col">Request</th><th scope="col">Queued</th><th scope="col">State</th><th scope="col">Prompt</th><th scope="col">First token</th><th scope="col">Lasted</th></tr></thead>
+      <thead><tr>${COLUMNS.map((title) => html`<th scope="col">${title}</th>`)}</tr></thead>
       <tbody>${rows.map((one) => html`<${Row} key=${one.number} request=${one} now=${time} chosen=${one === chosen}
         onChoose=${() => choose(one === chosen ? null : addressOf(one))} />`)}</tbody>
     </table></div>`}
-    ${!listed.length && html`<p class="quiet">${own ? "None of yours yet: what the playground sends is listed here." : "No request yet."}</p>`}
+    ${!listed.length && html`<p class="quiet">
+      ${own ? "None of yours yet: what the playground sends is listed here." : "No request yet."}</p>`}
     ${listed.length > MOST_ROWS && html`<p class="quiet small">The newest ${MOST_ROWS} of ${count(listed.length)}.</p>`}
   </section>`;
 }
