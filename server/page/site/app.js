@@ -24,7 +24,7 @@ function KeyDialog() {
       <h2 id="key-title">API key</h2>
       ${ask?.wrong && html`<p class="bad" role="alert">The server does not know this key.</p>`}
       <p><label for="key">This server asks for a key. It is kept for this tab alone.</label></p>
-      <p><input id="key" name="key" type="password" required autocomplete="off" /></p>
+      <p><input id="key" name="key" type="password" required autocomplete="off"></p>
       <p><button class="main">Use it</button> <button type="button" onClick=${() => close(null)}>Cancel</button></p>
     </form>
   </dialog>`;
