@@ -174,6 +174,16 @@ def test_ends() -> None:
     assert engine.journal.events.count == before, "nothing of a request after its end"
 
 
+def test_a_piece_that_was_on_its_way_at_the_end_is_not_told() -> None:
+    engine = make_engine()
+    engine.add(request("long", range(3, 60), max_tokens=5))
+    engine.step()
+    engine.abort("long")
+    while engine.stats().steps == 0:
+        engine.step()
+    assert [what[0] for what in events_of(engine.journal)[0]] == ["queued", "begun", "ended"]
+
+
 def test_a_step_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make_engine()
     engine.add(request("one", range(3, 20), max_tokens=50, ignore_eos=True))
