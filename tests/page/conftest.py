@@ -92,6 +92,6 @@ def fake() -> Iterator[Fake]:
 
 @pytest.fixture(scope="package")
 def model() -> Iterator[str]:
-    """The URL, without a slash at its end, of ``jaxgen serve`` with the embedded model."""
-    with served() as server:
+    """The URL, without a slash at its end, of ``jaxgen serve`` with the embedded model, which starts quickly."""
+    with served("--kernels", "xla", "--single-shape") as server:
         yield server.root
