@@ -26,8 +26,8 @@ from jaxgen.server.app import create_app
 from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
 from tests.support.browser import HOW, Troubles, chromium, chromium_path, watched
 from tests.support.fakes import FakeEngine
+from tests.support.journals import journaling_engine
 from tests.support.restartable import Restartable, restartable
-from tests.support.server_app import fake_engine
 from tests.support.server_process import served
 
 HERE = Path(__file__).parent
@@ -62,8 +62,8 @@ def troubles() -> Iterator[Troubles]:
 
 
 @pytest.fixture
-def new_context(browser: Browser, troubles: Troubles) -> Iterator[Callable[..., BrowserContext]]:
-    """Makes contexts, which end with the test."""
+def new_context(browser: Browser, troubles: Troubles, fake: Fake) -> Iterator[Callable[..., BrowserContext]]:
+    """Makes contexts, which end with the test, and before the servers of ``fake``: pages read until they are closed."""
     with ExitStack() as stack:
 
         def make(**options: Any) -> BrowserContext:
@@ -85,7 +85,7 @@ def fake() -> Iterator[Fake]:
     with ExitStack() as stack:
 
         def start(engine: FakeEngine | None = None, config: ServerConfig = DEFAULT_CONFIG) -> Restartable:
-            return stack.enter_context(restartable(create_app(engine or fake_engine(), config), config))
+            return stack.enter_context(restartable(create_app(engine or journaling_engine(), config), config))
 
         yield start
 

@@ -57,6 +57,7 @@ def walk_through(page: Page, url: str) -> None:
     page.get_by_role("link", name="Live").click()
     expect(page).to_have_title("Live · jaxgen")
     expect(page).to_have_url(f"{url.rstrip('/')}/#live")
+    page.goto("about:blank")  # before what it reads from ends
 
 
 @pytest.mark.parametrize("end", ["/llm", "/llm/"])
