@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import Iterator
 from importlib.resources import files
+from posixpath import dirname, join, normpath
 
 import pytest
 from starlette.testclient import TestClient
@@ -161,3 +162,18 @@ def test_pages_of_other_origins_get_nothing_but_where_they_are_named() -> None:
         assert client.get("/", headers={"origin": "http://testserver"}).status_code == 200
     with client_of(fake_engine(), ServerConfig(cors=Cors(origins=("https://other.example",)))) as client:
         assert client.get("/app.js", headers=other).headers["access-control-allow-origin"] == "https://other.example"
+
+
+def test_every_module_of_the_page_is_asked_for_at_once() -> None:
+    found: set[str] = set()
+
+    def follow(name: str) -> None:
+        found.add(name)
+        for other in re.findall(r'from "(\.[^"]+)"', (SITE / name).read_text(encoding="utf-8")):
+            path = normpath(join(dirname(name), other))
+            if path not in found:
+                follow(path)
+
+    follow("app.js")
+    preloaded = re.findall(r'modulepreload" href="([^"]+)"', (SITE / "index.html").read_text(encoding="utf-8"))
+    assert sorted(preloaded) == sorted(found - {"app.js"})
