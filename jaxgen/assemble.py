@@ -20,15 +20,16 @@ from jaxgen.engine.engine import Engine
 from jaxgen.engine.runners import Compiled, compile_for
 from jaxgen.hardware.device_info import DeviceInfo, choose_dtype
 from jaxgen.hardware.nvidia import Gpu, find_gpu
-from jaxgen.kernels.choice import Kernels, choose, native_dtypes, reference
+from jaxgen.kernels.choice import Kernels, choose, native_dtypes, reference, skips_padding
 from jaxgen.kernels.verdict import Verdict
 from jaxgen.models import PackedParams, abstract_params
 from jaxgen.models.placement import placing
 from jaxgen.opening import free_memory, is_open, judge_kernels, served_shapes, share_memory
 from jaxgen.runner.compilation_cache import persistent_compilation
 from jaxgen.runner.model_runner import device_info
-from jaxgen.sizing.memory import cache_bytes, check_options, resolve
+from jaxgen.sizing.memory import cache_bytes, check_options, no_wider, resolve
 from jaxgen.sizing.memory_request import DeviceMemory
+from jaxgen.sizing.token_budget import CPU_BUDGET
 from jaxgen.sizing.tuning_store import choose_budget
 from jaxgen.terminal.progress import show_progress
 from jaxgen.text.constraint import Constraints
@@ -70,11 +71,17 @@ class ResolvedModel:
 
     def resolve(self, options: EngineOptions) -> EngineConfig:
         """Return the configuration that meets ``options`` and fits, and log which rule chose the token budget."""
-        budget = choose_budget(self.tuning_folder, self.model, self.device)
+        budget = choose_budget(
+            self.tuning_folder, self.model, self.device, skips_padding=self.kernels == "auto" and self._skips_padding
+        )
         config = resolve(options, self.model, self.memory, token_budget=budget.tokens, params_bytes=self.params_bytes)
         if options.token_budget is None:
             logger.info("token budget %d: %s", config.scheduler.token_budget, budget.reason)
         return config
+
+    @property
+    def _skips_padding(self) -> bool:
+        return skips_padding(self.device, self.model.dtype)
 
     def load(self, *, block_size: int, progress: bool) -> tuple[Kernels, PackedParams]:
         """Return the device's kernels, and the parameters in their layout. Raises ConfigError."""
@@ -93,6 +100,8 @@ class ResolvedModel:
     ) -> Engine:
         """Load, compile, and plan again if the program needs more memory than estimated. Raises ConfigError."""
         kernels, params = self.load(block_size=config.cache.block_size, progress=progress)
+        if self.device.is_cpu and options.token_budget is None and not kernels.skips_padding:
+            config = no_wider(config, CPU_BUDGET)
         with show_progress("compiling the step", 1, "program", bar=progress) as advance:
             config, compiled = compile_to_fit(options, self.model, config, kernels, self.memory, self.params_bytes)
             advance(1)

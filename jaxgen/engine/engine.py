@@ -30,9 +30,10 @@ from jaxgen.offload.build import build_offload
 from jaxgen.runner.compilation import num_compilations
 from jaxgen.runner.step import StepOutput
 from jaxgen.scheduling.cost_model import StepSample
+from jaxgen.scheduling.fill import beside, longest_gap
 from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.scheduling.service.policy import ServicePolicy
-from jaxgen.scheduling.step_time import Decodes, StepTimeEstimator
+from jaxgen.scheduling.step_time import StepTimeEstimator
 from jaxgen.text.constraint import Constraint
 
 logger = logging.getLogger(__name__)
@@ -126,6 +127,10 @@ class Engine:
         self._recorder.queued(sequence)
         self._latencies.arrive(request.request_id, time.perf_counter())
 
+    def limit_prompts(self, tokens: int | None) -> None:
+        """Compute at most so many tokens of prompts in each step from now on, 1 or more; None: as many as is best."""
+        self._scheduler.limit_prompts(tokens)
+
     def abort(self, request_id: str) -> bool:
         """Drop a request and free its row and blocks; return False if there is none. It gets no further event."""
         return self._drop(request_id, FinishReason.ABORT)
@@ -183,6 +188,8 @@ class Engine:
     def stats(self) -> EngineStats:
         """Return a snapshot for metrics."""
         scheduler, counters, step_time = self._scheduler, self._counters, self._step_time.model
+        longest = longest_gap(step_time, self.config.scheduler.max_num_seqs)
+        decodes = beside(step_time, scheduler.num_running)
         return EngineStats(
             kernels=self._device.kernels.name,
             kernels_reason=self._device.kernels.reason,
@@ -195,8 +202,8 @@ class Engine:
             prefix_hits=scheduler.prefix_hits,
             preemptions=scheduler.preemptions,
             compilations_after_ready=num_compilations() - self._compilations_at_ready,
-            longest_step_seconds=self._step_time.spread * step_time.most_seconds,
-            first_token_seconds_per_1000=step_time.prompt_seconds(1000, 500_000, Decodes(scheduler.num_running)),
+            longest_step_seconds=self._step_time.spread * longest,
+            first_token_seconds_per_1000=step_time.prompt_seconds(1000, 500_000, decodes),
             offload=self._device.offload_stats() if self.offload is None else self.offload.stats(),
             **vars(counters),
         )

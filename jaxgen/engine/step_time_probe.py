@@ -5,6 +5,7 @@ import time
 
 from jaxgen.core.config import EngineConfig
 from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.core.sequence import Chunk
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.runner.interface import Runner
 from jaxgen.runner.timing import made_up_sequence, time_step
@@ -13,13 +14,16 @@ from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.scheduling.step_time import StepTimeEstimator
 
 ROUNDS = 2
+DEEP_TOKENS = 4096
 MOST_SECONDS = 0.5
 """No further round begins after these seconds: later measurements, of steps that serve requests, count for more."""
 
 
 def measure_step_time(device: Runner, config: EngineConfig) -> StepTimeEstimator:
-    """Time steps of prompts that fill the budget, a half and an eighth of it, and of decodes in all rows and in one.
+    """Time steps of prompts that fill the budget, a half and an eighth of it, of decodes in all rows and in one, and of
+    one decode after a long context.
 
+    Without the last one noise would be taken for the cost of attention, and extrapolated to long prompts.
     Leaves the device's cache and rows used: reset it after.
     """
     budget = config.scheduler.token_budget
@@ -27,6 +31,8 @@ def measure_step_time(device: Runner, config: EngineConfig) -> StepTimeEstimator
     rows = min(config.scheduler.max_num_seqs, config.cache.num_blocks)
     prompts = [_plan(config, 1, length) for length in prompt_lengths(longest)]
     decodes = [_plan(config, count, 1) for count in sorted({1, rows})]
+    if config.streaming is None:  # there blocks must have been written first
+        decodes.append(_deep(config))
     wide: list[StepSample] = []
     narrow: list[StepSample] = []
     started = time.perf_counter()
@@ -55,6 +61,15 @@ def _plan(config: EngineConfig, count: int, length: int) -> StepPlan:
         prompt = tuple(generator.choices(range(2), k=length))
         scheduler.add(made_up_sequence(row, prompt, params))
     return scheduler.schedule()
+
+
+def _deep(config: EngineConfig) -> StepPlan:
+    """Return the plan of a decode after the longest context that fits, up to ``DEEP_TOKENS``; its content is zeros."""
+    length = min(DEEP_TOKENS, config.scheduler.max_model_len - 1, config.cache.num_slots)
+    blocks = range(-(-length // config.cache.block_size))
+    params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
+    sequence = made_up_sequence(0, (0,) * length, params, blocks=blocks)
+    return StepPlan((Chunk(sequence, length - 1, 1),), (sequence,))
 
 
 def _time(device: Runner, plan: StepPlan, *, narrow: bool) -> StepSample:

@@ -115,6 +115,15 @@ def native_dtypes(device: DeviceInfo) -> tuple[str, ...]:
     return DTYPES if device.is_cpu else ()
 
 
+def skips_padding(device: DeviceInfo, dtype: str) -> bool:
+    """Return whether products of the kernels that ``choose`` makes for a dtype leave out padding, if they compile."""
+    return dtype in native_dtypes(device) and not _has_matrix_units(device, dtype)
+
+
+def _has_matrix_units(device: DeviceInfo, dtype: str) -> bool:
+    return dtype == "bfloat16" and _MATRIX_UNITS in device.features
+
+
 @cache
 def hopper(num_ctas: int, registers: tuple[int, int] | None = None) -> Kernels:
     """Return Pallas kernels for NVIDIA GPUs of compute capability 9.0.
@@ -210,7 +219,7 @@ def _choose_native(device: DeviceInfo, model: ModelConfig, directory: Path, prog
         kernels = native(load(directory, watch=partial(_watch, bar=progress)))
     except UnavailableError as error:
         return replace(REFERENCE, reason=f"there are no native ones: {error}")
-    if model.dtype == "bfloat16" and _MATRIX_UNITS in device.features:
+    if _has_matrix_units(device, model.dtype):
         reason = f"XLA's products, which use {_MATRIX_UNITS}"
         return replace(kernels, name="native attention", packed=None, reason=reason)
     return kernels

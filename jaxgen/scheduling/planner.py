@@ -41,6 +41,7 @@ class StepPlanner:
         self.preemptions = 0
         self.preempted: list[Sequence] = []
         """Those that lost row and blocks by the last plan."""
+        self.most_prompt_tokens: int | None = None
         self._budget = config.token_budget
         self._background_tokens = config.background_tokens
         self._kv_cache = kv_cache
@@ -85,6 +86,8 @@ class StepPlanner:
         partly_computed = self._plan_decodes(room, chunks, background=background)
         if not background:
             self._policy.limit_prompts(room, chunks, partly_computed)
+        if self.most_prompt_tokens is not None:
+            room.tokens = min(room.tokens, self.most_prompt_tokens)
         if room.is_full or not (partly_computed or self._queues.any_waits(background=background)):
             return []
         admission = self._admission()

@@ -94,6 +94,10 @@ class Scheduler:
         """Whether any sequence has not ended; all that is left may be in flight."""
         return bool(self._live)
 
+    def limit_prompts(self, tokens: int | None) -> None:
+        """Compute at most so many tokens of prompts in each step from now on; None: as many as the policy says."""
+        self._planner.most_prompt_tokens = tokens
+
     def add(self, sequence: Sequence, now: float = 0.0) -> None:
         """Takes a new sequence, younger than all before it.
 

@@ -1,5 +1,6 @@
 """Resolve all options left open in EngineOptions from the model and the device's memory, before allocation."""
 
+from dataclasses import replace
 from math import floor
 
 from jaxgen.cache.block_sizes import GIB, block_bytes, host_block_bytes, input_bytes
@@ -97,6 +98,13 @@ def _wherever(wanted: MemoryRequest) -> EngineConfig:
         assert refused is not None
         raise refused
     return found
+
+
+def no_wider(config: EngineConfig, token_budget: int) -> EngineConfig:
+    """Return the configuration with so many tokens of a step at most, or as many as it has rows."""
+    scheduler = config.scheduler
+    narrower = max(min(scheduler.token_budget, token_budget), scheduler.max_num_seqs)
+    return replace(config, scheduler=replace(scheduler, token_budget=narrower))
 
 
 def default_max_num_seqs(token_budget: int, *, is_cpu: bool) -> int:

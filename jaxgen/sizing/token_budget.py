@@ -13,6 +13,8 @@ from jaxgen.hardware.device_info import DeviceInfo
 CPU_ROWS = 16
 """Default for the most sequences of a step on a CPU."""
 CPU_BUDGET = 4 * CPU_ROWS
+CPU_WIDTH = 256
+"""Most tokens of a step on a CPU whose kernels skip padding; which of them are filled is decided step by step."""
 UNKNOWN_BUDGET = 512
 TUNE_CONTEXT, TUNE_ROUNDS = 128, 3
 """Defaults of jaxgen tune: tokens before each decode, and timings of each budget."""
@@ -55,14 +57,16 @@ _DATA_SHEETS: tuple[tuple[str, Ceilings], ...] = (
 def least_budget(*, skips_padding: bool) -> int:
     """Return the least budget to choose by measurement, wherever the knee is.
 
-    Where padding costs time, the knee decides alone. Where it does not, a larger budget costs light loads hardly any
-    time, and a budget that only just holds all rows while they decode leaves no tokens for prompts.
+    Where padding costs time, the knee decides alone. Where it does not, the budget is only the most that a step may
+    have, and a larger one costs steps that are not full hardly any time.
     """
-    return CPU_BUDGET if skips_padding else 1
+    return CPU_WIDTH if skips_padding else 1
 
 
-def default_budget(device: DeviceInfo) -> TokenBudget:
+def default_budget(device: DeviceInfo, *, skips_padding: bool = False) -> TokenBudget:
     """Return the budget without a measurement: the roofline of a known GPU, else a constant."""
+    if device.is_cpu and skips_padding:
+        return TokenBudget(CPU_WIDTH, "the most of a step where padding costs nothing")
     if device.is_cpu:
         return TokenBudget(CPU_BUDGET, "the rule for CPUs; jaxgen tune measures it")
     sheet = data_sheet(device.kind)

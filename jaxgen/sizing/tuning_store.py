@@ -49,19 +49,21 @@ def save_record(folder: Path, model: ModelConfig, device: DeviceInfo, result: Ma
     return path
 
 
-def choose_budget(folder: Path | None, model: ModelConfig, device: DeviceInfo) -> TokenBudget:
+def choose_budget(
+    folder: Path | None, model: ModelConfig, device: DeviceInfo, *, skips_padding: bool = False
+) -> TokenBudget:
     """Return the measured token budget, if ``folder`` has one, else that of the rule for the device.
 
     A file that cannot be read is ignored, and a warning names it.
     """
     path = None if folder is None else record_path(folder, model, device)
     if path is None or not path.is_file():
-        return default_budget(device)
+        return default_budget(device, skips_padding=skips_padding)
     try:
         tokens = json.loads(path.read_text(encoding="utf-8"))["token_budget"]
         if not isinstance(tokens, int) or tokens < 1:
             raise ValueError(f"token_budget is {tokens!r}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         logger.warning("%s is no measurement of jaxgen tune and is left aside: %r", path, error)
-        return default_budget(device)
+        return default_budget(device, skips_padding=skips_padding)
     return TokenBudget(tokens, f"measured by jaxgen tune ({path})")

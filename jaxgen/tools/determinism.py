@@ -76,7 +76,7 @@ class Verifier:
         self._progress("each alone: the reference")
         for request in self._requests:
             self._reference[request.request_id] = self._alone(request, self._new_salt())
-        scenarios = [self.again, self.cached, self.together, self.among_strangers]
+        scenarios = [self.again, self.cached, self.together, self.filled_at_random, self.among_strangers]
         scenarios += [self.continued, self.as_prompt, self.embedded]
         if self._engine.stats().offload is not None:
             scenarios.append(self.restored)
@@ -108,6 +108,13 @@ class Verifier:
         before = self._engine.stats().preemptions
         self._compare_all(scenario, [(0, request) for request in todo])
         scenario.happened["preemptions"] = self._engine.stats().preemptions - before
+        return scenario
+
+    def filled_at_random(self) -> Scenario:
+        """Compute all requests at once, with as many tokens of prompts in each step as chance says."""
+        scenario = self._begin("in steps filled at random")
+        todo = [replace(request, cache_salt=self._new_salt()) for request in self._requests]
+        self._compare_all(scenario, [(0, request) for request in todo], fill=True)
         return scenario
 
     def among_strangers(self) -> Scenario:
@@ -199,9 +206,14 @@ class Verifier:
         scenario.compare(request.request_id, _texts(self._reference[request.request_id]), _texts(found))
 
     def _compare_all(
-        self, scenario: Scenario, arrivals: Iterable[tuple[int, Request]], aborts: dict[str, int] | None = None
+        self,
+        scenario: Scenario,
+        arrivals: Iterable[tuple[int, Request]],
+        aborts: dict[str, int] | None = None,
+        *,
+        fill: bool = False,
     ) -> None:
-        found = self._run(arrivals, aborts)
+        found = self._run(arrivals, aborts, fill=fill)
         for request in self._requests:
             self._compare(scenario, request, found[request.request_id])
         scenario.happened["prompts cut in chunks"] = self._num_cut()
@@ -214,15 +226,18 @@ class Verifier:
         return self._run([(0, replace(request, cache_salt=salt))])[request.request_id]
 
     def _run(
-        self, arrivals: Iterable[tuple[int, Request]], aborts: dict[str, int] | None = None
+        self, arrivals: Iterable[tuple[int, Request]], aborts: dict[str, int] | None = None, *, fill: bool = False
     ) -> dict[str, list[TokenEvent]]:
-        """Run requests and return their events. ``arrivals``: (step, request). ``aborts``: number of events before."""
+        """Run requests and return their events. ``arrivals``: (step, request). ``aborts``: number of events before.
+        ``fill``: whether chance says how full steps are."""
         waiting = sorted(arrivals, key=lambda arrival: arrival[0], reverse=True)
         events: dict[str, list[TokenEvent]] = defaultdict(list)
         step = 0
         while waiting or self._engine.has_work:
             while waiting and waiting[-1][0] <= step:
                 self._engine.add(waiting.pop()[1])
+            if fill:
+                self._engine.limit_prompts(self._random.randint(1, self._engine.config.scheduler.token_budget))
             for event in self._engine.step():
                 if event.finish_reason is FinishReason.ERROR:
                     raise RuntimeError(event.error)
@@ -231,6 +246,7 @@ class Verifier:
                 if len(events[name]) == length:
                     self._engine.abort(name)
             step += 1
+        self._engine.limit_prompts(None)
         return events
 
 

@@ -103,6 +103,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         for arrival in arrivals:
             self.caller.add(self._adapt(arrival))
 
+    @rule(tokens=st.none() | st.integers(1, 9))
+    def fill(self, tokens: int | None) -> None:
+        self.book.scheduler.limit_prompts(tokens)
+        self.book.most_prompt_tokens = tokens
+
     @precondition(lambda self: self.book.live)
     @rule(
         steps=st.integers(1, 8),

@@ -27,6 +27,8 @@ class Book:
     """All its requests are one tenant's, of one class that promises nothing."""
     seen: Counter[str]
     """How often each event that a load should bring has come."""
+    most_prompt_tokens: int | None = None
+    """Of a step, for the online and for the background; None: what the policy says."""
     live: dict[str, Sequence] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
     in_flight: list[tuple[StepPlan, list[int]]] = field(default_factory=list)

@@ -74,7 +74,7 @@ def the_order_is_that_of_service(book: Book) -> None:
     """One tenant's requests of a class by priority, whatever else there is."""
     for line in (book.running(), book.waiting()):
         if book.plain:
-            assert line == sorted(line, key=lambda s: (*level(s), s.arrival))
+            assert line == sorted(line, key=lambda s: (*level(s), s.place))
         groups: defaultdict[tuple[str, ServiceClass, Level], list[int]] = defaultdict(list)
         for sequence in line:
             groups[sequence.request.tenant, sequence.service, sequence.level].append(sequence.priority)

@@ -63,7 +63,7 @@ class PlanOracle:
         if not book.plain:
             return  # shares and promises may keep somebody back
         self._check_overtaking(still, admitted)
-        if plan.num_tokens < book.config.token_budget and not preempted:
+        if plan.num_tokens < book.config.token_budget and not preempted and book.most_prompt_tokens is None:
             self._check_nothing_more_fits(plan, run, still)
 
     def _check_who_runs(
@@ -169,8 +169,12 @@ class PlanOracle:
         book = self._book
         assert all(progress[s][1] - progress[s][0] > 1 for s in idle)
         online = [chunk for chunk in plan.chunks if not chunk.sequence.request.background]
-        prompts = [c.sequence for c in online if progress[c.sequence][1] - progress[c.sequence][0] > 1]
-        if idle and book.plain:
+        pieces = [c for c in online if progress[c.sequence][1] - progress[c.sequence][0] > 1]
+        prompts = [c.sequence for c in pieces]
+        most = book.most_prompt_tokens
+        assert most is None or sum(c.length for c in pieces) <= most
+        book.seen["filled less"] += most is not None and sum(c.length for c in pieces) == most
+        if idle and book.plain and most is None:
             assert sum(chunk.length for chunk in online) == book.config.token_budget
         if book.plain:
             assert all(other.order_key < s.order_key for s in idle for other in prompts)

@@ -1,9 +1,10 @@
 """The policy of a server: targets of service classes, priorities, and fair shares of tenants. Host only, no jax, no
 clock."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Several
 from heapq import merge
+from itertools import islice
 from operator import attrgetter
 
 from jaxgen.cache.cache_manager import KVCacheManager
@@ -11,8 +12,10 @@ from jaxgen.core.config import SchedulerConfig
 from jaxgen.core.errors import WouldBeLateError
 from jaxgen.core.request import FinishReason
 from jaxgen.core.sequence import Chunk, Level, Sequence
+from jaxgen.core.service_class import STARVATION_TIMEOUT_S
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.scheduling.average import Average
+from jaxgen.scheduling.fill import EARLY, MOST_REGARDED, seconds_for_prompts, target
 from jaxgen.scheduling.policy import Fifo
 from jaxgen.scheduling.service.fair_share import FairShare
 from jaxgen.scheduling.service.queues import ServiceQueues, may_preempt, set_place
@@ -38,6 +41,7 @@ class ServicePolicy(Fifo):
         self.queues: ServiceQueues = ServiceQueues()
         self._kv_cache = kv_cache
         self._fair_shares = {background: FairShare(config.token_budget) for background in (False, True)}
+        self._now = 0.0  # when the step that is planned began
         self._answered = Average(1.0)  # share of max_tokens that answers reached
 
     def place(self, sequence: Sequence, now: float, in_flight: Iterable[StepPlan]) -> None:
@@ -62,6 +66,7 @@ class ServicePolicy(Fifo):
         self._fair_shares[sequence.request.background].leave(sequence)
 
     def begin_step(self, now: float) -> None:
+        self._now = now
         self.queues.promote_starved(now)
 
     def charge(self, chunks: list[Chunk]) -> None:
@@ -87,9 +92,26 @@ class ServicePolicy(Fifo):
         ]
 
     def limit_prompts(self, budget: StepBudget, decodes: list[Chunk], prompts: list[Sequence]) -> None:
-        if self.step_time is not None and self.queues.has(Level.WITH_TARGETS):
+        """By the inter-token targets of classes; where nothing has a target by ``fill``, by which prompts that must be
+        early may lengthen steps."""
+        if self.step_time is None or not (decodes and (prompts or self.queues.waiting)):
+            return
+        budget.cost = self.step_time.wide
+        if self.queues.has(Level.WITH_TARGETS):
             start = prompts[0].num_computed if prompts else 0
-            budget.cost, budget.seconds = self.step_time.wide, time_for_prompts(self.step_time, decodes, start)
+            budget.seconds = time_for_prompts(self.step_time, decodes, start)
+        else:
+            positions = sum([chunk.start for chunk in decodes])
+            budget.seconds = seconds_for_prompts(self.step_time, len(decodes), positions, self._due(prompts))
+
+    def _due(self, prompts: list[Sequence]) -> Iterator[tuple[Sequence, float]]:
+        """The first online prompts in the order of service, those of ``prompts`` and waiting ones, and the seconds left
+        until each should have its first token."""
+        order = merge(prompts, islice(self.queues.waiting, MOST_REGARDED), key=attrgetter("order_key"))
+        for sequence in islice(order, MOST_REGARDED):
+            if sequence.level is Level.BEST_EFFORT:
+                due = sequence.deadline - STARVATION_TIMEOUT_S - (1.0 - EARLY) * target(sequence.num_prompt)
+                yield sequence, due - self._now
 
     def limit_background(self, budget: StepBudget, online: list[Chunk]) -> None:
         if self.step_time is not None and self.queues.has(Level.WITH_TARGETS):

@@ -5,6 +5,7 @@ from math import inf
 
 from jaxgen.core.sequence import Level, Sequence
 from jaxgen.core.service_class import STARVATION_TIMEOUT_S
+from jaxgen.scheduling import fill
 from jaxgen.scheduling.queues import RequestQueues, order_key_of
 
 
@@ -122,7 +123,10 @@ def set_place(sequence: Sequence, now: float, prompt_seconds: float) -> None:
         sequence.level = Level.WITH_TARGETS if sequence.service.has_targets else Level.BEST_EFFORT
     target = sequence.service.first_token_target(sequence.num_prompt)
     waited = sequence.request.waited_seconds
-    slack = STARVATION_TIMEOUT_S if target is None else max(0.0, target - waited - prompt_seconds)
+    if target is None:
+        slack = STARVATION_TIMEOUT_S + fill.target(sequence.num_prompt) - waited
+    else:
+        slack = max(0.0, target - waited - prompt_seconds)
     sequence.place = now + slack, sequence.arrival
 
 

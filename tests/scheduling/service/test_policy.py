@@ -17,14 +17,19 @@ from jaxgen.scheduling.step_time import StepTimeModel
 from tests.support.service_world import promised
 from tests.support.small_scheduler import TOKEN, new_scheduler, shown, step
 
-LOADS = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 9), st.booleans(), st.integers(0, 3)), max_size=16)
-"""Prompt, max_tokens, whether it is background, and the steps before the next one comes."""
+LOADS = st.integers(1, 20).flatmap(
+    lambda prompt: st.lists(
+        st.tuples(st.just(prompt), st.integers(1, 9), st.booleans(), st.integers(0, 3)), max_size=16
+    )
+)
+"""Prompt, of one length since shorter ones are due sooner, max_tokens, whether it is background, and the steps before
+the next one comes."""
 
 
 def run(policy: type[Fifo], load: list[tuple[int, int, bool, int]]) -> list[Any]:
     """What each step computed, and the free blocks after it."""
     scheduler = Scheduler(SchedulerConfig(8, 4, 64), CacheConfig(block_size=4, num_blocks=10), policy=policy)
-    scheduler.policy.step_time = StepTimeModel(8, LinearCost(base=0.5, per_token=0.05))
+    scheduler.policy.step_time = StepTimeModel(8, LinearCost(base=0.5, per_token=0.05))  # a full step is in time
     seen: list[Any] = []
 
     def one_step() -> None:
@@ -46,7 +51,7 @@ def run(policy: type[Fifo], load: list[tuple[int, int, bool, int]]) -> list[Any]
 
 @settings(max_examples=60)
 @given(LOADS)
-def test_without_classes_priorities_and_tenants_both_policies_plan_the_same(
+def test_where_nobody_asks_for_more_and_prompts_are_alike_both_policies_plan_the_same(
     load: list[tuple[int, int, bool, int]],
 ) -> None:
     assert run(Fifo, load) == run(ServicePolicy, load)

@@ -7,6 +7,7 @@ import pytest
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.service_class import STARVATION_TIMEOUT_S, ServiceClass
 from jaxgen.scheduling.cost_model import LinearCost
+from jaxgen.scheduling.fill import target
 from jaxgen.scheduling.service import policy
 from jaxgen.scheduling.step_time import StepTimeModel
 from tests.support.service_world import VirtualServer, Watched, promised
@@ -38,10 +39,13 @@ def test_under_a_flood_of_long_prompts_promises_are_kept(rows: int) -> None:
     assert max(one.longest_gap for one in watched) <= 0.040
 
 
-def test_without_a_promise_the_flood_comes_first() -> None:
+def test_without_a_promise_short_prompts_come_first_until_the_flood_is_due() -> None:
+    """Long prompts get 2000 / 512 s more than short ones: no later one comes before them."""
     watched = flooded(NOTHING)
-    assert min(one.first_token for one in watched) > 1.0
-    assert max(one.longest_gap for one in watched) > 0.060
+    early, late = watched[:5], watched[6:]
+    assert [one.arrived + target(60) < target(2000) for one in (early[-1], late[0])] == [True, False]
+    assert max(one.first_token for one in early) < 0.3
+    assert min(one.first_token for one in late) > 1.0
 
 
 def test_a_first_token_in_time_leaves_steps_as_long_as_they_are() -> None:

@@ -9,11 +9,16 @@ from hypothesis import strategies as st
 
 from jaxgen.core.sequence import Level, Sequence
 from jaxgen.core.service_class import STARVATION_TIMEOUT_S, ServiceClass
+from jaxgen.scheduling.fill import target
 from jaxgen.scheduling.service.queues import ServiceQueues, may_preempt, set_place
 from tests.support.service_world import promised, sequence_for
 
 SOON = promised("soon", 1.0, serve_late=True)
 LATER = promised("later", 9.0, serve_late=True)
+
+
+PATIENCE = STARVATION_TIMEOUT_S + target(4)
+"""Seconds until a sequence of ``joined`` is promoted."""
 
 
 def joined(queues: ServiceQueues, name: str, now: float = 0.0, *, seconds: float = 0.0, **fields: Any) -> Sequence:
@@ -110,13 +115,13 @@ def test_patience_ends_one_at_a_time() -> None:
     queues = ServiceQueues()
     for name in ("first", "second", "third"):
         joined(queues, name)
-    joined(queues, "promised", STARVATION_TIMEOUT_S, service=LATER)
-    queues.promote_starved(STARVATION_TIMEOUT_S - 0.1)
+    joined(queues, "promised", PATIENCE, service=LATER)
+    queues.promote_starved(PATIENCE - 0.1)
     assert names(queues.waiting) == ["promised", "first", "second", "third"]
-    queues.promote_starved(STARVATION_TIMEOUT_S)
-    queues.promote_starved(2 * STARVATION_TIMEOUT_S - 0.1)
+    queues.promote_starved(PATIENCE)
+    queues.promote_starved(2 * PATIENCE - 0.1)
     assert names(queues.waiting) == ["first", "promised", "second", "third"]
-    queues.promote_starved(2 * STARVATION_TIMEOUT_S)
+    queues.promote_starved(2 * PATIENCE)
     assert names(queues.waiting) == ["first", "second", "promised", "third"]
 
 
@@ -129,7 +134,7 @@ def test_patience_is_for_who_gets_no_tokens() -> None:
         sequence.row = 0
     decodes.num_computed = len(decodes.tokens) - 1
     joined(queues, "promised", service=SOON)
-    queues.promote_starved(STARVATION_TIMEOUT_S)
+    queues.promote_starved(PATIENCE)
     assert [s.level for s in (decodes, computes, waits)] == [Level.BEST_EFFORT, Level.WITH_TARGETS, Level.BEST_EFFORT]
     assert names(queues.running) == ["computes", "decodes"]
 
@@ -140,7 +145,7 @@ def test_whose_patience_ended_is_not_displaced_and_displaces_nobody_but_the_back
     urgent = joined(queues, "promised", priority=-1, service=SOON)
     best_effort, background = joined(queues, "best effort", priority=9), joined(queues, "background", background=True)
     assert may_preempt(urgent, patient)
-    queues.promote_starved(STARVATION_TIMEOUT_S)
+    queues.promote_starved(PATIENCE)
     assert not may_preempt(urgent, patient)
     assert not may_preempt(patient, urgent)
     assert not may_preempt(patient, best_effort)
