@@ -30,7 +30,7 @@ from jaxgen.offload.build import build_offload
 from jaxgen.runner.compilation import num_compilations
 from jaxgen.runner.step import StepOutput
 from jaxgen.scheduling.cost_model import StepSample
-from jaxgen.scheduling.fill import beside, longest_gap
+from jaxgen.scheduling.fill import DEFAULT_FILL
 from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.scheduling.service.policy import ServicePolicy
 from jaxgen.scheduling.step_time import StepTimeEstimator
@@ -188,8 +188,8 @@ class Engine:
     def stats(self) -> EngineStats:
         """Return a snapshot for metrics."""
         scheduler, counters, step_time = self._scheduler, self._counters, self._step_time.model
-        longest = longest_gap(step_time, self.config.scheduler.max_num_seqs)
-        decodes = beside(step_time, scheduler.num_running)
+        longest = DEFAULT_FILL.longest(step_time, self.config.scheduler.max_num_seqs)
+        decodes = DEFAULT_FILL.beside(step_time, scheduler.num_running)
         return EngineStats(
             kernels=self._device.kernels.name,
             kernels_reason=self._device.kernels.reason,

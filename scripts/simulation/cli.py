@@ -25,6 +25,7 @@ def main(description: str | None) -> int:
     what.add_argument("--pages", action="store_true", help="simulate nothing, write the page")
     what.add_argument("--trace", type=Path, metavar="FILE", help="of requests, a line of JSON each")
     what.add_argument("--check", action="store_true", help="predict live runs of a model on this machine")
+    what.add_argument("--fill", action="store_true", help="rules that fill steps: docs/fill.png")
     parser.add_argument("--setting", choices=list(settings()), help="a trace's costs and cache; default: calibrated")
     parser.add_argument("--policy", choices=("SplitFuse", "prompt-first", "static"), help="default: SplitFuse")
     parser.add_argument("--model", help="that is checked, a directory or hub id; default: the embedded one")
@@ -47,6 +48,11 @@ def run(args: argparse.Namespace) -> int:
     """Returns the exit status: 1 for predictions that were not good enough."""
     if args.trace:
         show_trace(args.trace, settings()[args.setting or "calibrated"], args.policy or "SplitFuse")
+        return 0
+    if args.fill:
+        from scripts.simulation.fill import run_study  # it wants matplotlib
+
+        run_study(args.out)
         return 0
     results = args.out / "results"
     results.mkdir(parents=True, exist_ok=True)

@@ -94,8 +94,7 @@ class LiveRun:
         try:
             self._engine.add(due.request.to_request(request_id, tuple(prompt)))
         except RequestRefusedError as error:
-            self.recorder.refuse(request_id, self._now(), error)
-            self._load.ended(self._now())
+            self._load.ended(self._now(), self.recorder.refuse(request_id, self._now(), error))
 
     def _advance(self) -> None:
         events = self._engine.step()
@@ -106,8 +105,7 @@ class LiveRun:
             if event.token is not None:
                 self.recorder.token(event.request_id, now)
             if event.finish_reason is not None:
-                self.recorder.end(event.request_id, now)
-                self._load.ended(now)
+                self._load.ended(now, self.recorder.end(event.request_id, now))
 
     def _now(self) -> float:
         return time.perf_counter() - self._began

@@ -63,8 +63,8 @@ class Load(Protocol):
         """Those sent up to now and not taken before."""
         ...
 
-    def ended(self, now: float) -> None:
-        """One of those taken was answered."""
+    def ended(self, now: float, request: SimulatedRequest) -> None:
+        """``request``, one of those taken, was answered."""
         ...
 
 
@@ -84,7 +84,7 @@ class OpenLoop:
             taken.append(self._due.popleft())
         return taken
 
-    def ended(self, now: float) -> None:
+    def ended(self, now: float, request: SimulatedRequest) -> None:
         """Makes no difference."""
 
 
@@ -107,7 +107,7 @@ class ClosedLoop:
             taken.append(Due(heappop(self._free), self._left.popleft()))
         return taken
 
-    def ended(self, now: float) -> None:
+    def ended(self, now: float, request: SimulatedRequest) -> None:  # noqa: ARG002
         heappush(self._free, now)
 
 
@@ -130,7 +130,7 @@ class Waves:
         self._unanswered = len(wave)
         return [Due(self._free_at, request) for request in wave]
 
-    def ended(self, now: float) -> None:
+    def ended(self, now: float, request: SimulatedRequest) -> None:  # noqa: ARG002
         self._unanswered -= 1
         self._free_at = now
 

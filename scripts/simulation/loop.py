@@ -79,8 +79,7 @@ class Simulation:
             try:
                 self._policy.add(sequence, self.clock)
             except RequestRefusedError as error:
-                self.recorder.refuse(request_id, self.clock, error)
-                self._load.ended(self.clock)
+                self._load.ended(self.clock, self.recorder.refuse(request_id, self.clock, error))
 
     def _dispatch(self, device_free: float) -> None:
         plan = self._policy.schedule(self.clock)
@@ -95,5 +94,4 @@ class Simulation:
             if outcome.token is not None:
                 self.recorder.token(request_id, self.clock)
             if outcome.finish_reason is not None:
-                self.recorder.end(request_id, self.clock)
-                self._load.ended(self.clock)
+                self._load.ended(self.clock, self.recorder.end(request_id, self.clock))

@@ -6,6 +6,7 @@ from typing import Protocol
 from jaxgen.core.config import CacheConfig, SchedulerConfig
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.step_plan import Outcome, StepPlan
+from jaxgen.scheduling.fill import DEFAULT_FILL, FillRule
 from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.scheduling.service.policy import ServicePolicy
 from jaxgen.scheduling.step_time import StepTimeModel
@@ -43,11 +44,14 @@ class SplitFuse:
         *,
         narrow: bool = False,
         step_time: StepTimeModel | None = None,
+        fill: FillRule = DEFAULT_FILL,
     ) -> None:
         """As the scheduler's own."""
         config = replace(config, prefix_caching=False)
         self._scheduler = Scheduler(config, cache, policy=ServicePolicy, narrow=narrow)
-        self._scheduler.policy.step_time = step_time
+        policy = self._scheduler.policy
+        assert isinstance(policy, ServicePolicy)
+        policy.step_time, policy.fill = step_time, fill
 
     @property
     def has_work(self) -> bool:

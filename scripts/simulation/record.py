@@ -42,13 +42,15 @@ class Recorder:
     def token(self, request_id: str, now: float) -> None:
         self._live[request_id].arrivals.append((now, 1))
 
-    def refuse(self, request_id: str, now: float, error: Exception) -> None:
-        self._end(request_id, now, "failed", type(error).__name__)
+    def refuse(self, request_id: str, now: float, error: Exception) -> SimulatedRequest:
+        """Returns the request."""
+        return self._end(request_id, now, "failed", type(error).__name__)
 
-    def end(self, request_id: str, now: float) -> None:
-        self._end(request_id, now, "completed", "")
+    def end(self, request_id: str, now: float) -> SimulatedRequest:
+        """Returns the request."""
+        return self._end(request_id, now, "completed", "")
 
-    def _end(self, request_id: str, now: float, outcome: Outcome, reason: str) -> None:
+    def _end(self, request_id: str, now: float, outcome: Outcome, reason: str) -> SimulatedRequest:
         live = self._live.pop(request_id)
         self.requests.append(live.due.request)
         self.records.append(
@@ -62,6 +64,7 @@ class Recorder:
                 arrivals=tuple(live.arrivals),
             )
         )
+        return live.due.request
 
     def summary(self, promises: Sequence[Promise] = PROMISES) -> dict[str, Any]:
         """As the benchmark's (docs/benchmark.md); beside these, what each service class and tenant got, where requests

@@ -105,6 +105,13 @@ def _add_callers(server: Any) -> None:
         "tokens of the prompt, and between tokens; what would be late is refused (429), or served; may be repeated",
     )
     server.add_argument(
+        "--inter-token-target",
+        type=float,
+        metavar="SECONDS",
+        help="most time between tokens, which prompts of other requests must leave; short for --service-class "
+        "'default inter-token=SECONDS late=serve' (default: as the step times of model and machine suggest)",
+    )
+    server.add_argument(
         "--forwarded-allow-ips",
         default=DEFAULT_CONFIG.forwarded_allow_ips,
         metavar="ADDRESSES",
@@ -229,7 +236,7 @@ def server_config(args: Any) -> ServerConfig:
         ui=args.ui,
         forwarded_allow_ips=args.forwarded_allow_ips,
         cors=cors_of(args),
-        service_classes=parse_classes(args.service_class or ()),
+        service_classes=parse_classes(args.service_class or (), args.inter_token_target),
         tool_call_parser=args.tool_call_parser,
         structured_additional_properties=args.structured_additional_properties,
         **limits,

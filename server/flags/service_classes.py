@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.core.service_class import ServiceClass
+from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
 from jaxgen.server.requests.service_tier import AUTO
 
 _SECONDS = {"ttft": "first_token_seconds", "prompt-rate": "prompt_rate", "inter-token": "inter_token_seconds"}
@@ -37,9 +37,22 @@ def parse_class(text: str) -> ServiceClass:
         raise ConfigError(f"{flag}: {error}") from error
 
 
-def parse_classes(texts: Sequence[str]) -> tuple[ServiceClass, ...]:
-    """Parse several classes. Raises ConfigError, also for a duplicate name."""
+def parse_classes(texts: Sequence[str], inter_token_target: float | None = None) -> tuple[ServiceClass, ...]:
+    """Parse several classes. Raises ConfigError, also for a duplicate name.
+
+    ``inter_token_target``: seconds between tokens in the default class, whose requests are served also where that
+    cannot be kept.
+    """
     classes = tuple(map(parse_class, texts))
+    if inter_token_target is not None:
+        flag = f"--inter-token-target {inter_token_target:g}"
+        if any(one.name == DEFAULT_CLASS.name for one in classes):
+            raise ConfigError(f"{flag} is of the class default, which --service-class sets: say inter-token= there")
+        try:
+            own = ServiceClass(inter_token_seconds=inter_token_target, serve_late=True)
+        except ValueError as error:
+            raise ConfigError(f"{flag} must be above 0 and finite") from error
+        classes = (*classes, own)
     names = [one.name for one in classes]
     if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigError(f"--service-class {min(twice)} is given twice")

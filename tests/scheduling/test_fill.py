@@ -8,14 +8,7 @@ from hypothesis import strategies as st
 
 from jaxgen.core.sequence import Sequence
 from jaxgen.scheduling.cost_model import LinearCost
-from jaxgen.scheduling.fill import (
-    INTER_TOKEN,
-    STRETCH,
-    beside,
-    longest_gap,
-    seconds_for_prompts,
-    target,
-)
+from jaxgen.scheduling.fill import DEFAULT_FILL, target
 from jaxgen.scheduling.step_time import LEAST_CHUNK, MARGIN, StepTimeModel
 from tests.support.service_world import VirtualServer, sequence_for
 
@@ -32,41 +25,46 @@ def waiting(prompt: int, left: float) -> tuple[Sequence, float]:
 
 
 def test_nothing_is_left_out_where_nothing_decodes() -> None:
-    assert seconds_for_prompts(FAST, 0, 0, [waiting(100, 1.0)]) == inf
+    assert DEFAULT_FILL.seconds_for_prompts(FAST, 0, 0, [waiting(100, 1.0)]) == inf
 
 
 def test_a_prompt_in_time_stretches_a_step_so_far_and_no_further() -> None:
     alone = FAST.wide.seconds(4)
-    assert seconds_for_prompts(FAST, 4, 0, [waiting(100, 10.0)]) == pytest.approx((STRETCH - 1) * alone)
-    longer = seconds_for_prompts(FAST, 4, 500_000, [waiting(100, 10.0)])
-    assert longer == pytest.approx((STRETCH - 1) * alone)  # attention costs nothing here
+    assert DEFAULT_FILL.seconds_for_prompts(FAST, 4, 0, [waiting(100, 10.0)]) == pytest.approx(
+        (DEFAULT_FILL.stretch - 1) * alone
+    )
+    longer = DEFAULT_FILL.seconds_for_prompts(FAST, 4, 500_000, [waiting(100, 10.0)])
+    assert longer == pytest.approx((DEFAULT_FILL.stretch - 1) * alone)  # attention costs nothing here
 
 
 def test_a_prompt_that_would_be_late_gets_what_brings_it_in_time() -> None:
     alone = FAST.wide.seconds(4)
     takes = 256 * FAST.wide.per_token
     left = takes / 0.85 / MARGIN  # so 85 % of the time must be its own
-    assert seconds_for_prompts(FAST, 4, 0, [waiting(256, left)]) == pytest.approx(alone * 0.85 / 0.15)
-    behind = [waiting(128, 10.0), waiting(128, left)]
-    assert seconds_for_prompts(FAST, 4, 0, behind) == pytest.approx(alone * 0.85 / 0.15)
+    granted = left + target(256) / 2
+    assert DEFAULT_FILL.seconds_for_prompts(FAST, 4, 0, [waiting(256, granted)]) == pytest.approx(alone * 0.85 / 0.15)
+    behind = [waiting(128, 10.0), waiting(128, left + target(128) / 2)]
+    assert DEFAULT_FILL.seconds_for_prompts(FAST, 4, 0, behind) == pytest.approx(alone * 0.85 / 0.15)
 
 
 @pytest.mark.parametrize("left", [0.0, -1.0, 0.01])
 def test_a_late_prompt_gets_all_there_is(left: float) -> None:
-    assert seconds_for_prompts(FAST, 4, 0, [waiting(256, left)]) >= 252 * FAST.wide.per_token
-    assert longest_gap(FAST, 4) == FAST.wide.seconds(256)
+    assert DEFAULT_FILL.seconds_for_prompts(FAST, 4, 0, [waiting(256, left)]) >= 252 * FAST.wide.per_token
+    assert DEFAULT_FILL.longest(FAST, 4) == FAST.wide.seconds(256)
 
 
 def test_steps_end_in_time_for_four_tokens_a_second() -> None:
     alone = SLOW.wide.seconds(1)
-    assert alone + seconds_for_prompts(SLOW, 1, 0, [waiting(256, -1.0)]) == pytest.approx(MARGIN * INTER_TOKEN)
-    assert longest_gap(SLOW, 1) == pytest.approx(MARGIN * INTER_TOKEN)
+    assert alone + DEFAULT_FILL.seconds_for_prompts(SLOW, 1, 0, [waiting(256, -1.0)]) == pytest.approx(
+        MARGIN * DEFAULT_FILL.gap
+    )
+    assert DEFAULT_FILL.longest(SLOW, 1) == pytest.approx(MARGIN * DEFAULT_FILL.gap)
 
 
 def test_prompts_get_half_of_the_time_where_decodes_alone_take_too_long() -> None:
     alone = SLOW.wide.seconds(100)
-    assert alone > INTER_TOKEN
-    assert seconds_for_prompts(SLOW, 100, 0, [waiting(256, 1.0)]) == pytest.approx(alone)
+    assert alone > DEFAULT_FILL.gap
+    assert DEFAULT_FILL.seconds_for_prompts(SLOW, 100, 0, [waiting(256, 1.0)]) == pytest.approx(alone)
 
 
 def test_where_steps_cost_the_same_no_token_is_left_out() -> None:
@@ -87,11 +85,11 @@ def test_prompts_always_get_something_and_steps_keep_their_bound(
     rows: int, positions: int, prompts: list[tuple[int, float]]
 ) -> None:
     step_time = StepTimeModel(256, LinearCost(base=0.01, per_token=0.0005, per_position=1e-7))
-    seconds = seconds_for_prompts(step_time, rows, positions, [waiting(*one) for one in prompts])
+    seconds = DEFAULT_FILL.seconds_for_prompts(step_time, rows, positions, [waiting(*one) for one in prompts])
     least = LEAST_CHUNK * step_time.wide.per_token
     assert least <= seconds
     alone = step_time.wide.seconds(rows, positions)
-    assert alone + seconds <= max(MARGIN * INTER_TOKEN, 2 * alone, alone + least) + 1e-9
+    assert alone + seconds <= max(MARGIN * DEFAULT_FILL.gap, 2 * alone, alone + least) + 1e-9
 
 
 def test_what_is_predicted_is_what_comes() -> None:
@@ -101,7 +99,7 @@ def test_what_is_predicted_is_what_comes() -> None:
         server.add(4, 4000)
     for _ in range(20):
         server.step()
-    predicted = FAST.prompt_seconds(1000, 0, beside(FAST, 8))
+    predicted = FAST.prompt_seconds(1000, 0, DEFAULT_FILL.beside(FAST, 8))
     assert predicted < target(1000) / 2  # no prompt must be early
     comes = server.add(1000, 2)
     while not comes.tokens:

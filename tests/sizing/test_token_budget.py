@@ -6,7 +6,15 @@ from collections.abc import Callable
 import pytest
 
 from jaxgen.hardware.device_info import DeviceInfo
-from jaxgen.sizing.token_budget import CPU_BUDGET, UNKNOWN_BUDGET, default_budget, knee, least_budget, past_knee
+from jaxgen.sizing.token_budget import (
+    CPU_BUDGET,
+    CPU_WIDTH,
+    UNKNOWN_BUDGET,
+    default_budget,
+    knee,
+    least_budget,
+    past_knee,
+)
 
 BUDGETS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 A, KNEE = 0.01, 128
@@ -74,7 +82,8 @@ def test_the_search_goes_on_to_the_least_budget() -> None:
 
 
 def test_only_where_padding_costs_nothing_is_there_a_least_budget() -> None:
-    assert least_budget(skips_padding=True) == CPU_BUDGET == default_budget(DeviceInfo("cpu", "any", 2)).tokens
+    cpu = DeviceInfo("cpu", "any", 2)
+    assert least_budget(skips_padding=True) == CPU_WIDTH == default_budget(cpu, skips_padding=True).tokens
     assert least_budget(skips_padding=False) == 1
 
 

@@ -48,7 +48,7 @@ def test_a_request_keeps_its_bits_in_every_circumstance(dtype: DType, kernels: s
     for scenario in scenarios.values():
         assert scenario.mismatches == [], scenario.name
         assert scenario.covered, scenario
-    assert len(scenarios) == 7
+    assert len(scenarios) == 8
     assert min(scenario.compared for scenario in scenarios.values()) >= 6
 
 
@@ -58,7 +58,7 @@ def test_host_memory_keeps_the_bits_too() -> None:
     assert restored.mismatches == []
     assert restored.happened["restored tokens"] > 100
     assert all(scenario.passed for scenario in scenarios.values())
-    assert len(scenarios) == 8
+    assert len(scenarios) == 9
 
 
 def test_one_bit_of_a_log_probability_or_a_hidden_state_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from jaxgen.core.sequence import Chunk, Level, Sequence
 from jaxgen.core.service_class import STARVATION_TIMEOUT_S
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.scheduling.average import Average
-from jaxgen.scheduling.fill import EARLY, MOST_REGARDED, seconds_for_prompts, target
+from jaxgen.scheduling.fill import DEFAULT_FILL, MOST_REGARDED, FillRule
 from jaxgen.scheduling.policy import Fifo
 from jaxgen.scheduling.service.fair_share import FairShare
 from jaxgen.scheduling.service.queues import ServiceQueues, may_preempt, set_place
@@ -39,6 +39,7 @@ class ServicePolicy(Fifo):
     def __init__(self, config: SchedulerConfig, kv_cache: KVCacheManager) -> None:
         super().__init__(config, kv_cache)
         self.queues: ServiceQueues = ServiceQueues()
+        self.fill: FillRule = DEFAULT_FILL
         self._kv_cache = kv_cache
         self._fair_shares = {background: FairShare(config.token_budget) for background in (False, True)}
         self._now = 0.0  # when the step that is planned began
@@ -94,7 +95,7 @@ class ServicePolicy(Fifo):
     def limit_prompts(self, budget: StepBudget, decodes: list[Chunk], prompts: list[Sequence]) -> None:
         """By the inter-token targets of classes; where nothing has a target by ``fill``, by which prompts that must be
         early may lengthen steps."""
-        if self.step_time is None or not (decodes and (prompts or self.queues.waiting)):
+        if self.step_time is None or not (decodes and (prompts or (self.queues.waiting and self._kv_cache.has_row))):
             return
         budget.cost = self.step_time.wide
         if self.queues.has(Level.WITH_TARGETS):
@@ -102,16 +103,15 @@ class ServicePolicy(Fifo):
             budget.seconds = time_for_prompts(self.step_time, decodes, start)
         else:
             positions = sum([chunk.start for chunk in decodes])
-            budget.seconds = seconds_for_prompts(self.step_time, len(decodes), positions, self._due(prompts))
+            budget.seconds = self.fill.seconds_for_prompts(self.step_time, len(decodes), positions, self._due(prompts))
 
     def _due(self, prompts: list[Sequence]) -> Iterator[tuple[Sequence, float]]:
         """The first online prompts in the order of service, those of ``prompts`` and waiting ones, and the seconds left
-        until each should have its first token."""
+        of the time that the first token of each is granted."""
         order = merge(prompts, islice(self.queues.waiting, MOST_REGARDED), key=attrgetter("order_key"))
         for sequence in islice(order, MOST_REGARDED):
             if sequence.level is Level.BEST_EFFORT:
-                due = sequence.deadline - STARVATION_TIMEOUT_S - (1.0 - EARLY) * target(sequence.num_prompt)
-                yield sequence, due - self._now
+                yield sequence, sequence.deadline - STARVATION_TIMEOUT_S - self._now
 
     def limit_background(self, budget: StepBudget, online: list[Chunk]) -> None:
         if self.step_time is not None and self.queues.has(Level.WITH_TARGETS):

@@ -159,3 +159,22 @@ def _sample(metrics: str, name: str, outcome: str) -> float:
         and f'outcome="{outcome}"' in line
     ]
     return float(line.rpartition(" ")[2])
+
+
+def test_the_target_between_tokens_is_of_the_default_class() -> None:
+    (own,) = parse_classes((), 0.05)
+    assert (own.name, own.inter_token_seconds, own.serve_late) == ("default", 0.05, True)
+    assert parse_classes(["fast ttft=1"], 0.05)[1] == own
+
+
+@pytest.mark.parametrize(
+    ("texts", "target", "says"),
+    [
+        ((), 0.0, "--inter-token-target 0 must be above 0 and finite"),
+        ((), float("inf"), "--inter-token-target inf must be above 0"),
+        (["default ttft=1"], 0.05, "of the class default, which --service-class sets"),
+    ],
+)
+def test_a_target_between_tokens_that_cannot_be(texts: list[str], target: float, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        parse_classes(texts, target)

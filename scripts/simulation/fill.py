@@ -1,0 +1,132 @@
+"""The curve between early first tokens and short gaps: every rule that fills steps is a point (docs/fill.png)."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import matplotlib as mpl
+
+from jaxgen.core.config import CacheConfig, SchedulerConfig
+from jaxgen.scheduling.cost_model import LinearCost
+from jaxgen.scheduling.fill import DEFAULT_FILL, FillRule
+from jaxgen.scheduling.step_time import StepTimeModel
+from jaxgen.server.benchmark.metrics import percentile
+from scripts.simulation.load import Due, Load, OpenLoop, SimulatedRequest, closed_loop, normal_requests
+from scripts.simulation.loop import Simulation, seconds_at
+from scripts.simulation.policies import SplitFuse
+
+mpl.use("Agg")
+from matplotlib import pyplot as plt
+
+COST = LinearCost(base=0.0075, per_token=0.00047)
+"""88M in bfloat16 on the machine of docs/peers.md: one decode 8.3 ms, the longest steps of 64, 128 and 256 tokens 38,
+68 and 128 ms by its P95 inter-token times."""
+WIDTH, ROWS, SEED = 256, 16, 1
+LONG = 2000
+BUDGETS = (48, 64, 80, 96, 128, 160, 192, 256)
+STRETCHES = (3.0, 4.0, 5.0, 6.0, 8.0, 12.0)
+CELLS = ((4, False), (16, False), (4, True))
+"""Clients, and whether long prompts come beside them, as in docs/peers.md but less often: one each 1.3 s."""
+PEERS = ("OpenVINO split-fuse", "OpenVINO prompt-first", "vLLM")
+
+
+class BesideLong:
+    """Clients in a closed loop, and long prompts that come whatever became of those before."""
+
+    def __init__(self, clients: Load, long: Load) -> None:
+        self.clients, self.long = clients, long
+
+    @property
+    def next_due(self) -> float:
+        return min(self.clients.next_due, self.long.next_due)
+
+    def take(self, now: float) -> list[Due]:
+        return [*self.clients.take(now), *self.long.take(now)]
+
+    def ended(self, now: float, request: SimulatedRequest) -> None:
+        (self.long if request.prompt_tokens == LONG else self.clients).ended(now, request)
+
+
+def study() -> Iterator[dict[str, Any]]:
+    """Yield the figures of each rule at each load."""
+    constant = FillRule(stretch=inf, gap=inf)
+    for clients, long in CELLS:
+        for budget in BUDGETS:
+            yield _point(f"{budget} tokens", "constant", clients, budget, constant, long=long)
+        for stretch in STRETCHES:
+            rule = replace(DEFAULT_FILL, stretch=stretch)
+            yield _point(f"{stretch:g} times", "rule", clients, WIDTH, rule, long=long)
+
+
+def _point(name: str, kind: str, clients: int, budget: int, rule: FillRule, *, long: bool) -> dict[str, Any]:
+    step_time = StepTimeModel(budget, COST)
+    config = SchedulerConfig(budget, min(ROWS, budget), 8192)
+    policy = SplitFuse(config, CacheConfig(16, 20_000), step_time=step_time, fill=rule)
+    load: Load = closed_loop(normal_requests(256, 60, 150 if long else 400, SEED), clients, SEED)
+    if long:
+        request = SimulatedRequest(prompt_tokens=LONG, output_tokens=16)
+        load = BesideLong(load, OpenLoop(Due(1.3 * i, request) for i in range(40)))
+    records = Simulation(policy, seconds_at(step_time), load).run().records
+    end = max(one.end for one in records)
+    seen = [one for one in records if 0.1 * end < one.start < 0.8 * end]
+    short = [one for one in seen if one.prompt_tokens < LONG / 2]
+    first = sorted(one.first_token_time for one in short)
+    gaps = sorted(gap for one in short for gap in one.inter_token_times())
+    found = {"rule": name, "kind": kind, "clients": clients, "long": long}
+    found |= {"ttft_p50": percentile(first, 50), "ttft_p95": percentile(first, 95), "gap_p95": percentile(gaps, 95)}
+    waits = [one.first_token_time for one in seen if one.prompt_tokens >= LONG / 2]
+    return found | {"long_ttft_p50": median(waits) if waits else None}
+
+
+def run_study(docs: Path) -> None:
+    """Write docs/results/fill.json and docs/fill.png."""
+    points = list(study())
+    (docs / "results" / "fill.json").write_text(json.dumps(points, indent=1) + "\n")
+    plot(points, measured(docs / "results" / "peers.jsonl"), docs / "fill.png")
+
+
+def measured(path: Path) -> list[dict[str, Any]]:
+    """Return the peers' points in bfloat16, medians of rounds."""
+    servers = [one for line in path.read_text().splitlines() if (one := json.loads(line))["kind"] == "server"]
+    found = []
+    for peer in PEERS:
+        cells = [c for one in servers if (one["peer"], one["dtype"]) == (peer, "bfloat16") for c in one["cells"]]
+        for clients in (4, 16):
+            alike = [c for c in cells if c["clients"] == clients and not c["long_prompts"]]
+            ttft, gap = (median(c[name][q] for c in alike) for name, q in (("ttft_s", "p50"), ("inter_token_s", "p95")))
+            found.append({"peer": peer, "clients": clients, "ttft_p50": ttft, "gap_p95": gap})
+    return found
+
+
+def plot(points: list[dict[str, Any]], peers: list[dict[str, Any]], path: Path) -> None:
+    """Write a PNG: for each load, P95 between tokens over TTFT P50; simulated rules, and peers as measured."""
+    figure, panels = plt.subplots(1, len(CELLS), figsize=(15, 4.5), layout="constrained")
+    for axes, (clients, long) in zip(panels, CELLS, strict=True):
+        title = f"{clients} clients" + (f" beside prompts of {LONG:,}" if long else "")
+        axes.set(title=title, xlabel="TTFT P50, ms", ylabel="P95 between tokens, ms", xscale="log")
+        for kind, style in (("constant", "s--"), ("rule", "o-")):
+            line = [p for p in points if (p["clients"], p["long"], p["kind"]) == (clients, long, kind)]
+            x, y = ([1000 * p[name] for p in line] for name in ("ttft_p50", "gap_p95"))
+            axes.plot(
+                x, y, style, label="as many tokens in every step" if kind == "constant" else "the rule, by stretch"
+            )
+            for at_x, at_y, point in zip(x, y, line, strict=True):
+                axes.annotate(
+                    point["rule"].split()[0],
+                    (at_x, at_y),
+                    fontsize="x-small",
+                    xytext=(3, 3),
+                    textcoords="offset points",
+                )
+        for peer in [] if long else peers:
+            if peer["clients"] == clients:
+                axes.plot(1000 * peer["ttft_p50"], 1000 * peer["gap_p95"], "x", label=f"{peer['peer']}, measured")
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="x-small")
+    figure.savefig(path, dpi=64, metadata={"Software": None})
+    plt.close(figure)
