@@ -91,7 +91,7 @@ def test_answers_have_the_same_bits(model: ModelConfig, policy: OffloadPolicy) -
     assert (found.planned_project_tokens == 0) == (policy == "transfer") or policy == "plan"
     assert (found.planned_restore_tokens == 0) == (policy == "recompute") or policy == "plan"
     assert found.restored_bytes > 0
-    assert found.host_blocks == engine.stats().blocks_cached
+    assert found.host_blocks >= engine.stats().blocks_cached  # of two alike the cache finds one
 
 
 # The reference has float32 without a window.
@@ -183,10 +183,12 @@ def test_a_copy_that_fails_ends_those_that_run(monkeypatch: pytest.MonkeyPatch, 
     engine = engine_of("plan")
     first, waiting = requests("ddb", max_tokens=14), requests("ac", max_tokens=5)
     alone = expected(waiting)
-    for one in (*first, *waiting):
+    for one in first:
         engine.add(one)
     while engine.stats().num_running < len(first):
         assert not [event for event in engine.step() if event.finish_reason]
+    for one in waiting:
+        engine.add(one)
     link = getattr(device_of(engine).stream, direction)
 
     def refuse(_: Any) -> Any:

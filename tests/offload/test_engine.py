@@ -26,6 +26,12 @@ def requests(names: str, **changes: Any) -> list[Request]:
     return [request(f"{name}{i}", PROMPTS["abcdef".index(name)], **params) for i, name in enumerate(names)]
 
 
+def run_each(engine: Engine, names: str, **changes: Any) -> None:
+    """One after another, so that the last of them push out what the first left on the device."""
+    for name in names:
+        run(engine, requests(name, **changes))
+
+
 def small(policy: OffloadPolicy = "transfer", host_blocks: int = 100, bandwidth: float | None = None) -> EngineConfig:
     """Two of the longer prompts fit into the cache."""
     config = engine_config(num_blocks=32, block_size=BLOCK)
@@ -110,7 +116,7 @@ def test_others_go_on_while_one_waits_for_a_slow_link(expected: Any) -> None:
 
 def test_what_comes_for_one_is_copied_once(expected: Any) -> None:
     engine = make_engine(config=small(bandwidth=2e6))
-    run(engine, requests("abcdef"))
+    run_each(engine, "abcdef")
     wanted = requests("aaa")
     assert answers(run(engine, wanted)) == expected(wanted)
     assert counters(engine).restored_tokens == len(PROMPTS[0]) // BLOCK * BLOCK
@@ -118,7 +124,7 @@ def test_what_comes_for_one_is_copied_once(expected: Any) -> None:
 
 def test_one_that_waits_for_another_s_blocks_outlives_it(expected: Any) -> None:
     engine = make_engine(config=small(bandwidth=2e6))
-    run(engine, requests("abcdef"))
+    run_each(engine, "abcdef")
     first, second = requests("aa")
     engine.add(first)
     engine.add(second)
@@ -141,7 +147,7 @@ def test_what_came_back_counts_as_cached() -> None:
 def test_an_abort_in_mid_transfer_leaves_nothing(expected: Any) -> None:
     """Its blocks are others' when the copy lands; these have a salt, so that they begin at once."""
     engine = make_engine(config=small(bandwidth=1e6))
-    run(engine, requests("abcdef"))
+    run_each(engine, "abcdef")
     first = requests("a")[0]
     others = [replace(one, cache_salt="other") for one in requests("bd", max_tokens=40)]
     engine.add(first)
@@ -220,11 +226,11 @@ def test_the_planner_learns_that_the_link_is_slower() -> None:
         run(engine, requests("a", max_tokens=1))
         drain(engine)
         found = counters(engine).predicted_seconds - before
-        run(engine, requests("def", max_tokens=1))
+        run_each(engine, "def", max_tokens=1)
         drain(engine)
         return found
 
-    run(engine, requests("adef", max_tokens=1))
+    run_each(engine, "adef", max_tokens=1)
     drain(engine)
     first = promised()
     engine.offload.transfer.simulate(1e6)

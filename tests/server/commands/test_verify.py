@@ -40,9 +40,9 @@ def _reference_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("more", "scenarios"),
     [
-        ((), 7),
+        ((), 8),
         # Thousands of steps that stream each layer; that these keep their bits is test_streamed_engine's.
-        pytest.param(("--kv-residency", "host", "--kv-offloading-size", "0.01"), 8, marks=pytest.mark.full),
+        pytest.param(("--kv-residency", "host", "--kv-offloading-size", "0.01"), 9, marks=pytest.mark.full),
     ],
 )
 def test_all_bits_agree(
