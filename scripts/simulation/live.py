@@ -13,6 +13,7 @@ from jaxgen.core.config import DType, EngineOptions
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.engine import Engine, _InFlight
+from jaxgen.engine.recorder import StepTime
 from jaxgen.runner.compilation_cache import persistent_compilation
 from jaxgen.scheduling.cost_model import StepSample
 from jaxgen.server.benchmark.requests import FIRST_ID
@@ -41,10 +42,11 @@ class MeasuredEngine(Engine):
         """Whether steps of decodes only run a program of their own."""
         return self._device.uses_narrow(StepPlan(()))
 
-    def _count(self, step: _InFlight, began: float, ended: float) -> None:
-        super()._count(step, began, ended)
+    def _count(self, step: _InFlight, began: float, ended: float) -> StepTime:
+        found = super()._count(step, began, ended)
         sample = StepSample(step.plan.num_tokens, step.plan.num_positions, ended - began)
         self.measured.append(MeasuredStep(sample, self._device.uses_narrow(step.plan)))
+        return found
 
 
 @contextmanager
