@@ -110,7 +110,7 @@ def check_request(sent: Request, account: list[tuple[Any, ...]], came: list[Toke
 def test_every_token_of_every_request_once(num_blocks: int, preempted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make_engine(config=engine_config(num_blocks=num_blocks))
     plans = spied(engine, monkeypatch)
-    requests = drawn(12, seed=num_blocks, most_tokens=60)
+    requests = drawn(12, seed=num_blocks, most_tokens=100 if preempted else 60)
     came = run(engine, requests)
     check_steps(engine, plans)
     found = events_of(engine.journal)
