@@ -18,10 +18,11 @@ from jaxgen.core.model_info import ChatFormat, EmbeddingFormat, ModelInfo, Pooli
 from jaxgen.engine.async_engine import AsyncEngine
 from jaxgen.engine.engine import Engine
 from jaxgen.engine.runners import Compiled, compile_for
-from jaxgen.hardware.device_info import DeviceInfo, choose_dtype
+from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.nvidia import Gpu, find_gpu
-from jaxgen.kernels.choice import Kernels, choose, native_dtypes, reference, skips_padding
+from jaxgen.kernels.choice import Kernels, choose, reference
 from jaxgen.kernels.verdict import Verdict
+from jaxgen.model_choice import find_model, token_budget, tuning_folder
 from jaxgen.models import PackedParams, abstract_params
 from jaxgen.models.placement import placing
 from jaxgen.opening import free_memory, is_open, judge_kernels, served_shapes, share_memory
@@ -30,7 +31,6 @@ from jaxgen.runner.model_runner import device_info
 from jaxgen.sizing.memory import cache_bytes, check_options, no_wider, resolve
 from jaxgen.sizing.memory_request import DeviceMemory
 from jaxgen.sizing.token_budget import CPU_BUDGET
-from jaxgen.sizing.tuning_store import choose_budget
 from jaxgen.terminal.progress import show_progress
 from jaxgen.text.constraint import Constraints
 from jaxgen.text.named_templates import TEMPLATE_NAMES, end_of_turn, named_format
@@ -39,7 +39,7 @@ from jaxgen.text.tokenizer_cache import load_tokenizer
 from jaxgen.weights.chat_template import read_chat_format
 from jaxgen.weights.generation_config import read_sampling_defaults
 from jaxgen.weights.hf_config import read_eos_token_ids
-from jaxgen.weights.load import DEMO, default_model, load_model_config, load_params, resolve_model, resolve_tokenizer
+from jaxgen.weights.load import DEMO, load_params, resolve_tokenizer
 from jaxgen.weights.pooling import read_pooling
 
 logger = logging.getLogger(__name__)
@@ -67,21 +67,15 @@ class ResolvedModel:
 
     @property
     def tuning_folder(self) -> Path | None:
-        return _tuning_folder(self.caches, self.kernels)
+        return tuning_folder(self.caches, self.kernels)
 
     def resolve(self, options: EngineOptions) -> EngineConfig:
         """Return the configuration that meets ``options`` and fits, and log which rule chose the token budget."""
-        budget = choose_budget(
-            self.tuning_folder, self.model, self.device, skips_padding=self.kernels == "auto" and self._skips_padding
-        )
+        budget = token_budget(self.model, self.device, self.kernels, self.caches)
         config = resolve(options, self.model, self.memory, token_budget=budget.tokens, params_bytes=self.params_bytes)
         if options.token_budget is None:
             logger.info("token budget %d: %s", config.scheduler.token_budget, budget.reason)
         return config
-
-    @property
-    def _skips_padding(self) -> bool:
-        return skips_padding(self.device, self.model.dtype)
 
     def load(self, *, block_size: int, progress: bool) -> tuple[Kernels, PackedParams]:
         """Return the device's kernels, and the parameters in their layout. Raises ConfigError."""
@@ -101,11 +95,12 @@ class ResolvedModel:
         """Load, compile, and plan again if the program needs more memory than estimated. Raises ConfigError."""
         kernels, params = self.load(block_size=config.cache.block_size, progress=progress)
         if self.device.is_cpu and options.token_budget is None and not kernels.skips_padding:
-            config = no_wider(config, CPU_BUDGET)
+            config = no_wider(config, options, CPU_BUDGET)
         with show_progress("compiling the step", 1, "program", bar=progress) as advance:
-            config, compiled = compile_to_fit(options, self.model, config, kernels, self.memory, self.params_bytes)
+            model = self.model.within(config.scheduler.max_model_len)
+            config, compiled = compile_to_fit(options, model, config, kernels, self.memory, self.params_bytes)
             advance(1)
-        return Engine(self.model, config, params, eos_token_ids, compiled=compiled)
+        return Engine(model, config, params, eos_token_ids, compiled=compiled)
 
 
 def find_parts(
@@ -133,7 +128,7 @@ def find_parts(
     if gpu is None and device.compute_capability is not None:
         gpu = Gpu(device, driver="")  # JAX took a GPU that find_gpu did not find: it is open, and kernels are unproven
     if gpu is not None:
-        budget = choose_budget(_tuning_folder(caches, kernels), config, device).tokens
+        budget = token_budget(config, device, kernels, caches).tokens
         verdict = judge_kernels(gpu, config, kernels, served_shapes(config, options, budget, budgets), caches.proofs)
     opened = device_info()
     if not opened.computes_as(device):  # the driver has a GPU that JAX did not take
@@ -142,44 +137,11 @@ def find_parts(
     return ResolvedModel(directory, config, opened, device_memory(was_open=was_open), caches, kernels, verdict)
 
 
-def _tuning_folder(caches: CacheDirs, kernels: KernelChoice) -> Path | None:
-    """Return the folder of measurements, or None for XLA's kernels: only the default choice is measured."""
-    return None if kernels == "xla" else caches.tuning
-
-
 def device_memory(*, was_open: bool) -> DeviceMemory:
     """Return the free memory of the default device. ``was_open``: JAX had opened it before the engine was made."""
     device = jax.devices()[0]
     free, host = free_memory(device, was_open=was_open), psutil.virtual_memory()
     return DeviceMemory(device.platform, host.available if free is None else free, host.total)
-
-
-def find_model(
-    model: str | None,
-    dtype: DType | Literal["auto"],
-    kernels: KernelChoice,
-    device: DeviceInfo,
-    hub: HubOptions | None = None,
-) -> tuple[Path, ModelConfig]:
-    """Return the directory of a model (None: the embedded default) and its configuration in the dtype to compute in.
-
-    Raises ConfigError.
-    """
-    if not model and hub is not None and hub.revision is not None:
-        raise ConfigError(f"--revision {hub.revision} needs the hub id of a model, by --model")
-    directory = resolve_model(model, hub) if model else default_model()
-    config = load_model_config(directory, dtype)
-    native = native_dtypes(device) if kernels == "auto" else ()
-    chosen = choose_dtype(config.dtype, device, native) if dtype == "auto" else config.dtype
-    if chosen != config.dtype:
-        logger.info(
-            "computing in %s, which holds the checkpoint's %s exactly and is faster on this %s (--dtype chooses)",
-            chosen,
-            config.dtype,
-            device.platform,
-        )
-        config = replace(config, dtype=chosen)
-    return directory, config
 
 
 def compile_to_fit(

@@ -62,7 +62,7 @@ def served_shapes(
     """
     scheduler = scheduler_config(options, model, max(budgets or [token_budget]), is_cpu=False)
     widths = {scheduler.token_budget} if budgets is None else {min(budgets), max(budgets)}
-    narrow = None if options.single_shape else narrow_width(scheduler)
+    narrow = None if options.single_shape else narrow_width(scheduler, is_cpu=False)
     return ServedShapes.of(
         model,
         block_size=options.block_size or DEFAULT_BLOCK_SIZE,

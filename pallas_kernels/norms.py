@@ -8,13 +8,18 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 
-def row_mean(x: Float[Array, "*rows D"]) -> Float[Array, "*rows 1"]:
-    """The mean over the last axis, with the same bits for a row however many rows there are.
+def row_sum(x: Float[Array, "*rows D"]) -> Float[Array, "*rows 1"]:
+    """The sum over the last axis, with the same bits for a row however many rows there are.
 
     On a CPU XLA takes one of several ways to sum, by the size of the array, and each has an order of its own; so there
     the order, pairs of halves, is part of the program.
     """
-    return lax.platform_dependent(x, cpu=_sum_by_halves, default=_sum) / x.shape[-1]
+    return lax.platform_dependent(x, cpu=_sum_by_halves, default=_sum)
+
+
+def row_mean(x: Float[Array, "*rows D"]) -> Float[Array, "*rows 1"]:
+    """The mean over the last axis, by ``row_sum``."""
+    return row_sum(x) / x.shape[-1]
 
 
 def _sum(x: Float[Array, "*rows D"]) -> Float[Array, "*rows 1"]:
@@ -32,14 +37,17 @@ def _sum_by_halves(x: Float[Array, "*rows D"]) -> Float[Array, "*rows 1"]:
 def rms_norm_ref(
     x: Float[Array, "T D"], weight: Float[Array, "D"], num_tokens: Int[Array, ""], *, eps: float
 ) -> Float[Array, "T D"]:
-    """x / rms(x) in float32, rounded to x's dtype, times the weight (as Llama does).
+    """x / rms(x) in float32, times the weight; raises ValueError for a weight that is neither x's dtype nor float32.
 
-    Rows from ``num_tokens`` on hold nothing to read.
+    A weight of x's dtype multiplies what is rounded to that dtype (early, as Llama does); a float32 weight multiplies
+    before anything is rounded (late, as Gemma and OLMo 2 do). Rows from ``num_tokens`` on hold nothing to read.
     """
     del num_tokens  # XLA's program has one shape
+    if weight.dtype not in (x.dtype, jnp.float32):
+        raise ValueError(f"a norm's weight is {weight.dtype}, neither {x.dtype} nor float32")
     wide = x.astype(jnp.float32)
     scale = lax.rsqrt(row_mean(wide * wide) + eps)
-    return weight * (wide * scale).astype(x.dtype)
+    return (weight * (wide * scale).astype(weight.dtype)).astype(x.dtype)
 
 
 def layer_norm_ref(
@@ -50,7 +58,7 @@ def layer_norm_ref(
     *,
     eps: float,
 ) -> Float[Array, "T D"]:
-    """(x - mean) / std * weight + bias in float32; without weight and bias if both are None.
+    """(x - mean) / std * weight + bias in float32; without the weight or the bias that is None.
 
     Rows from ``num_tokens`` on hold nothing to read.
     """
@@ -58,6 +66,8 @@ def layer_norm_ref(
     wide = x.astype(jnp.float32)
     wide -= row_mean(wide)
     wide *= lax.rsqrt(row_mean(wide * wide) + eps)
-    if weight is not None and bias is not None:
-        wide = wide * weight.astype(jnp.float32) + bias.astype(jnp.float32)
+    if weight is not None:
+        wide *= weight.astype(jnp.float32)
+    if bias is not None:
+        wide += bias.astype(jnp.float32)
     return wide.astype(x.dtype)

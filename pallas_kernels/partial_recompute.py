@@ -25,15 +25,17 @@ def partial_recompute_ref(
     slots: Int[Array, "T"],
     *,
     norm: Norm | None = None,
+    k_norm: Norm | None = None,
     run: int = 1,
 ) -> Float[Array, "N L 2 K B D"]:
     """Return the cache with K and V of tokens whose inputs to ``layer`` are ``x``, token t's at ``slots[t]``.
 
     ``norm`` is what the layer does to x first, if anything. ``weight`` and ``bias`` are those of the query, key and
     value projection of all layers (M = L) or of this layer alone (M = 1), whose last 2 * K * D outputs are K and V of
-    all heads. ``angles``: K is turned by them (rotary embedding with the halves of a head as pairs, arXiv 2104.09864),
-    if given. Products are accumulated, and bias and rotation computed, in float32; the projection is rounded to x's
-    dtype before the rotation and after it.
+    all heads. ``k_norm`` is what the layer does to K [T, K, D] before the rotation, if anything (arXiv 2010.04245).
+    ``angles``: the first 2 * half numbers of each head of K are turned by them (rotary embedding with the halves of
+    these as pairs, arXiv 2104.09864), if given; ValueError if a head has fewer. Products are accumulated, and bias and
+    rotation computed, in float32; the projection is rounded to x's dtype before ``k_norm`` and after the rotation.
 
     A slot of N * B or more writes nothing. Slots must be distinct and not negative. ``run``: the caller's promise that
     the slots of tokens i * run to (i + 1) * run follow one another from a multiple of run, or all write nothing; it
@@ -55,11 +57,16 @@ def partial_recompute_ref(
         wide += bias[of_weight, -2 * K * D :].astype(jnp.float32)
     kv = wide.astype(x.dtype).reshape(len(x), 2 * K, D)
     k, v = kv[:, :K], kv[:, K:]
+    if k_norm is not None:
+        k = k_norm(k)
     return write_kv_ref(cache, layer, k if angles is None else _rotate(k, *angles), v, slots)
 
 
 def _rotate(
     x: Float[Array, "T K D"], cos: Float[Array, "T 1 half"], sin: Float[Array, "T 1 half"]
 ) -> Float[Array, "T K D"]:
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+    half = cos.shape[-1]
+    if 2 * half > x.shape[-1]:
+        raise ValueError(f"rotary angles of {half} pairs for heads of {x.shape[-1]} numbers")
+    first, second, rest = jnp.split(x.astype(jnp.float32), (half, 2 * half), axis=-1)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1).astype(x.dtype)

@@ -11,7 +11,7 @@ import numpy as np
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3}
 _ROWS = ((1, 70), (1, 1100), (20, 90), (3, 3))
 """(query tokens, context) of each row."""
-_LAYER, _WINDOW = 1, 50
+_LAYER, _WINDOW, _SOFT_CAP = 1, 50, 1.5
 
 
 def prove_cache_kernels(
@@ -27,7 +27,8 @@ def prove_cache_kernels(
 ) -> None:
     """Write the rows' keys and values, attend to them; raise AssertionError if a result is wrong.
 
-    ``blank``: what the cache begins with, NaN where the kernels say that it has no effect.
+    They attend twice: plainly, and with a window that is an operand, a cap and sinks. ``blank``: what the cache begins
+    with, NaN where the kernels say that it has no effect.
     """
     rng = np.random.default_rng(0)
     per_row = [math.ceil(context / block_size) for _, context in _ROWS]
@@ -49,7 +50,8 @@ def prove_cache_kernels(
         jnp.asarray(v, dtype),
         jnp.asarray(np.concatenate(slots), jnp.int32),
     )
-    for window in (None, _WINDOW):
+    sinks = rounded(rng.normal(size=heads), "float32")
+    for window, soft_cap, of_heads in ((None, None, None), (_WINDOW, _SOFT_CAP, sinks)):
         out = attention(
             jnp.asarray(q, dtype),
             cache,
@@ -60,9 +62,11 @@ def prove_cache_kernels(
             jnp.int32(len(_ROWS)),
             jnp.int32(sum(length == 1 for length, _ in _ROWS)),
             scale=head_dim**-0.5,
-            window=window,
+            window=None if window is None else jnp.int32(window),
+            soft_cap=soft_cap,
+            sinks=None if of_heads is None else jnp.asarray(of_heads, jnp.float32),
         )
-        compare(out, _attention(q, k, v, window), dtype)
+        compare(out, _attention(q, k, v, window, soft_cap, of_heads), dtype)
 
 
 def prove_copies(
@@ -98,7 +102,9 @@ def compare(got: jax.Array, want: np.ndarray, dtype: str) -> None:
     assert error <= TOLERANCE[dtype], f"wrong by {error} in {dtype}"
 
 
-def _attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, window: int | None) -> np.ndarray:
+def _attention(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, window: int | None, soft_cap: float | None, sinks: np.ndarray | None
+) -> np.ndarray:
     """Every query of every row from the definition, float64; contexts are end to end in k and v."""
     out = np.empty(q.shape)
     group = q.shape[1] // k.shape[1]
@@ -108,8 +114,10 @@ def _attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, window: int | None) 
             first = 0 if window is None else max(0, position - window + 1)
             seen = slice(context_start + first, context_start + position + 1)
             for head in range(q.shape[1]):
-                weights = np.exp(k[seen, head // group] @ q[token, head] * q.shape[2] ** -0.5)
-                out[token, head] = weights @ v[seen, head // group] / weights.sum()
+                scores = k[seen, head // group] @ q[token, head] * q.shape[2] ** -0.5
+                weights = np.exp(scores if soft_cap is None else soft_cap * np.tanh(scores / soft_cap))
+                total = weights.sum() + (0 if sinks is None else np.exp(sinks[head]))
+                out[token, head] = weights @ v[seen, head // group] / total
             token += 1
         context_start += context
     return out

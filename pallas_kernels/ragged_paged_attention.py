@@ -140,7 +140,7 @@ class _Context(NamedTuple):
     tables: Int[Array, "R Mp"]
     blocks_per_piece: int
     scale: float
-    window: int | None
+    window: int | Int[Array, ""] | None
     soft_cap: float | None
     sinks: Float[Array, "H"] | None
 
@@ -198,7 +198,7 @@ def ragged_paged_attention_ref(
     num_decodes: Int[Array, ""],
     *,
     scale: float,
-    window: int | None = None,
+    window: int | Int[Array, ""] | None = None,
     soft_cap: float | None = None,
     sinks: Float[Array, "H"] | None = None,
     piece_tokens: int = PIECE_TOKENS,
@@ -208,11 +208,11 @@ def ragged_paged_attention_ref(
 
     Rows ``[0, num_decodes)`` have one query token each, rows ``[num_decodes, num_rows)`` any number; row r's last query
     token is at position ``context_lens[r] - 1``. H is a multiple of K (grouped-query attention). ``window``: a token
-    attends to itself and the ``window - 1`` tokens before it. ``soft_cap``: a score s becomes soft_cap * tanh(s /
-    soft_cap), as in Gemma 2. ``sinks``: for each query head one score more in the softmax's denominator, as in gpt-oss.
-    ``piece_tokens`` and ``tile_group``: how much is computed at a time. Outputs of tokens past
-    ``query_starts[num_rows]`` are undefined but finite. What table entries and cache slots past a row's context hold
-    has no effect. R1 = R + 1; T >= R.
+    attends to itself and the ``window - 1`` tokens before it, as far as there are any. ``soft_cap``: a score s becomes
+    soft_cap * tanh(s / soft_cap), as in Gemma 2. ``sinks``: for each query head one score more in the softmax's
+    denominator, as in gpt-oss. ``piece_tokens`` and ``tile_group``: how much is computed at a time. Outputs of tokens
+    past ``query_starts[num_rows]`` are undefined but finite. What table entries and cache slots past a row's context
+    hold has no effect. R1 = R + 1; T >= R.
 
     Work grows with the contexts in use, not with M: about 4 * D * H FLOPs per context token and query, where a row has
     whole tiles of queries.

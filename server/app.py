@@ -41,9 +41,9 @@ from jaxgen.server.middleware.request_id import RequestIdMiddleware
 from jaxgen.server.middleware.root_path import RootPathMiddleware
 from jaxgen.server.openapi import Description, check_prefix
 from jaxgen.server.page.site_routes import page_routes
+from jaxgen.server.requests.answers import AnswerReader
 from jaxgen.server.requests.chat_template import Conversations
 from jaxgen.server.requests.prompts import PromptReader
-from jaxgen.server.requests.tools import Tools
 from jaxgen.server.responses.endpoint import InputTokensEndpoint, ResponsesEndpoint
 from jaxgen.server.responses.kept import KeptResponses
 from jaxgen.server.responses.store import ResponseStore
@@ -76,7 +76,7 @@ def create_app(
         metrics,
         prompts,
         conversations,
-        Tools(engine, config),
+        AnswerReader(engine, config),
         Bodies(config.max_body_bytes, config.max_arriving_bytes),
     )
     tokens = TokensEndpoint(services)

@@ -9,9 +9,8 @@ from jaxgen.core.config import DEFAULT_MAX_LOGIT_BIAS
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.service_class import ServiceClass
 from jaxgen.server.addresses import proxies
-from jaxgen.server.tool_calls.formats import FORMATS
+from jaxgen.server.tool_calls.recognised import REASONING_PARSERS, TOOL_PARSERS, check_pair
 
-TOOL_CALL_PARSERS = ("auto", *FORMATS)
 MAY_BE_ZERO = (
     "inline_encode_chars",
     "max_logit_bias",
@@ -127,7 +126,9 @@ class ServerConfig:
     response_lifetime_s: float = 86400.0
     """Seconds that a response is kept after it was last used."""
     tool_call_parser: str = "auto"
-    """Format in which the model writes tool calls; auto: as its chat template shows."""
+    """Format in which the model writes tool calls; auto: as its chat template shows; none: it writes none."""
+    reasoning_parser: str = "auto"
+    """Format in which the model writes what it thinks before it answers; as ``tool_call_parser``."""
     structured_additional_properties: bool = False
     """Whether objects of schemas may have keys that these do not name, unless a request says so or not."""
     log_prompts: bool = False
@@ -177,8 +178,20 @@ class ServerConfig:
         proxies(self.forwarded_allow_ips)
         if not _PREFIX.fullmatch(self.root_path):
             raise ConfigError(f"--root-path {self.root_path!r} is no prefix of paths: write it as /ai/jaxgen")
-        if self.tool_call_parser not in TOOL_CALL_PARSERS:
-            raise ConfigError(f"tool_call_parser must be one of {', '.join(TOOL_CALL_PARSERS)}")
+        _check_parsers(self.tool_call_parser, self.reasoning_parser)
+
+
+def _check_parsers(tools: str, reasoning: str) -> None:
+    for field_name, name, known in (
+        ("tool_call_parser", tools, TOOL_PARSERS),
+        ("reasoning_parser", reasoning, REASONING_PARSERS),
+    ):
+        if name not in known:
+            raise ConfigError(f"{field_name} must be one of {', '.join(known)}, not {name!r}")
+    try:
+        check_pair(tools, reasoning)
+    except ValueError as error:
+        raise ConfigError(f"tool_call_parser and reasoning_parser: {error}") from error
 
 
 DEFAULT_CONFIG = ServerConfig()

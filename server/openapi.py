@@ -18,7 +18,7 @@ from jaxgen.server.batches.endpoint import BatchRequest
 from jaxgen.server.batches.upload import FileForm
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.middleware.auth import OPEN_PATHS
-from jaxgen.server.requests.tools import tool_format
+from jaxgen.server.requests.answers import format_of
 from jaxgen.server.schema import answers as shapes
 from jaxgen.server.schema.base import Body, CompletionRequest
 from jaxgen.server.schema.chat import ChatRequest
@@ -30,6 +30,7 @@ NO_LIMITS = (
     "api_key_file",
     "batch_dir",
     "tool_call_parser",
+    "reasoning_parser",
     "cors",
     "check_origin",
     "log_prompts",
@@ -170,12 +171,14 @@ def openapi_document(version: str, *, keys: bool) -> dict[str, Any]:
 
 def capabilities_document(model: ModelInfo, config: ServerConfig) -> dict[str, Any]:
     """Return what the model and server support: routes with the fields of their bodies, service classes and limits."""
+    form = format_of(model, config)
     limits = {item.name: getattr(config, item.name) for item in fields(config) if item.name not in NO_LIMITS}
     return {
         "model": model.name,
         "embedded": model.embedded,
         "conversations": model.chat is not None,
-        "tool_call_parser": tool_format(model, config),
+        "tool_call_parser": form.tools,
+        "reasoning_parser": form.reasoning,
         "service_classes": [asdict(one) for one in config.service_classes],
         "sampling_defaults": asdict(model.defaults),
         "embeddings": None if model.embedding is None else asdict(model.embedding),

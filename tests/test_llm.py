@@ -16,7 +16,7 @@ from openai import OpenAI
 
 import jaxgen
 from jaxgen import LLM, SamplingParams
-from jaxgen.assemble import find_model, load_engine
+from jaxgen.assemble import load_engine
 from jaxgen.core.errors import ConfigError, RequestRefusedError
 from jaxgen.core.model_info import EmbeddingFormat, Pooling
 from jaxgen.core.request import FinishReason
@@ -24,6 +24,7 @@ from jaxgen.core.sampling_params import NEUTRAL
 from jaxgen.engine.async_engine import AsyncEngine
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.llm import Prompt
+from jaxgen.model_choice import find_model
 from jaxgen.runner.model_runner import device_info
 from jaxgen.server.app import create_app
 from jaxgen.weights.convert import convert
@@ -236,7 +237,7 @@ def test_the_package_exports_what_the_docs_show() -> None:
 
 
 def test_a_random_default_says_that_it_is(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jaxgen.assemble.default_model", lambda: directory)
+    monkeypatch.setattr("jaxgen.model_choice.default_model", lambda: directory)
     toy, named = load_engine().model, load_engine(str(directory)).model
     assert "random" in toy.note
     assert toy.embedded

@@ -21,7 +21,7 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.terminal.progress import show_progress
 from jaxgen.weights.files import CARRIED_FILES, CONFIG, member
 from jaxgen.weights.hf_checkpoint import NUMPY_DTYPES, ZeroWeights
-from jaxgen.weights.manifest import MANIFEST, read_manifest, verify, write_manifest
+from jaxgen.weights.manifest import manifest_of, verify, write_manifest
 from jaxgen.weights.names import Array, Place, family_name, parameters
 
 PARAMS = "params"
@@ -52,19 +52,17 @@ def restore(
     File sizes are always compared with the manifest, checksums if ``checksums``. Raises ConfigError when a file is
     missing or differs, or the directory has other parameters than ``config`` describes.
     """
-    manifest = read_manifest(directory)
-    if manifest.family != family_name(config):
-        raise ConfigError(f"{directory / MANIFEST}: family is {manifest.family!r}, but {CONFIG} means another")
+    manifest = manifest_of(directory, family_name(config))
     verify(directory, manifest, checksums=checksums, progress=progress)
     params: dict[str, Any] = {}
     zeros = ZeroWeights()
-    dtype = NUMPY_DTYPES[config.dtype]
     table = parameters(config)
     with _orbax(), show_progress("loading weights", len(table), "it", bar=progress) as advance:
         _check_shapes(directory, config)
         # one at a time, through the host: Orbax would commit the arrays to their device, and a step with only some
         # committed inputs compiles twice
         for parameter in table:
+            dtype = NUMPY_DTYPES[parameter.dtype or config.dtype]
             host = _load(directory, parameter.path, np.empty(parameter.shape, dtype))
             if dtype == np.float16 and not np.isfinite(host).all():
                 where = f"{directory}: {parameter.path}"

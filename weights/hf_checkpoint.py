@@ -19,8 +19,9 @@ from safetensors import SafetensorError, safe_open
 from jaxgen.core.config import DType, ModelConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.terminal.progress import show_progress
+from jaxgen.weights import mxfp4
 from jaxgen.weights.files import CONFIG, member, read_json
-from jaxgen.weights.names import Array, Parameter, Source, parameters
+from jaxgen.weights.names import Array, Parameter, Source, parameters, unread_tensors
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +35,10 @@ NUMPY_DTYPES: dict[DType, np.dtype[Any]] = {
 }
 _FILE_DTYPES: dict[str, DType] = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-_HARMLESS = re.compile(r"(.*\.)?rotary_emb\.inv_freq")
+_HARMLESS = re.compile(r"(.*\.)?rotary_emb\.inv_freq|mtp\..*")
+_NOT_TEXT = re.compile(
+    r"(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|audio_tower|embed_vision)\..*"
+)
 _FIRST = 4096
 """Numbers looked at before all: nearly every matrix has another than zero among them."""
 _NAMED = 3
@@ -49,17 +53,24 @@ def read_parameters(directory: Path, config: ModelConfig, *, progress: bool = Tr
     table = parameters(config)
     with ExitStack() as files:
         tensors = _Tensors(directory, files)
-        tensors.check(table)
-        dtype = NUMPY_DTYPES[config.dtype]
-        total = sum(int(np.prod(parameter.shape)) for parameter in table) * dtype.itemsize
+        tensors.check(table, unread_tensors(config))
+        dtypes = [NUMPY_DTYPES[parameter.dtype or config.dtype] for parameter in table]
+        sizes = [int(np.prod(parameter.shape)) for parameter in table]
+        total = sum(size * dtype.itemsize for size, dtype in zip(sizes, dtypes, strict=True))
         advance = files.enter_context(show_progress("loading weights", total, "B", bar=progress))
-        for parameter in table:
+        for parameter, dtype in zip(table, dtypes, strict=True):
             array = np.empty(parameter.shape, dtype)
             for source, place in parameter.pieces():
-                array[place] = tensors.read(source, dtype)
+                array[place] = tensors.read(parameter, source, array.dtype)
                 advance(array[place].nbytes)
             yield parameter.path, array
         tensors.warn_of_zeros()
+
+
+def check_parameters(directory: Path, config: ModelConfig) -> None:
+    """Raise ConfigError unless the files have the tensors that ``config`` means: the headers alone are read."""
+    with ExitStack() as files:
+        _Tensors(directory, files).check(parameters(config), unread_tensors(config))
 
 
 class ZeroWeights:
@@ -92,11 +103,11 @@ class _Tensors:
             self._open(SINGLE, files)
             self._file_of = dict.fromkeys(self._handles[SINGLE].keys(), SINGLE)
         elif member(directory, INDEX).exists():
-            self._file_of = _weight_map(directory)
+            self._file_of = weight_map(directory)
             for name in sorted(set(self._file_of.values())):
                 self._open(name, files)
         else:
-            raise _no_safetensors(directory)
+            raise no_safetensors(directory)
 
     def _open(self, name: str, files: ExitStack) -> None:
         path = member(self._directory, name)
@@ -108,16 +119,32 @@ class _Tensors:
             raise ConfigError(f"{path} is no complete safetensors file: {error}") from error
 
     def _locate(self, name: str) -> str | None:
-        """Return a tensor's name in this checkpoint: files saved from the bare decoder lack the prefix ``model.``."""
-        bare = name.removeprefix("model.")
-        return next((spelling for spelling in (name, bare) if spelling in self._file_of), None)
+        """Return a tensor's name in this checkpoint.
 
-    def check(self, table: tuple[Parameter, ...]) -> None:
-        """Raise ConfigError unless the checkpoint has exactly the table's tensors, with their shapes."""
-        used = {self._check(source) for parameter in table for source, _ in parameter.pieces()}
-        extra = sorted(name for name in self._file_of if name not in used and not _HARMLESS.fullmatch(name))
+        Files saved from the bare decoder lack the prefix (``model.``), those of models of more than text have another.
+        """
+        bare = name.partition(".")[2]
+        spellings = (name, f"language_model.{name}", f"model.language_model.{name.removeprefix('model.')}", bare)
+        return next((spelling for spelling in spellings if self._parts(spelling)[0] in self._file_of), None)
+
+    def _parts(self, name: str) -> tuple[str, ...]:
+        """Return the names of the file's tensors that a tensor is made of: itself, or blocks and scales of MXFP4."""
+        if name not in self._file_of and f"{name}{mxfp4.BLOCKS}" in self._file_of:
+            return (f"{name}{mxfp4.BLOCKS}", f"{name}{mxfp4.SCALES}")
+        return (name,)
+
+    def check(self, table: tuple[Parameter, ...], unread: re.Pattern[str] | None) -> None:
+        """Raise ConfigError unless the checkpoint has exactly the table's tensors, with their shapes.
+
+        ``unread``: names of others that the family's checkpoints may have.
+        """
+        used = {name for parameter in table for source, _ in parameter.pieces() for name in self._check(source)}
+        known = [_HARMLESS, _NOT_TEXT, *([] if unread is None else [unread])]
+        extra = sorted(
+            name for name in self._file_of if name not in used and not any(one.fullmatch(name) for one in known)
+        )
         if all(parameter.path != HEAD for parameter in table):
-            extra = [name for name in extra if name != HEAD]
+            extra = [name for name in extra if name.removeprefix("language_model.") != HEAD]
         if extra:
             more = f" and {len(extra) - 3} more" if len(extra) > 3 else ""
             raise ConfigError(
@@ -125,35 +152,53 @@ class _Tensors:
                 f"they belong to another architecture or option"
             )
 
-    def _check(self, source: Source) -> str:
+    def _check(self, source: Source) -> tuple[str, ...]:
+        """Check a tensor's shape and dtype; return the names of the file's tensors that it is made of."""
         name = self._locate(source.name)
         if name is None:
             hint = f" (or tie_word_embeddings in {CONFIG} should be true)" if source.name == HEAD else ""
             raise ConfigError(
                 f"{self._directory}: the tensor {source.name} is missing from the safetensors files{hint}"
             )
-        where = self._directory / self._file_of[name]
-        try:
-            header = self._handles[self._file_of[name]].get_slice(name)
-        except SafetensorError as error:
-            raise ConfigError(f"{where}: the tensor {name} is missing, but {INDEX} says it is there") from error
-        shape, dtype = tuple(header.get_shape()), header.get_dtype()
+        parts = self._parts(name)
+        (shape, dtype), *others = map(self._header, parts)
+        where = self._directory / self._file_of[parts[0]]
+        if others:
+            found = mxfp4.weight_shape(shape, others[0][0])
+            if found is None or (dtype, others[0][1]) != ("U8", "U8"):
+                raise ConfigError(f"{where}: {' and '.join(parts)} are not blocks and scales of MXFP4, which are U8")
+            shape, dtype = found, "BF16"
         if shape != source.shape:
             raise ConfigError(f"{where}: {name} has shape {list(shape)}, but {CONFIG} means {list(source.shape)}")
         if dtype not in _FILE_DTYPES:
             raise ConfigError(f"{where}: {name} has dtype {dtype}; supported: {', '.join(_FILE_DTYPES)}")
-        return name
+        return parts
 
-    def read(self, source: Source, dtype: np.dtype[Any]) -> Array:
-        """Read a tensor, and convert it to ``dtype``. Raises ConfigError when values do not fit in float16."""
+    def _header(self, name: str) -> tuple[tuple[int, ...], str]:
+        """Return shape and dtype of one of the file's tensors."""
+        if name not in self._file_of:
+            raise ConfigError(f"{self._directory}: the tensor {name} is missing from the safetensors files")
+        try:
+            header = self._handles[self._file_of[name]].get_slice(name)
+        except SafetensorError as error:
+            where = self._directory / self._file_of[name]
+            raise ConfigError(f"{where}: the tensor {name} is missing, but {INDEX} says it is there") from error
+        return tuple(header.get_shape()), header.get_dtype()
+
+    def read(self, parameter: Parameter, source: Source, dtype: np.dtype[Any]) -> Array:
+        """Read a tensor as its part of the parameter, in ``dtype``.
+
+        Raises ConfigError when values do not fit in float16.
+        """
         name = self._locate(source.name)
         assert name is not None
-        tensor: Array = self._handles[self._file_of[name]].get_tensor(name)
+        parts = self._parts(name)
+        tensors = [self._handles[self._file_of[part]].get_tensor(part) for part in parts]
+        tensor: Array = tensors[0] if len(parts) == 1 else mxfp4.dequantized(*tensors)
         self._zeros.look(name, tensor)
-        with np.errstate(over="ignore"):
-            converted = tensor.astype(dtype, copy=False)
+        converted = parameter.loaded(source, tensor, dtype)
         if dtype == np.float16 and not np.isfinite(converted).all():
-            where = self._directory / self._file_of[name]
+            where = self._directory / self._file_of[parts[0]]
             raise ConfigError(f"{where}: {name} has values that float16 cannot hold; use --dtype bfloat16 or float32")
         return converted
 
@@ -162,14 +207,16 @@ class _Tensors:
         self._zeros.warn(self._directory)
 
 
-def _weight_map(directory: Path) -> dict[str, str]:
+def weight_map(directory: Path) -> dict[str, str]:
+    """Return the file of each tensor, by the index of a checkpoint in several files. Raises ConfigError."""
     files = read_json(directory, INDEX).get("weight_map")
     if not isinstance(files, dict) or not files or not all(isinstance(name, str) for name in files.values()):
         raise ConfigError(f"{directory / INDEX}: weight_map must be an object from tensor names to file names")
     return files
 
 
-def _no_safetensors(directory: Path) -> ConfigError:
+def no_safetensors(directory: Path) -> ConfigError:
+    """Return the error for a directory without safetensors files."""
     found = sorted(path.name for pattern in _PICKLES for path in directory.glob(pattern))
     if found:
         return ConfigError(

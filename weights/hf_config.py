@@ -1,106 +1,124 @@
 """Read ``config.json`` of a Hugging Face checkpoint into a ModelConfig. Host only, no jax.
 
 Optional fields that are absent take the defaults of transformers 5. The sizes of the model have no default: a file
-without them is refused.
+without them is refused. So is one with a field that nobody knows: it may mean another computation.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import logging
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-from jaxgen.core.config import DTYPES, DType, LlamaConfig, ModelConfig, OPTConfig, RopeConfig
-from jaxgen.core.errors import ConfigError
+from jaxgen.core.config import DTYPES, DType, ModelConfig
+from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.families import ARCHITECTURES, WRAPPERS
+from jaxgen.weights.family import Family
 from jaxgen.weights.files import CONFIG, GENERATION_CONFIG, member, read_json
 
-_ROPE_KEYS = {
-    "rope_theta",
-    "rope_type",
-    "type",
-    "factor",
-    "low_freq_factor",
-    "high_freq_factor",
-    "original_max_position_embeddings",
-    "partial_rotary_factor",
-}
-_REQUIRED: Any = object()
+logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class _Fields:
-    """Typed access to the fields of one JSON object. Raises ConfigError that names the field and the file."""
-
-    data: Mapping[str, Any]
-    source: str
-
-    def error(self, name: str, message: str) -> ConfigError:
-        return ConfigError(f"{self.source}: {name} {message}")
-
-    def _get(self, name: str, default: Any, types: tuple[type, ...], wanted: str) -> Any:
-        value = self.data.get(name, default)
-        if value is _REQUIRED:
-            raise self.error(name, f"is missing; it must be {wanted}")
-        # bool is a subclass of int, but true is no size
-        if value is not default and (not isinstance(value, types) or (isinstance(value, bool) and bool not in types)):
-            raise self.error(name, f"must be {wanted}, not {value!r}")
-        return value
-
-    def size(self, name: str, default: int = _REQUIRED) -> int:
-        value: int = self._get(name, default, (int,), "a positive integer")
-        if value < 1:
-            raise self.error(name, f"must be a positive integer, not {value}")
-        return value
-
-    def size_or_null(self, name: str, default: int | None = None) -> int | None:
-        if self.data.get(name, default) is None:
-            return None
-        return self.size(name, _REQUIRED if default is None else default)
-
-    def positive(self, name: str, default: float = _REQUIRED) -> float:
-        value = float(self._get(name, default, (int, float), "a positive number"))
-        if not 0 < value < float("inf"):
-            raise self.error(name, f"must be a positive number, not {value}")
-        return value
-
-    def boolean(self, name: str, default: bool) -> bool:
-        return bool(self._get(name, default, (bool,), "true or false"))
-
-    def choice(self, name: str, default: str, choices: tuple[str, ...]) -> str:
-        value = str(self._get(name, default, (str,), " or ".join(choices)))
-        if value not in choices:
-            raise self.error(name, f"is {value!r}; supported: {', '.join(choices)}")
-        return value
+_TEXT = "text_config"
+_OUTER = ("architectures", "dtype", "torch_dtype", "tie_word_embeddings", "quantization_config", "eos_token_id")
+"""Fields that hold for the text too, where the file is that of a model of more than text."""
+_IGNORED = (
+    # what the file is
+    *("architectures", "model_type", "dtype", "torch_dtype", "transformers_version", "auto_map", "name_or_path"),
+    *("quantization_config", "language_model_only"),
+    # tokens, which other files name too
+    *("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id", "decoder_start_token_id"),
+    *("tokenizer_class", "prefix", "task_specific_params", "forced_bos_token_id", "forced_eos_token_id"),
+    # training
+    *("initializer_range", "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop"),
+    *("dropout", "embedding_dropout", "resid_dropout", "hidden_dropout_prob", "attention_probs_dropout_prob"),
+    *("gradient_checkpointing", "use_cache", "output_attentions", "output_hidden_states", "return_dict"),
+    *("classifier_dropout", "problem_type", "id2label", "label2id", "num_labels", "pretraining_tp"),
+    *("torchscript", "tf_legacy_loss", "use_bfloat16", "pruned_heads", "chunk_size_feed_forward"),
+    *("is_decoder", "is_encoder_decoder", "add_cross_attention", "cross_attention_hidden_size", "tie_encoder_decoder"),
+    *("finetuning_task", "bad_words_ids", "remove_invalid_values", "return_dict_in_generate", "output_scores"),
+    # generation, of old files
+    *("max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty"),
+    *("temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size"),
+    *("encoder_no_repeat_ngram_size", "num_return_sequences", "begin_suppress_tokens", "suppress_tokens"),
+    *("exponential_decay_length_penalty",),
+)
+"""Fields that change nothing in what is computed here."""
 
 
 def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") -> ModelConfig:
     """Return the configuration of the checkpoint in ``directory``.
 
     ``dtype`` "auto": the dtype that config.json names (``dtype``, or ``torch_dtype`` in the old spelling), else
-    float32. Raises ConfigError for an architecture, an option or a value that is not supported.
+    float32. Raises ConfigError for an architecture, an option or a value that is not supported, and for a field that is
+    not known.
     """
-    fields = _Fields(read_json(directory, CONFIG), str(directory / CONFIG))
-    if fields.data.get("quantization_config") is not None:
-        raise fields.error("quantization_config", "is not supported: the weights must be float32, bfloat16 or float16")
+    fields = Fields(read_json(directory, CONFIG), str(directory / CONFIG))
     architectures = fields.data.get("architectures")
     names = architectures if isinstance(architectures, list) else []
     for name in names:
         if isinstance(name, str) and name in ARCHITECTURES:
-            return ARCHITECTURES[name](fields, _dtype(fields) if dtype == "auto" else dtype)
+            return _read(ARCHITECTURES[name], name, fields, dtype)
+        if isinstance(name, str) and name in WRAPPERS:
+            text = _text_of(fields)
+            logger.info("%s: %s is served as text only: nothing else is loaded", directory, name)
+            inner = _inner(WRAPPERS[name], text)
+            return _read(ARCHITECTURES[inner], inner, text, dtype)
     supported = f"supported: {', '.join(ARCHITECTURES)} (docs/usage.md, Models)"
     raise fields.error("architectures", f"is {architectures!r}; {supported}")
+
+
+def _read(family: Family, architecture: str, fields: Fields, dtype: Literal["auto"] | DType) -> ModelConfig:
+    _check_quantization(family, fields)
+    config = family.read[architecture](fields, _dtype(fields) if dtype == "auto" else dtype)
+    known = fields.used.union(_IGNORED, family.ignored)
+    for name, value in sorted(fields.data.items()):
+        # what is off or empty asks for nothing; what begins with _ is a note of the library that wrote it
+        if name not in known and not name.startswith(("_", "unsloth")) and value not in (None, False, 0, "", [], {}):
+            raise fields.error(
+                name, f"is {value!r:.80}, which {family.name} does not know: remove it if it does not change the model"
+            )
+    return config
+
+
+def _check_quantization(family: Family, fields: Fields) -> None:
+    about = fields.data.get("quantization_config")
+    method = about.get("quant_method") if isinstance(about, Mapping) else about
+    if method is not None and method not in family.quantized:
+        also = f", or {' or '.join(family.quantized)} in {family.name}" if family.quantized else ""
+        raise fields.error(
+            "quantization_config", f"is not supported: the weights must be float32, bfloat16 or float16{also}"
+        )
+
+
+def _text_of(fields: Fields) -> Fields:
+    text = fields.data.get(_TEXT)
+    if not isinstance(text, Mapping):
+        raise fields.error(_TEXT, f"must be an object, not {text!r}")
+    outer = {name: fields.data[name] for name in _OUTER if fields.data.get(name) is not None}
+    return fields.below(_TEXT, outer | dict(text))
+
+
+def _inner(family: Family, text: Fields) -> str:
+    """Return the architecture of the text: that of its ``model_type``, or the last one of the wrapper's family."""
+    model_type = str(text.data.get("model_type", "")).replace("_text", "").replace("_", "")
+    wanted = f"{model_type}ForCausalLM".lower()
+    return next((name for name in ARCHITECTURES if name.lower() == wanted), list(family.read)[-1])
 
 
 def read_eos_token_ids(directory: Path) -> frozenset[int]:
     """Return the token ids that end a text, from generation_config.json, if it exists, and config.json together.
 
-    Each file has an integer, a list of integers, or null; empty when neither names an id.
+    Each file has an integer, a list of integers, or null; empty when neither names an id. In config.json they may be
+    those of ``text_config``.
     """
     ids: set[int] = set()
     for name in (GENERATION_CONFIG, CONFIG):
         if name == GENERATION_CONFIG and not member(directory, name).exists():
             continue
-        fields = _Fields(read_json(directory, name), str(directory / name))
-        value = fields.data.get("eos_token_id")
+        fields = Fields(read_json(directory, name), str(directory / name))
+        value: Any = fields.data.get("eos_token_id")
+        text = fields.data.get(_TEXT)
+        if value is None and isinstance(text, Mapping):
+            value = text.get("eos_token_id")
         found = value if isinstance(value, list) else [] if value is None else [value]
         for token in found:
             if not isinstance(token, int) or isinstance(token, bool) or token < 0:
@@ -109,7 +127,7 @@ def read_eos_token_ids(directory: Path) -> frozenset[int]:
     return frozenset(ids)
 
 
-def _dtype(fields: _Fields) -> DType:
+def _dtype(fields: Fields) -> DType:
     name = "dtype" if fields.data.get("dtype") is not None else "torch_dtype"
     value = fields.data.get(name)
     if value is None:
@@ -118,137 +136,3 @@ def _dtype(fields: _Fields) -> DType:
         if value in (dtype, f"torch.{dtype}"):
             return dtype
     raise fields.error(name, f"is {value!r}; supported: {', '.join(DTYPES)} (--dtype chooses another)")
-
-
-def _rope(fields: _Fields, max_position: int) -> RopeConfig:
-    """Return the rotary embedding from ``rope_parameters`` or, in the old form, ``rope_theta`` and ``rope_scaling``."""
-    # an old rope_scaling wins over rope_parameters in transformers, too
-    name = "rope_scaling" if fields.data.get("rope_scaling") else "rope_parameters"
-    data = fields.data.get(name) or {}
-    if not isinstance(data, dict):
-        raise fields.error(name, f"must be an object or null, not {data!r}")
-    inherited = ("rope_theta", "partial_rotary_factor")
-    outer = {key: fields.data[key] for key in inherited if fields.data.get(key) is not None}
-    rope = _Fields(outer | {key: value for key, value in data.items() if value is not None}, f"{fields.source}: {name}")
-    kind_name = "rope_type" if "rope_type" in rope.data else "type"
-    kind = cast(Literal["default", "linear", "llama3"], rope.choice(kind_name, "default", tuple(_ROPE_KINDS)))
-    if unknown := sorted(set(rope.data) - _ROPE_KEYS):
-        raise rope.error(unknown[0], f"is not supported with rope type {kind!r}")
-    if rope.positive("partial_rotary_factor", 1.0) != 1.0:
-        raise rope.error("partial_rotary_factor", "other than 1 is not supported")
-    theta = rope.positive("rope_theta", 10_000.0)
-    return RopeConfig(theta=theta, kind=kind, **_ROPE_KINDS[kind](rope, fields, max_position))
-
-
-def _llama3_rope(rope: _Fields, fields: _Fields, max_position: int) -> dict[str, Any]:
-    low, high = rope.positive("low_freq_factor"), rope.positive("high_freq_factor")
-    if low >= high:
-        raise rope.error("low_freq_factor", f"must be less than high_freq_factor ({high}), not {low}")
-    key = "original_max_position_embeddings"
-    original = fields.size_or_null(key) or rope.size(key, max_position)
-    return {
-        "factor": rope.positive("factor"),
-        "low_freq_factor": low,
-        "high_freq_factor": high,
-        "original_max_position": original,
-    }
-
-
-_ROPE_KINDS: dict[str, Callable[[_Fields, _Fields, int], dict[str, Any]]] = {
-    "default": lambda _rope, _fields, _max_position: {},
-    "linear": lambda rope, _fields, _max_position: {"factor": rope.positive("factor")},
-    "llama3": _llama3_rope,
-}
-
-
-def _head_dim(fields: _Fields, hidden_size: int, num_heads: int) -> int:
-    if (given := fields.size_or_null("head_dim")) is not None:
-        return given
-    if hidden_size % num_heads:
-        raise fields.error("hidden_size", f"({hidden_size}) must be a multiple of num_attention_heads ({num_heads})")
-    return hidden_size // num_heads
-
-
-def _llama_family(
-    fields: _Fields,
-    dtype: DType,
-    *,
-    num_kv_heads: int | None,
-    max_position: int,
-    sliding_window: int | None = None,
-    attention_bias: bool = False,
-    mlp_bias: bool = False,
-) -> LlamaConfig:
-    hidden_size, num_heads = fields.size("hidden_size"), fields.size("num_attention_heads")
-    head_dim = _head_dim(fields, hidden_size, num_heads)
-    if head_dim % 2:
-        raise fields.error("head_dim", f"must be even for rotary positions, not {head_dim}")
-    fields.choice("hidden_act", "silu", ("silu",))
-    return LlamaConfig(
-        vocab_size=fields.size("vocab_size"),
-        hidden_size=hidden_size,
-        intermediate_size=fields.size("intermediate_size"),
-        num_layers=fields.size("num_hidden_layers"),
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads or num_heads,
-        head_dim=head_dim,
-        max_position=max_position,
-        dtype=dtype,
-        sliding_window=sliding_window,
-        norm_eps=fields.positive("rms_norm_eps", 1e-6),
-        rope=_rope(fields, max_position),
-        tie_embeddings=fields.boolean("tie_word_embeddings", False),
-        attention_bias=attention_bias,
-        mlp_bias=mlp_bias,
-    )
-
-
-def _llama(fields: _Fields, dtype: DType) -> LlamaConfig:
-    return _llama_family(
-        fields,
-        dtype,
-        num_kv_heads=fields.size_or_null("num_key_value_heads"),
-        max_position=fields.size("max_position_embeddings", 2048),
-        attention_bias=fields.boolean("attention_bias", False),
-        mlp_bias=fields.boolean("mlp_bias", False),
-    )
-
-
-def _mistral(fields: _Fields, dtype: DType) -> LlamaConfig:
-    return _llama_family(
-        fields,
-        dtype,
-        num_kv_heads=fields.size_or_null("num_key_value_heads", 8),
-        max_position=fields.size("max_position_embeddings", 131_072),
-        sliding_window=fields.size_or_null("sliding_window", 4096),
-    )
-
-
-def _opt(fields: _Fields, dtype: DType) -> OPTConfig:
-    hidden_size, num_heads = fields.size("hidden_size"), fields.size("num_attention_heads")
-    pre_norm = fields.boolean("do_layer_norm_before", True)
-    return OPTConfig(
-        vocab_size=fields.size("vocab_size"),
-        hidden_size=hidden_size,
-        intermediate_size=fields.size("ffn_dim"),
-        num_layers=fields.size("num_hidden_layers"),
-        num_heads=num_heads,
-        num_kv_heads=num_heads,
-        head_dim=_head_dim(fields, hidden_size, num_heads),
-        max_position=fields.size("max_position_embeddings", 2048),
-        dtype=dtype,
-        embed_size=fields.size_or_null("word_embed_proj_dim") or hidden_size,
-        activation=cast(Literal["relu", "gelu"], fields.choice("activation_function", "relu", ("relu", "gelu"))),
-        pre_norm=pre_norm,
-        final_norm=pre_norm and not fields.boolean("_remove_final_layer_norm", False),
-        norm_affine=fields.boolean("layer_norm_elementwise_affine", True),
-        bias=fields.boolean("enable_bias", True),
-        tie_embeddings=fields.boolean("tie_word_embeddings", True),
-    )
-
-
-ARCHITECTURES: dict[str, Callable[[_Fields, DType], ModelConfig]] = {
-    "LlamaForCausalLM": _llama,
-    "MistralForCausalLM": _mistral,
-    "OPTForCausalLM": _opt,
-}

@@ -1,16 +1,18 @@
-"""Load a configuration and parameters for a ``--model`` value, from any kind of directory."""
+"""Load a configuration and parameters for a ``--model`` value, from any kind of directory.
+
+Only what makes arrays imports jax: a model is found and described without it.
+"""
 
 import atexit
 import shutil
 import tempfile
 import textwrap
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import huggingface_hub
-import jax
 
 from jaxgen.core.config import DType, HubOptions, ModelConfig
 from jaxgen.core.errors import ConfigError, check_path
@@ -23,18 +25,33 @@ from jaxgen.weights.manifest import is_converted, read_manifest
 from jaxgen.weights.names import Array, Place
 from jaxgen.weights.tiny import make_tiny_checkpoint
 
+if TYPE_CHECKING:
+    import jax
+
 DEMO = Path(__file__).parent / "demo"
 
 _WANTED = ["*.json", "*.safetensors", "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model"]
 _UNWANTED = ["[!1]*/*", "consolidated*"]
 """Subfolders other than 1_Pooling, and Mistral's own format: they repeat the weights."""
 
+Fetch = Callable[[str, HubOptions], Path]
+"""A function that returns a directory with the files of a hub id. It may raise any error."""
 
-def resolve_model(model: str, hub: HubOptions | None = None) -> Path:
+
+def download_model(name: str, hub: HubOptions, *, cached: bool = False) -> Path:
+    """Return the directory of a hub id in the hub's cache, with all that a model is loaded from.
+
+    ``cached``: what is not in the cache is not fetched. Raises the errors of the hub's client.
+    """
+    return _download(name, hub, _WANTED, _UNWANTED, cached=cached)
+
+
+def resolve_model(model: str, hub: HubOptions | None = None, *, fetch: Fetch = download_model) -> Path:
     """Return the directory of a model: an existing one, or that of a hub id in the hub's cache, fetched if missing.
 
-    Only JSON, safetensors and tokenizer files are fetched, never pickles or code. Raises ConfigError when the directory
-    does not exist and cannot be fetched, for links that lead out of the directory, and for a revision of a directory.
+    Only JSON, safetensors and tokenizer files are fetched, never pickles or code; ``fetch`` replaces how. Raises
+    ConfigError when the directory does not exist and cannot be fetched, for links that lead out of the directory, and
+    for a revision of a directory.
     """
     hub = hub or HubOptions()
     check_path("--model", model)
@@ -42,7 +59,7 @@ def resolve_model(model: str, hub: HubOptions | None = None) -> Path:
     if directory.is_file():
         raise ConfigError(f"--model {model} is a file; name the directory it is in")
     if not directory.is_dir():
-        directory = _fetch("--model", model, hub, _WANTED)
+        directory = _fetched("--model", model, hub, fetch)
     elif hub.revision is not None:
         raise ConfigError(f"--revision {hub.revision} needs a hub id: --model {model} is a directory")
     for name in CARRIED_FILES:
@@ -60,7 +77,8 @@ def resolve_tokenizer(tokenizer: str, download_dir: Path | None = None) -> Path:
         raise ConfigError(f"--tokenizer {tokenizer} is a file; name the directory it is in")
     if not directory.is_dir():
         # transformers may ask config.json which tokenizer it is
-        directory = _fetch("--tokenizer", tokenizer, HubOptions(download_dir=download_dir), (CONFIG, *TOKENIZER_FILES))
+        fetch = partial(_download, wanted=(CONFIG, *TOKENIZER_FILES))
+        directory = _fetched("--tokenizer", tokenizer, HubOptions(download_dir=download_dir), fetch)
     for name in TOKENIZER_FILES:
         member(directory, name)
     return directory
@@ -89,8 +107,10 @@ def load_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") 
     return read_model_config(directory, dtype)
 
 
-def on_device(_: str, array: Array) -> jax.Array:
+def on_device(_: str, array: Array) -> "jax.Array":
     """Put the array on the default device, unchanged."""
+    import jax
+
     return jax.device_put(array)
 
 
@@ -114,27 +134,36 @@ def load_params(
         )
 
         return checkpoint.restore(directory, config, place=place, checksums=checksums, progress=progress)
+    import jax
+
     return {
         path: jax.block_until_ready(place(path, array))
         for path, array in hf_checkpoint.read_parameters(directory, config, progress=progress)
     }
 
 
-def _fetch(flag: str, name: str, hub: HubOptions, wanted: Sequence[str]) -> Path:
+def _download(
+    name: str, hub: HubOptions, wanted: Sequence[str], unwanted: Sequence[str] = (), *, cached: bool = False
+) -> Path:
+    return Path(
+        huggingface_hub.snapshot_download(
+            name,
+            revision=hub.revision,
+            cache_dir=hub.download_dir and hub.download_dir.expanduser(),
+            allow_patterns=list(wanted),
+            ignore_patterns=list(unwanted) or None,
+            local_files_only=cached,
+        )
+    )
+
+
+def _fetched(flag: str, name: str, hub: HubOptions, fetch: Fetch) -> Path:
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ConfigError(f"{flag} {name}: there is no such directory")
     if hub.download_dir is not None:
         check_path("--download-dir", hub.download_dir)
     try:
-        return Path(
-            huggingface_hub.snapshot_download(
-                name,
-                revision=hub.revision,
-                cache_dir=hub.download_dir and hub.download_dir.expanduser(),
-                allow_patterns=list(wanted),
-                ignore_patterns=None if flag == "--tokenizer" else _UNWANTED,
-            )
-        )
+        return fetch(name, hub)
     # the hub's client raises errors of its HTTP library, which depends on the client's version
     except Exception as error:
         reason = textwrap.shorten(str(error) or type(error).__name__, 400, placeholder=" ...")

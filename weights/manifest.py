@@ -13,7 +13,7 @@ from typing import Any
 from jaxgen.core.config import DTYPES, DType
 from jaxgen.core.errors import ConfigError
 from jaxgen.terminal.progress import show_progress
-from jaxgen.weights.files import member, read_json
+from jaxgen.weights.files import CONFIG, member, read_json
 
 MANIFEST = "jaxgen.json"
 FORMAT_VERSION = 1
@@ -66,6 +66,14 @@ def read_manifest(directory: Path) -> Manifest:
         return Manifest(str(data["family"]), data["dtype"], files)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ConfigError(f"{path} is damaged ({error!r}); convert the checkpoint again") from error
+
+
+def manifest_of(directory: Path, family: str) -> Manifest:
+    """Read the manifest of a converted directory whose config.json means ``family``. Raises ConfigError."""
+    manifest = read_manifest(directory)
+    if manifest.family != family:
+        raise ConfigError(f"{directory / MANIFEST}: family is {manifest.family!r}, but {CONFIG} means another")
+    return manifest
 
 
 def verify(directory: Path, manifest: Manifest, *, checksums: bool = True, progress: bool = True) -> None:

@@ -6,9 +6,9 @@ settings that the engine has resolved at start; they do not change after that.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from jaxgen.core.errors import ConfigError
+from jaxgen.core.errors import ConfigError, NoRoomError
 from jaxgen.core.host_dtype import HostDType
 
 DType = Literal["float32", "bfloat16", "float16"]
@@ -27,22 +27,9 @@ KVResidency = Literal["device", "host", "auto"]
 KV_RESIDENCIES: tuple[KVResidency, ...] = ("device", "host", "auto")
 
 
-@dataclass(frozen=True, slots=True)
-class RopeConfig:
-    """Rotary position embedding. ``kind`` default: plain; linear: positions divided by ``factor``; llama3: long
-    wavelengths divided by ``factor``, with a smooth band between low and high frequency factors."""
-
-    theta: float = 10_000.0
-    kind: Literal["default", "linear", "llama3"] = "default"
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_position: int = 8192
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """Fields of all model families. ``max_position``: the longest context that the model was made for, in tokens."""
+    """Fields of all models. ``max_position``: the longest context that the model was made for, in tokens."""
 
     vocab_size: int
     hidden_size: int
@@ -53,8 +40,9 @@ class ModelConfig:
     head_dim: int
     max_position: int
     dtype: DType
-    sliding_window: int | None = None
-    """A token attends to itself and the ``sliding_window - 1`` tokens before it; None: to all before it."""
+    windows: tuple[int | None, ...] = ()
+    """By layer: a token attends to itself and the ``window - 1`` tokens before it; None: to all before it. Empty: None
+    in all layers."""
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -68,36 +56,15 @@ class ModelConfig:
         """Elements of a token's final hidden state."""
         return self.hidden_size
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LlamaConfig(ModelConfig):
-    """Llama 1 to 3 and Mistral: RMSNorm, rotary positions, gated SiLU MLP, grouped-query attention."""
-
-    norm_eps: float
-    rope: RopeConfig
-    tie_embeddings: bool = False
-    attention_bias: bool = False
-    mlp_bias: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OPTConfig(ModelConfig):
-    """OPT: learned positions, LayerNorm, plain MLP. ``pre_norm`` False and ``embed_size`` != hidden_size is the
-    350m variant: LayerNorm after each residual sum, no final norm, projections around the stack."""
-
-    embed_size: int
-    activation: Literal["relu", "gelu"] = "relu"
-    pre_norm: bool = True
-    final_norm: bool = True
-    """False for checkpoints made with ``_remove_final_layer_norm``; post-norm models never have one."""
-    norm_affine: bool = True
-    bias: bool = True
-    tie_embeddings: bool = True
+    def within(self, max_model_len: int) -> Self:
+        """Return the configuration for contexts of at most so many tokens, all of which it treats alike."""
+        del max_model_len
+        return self
 
     @property
-    def output_size(self) -> int:
-        """Elements of a token's final hidden state: the logits are computed at the width of the embedding."""
-        return self.embed_size
+    def widest_window(self) -> int | None:
+        """The most tokens that any layer attends to; None: all."""
+        return None if None in self.windows or not self.windows else max(window or 0 for window in self.windows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +190,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         need = -(-self.scheduler.max_model_len // self.cache.block_size)
         if self.cache.num_blocks < need:
-            raise ConfigError(
+            raise NoRoomError(
                 f"--num-blocks {self.cache.num_blocks} cannot hold one sequence of --max-model-len "
                 f"{self.scheduler.max_model_len}: use --num-blocks {need} or more, or --max-model-len "
                 f"{self.cache.num_slots} or less"

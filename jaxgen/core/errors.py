@@ -53,6 +53,10 @@ class ConfigError(ValueError):
     """A setting or a file cannot be used; the message names it and says what would be valid."""
 
 
+class NoRoomError(ConfigError):
+    """What is asked for is valid, and the memory does not hold it."""
+
+
 def one_line(text: str) -> str:
     """Return a message as one line, as commands print it last."""
     return " ".join(text.split())

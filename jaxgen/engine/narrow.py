@@ -39,7 +39,8 @@ class Verdict:
 
 
 def compare(device: Runner, model: ModelConfig, config: EngineConfig) -> Verdict:
-    """Decode random sequences in all rows with both programs, from the same state, and compare their outputs.
+    """Decode as many random sequences as the narrow program takes with both programs, from the same state, and compare
+    their outputs.
 
     Ends early if the narrow program would not be used. Leaves the device's cache and rows used: reset it after.
     """
@@ -66,7 +67,7 @@ def compare(device: Runner, model: ModelConfig, config: EngineConfig) -> Verdict
 
 def _sequences(model: ModelConfig, config: EngineConfig) -> list[Sequence]:
     """Return one random sequence per row, of random lengths up to a few blocks, as far as they fit."""
-    rows = config.scheduler.max_num_seqs
+    rows = config.narrow_width or config.scheduler.max_num_seqs
     steps = max(MIN_STEPS, -(-CHECKED_TOKENS // rows))
     room = min(config.scheduler.max_model_len, config.cache.num_blocks // rows * config.cache.block_size)
     longest = max(1, min(3 * config.cache.block_size, room) - steps)

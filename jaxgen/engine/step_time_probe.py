@@ -20,8 +20,8 @@ MOST_SECONDS = 0.5
 
 
 def measure_step_time(device: Runner, config: EngineConfig) -> StepTimeEstimator:
-    """Time steps of prompts that fill the budget, a half and an eighth of it, of decodes in all rows and in one, and of
-    one decode after a long context.
+    """Time steps of prompts that fill the budget, a half and an eighth of it, of one decode, of as many as the narrow
+    program takes and of all rows, and of one decode after a long context.
 
     Without the last one noise would be taken for the cost of attention, and extrapolated to long prompts.
     Leaves the device's cache and rows used: reset it after.
@@ -30,7 +30,8 @@ def measure_step_time(device: Runner, config: EngineConfig) -> StepTimeEstimator
     longest = min(budget, config.scheduler.max_model_len - 1, config.cache.num_slots)
     rows = min(config.scheduler.max_num_seqs, config.cache.num_blocks)
     prompts = [_plan(config, 1, length) for length in prompt_lengths(longest)]
-    decodes = [_plan(config, count, 1) for count in sorted({1, rows})]
+    counts = {1, min(rows, config.narrow_width or rows), rows}
+    decodes = [_plan(config, count, 1) for count in sorted(counts)]
     if config.streaming is None:  # there blocks must have been written first
         decodes.append(_deep(config))
     wide: list[StepSample] = []
@@ -44,7 +45,7 @@ def measure_step_time(device: Runner, config: EngineConfig) -> StepTimeEstimator
         if turn > 0:  # the first step of each plan is slower
             wide += found
             narrow += found_narrow
-    return StepTimeEstimator(budget, wide, narrow)
+    return StepTimeEstimator(budget, wide, narrow, config.narrow_width or 0)
 
 
 def prompt_lengths(longest: int) -> list[int]:

@@ -30,10 +30,14 @@ _MODULE_VERSION = Path("/sys/module/nvidia/version")
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU and its driver: the CUDA version that the driver supports and, if known, its kernel module's version."""
+    """A GPU and its driver: the CUDA version that the driver supports and, if known, its kernel module's version.
+
+    ``memory_bytes``: all of the GPU's memory; None: unknown.
+    """
 
     device: DeviceInfo
     driver: str
+    memory_bytes: int | None = None
 
 
 def find_gpu(platforms: str | None) -> Gpu | None:
@@ -74,7 +78,9 @@ def _ask(driver: ctypes.CDLL) -> Gpu | None:
     module = ""
     with suppress(OSError):
         module = _MODULE_VERSION.read_text().strip()
-    return Gpu(info, f"{supported.value} {module}".strip())
+    memory = ctypes.c_size_t()
+    known = driver.cuDeviceTotalMem_v2(ctypes.byref(memory), device) == 0
+    return Gpu(info, f"{supported.value} {module}".strip(), memory.value if known else None)
 
 
 def plugin() -> int | None:

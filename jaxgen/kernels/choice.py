@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -12,14 +12,17 @@ from typing import Any
 from jaxgen.core.config import ModelConfig
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.nvidia import compiler_trouble
+from jaxgen.kernels.native_support import MATRIX_UNITS, has_matrix_units
 from jaxgen.kernels.verdict import Verdict
 from jaxgen.terminal.progress import show_progress
 from pallas_kernels import proof
+from pallas_kernels.activations import activate_ref, gated_ref
 from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
-from pallas_kernels.cpu.build import Recipe, UnavailableError
+from pallas_kernels.cpu.build import UnavailableError
 from pallas_kernels.cpu.library import DTYPES, Library, load
-from pallas_kernels.gated_silu import gated_silu_ref
+from pallas_kernels.expert_product import GPU_TILE_ROWS, expert_product_ref
 from pallas_kernels.norms import layer_norm_ref, rms_norm_ref
+from pallas_kernels.norms import row_sum as row_sum
 from pallas_kernels.packed_product import pack, rows
 from pallas_kernels.partial_recompute import partial_recompute_ref
 from pallas_kernels.ragged_paged_attention import GPU_PIECE_TOKENS, GPU_TILE_GROUP, ragged_paged_attention_ref
@@ -32,11 +35,13 @@ Kernel = Callable[..., Any]
 
 @dataclass(frozen=True)
 class PackedProduct:
-    """Matrix products with weights that were packed once; see pallas_kernels.packed_product."""
+    """Matrix products with weights that were packed once; see pallas_kernels.packed_product, and of ``expert_product``
+    pallas_kernels.expert_product."""
 
     pack: Kernel
     product: Kernel
     rows: Kernel
+    expert_product: Kernel
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,10 @@ class Kernels:
     """None: XLA's own products, with weights that are not packed."""
     rms_norm: Kernel = rms_norm_ref
     layer_norm: Kernel = layer_norm_ref
-    gated_silu: Kernel = gated_silu_ref
+    activate: Kernel = activate_ref
+    gated: Kernel = gated_ref
+    expert_product: Kernel = expert_product_ref
+    """Of weights that are not packed."""
     gather_blocks: Kernel = gather_blocks_ref
     scatter_blocks: Kernel = scatter_blocks_ref
     partial_recompute: Kernel | None = None
@@ -71,20 +79,18 @@ class Kernels:
 
 REFERENCE = Kernels("XLA", ragged_paged_attention_ref, write_kv_ref)
 """The ``_ref`` twins in plain jnp, which run on all devices."""
+_GPU_EXPERT_PRODUCT = partial(expert_product_ref, tile_rows=GPU_TILE_ROWS)
 REFERENCE_GPU = replace(
     REFERENCE,
     ragged_paged_attention=partial(
         ragged_paged_attention_ref, piece_tokens=GPU_PIECE_TOKENS, tile_group=GPU_TILE_GROUP
     ),
+    expert_product=_GPU_EXPERT_PRODUCT,
     separate_layers=True,
     partial_recompute=partial_recompute_ref,
 )
 """The twins in a program for GPUs, on which each weight of a scanned stack would be copied before it is read, and the
 host would wait for the device in each iteration of a loop."""
-
-
-_MATRIX_UNITS = "amx_bf16"
-"""XLA multiplies bfloat16 on a CPU's matrix units, at about eight times the rate of its vector units."""
 
 
 def reference(device: DeviceInfo) -> Kernels:
@@ -94,7 +100,7 @@ def reference(device: DeviceInfo) -> Kernels:
 
 def native(library: Library) -> Kernels:
     """Return the kernels of a library that was compiled for this machine's processor."""
-    product = PackedProduct(pack, library.packed_product, rows)
+    product = PackedProduct(pack, library.packed_product, rows, library.expert_product)
     return Kernels(
         "native",
         library.ragged_paged_attention,
@@ -102,26 +108,9 @@ def native(library: Library) -> Kernels:
         packed=product,
         rms_norm=library.rms_norm,
         layer_norm=library.layer_norm,
-        gated_silu=library.gated_silu,
+        activate=library.activate,
+        gated=library.gated,
     )
-
-
-def native_dtypes(device: DeviceInfo) -> tuple[str, ...]:
-    """Return the dtypes for which ``choose`` can make native kernels with the installed compiler."""
-    try:
-        Recipe.find()
-    except UnavailableError:
-        return ()
-    return DTYPES if device.is_cpu else ()
-
-
-def skips_padding(device: DeviceInfo, dtype: str) -> bool:
-    """Return whether products of the kernels that ``choose`` makes for a dtype leave out padding, if they compile."""
-    return dtype in native_dtypes(device) and not _has_matrix_units(device, dtype)
-
-
-def _has_matrix_units(device: DeviceInfo, dtype: str) -> bool:
-    return dtype == "bfloat16" and _MATRIX_UNITS in device.features
 
 
 @cache
@@ -168,6 +157,7 @@ def _pallas(name: str, num_ctas: int, *, bulk: bool, wgmma: bool, bulk_copies: b
         partial(ragged_paged_attention.plan_attention, num_ctas=num_ctas, wgmma=wgmma),
         gather_blocks=partial(copy_blocks.gather_blocks, **copies),
         scatter_blocks=partial(copy_blocks.scatter_blocks, **copies),
+        expert_product=_GPU_EXPERT_PRODUCT,
         partial_recompute=partial_recompute_ref,
         separate_layers=True,
     )
@@ -219,8 +209,8 @@ def _choose_native(device: DeviceInfo, model: ModelConfig, directory: Path, prog
         kernels = native(load(directory, watch=partial(_watch, bar=progress)))
     except UnavailableError as error:
         return replace(REFERENCE, reason=f"there are no native ones: {error}")
-    if _has_matrix_units(device, model.dtype):
-        reason = f"XLA's products, which use {_MATRIX_UNITS}"
+    if has_matrix_units(device, model.dtype):
+        reason = f"XLA's products, which use {MATRIX_UNITS}"
         return replace(kernels, name="native attention", packed=None, reason=reason)
     return kernels
 
@@ -251,6 +241,21 @@ def made_for(device: DeviceInfo, model: ModelConfig, block_size: int) -> tuple[K
     if reason is not None:
         return None, reason
     return make(device.num_cores), ""
+
+
+def for_windows_as_data(kernels: Kernels, windows: Sequence[int | None]) -> Kernels:
+    """Return the kernels for a program that all layers share, in which a layer's window is data if windows differ.
+
+    That is the kernels themselves, but where their attention is planned for a window: then the twins, which read
+    parameters in the same layout.
+    """
+    if kernels.plan_attention is None or len(set(windows)) <= 1:
+        return kernels
+    reason = (
+        f"the attention of the {kernels.name} kernels takes one window for all layers, where the cache is in host "
+        "memory, and this model's layers have several"
+    )
+    return replace(REFERENCE_GPU, reason=reason)
 
 
 PROOF_TOLERANCE = proof.TOLERANCE

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from jaxgen.core.config import ModelConfig
+from jaxgen.core.decoder_config import AttentionConfig, DecoderConfig
 
 Outcome = Literal["right", "wrong", "crashed", "timed out", "killed", "unavailable"]
 
@@ -19,11 +20,22 @@ class ServedShapes:
     kv_heads: int
     head_dim: int
     dtype: str
-    window: int | None
+    windows: tuple[int | None, ...]
+    """Each of the layers' windows once."""
     block_size: int
     token_budgets: tuple[int, ...]
     max_num_seqs: int
     max_model_len: int
+    soft_cap: bool = False
+    """Whether scores have a soft cap."""
+    sinks: bool = False
+    """Whether each query head has a sink."""
+
+    @property
+    def window(self) -> int | None:
+        """That of shapes with one window."""
+        (window,) = self.windows
+        return window
 
     @classmethod
     def of(
@@ -36,16 +48,19 @@ class ServedShapes:
         max_model_len: int,
     ) -> "ServedShapes":
         """Return the shapes of a model's attention."""
+        attention = model.attention if isinstance(model, DecoderConfig) else AttentionConfig()
         return cls(
             model.num_heads,
             model.num_kv_heads,
             model.head_dim,
             model.dtype,
-            model.sliding_window,
+            tuple(sorted(set(model.windows) or {None}, key=lambda window: window or 0)),
             block_size,
             token_budgets,
             max_num_seqs,
             max_model_len,
+            soft_cap=attention.soft_cap is not None,
+            sinks=attention.sinks,
         )
 
 

@@ -11,7 +11,7 @@ from jaxgen.core.config import CacheConfig, ModelConfig
 from jaxgen.kernels.choice import Kernels
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.kv_cache import KVCache
-from jaxgen.models.layers import Layer, project
+from jaxgen.models.layer_stack import Layer, project
 
 
 @jax.tree_util.register_dataclass
@@ -85,17 +85,18 @@ class LayerPool:
         ids: Int[Array, "m"],
         starts: Int[Array, "m"],
         count: Int[Array, ""],
+        index: Int[Array, ""],
         *pieces: Float[Array, "B E"],
     ) -> "LayerPool":
         """Return the pool with K and V projected from the first ``count`` of m pieces of inputs to ``layer``.
 
-        They are written to its blocks ``ids[:count]``; see jaxgen.models.layers.project. ``starts``: the position of
-        each block's first token.
+        They are written to its blocks ``ids[:count]``; see jaxgen.models.layer_stack.project. ``starts``: the position
+        of each block's first token. ``index``: the layer's number in the model.
         """
         m, B = len(ids), self.cache.block_size
         blocks = jnp.where(jnp.arange(m) < count, ids, len(self.cache.data))
         slots = (blocks[:, None] * B + jnp.arange(B)).reshape(m * B)
         positions = (starts[:, None] + jnp.arange(B)).reshape(m * B)
-        angles = layer.angles(positions)
-        x, index = jnp.concatenate(pieces), jnp.int32(0)
-        return replace(self, cache=project(layer, x, self.cache, index, slots, angles, count * B))
+        positional = layer.positional(positions).of_layer(index)
+        x = jnp.concatenate(pieces)
+        return replace(self, cache=project(layer, x, self.cache, jnp.int32(0), slots, positional, count * B))

@@ -142,7 +142,8 @@ class LayerStream:
                 continue
             assert programs.project is not None, "asked for only where inputs are kept"
             starts[:count] = [one.start for one in copy.blocks]
-            pool = programs.project(self._layers[incoming.layer], pool, ids, starts, np.int32(count), *pieces)
+            about = ids, starts, np.int32(count), np.int32(incoming.layer)
+            pool = programs.project(self._layers[incoming.layer], pool, *about, *pieces)
         return pool
 
     def save(self, pool: LayerPool, block: int) -> None:

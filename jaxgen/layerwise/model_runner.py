@@ -143,8 +143,8 @@ class LayerwiseRunner:
         self._narrow_width = None
 
     def uses_narrow(self, plan: StepPlan) -> bool:
-        """Whether the plan has decodes only and there is a narrow program for them."""
-        return self._narrow_width is not None and plan.decodes_only
+        """Whether the plan has decodes only and there is a narrow program for so many."""
+        return self._narrow_width is not None and plan.decodes_only and plan.num_tokens <= self._narrow_width
 
     def load(self, plan: StepPlan) -> None:
         """Load the rows that the plan admits."""
@@ -205,7 +205,7 @@ class LayerwiseRunner:
         blocks, size = self._store.begin(plan.chunks, plan.idle), self._store.block_size
         split = self.streaming.split_of(plan)(len(blocks.streamed) * size) // size
         width = self._token_budget
-        if self._narrow_width is not None and (plan.decodes_only if narrow is None else narrow):
+        if self._narrow_width is not None and (self.uses_narrow(plan) if narrow is None else narrow):
             width = self._narrow_width
         programs, words = self._programs.widths[width], self._packers[width].pack(plan)
         places = np.array(blocks.places, np.int32)
@@ -266,7 +266,7 @@ class LayerwiseRunner:
 
     def _make_store(self) -> LayerStore[HostPiece]:
         cache = self._config.cache
-        return LayerStore(cache.num_blocks, self._num_open, cache.block_size, window=self._model.sliding_window)
+        return LayerStore(cache.num_blocks, self._num_open, cache.block_size, window=self._model.widest_window)
 
     def _count(self, plan: StepPlan, step: LayeredStep, copied: Traffic, seconds: float) -> None:
         if self.meter is None:

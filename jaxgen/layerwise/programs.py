@@ -8,6 +8,7 @@ In sequence they compute what ``jaxgen.runner.step`` computes in one program. Be
 be written to the pool: ``scatter`` writes K and V, ``project`` computes these from the layer's inputs.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,18 +18,21 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxgen.core.config import EngineConfig, ModelConfig
-from jaxgen.kernels.choice import Kernels
+from jaxgen.kernels.choice import Kernels, for_windows_as_data
 from jaxgen.layerwise.layer_pool import LayerPool
 from jaxgen.models import LAYERS, PackedParams, bind, bind_layer, graphs_apart
 from jaxgen.models.attention import plan_attention
 from jaxgen.models.batch import StepBatch
-from jaxgen.models.layers import Layer
+from jaxgen.models.layer_stack import Layer
 from jaxgen.models.packed_weight import PackedWeight
 from jaxgen.models.placement import abstract_packed_params
+from jaxgen.models.positions import window_of_layer
 from jaxgen.models.separate_weights import SeparateWeights
 from jaxgen.runner.packer import batch_layout, unpack
 from jaxgen.runner.row_state import RowState, init_rows, row_layout
 from jaxgen.runner.step import StepOutput, choose_tokens, count_tokens
+
+logger = logging.getLogger(__name__)
 
 _BELOW = f"{LAYERS}."
 
@@ -103,7 +107,11 @@ def _split(value: Any) -> tuple[Any, ...]:
 def compile_layers(
     model: ModelConfig, config: EngineConfig, kernels: Kernels, *, num_open: int, group: int, keep_inputs: bool
 ) -> LayerPrograms:
-    """Compile for LayerPools of ``num_open`` open blocks per layer, and parameters in the layout of these kernels."""
+    """Compile for LayerPools of ``num_open`` open blocks per layer, and parameters in the layout of these kernels.
+
+    The kernels of the result are others where layers have different windows and these cannot take them as data.
+    """
+    kernels = layer_kernels(model, kernels)
 
     def make_pool() -> LayerPool:
         return LayerPool.zeros(model, config.cache, kernels, num_open=num_open, keep_inputs=keep_inputs)
@@ -127,13 +135,23 @@ def compile_layers(
     scatter: Any = jax.jit(LayerPool.scatter, donate_argnums=0).lower(pool, ids, scalar, *[kv_piece] * group).compile()
     projecting: Any = None
     if keep_inputs:
-        lowered = jax.jit(project, donate_argnums=1).lower(shapes[1], pool, ids, ids, scalar, *[x_piece] * group)
+        lowered = jax.jit(project, donate_argnums=1).lower(
+            shapes[1], pool, ids, ids, scalar, scalar, *[x_piece] * group
+        )
         projecting = lowered.compile()
     programs = [gather, scatter, *([projecting] if keep_inputs else [])]
     programs += [program for of_width in widths.values() for program in vars(of_width).values()]
     found = [program.memory_analysis() for program in programs]
     temporary_bytes = max(m.temp_size_in_bytes + m.output_size_in_bytes - m.alias_size_in_bytes for m in found)
     return LayerPrograms(widths, gather, scatter, projecting, make_pool, group, kernels, temporary_bytes)
+
+
+def layer_kernels(model: ModelConfig, kernels: Kernels) -> Kernels:
+    """Return the kernels of the layers' one program, in place of ``kernels``; log if they are others."""
+    found = for_windows_as_data(kernels, model.windows)
+    if found is not kernels:
+        logger.warning("kernels by layer: %s, which is slower, because %s", found.name, found.reason)
+    return found
 
 
 Shapes = tuple[PackedParams, PackedParams]
@@ -167,7 +185,8 @@ def width_programs(
         batch = pool.of_layer(batch, index)
         one: Layer = bind_layer(layer_graph, params)
         pool = pool.keep(x, batch.slots)
-        x, cache = one(x, pool.cache, jnp.int32(0), batch, one.angles(batch.positions))
+        positional, window = one.positional(batch.positions).of_layer(index), window_of_layer(one.windows, index)
+        x, cache = one(x, pool.cache, jnp.int32(0), batch, positional, window)
         return LayerPool(cache, pool.inputs, pool.num_blocks, pool.num_open), x
 
     def end(
@@ -177,7 +196,7 @@ def width_programs(
         return choose_tokens(ends, ends.final(x, batch), rows, params_layout, batch, vocab_size)
 
     rows = jax.eval_shape(lambda: init_rows(config, vocab_size))
-    words = jax.ShapeDtypeStruct((batch_layout(width, config.scheduler.max_num_seqs).size,), jnp.int32)
+    words = jax.ShapeDtypeStruct((batch_layout(width, min(width, config.scheduler.max_num_seqs)).size,), jnp.int32)
     places = jax.ShapeDtypeStruct((config.cache.num_blocks,), jnp.int32)
     _, batch, x = jax.eval_shape(begin, ends_shapes, pool, rows, words, places)
     scalar = jax.ShapeDtypeStruct((), jnp.int32)

@@ -1,4 +1,4 @@
-"""The model families, and parameters as a flat dict from dotted path to array.
+"""The models, and parameters as a flat dict from dotted path to array.
 
 Weights are loaded into this dict, and a step takes it: ``layers.attn.qkv.weight`` is [layers, out, in], and so on.
 """
@@ -10,23 +10,24 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxgen.arrays import ArrayLike
-from jaxgen.core.config import LlamaConfig, ModelConfig, OPTConfig
+from jaxgen.core.config import ModelConfig
+from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.models.batch import StepBatch
+from jaxgen.models.decoder import Decoder
 from jaxgen.models.kv_cache import KVCache
-from jaxgen.models.layers import Layer
-from jaxgen.models.llama import Llama
-from jaxgen.models.opt import OPT
+from jaxgen.models.layer_stack import Layer
 
 Params = dict[str, jax.Array]
 """Parameters as they are loaded."""
 PackedParams = dict[str, Any]
-"""Parameters as a program reads them: arrays, PackedWeights or SeparateWeights, as its kernels need them."""
+"""Parameters as a program reads them: arrays, PackedWeights, StackedWeights or SeparateWeights, as its kernels need
+them."""
 Graph = nnx.GraphDef[nnx.Module]
 
 
 @runtime_checkable
 class Model(Protocol):
-    """The interface of a model family for a step."""
+    """The interface of a model for a step."""
 
     def __call__(self, batch: StepBatch, cache: KVCache) -> tuple[Float[Array, "T D"], KVCache]: ...
 
@@ -37,7 +38,8 @@ class Model(Protocol):
     def logits(self, hidden: Float[Array, "n D"], num_rows: Int[ArrayLike, ""]) -> Float[Array, "n V"]: ...
 
 
-REGISTRY: dict[type[ModelConfig], type[nnx.Module]] = {LlamaConfig: Llama, OPTConfig: OPT}
+REGISTRY: dict[type[ModelConfig], type[nnx.Module]] = {DecoderConfig: Decoder}
+"""The module of each kind of configuration. A family that no description fits has a kind and a module of its own."""
 
 
 State = nnx.State[Any, Any]
@@ -49,8 +51,8 @@ def abstract_model(config: ModelConfig) -> tuple[Graph, State]:
 
 
 def _build(config: ModelConfig, seed: int) -> nnx.Module:
-    family: Any = REGISTRY[type(config)]  # each takes its own subclass of ModelConfig
-    return cast(nnx.Module, family(config, rngs=nnx.Rngs(seed)))
+    make: Any = REGISTRY[type(config)]  # each takes its own subclass of ModelConfig
+    return cast(nnx.Module, make(config, rngs=nnx.Rngs(seed)))
 
 
 def dotted(path: tuple[object, ...]) -> str:
@@ -63,7 +65,7 @@ def graph_of(config: ModelConfig) -> Graph:
 
 
 LAYERS = "layers"
-"""Name of the attribute that has a family's stacked layers."""
+"""Name of the attribute that has a model's stacked layers."""
 
 
 def graphs_apart(config: ModelConfig) -> tuple[Graph, Graph]:

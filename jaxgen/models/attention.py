@@ -1,51 +1,137 @@
-"""Attention for the models: write this step's keys and values, then attend through the block tables."""
+"""Self-attention: projections, rotation, this step's keys and values written, then attention through block tables."""
 
 from dataclasses import replace
 
 import jax.numpy as jnp
+from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from jaxgen.arrays import ArrayLike
 from jaxgen.core.config import ModelConfig
+from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.kernels.choice import Kernels
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.kv_cache import KVCache
+from jaxgen.models.linear import Linear, Shape
+from jaxgen.models.norms import Norm, make_norm
+from jaxgen.models.positions import Positional, Window, rotate
 
 
 def plan_attention(config: ModelConfig, cache: KVCache, batch: StepBatch) -> StepBatch:
-    """Return the batch with the attention kernel's plan of its rows, made once for all layers, if there is one."""
+    """Return the batch with the attention kernel's plan of its rows, if there is one, for each window of the layers."""
     make = cache.kernels.plan_attention
     if make is None:
         return batch
     q = jnp.zeros((len(batch.tokens), config.num_heads, config.head_dim), cache.data.dtype)  # only its shape is used
     rows = batch.query_starts, batch.context_lens, batch.num_rows, batch.num_decodes
-    return replace(batch, attention_plan=make(q, cache.data, *rows, window=config.sliding_window))
+    windows = set(config.windows) or {None}
+    plans = {window or 0: make(q, cache.data, *rows, window=window) for window in windows}
+    return replace(batch, attention_plan=plans)
 
 
 def attend(
-    config: ModelConfig,
+    config: DecoderConfig,
     q: Float[Array, "T H D"],
     k: Float[Array, "T K D"],
     v: Float[Array, "T K D"],
     cache: KVCache,
-    layer: Int[Array, ""],
+    index: Int[Array, ""],
     batch: StepBatch,
+    *,
+    window: Window,
+    sinks: Float[Array, "H"] | None = None,
 ) -> tuple[Float[Array, "T H D"], KVCache]:
-    """Compute causal self-attention of the batch's tokens in one layer, with scores scaled by 1 / sqrt(head_dim).
+    """Compute causal self-attention of the batch's tokens in layer ``index`` of the cache.
 
     Returns the output, and the cache with the tokens' K and V.
     """
-    cache = cache.write(layer, k, v, batch.slots)
-    planned = {} if cache.kernels.plan_attention is None else {"plan": batch.attention_plan}
+    cache = cache.write(index, k, v, batch.slots)
+    planned = {} if cache.kernels.plan_attention is None else {"plan": batch.attention_plan[window or 0]}
     out = cache.kernels.ragged_paged_attention(
         q,
         cache.data,
-        layer,
+        index,
         batch.block_tables,
         batch.query_starts,
         batch.context_lens,
         batch.num_rows,
         batch.num_decodes,
-        scale=config.head_dim**-0.5,
-        window=config.sliding_window,
+        scale=config.score_scale,
+        window=window,
+        soft_cap=config.attention.soft_cap,
+        sinks=sinks,
         **planned,
     )
     return out, cache
+
+
+class Attention(nnx.Module):
+    """Causal self-attention over the blocked cache. Query, key and value projections are one product.
+
+    The output is of all heads together; ``out`` projects it.
+    """
+
+    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs, stack: Shape):
+        self.config = config
+        about, dtype = config.attention, config.dtype
+        heads, kv_heads, width = config.num_heads, config.num_kv_heads, config.head_dim
+        size = config.hidden_size
+        self.qkv = Linear(
+            size, (heads + 2 * kv_heads) * width, bias=about.qkv_bias, dtype=dtype, rngs=rngs, stack=stack
+        )
+        self.out = Linear(heads * width, size, bias=about.out_bias, dtype=dtype, rngs=rngs, stack=stack)
+        self.q_norm = self._make_norm(heads, stack)
+        self.k_norm = self._make_norm(kv_heads, stack)
+        self.sinks = nnx.Param(jnp.zeros((*stack, heads), jnp.float32)) if about.sinks else None
+
+    def _make_norm(self, heads: int, stack: Shape) -> Norm | None:
+        about, width = self.config.attention, self.config.head_dim
+        if about.qk_norm is None:
+            return None
+        return make_norm(
+            about.qk_norm, heads * width if about.qk_norm_rows else width, dtype=self.config.dtype, stack=stack
+        )
+
+    def __call__(
+        self,
+        x: Float[Array, "T D"],
+        cache: KVCache,
+        index: Int[Array, ""],
+        batch: StepBatch,
+        positional: Positional,
+        window: Window,
+    ) -> tuple[Float[Array, "T HD"], KVCache]:
+        """Return the output of all heads, and the cache with the tokens' K and V in its layer ``index``."""
+        qkv = self.projected(x, batch.num_tokens, positional, cache.kernels)
+        sinks = None if self.sinks is None else self.sinks[...]
+        out, cache = attend(self.config, *qkv, cache, index, batch, window=window, sinks=sinks)
+        return out.reshape(x.shape[0], -1), cache
+
+    def projected(
+        self, x: Float[Array, "T D"], num_tokens: Int[ArrayLike, ""], positional: Positional, kernels: Kernels
+    ) -> tuple[Float[Array, "T H d"], Float[Array, "T K d"], Float[Array, "T K d"]]:
+        """Return queries, keys and values of the first ``num_tokens`` tokens, for all heads."""
+        heads, kv_heads = self.config.num_heads, self.config.num_kv_heads
+        qkv = self.qkv(x, num_tokens).reshape(x.shape[0], -1, self.config.head_dim)
+        q, k, v = qkv[:, :heads], qkv[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :]
+        q = rotate(self._normed(self.q_norm, q, num_tokens, kernels), positional.angles)
+        k = rotate(self.normed_keys(k, num_tokens, kernels), positional.angles)
+        if positional.query_scale is not None:
+            q = (q.astype(jnp.float32) * positional.query_scale).astype(q.dtype)
+        return q, k, v
+
+    def normed_keys(
+        self, k: Float[Array, "T K d"], num_tokens: Int[ArrayLike, ""], kernels: Kernels
+    ) -> Float[Array, "T K d"]:
+        """Return projected keys as they are rotated: normalised, if the model does."""
+        return self._normed(self.k_norm, k, num_tokens, kernels)
+
+    def _normed(
+        self, norm: Norm | None, x: Float[Array, "T H d"], num_tokens: Int[ArrayLike, ""], kernels: Kernels
+    ) -> Float[Array, "T H d"]:
+        if norm is None:
+            return x
+        T, H, d = x.shape
+        if self.config.attention.qk_norm_rows:
+            return norm(x.reshape(T, H * d), num_tokens, kernels).reshape(x.shape)
+        return norm(x.reshape(T * H, d), jnp.asarray(num_tokens) * H, kernels).reshape(x.shape)

@@ -12,7 +12,7 @@ from jaxgen.arrays import ArrayLike
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class StepBatch:
-    """Chunks laid end to end, padded: T tokens, R = max_num_seqs, M = blocks of the longest sequence.
+    """Chunks laid end to end, padded: T tokens, R = min(T, S) chunks, M = blocks of the longest sequence.
 
     Padding has no effect: a padded token writes to slot num_slots, which is dropped, and belongs to no row; a padded
     row has no tokens, and its sampled token is not read.
@@ -23,13 +23,13 @@ class StepBatch:
     slots: Int[ArrayLike, "T"]
     """The slot in the cache for each token's K and V."""
     token_rows: Int[ArrayLike, "T"]
-    """The row of the RowState that each token belongs to; R for padding."""
+    """The row of the RowState, of S = max_num_seqs, that each token belongs to; S for padding."""
     query_starts: Int[ArrayLike, "R1"]
     """Chunk r owns tokens query_starts[r] : query_starts[r + 1]; R1 = R + 1."""
     context_lens: Int[ArrayLike, "R"]
     block_tables: Int[ArrayLike, "R M"]
     rows: Int[ArrayLike, "R"]
-    """The row of the RowState that each chunk belongs to; R for padding."""
+    """The row of the RowState that each chunk belongs to; S for padding."""
     num_tokens: Int[ArrayLike, ""]
     num_rows: Int[ArrayLike, ""]
     num_decodes: Int[ArrayLike, ""]

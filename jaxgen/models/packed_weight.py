@@ -14,7 +14,8 @@ from jaxgen.kernels.choice import PackedProduct
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PackedWeight:
-    """A stack of L weights [out, in], and the index of the one to use, since a slice of the stack would be a copy."""
+    """A stack of L weights [out, in], or of L layers of E experts' weights, and the index of the one, or the layer, to
+    use, since a slice of the stack would be a copy."""
 
     data: Shaped[ArrayLike, "L ..."]
     layer: Int[ArrayLike, ""]
@@ -24,9 +25,9 @@ class PackedWeight:
 
     @classmethod
     def pack(cls, weight: Float[Array, "*L O I"], kernel: PackedProduct) -> "PackedWeight":
-        """Pack a weight with one stack axis or none."""
-        stack = weight if weight.ndim == 3 else weight[None]
-        _, size_out, size_in = stack.shape
+        """Pack a weight with one stack axis or none, or with one stack axis and one of experts."""
+        stack = weight[None] if weight.ndim == 2 else weight
+        *_, size_out, size_in = stack.shape
         return cls(kernel.pack(stack), jnp.zeros((), jnp.int32), size_out, size_in, kernel)
 
     def at(self, layer: Int[Array, ""]) -> "PackedWeight":
@@ -51,6 +52,13 @@ class PackedWeight:
         return self.kernel.product(
             x, self.data, self.layer, num_tokens, residual, out_features=self.out_features, dtype=dtype
         )
+
+    def expert_product(self, x: Float[Array, "S I"], starts: Int[Array, "E1"]) -> Float[Array, "S O"]:
+        """Return x @ weight.T in float32, with the weight of each row's expert.
+
+        Expert e has the rows from ``starts[e]`` to ``starts[e + 1]``; rows after those of all experts are zeros.
+        """
+        return self.kernel.expert_product(x, self.data, self.layer, starts, out_features=self.out_features)
 
     def rows(self, ids: Int[Array, "n"]) -> Float[Array, "n I"]:
         """Return rows of the first weight of the stack."""

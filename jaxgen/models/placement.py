@@ -1,20 +1,25 @@
-"""Place parameters in memory as a set of kernels reads them: matrices packed, or each layer's matrix separate."""
+"""Place parameters in memory as a set of kernels reads them: matrices packed, or each layer's matrix separate, or those
+of experts as a stack that is not sliced."""
 
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.kernels.choice import Kernels
 from jaxgen.models import PackedParams, abstract_model, abstract_params, dotted
-from jaxgen.models.layers import Matrix
+from jaxgen.models.linear import Matrix
 from jaxgen.models.packed_weight import PackedWeight
 from jaxgen.models.separate_weights import SeparateWeights
+from jaxgen.models.stacked_weight import StackedWeight
 
 Place = Callable[[str, Any], Any]
+_EXPERTS = 4
+"""Axes of a stack of layers of experts' matrices."""
 
 
 def placing(config: ModelConfig, kernels: Kernels) -> Place:
@@ -26,13 +31,20 @@ def placing(config: ModelConfig, kernels: Kernels) -> Place:
 
     def place(path: str, value: Any) -> Any:
         if path in matrices and isinstance(value, jax.Array | np.ndarray):
-            if kernels.packed is not None:
-                return PackedWeight.pack(jax.device_put(value), kernels.packed)
-            if kernels.separate_layers and value.ndim == 3:
-                return SeparateWeights.split(value)
+            return place_matrix(value, kernels)
         return jax.device_put(value) if isinstance(value, np.ndarray) else value
 
     return place
+
+
+def place_matrix(value: Any, kernels: Kernels) -> Any:
+    """Return a Matrix [*layers, *experts, out, in] on the device in the layout of these kernels."""
+    if kernels.packed is not None:
+        return PackedWeight.pack(jax.device_put(value), kernels.packed)
+    if kernels.separate_layers and value.ndim > 2:
+        return SeparateWeights.split(value)
+    value = jax.device_put(value)
+    return StackedWeight(value, jnp.zeros((), jnp.int32)) if value.ndim == _EXPERTS else value
 
 
 def pack_params(config: ModelConfig, params: PackedParams, kernels: Kernels) -> PackedParams:

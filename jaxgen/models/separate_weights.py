@@ -12,14 +12,15 @@ from jaxgen.arrays import ArrayLike
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SeparateWeights:
-    """L separate weights [out, in]: XLA on GPUs would copy a layer's weight out of a stack each time it reads it."""
+    """L separate weights [out, in] or [experts, out, in]: XLA on GPUs would copy a layer's weight out of a stack each
+    time it reads it."""
 
-    weights: tuple[Shaped[ArrayLike, "O I"], ...]
+    weights: tuple[Shaped[ArrayLike, "*E O I"], ...]
 
     @classmethod
-    def split(cls, stack: Shaped[Array, "L O I"] | np.ndarray) -> "SeparateWeights":
+    def split(cls, stack: Shaped[Array, "L *E O I"] | np.ndarray) -> "SeparateWeights":
         """Split a stack. Weights in host memory go to the device one by one."""
         return cls(tuple(jax.device_put(stack[layer]) for layer in range(len(stack))))
 
-    def at(self, layer: int) -> Shaped[Array, "O I"]:
+    def at(self, layer: int) -> Shaped[ArrayLike, "*E O I"]:
         return self.weights[layer]

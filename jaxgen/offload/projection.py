@@ -12,7 +12,8 @@ from jaxtyping import Array, Float, Int
 from jaxgen.core.config import CacheConfig, ModelConfig
 from jaxgen.models import LAYERS, Graph, PackedParams, bind, graph_of
 from jaxgen.models.kv_cache import KVCache
-from jaxgen.models.layers import fold_layers, project
+from jaxgen.models.layer_stack import fold_layers, project
+from jaxgen.models.positions import Window
 from jaxgen.runner.model_runner import ModelRunner
 
 MEASURED_RUNS = 3
@@ -72,13 +73,15 @@ def project_blocks(
     """
     m, (N, L, _, _, B, _) = len(ids), cache.data.shape
     layers: Any = getattr(bind(graph, params), LAYERS)
-    angles = layers.angles(start + jnp.arange(m * B, dtype=jnp.int32))
+    positional = layers.positional(start + jnp.arange(m * B, dtype=jnp.int32))
     inputs = jnp.stack(pieces)
     blocks = jnp.where(jnp.arange(m) < count, ids, N)
     slots = (blocks[:, None] * B + jnp.arange(B)).reshape(m * B)
 
-    def of_layer(layer: Any, index: Int[Array, ""], cache: KVCache) -> KVCache:
-        return project(layer, inputs[:, index].reshape(m * B, -1), cache, index, slots, angles, count * B)
+    def of_layer(layer: Any, index: Int[Array, ""], window: Window, cache: KVCache) -> KVCache:
+        del window  # K and V do not depend on it
+        x = inputs[:, index].reshape(m * B, -1)
+        return project(layer, x, cache, index, slots, positional.of_layer(index), count * B)
 
     projected: KVCache = fold_layers(layers, L, of_layer, cache.scatter_inputs(ids, count, inputs))
     return projected

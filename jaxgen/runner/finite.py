@@ -11,7 +11,8 @@ from jaxgen.core.config import ModelConfig
 from jaxgen.models import LAYERS, PackedParams, bind, graph_of
 from jaxgen.models.attention import plan_attention
 from jaxgen.models.kv_cache import KVCache
-from jaxgen.models.layers import Layer, fold_layers
+from jaxgen.models.layer_stack import Layer, fold_layers
+from jaxgen.models.positions import Window
 from jaxgen.runner.packer import unpack
 from jaxgen.runner.row_state import RowState
 
@@ -40,17 +41,19 @@ def make_finder(config: ModelConfig, width: int) -> Finder:
         batch, _ = unpack(words, rows, width, cache.block_size, cache.num_slots)
         batch = plan_attention(config, cache, batch)
         layers = getattr(model, LAYERS)
-        angles = cast(Layer, layers).angles(batch.positions)
+        stack = cast(Layer, layers)
+        positional = stack.positional(batch.positions)
         x = model.embedded(batch)
         found = jnp.where(is_finite(x, batch.num_tokens), num_layers, EMBEDDING)
 
-        def visit(layer: Layer, index: Int[Array, ""], carry: tuple[Any, KVCache, Any]) -> Any:
+        def visit(layer: Layer, index: Int[Array, ""], window: Window, carry: tuple[Any, KVCache, Any]) -> Any:
             x, cache, found = carry
-            x, cache = layer(x, cache.keep(index, x, batch.slots), index, batch, angles)
+            kept = cache.keep(index, x, batch.slots)
+            x, cache = layer(x, kept, index, batch, positional.of_layer(index), window)
             here = ~is_finite(x, batch.num_tokens) & (found == num_layers)
             return x, cache, jnp.where(here, index, found)
 
-        _, cache, found = fold_layers(layers, num_layers, visit, (x, cache, found))
+        _, cache, found = fold_layers(layers, num_layers, visit, (x, cache, found), stack.windows)
         return cache, found
 
     return find

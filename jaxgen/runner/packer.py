@@ -41,12 +41,12 @@ class Packer:
     def __init__(self, config: EngineConfig, width: int | None = None):
         """``width``: tokens of the shape; the token budget if None."""
         self._width = width or config.scheduler.token_budget
-        self._num_rows = config.scheduler.max_num_seqs
+        self._num_rows = min(self._width, config.scheduler.max_num_seqs)
         self._block_size = config.cache.block_size
         self._layout = batch_layout(self._width, self._num_rows)
         self._empty = np.zeros(self._layout.size, np.int32)
         views = self._layout.views(self._empty)
-        views["rows"][:] = self._num_rows
+        views["rows"][:] = config.scheduler.max_num_seqs
         views["new_blocks"][:] = -1
         views["prompt_targets"][:] = -1
 
@@ -93,18 +93,18 @@ def unpack(
     words: Int32[Array, "W"], state: RowState, width: int, block_size: int, num_slots: int
 ) -> tuple[StepBatch, RowState]:
     """Return the batch of a packed plan of ``width`` tokens, and the state with the new blocks of decodes."""
-    R = state.last_tokens.shape[0]
-    packed = batch_layout(width, R).split(words)
+    S = state.last_tokens.shape[0]
+    packed = batch_layout(width, min(width, S)).split(words)
     starts, lens, rows = packed["query_starts"], packed["context_lens"], packed["rows"]
-    begun = jnp.where(packed["new_blocks"] >= 0, rows, R)
+    begun = jnp.where(packed["new_blocks"] >= 0, rows, S)
     tables = state.block_tables.at[begun, (lens - 1) // block_size].set(packed["new_blocks"], mode="drop")
     index = jnp.arange(width)
-    # The chunk of each token: how many chunks end at or before it. For padding this is R or an empty chunk.
+    # The chunk of each token: how many chunks end at or before it. For padding it is empty or past the last.
     chunk = jnp.sum(index[:, None] >= starts[1:], axis=1, dtype=jnp.int32)
     real = index < packed["num_tokens"]
     chunk = jnp.where(real, chunk, 0)
     positions = jnp.where(real, lens[chunk] - starts[chunk + 1] + index, 0)
-    token_rows = jnp.where(real, rows[chunk], R)
+    token_rows = jnp.where(real, rows[chunk], S)
     block = tables.at[token_rows, positions // block_size].get(mode="fill", fill_value=0)
     tokens = packed["tokens"]
     fed = state.last_tokens.at[token_rows].get(mode="fill", fill_value=0)

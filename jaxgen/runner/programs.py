@@ -107,7 +107,7 @@ def step_program(
     """Return the step of ``width`` tokens and the shapes of its arguments, of which STEP_DONATES are to be donated."""
     cache = jax.eval_shape(lambda: init_cache(model, config.cache, kernels))
     rows = jax.eval_shape(lambda: init_rows(config, model.vocab_size))
-    words = jax.ShapeDtypeStruct((batch_layout(width, config.scheduler.max_num_seqs).size,), jnp.int32)
+    words = jax.ShapeDtypeStruct((batch_layout(width, min(width, config.scheduler.max_num_seqs)).size,), jnp.int32)
     step = make_step(graph_of(model), model.vocab_size, width, row_layout(config))
     return step, (abstract_packed_params(model, kernels), cache, rows, words)
 

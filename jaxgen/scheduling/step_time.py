@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Several
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from jaxgen.core.sequence import Chunk, Sequence
@@ -36,12 +36,13 @@ NO_DECODES = Decodes()
 
 @dataclass(frozen=True, slots=True)
 class StepTimeModel:
-    """Predicts the seconds of steps: ``wide`` ones of ``token_budget`` tokens, and ``narrow`` ones of decodes only;
-    None where the same program runs both."""
+    """Predicts the seconds of steps: ``wide`` ones of ``token_budget`` tokens, and ``narrow`` ones of up to
+    ``narrow_width`` decodes and nothing else; None where the same program runs both."""
 
     token_budget: int
     wide: LinearCost
     narrow: LinearCost | None = None
+    narrow_width: float = inf
 
     @property
     def most_seconds(self) -> float:
@@ -50,14 +51,15 @@ class StepTimeModel:
 
     def decode_seconds(self, rows: int, positions: int = 0) -> float:
         """Seconds of a step of ``rows`` decodes and nothing else; ``positions`` as in StepSample."""
-        return (self.narrow or self.wide).seconds(rows, positions)
+        return self.seconds(rows, positions, narrow=rows <= self.narrow_width)
 
     def step_seconds(self, plan: StepPlan) -> float:
         """Seconds of the step of a plan."""
-        return self.seconds(plan.num_tokens, plan.num_positions, narrow=plan.decodes_only)
+        narrow = plan.decodes_only and plan.num_tokens <= self.narrow_width
+        return self.seconds(plan.num_tokens, plan.num_positions, narrow=narrow)
 
     def seconds(self, tokens: int, positions: int, *, narrow: bool) -> float:
-        """Seconds of a step of so many tokens; ``positions`` as in StepSample. ``narrow``: of decodes only."""
+        """Seconds of a step of so many tokens; ``positions`` as in StepSample. ``narrow``: of the narrow one."""
         cost = self.narrow if self.narrow is not None and narrow else self.wide
         return cost.seconds(tokens, positions)
 
@@ -114,13 +116,21 @@ class StepTimeEstimator:
     """Fit a model to the steps that are measured, and learn by how much single steps miss it.
 
     ``wide``, ``narrow``: steps of each program measured before; no narrow ones: there is no such program.
+    ``narrow_width``: most tokens of its steps.
     """
 
-    def __init__(self, token_budget: int, wide: Iterable[StepSample], narrow: Iterable[StepSample] = ()) -> None:
+    def __init__(
+        self,
+        token_budget: int,
+        wide: Iterable[StepSample],
+        narrow: Iterable[StepSample] = (),
+        narrow_width: float = inf,
+    ) -> None:
         wide, narrow = tuple(wide), tuple(narrow)
         self._wide = CostEstimator(wide)
         self._narrow = CostEstimator(narrow) if narrow else None
-        self.model = StepTimeModel(token_budget, self._wide.cost, None if self._narrow is None else self._narrow.cost)
+        narrow_cost = None if self._narrow is None else self._narrow.cost
+        self.model = StepTimeModel(token_budget, self._wide.cost, narrow_cost, narrow_width)
         self.spread = max(
             [sample.seconds / self._wide.cost.seconds(sample.tokens, sample.positions) for sample in wide]
         )
@@ -133,4 +143,4 @@ class StepTimeEstimator:
         self.spread += SPREAD_STEP * (0.99 if ratio > self.spread else -0.01)
         if meter.observe(sample):
             narrow_cost = None if self._narrow is None else self._narrow.cost
-            self.model = StepTimeModel(self.model.token_budget, self._wide.cost, narrow_cost)
+            self.model = replace(self.model, wide=self._wide.cost, narrow=narrow_cost)

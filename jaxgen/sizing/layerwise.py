@@ -5,7 +5,7 @@ from math import ceil
 
 from jaxgen.cache.block_sizes import GIB, block_bytes, input_bytes
 from jaxgen.core.config import EngineConfig, EngineOptions, ModelConfig, StreamConfig
-from jaxgen.core.errors import ConfigError
+from jaxgen.core.errors import ConfigError, NoRoomError
 from jaxgen.layerwise.layer_store import LayerStore
 from jaxgen.offload.staging import group_size
 from jaxgen.sizing.layerwise_sizes import StreamSizes
@@ -40,7 +40,7 @@ def streamed_cache(wanted: MemoryRequest) -> EngineConfig:
     useful = scheduler.max_num_seqs * -(-scheduler.max_model_len // block_size)
     num_blocks = wanted.num_blocks(fitting, min(held, fitting, useful))
     if options.num_blocks is None and num_blocks * block_size < (options.max_model_len or 0):
-        raise ConfigError(
+        raise NoRoomError(
             f"{wanted.memory} holds one layer of {num_blocks} blocks beside all else: "
             f"use --max-model-len {num_blocks * block_size} or less"
         )
@@ -75,7 +75,7 @@ def _streams_inputs(options: EngineOptions, model: ModelConfig) -> bool:
 
 
 def _require_host_blocks(wanted: MemoryRequest, sizes: StreamSizes, held: int) -> None:
-    """Raise ConfigError if the host holds fewer blocks than --num-blocks, or than a sequence of --max-model-len."""
+    """Raise NoRoomError if the host holds fewer blocks than --num-blocks, or than a sequence of --max-model-len."""
     options, block_size = wanted.options, wanted.block_size
     if options.num_blocks is not None:
         need, asked = options.num_blocks, f"--num-blocks {options.num_blocks}"
@@ -85,7 +85,7 @@ def _require_host_blocks(wanted: MemoryRequest, sizes: StreamSizes, held: int) -
         need, asked = 1, "one block"
     if held < need:
         enough = ceil(1000 * need * sizes.host / GIB) / 1000
-        raise ConfigError(
+        raise NoRoomError(
             f"--kv-offloading-size {options.kv_offloading_size} GiB does not hold {asked}: "
             f"use --kv-offloading-size {enough} or more"
             + (f", or --max-model-len {held * block_size} or less" if options.max_model_len and held else "")

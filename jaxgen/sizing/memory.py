@@ -5,11 +5,11 @@ from math import floor
 
 from jaxgen.cache.block_sizes import GIB, block_bytes, host_block_bytes, input_bytes
 from jaxgen.core.config import EngineConfig, EngineOptions, ModelConfig, OffloadConfig, SchedulerConfig
-from jaxgen.core.errors import ConfigError
+from jaxgen.core.errors import ConfigError, NoRoomError
 from jaxgen.offload.staging import staging_bytes
 from jaxgen.sizing.layerwise import stream_sizes, streamed_cache
 from jaxgen.sizing.memory_request import DeviceMemory, MemoryRequest
-from jaxgen.sizing.token_budget import CPU_ROWS
+from jaxgen.sizing.token_budget import CPU_NARROW
 
 DEFAULT_BLOCK_SIZE = 64
 CPU_CACHE_BYTES = 2 * GIB
@@ -42,8 +42,8 @@ def resolve(
 ) -> EngineConfig:
     """Return the configuration that meets ``options`` and fits: weights, step temporaries (None: estimated), KV blocks.
 
-    ``token_budget``: tokens of a step if the options do not name them. If no configuration fits, raises ConfigError
-    that names the flag, and the value that would fit.
+    ``token_budget``: tokens of a step if the options do not name them. If no configuration fits, raises NoRoomError
+    that names the flag, and the value that would fit; ConfigError for options that are invalid in any memory.
     """
     check_options(options)
     if memory.host_bytes is not None and not memory.is_cpu and options.kv_offloading_size * GIB > memory.host_bytes:
@@ -100,16 +100,20 @@ def _wherever(wanted: MemoryRequest) -> EngineConfig:
     return found
 
 
-def no_wider(config: EngineConfig, token_budget: int) -> EngineConfig:
-    """Return the configuration with so many tokens of a step at most, or as many as it has rows."""
+def no_wider(config: EngineConfig, options: EngineOptions, token_budget: int) -> EngineConfig:
+    """Return the configuration with so many tokens of a step at most, or as many as the options want rows."""
     scheduler = config.scheduler
-    narrower = max(min(scheduler.token_budget, token_budget), scheduler.max_num_seqs)
-    return replace(config, scheduler=replace(scheduler, token_budget=narrower))
+    rows = options.max_num_seqs or min(scheduler.max_num_seqs, default_max_num_seqs(token_budget, is_cpu=True))
+    narrower = replace(scheduler, token_budget=max(min(scheduler.token_budget, token_budget), rows), max_num_seqs=rows)
+    return replace(config, scheduler=narrower)
 
 
 def default_max_num_seqs(token_budget: int, *, is_cpu: bool) -> int:
-    """Return the default number of rows of a step. A row costs logits and KV cache, and little of a step's time."""
-    return min(token_budget, CPU_ROWS if is_cpu else 256)
+    """Return the default number of rows of a step. A row costs logits and KV cache, and little of a step's time.
+
+    On a CPU a quarter of the budget, so that decodes leave room for prompts.
+    """
+    return min(token_budget, max(CPU_NARROW, token_budget // 4) if is_cpu else 256)
 
 
 def scheduler_config(options: EngineOptions, model: ModelConfig, token_budget: int, *, is_cpu: bool) -> SchedulerConfig:
@@ -155,14 +159,14 @@ def _offload_config(options: EngineOptions, model: ModelConfig, block_size: int)
     one = host_block_bytes(model, block_size, options.kv_host_dtype, inputs=inputs)
     blocks = int(size * GIB / one)
     if blocks < 1:
-        raise ConfigError(f"--kv-offloading-size {size} GiB does not hold one block of {one / GIB:.4f} GiB")
+        raise NoRoomError(f"--kv-offloading-size {size} GiB does not hold one block of {one / GIB:.4f} GiB")
     return OffloadConfig(blocks, options.kv_offload_policy, options.kv_host_dtype)
 
 
-def _too_large(options: EngineOptions, most: int, where: str) -> ConfigError:
+def _too_large(options: EngineOptions, most: int, where: str) -> NoRoomError:
     """Return the error for more host memory than there is. ``most``: the bytes that would do."""
     would = floor(100 * most / GIB) / 100
-    return ConfigError(
+    return NoRoomError(
         f"--kv-offloading-size {options.kv_offloading_size:g} GiB does not fit in {where}: "
         + (f"--kv-offloading-size {would:g} would" if would > 0 else "leave it out")
     )

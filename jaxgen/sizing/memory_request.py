@@ -12,7 +12,8 @@ from jaxgen.core.config import (
     SchedulerConfig,
     StreamConfig,
 )
-from jaxgen.core.errors import ConfigError
+from jaxgen.core.errors import NoRoomError
+from jaxgen.sizing.token_budget import CPU_NARROW
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +55,16 @@ class MemoryRequest:
     def num_blocks(self, fitting: int, most: int) -> int:
         """Return the number of blocks of the options, else ``most``.
 
-        ConfigError if more than ``fitting`` were asked for, or if no block fits.
+        NoRoomError if more than ``fitting`` were asked for, or if no block fits.
         """
         asked, memory = self.options.num_blocks, self.memory
         if asked is not None and asked > fitting:
             would = f"--num-blocks {fitting} would" if fitting > 0 else "not even one block does"
-            raise ConfigError(f"--num-blocks {asked} does not fit in {memory}: {would}")
+            raise NoRoomError(f"--num-blocks {asked} does not fit in {memory}: {would}")
         found = most if asked is None else asked
         if found < 1:
             remedy = "raise --gpu-memory-utilization, or lower --token-budget or --max-num-seqs"
-            raise ConfigError(
+            raise NoRoomError(
                 f"the model's weights ({self.params_bytes / GIB:.2f} GiB) and a step's temporaries "
                 f"({self.temporary_bytes / GIB:.2f} GiB) leave no room for a KV cache in {memory}: "
                 + ("free some memory" if memory.is_cpu else remedy)
@@ -91,12 +92,16 @@ class MemoryRequest:
             scheduler,
             options.seed,
             options.max_logit_bias,
-            None if options.single_shape else narrow_width(scheduler),
+            None if options.single_shape else narrow_width(scheduler, is_cpu=self.memory.is_cpu),
             offload,
             streaming,
         )
 
 
-def narrow_width(scheduler: SchedulerConfig) -> int | None:
-    """Return the tokens of the narrow program, one per row, or None if they are more than half of the token budget."""
-    return scheduler.max_num_seqs if 2 * scheduler.max_num_seqs <= scheduler.token_budget else None
+def narrow_width(scheduler: SchedulerConfig, *, is_cpu: bool) -> int | None:
+    """Return the tokens of the narrow program, or None if they are more than half of the token budget.
+
+    One per row; on a CPU a few, since what a row costs there is not hidden behind the reading of weights.
+    """
+    width = min(scheduler.max_num_seqs, CPU_NARROW) if is_cpu else scheduler.max_num_seqs
+    return width if 2 * width <= scheduler.token_budget else None

@@ -10,9 +10,9 @@ from math import ceil
 
 from jaxgen.hardware.device_info import DeviceInfo
 
-CPU_ROWS = 16
-"""Default for the most sequences of a step on a CPU."""
-CPU_BUDGET = 4 * CPU_ROWS
+CPU_NARROW = 16
+"""Most sequences of a step that the narrow program takes on a CPU, and the fewest rows by default."""
+CPU_BUDGET = 64
 CPU_WIDTH = 256
 """Most tokens of a step on a CPU whose kernels skip padding; which of them are filled is decided step by step."""
 UNKNOWN_BUDGET = 512

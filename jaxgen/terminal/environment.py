@@ -8,7 +8,10 @@ from jaxgen.terminal.command_line import CommandLine
 
 PREFIX = "JAXGEN_"
 
-OTHERS = frozenset(f"{PREFIX}{name}" for name in ("BUDGETS", "CONTEXT", "JSON", "PLOT", "PYTHON", "REQUESTS", "ROUNDS"))
+OTHERS = frozenset(
+    f"{PREFIX}{name}"
+    for name in ("BUDGETS", "CONTEXT", "DEVICE_MEMORY", "JSON", "PLOT", "PYTHON", "REQUESTS", "ROUNDS")
+)
 """Variables of scripts/serve (PYTHON) and of other commands' flags."""
 
 _OF_KUBERNETES = re.compile(rf"{PREFIX}(.*_)?(SERVICE_HOST|SERVICE_PORT.*|PORT(_\d+_.*)?)")

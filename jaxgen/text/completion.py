@@ -1,9 +1,9 @@
 """Turn the tokens of one completion into its text, up to a stop string. Host only, no jax."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Mapping, Sequence
 
 from jaxgen.core.request import FinishReason
-from jaxgen.text.detokenizer import Detokenizer, TokenTexts
+from jaxgen.text.detokenizer import NONE_SHOWN, Detokenizer, TokenTexts
 from jaxgen.text.stop_strings import StopStrings
 
 
@@ -22,12 +22,13 @@ class CompletionText:
         prompt: Sequence[int] = (),
         stop: Sequence[str] = (),
         min_tokens: int = 0,
-        shown: Container[int] = (),
+        shown: Mapping[int, str] = NONE_SHOWN,
+        names: bool = False,
         include_stop: bool = False,
     ) -> None:
-        """``prompt`` and ``shown``: as in Detokenizer. ``include_stop``: a stop string is part of the text, and so is
-        an EOS or stop token that has a text or is ``shown``."""
-        self._detokenizer = Detokenizer(tokenizer, prompt, shown)
+        """``prompt``, ``shown`` and ``names``: as in Detokenizer. ``include_stop``: a stop string is part of the text,
+        and so is an EOS or stop token that has a text or is ``shown``."""
+        self._detokenizer = Detokenizer(tokenizer, prompt, shown, names=names)
         self._stop = StopStrings(stop, keep=include_stop) if stop else None
         self._include_stop = include_stop
         self._unsearched = min_tokens if stop else 0

@@ -5,8 +5,11 @@ split.
 """
 
 import codecs
-from collections.abc import Container, Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
+
+NONE_SHOWN: Mapping[int, str] = MappingProxyType({})
 
 
 class TokenTexts(Protocol):
@@ -22,13 +25,22 @@ class Detokenizer:
     """Takes tokens one by one and returns text as soon as it is certain. Joined, it is ``Tokenizer.decode`` of all.
 
     A completion's text continues its prompt: ``prompt`` decides whether a leading space is dropped, and the bytes of a
-    character that is unfinished at the prompt's end are part of the completion's text. Special tokens in ``shown``
-    appear as their names.
+    character that is unfinished at the prompt's end are part of the completion's text. Tokens in ``shown``, special
+    ones or others, appear as the text that stands there for them; with ``names`` other special tokens appear as their
+    names.
     """
 
-    def __init__(self, tokenizer: TokenTexts, prompt: Sequence[int] = (), shown: Container[int] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: TokenTexts,
+        prompt: Sequence[int] = (),
+        shown: Mapping[int, str] = NONE_SHOWN,
+        *,
+        names: bool = False,
+    ) -> None:
         self._tokenizer = tokenizer
         self._shown = shown
+        self._names = names
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._at_start = True
         self._whole = False
@@ -37,9 +49,10 @@ class Detokenizer:
             self._push_text(token)
 
     def push(self, token: int) -> str:
-        if token in self._shown and self._tokenizer.is_special(token):
-            return self._utf8.decode(self._tokenizer.token_text(token).encode())
-        return self._push_text(token)
+        shown = self._shown.get(token)
+        if shown is None and self._names and self._tokenizer.is_special(token):
+            shown = self._tokenizer.token_text(token)
+        return self._push_text(token) if shown is None else self.flush() + shown
 
     def _push_text(self, token: int) -> str:
         if self._whole and (text := self._tokenizer.text(token)) is not None:

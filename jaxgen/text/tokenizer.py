@@ -6,7 +6,7 @@ Tokens become text through a table from token id to bytes, read once per token f
 import json
 import re
 import textwrap
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import tokenizers
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.text.completion import CompletionText
-from jaxgen.text.detokenizer import Detokenizer
+from jaxgen.text.detokenizer import NONE_SHOWN, Detokenizer
 from jaxgen.text.quiet import quiet_transformers
 from jaxgen.text.token_lengths import token_lengths
 
@@ -125,7 +125,7 @@ class Tokenizer:
         prompt: Sequence[int] = (),
         stop: Sequence[str] = (),
         min_tokens: int = 0,
-        shown: Container[int] = (),
+        shown: Mapping[int, str] = NONE_SHOWN,
         include_stop: bool = False,
         skip_special: bool = True,
     ) -> CompletionText:
@@ -133,10 +133,14 @@ class Tokenizer:
 
         ``skip_special`` False: all special tokens are shown.
         """
-        if not skip_special:
-            shown = range(self.vocab_size)
         return CompletionText(
-            self, prompt=prompt, stop=stop, min_tokens=min_tokens, shown=shown, include_stop=include_stop
+            self,
+            prompt=prompt,
+            stop=stop,
+            min_tokens=min_tokens,
+            shown=shown,
+            names=not skip_special,
+            include_stop=include_stop,
         )
 
     def added_token(self, name: str) -> int | None:

@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int32
 
-from jaxgen.core.config import CacheConfig, EngineConfig, LlamaConfig, RopeConfig, SchedulerConfig
+from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
+from jaxgen.core.decoder_config import AttentionConfig, DecoderConfig, RopeConfig, llama_config
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels.choice import PROOF_TOLERANCE, Kernels, made_for, prove_block_copies
 from jaxgen.kernels.verdict import ServedShapes, Verdict
@@ -37,13 +38,16 @@ EARLIER = 600
 """Tokens of a prompt that earlier steps computed."""
 LONGEST = 4700
 """Context of one decode and of one prompt: more pieces than kernels combine together. Longer with a large window."""
+SOFT_CAP = 1.5
+"""Of scores, where the model has one: so small that the scores of random numbers come near it."""
 
 
 def main(result: str) -> None:
     """Run the job in the first line of stdin and write the verdict to the file ``result``. Exits when stdin closes."""
     job = json.loads(sys.stdin.readline())
     Thread(target=_end_with_parent, daemon=True).start()
-    job["shapes"]["token_budgets"] = tuple(job["shapes"]["token_budgets"])
+    for name in ("token_budgets", "windows"):
+        job["shapes"][name] = tuple(job["shapes"][name])
     job["device"]["compute_capability"] = tuple(job["device"]["compute_capability"])
     verdict = prove(ServedShapes(**job["shapes"]), DeviceInfo(**job["device"]))
     partial = Path(result).with_suffix(".part")
@@ -84,17 +88,19 @@ def prove(shapes: ServedShapes, expected: DeviceInfo) -> Verdict:
 
 def check_served(shapes: ServedShapes, device: DeviceInfo) -> None:
     """Raise AssertionError, or the error of a compiler or device, if the device's kernels are not correct."""
-    model = model_of(shapes)
+    alone = [replace(shapes, windows=(window,)) for window in shapes.windows]
+    model = model_of(alone[0])
     kernels, reason = made_for(device, model, shapes.block_size)
     assert kernels is not None, reason
-    for budget in shapes.token_budgets:
-        check_step(kernels, model, shapes, budget)
+    for of_window in alone:
+        for budget in shapes.token_budgets:
+            check_step(kernels, model_of(of_window), of_window, budget)
     prove_block_copies(kernels, model, shapes.block_size)
 
 
-def model_of(shapes: ServedShapes) -> LlamaConfig:
+def model_of(shapes: ServedShapes) -> DecoderConfig:
     """Return a small model with this attention."""
-    return LlamaConfig(
+    config = llama_config(
         vocab_size=32,
         hidden_size=shapes.heads * shapes.head_dim,
         intermediate_size=32,
@@ -103,11 +109,13 @@ def model_of(shapes: ServedShapes) -> LlamaConfig:
         num_kv_heads=shapes.kv_heads,
         head_dim=shapes.head_dim,
         max_position=shapes.max_model_len,
-        dtype=shapes.dtype,  # type: ignore[arg-type]
-        sliding_window=shapes.window,
+        dtype=shapes.dtype,
+        window=shapes.window,
         norm_eps=1e-5,
         rope=RopeConfig(),
     )
+    soft_cap = SOFT_CAP if shapes.soft_cap else None
+    return replace(config, attention=AttentionConfig(soft_cap=soft_cap, sinks=shapes.sinks))
 
 
 @dataclass(frozen=True)
@@ -135,12 +143,16 @@ def rows_of_step(shapes: ServedShapes, budget: int) -> list[Row]:
 
 
 class Inputs(NamedTuple):
-    """Random inputs of a step, the blocks ``ids`` of each row, and K and V [L, S, K, D] of each row's whole context."""
+    """Random inputs of a step, the blocks ``ids`` of each row, and K and V [L, S, K, D] of each row's whole context.
+
+    ``sinks``: minus infinity, which is no sink, where the model has none.
+    """
 
     ids: list[np.ndarray]
     q: Float[np.ndarray, "L T H D"]
     k: list[np.ndarray]
     v: list[np.ndarray]
+    sinks: Float[np.ndarray, "L H"]
 
     @classmethod
     def random(cls, rows: list[Row], shapes: ServedShapes, budget: int) -> "Inputs":
@@ -150,7 +162,10 @@ class Inputs(NamedTuple):
         ids = np.split(generator.permutation(sum(blocks) + 1)[:-1], np.cumsum(blocks)[:-1])
         head = shapes.kv_heads, shapes.head_dim
         k, v = ([_rounded(generator, (LAYERS, row.context, *head), shapes.dtype) for row in rows] for _ in range(2))
-        return cls(ids, _rounded(generator, (LAYERS, budget, shapes.heads, shapes.head_dim), shapes.dtype), k, v)
+        q = _rounded(generator, (LAYERS, budget, shapes.heads, shapes.head_dim), shapes.dtype)
+        heads = LAYERS, shapes.heads
+        sinks = generator.standard_normal(heads, np.float32) if shapes.sinks else np.full(heads, -np.inf, np.float32)
+        return cls(ids, q, k, v, sinks)
 
     def new(self, rows: list[Row]) -> list[Float[np.ndarray, "L T K D"]]:
         """Return K and V of the step's tokens."""
@@ -163,7 +178,7 @@ class Inputs(NamedTuple):
         return found
 
 
-def check_step(kernels: Kernels, model: LlamaConfig, shapes: ServedShapes, budget: int) -> None:
+def check_step(kernels: Kernels, model: DecoderConfig, shapes: ServedShapes, budget: int) -> None:
     """Write and attend twice, as a step of ``budget`` tokens does in each layer.
 
     Raises AssertionError if the outputs are wrong or differ.
@@ -173,7 +188,13 @@ def check_step(kernels: Kernels, model: LlamaConfig, shapes: ServedShapes, budge
     inputs = Inputs.random(rows, shapes, budget)
     step = jax.jit(_make_step(model, budget), donate_argnums=0)
     cache = KVCache(_earlier(rows, inputs, shapes.block_size), kernels)
-    given = _state(model, shapes, inputs.ids), _words(rows, budget, shapes.max_num_seqs), inputs.q, *inputs.new(rows)
+    given = (
+        _state(model, shapes, inputs.ids),
+        _words(rows, budget, shapes.max_num_seqs),
+        inputs.q,
+        *inputs.new(rows),
+        inputs.sinks,
+    )
     cache, first = step(cache, *given)
     _, second = step(cache, *given)
     got, again = (np.asarray(out)[:, : sum(row.length for row in rows)] for out in (first, second))
@@ -182,7 +203,7 @@ def check_step(kernels: Kernels, model: LlamaConfig, shapes: ServedShapes, budge
     _compare(got, rows, inputs, shapes)
 
 
-def _state(model: LlamaConfig, shapes: ServedShapes, ids: list[np.ndarray]) -> RowState:
+def _state(model: DecoderConfig, shapes: ServedShapes, ids: list[np.ndarray]) -> RowState:
     """Return a RowState with the rows' block tables."""
     widest = math.ceil(shapes.max_model_len / shapes.block_size)
     tables = np.zeros((shapes.max_num_seqs, widest), np.int32)
@@ -197,7 +218,7 @@ def _state(model: LlamaConfig, shapes: ServedShapes, ids: list[np.ndarray]) -> R
     return replace(init_rows(config, model.vocab_size), block_tables=jnp.asarray(tables))
 
 
-def _make_step(model: LlamaConfig, budget: int) -> Any:
+def _make_step(model: DecoderConfig, budget: int) -> Any:
     def step(
         cache: KVCache,
         state: RowState,
@@ -205,12 +226,14 @@ def _make_step(model: LlamaConfig, budget: int) -> Any:
         q: Float[Array, "L T H D"],
         k: Float[Array, "L T K D"],
         v: Float[Array, "L T K D"],
+        sinks: Float[Array, "L H"],
     ) -> tuple[KVCache, Float[Array, "L T H D"]]:
         batch, _ = unpack(words, state, budget, cache.block_size, cache.num_slots)
         batch = plan_attention(model, cache, batch)
-        outputs = []
+        outputs, window = [], model.widest_window
         for layer in range(LAYERS):
-            out, cache = attend(model, q[layer], k[layer], v[layer], cache, jnp.int32(layer), batch)
+            qkv, own = (q[layer], k[layer], v[layer]), sinks[layer] if model.attention.sinks else None
+            out, cache = attend(model, *qkv, cache, jnp.int32(layer), batch, window=window, sinks=own)
             outputs.append(out)
         return cache, jnp.stack(outputs)
 
@@ -253,7 +276,7 @@ def _compare(got: np.ndarray, rows: list[Row], inputs: Inputs, shapes: ServedSha
             wide = keys[layer].astype(np.float64).transpose(1, 2, 0), values[layer].astype(np.float64).swapaxes(0, 1)
             for offset in offsets:
                 position = row.context - row.length + offset
-                want = _attention(inputs.q[layer, start + offset], *wide, position, shapes.window)
+                want = _attention(inputs.q[layer, start + offset], *wide, inputs.sinks[layer], position, shapes)
                 error = np.abs(got[layer, start + offset].astype(np.float64) - want).max()
                 assert error <= PROOF_TOLERANCE[shapes.dtype], (
                     f"attention of token {position} in a row of {row.length} is wrong by {error:.3g} in {shapes.dtype}"
@@ -265,16 +288,21 @@ def _attention(
     query: Float[np.ndarray, "H D"],
     keys: Float[np.ndarray, "K D S"],
     values: Float[np.ndarray, "K S D"],
+    sinks: Float[np.ndarray, "H"],
     position: int,
-    window: int | None,
+    shapes: ServedShapes,
 ) -> Float[np.ndarray, "H D"]:
     """Return the attention of one token, in float64."""
-    seen = slice(0 if window is None else max(0, position - window + 1), position + 1)
+    seen = slice(0 if shapes.window is None else max(0, position - shapes.window + 1), position + 1)
     heads, size = query.shape
     grouped = query.astype(np.float64).reshape(len(keys), -1, size) * size**-0.5
     scores = grouped @ keys[:, :, seen]
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    out = (weights / weights.sum(axis=-1, keepdims=True)) @ values[:, seen]
+    if shapes.soft_cap:
+        scores = SOFT_CAP * np.tanh(scores / SOFT_CAP)
+    sink = sinks.astype(np.float64).reshape(*scores.shape[:2], 1)
+    highest = np.maximum(scores.max(axis=-1, keepdims=True), sink)
+    weights = np.exp(scores - highest)
+    out = (weights / (weights.sum(axis=-1, keepdims=True) + np.exp(sink - highest))) @ values[:, seen]
     return out.reshape(heads, size)
 
 

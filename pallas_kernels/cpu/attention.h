@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "elements.h"
+#include "functions.h"
 #include "pack.h"
 #include "pieces.h"
 #include "scratch.h"
@@ -39,6 +40,7 @@ class AttentionWalk {
         queries_(static_cast<int>(item.tokens) * group_),
         depth_(Ceil(cache.head_dim, kElements)),
         width_(Ceil(cache.head_dim, kLanes) * kLanes),
+        unit_(batch.soft_cap > 0 ? batch.soft_cap : batch.scale),
         values_as_they_are_(queries_ <= kTileRows && width_ == cache.head_dim),
         q_{scratch.q.Get<Unit>(size_t(queries_) * depth_), depth_},
         keys_{scratch.keys.Get<Unit>(size_t(depth_) * kPiece), kPiece},
@@ -77,8 +79,10 @@ class AttentionWalk {
       const Element* source = reinterpret_cast<const Element*>(batch_.q) + QueryOffset(i);
       PackRow(source, cache_.head_dim, q_.Row(i));
     }
-    std::fill_n(maxima_, queries_, -std::numeric_limits<float>::infinity());
-    std::fill_n(totals_, queries_, 0.0f);
+    for (int i = 0; i < queries_; ++i) {  // a sink is a score whose value is zero
+      maxima_[i] = batch_.sinks == nullptr ? -std::numeric_limits<float>::infinity() : batch_.sinks[HeadOf(i)];
+      totals_[i] = batch_.sinks == nullptr ? 0.0f : 1.0f;
+    }
     std::fill_n(out_.data, size_t(queries_) * width_, 0.0f);
     if (width_ != cache_.head_dim) std::fill_n(values_.data, size_t(kPiece) * width_, Unit{});
   }
@@ -100,6 +104,7 @@ class AttentionWalk {
     const int rows = std::min(kTileRows, queries_ - i);
     Product<Unit>({q_.Row(i), depth_}, Packed<Unit>{keys_.data, kPiece}, scores_, rows, Ceil(piece.count, kLanes),
                   depth_, Start::kZero, fetch_keys);
+    if (batch_.soft_cap > 0) Cap(rows, Ceil(piece.count, kLanes));
     for (int r = 0; r < rows; ++r) Weigh(i + r, piece.first, scores_.Row(r), weights_.Row(r));
     const auto add = [&](auto values) {
       Product<Unit>({weights_.data, weights_.stride}, values, {out_.Row(i), width_}, rows, width_ / kLanes,
@@ -112,10 +117,18 @@ class AttentionWalk {
     }
   }
 
+  // Products to tanh(score / soft_cap), which the cap, then the unit of a score, multiplies.
+  void Cap(int rows, int vectors) {
+    const Floats inverse = Broadcast(batch_.scale / batch_.soft_cap);
+    for (int r = 0; r < rows; ++r)
+      for (float *at = scores_.Row(r), *end = at + vectors * kLanes; at < end; at += kLanes)
+        Store(at, Tanh(Load<Floats>(at) * inverse));
+  }
+
   // Scores to weights exp(score - maximum) for one query; its sum and output are brought to the new maximum.
   void Weigh(int query, int64_t first, float* scores, Unit* weights) {
     const int64_t position = item_.first_position + query / group_;
-    const int64_t oldest = batch_.window ? std::max<int64_t>(0, position - batch_.window + 1) : 0;
+    const int64_t oldest = std::max<int64_t>(0, position - batch_.window + 1);
     const Ints begin = Ints{} + static_cast<int32_t>(std::max<int64_t>(oldest - first, 0));
     const Ints end = Ints{} + static_cast<int32_t>(std::clamp<int64_t>(position + 1 - first, 0, kPiece));
     Floats seen[kPieceVectors];
@@ -124,7 +137,7 @@ class AttentionWalk {
     Ints lane = LaneNumbers();
 #pragma GCC unroll 16
     for (int v = 0; v < kPieceVectors; ++v, lane += kLanes) {
-      const Floats scaled = Load<Floats>(scores + v * kLanes) * Broadcast(batch_.scale);
+      const Floats scaled = Load<Floats>(scores + v * kLanes) * Broadcast(unit_);
       seen[v] = ((lane >= begin) & (lane < end)) ? scaled : masked;
       best = Maximum(seen[v], best);
     }
@@ -159,14 +172,17 @@ class AttentionWalk {
   }
 
   int64_t QueryOffset(int query) const {
-    const int64_t token = item_.first_token + query / group_, head = item_.kv_head * group_ + query % group_;
-    return (token * batch_.heads + head) * cache_.head_dim;
+    const int64_t token = item_.first_token + query / group_;
+    return (token * batch_.heads + HeadOf(query)) * cache_.head_dim;
   }
+
+  int64_t HeadOf(int query) const { return item_.kv_head * group_ + query % group_; }
 
   const Cache& cache_;
   const AttentionBatch& batch_;
   const AttentionItem& item_;
   const int group_, queries_, depth_, width_;
+  const float unit_;  // of the scores that a product or Cap leaves
   const bool values_as_they_are_;  // packing them pays where more than one tile reads them
   const Matrix<Unit> q_, keys_, values_, weights_;
   const Matrix<float> scores_, out_;

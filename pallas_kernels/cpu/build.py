@@ -11,14 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import jax
 import jaxlib.version
 
+DTYPES = ("float32", "bfloat16")
+"""What the kernels compute with; for others use the ``_ref`` twins."""
 COMPILERS = ("g++", "clang++", "c++")
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-fvisibility=hidden")
 """-ffp-contract=off: a sum is fused where the source says so and nowhere else, so all copies of a loop round alike."""
 LINKED = "-shared"
-UNITS = ("handlers.cc", "bfloat16.cc", "float32.cc")
+UNITS = ("handlers.cc", "bfloat16.cc", "experts.cc", "float32.cc", "elements.cc")
 """Source files that compile at the same time, the slowest first."""
 BUILD_SECONDS = 300
 _SOURCES = Path(__file__).parent
@@ -54,6 +55,8 @@ class Recipe:
 
         ``compiled`` is called after each of ``UNITS``, from several threads.
         """
+        import jax  # here: whether there will be native kernels is known without it
+
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".objects-") as work:
 
             def compile_unit(name: str) -> str:

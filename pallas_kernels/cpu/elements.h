@@ -1,4 +1,4 @@
-// Element-wise work on rows: norms, and the activation of a gated MLP. A row's bits depend on that row alone.
+// Element-wise work on rows, and norms. A row's bits depend on that row alone.
 
 #ifndef PALLAS_KERNELS_CPU_ELEMENTS_H_
 #define PALLAS_KERNELS_CPU_ELEMENTS_H_
@@ -39,7 +39,7 @@ inline void StoreSome(Element* target, Floats x, int count) {
   std::memcpy(target, padded, count * sizeof(Element));
 }
 
-// The nearest value that an element can have.
+// The nearest value that an element of the pointer's type can have.
 inline Floats Rounded(const float*, Floats x) { return x; }
 inline Floats Rounded(const Bfloat16*, Floats x) { return BitCast<Floats>(RoundToBfloat16(x) << 16); }
 
@@ -54,12 +54,12 @@ inline float MeanSquare(const Element* row, float mean, int64_t width) {
   return Sum(sum) / static_cast<float>(width);
 }
 
-// out = weight * (x / rms(x)), the quotient rounded to the element first.
-template <typename Element>
-inline void RmsNormRow(const Element* row, const Element* weight, Element* out, int64_t width, float eps) {
+// out = weight * (x / rms(x)), the quotient rounded to the weight's type first.
+template <typename Element, typename Weight>
+inline void RmsNormRow(const Element* row, const Weight* weight, Element* out, int64_t width, float eps) {
   const Floats scale = Broadcast(1.0f / std::sqrt(MeanSquare(row, 0.0f, width) + eps));
   ForVectors(width, [&](int64_t i, int count) {
-    const Floats normed = Rounded(row, LoadSome(row + i, count) * scale);
+    const Floats normed = Rounded(weight, LoadSome(row + i, count) * scale);
     StoreSome(out + i, LoadSome(weight + i, count) * normed, count);
   });
 }
@@ -75,18 +75,6 @@ inline void LayerNormRow(
   ForVectors(width, [&](int64_t i, int count) {
     const Floats normed = (LoadSome(row + i, count) - Broadcast(mean)) * scale;
     StoreSome(out + i, MultiplyAdd(normed, LoadSome(weight + i, count), LoadSome(bias + i, count)), count);
-  });
-}
-
-// out = gate * sigmoid(gate) * up, of a row [gate, up] of 2 * width elements.
-template <typename Element>
-inline void GatedSiluRow(const float* row, Element* out, int64_t width) {
-  const Floats zero = {}, one = Broadcast(1.0f);
-  ForVectors(width, [&](int64_t i, int count) {
-    const Floats gate = LoadSome(row + i, count), up = LoadSome(row + width + i, count);
-    const Floats small = Exp(gate < zero ? gate : -gate);  // at most 1, and NaN for NaN
-    const Floats sigmoid = (gate < zero ? small : one) / (one + small);
-    StoreSome(out + i, gate * sigmoid * up, count);
   });
 }
 

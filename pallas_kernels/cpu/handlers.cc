@@ -1,31 +1,22 @@
-// The functions that XLA calls. Shapes are checked here, so that a kernel never reads past an array.
+// The functions that XLA calls of attention, cache writes and products. Shapes are checked here, so that a kernel never
+// reads past an array.
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <vector>
 
-#include "elements.h"
+#include "arguments.h"
 #include "packed_product.h"
 #include "parallel.h"
 #include "plan.h"
 #include "shares.h"
 #include "write_kv.h"
 
-namespace ffi = xla::ffi;
-
 namespace kernels {
 namespace {
 
-using Scalar = ffi::Buffer<ffi::S32, 0>;
-using Integers = ffi::Buffer<ffi::S32, 1>;
-using Tables = ffi::Buffer<ffi::S32, 2>;
-
-int64_t ItemSize(ffi::DataType dtype) {
-  if (dtype == ffi::DataType::F32) return 4;
-  return dtype == ffi::DataType::BF16 ? 2 : 0;
-}
-
-ffi::Error Refuse(const char* reason) { return ffi::Error(ffi::ErrorCode::kInvalidArgument, reason); }
+using Sinks = std::optional<ffi::BufferR1<ffi::F32>>;
 
 Cache CacheOf(const ffi::AnyBuffer& buffer, const Scalar& layer) {
   const auto shape = buffer.dimensions();
@@ -48,20 +39,21 @@ void Attend(ffi::ThreadPool& pool, const Cache& cache, const AttentionBatch& bat
            [&](int64_t item, Claim& claim) { AttendShare<Element>(cache, batch, items, item, claim); });
 }
 
-ffi::Error Attention(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer cache, Scalar layer,
-                     Tables tables, Integers starts,
-                     Integers context_lens, Scalar num_rows, ffi::Result<ffi::AnyBuffer> out,
-                     float scale, int64_t window) {
+ffi::Error Attention(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer cache, Scalar layer, Tables tables,
+                     Integers starts, Integers context_lens, Scalar num_rows, Scalar window, Sinks sinks,
+                     ffi::Result<ffi::AnyBuffer> out, float scale, float soft_cap) {
   if (const char* reason = CheckCache(cache, layer)) return Refuse(reason);
   const auto shape = q.dimensions();
   const Cache view = CacheOf(cache, layer);
   if (q.element_type() != cache.element_type() || shape.size() != 3 || shape[2] != view.head_dim ||
       shape[1] % view.heads != 0)
     return Refuse("q does not fit the cache");
+  if (window.typed_data()[0] < 1) return Refuse("the window is not positive");
+  if (sinks && sinks->dimensions()[0] != shape[1]) return Refuse("there is not one sink for each query head");
   const AttentionBatch batch = {static_cast<const char*>(q.untyped_data()), static_cast<char*>(out->untyped_data()),
                                 shape[0], shape[1], tables.typed_data(), starts.typed_data(),
                                 context_lens.typed_data(), num_rows.typed_data()[0], tables.dimensions()[1],
-                                scale, window};
+                                window.typed_data()[0], sinks ? sinks->typed_data() : nullptr, scale, soft_cap};
   if (batch.rows < 0 || batch.rows > tables.dimensions()[0] || starts.dimensions()[0] != tables.dimensions()[0] + 1)
     return Refuse("more rows than there are tables");
   if (const char* reason = CheckRows(view, batch)) return Refuse(reason);
@@ -106,7 +98,7 @@ void Multiply(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const ffi::AnyBuff
       static_cast<Out*>(y.untyped_data()),
       residual == nullptr ? nullptr : static_cast<const Out*>(residual->untyped_data()),
       tokens, shape[2], y.dimensions()[1], 0};
-  product.Cut(pool.num_threads());
+  product.Cut(Ceil(4 * pool.num_threads(), product.panels()));  // so that each thread has items
   ShareOut(pool, product.items(), [&](int64_t item, Claim& claim) { MultiplyShare(product, item, claim); });
 }
 
@@ -154,80 +146,6 @@ ffi::Error AddMultiplied(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer 
   return Multiplied(pool, x, packed, layer, num_tokens, &residual, *y);
 }
 
-// work(row) for the first num_tokens rows of `out`; the others are zeros.
-template <typename Work>
-void ForRows(ffi::ThreadPool& pool, ffi::AnyBuffer& out, const Scalar& num_tokens, const Work& work) {
-  constexpr int64_t kItemElements = 32768;  // fewer are done before another thread has woken up
-  const int64_t rows = out.dimensions()[0], bytes = rows == 0 ? 0 : static_cast<int64_t>(out.size_bytes()) / rows;
-  const int64_t real = std::clamp<int64_t>(num_tokens.typed_data()[0], 0, rows);
-  std::memset(static_cast<char*>(out.untyped_data()) + real * bytes, 0, (rows - real) * bytes);
-  const int64_t each = std::max<int64_t>(1, kItemElements / std::max<int64_t>(out.dimensions()[1], 1));
-  ForEach(pool, Ceil(real, each), [&](int64_t item) {
-    for (int64_t row = item * each; row < std::min(real, (item + 1) * each); ++row) work(row);
-  });
-}
-
-const char* CheckNorm(const ffi::AnyBuffer& x, const ffi::AnyBuffer& weight, const ffi::AnyBuffer& out) {
-  if (ItemSize(x.element_type()) == 0) return "x is neither float32 nor bfloat16";
-  if (weight.element_type() != x.element_type() || out.element_type() != x.element_type())
-    return "x, weight and result are not of one type";
-  const auto shape = x.dimensions();
-  if (shape.size() != 2 || weight.dimensions().size() != 1 || weight.dimensions()[0] != shape[1] ||
-      out.dimensions().size() != 2 || out.dimensions()[0] != shape[0] || out.dimensions()[1] != shape[1])
-    return "the weight does not fit x";
-  return nullptr;
-}
-
-template <typename Element>
-Element* RowOf(const ffi::AnyBuffer& buffer, int64_t row) {
-  return static_cast<Element*>(buffer.untyped_data()) + row * buffer.dimensions()[1];
-}
-
-ffi::Error RmsNorm(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer weight, Scalar num_tokens,
-                   ffi::Result<ffi::AnyBuffer> out, float eps) {
-  if (const char* reason = CheckNorm(x, weight, *out)) return Refuse(reason);
-  const auto norm = [&](auto element) {
-    using Element = decltype(element);
-    ForRows(pool, *out, num_tokens, [&](int64_t row) {
-      RmsNormRow(RowOf<Element>(x, row), static_cast<const Element*>(weight.untyped_data()), RowOf<Element>(*out, row),
-                 x.dimensions()[1], eps);
-    });
-  };
-  x.element_type() == ffi::DataType::F32 ? norm(float()) : norm(Bfloat16());
-  return ffi::Error::Success();
-}
-
-ffi::Error LayerNorm(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer weight, ffi::AnyBuffer bias,
-                     Scalar num_tokens, ffi::Result<ffi::AnyBuffer> out, float eps) {
-  for (const ffi::AnyBuffer* buffer : {&weight, &bias})
-    if (const char* reason = CheckNorm(x, *buffer, *out)) return Refuse(reason);
-  const auto norm = [&](auto element) {
-    using Element = decltype(element);
-    ForRows(pool, *out, num_tokens, [&](int64_t row) {
-      LayerNormRow(RowOf<Element>(x, row), static_cast<const Element*>(weight.untyped_data()),
-                   static_cast<const Element*>(bias.untyped_data()), RowOf<Element>(*out, row), x.dimensions()[1], eps);
-    });
-  };
-  x.element_type() == ffi::DataType::F32 ? norm(float()) : norm(Bfloat16());
-  return ffi::Error::Success();
-}
-
-ffi::Error GatedSilu(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> gate_up, Scalar num_tokens,
-                     ffi::Result<ffi::AnyBuffer> out) {
-  const auto shape = gate_up.dimensions(), made = out->dimensions();
-  if (ItemSize(out->element_type()) == 0) return Refuse("the result is neither float32 nor bfloat16");
-  if (made.size() != 2 || made[0] != shape[0] || 2 * made[1] != shape[1])
-    return Refuse("the result is not half of gate and up");
-  const auto activate = [&](auto element) {
-    using Element = decltype(element);
-    ForRows(pool, *out, num_tokens, [&](int64_t row) {
-      GatedSiluRow(gate_up.typed_data() + row * shape[1], RowOf<Element>(*out, row), made[1]);
-    });
-  };
-  out->element_type() == ffi::DataType::F32 ? activate(float()) : activate(Bfloat16());
-  return ffi::Error::Success();
-}
-
 }  // namespace
 }  // namespace kernels
 
@@ -244,9 +162,11 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(RaggedPagedAttention, kernels::Attention,
                                   .Arg<kernels::Integers>()    // query_starts
                                   .Arg<kernels::Integers>()    // context_lens
                                   .Arg<kernels::Scalar>()      // num_rows
+                                  .Arg<kernels::Scalar>()      // window
+                                  .OptionalArg<ffi::BufferR1<ffi::F32>>()  // sinks
                                   .Ret<ffi::AnyBuffer>()
                                   .Attr<float>("scale")
-                                  .Attr<int64_t>("window"));
+                                  .Attr<float>("soft_cap"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(WriteKV, kernels::WriteKV,
                               ffi::Ffi::Bind()
@@ -275,32 +195,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(PackedProductAdded, kernels::AddMultiplied,
                                   .Arg<kernels::Scalar>()      // layer
                                   .Arg<kernels::Scalar>()      // num_tokens
                                   .Arg<ffi::AnyBuffer>()       // residual
-                                  .Ret<ffi::AnyBuffer>());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(RmsNorm, kernels::RmsNorm,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()       // x
-                                  .Arg<ffi::AnyBuffer>()       // weight
-                                  .Arg<kernels::Scalar>()      // num_tokens
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Attr<float>("eps"));
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(LayerNorm, kernels::LayerNorm,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()       // x
-                                  .Arg<ffi::AnyBuffer>()       // weight
-                                  .Arg<ffi::AnyBuffer>()       // bias
-                                  .Arg<kernels::Scalar>()      // num_tokens
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Attr<float>("eps"));
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(GatedSilu, kernels::GatedSilu,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::BufferR2<ffi::F32>>()  // gate_up
-                                  .Arg<kernels::Scalar>()      // num_tokens
                                   .Ret<ffi::AnyBuffer>());
 
 #pragma GCC visibility pop

@@ -17,22 +17,26 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from pallas_kernels.activations import ACTIVATIONS, GATED, check_activation
+from pallas_kernels.cpu.build import DTYPES as DTYPES  # beside what computes with them
 from pallas_kernels.cpu.build import UNITS, Recipe, UnavailableError, run
 
 logger = logging.getLogger(__name__)
 
-DTYPES = ("float32", "bfloat16")
-"""What the kernels compute with; for others use the ``_ref`` twins."""
 HANDLERS = (
     "RaggedPagedAttention",
     "WriteKV",
     "PackedProduct",
     "PackedProductAdded",
+    "ExpertProduct",
     "RmsNorm",
     "LayerNorm",
-    "GatedSilu",
+    "Activate",
+    "Gated",
 )
 PROOF_SECONDS = 300
+_NO_WINDOW = 2**31 - 1
+"""Tokens in a window that no context is longer than."""
 _opened: dict[str, "Library"] = {}
 """By digest, the libraries whose handlers XLA knows; its registry is the process's, and takes a name once."""
 _PROVE = "import sys; sys.path[:] = sys.argv[2:]; from pallas_kernels.cpu.proof import prove; prove(sys.argv[1])"
@@ -59,22 +63,28 @@ class Library:
         num_decodes: Int[Array, ""],
         *,
         scale: float,
-        window: int | None = None,
+        window: int | Int[Array, ""] | None = None,
+        soft_cap: float | None = None,
+        sinks: Float[Array, "H"] | None = None,
     ) -> Float[Array, "T H D"]:
-        """As ``ragged_paged_attention_ref``, in float32 or bfloat16; raises ValueError for other dtypes.
+        """As ``ragged_paged_attention_ref``, in float32 or bfloat16; raises ValueError for other dtypes, and for a
+        window or a cap that is not positive (a traced window ends the program's run then).
 
-        A query token's bits depend on its own q, its context, ``scale`` and ``window`` alone, not on the rest of the
-        batch, its chunk, any shape, the block size or ids, or the number of threads. Cache slots past a context are
-        not read. Tokens past ``query_starts[num_rows]`` are zeros and cost nothing. Products are summed in float32;
-        in bfloat16 softmax weights are rounded to bfloat16, as the twin does.
+        A query token's bits depend on its own q, its context, its head's sink, ``scale``, ``window`` and ``soft_cap``
+        alone, not on the rest of the batch, its chunk, any shape, the block size or ids, or the number of threads.
+        Cache slots past a context are not read. Tokens past ``query_starts[num_rows]`` are zeros and cost nothing.
+        Products are summed in float32; in bfloat16 softmax weights are rounded to bfloat16, as the twin does.
         """
         del num_decodes  # a decode is a chunk of one
         _check_dtypes(q, cache)
+        if soft_cap is not None and not soft_cap > 0:
+            raise ValueError(f"soft_cap is {soft_cap}, must be positive")
         call = jax.ffi.ffi_call(self._target("RaggedPagedAttention"), jax.ShapeDtypeStruct(q.shape, q.dtype))
         return call(
-            *(q, cache, layer, block_tables, query_starts, context_lens, num_rows),
+            *(q, cache, layer, block_tables, query_starts, context_lens, num_rows, _window(window)),
+            *([] if sinks is None else [sinks.astype(jnp.float32)]),
             scale=np.float32(scale),
-            window=np.int64(0 if window is None else window),
+            soft_cap=np.float32(0 if soft_cap is None else soft_cap),
         )
 
     def write_kv(
@@ -112,18 +122,36 @@ class Library:
         out = jax.ShapeDtypeStruct((x.shape[0], out_features), jnp.dtype(dtype))
         _check_dtypes(x, packed, *([] if out.dtype == jnp.float32 else [out]))
         _check_dtypes(out, *([] if residual is None else [residual]))
-        _, _, U, _, E = packed.shape
-        x = jnp.pad(x, ((0, 0), (0, U * E - x.shape[1])))
+        x = _in_units(x, packed)
         if residual is None:
             return jax.ffi.ffi_call(self._target("PackedProduct"), out)(x, packed, layer, num_tokens)
         return jax.ffi.ffi_call(self._target("PackedProductAdded"), out)(x, packed, layer, num_tokens, residual)
+
+    def expert_product(
+        self,
+        x: Float[Array, "S I"],
+        packed: Float[Array, "L E P U N J"],
+        layer: Int[Array, ""],
+        starts: Int[Array, "E1"],
+        *,
+        out_features: int,
+        dtype: DTypeLike = jnp.float32,
+    ) -> Float[Array, "S O"]:
+        """As ``packed_expert_product_ref``, in float32 or bfloat16; raises ValueError for other dtypes.
+
+        A row's bits are those of ``packed_product`` with its expert's weight. Each panel of an expert's weight is read
+        once for up to 96 rows; experts without rows and rows from ``starts[-1]`` on cost nothing.
+        """
+        out = jax.ShapeDtypeStruct((x.shape[0], out_features), jnp.dtype(dtype))
+        _check_dtypes(x, packed, *([] if out.dtype == jnp.float32 else [out]))
+        return jax.ffi.ffi_call(self._target("ExpertProduct"), out)(_in_units(x, packed), packed, layer, starts)
 
     def rms_norm(
         self, x: Float[Array, "T D"], weight: Float[Array, "D"], num_tokens: Int[Array, ""], *, eps: float
     ) -> Float[Array, "T D"]:
         """As ``rms_norm_ref``, in float32 or bfloat16; raises ValueError for other dtypes. Rows from ``num_tokens`` on
         are zeros and cost nothing."""
-        _check_dtypes(x, weight)
+        _check_dtypes(x, *([] if weight.dtype == jnp.float32 else [weight]))
         call = jax.ffi.ffi_call(self._target("RmsNorm"), jax.ShapeDtypeStruct(x.shape, x.dtype))
         return call(x, weight, num_tokens, eps=np.float32(eps))
 
@@ -144,14 +172,28 @@ class Library:
         call = jax.ffi.ffi_call(self._target("LayerNorm"), jax.ShapeDtypeStruct(x.shape, x.dtype))
         return call(x, weight, bias, num_tokens, eps=np.float32(eps))
 
-    def gated_silu(
-        self, gate_up: Float[Array, "T FF"], num_tokens: Int[Array, ""], *, dtype: DTypeLike
+    def activate(
+        self, x: Float[Array, "T F"], num_tokens: Int[Array, ""], *, activation: str, dtype: DTypeLike
     ) -> Float[Array, "T F"]:
-        """As ``gated_silu_ref``, to float32 or bfloat16; raises ValueError for other dtypes. Rows from ``num_tokens``
-        on are zeros and cost nothing."""
-        out = jax.ShapeDtypeStruct((gate_up.shape[0], gate_up.shape[1] // 2), jnp.dtype(dtype))
+        """As ``activate_ref``, to float32 or bfloat16; raises ValueError for other dtypes. Rows from ``num_tokens`` on
+        are zeros and cost nothing."""
+        check_activation(activation, ACTIVATIONS)
+        return self._activate("Activate", x, num_tokens, x.shape[1], activation, dtype)
+
+    def gated(
+        self, gate_up: Float[Array, "T FF"], num_tokens: Int[Array, ""], *, activation: str, dtype: DTypeLike
+    ) -> Float[Array, "T F"]:
+        """As ``gated_ref``, to float32 or bfloat16; raises ValueError for other dtypes. Rows from ``num_tokens`` on are
+        zeros and cost nothing."""
+        check_activation(activation, GATED)
+        return self._activate("Gated", gate_up, num_tokens, gate_up.shape[1] // 2, activation, dtype)
+
+    def _activate(
+        self, handler: str, x: Array, num_tokens: Array, width: int, activation: str, dtype: DTypeLike
+    ) -> jax.Array:
+        out = jax.ShapeDtypeStruct((x.shape[0], width), jnp.dtype(dtype))
         _check_dtypes(out)
-        return jax.ffi.ffi_call(self._target("GatedSilu"), out)(gate_up, num_tokens)
+        return jax.ffi.ffi_call(self._target(handler), out)(x, num_tokens, activation=activation)
 
     def _target(self, handler: str) -> str:
         """A name that no other library's handler has: a stored program never meets another library."""
@@ -214,7 +256,24 @@ def _refuse_shared(directory: Path) -> None:
         raise UnavailableError(f"{directory} can be written by others")
 
 
+def _in_units(x: Float[Array, "T I"], packed: Float[Array, "*stack P U N E"]) -> Float[Array, "T J"]:
+    """x with as many inputs as the packed weight has, the last of them zeros."""
+    *_, U, _, E = packed.shape
+    return jnp.pad(x, ((0, 0), (0, U * E - x.shape[1])))
+
+
 def _check_dtypes(*arrays: Array | jax.ShapeDtypeStruct) -> None:
     for array in arrays:
         if array.dtype.name not in DTYPES or array.dtype != arrays[0].dtype:
             raise ValueError(f"native kernels take {' or '.join(DTYPES)}, not {[a.dtype.name for a in arrays]}")
+
+
+def _window(window: int | Array | None) -> Array:
+    """The operand: how many tokens a query sees."""
+    if window is None:
+        return jnp.int32(_NO_WINDOW)
+    if isinstance(window, int):
+        if window < 1:
+            raise ValueError(f"window is {window}, must be positive")
+        return jnp.int32(min(window, _NO_WINDOW))
+    return window.astype(jnp.int32)

@@ -10,8 +10,6 @@
 
 namespace kernels {
 
-inline int Ceil(int64_t value, int64_t divisor) { return static_cast<int>((value + divisor - 1) / divisor); }
-
 // The units of one row; an odd last bfloat16 is paired with zero.
 inline float UnitAt(const float* row, int64_t, int64_t i) { return row[i]; }
 

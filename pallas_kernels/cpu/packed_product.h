@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "claim.h"
 #include "elements.h"
 #include "pack.h"
 #include "scratch.h"
@@ -29,15 +28,20 @@ struct PackedProduct {
   int64_t panels() const { return Ceil(outputs, kPanel); }
   int64_t items() const { return panels() * Ceil(tokens, rows_per_item); }
 
-  // Cut the rows so that an item's part of x stays close and, where there are few panels, each of `threads` has items.
-  void Cut(int64_t threads) {
+  // Cut the rows into `least` parts if there are as many tiles, and so that an item's part of x stays close.
+  void Cut(int64_t least) {
     const int64_t tiles = std::max(Ceil(tokens, kTileRows), 1);
-    const int64_t cuts = std::max(Ceil(tiles, kItemTiles), Ceil(4 * threads, panels()));
+    const int64_t cuts = std::max<int64_t>(Ceil(tiles, kItemTiles), least);
     rows_per_item = Ceil(tiles, cuts) * kTileRows;
   }
 
-  // One panel of outputs for some rows. Items with the same rows follow each other.
-  void Run(int64_t item, Claim& claim, Scratch& scratch) const {
+  // The panel that an item multiplies with.
+  const Unit* PanelOf(int64_t item) const { return Panel(item % panels()); }
+
+  // One panel of outputs for some rows. Items with the same rows follow each other. `next_panel()` is that of the item
+  // which this thread does after it, or null where that is not known yet.
+  template <typename Next>
+  void Run(int64_t item, Scratch& scratch, const Next& next_panel) const {
     const int64_t panel = item % panels(), first = item / panels() * rows_per_item;
     const int rows = static_cast<int>(std::min(rows_per_item, tokens - first));
     const Matrix<float> sums = {scratch.Get<float>(size_t(rows) * kPanel), kPanel};
@@ -50,7 +54,7 @@ struct PackedProduct {
       };
       // A block that is read once, from end to end, the processor fetches best by itself. One that is read again leaves
       // time to ask for the next, of this panel or of the next item's.
-      const Unit* next = rows <= kTileRows ? nullptr : k + count < depth ? block + count * kPanel : NextPanel(claim);
+      const Unit* next = rows <= kTileRows ? nullptr : k + count < depth ? block + count * kPanel : next_panel();
       if (next == nullptr) {
         multiply(FetchNothing());
       } else {
@@ -71,12 +75,6 @@ struct PackedProduct {
   }
 
   const Unit* Panel(int64_t panel) const { return packed + panel * depth * kPanel; }
-
-  // That of the item after this one, where it is known; else null.
-  const Unit* NextPanel(Claim& claim) const {
-    const int64_t item = claim.Ahead();
-    return item == kNone ? nullptr : Panel(item % panels());
-  }
 };
 
 }  // namespace kernels

@@ -23,8 +23,9 @@ struct AttentionBatch {
   int64_t tokens, heads;
   const int32_t *tables, *starts, *context_lens;
   int64_t rows, table_width;
-  float scale;
-  int64_t window;  // 0: none
+  int64_t window;      // tokens that a query sees, its own the last of them
+  const float* sinks;  // [heads], or null: none
+  float scale, soft_cap;  // a cap of 0: none
 };
 
 // Consecutive query tokens of one row and all their heads that share one KV head.
@@ -82,7 +83,7 @@ class Pieces {
     piece.count = 0;
     if (piece.item == nullptr) return;
     const int64_t position = piece.item->first_position;
-    const int64_t oldest = batch_.window ? std::max<int64_t>(0, position - batch_.window + 1) : 0;
+    const int64_t oldest = std::max<int64_t>(0, position - batch_.window + 1);
     Locate(oldest / kPiece * kPiece, piece);
   }
 

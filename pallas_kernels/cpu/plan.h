@@ -36,7 +36,7 @@ inline std::vector<AttentionItem> PlanItems(const Cache& cache, const AttentionB
         items.push_back({row, head, token, std::min(tile, end - token), batch.context_lens[row] - end + token});
   }
   const auto work = [&](const AttentionItem& item) {
-    const int64_t walked = batch.window ? std::min(item.end_position(), item.tokens + batch.window) : item.end_position();
+    const int64_t walked = std::min(item.end_position(), item.tokens + batch.window);
     return walked * (item.tokens + 4);  // packing a piece costs about as much as a few queries
   };
   std::stable_sort(items.begin(), items.end(), [&](const auto& a, const auto& b) { return work(a) > work(b); });

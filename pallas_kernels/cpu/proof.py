@@ -1,15 +1,40 @@
 """Compute every kernel of a library once and compare with the definition. Runs in a process of its own: a library may
 crash."""
 
+import math
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pallas_kernels.activations import ACTIVATIONS, GATED
 from pallas_kernels.cpu.library import DTYPES, Library
 from pallas_kernels.packed_product import pack
 from pallas_kernels.proof import compare, prove_cache_kernels, rounded
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+_EXACT: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "relu": lambda x: np.maximum(x, 0),
+    "relu2": lambda x: np.maximum(x, 0) ** 2,
+    "silu": lambda x: x * _sigmoid(x),
+    "gelu": lambda x: x * np.vectorize(math.erfc)(-x / math.sqrt(2)) / 2,
+    "gelu_tanh": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+}
+
+
+def _gated(activation: str, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+    if activation != "swiglu_clipped":
+        return _EXACT[activation](gate) * up
+    gate = np.minimum(gate, 7)
+    return gate * _sigmoid(1.702 * gate) * (np.clip(up, -7, 7) + 1)
 
 
 def prove(path: str) -> None:
@@ -29,6 +54,7 @@ def prove(path: str) -> None:
                 blank=np.nan,
             )
         _prove_product(library, dtype)
+        _prove_experts(library, dtype)
         _prove_elements(library, dtype)
 
 
@@ -49,25 +75,54 @@ def _prove_product(library: Library, dtype: str) -> None:
     compare(y, added, dtype)
 
 
+def _prove_experts(library: Library, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    inputs, outputs, counts, padding = 301, 100, (0, 7, 1, 20), 3
+    weight = rounded(rng.normal(size=(2, len(counts), outputs, inputs)) * inputs**-0.5, dtype)
+    x = rounded(rng.normal(size=(sum(counts) + padding, inputs)), dtype)
+    starts = np.cumsum([0, *counts], dtype=np.int32)
+    want = np.zeros((len(x), outputs))
+    for expert, (first, end) in enumerate(pairwise(starts)):
+        want[first:end] = x[first:end] @ weight[1, expert].T
+    operands = jnp.asarray(x, dtype), pack(jnp.asarray(weight, dtype)), jnp.int32(1), jnp.asarray(starts)
+    for result in {"float32", dtype}:
+        compare(library.expert_product(*operands, out_features=outputs, dtype=result), want, result)
+
+
 def _prove_elements(library: Library, dtype: str) -> None:
+    """All in one program, which takes less time to compile than one for each."""
     rng = np.random.default_rng(1)
     width, tokens, eps = 203, 9, 1e-5
-    count = jnp.int32(tokens)
     x, weight, bias = (
         rounded(rng.normal(size=shape) * scale, dtype)
         for shape, scale in (((tokens + 2, width), 3.0), ((width,), 0.2), ((width,), 0.2))
     )
-    rms = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
+    late = rounded(rng.normal(size=width) * 0.2, "float32")
+    gate, up = rounded(rng.normal(size=(2, tokens + 2, width)) / 2, "float32")
+    rms = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
     centered = x - x.mean(-1, keepdims=True)
     normed = centered / np.sqrt((centered * centered).mean(-1, keepdims=True) + eps) * weight + bias
-    gate, up = rng.normal(size=(2, tokens + 2, width)).astype(np.float32) / 2
-    gated = gate / (1 + np.exp(-np.float64(gate))) * up
-    X, W, B = (jnp.asarray(one, dtype) for one in (x, weight, bias))
-    found = (
-        library.rms_norm(X, W, count, eps=eps),
-        library.layer_norm(X, W, B, count, eps=eps),
-        library.gated_silu(jnp.concatenate([gate, up], axis=1), count, dtype=dtype),
+    want = (
+        *(rms * weight, rms * late, normed),
+        *(_EXACT[name](gate) for name in ACTIVATIONS),
+        *(_gated(name, gate, up) for name in GATED),
     )
-    for got, want in zip(found, (rms, normed, gated), strict=True):
-        want[tokens:] = 0
-        compare(got, want, dtype)
+
+    @jax.jit
+    def compute(
+        x: jax.Array, weight: jax.Array, bias: jax.Array, late: jax.Array, gate: jax.Array, up: jax.Array
+    ) -> Any:
+        count, both = jnp.int32(tokens), jnp.concatenate([gate, up], axis=1)
+        return (
+            library.rms_norm(x, weight, count, eps=eps),
+            library.rms_norm(x, late, count, eps=eps),
+            library.layer_norm(x, weight, bias, count, eps=eps),
+            *(library.activate(gate, count, activation=name, dtype=dtype) for name in ACTIVATIONS),
+            *(library.gated(both, count, activation=name, dtype=dtype) for name in GATED),
+        )
+
+    given = [jnp.asarray(one, dtype) for one in (x, weight, bias)]
+    given += [jnp.asarray(one, jnp.float32) for one in (late, gate, up)]
+    for got, exact in zip(compute(*given), want, strict=True):
+        exact[tokens:] = 0
+        compare(got, exact, dtype)

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "claim.h"
+#include "expert_product.h"
 #include "packed_product.h"
 #include "pieces.h"
 
@@ -17,9 +18,9 @@ template <typename Element>
 void AttendShare(const Cache& cache, const AttentionBatch& batch, const std::vector<AttentionItem>& items, int64_t item,
                  Claim& claim);
 
-// The same of a product.
-template <typename Unit, typename Out>
-void MultiplyShare(const PackedProduct<Unit, Out>& product, int64_t item, Claim& claim);
+// The same of a PackedProduct or an ExpertProduct.
+template <typename Multiplied>
+void MultiplyShare(const Multiplied& product, int64_t item, Claim& claim);
 
 }  // namespace kernels
 

@@ -24,10 +24,14 @@ void AttendShare(const Cache& cache, const AttentionBatch& batch, const std::vec
   }
 }
 
-template <typename Unit, typename Out>
-void MultiplyShare(const PackedProduct<Unit, Out>& product, int64_t item, Claim& claim) {
+template <typename Multiplied>
+void MultiplyShare(const Multiplied& product, int64_t item, Claim& claim) {
   thread_local Scratch scratch;  // a thread's calls reuse its pages
-  for (; item != kNone; item = claim()) product.Run(item, claim, scratch);
+  const auto next_panel = [&] {
+    const int64_t ahead = claim.Ahead();
+    return ahead == kNone ? nullptr : product.PanelOf(ahead);
+  };
+  for (; item != kNone; item = claim()) product.Run(item, scratch, next_panel);
 }
 
 }  // namespace kernels

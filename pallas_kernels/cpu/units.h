@@ -37,6 +37,8 @@ typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
 typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
 typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
 
+inline int Ceil(int64_t value, int64_t divisor) { return static_cast<int>((value + divisor - 1) / divisor); }
+
 // The bits of one bfloat16; a type of its own so that templates tell it from other integers.
 struct Bfloat16 {
   uint16_t bits;
@@ -189,31 +191,6 @@ inline float Largest(Floats x) {
   return lanes[0];
 #endif
 }
-
-// exp(x) for x <= 0, exactly 0 below -87 (and so for -inf), NaN for NaN. Cody and Waite's reduction
-// x = n ln 2 + r and a Taylor polynomial of degree 7 on |r| <= ln 2 / 2.
-inline Floats Exp(Floats x) {
-  const Floats smallest = Broadcast(-87.0f);
-  const Floats clamped = x < smallest ? smallest : x;
-  const Floats magic = Broadcast(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
-  const Floats shifted = MultiplyAdd(clamped, Broadcast(1.44269504f), magic);
-  const Floats n = shifted - magic;
-  Floats r = MultiplyAdd(n, Broadcast(-0.693359375f), clamped);
-  r = MultiplyAdd(n, Broadcast(2.12194440e-4f), r);
-  Floats p = Broadcast(1.0f / 5040);
-  p = MultiplyAdd(p, r, Broadcast(1.0f / 720));
-  p = MultiplyAdd(p, r, Broadcast(1.0f / 120));
-  p = MultiplyAdd(p, r, Broadcast(1.0f / 24));
-  p = MultiplyAdd(p, r, Broadcast(1.0f / 6));
-  p = MultiplyAdd(p, r, Broadcast(0.5f));
-  p = MultiplyAdd(p, r, Broadcast(1.0f));
-  p = MultiplyAdd(p, r, Broadcast(1.0f));
-  const Ints exponent = (BitCast<Ints>(shifted) - BitCast<Ints>(magic)) << 23;
-  const Floats scaled = BitCast<Floats>(BitCast<Ints>(p) + exponent);
-  return x < smallest ? Floats{} : scaled;
-}
-
-inline float Exp(float x) { return Exp(Broadcast(x))[0]; }
 
 }  // namespace kernels
 

@@ -37,6 +37,7 @@ def partial_recompute(
     slots: Int[Array, "T"],
     *,
     norm: Norm | None = None,
+    k_norm: Norm | None = None,
     run: int = 1,
     num_ctas: int = H200_MULTIPROCESSORS,
     interpret: Interpret = None,
@@ -47,11 +48,16 @@ def partial_recompute(
     computes, so inside it would be done again for every tile. x, weight and cache are of one dtype of 16 bits; E is a
     multiple of 64, O - 2 * K * D and D multiples of 8. ``run`` divides B, T and 64: that many tokens are written by one
     bulk copy, so a caller who rebuilds whole blocks should say so. Undefined where slots are negative or not distinct,
-    or the promise of ``run`` does not hold. NotImplementedError for other shapes, ValueError for another ``run``.
+    or the promise of ``run`` does not hold. NotImplementedError for other shapes, for a ``k_norm``, and for angles of a
+    part of a head; ValueError for another ``run``.
 
     A tile is 128 tokens and some heads of K or of V, at most 256 columns. Reads x once per such group of heads
     and the weights once per 128 tokens, mostly from the L2 cache; 4 * T * E * K * D FLOPs.
     """
+    if k_norm is not None:
+        raise NotImplementedError("a norm of K between the projection and the rotation")
+    if angles is not None and 2 * angles[0].shape[-1] != cache.shape[5]:
+        raise NotImplementedError(f"rotary angles of {angles[0].shape[-1]} pairs for head_dim {cache.shape[5]}")
     shape = _Shape.of(cache, x, weight, run, num_ctas)
     pad = -len(slots) % (ROWS * COMPUTE)
     x = jnp.pad(x if norm is None else norm(x), ((0, pad), (0, 0)))

@@ -49,9 +49,25 @@ MODELS = (
     Fault(
         "rope-scaled-in-radians",
         "models",
-        "jaxgen/models/layers.py",
+        "jaxgen/models/positions.py",
         "config.original_max_position * frequencies / (2 * jnp.pi)",
         "config.original_max_position * frequencies",
+        ("tests/models/test_parity.py::test_logits_agree",),
+    ),
+    Fault(
+        "rope-of-another-layer",
+        "models",
+        "jaxgen/models/positions.py",
+        "kind = jnp.asarray(self.kinds)[layer]",
+        "kind = jnp.asarray(self.kinds)[0]",
+        ("tests/models/test_parity.py::test_logits_agree",),
+    ),
+    Fault(
+        "window-of-another-layer",
+        "models",
+        "jaxgen/models/positions.py",
+        "for window in windows], jnp.int32)[layer]",
+        "for window in windows], jnp.int32)[0]",
         ("tests/models/test_parity.py::test_logits_agree",),
     ),
     Fault(
@@ -97,16 +113,53 @@ KERNELS = (
         "std::max<int64_t>(0, position - batch_.window)",
         ("tests/kernels/test_cpu_attention.py::test_matches_the_definition",),
     ),
+    Fault(
+        "cpu-sink-of-another-head",
+        "kernels",
+        "pallas_kernels/cpu/attention.h",
+        "batch_.sinks[HeadOf(i)]",
+        "batch_.sinks[i % group_]",
+        ("tests/kernels/test_cpu_attention.py::test_matches_the_definition",),
+    ),
+    Fault(
+        "norm-rounded-before-a-float32-weight",
+        "kernels",
+        "pallas_kernels/norms.py",
+        "(wide * scale).astype(weight.dtype)",
+        "(wide * scale).astype(x.dtype)",
+        ("tests/kernels/test_norms.py::test_a_float32_weight_multiplies_before_anything_is_rounded",),
+    ),
+    Fault(
+        "rotated-before-the-norm-of-keys",
+        "kernels",
+        "pallas_kernels/partial_recompute.py",
+        """    if k_norm is not None:
+        k = k_norm(k)
+    return write_kv_ref(cache, layer, k if angles is None else _rotate(k, *angles), v, slots)
+""",
+        """    k = k if angles is None else _rotate(k, *angles)
+    return write_kv_ref(cache, layer, k if k_norm is None else k_norm(k), v, slots)
+""",
+        ("tests/kernels/test_partial_recompute.py::test_keys_are_normed_then_turned_in_part",),
+    ),
 )
 
 WEIGHTS = (
     Fault(
         "bits-of-another-type",
         "weights",
-        "weights/hf_checkpoint.py",
-        "converted = tensor.astype(dtype, copy=False)",
-        "converted = tensor.view(dtype) if tensor.itemsize == dtype.itemsize else tensor.astype(dtype)",
+        "weights/tensors.py",
+        "return placed.astype(dtype, copy=False)",
+        "return placed.view(dtype) if placed.itemsize == np.dtype(dtype).itemsize else placed.astype(dtype)",
         ("tests/weights/test_checkpoint.py",),
+    ),
+    Fault(
+        "gate-and-up-in-one-run",
+        "weights",
+        "weights/families/gpt_oss.py",
+        "in_turns = (*range(0, 2 * inner, 2), *range(1, 2 * inner, 2))",
+        "in_turns = tuple(range(2 * inner))",
+        ("tests/models/test_parity.py::test_logits_agree",),
     ),
     Fault(
         "checksums-not-compared",
@@ -119,7 +172,7 @@ WEIGHTS = (
     Fault(
         "head-tied-unasked",
         "weights",
-        "weights/hf_config.py",
+        "weights/families/llama.py",
         'tie_embeddings=fields.boolean("tie_word_embeddings", False)',
         'tie_embeddings=fields.boolean("tie_word_embeddings", True)',
         ("tests/weights/test_config.py",),

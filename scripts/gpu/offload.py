@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from jaxgen.core.config import LlamaConfig, ModelConfig
-from jaxgen.models.layers import rotary_angles
+from jaxgen.core.config import ModelConfig
+from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.models.positions import rotary_angles
 from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
 from pallas_kernels.partial_recompute import partial_recompute_ref
 from scripts.gpu.bench import Bench
@@ -37,8 +38,10 @@ def recompute(bench: Bench, load: OffloadLoad) -> Measurement:
     E, KD = model.hidden_size, model.num_kv_heads * model.head_dim
     outputs = model.num_heads * model.head_dim + 2 * KD
     weight = _normal(1, (load.layers, outputs, E), model.dtype) * E**-0.5
-    bias = None if isinstance(model, LlamaConfig) else _normal(2, (load.layers, outputs), model.dtype)
-    angles = rotary_angles(model.rope, model.head_dim, jnp.arange(T)) if isinstance(model, LlamaConfig) else None
+    assert isinstance(model, DecoderConfig)
+    bias = _normal(2, (load.layers, outputs), model.dtype) if model.attention.qkv_bias else None
+    ropes = model.positions.ropes
+    angles = rotary_angles(ropes[0], model.head_dim, jnp.arange(T)) if ropes else None
     blocks = np.random.default_rng(0).permutation(T // BLOCK_SIZE)
     slots = jnp.asarray((blocks[:, None] * BLOCK_SIZE + np.arange(BLOCK_SIZE)).reshape(-1), jnp.int32)
     inputs = [

@@ -5,7 +5,7 @@ from statistics import median
 import jax
 import jax.numpy as jnp
 
-from jaxgen.models.layers import product
+from jaxgen.models.linear import product
 from scripts.gpu.bench import Bench
 from scripts.gpu.report import MATRIX_RATE, Measurement
 from scripts.gpu.timing import seconds_of

@@ -9,7 +9,8 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
-from jaxgen.core.config import CacheConfig, EngineConfig, LlamaConfig, SchedulerConfig
+from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
+from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
@@ -28,7 +29,7 @@ Answer = list[tuple[Any, ...]]
 class Subject:
     """One model, its parameters, its compiled step, and the requests whose answers are compared."""
 
-    def __init__(self, model: LlamaConfig, budget: int, kernels: Kernels):
+    def __init__(self, model: DecoderConfig, budget: int, kernels: Kernels):
         rows = max(budget // 16, 4)
         self.model = model
         self.config = EngineConfig(CacheConfig(BLOCK_SIZE, budget), SchedulerConfig(budget, rows, 4 * budget), 0, 4)
@@ -43,7 +44,7 @@ class Subject:
 
 
 @lru_cache(maxsize=1)
-def _known(model: LlamaConfig, budget: int, kernels: Kernels) -> tuple[Subject, dict[str, Answer]]:
+def _known(model: DecoderConfig, budget: int, kernels: Kernels) -> tuple[Subject, dict[str, Answer]]:
     """Return the subject and its reference answers, which all rows of a process share."""
     subject = Subject(model, budget, kernels)
     return subject, subject.answers(subject.requests)

@@ -114,8 +114,8 @@ def _transformers_config(transformers: Any, load: ServingLoad) -> Any:
         num_key_value_heads=model.num_kv_heads,
         head_dim=model.head_dim,
         max_position_embeddings=model.max_position,
-        rms_norm_eps=model.norm_eps,
-        tie_word_embeddings=model.tie_embeddings,
+        rms_norm_eps=model.norm.eps,
+        tie_word_embeddings=model.head.tied,
     )
 
 

@@ -1,8 +1,8 @@
 """Shapes of the models in the check."""
 
-from jaxgen.core.config import LlamaConfig, OPTConfig, RopeConfig
+from jaxgen.core.decoder_config import RopeConfig, llama_config, opt_config
 
-LLAMA3_8B = LlamaConfig(
+LLAMA3_8B = llama_config(
     vocab_size=128_256,
     hidden_size=4096,
     intermediate_size=14_336,
@@ -15,7 +15,7 @@ LLAMA3_8B = LlamaConfig(
     norm_eps=1e-5,
     rope=RopeConfig(theta=500_000.0),
 )
-LLAMA3_1B = LlamaConfig(
+LLAMA3_1B = llama_config(
     vocab_size=128_256,
     hidden_size=2048,
     intermediate_size=8192,
@@ -29,7 +29,7 @@ LLAMA3_1B = LlamaConfig(
     rope=RopeConfig(theta=500_000.0),
     tie_embeddings=True,
 )
-OPT_6_7B = OPTConfig(
+OPT_6_7B = opt_config(
     vocab_size=50_272,
     hidden_size=4096,
     intermediate_size=16_384,
@@ -41,7 +41,7 @@ OPT_6_7B = OPTConfig(
     dtype="bfloat16",
     embed_size=4096,
 )
-TINY = LlamaConfig(
+TINY = llama_config(
     vocab_size=2048,
     hidden_size=64,
     intermediate_size=128,
@@ -54,7 +54,7 @@ TINY = LlamaConfig(
     norm_eps=1e-5,
     rope=RopeConfig(),
 )
-TINY_OPT = OPTConfig(
+TINY_OPT = opt_config(
     vocab_size=512,
     hidden_size=64,
     intermediate_size=256,

@@ -3,11 +3,12 @@
 import random
 from dataclasses import dataclass, replace
 
-from jaxgen.core.config import LlamaConfig, ModelConfig
+from jaxgen.core.config import ModelConfig
+from jaxgen.core.decoder_config import DecoderConfig
 from scripts.gpu.shapes import LLAMA3_1B, LLAMA3_8B, OPT_6_7B, TINY, TINY_OPT
 from scripts.measure.step_time import SHAPES
 from tests.support.attention_cases import Case
-from tests.support.goldens import NAMES
+from tests.support.goldens import OF_FAMILIES
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class ServingLoad:
     """``requests`` random prompts of ``prompt`` tokens, sent at once; each answer has ``answer`` tokens."""
 
     name: str
-    model: LlamaConfig
+    model: DecoderConfig
     requests: int
     prompt: int
     answer: int
@@ -163,8 +164,8 @@ class Sizes:
     product_tokens: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
     products: tuple[tuple[str, int, int], ...] = PRODUCTS
     copied_blocks: int = 64
-    goldens: tuple[str, ...] = NAMES
-    repeatability_model: LlamaConfig = SHAPES["88m"]
+    goldens: tuple[str, ...] = OF_FAMILIES
+    repeatability_model: DecoderConfig = SHAPES["88m"]
     repeatability_budget: int = 256
     steps: StepLoad = StepLoad("llama3_8b", LLAMA3_8B, BUDGETS, rows=32, context=1024)
     opt_steps: StepLoad = StepLoad("opt_6.7b", OPT_6_7B, BUDGETS, rows=32, context=512)

@@ -14,7 +14,8 @@ import time
 from dataclasses import dataclass, replace
 from statistics import median
 
-from jaxgen.core.config import CacheConfig, EngineConfig, LlamaConfig, RopeConfig, SchedulerConfig
+from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
+from jaxgen.core.decoder_config import DecoderConfig, RopeConfig, llama_config
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
@@ -24,7 +25,7 @@ from jaxgen.runner.model_runner import device_info
 from jaxgen.runner.programs import compile_step
 
 SHAPES = {
-    "88m": LlamaConfig(
+    "88m": llama_config(
         vocab_size=8192,
         hidden_size=768,
         intermediate_size=2048,
@@ -37,7 +38,7 @@ SHAPES = {
         norm_eps=1e-5,
         rope=RopeConfig(),
     ),
-    "tiny": LlamaConfig(
+    "tiny": llama_config(
         vocab_size=2048,
         hidden_size=192,
         intermediate_size=512,
@@ -65,7 +66,7 @@ class Load:
     repeats: int
 
 
-def kernels_for(name: str, model: LlamaConfig) -> Kernels:
+def kernels_for(name: str, model: DecoderConfig) -> Kernels:
     """XLA's, or those that ``jaxgen serve`` would choose on this machine."""
     if name == "XLA":
         return REFERENCE
@@ -78,7 +79,7 @@ def kernels_for(name: str, model: LlamaConfig) -> Kernels:
 
 
 def build(
-    model: LlamaConfig, params: Params, kernels: Kernels, budget: int, max_model_len: int, load: Load
+    model: DecoderConfig, params: Params, kernels: Kernels, budget: int, max_model_len: int, load: Load
 ) -> tuple[Engine, float]:
     """An engine with room for the load and for one sequence of full length, and the seconds its compilation took."""
     per_row = -(-(load.context + load.repeats + 64) // BLOCK_SIZE) + 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from jaxgen.core.config import LlamaConfig
+from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.kernels.choice import Kernels
 from jaxgen.layerwise.rates import StreamRates, transfer_all
 from scripts.offload.bench import Bench, Mode, kernels_here
@@ -134,19 +134,19 @@ class Parts:
             found["tokens_equal"] = found["tokens_equal"] and tokens == columns.expected(prompt, length)
         return about | {"link": self.link, "rates": asdict(rates)} | found
 
-    def _restore(self, model: LlamaConfig, speed: float | None) -> Results:
+    def _restore(self, model: DecoderConfig, speed: float | None) -> Results:
         measurement = self._measurement(model)
         link = speed * measurement.balanced_link if self.setting.scaled and speed is not None else speed
         return measure(measurement, link, self.repeats)
 
-    def _halved(self, model: LlamaConfig) -> Results:
+    def _halved(self, model: DecoderConfig) -> Results:
         return halved(self._measurement(model))
 
     def _rates_at(self, link: float | None) -> StreamRates:
         self.bench.set_link(link)
         return self.bench.calibrate(self.setting.batch, self.setting.calibrating_steps)
 
-    def _measurement_of(self, model: LlamaConfig) -> Measurement:
+    def _measurement_of(self, model: DecoderConfig) -> Measurement:
         tokens = self.setting.restored_tokens
         engine = build(model, kernels_here(model, BLOCK_SIZE), tokens, self.setting.restored_budget)
         return Measurement(engine, tokens)

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jaxgen.core.config import CacheConfig, EngineConfig, LlamaConfig, OPTConfig, RopeConfig, SchedulerConfig
+from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
+from jaxgen.core.decoder_config import DecoderConfig, RopeConfig, llama_config, opt_config
 
 PAPERS_LINKS = (4e9, 16e9, 32e9, 64e9, 450e9)
 PROJECTION_PART = 0.3
@@ -22,7 +23,7 @@ def projection_part(link: float) -> float:
 class Setting:
     """What is measured; lengths in tokens. ``calibrated``: prompt lengths at which the rates are measured."""
 
-    model: OPTConfig
+    model: DecoderConfig
     block_size: int
     token_budget: int
     batch: int
@@ -37,7 +38,7 @@ class Setting:
     column_batch: int = 32
     column_prompts: tuple[int, ...] = ()
     column_steps: int = 8
-    restored: tuple[LlamaConfig, ...] = ()
+    restored: tuple[DecoderConfig, ...] = ()
     """Models of contexts that come back: one with as many KV heads as heads, and one with fewer."""
     restored_tokens: int = 16_384
     restored_budget: int = 512
@@ -76,12 +77,14 @@ class Setting:
         return self.model.num_layers * itemsize * (tokens * 3 * width + 12 * width**2)
 
 
-def opt(**sizes: Any) -> OPTConfig:
-    return OPTConfig(**sizes, intermediate_size=4 * sizes["hidden_size"], embed_size=sizes["hidden_size"])
+def opt(**sizes: Any) -> DecoderConfig:
+    return opt_config(**sizes, intermediate_size=4 * sizes["hidden_size"], embed_size=sizes["hidden_size"])
 
 
-def llama(heads: int, kv_heads: int, head_dim: int, num_layers: int, intermediate_size: int, dtype: Any) -> LlamaConfig:
-    return LlamaConfig(
+def llama(
+    heads: int, kv_heads: int, head_dim: int, num_layers: int, intermediate_size: int, dtype: Any
+) -> DecoderConfig:
+    return llama_config(
         vocab_size=2048,
         hidden_size=heads * head_dim,
         intermediate_size=intermediate_size,

@@ -9,14 +9,14 @@ from jaxgen.server.api.response_builder import ChoicesBuilder, ResponseBuilder
 from jaxgen.server.generation.choice import Choice, Piece
 from jaxgen.server.generation.logprobs import ChatLogprobs
 from jaxgen.server.middleware.context import RequestContext
+from jaxgen.server.requests.answers import AnswerReading
 from jaxgen.server.requests.params import CompletionParams, most_tokens, resolve_chat_params
-from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.requests.structured import closes_objects
-from jaxgen.server.requests.tools import ToolChoice, ToolUse
+from jaxgen.server.requests.tools import ToolChoice
 from jaxgen.server.schema.base import parse_body
 from jaxgen.server.schema.chat import ChatRequest
 from jaxgen.server.schema.tools import NamedToolChoice
-from jaxgen.server.tool_calls.deltas import CallStart, Delta, calls_of
+from jaxgen.server.tool_calls.deltas import CallStart, Delta, Reasoning, calls_of, reasoning_of
 
 
 class ChatEndpoint(GeneratingEndpoint[ChatRequest]):
@@ -24,24 +24,25 @@ class ChatEndpoint(GeneratingEndpoint[ChatRequest]):
         return parse_body(ChatRequest, data, self._services.config)
 
     async def _build_response(self, body: ChatRequest, context: RequestContext) -> ResponseBuilder:
-        prompt, params, tools = await resolve_chat(body, self._services)
-        return ChatCompletion(self._engine, prompt, params, context, tools)
+        params, reading = await resolve_chat(body, self._services)
+        return ChatCompletion(self._engine, params, context, reading)
 
 
-async def resolve_chat(body: ChatRequest, services: AppState) -> tuple[Prompt, CompletionParams, ToolUse | None]:
-    """Return the prompt of a conversation, its parameters and its tools. Raises ApiError."""
+async def resolve_chat(body: ChatRequest, services: AppState) -> tuple[CompletionParams, AnswerReading]:
+    """Return the parameters of a conversation, and how answers to its prompt are read. Raises ApiError."""
     params = resolve_chat_params(body, services.engine.model, services.config)
     functions = [tool.function for tool in body.tools or ()]
     parallel = body.parallel_tool_calls is not False
     answer = params.sampling.grammar
     closed = closes_objects(body, services.config)
-    tools = services.tools.use(functions, _tool_choice(body), parallel=parallel, answer=answer, closed=closed)
-    if tools is not None and tools.grammar is not None:
-        params = params.with_grammar(tools.grammar)
+    tools = services.answers.tools.use(functions, _tool_choice(body), parallel=parallel, answer=answer, closed=closed)
     shown = () if tools is None else tools.for_template()
     prompt = await services.conversations.read(body, most_tokens(body) or 1, shown, params.keep)
+    reading = services.answers.reading(body, prompt, tools)
+    if (grammar := reading.grammar(answer)) is not None:
+        params = params.with_grammar(grammar)
     room = services.engine.model.max_model_len - len(prompt.tokens)
-    return prompt, params.within(room), tools
+    return params.within(room), reading
 
 
 class ChatCompletion(ChoicesBuilder):
@@ -52,21 +53,23 @@ class ChatCompletion(ChoicesBuilder):
     def __init__(
         self,
         engine: EngineClient,
-        prompt: Prompt,
         params: CompletionParams,
         context: RequestContext,
-        tools: ToolUse | None = None,
+        reading: AnswerReading,
     ) -> None:
-        super().__init__(engine, [prompt], params, context, prefix="chatcmpl", logprobs=ChatLogprobs, tools=tools)
+        prompts = [reading.prompt]
+        super().__init__(engine, prompts, params, context, prefix="chatcmpl", logprobs=ChatLogprobs, reading=reading)
         self._begun: set[int] = set()
         self._spoken: set[int] = set()
-        """Choices that have streamed content or calls."""
+        """Choices that have streamed content, reasoning or calls."""
 
     def whole(self) -> dict[str, Any]:
         choices = []
         for choice in self.choices:
             piece = choice.take()
             message: dict[str, Any] = {"role": "assistant", "content": piece.text, "refusal": None}
+            if reasoning := reasoning_of(piece.deltas):
+                message |= {"content": piece.text or None, **_reasoning_json(reasoning)}
             if calls := calls_of(piece.deltas):
                 message |= {"content": piece.text or None, "tool_calls": calls}
             made = _choice_json(choice.index, "message", message, piece.logprobs, piece.finish_reason)
@@ -97,11 +100,17 @@ class ChatCompletion(ChoicesBuilder):
         if piece.deltas:
             self._spoken.add(index)
         if piece.finish_reason is not None:
-            rest = {} if index in self._spoken or self._tools is None else {"content": ""}
+            rest = {} if index in self._spoken or not self._may_say_nothing else {"content": ""}
             yield _choice_json(index, "delta", rest, None, piece.finish_reason)
 
     def _first_content(self, piece: Piece) -> str | None:
-        return "" if self._tools is None or (piece.deltas and isinstance(piece.deltas[0], str)) else None
+        return "" if not self._may_say_nothing or (piece.deltas and isinstance(piece.deltas[0], str)) else None
+
+    @property
+    def _may_say_nothing(self) -> bool:
+        """Whether a message may have reasoning or calls, and no content."""
+        reading = self._reading
+        return reading is not None and (reading.tools is not None or reading.form.reasoning is not None)
 
 
 def _tool_choice(body: ChatRequest) -> ToolChoice:
@@ -114,11 +123,18 @@ def _tool_choice(body: ChatRequest) -> ToolChoice:
 def _delta_json(delta: Delta) -> dict[str, Any]:
     if isinstance(delta, str):
         return {"content": delta}
+    if isinstance(delta, Reasoning):
+        return _reasoning_json(delta.text)
     if isinstance(delta, CallStart):
         call = {"id": delta.call_id, "type": "function", "function": {"name": delta.name, "arguments": ""}}
     else:
         call = {"function": {"arguments": delta.text}}
     return {"tool_calls": [{"index": delta.position, **call}]}
+
+
+def _reasoning_json(text: str) -> dict[str, str]:
+    """Return reasoning under the two names that clients read: DeepSeek's, and the one that vLLM has since 2026."""
+    return {"reasoning_content": text, "reasoning": text}
 
 
 def _choice_json(

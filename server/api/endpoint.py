@@ -23,9 +23,9 @@ from jaxgen.server.middleware.auth import CALLER
 from jaxgen.server.middleware.context import CONTEXT, RequestContext, context_of
 from jaxgen.server.middleware.deadline import Deadline
 from jaxgen.server.middleware.lifecycle import Lifecycle
+from jaxgen.server.requests.answers import AnswerReader
 from jaxgen.server.requests.chat_template import Conversations
 from jaxgen.server.requests.prompts import PromptReader
-from jaxgen.server.requests.tools import Tools
 from jaxgen.server.schema.base import CallerFields, ComputingFields
 
 
@@ -40,7 +40,7 @@ class AppState:
     metrics: Metrics
     prompts: PromptReader
     conversations: Conversations
-    tools: Tools
+    answers: AnswerReader
     bodies: Bodies
 
 

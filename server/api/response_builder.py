@@ -17,10 +17,10 @@ from jaxgen.server.generation.choice import Choice, Piece, latency_json
 from jaxgen.server.generation.generation import Generation
 from jaxgen.server.generation.logprobs import Logprobs, prompt_logprobs_json
 from jaxgen.server.middleware.context import RequestContext
+from jaxgen.server.requests.answers import AnswerReading
 from jaxgen.server.requests.engine_requests import completion_request
 from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.requests.prompts import Prompt
-from jaxgen.server.requests.tools import ToolUse
 
 _TEXT = uuid4().hex
 """Placeholder for a text: an encoded event is cut at it."""
@@ -31,18 +31,22 @@ class Usage:
     """Token counts. A prompt counts once, however many choices it has; every generated token counts.
 
     ``cached_tokens``: prompt tokens whose keys and values were in the prefix cache when the first choice began.
+    ``reasoning_tokens``: generated tokens of reasoning; None: the model's answers have none.
     """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    reasoning_tokens: int | None = None
 
     def as_json(self) -> dict[str, Any]:
+        reasoning = {"completion_tokens_details": {"reasoning_tokens": self.reasoning_tokens}}
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            **({} if self.reasoning_tokens is None else reasoning),
         }
 
 
@@ -58,10 +62,11 @@ class ResponseBuilder(ABC):
         *,
         prefix: str,
         logprobs: Callable[[bool], Logprobs],
-        tools: ToolUse | None = None,
+        reading: AnswerReading | None = None,
     ) -> None:
         """``context``: of the caller's request. ``prefix``: of the response's id. ``logprobs``: makes the list of a
-        choice's log-probabilities, which may show tokens by their ids. ``tools``: tools that the model may call."""
+        choice's log-probabilities, which may show tokens by their ids. ``reading``: how answers are read; None: as
+        text alone."""
         self._id = f"{prefix}-{uuid4().hex}"
         self._created = int(time())
         self._model = engine.model.name
@@ -69,7 +74,7 @@ class ResponseBuilder(ABC):
         self._params = params
         self._request_context = context
         self._tokenizer = engine.tokenizer
-        self._tools = tools
+        self._reading = reading
         self._told: set[int] = set()
         self._around: dict[int, tuple[bytes, bytes]] = {}
         """By choice: the bytes before and after the text of an event that has only text."""
@@ -138,7 +143,7 @@ class ResponseBuilder(ABC):
     def _choice(self, prompt: Prompt, i: int, j: int, logprobs: Logprobs) -> Choice:
         index = i * self._params.best_of + j
         request = completion_request(f"{self._id}-{i}-{j}", prompt, self._params, j, self._request_context)
-        return Choice(index, prompt, request, self._tokenizer, self._params, logprobs, self._tools)
+        return Choice(index, prompt, request, self._tokenizer, self._params, logprobs, self._reading)
 
     @property
     def failed(self) -> bool:
@@ -170,7 +175,13 @@ class ResponseBuilder(ABC):
             sum(len(prompt.tokens) for prompt in self._prompts),
             sum(choice.num_tokens for choice in self.choices),
             sum(choice.cached_tokens for choice in self.choices[:: self._params.best_of]),
+            self._reasoning_tokens(self.choices),
         )
+
+    def _reasoning_tokens(self, choices: Iterable[Choice]) -> int | None:
+        if self._reading is None or self._reading.form.reasoning is None:
+            return None
+        return sum(choice.num_reasoning_tokens for choice in choices)
 
 
 class ChoicesBuilder(ResponseBuilder):
@@ -234,8 +245,11 @@ class ChoicesBuilder(ResponseBuilder):
 
     def _usage_so_far(self, choice: Choice, entry: dict[str, Any]) -> Usage:
         """Return the usage of the choice up to an event's entry; one with the role comes before the first token."""
-        told = 0 if "role" in entry.get("delta", ()) else choice.num_tokens
-        return Usage(len(choice.prompt.tokens), told, choice.cached_tokens)
+        begins = "role" in entry.get("delta", ())
+        told = 0 if begins else choice.num_tokens
+        return Usage(
+            len(choice.prompt.tokens), told, choice.cached_tokens, self._reasoning_tokens(() if begins else (choice,))
+        )
 
     def _encoded(self, choice: Choice, piece: Piece) -> Iterator[bytes]:
         for entry in self._pieces(choice, piece):

@@ -17,6 +17,8 @@ COMMANDS = {
         "jaxgen.server.commands.show_config",
         "print what serve would run with, from flags, environment and file",
     ),
+    "models": ("jaxgen.server.commands.models", "list the model families, or say what directories and hub ids are"),
+    "plan": ("jaxgen.server.commands.plan", "say before loading what fits in a device's memory"),
     "tune": ("jaxgen.server.commands.tune", "measure the token budget of a model on this device"),
     "verify-determinism": (
         "jaxgen.server.commands.verify",

@@ -8,8 +8,8 @@ from typing import Any
 from jaxgen.core.config import KERNEL_CHOICES, KV_RESIDENCIES, OFFLOAD_POLICIES, EngineOptions
 from jaxgen.core.host_dtype import HOST_DTYPES
 from jaxgen.core.model_info import POOLING_CHOICES
-from jaxgen.server.config import TOOL_CALL_PARSERS
 from jaxgen.server.flags.server_flags import add_server_groups, settle_address
+from jaxgen.server.tool_calls.recognised import REASONING_PARSERS, REASONING_SIGNS, TOOL_PARSERS, TOOL_SIGNS
 from jaxgen.terminal.command_line import CommandLine
 from jaxgen.terminal.model_flags import add_dtype_flag, add_hub_flags, add_model_flag
 from jaxgen.text.named_templates import TEMPLATE_NAMES
@@ -24,13 +24,18 @@ class ServeLine(CommandLine):
         return found
 
 
-def make_parser(command: str = "serve") -> CommandLine:
-    """Return the parser. Every flag can also be set by a variable JAXGEN_<FLAG>, and in the file of ``--config``."""
+SERVES = "Serve a model at /v1/completions, /v1/chat/completions, /v1/responses and /v1/embeddings."
+
+
+def make_parser(command: str = "serve", does: str = SERVES) -> CommandLine:
+    """Return the parser. Every flag can also be set by a variable JAXGEN_<FLAG>, and in the file of ``--config``.
+
+    ``does``: what the command does, in a sentence of its help.
+    """
     parser = ServeLine(
         prog=f"jaxgen {command}",
-        description="Serve a model at /v1/completions, /v1/chat/completions, /v1/responses and /v1/embeddings. Each "
-        "flag can also be set by a variable, --max-num-seqs by JAXGEN_MAX_NUM_SEQS, or in the file of --config; the "
-        "command line wins, then the variable (docs/configuration.md).",
+        description=f"{does} Each flag can also be set by a variable, --max-num-seqs by JAXGEN_MAX_NUM_SEQS, or in the "
+        "file of --config; the command line wins, then the variable (docs/configuration.md).",
         auto_env_var_prefix="JAXGEN_",
         bare="model",
     )
@@ -73,9 +78,19 @@ def _add_model(model: Any) -> None:
     )
     model.add_argument(
         "--tool-call-parser",
-        choices=TOOL_CALL_PARSERS,
+        choices=TOOL_PARSERS,
         default="auto",
-        help="how the model writes calls of tools; auto: as its chat template shows",
+        metavar="auto|none|NAME",
+        help="how the model writes calls of tools; auto: as its chat template shows; none: it calls none; else one of "
+        f"{', '.join(TOOL_SIGNS)}",
+    )
+    model.add_argument(
+        "--reasoning-parser",
+        choices=REASONING_PARSERS,
+        default="auto",
+        metavar="auto|none|NAME",
+        help="how the model writes what it thinks before it answers; auto: as its chat template shows; none: that is "
+        f"part of the answer; else one of {', '.join(REASONING_SIGNS)}",
     )
     model.add_argument(
         "--structured-additional-properties",

@@ -238,6 +238,7 @@ def server_config(args: Any) -> ServerConfig:
         cors=cors_of(args),
         service_classes=parse_classes(args.service_class or (), args.inter_token_target),
         tool_call_parser=args.tool_call_parser,
+        reasoning_parser=args.reasoning_parser,
         structured_additional_properties=args.structured_additional_properties,
         **limits,
         **times,

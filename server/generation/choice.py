@@ -1,20 +1,23 @@
 """Turn the token events of one choice into text, log-probabilities and a finish reason, in pieces or whole."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from jaxgen.core.request import FinishReason, Latency, Request, TokenEvent, TokenLogprobs
 from jaxgen.server.errors import ApiError, bad_request
 from jaxgen.server.generation.logprobs import Logprobs
+from jaxgen.server.requests.answers import AnswerReading
 from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.requests.prompts import Prompt
-from jaxgen.server.requests.tools import ToolUse
-from jaxgen.server.tool_calls.deltas import Delta, content_of, merged
+from jaxgen.server.tool_calls.deltas import Delta, Reasoning, content_of, merged
+from jaxgen.text.detokenizer import NONE_SHOWN
 from jaxgen.text.tokenizer import Tokenizer
 
 
 class Piece(NamedTuple):  # once for every token: a frozen dataclass takes twice as long to make
-    """The output of a choice since the last ``take``. ``deltas``: text, and tool calls found in it."""
+    """The output of a choice since the last ``take``. ``deltas``: content, and reasoning and tool calls found in the
+    text."""
 
     deltas: tuple[Delta, ...]
     logprobs: dict[str, Any] | None
@@ -48,7 +51,7 @@ class Choice:
         tokenizer: Tokenizer,
         params: CompletionParams,
         logprobs: Logprobs,
-        tools: ToolUse | None = None,
+        reading: AnswerReading | None = None,
     ):
         self.index = index
         self.prompt = prompt
@@ -69,11 +72,14 @@ class Choice:
             prompt=prompt.tokens,
             stop=sampling.stop,
             min_tokens=sampling.min_tokens,
-            shown=() if tools is None else tools.shown,
+            shown=NONE_SHOWN if reading is None else reading.shown,
             include_stop=sampling.include_stop_str_in_output,
             skip_special=sampling.skip_special_tokens,
         )
-        self._parser = None if tools is None else tools.parser()
+        self._parser = None if reading is None else reading.parser()
+        self._hides_reasoning = reading is not None and not reading.include_reasoning
+        self.num_reasoning_tokens = 0
+        """Generated tokens of the reasoning, with that which ends it."""
         self._begun = False
         self._told_finish = False
         self._deltas: list[Delta] = []
@@ -87,6 +93,11 @@ class Choice:
     def mean_logprob(self) -> float:
         """Mean natural log-probability of the generated tokens; 0 when there are none."""
         return self._logprob_sum / self.num_tokens if self.num_tokens else 0.0
+
+    @property
+    def starts(self) -> Sequence[tuple[int, int]]:
+        """Where its content goes on after something else; see MessageParser."""
+        return () if self._parser is None else self._parser.starts
 
     @property
     def has_updates(self) -> bool:
@@ -109,7 +120,7 @@ class Choice:
             self.latency = event.latency
         if event.token is not None:
             self._count_token(event.token, event.logprobs)
-        self._add_text(self._text.feed(event.token, event.finish_reason))
+        self._read_text(event)
         if self._parser is not None and self._parser.done:
             self._finish("stop")
         elif self._text.finish_reason is not None:
@@ -127,7 +138,7 @@ class Choice:
 
     def _finish(self, reason: str) -> None:
         if self._parser is not None:
-            self._deltas += self._parser.finish()
+            self._add_deltas(self._parser.finish(cut=reason == FinishReason.LENGTH))
             if self._parser.called and reason == "stop":
                 reason = "tool_calls"
         self.finish_reason = reason
@@ -140,10 +151,22 @@ class Choice:
             if self._show_logprobs:
                 self._logprobs.append(self._tokenizer, token, logprobs, self._prompt_length + self._text.offset)
 
+    def _read_text(self, event: TokenEvent) -> None:
+        parser = self._parser
+        reasons = parser is not None and parser.reasons
+        self._add_text(self._text.feed(event.token, event.finish_reason))
+        if parser is not None and event.token is not None and (reasons or parser.reasons):
+            self.num_reasoning_tokens += 1
+
     def _add_text(self, text: str) -> None:
         if text:
-            self._deltas += [text] if self._parser is None else self._parser.push(text)
+            self._add_deltas([text] if self._parser is None else self._parser.push(text))
             self._length += len(text)
+
+    def _add_deltas(self, deltas: Sequence[Delta]) -> None:
+        if self._hides_reasoning:
+            deltas = [delta for delta in deltas if not isinstance(delta, Reasoning)]
+        self._deltas += deltas
 
     def _echo_prompt(self, event: TokenEvent) -> None:
         prompt = self.prompt

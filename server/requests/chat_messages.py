@@ -21,7 +21,8 @@ class ArgumentsForm:
 
 
 def for_template(messages: Sequence[Message], form: ArgumentsForm) -> list[dict[str, Any]]:
-    """Return the messages for a template: parts of content joined to one text, tool results with the tool's name.
+    """Return the messages for a template: parts of content joined to one text, tool results with the tool's name, what
+    was thought under the names that templates have for it.
 
     A message without content has an empty text. Raises ApiError 400 that names the field of a message that makes no
     sense in its place.
@@ -78,6 +79,9 @@ def _message(message: Message, field: str, calls: _Calls, form: ArgumentsForm) -
             found.setdefault("name", name)
         if call_id is not None:
             found["tool_call_id"] = call_id
+    if message.thought:
+        # Those of gpt-oss name it thinking, and refuse it beside content.
+        found |= {"reasoning_content": message.thought, "thinking": "" if message.text else message.thought}
     if message.calls:
         ids = calls.make(message.calls)
         found["tool_calls"] = [_call(call, made, form) for call, made in zip(message.calls, ids, strict=True)]

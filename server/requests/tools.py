@@ -1,19 +1,16 @@
 """Resolve the tools of a request: which functions may be called, in which format, and whether a call is required."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxgen.client import EngineClient
-from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.sampling_params import Grammar
-from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import bad_request
 from jaxgen.server.requests.structured import without_other_keys
 from jaxgen.server.schema.tools import FunctionDefinition, ToolMode
-from jaxgen.server.tool_calls.formats import FORMATS, ToolFormat, recognised
-from jaxgen.server.tool_calls.grammar import call_grammar, either
-from jaxgen.server.tool_calls.parser import ToolParser
+from jaxgen.server.tool_calls.formats import FORMATS, ToolFormat
+from jaxgen.server.tool_calls.grammar import call_grammar, harmony_calls
+from jaxgen.server.tool_calls.recognised import HARMONY_CALLS, TOOL_SIGNS
 
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
@@ -28,42 +25,35 @@ class ToolChoice:
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """How one request uses tools. ``most``: limit on calls in a message; None: no limit.
+    """How one request uses tools. ``kind``: how calls are written; None: in channels of harmony.
 
-    ``shown``: special tokens that decoding keeps in its text. ``grammar``: constrains its text; None: any text.
-    ``required``: its text is calls and nothing else.
+    ``most``: limit on calls in a message; None: no limit. ``grammar``: what calls must be, in llguidance's Lark; None:
+    nothing constrains them. ``required``: the answer is calls and nothing else.
     """
 
-    kind: ToolFormat
+    kind: ToolFormat | None
     functions: tuple[FunctionDefinition, ...]
     most: int | None
-    shown: frozenset[int]
-    grammar: Grammar | None
+    grammar: str | None
     required: bool = False
 
-    def parser(self) -> ToolParser:
-        """Return a new parser for one message."""
-        names = frozenset(function.name for function in self.functions)
-        return ToolParser(self.kind, names, self.most, only_calls=self.required)
+    @property
+    def schemas(self) -> dict[str, Mapping[str, Any]]:
+        """The JSON schemas of the functions' arguments, by name."""
+        return {function.name: function.parameters or NO_PARAMETERS for function in self.functions}
 
     def for_template(self) -> list[dict[str, Any]]:
         """Return the functions for a chat template: JSON schemas, all with parameters."""
         return [for_template(function) for function in self.functions]
 
 
-def tool_format(model: ModelInfo, config: ServerConfig) -> str | None:
-    """Return the name of the format in which the model writes calls; None if it is not known."""
-    if config.tool_call_parser != "auto":
-        return config.tool_call_parser
-    return None if model.chat is None else recognised(model.chat.template_for(tools=True))
-
-
 class Tools:
     """Knows the format in which the model writes calls, if any."""
 
-    def __init__(self, engine: EngineClient, config: ServerConfig) -> None:
-        self._format = tool_format(engine.model, config)
-        self._tokenizer = engine.tokenizer
+    def __init__(self, name: str | None, token_of: Callable[[str], int | None]) -> None:
+        """``name``: of the format; None: the model calls no tools. ``token_of``: the id of the token with this name."""
+        self._format = name
+        self._token_of = token_of
 
     def use(
         self,
@@ -85,22 +75,28 @@ class Tools:
         if self._format is None:
             raise bad_request(
                 "tools: this model's chat template shows no format of tool calls that this server reads; name one "
-                f"with --tool-call-parser ({', '.join(FORMATS)}) if it writes that.",
+                f"with --tool-call-parser ({', '.join(TOOL_SIGNS)}) if it writes that.",
                 "tools",
             )
-        kind, token_of = FORMATS[self._format], self._tokenizer.added_token
         several = parallel and choice.name is None
-        grammar = None
         required = choice.mode == "required"
+        if answer is not None and not required and answer.source != "response_format":
+            raise bad_request(f"{answer.source} cannot go with tools; response_format can.", answer.source)
+        grammar = None
         if required or answer is not None:
             named = [function for function in functions if choice.name in (None, function.name)]
-            schemas = [(function.name, function.parameters or NO_PARAMETERS) for function in named]
-            if closed:
-                schemas = [(name, without_other_keys(schema, "tools")) for name, schema in schemas]
-            calls = call_grammar(kind, schemas, several=several, token_of=token_of)
-            grammar = _with_calls(None if required else answer, calls)
-        shown = frozenset(token for marker in kind.markers if (token := token_of(marker)) is not None)
-        return ToolUse(kind, tuple(functions), None if several else 1, shown, grammar, required)
+            grammar = self._call_grammar(named, several=several, closed=closed)
+        return ToolUse(FORMATS.get(self._format), tuple(functions), None if several else 1, grammar, required)
+
+    def _call_grammar(self, functions: Sequence[FunctionDefinition], *, several: bool, closed: bool) -> str:
+        """Return a grammar of calls of these functions."""
+        schemas = [(function.name, function.parameters or NO_PARAMETERS) for function in functions]
+        if closed:
+            schemas = [(name, without_other_keys(schema, "tools")) for name, schema in schemas]
+        if self._format == HARMONY_CALLS:
+            return harmony_calls(schemas, self._token_of)
+        assert self._format is not None
+        return call_grammar(FORMATS[self._format], schemas, several=several, token_of=self._token_of)
 
 
 def _check(functions: Sequence[FunctionDefinition], choice: ToolChoice) -> None:
@@ -115,15 +111,6 @@ def _check(functions: Sequence[FunctionDefinition], choice: ToolChoice) -> None:
         raise bad_request("tool_choice: a call is demanded, but tools names nothing to call.", "tool_choice")
     if choice.name is not None and choice.name not in names:
         raise bad_request(f"tool_choice: {choice.name!r} is none of the tools.", "tool_choice")
-
-
-def _with_calls(answer: Grammar | None, calls: str) -> Grammar:
-    """Return a grammar of the ``answer`` or of calls; ``answer`` None: of calls alone."""
-    if answer is None:
-        return Grammar(calls, "tools")
-    if answer.source != "response_format":
-        raise bad_request(f"{answer.source} cannot go with tools; response_format can.", answer.source)
-    return Grammar(either(answer.text, calls), answer.source)
 
 
 def for_template(function: FunctionDefinition) -> dict[str, Any]:

@@ -10,9 +10,8 @@ from jaxgen.server.api.sse import sse_event
 from jaxgen.server.errors import ApiError
 from jaxgen.server.generation.choice import Choice
 from jaxgen.server.middleware.context import RequestContext
+from jaxgen.server.requests.answers import AnswerReading
 from jaxgen.server.requests.params import CompletionParams
-from jaxgen.server.requests.prompts import Prompt
-from jaxgen.server.requests.tools import ToolUse
 from jaxgen.server.responses.output import Event, ItemLogprobs, Output
 from jaxgen.server.schema.responses import ResponsesRequest
 
@@ -27,17 +26,18 @@ class ItemsBuilder(ResponseBuilder):
         self,
         body: ResponsesRequest,
         engine: EngineClient,
-        prompt: Prompt,
         params: CompletionParams,
         context: RequestContext,
-        tools: ToolUse | None,
+        reading: AnswerReading,
         keep: Keep | None,
     ) -> None:
         """``keep`` None: the response is not kept."""
-        super().__init__(engine, [prompt], params, context, prefix="resp", logprobs=ItemLogprobs, tools=tools)
+        super().__init__(
+            engine, [reading.prompt], params, context, prefix="resp", logprobs=ItemLogprobs, reading=reading
+        )
         self._body = body
         self._keep = keep
-        self._output = Output()
+        self._output = Output(self.choices[0].starts)
         self._num_events = 0
 
     def whole(self) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class ItemsBuilder(ResponseBuilder):
             # Writes to the cache cost callers nothing here; OpenAI's client requires the field.
             "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
             "output_tokens": usage.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
             "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         }
 

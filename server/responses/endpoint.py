@@ -13,9 +13,8 @@ from jaxgen.server.api.query import caller
 from jaxgen.server.api.response_builder import ResponseBuilder
 from jaxgen.server.errors import ApiError, bad_request
 from jaxgen.server.middleware.context import RequestContext
+from jaxgen.server.requests.answers import AnswerReading
 from jaxgen.server.requests.params import CompletionParams
-from jaxgen.server.requests.prompts import Prompt
-from jaxgen.server.requests.tools import ToolUse
 from jaxgen.server.responses.builder import ItemsBuilder
 from jaxgen.server.responses.input import FORMAT, as_chat, renamed
 from jaxgen.server.responses.items import Asked, read_items
@@ -40,11 +39,11 @@ class ResponsesEndpoint(GeneratingEndpoint[ResponsesRequest]):
 
     async def _build_response(self, body: ResponsesRequest, context: RequestContext) -> ResponseBuilder:
         asked = read_items(body, self._store, context.caller, self._services.config)
-        prompt, params, tools = await _resolve(body, asked, self._services)
+        params, reading = await _resolve(body, asked, self._services)
         keep = None
         if self._store.keeps_any and body.store is not False:
             keep = partial(self._store.keep, context.caller, items=asked.as_json(), previous=asked.previous)
-        return ItemsBuilder(body, self._engine, prompt, params, context, tools, keep)
+        return ItemsBuilder(body, self._engine, params, context, reading, keep)
 
 
 class InputTokensEndpoint:
@@ -61,19 +60,20 @@ class InputTokensEndpoint:
         check_model(body.model, services.engine)
         body.refuse_what_is_missing()
         asked = read_items(body, self._store, caller(request), services.config)
-        prompt, _, _ = await _resolve(body, asked, services)
-        return JSONResponse({"object": "response.input_tokens", "input_tokens": len(prompt.tokens)})
+        _, reading = await _resolve(body, asked, services)
+        return JSONResponse({"object": "response.input_tokens", "input_tokens": len(reading.prompt.tokens)})
 
 
 async def _resolve(
     body: ConversationFields, asked: Asked, services: AppState
-) -> tuple[Prompt, CompletionParams, ToolUse | None]:
-    """Return the prompt of a request, its parameters and its tools. Raises ApiError with names of /v1/responses."""
+) -> tuple[CompletionParams, AnswerReading]:
+    """Return the parameters of a request, and how answers to its prompt are read. Raises ApiError with names of
+    /v1/responses."""
     try:
-        prompt, params, tools = await resolve_chat(as_chat(body, asked), services)
+        params, reading = await resolve_chat(as_chat(body, asked), services)
     except ApiError as error:
         raise renamed(error) from error
     grammar = params.sampling.grammar
     if grammar is not None and grammar.source == "response_format":
         params = params.with_grammar(replace(grammar, source=FORMAT))  # the name for error messages
-    return prompt, params, tools
+    return params, reading

@@ -27,7 +27,7 @@ from jaxgen.server.schema.responses import ConversationFields
 
 logger = logging.getLogger(__name__)
 
-_ITEM: TypeAdapter[StoredItem] = TypeAdapter(StoredItem)
+_ITEM: TypeAdapter[Any] = TypeAdapter(Item)
 _ITEMS: TypeAdapter[list[StoredItem]] = TypeAdapter(list[StoredItem])
 
 
@@ -54,17 +54,19 @@ def read_items(body: ConversationFields, store: ResponseStore, caller: str, conf
     own: list[StoredItem] = []
     fields: list[str] = []
     room = config.max_body_bytes - (0 if previous is None else previous.num_bytes)
-    for item, field in _given(body.input):
+    for given, field in _given(body.input):
+        item: StoredItem | ReasoningItem
+        if isinstance(given, ItemReference):
+            found = _referred(given, f"{field}.id", store, caller)
+            room -= len(found)  # of many references to one long item too
+            _check_room(room, config.max_body_bytes, f"{field}.id")
+            item = _ITEM.validate_json(found)
+        else:
+            item = given
         if isinstance(item, ReasoningItem):
             logger.debug("dropped an item of reasoning")
             continue
-        if isinstance(item, ItemReference):
-            found = _referred(item, f"{field}.id", store, caller)
-            room -= len(found)  # of many references to one long item too
-            _check_room(room, config.max_body_bytes, f"{field}.id")
-            own.append(_ITEM.validate_json(found))
-        else:
-            own.append(item)
+        own.append(item)
         fields.append(field)
     if len(earlier) + len(own) > config.max_messages:
         raise bad_request(
@@ -98,7 +100,7 @@ def _previous(
             "previous_response_not_found",
         )
     _check_room(most_bytes - found.num_bytes, most_bytes, "previous_response_id")
-    return found, _ITEMS.validate_python(found.conversation())
+    return found, _ITEMS.validate_python([item for item in found.conversation() if item["type"] != "reasoning"])
 
 
 def _check_room(room: int, most_bytes: int, field: str) -> None:

@@ -1,31 +1,37 @@
 """Build the output items of a response piece by piece, and their events."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, override
 from uuid import uuid4
 
 from jaxgen.server.generation.logprobs import ChatLogprobs
-from jaxgen.server.tool_calls.deltas import CallStart, Delta
+from jaxgen.server.tool_calls.deltas import CallStart, Delta, Reasoning
 
 type Event = dict[str, Any]
 """An event without its sequence number."""
 
+_TEXTS = {"message": "output_text", "reasoning": "reasoning_text"}
+"""By the type of an item with a text: the type of its part, and of the part's events."""
+
 
 class Output:
-    """Messages and function calls, in the order in which the model wrote them; at most the last is in progress.
+    """Reasoning, messages and function calls, in the order in which the model wrote them; at most the last is in
+    progress.
 
     Log-probabilities are of the tokens of the text before the first call: those of calls, and of the end, are of no
     part of a message.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, starts: Sequence[tuple[int, int]] = ()) -> None:
+        """``starts``: where messages go on after something else, which may grow; see MessageParser."""
+        self._starts = starts
         self.items: list[dict[str, Any]] = []
         self._untold: list[dict[str, Any]] = []
         """Log-probabilities of tokens whose text has not been added."""
         self._offsets: list[int] = []
         """Where the text of each of them begins."""
         self._length = 0
-        """Characters of the text so far."""
+        """Characters of messages so far."""
         self._has_calls = False
 
     def add_logprobs(self, found: dict[str, Any]) -> None:
@@ -37,13 +43,15 @@ class Output:
     def add(self, delta: Delta) -> Iterator[Event]:
         """Add a piece to the items, and yield its events."""
         if isinstance(delta, str):
-            if self._open != "message":
-                yield from self._begin_message()
-            (part,) = self.items[-1]["content"]
+            part = yield from self._part_of("message")
             part["text"] += delta
             told = self._told(len(delta))
             part["logprobs"] += told
             yield self._event("response.output_text.delta", content_index=0, delta=delta, logprobs=told)
+        elif isinstance(delta, Reasoning):
+            part = yield from self._part_of("reasoning")
+            part["text"] += delta.text
+            yield self._event("response.reasoning_text.delta", content_index=0, delta=delta.text)
         elif isinstance(delta, CallStart):
             self._has_calls = True
             self._untold.clear()
@@ -57,15 +65,22 @@ class Output:
     def end(self, status: str) -> Iterator[Event]:
         """Yield the events of the end. The last item gets ``status``; without items an empty message is added."""
         if not self.items:
-            yield from self._begin_message()
+            yield from self._part_of("message")
         yield from self._close(status)
 
     def _told(self, length: int) -> list[dict[str, Any]]:
-        """Remove and return the log-probabilities of tokens that begin within the next characters of the text."""
-        self._length += length
-        count = sum(offset < self._length for offset in self._offsets)
-        told = self._untold[:count]
-        del self._untold[:count], self._offsets[:count]
+        """Remove and return the log-probabilities of tokens that begin within the next characters of messages."""
+        told: list[dict[str, Any]] = []
+        end = self._length + length
+        while self._length < end:
+            piece = min([end, *(start for start, _ in self._starts if start > self._length)])
+            shift = max([0, *(place - start for start, place in self._starts if start <= self._length)])
+            first, last = self._length + shift, piece + shift
+            count = sum(offset < last for offset in self._offsets)
+            before = sum(offset < first for offset in self._offsets[:count]) if shift else 0
+            told += self._untold[before:count]
+            del self._untold[:count], self._offsets[:count]
+            self._length = piece
         return told
 
     @property
@@ -74,11 +89,21 @@ class Output:
         unfinished = self.items and self.items[-1]["status"] == "in_progress"
         return self.items[-1]["type"] if unfinished else None
 
-    def _begin_message(self) -> Iterator[Event]:
-        yield from self._begin({"type": "message", "role": "assistant", "content": []}, "msg")
-        part: dict[str, Any] = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        self.items[-1]["content"].append(part)
-        yield self._event("response.content_part.added", content_index=0, part={**part, "logprobs": []})
+    def _part_of(self, kind: str) -> Generator[Event, None, dict[str, Any]]:
+        """Return the text part of the item in progress, which is made unless it is of this kind; yield its events."""
+        if self._open != kind:
+            part: dict[str, Any] = {"type": _TEXTS[kind], "text": ""}
+            item: dict[str, Any] = {"type": kind, "content": []}
+            if kind == "message":
+                item["role"] = "assistant"
+                part |= {"annotations": [], "logprobs": []}
+            else:
+                item["summary"] = []
+            yield from self._begin(item, "msg" if kind == "message" else "rs")
+            self.items[-1]["content"].append(part)
+            yield self._event("response.content_part.added", content_index=0, part=_copied(part))
+        (found,) = self.items[-1]["content"]
+        return found
 
     def _begin(self, item: dict[str, Any], prefix: str) -> Iterator[Event]:
         yield from self._close("completed")
@@ -91,11 +116,10 @@ class Output:
             return
         item = self.items[-1]
         item["status"] = status
-        if kind == "message":
+        if kind in _TEXTS:
             (part,) = item["content"]
-            yield self._event(
-                "response.output_text.done", content_index=0, text=part["text"], logprobs=part["logprobs"]
-            )
+            said = {name: part[name] for name in ("text", "logprobs") if name in part}
+            yield self._event(f"response.{_TEXTS[kind]}.done", content_index=0, **said)
             yield self._event("response.content_part.done", content_index=0, part=dict(part))
         else:
             yield self._event("response.function_call_arguments.done", name=item["name"], arguments=item["arguments"])
@@ -108,6 +132,11 @@ class Output:
         item = self.items[-1]
         copied = {**item, "content": list(map(dict, item["content"]))} if "content" in item else dict(item)
         return {"type": kind, "output_index": len(self.items) - 1, "item": copied}
+
+
+def _copied(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a part as it is now: its lists grow."""
+    return {name: list(value) if isinstance(value, list) else value for name, value in part.items()}
 
 
 class ItemLogprobs(ChatLogprobs):

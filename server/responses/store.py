@@ -170,7 +170,7 @@ def _without_logprobs(item: dict[str, Any]) -> dict[str, Any]:
     """Return an item of an output as an item of a conversation, in which they say nothing, and may be long."""
     if "content" not in item:
         return item
-    return {**item, "content": [{**part, "logprobs": []} for part in item["content"]]}
+    return {**item, "content": [{**part, "logprobs": []} if "logprobs" in part else part for part in item["content"]]}
 
 
 def _hold(shelf: _Shelf, kept: Kept | None) -> None:

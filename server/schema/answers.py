@@ -53,11 +53,18 @@ class PromptTokensDetails(BaseModel):
     cached_tokens: int
 
 
+class CompletionTokensDetails(BaseModel):
+    reasoning_tokens: int
+
+
 class Usage(BaseModel):
+    """``completion_tokens_details`` only of models that reason."""
+
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails = Field(default=CompletionTokensDetails(reasoning_tokens=0))
 
 
 class CompletionLogprobs(BaseModel):
@@ -133,11 +140,14 @@ class ToolCall(BaseModel):
 
 
 class ChatMessage(BaseModel):
-    """``content`` null, and ``tool_calls``, only where tools are called."""
+    """``content`` null only where tools are called, or reasoning was cut off; ``tool_calls`` only where tools are
+    called. What the model thought has two names, of which clients read one or the other."""
 
     role: Literal["assistant"]
     content: str | None
     refusal: None
+    reasoning_content: str = Field(default="")
+    reasoning: str = Field(default="")
     tool_calls: list[ToolCall] = Field(default=[])
 
 

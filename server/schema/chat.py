@@ -86,6 +86,7 @@ class Message(PartOfHistory):
     """One message of the conversation. ``name`` is given to the template, which may show it.
 
     The role ``function`` and ``function_call`` are the old names of ``tool`` and of one of the ``tool_calls``.
+    ``reasoning_content`` and ``reasoning`` are names of one thing, which other servers give other forms.
     """
 
     role: Literal["developer", "system", "user", "assistant", "tool", "function"]
@@ -96,7 +97,15 @@ class Message(PartOfHistory):
 
     audio: PastAudio | None = None
     function_call: CalledFunction | None = None
+    reasoning: Any = None
+    reasoning_content: Any = None
     refusal: str | None = None
+
+    @property
+    def thought(self) -> str:
+        """What the assistant thought before it answered, if it is a text."""
+        given = (self.reasoning_content, self.reasoning)
+        return next((text for text in given if isinstance(text, str)), "") if self.role == "assistant" else ""
 
     @property
     def text(self) -> str:
@@ -127,6 +136,8 @@ class Conversation(Body):
 class ChatRequest(SamplingFields, Conversation):
     """The body of /v1/chat/completions.
 
+    ``include_reasoning`` (true) is vLLM's: whether the answer has what the model thought before it.
+
     ``user``, ``safety_identifier`` and ``prompt_cache_key`` only name who asks: prefixes are cached anyway, so
     ``prompt_cache_options`` and ``prompt_cache_retention`` change nothing; nor does ``prediction``, a hint for speed.
     """
@@ -153,6 +164,7 @@ class ChatRequest(SamplingFields, Conversation):
         "web_search_options": Unsupported("this server does not search the web"),
     }
 
+    include_reasoning: bool | None = None
     logprobs: bool | None = None
     max_completion_tokens: MaxChatTokens = None
     max_tokens: MaxChatTokens = None

@@ -1,1 +1,1 @@
-"""Tool calls in a model's text: formats, an incremental parser for each, and grammars that require calls."""
+"""Reasoning and tool calls in a model's text: formats, an incremental parser for each, and grammars."""

@@ -1,4 +1,4 @@
-"""Pieces of a model's text: content, and parts of tool calls. Host only."""
+"""Pieces of a model's text: reasoning, content, and parts of tool calls. Host only."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -19,22 +19,29 @@ class Arguments(NamedTuple):
     text: str
 
 
-type Delta = str | CallStart | Arguments
+class Reasoning(NamedTuple):
+    """More of what the model thinks before it answers."""
+
+    text: str
+
+
+type Delta = str | Reasoning | CallStart | Arguments
 """A piece of a message; a str is content."""
+
+_CONTENT, _REASONING = -1, -2
 
 
 def merged(deltas: Sequence[Delta]) -> tuple[Delta, ...]:
-    """Join neighbours that are both content, or both arguments of one call."""
+    """Join neighbours that are both content, both reasoning, or both arguments of one call."""
     if len(deltas) < 2:  # at nearly every token of a stream
         return tuple(deltas)
     found: list[Delta] = []
     run: list[str] = []
-    kind: int | None = None  # of the run: -1 for content, else the call's position
+    kind = _CONTENT  # of the run; a call's position stands for its arguments
 
     def close() -> None:
         if run:
-            text = "".join(run)
-            found.append(text if kind is None or kind < 0 else Arguments(kind, text))
+            found.append(_piece(kind, "".join(run)))
             run.clear()
 
     for delta in deltas:
@@ -42,7 +49,10 @@ def merged(deltas: Sequence[Delta]) -> tuple[Delta, ...]:
             close()
             found.append(delta)
             continue
-        position, text = (-1, delta) if isinstance(delta, str) else delta
+        if isinstance(delta, str):
+            position, text = _CONTENT, delta
+        else:
+            position, text = (_REASONING, delta.text) if isinstance(delta, Reasoning) else delta
         if position != kind:
             close()
             kind = position
@@ -51,9 +61,20 @@ def merged(deltas: Sequence[Delta]) -> tuple[Delta, ...]:
     return tuple(found)
 
 
+def _piece(kind: int, text: str) -> Delta:
+    if kind == _CONTENT:
+        return text
+    return Reasoning(text) if kind == _REASONING else Arguments(kind, text)
+
+
 def content_of(deltas: Iterable[Delta]) -> str:
     """Return the content of the deltas."""
     return "".join([delta for delta in deltas if isinstance(delta, str)])
+
+
+def reasoning_of(deltas: Iterable[Delta]) -> str:
+    """Return the reasoning of the deltas."""
+    return "".join([delta.text for delta in deltas if isinstance(delta, Reasoning)])
 
 
 def calls_of(deltas: Iterable[Delta]) -> list[dict[str, Any]]:

@@ -3,15 +3,14 @@
 A format's ``read`` is a parser as a coroutine: it reads a whole message, and treats an invalid call as content.
 """
 
-import re
 import secrets
 import string
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from jaxgen.server.tool_calls.reader import CallReader, NotACallError, Reading
+from jaxgen.server.tool_calls.xml_formats import END_TOOL_CALL, TOOL_CALL, read_glm45, read_qwen3_xml
 
-TOOL_CALL, END_TOOL_CALL = "<tool_call>", "</tool_call>"
 PYTHON_TAG = "<|python_tag|>"
 TOOL_CALLS, CALL_ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 
@@ -19,7 +18,8 @@ _ALPHANUMERIC = string.ascii_letters + string.digits
 _NAME = frozenset(_ALPHANUMERIC + "_-")
 
 
-def _call_id() -> str:
+def new_call_id() -> str:
+    """Return a random id of a call."""
     return f"call_{secrets.token_hex(12)}"
 
 
@@ -35,7 +35,9 @@ class ToolFormat:
     ``sign``: a regular expression that matches the chat templates of such models only. ``markers``: strings that may be
     single tokens, perhaps special ones. Required calls come between ``opening`` and ``closing``, with ``separator``
     between two. Each is ``before``, in which ``{name}`` stands for the tool's name, then the arguments, then ``after``.
-    A space after a marker may be missing: some tokenizers of a family write it, others do not.
+    A space after a marker may be missing: some tokenizers of a family write it, others do not. The arguments are one
+    JSON object; with ``argument``, which has ``{key}`` and ``{value}``, each is written so, texts without quotes.
+    ``interrupts``: text that begins a call even within reasoning that has not ended; empty: none does.
     """
 
     read: Callable[[CallReader], Reading[None]]
@@ -46,7 +48,9 @@ class ToolFormat:
     after: str
     separator: str
     closing: str = ""
-    new_id: Callable[[], str] = _call_id
+    argument: str = ""
+    interrupts: str = ""
+    new_id: Callable[[], str] = new_call_id
 
 
 def _read_hermes(reader: CallReader) -> Reading[None]:
@@ -173,9 +177,32 @@ MISTRAL_V11 = ToolFormat(
     new_id=_short_call_id,
 )
 
-FORMATS = {"hermes": HERMES, "llama3_json": LLAMA3_JSON, "mistral_v11": MISTRAL_V11, "mistral": MISTRAL}
+QWEN3_XML = ToolFormat(
+    read=read_qwen3_xml,
+    sign=r"<function=.*<parameter=",
+    markers=(TOOL_CALL, END_TOOL_CALL),
+    before=TOOL_CALL + "\n<function={name}>\n",
+    argument="<parameter={key}>\n{value}\n</parameter>\n",
+    after="</function>\n" + END_TOOL_CALL,
+    separator="\n",
+    interrupts=TOOL_CALL + "\n<function=",
+)
+GLM45 = ToolFormat(
+    read=read_glm45,
+    sign=r"<arg_key>.*<arg_value>",
+    markers=(TOOL_CALL, END_TOOL_CALL, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    before=TOOL_CALL + "{name}\n",
+    argument="<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n",
+    after=END_TOOL_CALL,
+    separator="\n",
+)
 
-
-def recognised(template: str) -> str | None:
-    """Return the name of the format that a chat template shows; None where it shows none of these."""
-    return next((name for name, one in FORMATS.items() if re.search(one.sign, template, re.DOTALL)), None)
+FORMATS = {
+    "qwen3_xml": QWEN3_XML,
+    "glm45": GLM45,
+    "hermes": HERMES,
+    "llama3_json": LLAMA3_JSON,
+    "mistral_v11": MISTRAL_V11,
+    "mistral": MISTRAL,
+}
+"""By name, of two whose signs a template shows the one that is meant first."""

@@ -1,4 +1,4 @@
-"""Make grammars that require tool calls, in llguidance's Lark dialect."""
+"""Make grammars that require tool calls, and grammars of answers after reasoning, in llguidance's Lark dialect."""
 
 import json
 import re
@@ -6,9 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxgen.server.tool_calls.formats import ToolFormat
+from jaxgen.server.tool_calls.harmony import NAMES
+from jaxgen.server.tool_calls.thinking import END_THINK, THINK
+from jaxgen.server.tool_calls.typed_values import is_text
 
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """White space as in the JSON of chat templates. No space is optional: a small model could write it without end."""
+
+_TEXT = "/(?s:.*)/"
+
+type TokenOf = Callable[[str], int | None]
+"""Returns the id of the single token with a text, or None. A mark that is one is required as that token, since the
+model has not learnt the same text in other tokens."""
 
 
 def call_grammar(
@@ -16,13 +25,12 @@ def call_grammar(
     tools: Sequence[tuple[str, Mapping[str, Any]]],
     *,
     several: bool,
-    token_of: Callable[[str], int | None],
+    token_of: TokenOf,
 ) -> str:
     """Return a grammar of messages with one call or, with ``several``, one or more, and nothing else.
 
     ``tools``: names with the JSON schemas of their arguments. Schemas stay separate documents, so that references
-    within them hold. ``token_of``: returns the id of the single token with this text, or None. That token is required,
-    since the model has not learnt the same text in other tokens.
+    within them hold.
     """
     names = [f"tool_{i}" for i in range(len(tools))]
 
@@ -35,14 +43,104 @@ def call_grammar(
         f"call: {' | '.join(names)}",
     ]
     for rule, (name, schema) in zip(names, tools, strict=True):
-        arguments = json.dumps({**schema, "type": "object", "x-guidance": _SPACING})
-        rules.append(f"{rule}: {text(kind.before.replace('{name}', name))} %json {arguments} {text(kind.after)}")
+        before, after = text(kind.before.replace("{name}", name)), text(kind.after)
+        if kind.argument:
+            arguments, more_rules = _marked_arguments(rule, schema, kind.argument, text)
+            rules += [f"{rule}: {before} {arguments} {after}", *more_rules]
+        else:
+            rules.append(f"{rule}: {before} {_json(schema)} {after}")
     return "\n".join(rules) + "\n"
 
 
 def either(first: str, second: str) -> str:
     """Return a grammar of the texts that one of two grammars allows."""
     return f"start: first | second\nfirst: %lark {{\n{first}\n}}\nsecond: %lark {{\n{second}\n}}\n"
+
+
+def after_thinking(answer: str, token_of: TokenOf, *, inside: bool) -> str:
+    """Return a grammar of reasoning, then texts of the grammar ``answer``.
+
+    ``inside``: the prompt has opened the reasoning; else there may be none.
+    """
+    opened = "" if inside else _terminals(THINK, [THINK], token_of)
+    rules = [
+        f"start: {'thought GAP?' if inside else '(thought GAP?)?'} answer",
+        f"thought: {opened} reasoning",
+        *_text_up_to(END_THINK, "reasoning", lambda piece: _terminals(piece, [END_THINK], token_of)),
+        "GAP: /[ \\n]{1,4}/",
+        f"answer: %lark {{\n{answer}\n}}",
+    ]
+    return "\n".join(rules) + "\n"
+
+
+def harmony_calls(tools: Sequence[tuple[str, Mapping[str, Any]]], token_of: TokenOf) -> str:
+    """Return a grammar of one call in harmony, from the channel on: an answer there ends with its first call."""
+    names = [f"tool_{i}" for i in range(len(tools))]
+    rules = [f"start: {' | '.join(names)}"]
+    for rule, (name, schema) in zip(names, tools, strict=True):
+        header = f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>"
+        rules.append(f"{rule}: {_terminals(header, NAMES, token_of)} {_json({**schema, 'type': 'object'})}")
+    return "\n".join(rules) + "\n"
+
+
+def harmony_answer(content: str | None, calls: str | None, token_of: TokenOf) -> str:
+    """Return a grammar of an answer in harmony after ``<|start|>assistant``: perhaps an analysis, then the final
+    channel with a text of the grammar ``content``, or calls of ``calls``; of either where both are given."""
+
+    def text(piece: str) -> str:
+        return _terminals(piece, NAMES, token_of)
+
+    parts = {"content": content, "calls": calls}
+    rules = [
+        f"start: analysis? ({' | '.join(name for name, one in parts.items() if one is not None)})",
+        f"analysis: {text('<|channel|>analysis<|message|>')} {_TEXT} {text('<|end|><|start|>assistant')}",
+    ]
+    if content is not None:
+        header = f"{text('<|channel|>final')} ({text(' <|constrain|>json')})? {text('<|message|>')}"
+        rules.append(f"content: {header} %lark {{\n{content}\n}}")
+    if calls is not None:
+        rules.append(f"calls: %lark {{\n{calls}\n}}")
+    return "\n".join(rules) + "\n"
+
+
+def _json(schema: Mapping[str, Any]) -> str:
+    return f"%json {json.dumps({**schema, 'type': 'object', 'x-guidance': _SPACING})}"
+
+
+def _marked_arguments(
+    rule: str, schema: Mapping[str, Any], form: str, text: Callable[[str], str]
+) -> tuple[str, list[str]]:
+    """Return how a rule writes arguments that have marks of their own, and the rules that this needs.
+
+    They are the schema's ``properties`` in their order, of which those that are not ``required`` may be left out.
+    """
+    properties = schema.get("properties") or {}
+    uses, rules = [], []
+    for i, (key, one) in enumerate(properties.items()):
+        before, _, after = form.replace("{key}", key).partition("{value}")
+        name = f"{rule}_{i}"
+        if is_text(one, schema):
+            rules += [f"{name}: {text(before)} {name}_value", *_text_up_to(after, f"{name}_value", text)]
+        else:
+            document = json.dumps({**_with_definitions(one, schema), "x-guidance": _SPACING})
+            rules.append(f"{name}: {text(before)} %json {document} {text(after)}")
+        uses.append(name if key in (schema.get("required") or ()) else f"{name}?")
+    return " ".join(uses), rules
+
+
+def _text_up_to(end: str, rule: str, text: Callable[[str], str]) -> list[str]:
+    """Return a rule of any text up to and with the first ``end``, and the rules that it needs. What ``end`` has as a
+    token is no text, in which it would be found by its characters."""
+    marks = text(end)
+    if marks == json.dumps(end):
+        return [f"{rule}[suffix={marks}]: {_TEXT}"]
+    return [f"{rule}: {rule}_text | {_TEXT} {marks}", f"{rule}_text[suffix={json.dumps(end)}]: {_TEXT}"]
+
+
+def _with_definitions(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a member's schema with the definitions that it may refer to."""
+    own = dict(schema) if isinstance(schema, Mapping) else {}
+    return {name: root[name] for name in ("$defs", "definitions") if name in root} | own
 
 
 def _terminals(piece: str, markers: Sequence[str], token_of: Callable[[str], int | None]) -> str:

@@ -5,7 +5,8 @@ decide this, so the output does not depend on how the text was cut into pieces.
 """
 
 import json
-from collections.abc import Callable, Container, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
 
 from jaxgen.server.tool_calls.deltas import Arguments, CallStart, Delta
 
@@ -23,13 +24,14 @@ class NotACallError(Exception):
 class CallReader:
     """Building blocks of the formats' parsers. ``char``: the next character, not yet read; "" at the text's end."""
 
-    def __init__(self, names: Container[str], new_id: Callable[[], str]) -> None:
-        """``names``: of the known tools; a call of another name is content. ``new_id``: makes the id of a call."""
+    def __init__(self, tools: Mapping[str, Mapping[str, Any]], new_id: Callable[[], str]) -> None:
+        """``tools``: the JSON schemas of the known tools' arguments by name; a call of another name is content.
+        ``new_id``: makes the id of a call."""
         self.char = ""
         self.num_calls = 0
         self.num_ended = 0
         """Calls whose arguments are complete."""
-        self._names = names
+        self.tools = tools
         self._new_id = new_id
         self._held: list[str] = []
         self._deltas: list[Delta] = []
@@ -49,9 +51,22 @@ class CallReader:
         self._held.append(self.char)
         self.char = yield
 
+    def skip(self) -> Reading[None]:
+        """Read ``char`` without holding it."""
+        self.char = yield
+
     def drop(self) -> None:
         """Discard the held characters: they belonged to a call."""
         self._held.clear()
+
+    def drop_unfinished(self) -> None:
+        """Discard the held characters if they may be the beginning of a call: the text was cut off within it."""
+        if any(not char.isspace() for char in self._held):
+            self.drop()
+
+    @property
+    def held(self) -> str:
+        return "".join(self._held)
 
     def give_up(self) -> None:
         """Turn the held characters into content."""
@@ -60,28 +75,43 @@ class CallReader:
             self._held.clear()
             self._after_call = False
 
-    def content(self, marker: str) -> Reading[bool]:
-        """Read content up to and with ``marker``, held with the white space before it. Return False if the text ended.
+    def content(self, *markers: str) -> Reading[str]:
+        """Read content up to and with one of the markers, held with the white space before it. Return the marker; ""
+        if the text ended.
 
-        White space between a call and the end of the text is dropped. The marker's first character must not occur in it
-        twice: else a failed match could hide the start of another.
+        White space between a call and the end of the text is dropped. All markers begin with one character, which must
+        not occur in them twice: else a failed match could hide the start of another.
         """
         while self.char:
-            if self.char == marker[0]:
+            if self.char == markers[0][0]:
                 try:
-                    yield from self.literal(marker)
+                    return (yield from self.one_of(markers))
                 except NotACallError:
                     self.give_up()
                     continue
-                return True
-            space = self.char.isspace()
-            yield from self.read()
-            if not space:
+            if self.char.isspace():
+                yield from self.read()
+            else:
+                self._held.append(self.char)
                 self.give_up()
+                yield from self.skip()
         if self._after_call:
             self.drop()
         self.give_up()
-        return False
+        return ""
+
+    def one_of(self, texts: Sequence[str]) -> Reading[str]:
+        """Read one of these texts, none of which begins with another, and return it. Raises NotACallError at the first
+        character that belongs to none."""
+        length = 0
+        while True:
+            texts = [text for text in texts if text[length] == self.char]
+            if not texts:
+                raise NotACallError
+            yield from self.read()
+            length += 1
+            if len(texts[0]) == length:
+                return texts[0]
 
     def literal(self, text: str) -> Reading[None]:
         """Read exactly ``text``. Raises NotACallError at the first other character."""
@@ -96,7 +126,7 @@ class CallReader:
 
     def name(self, text: str) -> str:
         """Return ``text`` if it is the name of a tool. Raises NotACallError."""
-        if text not in self._names:
+        if text not in self.tools:
             raise NotACallError
         return text
 
@@ -111,7 +141,7 @@ class CallReader:
             if key == "name" and name is None:
                 name = self.name((yield from self._string()))
                 if arguments is not None:
-                    self._begin(name, arguments)
+                    self._whole_call(name, arguments)
             elif key in ARGUMENTS and arguments is None:
                 arguments = yield from self.arguments(name)
             elif key in ("id", "type"):
@@ -125,7 +155,7 @@ class CallReader:
         if name is None:
             raise NotACallError
         if arguments is None:
-            self._begin(name, "{}")
+            self._whole_call(name, "{}")
         yield from self.read()
         self.drop()
 
@@ -137,7 +167,7 @@ class CallReader:
         if self.char != "{":
             raise NotACallError
         if name is not None:
-            self._begin(name, "")
+            self.begin(name)
         text: list[str] = []
         depth, quoted, escaped = 0, False, False
         while not text or depth:
@@ -151,22 +181,33 @@ class CallReader:
                 depth += (char in "{[") - (char in "}]")
             text.append(char)
             if name is not None:
-                self._deltas.append(Arguments(self.num_calls - 1, char))
+                self.write(char)
             yield from self.read()
             if name is not None:
                 self.drop()
         if name is not None:
-            self.num_ended += 1
+            self.end()
         return "".join(text)
 
-    def _begin(self, name: str, arguments: str) -> None:
+    def begin(self, name: str) -> None:
+        """Begin a call. What is held belongs to it."""
         self.drop()
         self._deltas.append(CallStart(self.num_calls, self._new_id(), name))
-        if arguments:
-            self._deltas.append(Arguments(self.num_calls, arguments))
-            self.num_ended += 1
         self.num_calls += 1
         self._after_call = True
+
+    def write(self, arguments: str) -> None:
+        """Add to the JSON text of the call's arguments."""
+        self._deltas.append(Arguments(self.num_calls - 1, arguments))
+
+    def end(self) -> None:
+        """End the call: its arguments are complete."""
+        self.num_ended += 1
+
+    def _whole_call(self, name: str, arguments: str) -> None:
+        self.begin(name)
+        self.write(arguments)
+        self.end()
 
     def _key(self) -> Reading[str]:
         """Read the key of an object's member, with its colon and the white space around."""

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from pallas_kernels.gpu.attention.items import MOST_VALUES
 from pallas_kernels.gpu.copy_blocks import gather_blocks, scatter_blocks
+from pallas_kernels.gpu.expert_product import expert_product
 from pallas_kernels.gpu.partial_recompute import partial_recompute
 from pallas_kernels.gpu.write_kv import write_kv
 from tests.aot.attention_programs import SHAPES, program
@@ -83,6 +84,16 @@ def recompute(
     )
 
 
+def experts(weights: Any, x: Any, layer: Any, starts: Any) -> Any:
+    """In the order of a Case: the weights are what must not be copied."""
+    return expert_product(x, weights, layer, starts)
+
+
+def expert_args(tokens: int, per_token: int, experts: int, inputs: int, outputs: int) -> tuple[Any, ...]:
+    rows = array(tokens * per_token, inputs)
+    return array(1, experts, outputs, inputs), rows, index(), index(experts + 1)
+
+
 SPILLED = {"gemma_2_9b": 64}
 """By heads of 256: a few numbers of an item, stored before its walk and loaded after it. On Ampere by all of 128."""
 CASES = (
@@ -113,6 +124,8 @@ CASES = (
     Case("partial_recompute_blocks", partial(partial_recompute, run=64), recompute(LLAMA3_8B, 1024, 4096, 32)),
     Case("partial_recompute_opt", partial_recompute, recompute(OPT_6_7B, 1000, 4096, 32, bias=True, angles=False)),
     Case("partial_recompute_heads_64", partial_recompute, recompute(SMALL_HEADS, 100, 768, 12, bias=True)),
+    Case("expert_product_qwen3_30b_a3b", experts, expert_args(256, 8, 128, 2048, 1536), in_place=False),
+    Case("expert_product_gpt_oss_20b", experts, expert_args(64, 4, 32, 2880, 5760), in_place=False),
     *(
         Case(f"attention_{name}", *program(shape), in_place=False, most_spilled=SPILLED.get(name, 0))
         for name, shape in SHAPES.items()

@@ -66,6 +66,19 @@ def test_decodes_run_by_the_narrow_program_and_answers_stay(monkeypatch: pytest.
     assert events == run(make_engine(config=replace(CONFIG, narrow_width=None)), todo)
 
 
+def test_more_decodes_than_the_narrow_program_takes_run_by_the_wide_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(narrow, "CLEARLY_FASTER", np.inf)
+    few = replace(CONFIG, narrow_width=2)
+    compiled, runs = count_runs(compiled_step(LLAMA, few))
+    engine = Engine(LLAMA, few, params_of(LLAMA), frozenset(), compiled=compiled)
+    runs.update(run=0, narrow=0)
+    todo = [request(f"r{i}", prompt, max_tokens=4 + 4 * i, seed=i, ignore_eos=True) for i, prompt in enumerate(PROMPTS)]
+    events = run(engine, todo)
+    assert 4 < runs["narrow"] < 12
+    assert runs["run"] > 8
+    assert events == run(make_engine(config=replace(CONFIG, narrow_width=None)), todo)
+
+
 def test_prompts_of_a_token_are_embedded_by_the_narrow_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """And so is the last token that a prompt has left."""
     monkeypatch.setattr(narrow, "CLEARLY_FASTER", np.inf)

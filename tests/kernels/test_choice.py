@@ -8,7 +8,8 @@ import pytest
 from jaxgen.core.config import DType
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels import choice
-from jaxgen.kernels.choice import REFERENCE_GPU, Kernels, choose, native_dtypes, reference
+from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernels, choose, for_windows_as_data, reference
+from jaxgen.kernels.native_support import native_dtypes
 from jaxgen.kernels.verdict import Verdict
 from pallas_kernels.cpu.build import Recipe, UnavailableError
 from pallas_kernels.write_kv import write_kv_ref
@@ -57,6 +58,7 @@ def test_products_stay_with_matrix_units(caplog: pytest.LogCaptureFixture) -> No
     [
         (TURING, "float16", 64, 64, "Tesla T4"),
         (ADA, "bfloat16", 256, 64, "head_dim is 256"),
+        (HOPPER, "bfloat16", 512, 64, "head_dim is 512"),
         (CPU, "float16", 64, 64, "float16"),
         (HOPPER, "float32", 64, 64, "float32"),
         (HOPPER, "bfloat16", 32, 64, "head_dim"),
@@ -115,3 +117,15 @@ def test_without_a_compiler_a_warning_says_why(
     assert native_dtypes(CPU) == ()
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "no compiler here" in caplog.text
+
+
+def test_kernels_for_programs_that_take_windows_as_data() -> None:
+    """Those that plan for a window only where all layers have the same."""
+    hopper = choice.hopper(132)
+    for windows in ((), (None, None), (8, 8)):
+        assert for_windows_as_data(hopper, windows) is hopper
+    found = for_windows_as_data(hopper, (8, None))
+    assert found == REFERENCE_GPU
+    assert "Hopper" in found.reason
+    for kernels in (REFERENCE, REFERENCE_GPU, choice.native(native())):
+        assert for_windows_as_data(kernels, (8, None)) is kernels

@@ -53,10 +53,18 @@ def run(case: Case, inputs: Inputs) -> np.ndarray:
             Case(rows=((1, 3 * PIECE), (90, 2 * PIECE + 5)), window=PIECE, head_dim=64, block_size=128),
             id="window of a piece, head_dim 64",
         ),
+        pytest.param(
+            Case(rows=MIXED, heads=6, head_dim=33, soft_cap=1.5, sinks=True, window=8, window_operand=True),
+            id="cap, sinks, a window that is an operand",
+        ),
+        pytest.param(Case(rows=MIXED, heads=70, kv_heads=1, sinks=True), id="sinks of a group over a tile"),
         *(
             pytest.param(case, marks=pytest.mark.full)  # each thing alone; the cases above have them together
             for case in (
                 Case(rows=EDGES),
+                Case(rows=MIXED, soft_cap=0.5),
+                Case(rows=EDGES, sinks=True),
+                Case(rows=EDGES, window_operand=True),
                 Case(rows=((1, 40),) * 40),
                 Case(rows=((5, 5),)),
                 Case(rows=((TILE, TILE), (TILE + 1, 2 * TILE + 1), (2, 2), (3, 100))),
@@ -152,24 +160,35 @@ def padded(case: Case, inputs: Inputs) -> tuple[Case, Inputs]:
     return wide, replace(inputs, q=q, tables=tables, starts=starts, lens=lens)
 
 
+SHARED = Case(rows=((1, 70), (1, 200), (20, 90), (90, 133), (5, 1000)), heads=6, head_dim=64)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
-    ("heads", "head_dim", "window"),
+    "case",
     [
-        (6, 64, None),
-        (16, 64, 100),
-        (6, 33, 9),
-        # Other sizes of the same.
-        *(pytest.param(*case, marks=pytest.mark.full) for case in ((6, 64, 50), (2, 64, None), (6, 80, None))),
+        SHARED,
+        replace(SHARED, heads=16, window=100),
+        replace(SHARED, head_dim=33, window=9),
+        replace(SHARED, soft_cap=1.5, sinks=True, window=50, window_operand=True),
+        *(
+            pytest.param(case, marks=pytest.mark.full)  # more of what is above
+            for case in (
+                replace(SHARED, window=50),
+                replace(SHARED, heads=2),
+                replace(SHARED, head_dim=80),
+                replace(SHARED, heads=16, head_dim=80, soft_cap=30.0),
+                replace(SHARED, heads=16, sinks=True, window_operand=True),
+            )
+        ),
     ],
 )
-def test_a_token_keeps_its_bits(dtype: str, heads: int, head_dim: int, window: int | None) -> None:
+def test_a_token_keeps_its_bits(dtype: str, case: Case) -> None:
     """In any chunk, any batch, any shape, any blocks."""
-    rows = ((1, 70), (1, 200), (20, 90), (90, 133), (5, 1000))
-    case = Case(rows=rows, heads=heads, head_dim=head_dim, window=window, dtype=dtype)
+    case = replace(case, dtype=dtype)
     inputs = make_inputs(case)
     together = run(case, inputs)[: inputs.starts[-1]]
-    for row in range(len(rows)):
+    for row in range(len(case.rows)):
         own = slice(inputs.starts[row], inputs.starts[row + 1])
         np.testing.assert_array_equal(run(*one_row(case, inputs, row)), together[own])
     for size in (1, 2, 7, 64):
@@ -181,7 +200,7 @@ def test_a_token_keeps_its_bits(dtype: str, heads: int, head_dim: int, window: i
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """Random ragged rows, block sizes, groups and windows."""
+    """Random ragged rows, block sizes, groups, windows, caps and sinks."""
     kv_heads = draw(st.sampled_from([1, 2, 3]))
     lengths = draw(st.lists(st.one_of(st.just(1), st.integers(2, 150)), min_size=1, max_size=12))
     return Case(
@@ -191,6 +210,9 @@ def cases(draw: st.DrawFn) -> Case:
         head_dim=draw(st.sampled_from([8, 15, 16, 64, 80])),
         block_size=draw(st.sampled_from([1, 3, 16, 64, 100])),
         window=draw(st.none() | st.integers(1, 200)),
+        window_operand=draw(st.booleans()),
+        soft_cap=draw(st.none() | st.floats(0.1, 50)),
+        sinks=draw(st.booleans()),
         dtype=draw(st.sampled_from(["float32", "bfloat16"])),
         padding=draw(st.integers(0, 5)),
     )

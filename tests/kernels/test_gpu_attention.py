@@ -238,11 +238,22 @@ def test_a_token_keeps_its_bits_with(case: Case) -> None:
 def test_a_plan_made_before_changes_nothing() -> None:
     inputs = make_inputs(SMALL)
 
-    def planned(q: Any, cache: Any, layer: Any, tables: Any, *rows: Any, scale: float, window: int | None) -> Any:
+    def planned(
+        q: Any,
+        cache: Any,
+        layer: Any,
+        tables: Any,
+        *rows: Any,
+        scale: float,
+        window: int | None,
+        soft_cap: float | None,
+    ) -> Any:
         plan = plan_attention(q, cache, *rows, window=window)
         starts, lens, *counts = rows
         unread = [jnp.zeros_like(x) for x in (starts, *counts)]
-        return attention(q, cache, layer, tables, unread[0], lens, *unread[1:], scale=scale, plan=plan)
+        return attention(
+            q, cache, layer, tables, unread[0], lens, *unread[1:], scale=scale, soft_cap=soft_cap, plan=plan
+        )
 
     np.testing.assert_array_equal(attend(SMALL, inputs, planned), attend(SMALL, inputs))
 
@@ -332,11 +343,12 @@ FACTS = {"heads": 32, "kv_heads": 8, "head_dim": 128, "block_size": 64, "dtype":
     [
         ({"dtype": "float32"}, "float32, not bfloat16 or float16"),
         ({"head_dim": 192}, "head_dim is 192"),
+        ({"head_dim": 512}, "head_dim is 512"),
         ({"head_dim": 256, "wgmma": False}, "head_dim is 256"),
         ({"block_size": 8}, "block_size is 8"),
         ({"block_size": 100}, "block_size is 100"),
-        ({"heads": 33}, "not a whole group"),
-        ({"heads": 71, "kv_heads": 1}, "not a whole group of 64 at most"),
+        ({"heads": 33}, "33 query heads are not a multiple of 8 kv heads"),
+        ({"heads": 71, "kv_heads": 1}, "71 query heads on 1 kv heads are more than 64 on each"),
     ],
 )
 def test_says_what_it_cannot_do(change: dict[str, object], says: str) -> None:
@@ -347,4 +359,7 @@ def test_says_what_it_cannot_do(change: dict[str, object], says: str) -> None:
 def test_refuses_what_it_cannot_do() -> None:
     case = replace(SMALL, dtype="float32")
     with pytest.raises(UnsupportedError, match="float32"):
+        run(attention, case, make_inputs(case))
+    case = replace(SMALL, window=8, window_operand=True)
+    with pytest.raises(UnsupportedError, match="window is an array"):
         run(attention, case, make_inputs(case))

@@ -1,7 +1,6 @@
 """partial_recompute: its plain twin against the models' layers, the kernel for NVIDIA GPUs, interpreted, against both
 the twin and float64."""
 
-from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -12,13 +11,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxgen.core.config import CacheConfig, LlamaConfig, OPTConfig, RopeConfig
+from jaxgen.core.config import CacheConfig
+from jaxgen.core.decoder_config import DecoderConfig, RopeConfig, llama_config, opt_config
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.models.batch import StepBatch
+from jaxgen.models.decoder import Decoder
 from jaxgen.models.kv_cache import init_cache
-from jaxgen.models.layers import rotary_angles
-from jaxgen.models.llama import Llama
-from jaxgen.models.opt import OPT
+from jaxgen.models.positions import rotary_angles
 from pallas_kernels.gpu import partial_recompute as module
 from pallas_kernels.gpu.partial_recompute import ROWS, STAGES, TILE_K, partial_recompute
 from pallas_kernels.partial_recompute import partial_recompute_ref
@@ -142,36 +141,31 @@ def test_a_wrong_index_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.abs(np.asarray(got, np.float64) - in_float64(*args)).max() > 0.1
 
 
-LLAMA = LlamaConfig(
-    vocab_size=64,
-    hidden_size=64,
-    intermediate_size=64,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    max_position=4096,
-    head_dim=16,
-    dtype="float32",
-    norm_eps=1e-5,
-    rope=ROPE,
-)
-OPT_ = OPTConfig(
-    vocab_size=64,
-    hidden_size=64,
-    intermediate_size=64,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=4,
-    max_position=4096,
-    head_dim=16,
-    dtype="float32",
-    embed_size=64,
-)
-FAMILIES: dict[str, LlamaConfig | OPTConfig] = {
-    "llama": LLAMA,
-    "llama_bias": replace(LLAMA, rope=RopeConfig(theta=5e5), attention_bias=True),
-    "opt": OPT_,
-    "opt_post_norm": replace(OPT_, pre_norm=False),
+SIZES: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_layers": 2,
+    "num_heads": 4,
+    "max_position": 4096,
+    "head_dim": 16,
+    "dtype": "float32",
+}
+
+
+def _llama(rope: RopeConfig, **options: Any) -> DecoderConfig:
+    return llama_config(**SIZES, num_kv_heads=2, norm_eps=1e-5, rope=rope, **options)
+
+
+def _opt(**options: Any) -> DecoderConfig:
+    return opt_config(**SIZES, num_kv_heads=4, **options)
+
+
+FAMILIES: dict[str, DecoderConfig] = {
+    "llama": _llama(ROPE),
+    "llama_bias": _llama(RopeConfig(theta=5e5), attention_bias=True),
+    "opt": _opt(),
+    "opt_post_norm": _opt(pre_norm=False),
 }
 
 
@@ -188,9 +182,7 @@ def test_reference_equals_the_models_layer(name: str) -> None:
     """K and V in the cache after the model's own layer 1 has run on x."""
     config, tokens, blocks = FAMILIES[name], 23, 3
     rng = np.random.default_rng(0)
-    model = nnx.eval_shape(
-        lambda: OPT(config, rngs=nnx.Rngs(0)) if isinstance(config, OPTConfig) else Llama(config, rngs=nnx.Rngs(0))
-    )
+    model = nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0)))
     graph, stacked = nnx.split(model.layers)
     stacked = jax.tree.map(lambda value: jnp.asarray(rng.normal(size=value.shape) / 4, value.dtype), stacked)
     layer: Any = nnx.merge(graph, jax.tree.map(lambda value: value[1], stacked))
@@ -199,15 +191,15 @@ def test_reference_equals_the_models_layer(name: str) -> None:
     batch = batch_of(tokens - 3, positions, slots, blocks)
     x = jnp.asarray(rng.normal(size=(tokens, 64)), jnp.float32)
     cache = init_cache(config, CacheConfig(8, blocks))
-    angles = layer.angles(positions)
+    positional = layer.positional(positions)
 
     def norm(x: jax.Array) -> Any:
         return x if layer.input_norm is None else layer.input_norm(x, batch.num_tokens, REFERENCE)
 
-    want = jax.jit(lambda x: layer.attn(norm(x), cache, jnp.int32(1), batch, angles, x)[1])(x)
+    want = jax.jit(lambda x: layer.attn(norm(x), cache, jnp.int32(1), batch, positional, None)[1])(x)
     weights: Any = nnx.to_pure_dict(stacked)["attn"]["qkv"]
     recompute = jax.jit(partial(partial_recompute_ref, norm=norm))
-    got = recompute(cache.data, jnp.int32(1), x, weights["weight"], weights.get("bias"), angles, slots)
+    got = recompute(cache.data, jnp.int32(1), x, weights["weight"], weights.get("bias"), positional.angles, slots)
     assert np.abs(np.asarray(want.data[:, 1])).max() > 0.5
     np.testing.assert_allclose(got, want.data, rtol=1e-5, atol=1e-5)
 

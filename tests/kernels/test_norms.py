@@ -1,4 +1,4 @@
-"""Norms and the gated activation, native and not: right, and a row with the same bits among any number of rows."""
+"""Norms, native and not: right, and a row with the same bits among any number of rows."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.gated_silu import gated_silu_ref
 from pallas_kernels.norms import layer_norm_ref, rms_norm_ref, row_mean
 from tests.support.native import native
 
@@ -35,8 +34,14 @@ def of_layer(kernel: Kernel, x: jax.Array, width: int, num_tokens: jax.Array) ->
 
 
 @partial(jax.jit, static_argnums=(0, 2))
-def of_gate(kernel: Kernel, x: jax.Array, width: int, num_tokens: jax.Array) -> jax.Array:
-    return kernel(x.astype(jnp.float32), num_tokens, dtype=x.dtype.name)
+def of_late(kernel: Kernel, x: jax.Array, width: int, num_tokens: jax.Array) -> jax.Array:
+    return kernel(x[:, :width], jnp.linspace(-1.0, 2.0, width, dtype=jnp.float32), num_tokens, eps=EPS)
+
+
+@partial(jax.jit, static_argnums=(0, 2))
+def of_scaled(kernel: Kernel, x: jax.Array, width: int, num_tokens: jax.Array) -> jax.Array:
+    weight = jnp.linspace(-1.0, 2.0, width, dtype=x.dtype)
+    return kernel(x[:, :width], weight, None, num_tokens, eps=EPS)
 
 
 def want_rms(x: np.ndarray, width: int) -> np.ndarray:
@@ -50,15 +55,15 @@ def want_layer(x: np.ndarray, width: int) -> np.ndarray:
     return normed * np.linspace(-1.0, 2.0, width) + np.linspace(1.0, -3.0, width)
 
 
-def want_gate(x: np.ndarray, width: int) -> np.ndarray:
-    gate, up = x[:, :width], x[:, width:]
-    return gate / (1.0 + np.exp(-gate)) * up
+def want_scaled(x: np.ndarray, width: int) -> np.ndarray:
+    return want_layer(x, width) - np.linspace(1.0, -3.0, width)
 
 
 KINDS: list[Any] = [
     pytest.param(of_rms, want_rms, "rms_norm", rms_norm_ref, id="rms"),
     pytest.param(of_layer, want_layer, "layer_norm", layer_norm_ref, id="layer"),
-    pytest.param(of_gate, want_gate, "gated_silu", gated_silu_ref, id="gate"),
+    pytest.param(of_late, want_rms, "rms_norm", rms_norm_ref, id="rms, late"),
+    pytest.param(of_scaled, want_scaled, "layer_norm", layer_norm_ref, id="layer without bias"),
 ]
 
 
@@ -104,16 +109,33 @@ def test_a_row_keeps_its_bits(width: int, dtype: str, run: Any, want: Any, name:
         np.testing.assert_array_equal(np.asarray(alone).view(np.uint8), together[-count:])
 
 
-@pytest.mark.parametrize("gate", [-1e38, -300.0, -88.0, -1e-30, 0.0, 1e-30, 88.0, 300.0, 1e38])
-def test_gates_far_from_zero_are_open_or_shut(gate: float) -> None:
-    got = native().gated_silu(jnp.array([[gate, 0.5]]), jnp.int32(1), dtype="float32")
-    np.testing.assert_allclose(got, [[max(gate, 0.0) * 0.5]], rtol=1e-6, atol=1e-29)
-
-
 def test_nan_is_not_hidden() -> None:
     x = jnp.array([[1.0, jnp.nan, 2.0, 3.0]])
-    for kernel, run in ((native().rms_norm, of_rms), (native().layer_norm, of_layer), (native().gated_silu, of_gate)):
+    for kernel, run in ((native().rms_norm, of_rms), (native().rms_norm, of_late), (native().layer_norm, of_layer)):
         assert np.isnan(np.asarray(run(kernel, x, 2, 1))).any()
+
+
+@pytest.mark.parametrize("name", ["native", "ref"])
+def test_a_float32_weight_multiplies_before_anything_is_rounded(name: str) -> None:
+    kernel, width = native().rms_norm if name == "native" else rms_norm_ref, 768
+    x = draw(70, width, "bfloat16")
+    exact = want_rms(np.asarray(x).astype(np.float64), width)
+    exact = exact.astype(np.float32).astype(jnp.bfloat16)
+    late, early = (np.asarray(run(kernel, x, width, 70)) for run in (of_late, of_rms))
+    assert (late == exact).mean() > 0.99
+    assert (early == exact).mean() < 0.8
+
+
+@pytest.mark.parametrize("weight_dtype", ["float32", "bfloat16"])
+def test_heads_are_rows(weight_dtype: str) -> None:
+    tokens, heads, width = 5, 3, 16
+    x = jnp.asarray(draw(8 * heads, width, "bfloat16"))[:, :width]
+    weight = jnp.linspace(-1.0, 2.0, width, dtype=weight_dtype)
+    got = native().rms_norm(x, weight, jnp.int32(tokens * heads), eps=EPS)
+    want = rms_norm_ref(x, weight, jnp.int32(tokens * heads), eps=EPS)
+    found, wanted = (np.asarray(out[: tokens * heads]).astype(np.float32) for out in (got, want))
+    np.testing.assert_allclose(found, wanted, rtol=2**-7, atol=0)
+    assert not np.asarray(got[tokens * heads :]).any()
 
 
 def test_a_norm_may_have_no_weights() -> None:
@@ -122,11 +144,13 @@ def test_a_norm_may_have_no_weights() -> None:
     np.testing.assert_allclose(got, layer_norm_ref(x, None, None, jnp.int32(5), eps=EPS), rtol=0, atol=1e-5)
 
 
-def test_other_dtypes_are_refused() -> None:
+@pytest.mark.parametrize("x_dtype", DTYPES)
+def test_other_dtypes_are_refused(x_dtype: str) -> None:
+    x, weight = jnp.zeros((2, 4), x_dtype), jnp.zeros(4, "float16")
     with pytest.raises(ValueError, match="float32 or bfloat16"):
-        native().gated_silu(jnp.zeros((2, 4)), jnp.int32(2), dtype="float16")
-    with pytest.raises(ValueError, match="float32 or bfloat16"):
-        native().rms_norm(jnp.zeros((2, 4)), jnp.zeros(4, "bfloat16"), jnp.int32(2), eps=EPS)
+        native().rms_norm(x, weight, jnp.int32(2), eps=EPS)
+    with pytest.raises(ValueError, match=f"a norm's weight is float16, neither {x_dtype} nor float32"):
+        rms_norm_ref(x, weight, jnp.int32(2), eps=EPS)
 
 
 @pytest.mark.parametrize("width", [1, 333, 1024, *(pytest.param(n, marks=pytest.mark.full) for n in (7, 96, 192))])

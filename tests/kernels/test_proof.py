@@ -23,8 +23,8 @@ from jaxgen.kernels.proof import judge, run_proof
 from jaxgen.kernels.verdict import ServedShapes, Verdict
 from tests.support.paths import ROOT
 
-H200 = Gpu(DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0)), "13000 580.65.06")
-SHAPES = ServedShapes(32, 8, 128, "bfloat16", None, 64, (256,), 256, 8192)
+H200 = Gpu(DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0)), "13000 580.65.06", 141 * 2**30)
+SHAPES = ServedShapes(32, 8, 128, "bfloat16", (None,), 64, (256,), 256, 8192)
 RIGHT = "import json, sys; json.dump({'outcome': 'right', 'reason': ''}, open(sys.argv[1], 'w'))"
 WRONG = RIGHT.replace("right", "wrong").replace("''", "'wrong by 0.1'")
 
@@ -201,7 +201,7 @@ class Driver:
         return lambda *args: 100 if call == self._fails else self._answer(call, *args)
 
     def _answer(self, call: str, *args: Any) -> int:
-        values = {"cuDriverGetVersion": 13000, "cuDeviceGet": 0}
+        values = {"cuDriverGetVersion": 13000, "cuDeviceGet": 0, "cuDeviceTotalMem_v2": 141 * 2**30}
         if call == "cuDeviceGetName":
             ctypes.memmove(args[0], self._name + b"\0", len(self._name) + 1)
         elif call == "cuDeviceGetAttribute":
@@ -218,6 +218,8 @@ def test_what_the_driver_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setattr(ctypes, "CDLL", lambda _: Driver())
     assert find_gpu(None) == find_gpu("") == find_gpu("cuda,cpu") == H200
     assert find_gpu("cpu") is None
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: Driver(fails="cuDeviceTotalMem_v2"))
+    assert find_gpu(None) == replace(H200, memory_bytes=None)
     for call in ("cuInit", "cuDeviceGet", "cuDeviceGetAttribute"):
         monkeypatch.setattr(ctypes, "CDLL", lambda _, call=call: Driver(fails=call))
         assert find_gpu(None) is None

@@ -32,7 +32,8 @@ PROMPTS = ((5, 5), (Q, Q), (Q + 1, 2 * Q + 1), (2, 2), (3, 100))
         ),
         pytest.param(Case(rows=ROWS, block_size=1, dtype="float16"), id="block of one token, float16"),
         pytest.param(
-            Case(rows=ROWS, block_size=48, heads=6, sinks=True, soft_cap=2.0, window=8), id="both, window, block of 48"
+            Case(rows=ROWS, block_size=48, heads=6, sinks=True, soft_cap=2.0, window=8, window_operand=True),
+            id="both, a window that is an operand, block of 48",
         ),
         *(
             pytest.param(case, marks=pytest.mark.full)  # each thing alone; the cases above have them together
@@ -95,6 +96,7 @@ def cases(draw: st.DrawFn) -> Case:
         head_dim=draw(st.sampled_from([8, 16, 80])),
         block_size=draw(st.sampled_from([1, 3, 16, 64, 100])),
         window=draw(st.none() | st.integers(1, 200)),
+        window_operand=draw(st.booleans()),
         padding=draw(st.integers(0, 5)),
     )
 

@@ -11,7 +11,8 @@ from jaxgen.core.config import ModelConfig, OffloadPolicy
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.stats import OffloadStats
 from jaxgen.engine.engine import Engine
-from jaxgen.kernels.choice import REFERENCE, Kernels, native
+from jaxgen.engine.runners import compile_for
+from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernels, native
 from jaxgen.layerwise.layer_pool import LayerPool
 from jaxgen.layerwise.model_runner import CompiledLayers, LayerwiseRunner
 from tests.models.test_layers_apart import OPT
@@ -237,3 +238,38 @@ def test_the_planner_learns_that_the_link_is_slower() -> None:
     assert median(errors[:3]) > max(0.4, 2 * late), "at first a third of what it takes"
     assert late < 0.3
     assert stats(engine).idle_seconds > 0, "on such a link the device waits"
+
+
+def plan_one(*_: Any, window: int | None) -> Any:
+    raise AssertionError(f"planned for window {window}")
+
+
+PLANNED = replace(REFERENCE_GPU, name="planned", plan_attention=plan_one)
+"""As those of GPUs: their attention is planned for a window."""
+SEVERAL_WINDOWS = replace(SMALL, windows=(5, None))
+
+
+def test_kernels_that_plan_for_a_window_are_replaced_where_layers_have_several(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class FoundError(Exception):
+        pass
+
+    def found(_model: Any, _config: Any, kernels: Kernels, *_: Any) -> Any:
+        raise FoundError(kernels)
+
+    monkeypatch.setattr("jaxgen.layerwise.programs.width_programs", found)
+    for model, expected_kernels in ((WINDOWED, PLANNED), (SEVERAL_WINDOWS, REFERENCE_GPU)):
+        with pytest.raises(FoundError) as raised:
+            compile_for(model, streamed("transfer"), PLANNED)
+        assert raised.value.args == (expected_kernels,)
+    assert caplog.text.count("the attention of the planned kernels takes one window for all layers") == 1
+
+
+@pytest.mark.full
+def test_layers_of_several_windows_with_kernels_that_plan() -> None:
+    """Full: it compiles two engines that no other test has."""
+    engine, wanted = engine_of(model=SEVERAL_WINDOWS, kernels=PLANNED), requests("ce")
+    assert engine.stats().kernels == "XLA"
+    assert "planned kernels takes one window" in engine.stats().kernels_reason
+    assert answers(run(engine, wanted)) == expected(wanted, SEVERAL_WINDOWS, REFERENCE_GPU)

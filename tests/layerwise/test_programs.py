@@ -142,7 +142,8 @@ def check_projection(by_layer: ByLayer) -> None:
     untouched = np.delete(np.arange(N), blocks)
     for index, layer in enumerate(by_layer.layers):
         pieces = [of_block[index] for of_block in inputs]
-        pool = programs.project(layer, programs.make_pool(), ids, starts, np.int32(len(blocks)), *pieces)
+        about = ids, starts, np.int32(len(blocks)), np.int32(index)
+        pool = programs.project(layer, programs.make_pool(), *about, *pieces)
         got = np.asarray(pool.cache.data[:N, 0]).astype(np.float32)
         np.testing.assert_array_equal(got[blocks], written[blocks, index])
         assert not got[untouched].any(), "what is past the count writes nothing"

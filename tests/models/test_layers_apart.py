@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxgen.core.config import OPTConfig
+from jaxgen.core.decoder_config import opt_config
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU
 from jaxgen.models.placement import abstract_packed_params, pack_params, placing
 from jaxgen.models.separate_weights import SeparateWeights
@@ -16,7 +16,7 @@ from pallas_kernels.ragged_paged_attention import ragged_paged_attention_ref
 from tests.support.engines import LLAMA, engine_config, make_engine, params_of, request, run, tokens
 
 PROMPTS = [np.random.default_rng(1).integers(3, 300, size=n).tolist() for n in (1, 7, 40)]
-OPT = OPTConfig(
+OPT = opt_config(
     vocab_size=300,
     hidden_size=32,
     intermediate_size=64,
@@ -76,7 +76,7 @@ def test_attention_plans_once_for_all_layers(kernels: Any) -> None:
         taken.append(plan)
         return ragged_paged_attention_ref(*args, **options)
 
-    model = replace(LLAMA, sliding_window=32)
+    model = replace(LLAMA, windows=(32, 32))
     planned = replace(kernels, ragged_paged_attention=attend, plan_attention=plan)
     step, args = step_program(model, engine_config(), planned, 16)
     jax.eval_shape(step, *args)

@@ -4,6 +4,7 @@ python -m scripts.make.goldens wrote the checkpoints and the answers with transf
 """
 
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +25,7 @@ from tests.support.golden_runs import (
     make_forward,
     relative_logit_error,
 )
-from tests.support.goldens import GOLDENS, NAMES, golden_answers
+from tests.support.goldens import GOLDENS, NAMES, OF_FAMILIES, golden_answers
 from tests.support.native import native as library
 
 TIGHT = EngineConfig(CacheConfig(8, 16), SchedulerConfig(16, 8, 128), seed=0, max_logit_bias=4)
@@ -38,13 +39,16 @@ def test_logits_agree(name: str) -> None:
     assert error < LOGIT_TOLERANCE
 
 
+def long_ones(without: tuple[str, ...]) -> list[Any]:
+    """Tests of the other families, which are many."""
+    return [pytest.param(name, marks=pytest.mark.full) for name in OF_FAMILIES if name not in without]
+
+
 # Of each kernel and of each way in which a family takes it one; rope is no kernel.
-OF_KERNELS = ("llama_bias", "mistral_window", "opt_350m")
+OF_KERNELS = ("llama_bias", "mistral_window", "opt_350m", "gemma2", "gpt_oss")
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in OF_KERNELS else pytest.param(name, marks=pytest.mark.full) for name in NAMES]
-)
+@pytest.mark.parametrize("name", [*OF_KERNELS, *long_ones(OF_KERNELS)])
 def test_logits_agree_with_native_kernels(name: str) -> None:
     error = relative_logit_error(*load_golden(name), golden_answers(name), SMALL, native(library()))
     print(f"{name}: relative error of logits {error:.1e}")  # noqa: T201
@@ -52,11 +56,9 @@ def test_logits_agree_with_native_kernels(name: str) -> None:
 
 
 ENGINES = ("llama", "mistral_window", "opt_350m")
-# What the others have of their own is in their logits.
-ALL_ENGINES = [name if name in ENGINES else pytest.param(name, marks=pytest.mark.full) for name in NAMES]
 
 
-@pytest.mark.parametrize("name", ALL_ENGINES)
+@pytest.mark.parametrize("name", [*ENGINES, *long_ones(ENGINES)])
 def test_greedy_tokens_agree(name: str) -> None:
     """All prompts at once, chunked and mixed."""
     answers = golden_answers(name)

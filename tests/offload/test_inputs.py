@@ -43,7 +43,7 @@ MHA = replace(LLAMA, num_kv_heads=LLAMA.num_heads)
 MODELS = {
     "llama": MHA,
     "opt": OPT,
-    "opt-350m": replace(OPT, pre_norm=False, embed_size=16),
+    "opt-350m": replace(OPT, placement="post_sum", final_norm=False, embed_size=16),
     "llama-bfloat16": replace(MHA, dtype="bfloat16"),
 }
 KERNELS = {"scanned": REFERENCE, "apart": REFERENCE_GPU}

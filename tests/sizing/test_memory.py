@@ -6,14 +6,8 @@ from typing import Any
 import pytest
 
 from jaxgen.cache.block_sizes import GIB, block_bytes, host_block_bytes, input_bytes
-from jaxgen.core.config import (
-    EngineConfig,
-    EngineOptions,
-    LlamaConfig,
-    ModelConfig,
-    OffloadConfig,
-    StreamConfig,
-)
+from jaxgen.core.config import EngineConfig, EngineOptions, ModelConfig, OffloadConfig, StreamConfig
+from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.offload.staging import staging_bytes
 from jaxgen.sizing.memory import cache_bytes, resolve
@@ -27,7 +21,7 @@ MHA = replace(LLAMA, num_kv_heads=LLAMA.num_heads)
 
 
 def plan(
-    memory: DeviceMemory, *, model: LlamaConfig = LLAMA, params: int = GIB, temporaries: int = 0, **options: Any
+    memory: DeviceMemory, *, model: DecoderConfig = LLAMA, params: int = GIB, temporaries: int = 0, **options: Any
 ) -> EngineConfig:
     return resolve(
         EngineOptions(**options), model, memory, token_budget=64, params_bytes=params, temporary_bytes=temporaries
@@ -113,6 +107,12 @@ def test_a_narrow_program_is_of_half_the_budget_at_most() -> None:
     assert plan(CPU, token_budget=24, max_num_seqs=12).narrow_width == 12
     assert plan(CPU, token_budget=24, max_num_seqs=13).narrow_width is None
     assert plan(CPU, token_budget=24, max_num_seqs=12, single_shape=True).narrow_width is None
+
+
+def test_on_a_cpu_rows_are_a_quarter_of_the_budget_and_the_narrow_program_has_fewer() -> None:
+    wide = plan(CPU, token_budget=256)
+    assert (wide.scheduler.max_num_seqs, wide.narrow_width) == (64, 16)
+    assert plan(CPU, token_budget=64).scheduler.max_num_seqs == 16
 
 
 def test_host_memory_is_that_of_whole_blocks() -> None:
@@ -263,7 +263,7 @@ def test_layer_inputs_count_on_the_device_in_staging_and_on_the_host() -> None:
         (LLAMA, {"kv_offloading_size": 1.0}, "layer inputs of a token have 512 bytes, its K and V 512"),
     ],
 )
-def test_layer_inputs_that_make_no_sense_are_refused(model: LlamaConfig, options: dict[str, Any], says: str) -> None:
+def test_layer_inputs_that_make_no_sense_are_refused(model: DecoderConfig, options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         plan(GPU, model=model, kv_offload_inputs=True, **options)
 

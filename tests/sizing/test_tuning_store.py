@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxgen.core.config import LlamaConfig
+from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.sizing import tuning_store
 from jaxgen.sizing.token_budget import default_budget
@@ -37,7 +37,7 @@ def test_a_kept_measurement_decides(tmp_path: Path) -> None:
         (LLAMA, replace(CPU, features=("avx2", "avx512_bf16"))),
     ],
 )
-def test_it_does_not_decide_for_others(tmp_path: Path, model: LlamaConfig, device: DeviceInfo) -> None:
+def test_it_does_not_decide_for_others(tmp_path: Path, model: DecoderConfig, device: DeviceInfo) -> None:
     save_record(tmp_path, LLAMA, CPU, {"token_budget": 96})
     assert choose_budget(tmp_path, model, device) == BY_RULE
 

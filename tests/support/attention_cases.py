@@ -26,6 +26,8 @@ class Case:
     padding: int = 3
     soft_cap: float | None = None
     sinks: bool = False
+    window_operand: bool = False
+    """Whether the window is an array that the program takes."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +74,12 @@ def lens_and_starts(case: Case) -> tuple[np.ndarray, np.ndarray]:
 
 def run(function: Callable[..., jax.Array], case: Case, inputs: Inputs) -> np.ndarray:
     """The kernel's answer in float32, which holds every bit of the other dtypes."""
-    static: dict[str, Any] = {"scale": case.head_dim**-0.5, "window": case.window}
-    if case.soft_cap is not None:  # not every kernel takes it, nor sinks
-        static["soft_cap"] = case.soft_cap
-    sinks = {"sinks": jnp.asarray(inputs.sinks)} if case.sinks else {}
+    static: dict[str, Any] = {"scale": case.head_dim**-0.5, "soft_cap": case.soft_cap}
+    operands = {"sinks": jnp.asarray(inputs.sinks)} if case.sinks else {}
+    if case.window_operand:
+        operands["window"] = jnp.int32(2**30 if case.window is None else case.window)
+    else:
+        static["window"] = case.window
     out = jax.jit(function, static_argnames=tuple(static))(
         jnp.asarray(inputs.q, case.dtype),
         jnp.asarray(inputs.cache, case.dtype),
@@ -86,7 +90,7 @@ def run(function: Callable[..., jax.Array], case: Case, inputs: Inputs) -> np.nd
         jnp.int32(len(case.rows)),
         jnp.int32(inputs.num_decodes),
         **static,
-        **sinks,
+        **operands,
     )
     return np.asarray(out.astype(jnp.float32))
 

@@ -8,14 +8,8 @@ from functools import cache
 import jax
 import numpy as np
 
-from jaxgen.core.config import (
-    CacheConfig,
-    EngineConfig,
-    LlamaConfig,
-    ModelConfig,
-    RopeConfig,
-    SchedulerConfig,
-)
+from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from jaxgen.core.decoder_config import RopeConfig, llama_config
 from jaxgen.core.model_info import Pooling
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.sampling_params import SamplingParams
@@ -25,7 +19,7 @@ from jaxgen.models import Params, abstract_params
 from jaxgen.runner.programs import CompiledStep, compile_step
 
 EOS = 2
-LLAMA = LlamaConfig(
+LLAMA = llama_config(
     vocab_size=300,
     hidden_size=64,
     intermediate_size=96,

@@ -22,7 +22,7 @@ from jaxgen.hardware.nvidia import Gpu
 from jaxgen.kernels import proof as kernel_proof
 from pallas_kernels.gpu.attention import ragged_paged_attention
 
-H200 = Gpu(DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0)), "13000 580.65.06")
+H200 = Gpu(DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0)), "13000 580.65.06", 141 * 2**30)
 HOW: dict[str, Callable[[], None]] = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "abort": os.abort,

@@ -1,4 +1,4 @@
-"""The checkpoints and recorded answers in tests/data/goldens, made by scripts/make/goldens.py."""
+"""The checkpoints and recorded answers in tests/data/goldens, made by scripts/make/goldens."""
 
 import shutil
 from dataclasses import dataclass
@@ -8,36 +8,53 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from jaxgen.core.model_info import Pooling
 from tests.support.paths import ROOT
 
 GOLDENS = ROOT / "tests" / "data" / "goldens"
-NAMES = (
-    "llama",
-    "llama3_rope",
-    "llama_linear_rope",
-    "llama_bias",
-    "mistral_window",
-    "opt_pre",
-    "opt_350m",
+NAMES = tuple(sorted(path.name for path in GOLDENS.iterdir()))
+"""All folders."""
+OF_FAMILIES = (
+    *("llama", "opt_pre", "qwen2_yarn", "qwen3_bias", "ministral3", "phi3_long", "gemma3", "smollm3_bias", "gpt2"),
+    *("qwen2_moe", "gpt_oss_mxfp4", "mixtral", "olmo3", "granite", "glm4_bias", "falcon_40b", "phi_qk", "gpt_neox"),
 )
+"""One of each, that with most of its own. What the others have is in their logits."""
 
 
 @dataclass(frozen=True)
 class Golden:
-    """What transformers answers to one prompt: row t of ``logits`` [len(prompt) + 23, V] follows the first t + 1 tokens
-    of ``prompt`` and ``greedy``, which has 24 tokens."""
+    """What transformers answers to one prompt, in float32.
+
+    ``greedy`` are 24 tokens. The logits [R, V] follow the first ``rows[i] + 1`` tokens of ``prompt`` and ``greedy``;
+    older goldens have those of all positions but the last. ``pooled`` are the embeddings [D] of the prompt, where they
+    were recorded.
+    """
 
     prompt: list[int]
     greedy: list[int]
+    rows: npt.NDArray[np.int32]
     logits: npt.NDArray[np.float32]
+    pooled: dict[Pooling, npt.NDArray[np.float32]] | None
 
 
 def golden_answers(name: str) -> list[Golden]:
     with np.load(GOLDENS / name / "golden.npz") as arrays:
-        return [
-            Golden(arrays[f"prompt_{i}"].tolist(), arrays[f"greedy_{i}"].tolist(), arrays[f"logits_{i}"])
-            for i in range(len(arrays.files) // 3)
-        ]
+        count = sum(key.startswith("prompt_") for key in arrays.files)
+        return [_answer({key: arrays.get(f"{key}_{i}") for key in _KEYS}) for i in range(count)]
+
+
+_KEYS = ("prompt", "greedy", "rows", "logits", "pooled")
+
+
+def _answer(arrays: dict[str, Any]) -> Golden:
+    logits, rows, pooled = arrays["logits"], arrays["rows"], arrays["pooled"]
+    return Golden(
+        arrays["prompt"].tolist(),
+        arrays["greedy"].tolist(),
+        np.arange(len(logits), dtype=np.int32) if rows is None else rows,
+        logits,
+        None if pooled is None else dict(zip((Pooling.MEAN, Pooling.LAST, Pooling.CLS), pooled, strict=True)),
+    )
 
 
 def copy_golden(name: str, destination: Path) -> Path:

@@ -20,8 +20,8 @@ NUM_OPEN = LayerStore.most_open(20, 3, BLOCK) + 2
 GROUP = 3
 SMALL = replace(LLAMA, hidden_size=32)
 """Its layer inputs are half the bytes of K and V."""
-OPT_350M = replace(OPT, pre_norm=False, embed_size=16)
-WINDOWED = replace(SMALL, dtype="bfloat16", sliding_window=2 * BLOCK)
+OPT_350M = replace(OPT, placement="post_sum", final_norm=False, embed_size=16)
+WINDOWED = replace(SMALL, dtype="bfloat16", windows=(2 * BLOCK,) * SMALL.num_layers)
 """For the native kernels."""
 RNG = np.random.default_rng(5)
 PROMPTS = [RNG.integers(3, 300, size=n).tolist() for n in (1, 7, 40, 24, 33)]

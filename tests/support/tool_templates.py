@@ -42,4 +42,57 @@ MISTRAL_V11 = """\
 {%- else %}{{ '[INST]' + m.content + '[/INST]' }}{% endif %}{% endfor %}"""
 """It takes arguments as texts, as those of version 11 do."""
 
-BY_FORMAT = {"hermes": HERMES, "llama3_json": LLAMA3, "mistral": MISTRAL, "mistral_v11": MISTRAL_V11}
+QWEN3_XML = """\
+{%- if tools %}{{ '<|im_start|>system\\n<tools>' }}
+{%- for tool in tools %}{{ '\\n' + (tool | tojson) }}{% endfor %}
+{{- '\\n</tools>\\nWrite <tool_call>\\n<function=NAME>\\n<parameter=KEY>\\nVALUE\\n</parameter>\\n' }}
+{{- '</function>\\n</tool_call>' }}
+{{- '<|im_end|>\\n' }}{%- endif %}
+{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content }}
+{%- for call in m.tool_calls or [] %}{{ '\\n<tool_call>\\n<function=' + call.function.name + '>\\n' }}
+{%- for key, value in call.function.arguments | items %}
+{{- '<parameter=' + key + '>\\n' + (value if value is string else value | tojson) + '\\n</parameter>\\n' }}{% endfor %}
+{{- '</function>\\n</tool_call>' }}{% endfor %}{{ '<|im_end|>\\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+
+GLM45 = """\
+{%- if tools %}{{ '<|system|>\\n' }}{%- for tool in tools %}{{ (tool | tojson) + '\\n' }}{% endfor %}{% endif %}
+{%- for m in messages %}{{ '<|' + m.role + '|>\\n' + m.content }}
+{%- for call in m.tool_calls or [] %}{{ '<tool_call>' + call.function.name + '\\n' }}
+{%- for key, value in call.function.arguments | items %}{{ '<arg_key>' + key + '</arg_key>\\n<arg_value>' }}
+{{- (value if value is string else value | tojson) + '</arg_value>\\n' }}{% endfor %}
+{{- '</tool_call>' }}{% endfor %}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"""
+
+HARMONY = """\
+{{- '<|start|>system<|message|>' }}
+{%- for tool in tools or [] %}{{ (tool | tojson) + '\\n' }}{% endfor %}{{- '<|end|>' }}
+{%- for m in messages %}
+{%- if m.tool_calls %}{% set f = m.tool_calls[0].function %}
+{{- '<|start|>assistant to=functions.' + f.name + '<|channel|>commentary json<|message|>' + (f.arguments | tojson) }}
+{{- '<|call|>' }}
+{%- elif m.role == 'assistant' %}{{ '<|start|>assistant<|channel|>final<|message|>' + m.content + '<|end|>' }}
+{%- elif m.role == 'tool' %}{{ '<|start|>functions.f to=assistant<|channel|>commentary<|message|>' + m.content }}
+{{- '<|end|>' }}{%- else %}{{ '<|start|>' + m.role + '<|message|>' + m.content + '<|end|>' }}{% endif %}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|start|>assistant' }}{% endif %}"""
+
+BY_FORMAT = {
+    "hermes": HERMES,
+    "llama3_json": LLAMA3,
+    "mistral": MISTRAL,
+    "mistral_v11": MISTRAL_V11,
+    "qwen3_xml": QWEN3_XML,
+    "glm45": GLM45,
+    "openai": HARMONY,
+}
+
+_THOUGHT = """\
+{%- if add_generation_prompt and enable_thinking is defined %}
+{{- '<think>\\n' if enable_thinking else '<think>\\n\\n</think>\\n\\n' }}{% endif %}"""
+
+BY_REASONING = {
+    "qwen3": HERMES + _THOUGHT,
+    "deepseek_r1": HERMES.replace("m.content }}", "m.content.split('</think>')[-1] }}"),
+    "openai_gptoss": HARMONY,
+}
+"""The first opens the reasoning where ``enable_thinking`` is true, and closes it where that is false."""

@@ -7,8 +7,9 @@ import pytest
 
 from jaxgen.core.model_info import ChatFormat
 from jaxgen.server.tool_calls.deltas import calls_of, content_of
-from jaxgen.server.tool_calls.formats import FORMATS, recognised
+from jaxgen.server.tool_calls.formats import FORMATS
 from jaxgen.server.tool_calls.parser import ToolParser
+from jaxgen.server.tool_calls.recognised import TOOL_SIGNS, recognised
 from jaxgen.text.chat_template import ChatTemplate
 from jaxgen.text.named_templates import TEMPLATE_NAMES, end_of_turn, named_format
 from jaxgen.weights.chat_template import read_chat_format
@@ -80,14 +81,14 @@ def test_each_shows_every_message_in_its_place(name: str) -> None:
 @pytest.mark.parametrize("as_text", [False, True])
 def test_each_writes_calls_as_they_are_read(name: str, as_text: bool) -> None:
     """In the format that the server recognises it by; arguments as objects, or as texts that are none."""
-    kind = recognised(format_of(name).template)
+    kind = recognised(format_of(name).template, TOOL_SIGNS)
     assert kind == FORMAT_OF[name]
     arguments: list[Any] = [{"at": "é", "far": True}, {}]
     message = called(*(map(json.dumps, arguments) if as_text else arguments))
     prompt = rendered(name, USER)
     written = rendered(name, USER, message, add_generation_prompt=False).removeprefix(prompt).strip()
     written = written.removesuffix(end_of_turn(name) or "")
-    parser = ToolParser(FORMATS[kind], {"look"}, None)
+    parser = ToolParser(FORMATS[kind], {"look": {}}, None)
     deltas = [*parser.push(written), *parser.finish()]
     assert [json.loads(call["function"]["arguments"]) for call in calls_of(deltas)] == arguments
     assert content_of(deltas) == ""

@@ -225,7 +225,9 @@ def test_shown_special_tokens_come_out_as_their_names(kind: str) -> None:
     special, other = (token_id(kind, name) for name in (tiny_tokenizers.BOS, tiny_tokenizers.EOS))
     assert TOKENIZERS[kind].added_token(tiny_tokenizers.BOS) == special
     assert TOKENIZERS[kind].added_token("<none>") is None
-    text = TOKENIZERS[kind].completion_text(prompt=[special], shown={special}, stop=["s>"])
+    text = TOKENIZERS[kind].completion_text(
+        prompt=[special], shown={special: TOKENIZERS[kind].token_text(special)}, stop=["s>"]
+    )
     assert [text.feed(token) for token in (other, special)] == ["", "<"]
     assert text.finish_reason is FinishReason.STOP
 

@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
+from jaxgen.core.decoder_config import AttentionConfig
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels.choice import REFERENCE_GPU, Kernels
 from jaxgen.kernels.verdict import ServedShapes
@@ -13,18 +14,20 @@ from jaxgen.tools import prove_kernels
 from jaxgen.tools.prove_kernels import LONGEST, prove, rows_of_step
 from pallas_kernels.copy_blocks import scatter_blocks_ref
 from pallas_kernels.write_kv import write_kv_ref
+from tests.support.engines import LLAMA
 
 SHAPES = ServedShapes(
     heads=4,
     kv_heads=2,
     head_dim=16,
     dtype="bfloat16",
-    window=None,
+    windows=(None,),
     block_size=16,
     token_budgets=(80,),
     max_num_seqs=12,
     max_model_len=1200,
 )
+CAPPED = replace(SHAPES, token_budgets=(12,), max_model_len=64, soft_cap=True, sinks=True)
 HOPPER = DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0))
 attention_ref = REFERENCE_GPU.ragged_paged_attention
 """Folds as many tokens at a time as a context here has: the fewer, the longer it takes to compile."""
@@ -47,7 +50,33 @@ def changed(**kernels: Any) -> Kernels:
 
 def test_right_ones(made: Any) -> None:
     made(REFERENCE_GPU)
-    assert prove(replace(SHAPES, window=40, token_budgets=(80, 12)), HOPPER).is_right
+    assert prove(replace(SHAPES, windows=(40,), token_budgets=(80, 12)), HOPPER).is_right
+
+
+def test_right_ones_with_a_soft_cap_and_sinks(made: Any) -> None:
+    made(REFERENCE_GPU)
+    assert prove(CAPPED, HOPPER).is_right
+
+
+@pytest.mark.parametrize("left_out", ["soft_cap", "sinks"])
+def test_what_leaves_them_out_is_wrong(made: Any, left_out: str) -> None:
+    def careless(*args: Any, **options: Any) -> Any:
+        return attention_ref(*args, **options | {left_out: None})
+
+    made(changed(ragged_paged_attention=careless))
+    verdict = prove(CAPPED, HOPPER)
+    assert verdict.outcome == "wrong"
+    assert "is wrong by" in verdict.reason
+
+
+def test_shapes_say_what_the_model_has() -> None:
+    limits: dict[str, Any] = {"block_size": 16, "token_budgets": (80,), "max_num_seqs": 12, "max_model_len": 64}
+    for soft_cap, sinks in ((None, False), (50.0, False), (None, True)):
+        model = replace(LLAMA, attention=AttentionConfig(soft_cap=soft_cap, sinks=sinks))
+        shapes = ServedShapes.of(model, **limits)
+        assert (shapes.soft_cap, shapes.sinks) == (soft_cap is not None, sinks)
+        attention = prove_kernels.model_of(shapes).attention
+        assert (attention.soft_cap is not None, attention.sinks) == (shapes.soft_cap, shapes.sinks)
 
 
 def test_a_step_is_full_of_decodes_and_prompts() -> None:
@@ -73,7 +102,7 @@ def test_a_step_is_full_of_decodes_and_prompts() -> None:
 
 def test_long_contexts_and_what_windows_leave_out(made: Any) -> None:
     made(REFERENCE_GPU)
-    shapes = replace(SHAPES, window=4800, max_model_len=8000, block_size=64)
+    shapes = replace(SHAPES, windows=(4800,), max_model_len=8000, block_size=64)
     assert max(row.context for row in rows_of_step(shapes, 80)) == 5400
     assert prove(shapes, HOPPER).is_right
 

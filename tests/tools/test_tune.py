@@ -19,12 +19,14 @@ from jaxgen.sizing.memory_request import DeviceMemory
 from jaxgen.tools.tune import FullSteps, StepTime, Tuning, fill_steps, measure, tune
 from jaxgen.weights.load import load_model_config, load_params
 from jaxgen.weights.tiny import make_tiny_checkpoint
+from pallas_kernels.expert_product import packed_expert_product_ref
 from pallas_kernels.packed_product import pack, packed_product_ref, rows
 from tests.support.engines import compiled_step, engine_config, make_engine
 
 CPU = DeviceMemory("cpu", GIB)
 LOAD: dict[str, Any] = {"context": 8, "rounds": 2}
 """Of all measurements here, which so have the same programs."""
+PACKED = PackedProduct(pack, packed_product_ref, rows, packed_expert_product_ref)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +87,7 @@ def test_every_budget_is_timed_and_the_best_is_chosen(measured: Callable[..., Tu
 
 @pytest.mark.parametrize(
     ("kernels", "chosen"),
-    [(REFERENCE, 16), (replace(REFERENCE, packed=PackedProduct(pack, packed_product_ref, rows)), 24)],
+    [(REFERENCE, 16), (replace(REFERENCE, packed=PACKED), 24)],
 )
 def test_where_padding_costs_nothing_room_for_prompts_comes_first(
     measured: Callable[..., Tuning], kernels: Kernels, chosen: int, monkeypatch: pytest.MonkeyPatch

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jaxgen.core.config import LlamaConfig, OPTConfig, RopeConfig
+from jaxgen.core.decoder_config import AttentionConfig, DecoderConfig, MLPConfig, RopeConfig, llama_config, opt_config
 from jaxgen.core.errors import ConfigError
 from jaxgen.weights.hf_config import read_eos_token_ids, read_model_config
 
@@ -44,7 +44,7 @@ def refusal(directory: Path, config: object) -> str:
 
 
 def test_llama_defaults_are_those_of_transformers(tmp_path: Path) -> None:
-    assert read_model_config(write(tmp_path, LLAMA)) == LlamaConfig(
+    assert read_model_config(write(tmp_path, LLAMA)) == llama_config(
         vocab_size=100,
         hidden_size=32,
         intermediate_size=48,
@@ -54,7 +54,7 @@ def test_llama_defaults_are_those_of_transformers(tmp_path: Path) -> None:
         head_dim=8,
         max_position=2048,
         dtype="float32",
-        sliding_window=None,
+        window=None,
         norm_eps=1e-6,
         rope=RopeConfig(theta=10_000.0),
         tie_embeddings=False,
@@ -65,11 +65,11 @@ def test_llama_defaults_are_those_of_transformers(tmp_path: Path) -> None:
 
 def test_mistral_defaults_are_those_of_transformers(tmp_path: Path) -> None:
     config = read_model_config(write(tmp_path, MISTRAL))
-    assert (config.num_kv_heads, config.head_dim, config.max_position, config.sliding_window) == (8, 2, 131_072, 4096)
+    assert (config.num_kv_heads, config.head_dim, config.max_position, config.windows) == (8, 2, 131_072, (4096,) * 3)
 
 
 def test_opt_defaults_are_those_of_transformers(tmp_path: Path) -> None:
-    assert read_model_config(write(tmp_path, OPT)) == OPTConfig(
+    assert read_model_config(write(tmp_path, OPT)) == opt_config(
         vocab_size=100,
         hidden_size=32,
         intermediate_size=48,
@@ -101,10 +101,11 @@ def test_every_option_of_llama_is_read(tmp_path: Path) -> None:
         "rope_theta": 77,
     }
     config = read_model_config(write(tmp_path, given), "float16")
-    assert isinstance(config, LlamaConfig)
-    assert (config.num_kv_heads, config.head_dim, config.max_position, config.norm_eps) == (2, 6, 99, 1e-3)
-    assert (config.tie_embeddings, config.attention_bias, config.mlp_bias) == (True, True, True)
-    assert (config.rope, config.dtype) == (RopeConfig(theta=77.0), "float16")
+    assert isinstance(config, DecoderConfig)
+    assert (config.num_kv_heads, config.head_dim, config.max_position, config.norm.eps) == (2, 6, 99, 1e-3)
+    assert config.attention == AttentionConfig(qkv_bias=True, out_bias=True)
+    assert (config.head.tied, config.mlp) == (True, MLPConfig(up_bias=True, down_bias=True))
+    assert (config.positions.ropes, config.dtype) == ((RopeConfig(theta=77.0),), "float16")
 
 
 def test_every_option_of_opt_is_read(tmp_path: Path) -> None:
@@ -117,17 +118,18 @@ def test_every_option_of_opt_is_read(tmp_path: Path) -> None:
         "tie_word_embeddings": False,
     }
     config = read_model_config(write(tmp_path, given))
-    assert isinstance(config, OPTConfig)
-    assert (config.embed_size, config.pre_norm, config.final_norm, config.activation) == (16, False, False, "gelu")
-    assert (config.bias, config.norm_affine, config.tie_embeddings) == (False, False, False)
+    assert isinstance(config, DecoderConfig)
+    assert (config.embed_size, config.placement, config.final_norm) == (16, "post_sum", False)
+    assert config.mlp == MLPConfig(gated=False, activation="gelu")
+    assert (config.attention.qkv_bias, config.norm.affine, config.head.tied) == (False, False, False)
     config = read_model_config(write(tmp_path, OPT | {"_remove_final_layer_norm": True}))
-    assert isinstance(config, OPTConfig)
-    assert (config.pre_norm, config.final_norm) == (True, False)
+    assert isinstance(config, DecoderConfig)
+    assert (config.placement, config.final_norm) == ("pre", False)
 
 
 @pytest.mark.parametrize("window", [None, 16])
 def test_mistral_window(tmp_path: Path, window: int | None) -> None:
-    assert read_model_config(write(tmp_path, MISTRAL | {"sliding_window": window})).sliding_window == window
+    assert read_model_config(write(tmp_path, MISTRAL | {"sliding_window": window})).widest_window == window
 
 
 def test_null_key_value_heads_means_all_heads(tmp_path: Path) -> None:
@@ -156,15 +158,18 @@ def test_old_and_new_spelling_mean_the_same(tmp_path: Path, case: str) -> None:
     old, new = ROPES[case]
     read_old = read_model_config(write(tmp_path, LLAMA | old | {"torch_dtype": "bfloat16"}))
     read_new = read_model_config(write(tmp_path, LLAMA | new | {"dtype": "bfloat16"}))
-    assert isinstance(read_old, LlamaConfig)
+    assert isinstance(read_old, DecoderConfig)
     assert read_old == read_new
-    assert (read_old.rope.theta, read_old.dtype) == (5e5, "bfloat16")
+    assert (read_old.positions.ropes[0].theta, read_old.dtype) == (5e5, "bfloat16")
 
 
 def test_llama3_rope_values(tmp_path: Path) -> None:
     config = read_model_config(write(tmp_path, LLAMA | {"rope_scaling": {"rope_type": "llama3", **LLAMA3}}))
-    assert isinstance(config, LlamaConfig)
-    assert config.rope == RopeConfig(10_000.0, "llama3", 8.0, 1.0, 4.0, 8192)
+    assert isinstance(config, DecoderConfig)
+    (rope,) = config.positions.ropes
+    assert rope == RopeConfig(
+        kind="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position=8192
+    )
 
 
 def test_llama3_rope_was_made_for_the_whole_context_unless_it_says_otherwise(tmp_path: Path) -> None:
@@ -172,8 +177,8 @@ def test_llama3_rope_was_made_for_the_whole_context_unless_it_says_otherwise(tmp
     del scaling["original_max_position_embeddings"]
     given = LLAMA | {"rope_scaling": scaling, "max_position_embeddings": 512}
     config = read_model_config(write(tmp_path, given))
-    assert isinstance(config, LlamaConfig)
-    assert config.rope.original_max_position == 512
+    assert isinstance(config, DecoderConfig)
+    assert config.positions.ropes[0].original_max_position == 512
 
 
 @pytest.mark.parametrize(
@@ -185,10 +190,10 @@ def test_dtype_auto(tmp_path: Path, given: str | None, expected: str) -> None:
 
 
 BAD_FIELDS = [
-    ({"architectures": ["GPT2LMHeadModel"]}, "architectures is ['GPT2LMHeadModel']; supported: LlamaForCausalLM, Mis"),
-    ({"architectures": None}, "architectures is None; supported: LlamaForCausalLM, MistralForCausalLM, OPTForCausalLM"),
+    ({"architectures": ["BloomForCausalLM"]}, "architectures is ['BloomForCausalLM']; supported: FalconForCausalLM, "),
+    ({"architectures": None}, "architectures is None; supported: FalconForCausalLM, Gemma2ForCausalLM, "),
     ({"architectures": [{}]}, "architectures is [{}]; supported:"),
-    ({"architectures": ["GPT2LMHeadModel"]}, "OPTForCausalLM (docs/usage.md, Models)"),
+    ({"architectures": ["BloomForCausalLM"]}, "SmolLM3ForCausalLM (docs/usage.md, Models)"),
     ({"vocab_size": "100"}, "vocab_size must be a positive integer, not '100'"),
     ({"vocab_size": True}, "vocab_size must be a positive integer, not True"),
     ({"vocab_size": 0}, "vocab_size must be a positive integer, not 0"),
@@ -202,9 +207,17 @@ BAD_FIELDS = [
     ({"attention_bias": 1}, "attention_bias must be true or false, not 1"),
     ({"torch_dtype": "float64"}, "torch_dtype is 'float64'; supported: float32, bfloat16, float16"),
     ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config is not supported"),
-    ({"rope_scaling": {"type": "yarn", "factor": 2.0}}, "rope_scaling: type is 'yarn'; supported: default, linear, ll"),
+    (
+        {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
+        "rope_scaling: type is 'dynamic'; supported: default, linea",
+    ),
     ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling: type is 'dynamic'"),
-    ({"rope_parameters": {"rope_type": "longrope"}}, "rope_parameters: rope_type is 'longrope'"),
+    (
+        {"rope_parameters": {"rope_type": "longrope"}},
+        "rope_parameters: short_factor is missing; it must be a list of 4",
+    ),
+    ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters: factor is missing; it must be a positive number"),
+    ({"use_other_layers": True}, "use_other_layers is True, which llama does not know: remove it if it does not"),
     ({"rope_scaling": {"type": "mrope", "mrope_section": [1]}}, "rope_scaling: type is 'mrope'"),
     ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "full_attention is not supported with rope type"),
     ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling: factor is missing; it must be a positive number"),

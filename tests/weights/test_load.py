@@ -1,12 +1,9 @@
 """From a --model value to a directory: paths, the hub's cache, and the embedded default."""
 
-import json
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -18,6 +15,7 @@ from jaxgen.weights import load
 from jaxgen.weights.load import default_model, load_model_config, load_params, resolve_model, resolve_tokenizer
 from jaxgen.weights.tiny import make_tiny_checkpoint
 from tests.support.goldens import GOLDENS, bits, copy_golden
+from tests.support.hub import Hub, serving_hub
 
 
 def refusal(model: str) -> str:
@@ -124,77 +122,29 @@ def test_a_name_that_no_hub_would_take(cache: Path) -> None:
     assert "cannot be fetched from the hub: " in refusal("org/..")
 
 
-class Hub(BaseHTTPRequestHandler):
-    """A hub with one repository; counts what is asked of it."""
-
-    files: dict[str, bytes]
-    asked: list[str]
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        self.asked.append(path)
-        if path.startswith("/api/models/org/model/tree/"):
-            entries = [
-                {"type": "file", "path": name, "size": len(content), "oid": f"{number:040}"}
-                for number, (name, content) in enumerate(self.files.items())
-            ]
-            self.answer(200, json.dumps(entries).encode(), {"Content-Type": "application/json"})
-        elif path.startswith("/api/models/org/model"):
-            info = {"id": "org/model", "sha": "1" * 40, "siblings": [{"rfilename": name} for name in self.files]}
-            self.answer(200, json.dumps(info).encode(), {"Content-Type": "application/json"})
-        elif (name := path.removeprefix(f"/org/model/resolve/{'1' * 40}/")) in self.files:
-            number = list(self.files).index(name)
-            self.answer(200, self.files[name], {"ETag": f'"{number:040}"', "X-Repo-Commit": "1" * 40})
-        else:
-            self.answer(404, b"", {"X-Error-Code": "RepoNotFound"})
-
-    def answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(body))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        pass
-
-
 @pytest.fixture
-def hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
+def hub(cache: Path) -> Iterator[Hub]:
     golden = {path.name: path.read_bytes() for path in (GOLDENS / "llama").iterdir() if path.suffix != ".npz"}
     golden |= {"modules.json": b"[]", "1_Pooling/config.json": b"{}"}
     others = ("pytorch_model.bin", "model.py", "original/weights.safetensors", "consolidated.safetensors", "README.md")
-    Hub.files = golden | dict.fromkeys(others, b"never to be fetched")
-    Hub.asked = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    yield Hub
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving_hub(golden | dict.fromkeys(others, b"never to be fetched")) as hub:
+        yield hub
 
 
 FETCH = """
-import os, sys
-os.environ |= {"HF_ENDPOINT": sys.argv[1], "HF_HUB_CACHE": sys.argv[2], "HF_HUB_DISABLE_XET": "1"}
+import sys
 from jaxgen.weights.load import resolve_model
-print(resolve_model("org/" + sys.argv[3]))
+print(resolve_model("org/" + sys.argv[1]))
 """
 
 
-def fetch(hub: type[Hub], cache: Path, name: str) -> "subprocess.CompletedProcess[str]":
+def fetch(hub: Hub, cache: Path, name: str) -> "subprocess.CompletedProcess[str]":
     """In a process of its own, since the hub's client reads its endpoint when it is imported."""
-    command = [sys.executable, "-c", FETCH, huggingface_hub.constants.ENDPOINT, str(cache), name]
-    return subprocess.run(command, check=False, capture_output=True, text=True)
+    command = [sys.executable, "-c", FETCH, name]
+    return subprocess.run(command, check=False, capture_output=True, text=True, env=hub.environment(cache))
 
 
-def test_only_data_is_fetched(hub: type[Hub], cache: Path) -> None:
+def test_only_data_is_fetched(hub: Hub, cache: Path) -> None:
     result = fetch(hub, cache, "model")
     assert result.returncode == 0, result.stderr
     directory = Path(result.stdout.strip())
@@ -205,7 +155,7 @@ def test_only_data_is_fetched(hub: type[Hub], cache: Path) -> None:
     assert load_params(directory, load_model_config(directory), progress=False)
 
 
-def test_unknown_repository_is_one_error(hub: type[Hub], cache: Path) -> None:
+def test_unknown_repository_is_one_error(hub: Hub, cache: Path) -> None:
     result = fetch(hub, cache, "other")
     assert result.returncode == 1
     last = result.stderr.strip().splitlines()[-1]

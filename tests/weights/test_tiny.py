@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from jaxgen.core.config import LlamaConfig
+from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.weights.hf_checkpoint import read_parameters
 from jaxgen.weights.hf_config import read_eos_token_ids, read_model_config
 from jaxgen.weights.tiny import EOS, make_tiny_checkpoint
@@ -29,7 +29,7 @@ def test_the_seed_alone_decides_every_byte(tmp_path: Path) -> None:
 def test_size(tmp_path: Path) -> None:
     make_tiny_checkpoint(tmp_path)
     config = read_model_config(tmp_path)
-    assert isinstance(config, LlamaConfig)
+    assert isinstance(config, DecoderConfig)
     assert (config.vocab_size, config.hidden_size, config.num_layers, config.max_position) == (384, 64, 2, 2048)
     assert (config.num_heads, config.num_kv_heads, config.dtype) == (4, 2, "float32")
     for path, array in read_parameters(tmp_path, config, progress=False):

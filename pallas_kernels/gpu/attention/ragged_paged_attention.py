@@ -49,8 +49,10 @@ def supports(
         return f"head_dim is {head_dim}, none of {head_dims}"
     if block_size not in _BLOCK_SIZES and block_size % KV_TILE:
         return f"block_size is {block_size}, neither one of {_BLOCK_SIZES} nor a multiple of {KV_TILE}"
-    if heads % kv_heads or heads // kv_heads > WARPGROUP_ROWS:
-        return f"{heads} query heads on {kv_heads} kv heads are not a whole group of {WARPGROUP_ROWS} at most"
+    if heads % kv_heads:
+        return f"{heads} query heads are not a multiple of {kv_heads} kv heads"
+    if heads // kv_heads > WARPGROUP_ROWS:
+        return f"{heads} query heads on {kv_heads} kv heads are more than {WARPGROUP_ROWS} on each"
     return None
 
 
@@ -65,7 +67,7 @@ def ragged_paged_attention(
     num_decodes: Int[Array, ""],
     *,
     scale: float,
-    window: int | None = None,
+    window: int | Int[Array, ""] | None = None,
     soft_cap: float | None = None,
     sinks: Float[Array, "H"] | None = None,
     plan: Plan | None = None,
@@ -75,18 +77,21 @@ def ragged_paged_attention(
     registers: tuple[int, int] = REGISTERS,
     interpret: Interpret = None,
 ) -> Float[Array, "T H D"]:
-    """As ``ragged_paged_attention_ref``, with these differences: scale is positive; q has the cache's dtype, bfloat16
-    or float16; slots of V past a context, inside its last block, must be finite (a cache begins as zeros); outputs of
-    tokens of no row are zeros. ``plan``: that of ``plan_attention``, made once for many layers, since XLA moves little
-    of it out of a scan. ``bulk``: by bulk copies, which need Hopper or newer. ``wgmma``: by what only Hopper has; if
-    not, heads are of at most MOST_VALUES. ``registers``: how a CTA's threads share them out, see persistent.REGISTERS.
-    Raises UnsupportedError for what ``supports`` refuses.
+    """As ``ragged_paged_attention_ref``, with these differences: scale is positive; ``window`` is no array; q has the
+    cache's dtype, bfloat16 or float16; slots of V past a context, inside its last block, must be finite (a
+    cache begins as zeros); outputs of tokens of no row are zeros. ``plan``: that of ``plan_attention`` for this window,
+    made once for many layers, since XLA moves little of it out of a scan. ``bulk``: by bulk copies, which need Hopper
+    or newer. ``wgmma``: by what only Hopper has; if not, heads are of at most MOST_VALUES. ``registers``: how a CTA's
+    threads share them out, see persistent.REGISTERS. Raises UnsupportedError for what ``supports`` refuses, and for a
+    window that is an array.
 
     Reads 2 * K * D elements per context token of each decode, and of each tile of other rows, which is 64 packed
     queries if a CTA has one tile at most then, else 128; 4 * D * H FLOPs per context token and query, where a decode
     counts as WARPGROUP_ROWS / group queries. Work and memory are bounded by T, R and the cache, never by M.
     """
     _check(q, cache, wgmma)
+    if not (window is None or isinstance(window, int)):
+        raise UnsupportedError("attention kernel: window is an array: each window has a plan and a trace of its own")
     T, H, D = q.shape
     K, B = cache.shape[3:5]
     group = H // K

@@ -9,7 +9,7 @@ import yaml
 
 from jaxgen.server.benchmark import options
 from jaxgen.server.cli import main
-from jaxgen.server.commands import tune, verify
+from jaxgen.server.commands import plan, tune, verify
 from jaxgen.server.flags.serve_options import engine_options, make_parser
 from jaxgen.server.flags.server_flags import server_config
 from jaxgen.terminal.command_line import CommandLine
@@ -127,7 +127,7 @@ def test_variables_of_other_commands_and_scripts_are_known() -> None:
         return {action.env_var for action in parser._actions if action.env_var}
 
     known = read(make_parser()) | OTHERS
-    for command in (tune, verify, options):
+    for command in (plan, tune, verify, options):
         assert read(command.make_parser()), command
         assert read(command.make_parser()) <= known, command
     scripts = [path for path in (ROOT / "scripts").rglob("*") if path.is_file() and path.suffix in ("", ".sh", ".py")]

@@ -130,6 +130,24 @@ def test_keys_of_others_are_dropped_and_said_once(
     assert "Hm." not in caplog.text
 
 
+THOUGHTS = "{% for m in messages %}[{{ m.reasoning_content }}|{{ m.thinking }}]{{ m.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (said("Yes", reasoning_content="Hm"), "[Hm|]Yes"),
+        (said(reasoning="Hm", tool_calls=[call()]), "[Hm|Hm]"),
+        (said("Yes", reasoning_content=None, reasoning=""), "[|]Yes"),
+        (said("Yes", reasoning={"effort": "low"}, reasoning_content=[{"type": "text"}]), "[|]Yes"),
+        ({"role": "user", "content": "Hi", "reasoning_content": "Hm"}, "[|]Hi"),
+    ],
+)
+def test_a_template_gets_what_was_thought(message: dict[str, Any], text: str) -> None:
+    """Under ``thinking`` only without content: templates with that name refuse both."""
+    assert shown(message, template=THOUGHTS) == text
+
+
 @pytest.mark.parametrize(
     ("message", "text"),
     [

@@ -16,7 +16,8 @@ from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.server.app import create_app
 from jaxgen.server.requests.structured import json_grammar
-from tests.server.tool_calls.test_parser import KINDS, TEXTS, written
+from tests.server.tool_calls.test_endpoints import KINDS
+from tests.server.tool_calls.test_parser import TEXTS, written
 from tests.support.fakes import MODEL, FakeEngine
 from tests.support.live_server import serve
 from tests.support.server_app import client_of, error_of, fake_engine
@@ -92,7 +93,9 @@ def _apply(event: dict[str, Any], item: dict[str, Any]) -> None:
             item["content"][event["content_index"]]["logprobs"] += event["logprobs"]
         case "response.function_call_arguments.delta":
             item["arguments"] += event["delta"]
-        case "response.output_text.done":
+        case "response.reasoning_text.delta":
+            item["content"][event["content_index"]]["text"] += event["delta"]
+        case "response.output_text.done" | "response.reasoning_text.done":
             assert event["text"] == item["content"][0]["text"]
         case "response.content_part.done":
             assert event["part"] == item["content"][0]

@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
 from jaxgen.server.app import create_app
+from jaxgen.server.tool_calls.formats import FORMATS
 from jaxgen.server.tool_calls.grammar import either
-from tests.server.tool_calls.test_parser import KINDS, TEXTS, written
+from tests.server.tool_calls.test_parser import TEXTS, written
 from tests.support.fakes import MODEL
 from tests.support.live_server import serve
 from tests.support.server_app import client_of, error_of
 from tests.support.tool_engines import tool_engine
 from tests.support.tool_requests import HI, PARIS, WEATHER, F, ask
+
+KINDS = sorted(FORMATS)
 
 
 def without_ids(message: dict[str, Any]) -> dict[str, Any]:

@@ -10,9 +10,11 @@ from tokenizers import AddedToken
 
 from jaxgen.server.requests.structured import json_grammar
 from jaxgen.server.tool_calls.formats import FORMATS
-from jaxgen.server.tool_calls.grammar import call_grammar, either
+from jaxgen.server.tool_calls.grammar import after_thinking, call_grammar, either, harmony_answer, harmony_calls
+from jaxgen.server.tool_calls.harmony import NAMES
+from jaxgen.server.tool_calls.thinking import END_THINK, THINK
 from jaxgen.text.tokenizer import Tokenizer
-from tests.server.tool_calls.test_parser import message, written
+from tests.server.tool_calls.test_parser import KINDS, message, written
 from tests.support import tiny_tokenizers
 
 PARAMETERS = {
@@ -31,7 +33,7 @@ def with_markers(special: bool | None) -> tuple[Tokenizer, LLTokenizer]:
     """``special`` None: markers are no tokens of their own."""
     backend = tiny_tokenizers.byte_level()
     if special is not None:
-        markers = sorted({marker for kind in FORMATS.values() for marker in kind.markers})
+        markers = sorted({marker for kind in FORMATS.values() for marker in kind.markers} | {THINK, END_THINK, *NAMES})
         backend.add_tokens([AddedToken(marker, special=special) for marker in markers])
     return Tokenizer(backend), LLTokenizer(backend.to_str(), eos_token=1)
 
@@ -58,12 +60,13 @@ def test_calls_as_the_model_writes_them_are_allowed_and_read(kind: str, special:
     for calls in ([PARIS], [F], [PARIS, F, F]):
         text = written(kind, calls)
         assert accepts(kind, text, special), text
-        assert message(kind, text) == ("", calls)
+        if not FORMATS[kind].argument:
+            assert message(kind, text) == ("", calls)
     assert not accepts(kind, written(kind, [F, F]), special, several=False)
     assert not accepts(kind, written(kind, [PARIS]), special, tools=TOOLS[1:])
 
 
-@pytest.mark.parametrize("kind", sorted(FORMATS))
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
@@ -112,3 +115,55 @@ def test_schemas_are_json_whatever_is_in_them() -> None:
     odd = {"properties": {'%json {"\n//': {"const": 'é"\\\n}'}}, "required": ['%json {"\n//']}
     arguments = json.dumps({'%json {"\n//': 'é"\\\n}'}, ensure_ascii=False)
     assert accepts("hermes", written("hermes", [("f", arguments)]), tools=[("f", odd)])
+
+
+MARKED_KINDS = sorted(set(FORMATS) - set(KINDS))
+
+
+@pytest.mark.parametrize("kind", MARKED_KINDS)
+@pytest.mark.parametrize(
+    ("calls", "allowed"),
+    [
+        ([("get_weather", '{"city": "a < b\\n"}')], True),
+        ([("get_weather", '{"city": "a", "days": "b"}')], False),
+        ([("get_weather", '{"days": 3}')], False),
+        ([("get_weather", '{"city": "a", "more": "b"}')], False),
+        ([("f", '{"a": "b"}')], False),
+        ([("nobody", "{}")], False),
+    ],
+)
+def test_arguments_with_marks_are_those_of_the_schemas(kind: str, calls: list[tuple[str, str]], allowed: bool) -> None:
+    assert accepts(kind, written(kind, calls)) == allowed
+
+
+@pytest.mark.parametrize("special", [None, False, True])
+@pytest.mark.parametrize("inside", [False, True])
+def test_an_answer_may_come_after_reasoning(special: bool | None, inside: bool) -> None:
+    token_of = with_markers(special)[0].added_token
+    grammar = after_thinking(json_grammar({"type": "object"}), token_of, inside=inside)
+    opened = "" if inside else THINK
+    for thought in ("", "\nHm {}, <b> </think \n"):
+        for gap in ("", "\n\n"):
+            assert allows(grammar, f"{opened}{thought}{END_THINK}{gap}{{}}", special)
+    assert not allows(grammar, f"{opened}Hm{END_THINK}no", special)
+    assert not allows(grammar, f"{opened}Hm", special)
+    assert not allows(grammar, f"{opened}Hm{END_THINK}{{}} {END_THINK}{{}}", special)
+    assert allows(grammar, "{}", special) != inside
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_an_answer_in_harmony_has_its_channels(special: bool) -> None:
+    token_of = with_markers(special)[0].added_token
+    content, calls = json_grammar({"type": "object"}), harmony_calls(TOOLS, token_of)
+    thought = "<|channel|>analysis<|message|>Hm {}<|end|><|start|>assistant"
+    final = "<|channel|>final<|message|>{}"
+    call = f"<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{PARIS[1]}"
+    for one, other, allowed in ((content, calls, {final, call}), (content, None, {final}), (None, calls, {call})):
+        grammar = harmony_answer(one, other, token_of)
+        for text in (final, call):
+            assert allows(grammar, text, special) == (text in allowed)
+            assert allows(grammar, thought + text, special) == (text in allowed)
+        assert not allows(grammar, "{}", special)
+        assert not allows(grammar, final + "x", special)
+    final = "<|channel|>final <|constrain|>json<|message|>{}"
+    assert allows(harmony_answer(content, None, token_of), final, special)

@@ -1,0 +1,262 @@
+"""What a decoder computes, as a frozen description composed of small parts. Host only, no jax.
+
+A family of models is a reader of config.json that returns such a description (jaxgen/weights/families); one module,
+``jaxgen.models.decoder``, computes all of them. What differs from layer to layer with equal shapes (window, rotary
+embedding) is listed by layer, and becomes data beside the stacked parameters.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
+
+from jaxgen.core.config import ModelConfig
+from jaxgen.core.errors import ConfigError
+from jaxgen.core.moe_config import MoEConfig
+
+OPT_UNUSED_POSITIONS = 2
+"""Rows at the start of OPT's position table."""
+
+Activation = Literal["relu", "relu2", "silu", "gelu", "gelu_tanh", "swiglu_clipped"]
+"""gelu: exact; gelu_tanh: its approximation by tanh; swiglu_clipped: that of gpt-oss, for gated MLPs only."""
+
+Placement = Literal["pre", "post", "post_sum", "sandwich", "parallel", "parallel_two"]
+"""Where a layer's norms are. pre: x + f(norm(x)); post: x + norm(f(x)); post_sum: norm(x + f(x)); sandwich:
+x + norm(f(norm(x))), for attention and then the MLP. parallel: x + attention(n) + mlp(n) with n = norm(x);
+parallel_two: the same with a norm for each."""
+
+_NORMS: dict[Placement, tuple[str, ...]] = {
+    "pre": ("attn_norm", "mlp_norm"),
+    "post": ("attn_post_norm", "mlp_post_norm"),
+    "post_sum": ("attn_norm", "mlp_norm"),
+    "sandwich": ("attn_norm", "attn_post_norm", "mlp_norm", "mlp_post_norm"),
+    "parallel": ("attn_norm",),
+    "parallel_two": ("attn_norm", "mlp_norm"),
+}
+
+RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeConfig:
+    """Rotary position embedding (Su et al., arXiv 2104.09864) and the extension of its context.
+
+    linear: positions divided by ``factor`` (arXiv 2306.15595). llama3: long wavelengths divided by ``factor``, with a
+    smooth band between low and high frequency factors. yarn: dimensions that turn less than ``beta_slow`` times in the
+    original context are divided by ``factor``, those that turn more than ``beta_fast`` times are kept (arXiv
+    2309.00071). longrope: each frequency divided by its own of ``factors`` (arXiv 2402.13753).
+    """
+
+    theta: float = 10_000.0
+    kind: RopeKind = "default"
+    rotary_dim: int | None = None
+    """The first numbers of a head, which are rotated; None: all."""
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position: int = 8192
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    """Whether yarn's first and last blended dimensions are rounded to whole ones."""
+    factors: tuple[float, ...] = ()
+    short_factors: tuple[float, ...] = ()
+    """longrope's in place of ``factors`` where no context is longer than the original one."""
+    attention_factor: float = 1.0
+    """Cosine and sine are multiplied by it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormConfig:
+    """``kind`` rms: x / rms(x) * weight; layer: (x - mean) / std * weight + bias.
+
+    ``late``: the weight is multiplied in float32, before the result is rounded (Gemma, OLMo 2); otherwise x / rms(x) is
+    rounded first (Llama). ``affine`` False: neither weight nor bias.
+    """
+
+    kind: Literal["rms", "layer"] = "rms"
+    eps: float
+    late: bool = False
+    affine: bool = True
+    bias: bool = True
+    """Of a LayerNorm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionConfig:
+    """``scale``: of scores; None: 1 / sqrt(head_dim). ``soft_cap`` c: scores become c * tanh(score / c).
+
+    ``sinks``: each query head has a score that takes part in its softmax without a value (gpt-oss).
+    """
+
+    qkv_bias: bool = False
+    out_bias: bool = False
+    scale: float | None = None
+    soft_cap: float | None = None
+    sinks: bool = False
+    qk_norm: NormConfig | None = None
+    """Of queries and keys before their rotation."""
+    qk_norm_rows: bool = False
+    """Whether it is over all heads of a token together, not over each head."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryScale:
+    """Queries at position p are multiplied by 1 + beta * ln(1 + floor(p / original_max_position)) (Ministral 3)."""
+
+    beta: float
+    original_max_position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionConfig:
+    """How a model knows positions: by rotary embedding, by a learned table, or in some layers not at all.
+
+    ``ropes``: the kinds of rotary embedding; ``layer_ropes``: the index into them by layer, None for a layer without;
+    empty: the first in all layers, or none if there is none. All rotate as many dimensions. ``table_offset``: unused
+    rows at the start of a learned table; None: there is no table.
+    """
+
+    ropes: tuple[RopeConfig, ...] = ()
+    layer_ropes: tuple[int | None, ...] = ()
+    table_offset: int | None = None
+    query_scale: QueryScale | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MLPConfig:
+    """down(activation(gate(x)) * up(x)) if ``gated`` (arXiv 2002.05202), else down(activation(up(x)))."""
+
+    gated: bool = True
+    activation: Activation = "silu"
+    up_bias: bool = False
+    down_bias: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadConfig:
+    """From final hidden states to logits. ``scale``: logits are multiplied by it; ``soft_cap`` c: then c * tanh(x / c).
+
+    ``tied``: the embedding's weight is the head's.
+    """
+
+    tied: bool = False
+    bias: bool = False
+    scale: float = 1.0
+    soft_cap: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderConfig(ModelConfig):
+    """A decoder. ``family``: the name of the file of jaxgen/weights/families that knows its checkpoints.
+
+    ``embed_size``: width of the embedding, with projections around the layers if it is not ``hidden_size`` (OPT-350m).
+    ``embed_scale`` multiplies embeddings, ``residual_scale`` what attention and MLP add to their input.
+    """
+
+    family: str
+    norm: NormConfig
+    positions: PositionConfig
+    placement: Placement = "pre"
+    attention: AttentionConfig = AttentionConfig()
+    mlp: MLPConfig = MLPConfig()
+    moe: MoEConfig | None = None
+    """In place of an MLP in all layers, where there is one."""
+    head: HeadConfig = HeadConfig()
+    final_norm: bool = True
+    embed_size: int | None = None
+    embed_scale: float = 1.0
+    residual_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        super(DecoderConfig, self).__post_init__()
+        for name, values in (("windows", self.windows), ("layer_ropes", self.positions.layer_ropes)):
+            if values and len(values) != self.num_layers:
+                raise ConfigError(f"{name} has {len(values)} entries, but there are {self.num_layers} layers")
+        if len({rope.rotary_dim or self.head_dim for rope in self.positions.ropes}) > 1:
+            raise ConfigError("layers that rotate different numbers of dimensions are not supported")
+
+    @property
+    def layer_norms(self) -> tuple[str, ...]:
+        """Names of a layer's norms; ``_post_``: of what attention or MLP adds."""
+        return _NORMS[self.placement]
+
+    @property
+    def embedding_width(self) -> int:
+        """Elements of a token's embedding."""
+        return self.embed_size or self.hidden_size
+
+    @property
+    def output_size(self) -> int:
+        """Elements of a token's final hidden state: the logits are computed at the width of the embedding."""
+        return self.embedding_width
+
+    @property
+    def score_scale(self) -> float:
+        """What attention scores are multiplied by."""
+        return self.head_dim**-0.5 if self.attention.scale is None else self.attention.scale
+
+    def within(self, max_model_len: int) -> Self:
+        """Return the description for contexts of at most so many tokens: with the longrope factors for them."""
+
+        def fitted(rope: RopeConfig) -> RopeConfig:
+            short = rope.kind == "longrope" and max_model_len <= rope.original_max_position
+            return replace(rope, factors=rope.short_factors) if short else rope
+
+        ropes = tuple(map(fitted, self.positions.ropes))
+        return replace(self, positions=replace(self.positions, ropes=ropes))
+
+    def of_layers(self, num_layers: int) -> "DecoderConfig":
+        """Return the description of a decoder of the first ``num_layers`` layers."""
+        positions = replace(self.positions, layer_ropes=self.positions.layer_ropes[:num_layers])
+        return replace(self, num_layers=num_layers, windows=self.windows[:num_layers], positions=positions)
+
+
+def llama_config(
+    *,
+    rope: RopeConfig,
+    norm_eps: float,
+    window: int | None = None,
+    attention_bias: bool = False,
+    mlp_bias: bool = False,
+    tie_embeddings: bool = False,
+    **sizes: Any,
+) -> DecoderConfig:
+    """Return the description of a Llama of these sizes, which are the fields of ModelConfig."""
+    return DecoderConfig(
+        **sizes,
+        family="llama",
+        windows=() if window is None else (window,) * sizes["num_layers"],
+        norm=NormConfig(eps=norm_eps),
+        positions=PositionConfig(ropes=(rope,)),
+        attention=AttentionConfig(qkv_bias=attention_bias, out_bias=attention_bias),
+        mlp=MLPConfig(up_bias=mlp_bias, down_bias=mlp_bias),
+        head=HeadConfig(tied=tie_embeddings),
+    )
+
+
+def opt_config(
+    *,
+    embed_size: int | None = None,
+    activation: Activation = "relu",
+    pre_norm: bool = True,
+    final_norm: bool = True,
+    norm_affine: bool = True,
+    bias: bool = True,
+    tie_embeddings: bool = True,
+    **sizes: Any,
+) -> DecoderConfig:
+    """Return the description of an OPT of these sizes, which are the fields of ModelConfig.
+
+    ``pre_norm`` False is the 350m variant: LayerNorm after each residual sum, and no final norm.
+    """
+    return DecoderConfig(
+        **sizes,
+        family="opt",
+        norm=NormConfig(kind="layer", eps=1e-5, affine=norm_affine),
+        positions=PositionConfig(table_offset=OPT_UNUSED_POSITIONS),
+        placement="pre" if pre_norm else "post_sum",
+        attention=AttentionConfig(qkv_bias=bias, out_bias=bias),
+        mlp=MLPConfig(gated=False, activation=activation, up_bias=bias, down_bias=bias),
+        head=HeadConfig(tied=tie_embeddings),
+        final_norm=pre_norm and final_norm,
+        embed_size=None if embed_size == sizes["hidden_size"] else embed_size,
+    )

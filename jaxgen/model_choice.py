@@ -1,0 +1,61 @@
+"""Find a model, and choose its dtype and token budget for a device: what serving and planning share.
+
+It opens no device and imports no jax, so that a plan is ready before an engine could be.
+"""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from jaxgen.core.cache_dirs import CacheDirs
+from jaxgen.core.config import DType, HubOptions, KernelChoice, ModelConfig
+from jaxgen.core.errors import ConfigError
+from jaxgen.hardware.device_info import DeviceInfo, choose_dtype
+from jaxgen.kernels.native_support import native_dtypes, skips_padding
+from jaxgen.sizing.token_budget import TokenBudget
+from jaxgen.sizing.tuning_store import choose_budget
+from jaxgen.weights.load import Fetch, default_model, download_model, load_model_config, resolve_model
+
+logger = logging.getLogger(__name__)
+
+
+def find_model(
+    model: str | None,
+    dtype: DType | Literal["auto"],
+    kernels: KernelChoice,
+    device: DeviceInfo,
+    hub: HubOptions | None = None,
+    *,
+    fetch: Fetch = download_model,
+) -> tuple[Path, ModelConfig]:
+    """Return the directory of a model (None: the embedded default) and its configuration in the dtype to compute in.
+
+    ``fetch``: as for ``resolve_model``. Raises ConfigError.
+    """
+    if not model and hub is not None and hub.revision is not None:
+        raise ConfigError(f"--revision {hub.revision} needs the hub id of a model, by --model")
+    directory = resolve_model(model, hub, fetch=fetch) if model else default_model()
+    config = load_model_config(directory, dtype)
+    native = native_dtypes(device) if kernels == "auto" else ()
+    chosen = choose_dtype(config.dtype, device, native) if dtype == "auto" else config.dtype
+    if chosen != config.dtype:
+        logger.info(
+            "computing in %s, which holds the checkpoint's %s exactly and is faster on this %s (--dtype chooses)",
+            chosen,
+            config.dtype,
+            device.platform,
+        )
+        config = replace(config, dtype=chosen)
+    return directory, config
+
+
+def tuning_folder(caches: CacheDirs, kernels: KernelChoice) -> Path | None:
+    """Return the folder of measurements, or None for XLA's kernels: only the default choice is measured."""
+    return None if kernels == "xla" else caches.tuning
+
+
+def token_budget(model: ModelConfig, device: DeviceInfo, kernels: KernelChoice, caches: CacheDirs) -> TokenBudget:
+    """Return the tokens of a step that no option names: as measured on this device, else by the rule for it."""
+    skips = kernels == "auto" and skips_padding(device, model.dtype)
+    return choose_budget(tuning_folder(caches, kernels), model, device, skips_padding=skips)

@@ -1,0 +1,159 @@
+"""The decoder that a DecoderConfig describes: one module for all families whose layers are attention and an MLP."""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from jaxgen.arrays import ArrayLike
+from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.kernels.choice import REFERENCE, Kernels
+from jaxgen.models.attention import Attention, plan_attention
+from jaxgen.models.batch import StepBatch
+from jaxgen.models.kv_cache import KVCache
+from jaxgen.models.layer_stack import scan_layers
+from jaxgen.models.linear import Embedding, Linear, Shape
+from jaxgen.models.mlp import MLP
+from jaxgen.models.moe import MoE
+from jaxgen.models.norms import Norm, make_norm
+from jaxgen.models.positions import Positional, Window
+
+
+def make_mlp(config: DecoderConfig, rngs: nnx.Rngs, stack: Shape) -> MLP | MoE:
+    """Return the MLP of the layers, or the experts in its place."""
+    if config.moe is None:
+        return MLP(config, rngs=rngs, stack=stack)
+    return MoE(config.moe, config.hidden_size, dtype=config.dtype, rngs=rngs, stack=stack)
+
+
+class DecoderLayers(nnx.Module):
+    """All decoder layers, stacked; a slice by ``layer_stack`` is one layer."""
+
+    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs):
+        self.config = config
+        stack = (config.num_layers,)
+
+        def norm(name: str) -> Norm | None:
+            if name not in config.layer_norms:
+                return None
+            return make_norm(config.norm, config.hidden_size, dtype=config.dtype, stack=stack)
+
+        self.attn_norm, self.attn_post_norm = norm("attn_norm"), norm("attn_post_norm")
+        self.attn = Attention(config, rngs=rngs, stack=stack)
+        self.mlp_norm, self.mlp_post_norm = norm("mlp_norm"), norm("mlp_post_norm")
+        self.mlp = make_mlp(config, rngs, stack)
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """The window of each layer; empty if none has one."""
+        return self.config.windows
+
+    def positional(self, positions: Int[Array, "T"]) -> Positional:
+        """Return what the layers make of the tokens' positions."""
+        return Positional.of(self.config, positions)
+
+    @property
+    def input_norm(self) -> Norm | None:
+        """The norm of the layer's input before the projections, if there is one."""
+        return None if self.config.placement == "post_sum" else self.attn_norm
+
+    def __call__(
+        self,
+        x: Float[Array, "T D"],
+        cache: KVCache,
+        index: Int[Array, ""],
+        batch: StepBatch,
+        positional: Positional,
+        window: Window,
+    ) -> tuple[Float[Array, "T D"], KVCache]:
+        """Return the layer's output, and the cache with its K and V in layer ``index``."""
+        n, kernels, placement = batch.num_tokens, cache.kernels, self.config.placement
+
+        def normed(norm: Norm | None, x: Float[Array, "T D"]) -> Float[Array, "T D"]:
+            return x if norm is None else norm(x, n, kernels)
+
+        def add(
+            branch: Callable[..., Float[Array, "T D"]], norm: Norm | None, x: Float[Array, "T D"]
+        ) -> Float[Array, "T D"]:
+            return self._add(branch, norm, x, n, kernels)
+
+        read = normed(self.input_norm, x)
+        heads, cache = self.attn(read, cache, index, batch, positional, window)
+        attended = add(partial(self.attn.out, heads, n), self.attn_post_norm, x)
+        if placement == "post_sum":
+            attended = normed(self.attn_norm, attended)
+            return normed(self.mlp_norm, add(partial(self.mlp, attended, n, kernels), None, attended)), cache
+        if placement == "parallel_two":
+            read = normed(self.mlp_norm, x)
+        elif placement != "parallel":
+            read = normed(self.mlp_norm, attended)
+        return add(partial(self.mlp, read, n, kernels), self.mlp_post_norm, attended), cache
+
+    def _add(
+        self,
+        branch: Callable[..., Float[Array, "T D"]],
+        norm: Norm | None,
+        x: Float[Array, "T D"],
+        num_tokens: Int[ArrayLike, ""],
+        kernels: Kernels,
+    ) -> Float[Array, "T D"]:
+        """Return x + residual_scale * norm(branch), which is one operation where there is neither norm nor scale."""
+        scale = self.config.residual_scale
+        if norm is None and scale == 1.0:
+            return branch(residual=x)
+        y = branch(residual=None)
+        y = y if norm is None else norm(y, num_tokens, kernels)
+        return x + (y if scale == 1.0 else y * jnp.asarray(scale, y.dtype))
+
+
+class Decoder(nnx.Module):
+    """From tokens of a StepBatch to hidden states, and from hidden states to logits."""
+
+    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs):
+        self.config = config
+        width, dtype, offset = config.hidden_size, config.dtype, config.positions.table_offset
+        narrow, tied = config.embedding_width, config.head.tied
+        embedding = partial(Embedding, dtype=dtype, rngs=rngs)
+        self.embed = embedding(config.vocab_size, narrow, head=tied)
+        self.positions = None if offset is None else embedding(config.max_position + offset, width, head=False)
+        linear = partial(Linear, bias=False, dtype=dtype, rngs=rngs)
+        self.project_in = None if narrow == width else linear(narrow, width)
+        self.project_out = None if narrow == width else linear(width, narrow)
+        self.layers = DecoderLayers(config, rngs=rngs)
+        self.norm = make_norm(config.norm, width, dtype=dtype) if config.final_norm else None
+        self.lm_head = None if tied else embedding(config.vocab_size, narrow, head=True, bias=config.head.bias)
+
+    def __call__(self, batch: StepBatch, cache: KVCache) -> tuple[Float[Array, "T E"], KVCache]:
+        """Return the final hidden states (of the embedding's width) of all tokens, and the cache with their K and V."""
+        batch = plan_attention(self.config, cache, batch)
+        x, cache = scan_layers(self.layers, self.config.num_layers, self.embedded(batch), cache, batch)
+        return self.final(x, batch), cache
+
+    def embedded(self, batch: StepBatch) -> Float[Array, "T D"]:
+        """Return the input of the first layer."""
+        x = self.embed(batch.tokens)
+        if self.config.embed_scale != 1.0:
+            x = x * jnp.asarray(self.config.embed_scale, x.dtype)
+        if self.project_in is not None:
+            x = self.project_in(x, batch.num_tokens)
+        if self.positions is not None:
+            x = x + self.positions(batch.positions + (self.config.positions.table_offset or 0))
+        return x
+
+    def final(self, x: Float[Array, "T D"], batch: StepBatch) -> Float[Array, "T E"]:
+        """Return the final hidden states from the last layer's output."""
+        if self.norm is not None:
+            x = self.norm(x, batch.num_tokens, REFERENCE)
+        if self.project_out is not None:
+            x = self.project_out(x, batch.num_tokens)
+        return x
+
+    def logits(self, hidden: Float[Array, "n E"], num_rows: Int[ArrayLike, ""]) -> Float[Array, "n V"]:
+        """Return float32 logits of hidden states, of which only the first ``num_rows`` are needed."""
+        about = self.config.head
+        logits = (self.embed if self.lm_head is None else self.lm_head).logits(hidden, num_rows)
+        if about.scale != 1.0:
+            logits = logits * about.scale
+        return logits if about.soft_cap is None else about.soft_cap * jnp.tanh(logits / about.soft_cap)

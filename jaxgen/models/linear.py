@@ -1,0 +1,83 @@
+"""Matrix products of the layers. Matrices are kept as Hugging Face stores them, [out, in]: XLA on CPU repacks less of
+such a weight than of its transpose, and loading makes no copy.
+
+Each parameter may have a leading layer axis (``stack``), over which ``layer_stack.scan_layers`` iterates.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from jaxgen.arrays import ArrayLike
+from jaxgen.models.packed_weight import PackedWeight
+
+Shape = tuple[int, ...]
+INIT_STD = 0.02
+
+
+class Matrix(nnx.Param[jax.Array]):
+    """A weight [*stack, out, in] of a matrix product, which may be packed for it."""
+
+
+def product(
+    x: Float[Array, "T I"], weight: Float[Array, "O I"] | PackedWeight, num_tokens: Int[ArrayLike, ""]
+) -> Float[Array, "T O"]:
+    """Return x @ weight.T, accumulated and returned in float32; float32 operands are not rounded to fewer bits.
+
+    Rows from ``num_tokens`` on are padding: a packed product does not compute them.
+    """
+    if isinstance(weight, PackedWeight):
+        return weight.product(x, num_tokens)
+    return lax.dot_general(
+        x,
+        weight,
+        (((1,), (1,)), ((), ())),
+        precision=lax.Precision.HIGHEST,
+        preferred_element_type=jnp.float32,
+    )
+
+
+def normal(rngs: nnx.Rngs, shape: Shape, dtype: str) -> jax.Array:
+    """Return random numbers for a weight that is not loaded."""
+    return INIT_STD * jax.random.normal(rngs.params(), shape, jnp.dtype(dtype))
+
+
+class Linear(nnx.Module):
+    """y = x @ weight.T + bias, weight [*stack, out, in]."""
+
+    def __init__(self, size_in: int, size_out: int, *, bias: bool, dtype: str, rngs: nnx.Rngs, stack: Shape = ()):
+        self.weight = Matrix(normal(rngs, (*stack, size_out, size_in), dtype))
+        self.bias = nnx.Param(jnp.zeros((*stack, size_out), jnp.dtype(dtype))) if bias else None
+
+    def __call__(
+        self, x: Float[Array, "T I"], num_tokens: Int[ArrayLike, ""], residual: Float[Array, "T O"] | None = None
+    ) -> Float[Array, "T O"]:
+        """Return the result, rounded to the dtype of x and then added to ``residual``, if any."""
+        weight = self.weight.get_value()
+        if self.bias is None and isinstance(weight, PackedWeight):
+            return weight.product(x, num_tokens, residual, dtype=x.dtype)
+        y = self.in_float32(x, num_tokens).astype(x.dtype)
+        return y if residual is None else residual + y
+
+    def in_float32(self, x: Float[Array, "T I"], num_tokens: Int[ArrayLike, ""]) -> Float[Array, "T O"]:
+        """Return the result in float32, as it was accumulated."""
+        y = product(x, self.weight.get_value(), num_tokens)
+        return y if self.bias is None else y + self.bias[...].astype(jnp.float32)
+
+
+class Embedding(nnx.Module):
+    """Rows of weight [vocabulary, width]; as a ``head``, its transpose gives logits, with a ``bias`` or without."""
+
+    def __init__(self, num_rows: int, width: int, *, head: bool, dtype: str, rngs: nnx.Rngs, bias: bool = False):
+        self.weight = (Matrix if head else nnx.Param)(normal(rngs, (num_rows, width), dtype))
+        self.bias = nnx.Param(jnp.zeros(num_rows, jnp.dtype(dtype))) if bias else None
+
+    def __call__(self, ids: Int[Array, "T"]) -> Float[Array, "T W"]:
+        weight = self.weight.get_value()
+        return weight.rows(ids) if isinstance(weight, PackedWeight) else weight[ids]
+
+    def logits(self, x: Float[Array, "T W"], num_tokens: Int[ArrayLike, ""]) -> Float[Array, "T V"]:
+        y = product(x, self.weight.get_value(), num_tokens)
+        return y if self.bias is None else y + self.bias[...].astype(jnp.float32)

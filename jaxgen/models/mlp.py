@@ -1,0 +1,34 @@
+"""The MLP of a layer: two products with an activation, gated or not."""
+
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from jaxgen.arrays import ArrayLike
+from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.kernels.choice import Kernels
+from jaxgen.models.linear import Linear, Shape
+
+
+class MLP(nnx.Module):
+    """down(activation(up(x))), or down(activation(gate(x)) * up(x)), where gate and up are one product."""
+
+    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs, stack: Shape):
+        about, width, inner = config.mlp, config.hidden_size, config.intermediate_size
+        self.config = about
+        if about.gated:
+            self.gate_up = Linear(width, 2 * inner, bias=about.up_bias, dtype=config.dtype, rngs=rngs, stack=stack)
+        else:
+            self.up = Linear(width, inner, bias=about.up_bias, dtype=config.dtype, rngs=rngs, stack=stack)
+        self.down = Linear(inner, width, bias=about.down_bias, dtype=config.dtype, rngs=rngs, stack=stack)
+
+    def __call__(
+        self,
+        x: Float[Array, "T D"],
+        num_tokens: Int[ArrayLike, ""],
+        kernels: Kernels,
+        residual: Float[Array, "T D"] | None,
+    ) -> Float[Array, "T D"]:
+        """Return the result, rounded to the dtype of x and then added to ``residual``, if any."""
+        up, activate = (self.gate_up, kernels.gated) if self.config.gated else (self.up, kernels.activate)
+        inner = activate(up.in_float32(x, num_tokens), num_tokens, activation=self.config.activation, dtype=x.dtype)
+        return self.down(inner, num_tokens, residual)

@@ -1,0 +1,51 @@
+"""Norms over the last axis, each with an optional layer axis (``stack``) in its parameters."""
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from jaxgen.arrays import ArrayLike
+from jaxgen.core.decoder_config import NormConfig
+from jaxgen.kernels.choice import Kernels
+from jaxgen.models.linear import Shape
+
+
+class RMSNorm(nnx.Module):
+    """x / rms(x) * weight. A float32 weight is multiplied before the result is rounded to the dtype of x."""
+
+    def __init__(self, width: int, *, eps: float, dtype: str, stack: Shape = ()):
+        self.weight = nnx.Param(jnp.ones((*stack, width), jnp.dtype(dtype)))
+        self.eps = eps
+
+    def __call__(self, x: Float[Array, "T D"], num_tokens: Int[ArrayLike, ""], kernels: Kernels) -> Float[Array, "T D"]:
+        normed: Array = kernels.rms_norm(x, self.weight[...], num_tokens, eps=self.eps)
+        return normed
+
+
+class LayerNorm(nnx.Module):
+    """(x - mean) / std * weight + bias; without weight and bias if not ``affine``."""
+
+    def __init__(
+        self, width: int, *, affine: bool, dtype: str, stack: Shape = (), eps: float = 1e-5, bias: bool = True
+    ):
+        self.weight = nnx.Param(jnp.ones((*stack, width), jnp.dtype(dtype))) if affine else None
+        self.bias = nnx.Param(jnp.zeros((*stack, width), jnp.dtype(dtype))) if affine and bias else None
+        self.eps = eps
+
+    def __call__(self, x: Float[Array, "T D"], num_tokens: Int[ArrayLike, ""], kernels: Kernels) -> Float[Array, "T D"]:
+        weight = None if self.weight is None else self.weight[...]
+        bias = None if self.bias is None else self.bias[...]
+        if weight is not None and bias is None:
+            bias = jnp.zeros_like(weight)
+        normed: Array = kernels.layer_norm(x, weight, bias, num_tokens, eps=self.eps)
+        return normed
+
+
+Norm = RMSNorm | LayerNorm
+
+
+def make_norm(config: NormConfig, width: int, *, dtype: str, stack: Shape = ()) -> Norm:
+    """Return the norm that ``config`` describes; a late one has a float32 weight."""
+    if config.kind == "rms":
+        return RMSNorm(width, eps=config.eps, dtype="float32" if config.late else dtype, stack=stack)
+    return LayerNorm(width, affine=config.affine, dtype=dtype, stack=stack, eps=config.eps, bias=config.bias)

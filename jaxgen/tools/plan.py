@@ -1,0 +1,112 @@
+"""Plan a model for a device from its configuration and its weights' headers. Imports no jax and opens no device."""
+
+import os
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from jaxgen.cache.block_sizes import GIB, ITEMSIZE
+from jaxgen.core.cache_dirs import open_cache_dirs
+from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice, ModelConfig
+from jaxgen.core.errors import ConfigError
+from jaxgen.hardware.device_info import DeviceInfo, this_cpu
+from jaxgen.hardware.nvidia import find_gpu
+from jaxgen.model_choice import find_model, token_budget
+from jaxgen.sizing.memory import check_options
+from jaxgen.sizing.plan import Plan, PlanRequest, make_plan
+from jaxgen.sizing.plan_changes import find_changes, wanted_context
+from jaxgen.sizing.token_budget import TokenBudget
+from jaxgen.weights.headers import Stored
+from jaxgen.weights.names import parameters
+from jaxgen.weights.outline import outlines
+from jaxgen.weights.survey import Survey, check_weights, describe
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A device that is planned for. ``total_bytes`` and ``host_bytes`` as in PlanRequest."""
+
+    device: DeviceInfo
+    total_bytes: int
+    host_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan with what it was made from.
+
+    ``changes``: of which each alone gives a context of ``wanted_context`` tokens, where the plan does not.
+    """
+
+    model: Survey
+    stored: Stored
+    target: Target
+    request: PlanRequest
+    budget: TokenBudget
+    plan: Plan
+    wanted_context: int
+    changes: list[str]
+
+
+def plan_model(
+    model: str | None = None,
+    *,
+    dtype: DType | Literal["auto"] = "auto",
+    kernels: KernelChoice = "auto",
+    options: EngineOptions | None = None,
+    hub: HubOptions | None = None,
+    cache_dir: Path | str | None = None,
+    device_memory: int | None = None,
+) -> Planned:
+    """Return what ``load_engine`` would allocate for the same arguments, on this device.
+
+    ``device_memory``: bytes of an accelerator to plan for in place of this device. Raises ConfigError if the model
+    could not be loaded, or the options are invalid.
+    """
+    options = options or EngineOptions()
+    check_options(options)
+    caches, target = open_cache_dirs(cache_dir), find_target(device_memory)
+    with outlines() as fetch:
+        directory, config = find_model(model, dtype, kernels, target.device, hub, fetch=fetch)
+        stored, facts = check_weights(directory, config), describe(directory, config)
+    budget = token_budget(config, target.device, kernels, caches)
+    if options.token_budget is not None:
+        budget = TokenBudget(options.token_budget, "--token-budget")
+    request = PlanRequest(
+        options,
+        config,
+        weight_bytes(config),
+        target.device.platform,
+        target.total_bytes,
+        target.host_bytes,
+        budget.tokens,
+    )
+    plan = make_plan(request)
+    budget = replace(budget, tokens=plan.scheduler.token_budget)
+    return Planned(
+        facts, stored, target, request, budget, plan, wanted_context(request, plan), find_changes(request, plan)
+    )
+
+
+def weight_bytes(config: ModelConfig) -> int:
+    """Return the bytes of a model's parameters, each in the dtype that it is computed in."""
+    return sum(prod(one.shape) * ITEMSIZE[one.dtype or config.dtype] for one in parameters(config))
+
+
+def find_target(device_memory: int | None = None) -> Target:
+    """Return the device that an engine would take, or an accelerator of which only its memory in bytes is known.
+
+    Raises ConfigError for a GPU that does not say how much memory it has.
+    """
+    host = psutil.virtual_memory()
+    if device_memory is not None:
+        return Target(DeviceInfo("gpu", f"a device with {device_memory / GIB:,.2f} GiB", 1), device_memory, None)
+    gpu = find_gpu(os.environ.get("JAX_PLATFORMS"))
+    if gpu is None:
+        return Target(this_cpu(), host.available, host.total)
+    if gpu.memory_bytes is None:
+        raise ConfigError(f"{gpu.device.kind} does not say how much memory it has: say it with --device-memory")
+    return Target(gpu.device, gpu.memory_bytes, host.total)

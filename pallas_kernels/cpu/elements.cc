@@ -1,0 +1,151 @@
+// The functions that XLA calls of norms and activations. Shapes are checked here, so that a kernel never reads past an
+// array.
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
+#include "activations.h"
+#include "arguments.h"
+#include "elements.h"
+#include "parallel.h"
+#include "units.h"
+
+namespace kernels {
+namespace {
+
+// work(row) for the first num_tokens rows of `out`; the others are zeros.
+template <typename Work>
+void ForRows(ffi::ThreadPool& pool, ffi::AnyBuffer& out, const Scalar& num_tokens, const Work& work) {
+  constexpr int64_t kItemElements = 32768;  // fewer are done before another thread has woken up
+  const int64_t rows = out.dimensions()[0], bytes = rows == 0 ? 0 : static_cast<int64_t>(out.size_bytes()) / rows;
+  const int64_t real = std::clamp<int64_t>(num_tokens.typed_data()[0], 0, rows);
+  std::memset(static_cast<char*>(out.untyped_data()) + real * bytes, 0, (rows - real) * bytes);
+  const int64_t each = std::max<int64_t>(1, kItemElements / std::max<int64_t>(out.dimensions()[1], 1));
+  ForEach(pool, Ceil(real, each), [&](int64_t item) {
+    for (int64_t row = item * each; row < std::min(real, (item + 1) * each); ++row) work(row);
+  });
+}
+
+// work(Element()) with the type of a buffer's elements.
+template <typename Work>
+void WithElement(const ffi::AnyBuffer& buffer, const Work& work) {
+  buffer.element_type() == ffi::DataType::F32 ? work(float()) : work(Bfloat16());
+}
+
+const char* CheckNorm(const ffi::AnyBuffer& x, const ffi::AnyBuffer& weight, const ffi::AnyBuffer& out) {
+  if (ItemSize(x.element_type()) == 0) return "x is neither float32 nor bfloat16";
+  if (weight.element_type() != x.element_type() && weight.element_type() != ffi::DataType::F32)
+    return "the weight is neither float32 nor of the type of x";
+  if (out.element_type() != x.element_type()) return "x and result are not of one type";
+  const auto shape = x.dimensions();
+  if (shape.size() != 2 || weight.dimensions().size() != 1 || weight.dimensions()[0] != shape[1] ||
+      out.dimensions().size() != 2 || out.dimensions()[0] != shape[0] || out.dimensions()[1] != shape[1])
+    return "the weight does not fit x";
+  return nullptr;
+}
+
+template <typename Element>
+Element* RowOf(const ffi::AnyBuffer& buffer, int64_t row) {
+  return static_cast<Element*>(buffer.untyped_data()) + row * buffer.dimensions()[1];
+}
+
+ffi::Error RmsNorm(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer weight, Scalar num_tokens,
+                   ffi::Result<ffi::AnyBuffer> out, float eps) {
+  if (const char* reason = CheckNorm(x, weight, *out)) return Refuse(reason);
+  WithElement(x, [&](auto element) {
+    WithElement(weight, [&](auto of_weight) {
+      using Element = decltype(element);
+      using Weight = decltype(of_weight);
+      ForRows(pool, *out, num_tokens, [&](int64_t row) {
+        RmsNormRow(RowOf<Element>(x, row), static_cast<const Weight*>(weight.untyped_data()),
+                   RowOf<Element>(*out, row), x.dimensions()[1], eps);
+      });
+    });
+  });
+  return ffi::Error::Success();
+}
+
+ffi::Error LayerNorm(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer weight, ffi::AnyBuffer bias,
+                     Scalar num_tokens, ffi::Result<ffi::AnyBuffer> out, float eps) {
+  for (const ffi::AnyBuffer* buffer : {&weight, &bias})
+    if (const char* reason = CheckNorm(x, *buffer, *out)) return Refuse(reason);
+  if (weight.element_type() != x.element_type() || bias.element_type() != x.element_type())
+    return Refuse("x, weight and bias are not of one type");
+  WithElement(x, [&](auto element) {
+    using Element = decltype(element);
+    ForRows(pool, *out, num_tokens, [&](int64_t row) {
+      LayerNormRow(RowOf<Element>(x, row), static_cast<const Element*>(weight.untyped_data()),
+                   static_cast<const Element*>(bias.untyped_data()), RowOf<Element>(*out, row), x.dimensions()[1], eps);
+    });
+  });
+  return ffi::Error::Success();
+}
+
+template <typename Element>
+ffi::Error ActivateRows(ffi::ThreadPool& pool, const ffi::BufferR2<ffi::F32>& x, const Scalar& num_tokens,
+                        ffi::AnyBuffer& out, RowActivation<Element> activate) {
+  if (activate == nullptr) return Refuse("there is no activation of that name");
+  const int64_t inputs = x.dimensions()[1], width = out.dimensions()[1];
+  ForRows(pool, out, num_tokens,
+          [&](int64_t row) { activate(x.typed_data() + row * inputs, RowOf<Element>(out, row), width); });
+  return ffi::Error::Success();
+}
+
+template <bool kGated>
+ffi::Error Activate(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, Scalar num_tokens,
+                    ffi::Result<ffi::AnyBuffer> out, std::string_view name) {
+  const auto shape = x.dimensions(), made = out->dimensions();
+  if (made.size() != 2 || made[0] != shape[0] || (kGated ? 2 : 1) * made[1] != shape[1])
+    return Refuse("the result does not fit what is activated");
+  const auto activate = [&](auto element) {
+    using Element = decltype(element);
+    return ActivateRows<Element>(pool, x, num_tokens, *out,
+                                 kGated ? GatedActivation<Element>(name) : PlainActivation<Element>(name));
+  };
+  if (ItemSize(out->element_type()) == 0) return Refuse("the result is neither float32 nor bfloat16");
+  return out->element_type() == ffi::DataType::F32 ? activate(float()) : activate(Bfloat16());
+}
+
+}  // namespace
+}  // namespace kernels
+
+// Only these are visible from outside, so that two libraries in one process share nothing.
+#pragma GCC visibility push(default)
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(RmsNorm, kernels::RmsNorm,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()       // x
+                                  .Arg<ffi::AnyBuffer>()       // weight
+                                  .Arg<kernels::Scalar>()      // num_tokens
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<float>("eps"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(LayerNorm, kernels::LayerNorm,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()       // x
+                                  .Arg<ffi::AnyBuffer>()       // weight
+                                  .Arg<ffi::AnyBuffer>()       // bias
+                                  .Arg<kernels::Scalar>()      // num_tokens
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<float>("eps"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(Activate, kernels::Activate<false>,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::BufferR2<ffi::F32>>()  // x
+                                  .Arg<kernels::Scalar>()      // num_tokens
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<std::string_view>("activation"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(Gated, kernels::Activate<true>,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::BufferR2<ffi::F32>>()  // gate_up
+                                  .Arg<kernels::Scalar>()      // num_tokens
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<std::string_view>("activation"));
+
+#pragma GCC visibility pop

@@ -1,0 +1,84 @@
+// The function that XLA calls for products of experts. Shapes and starts are checked here, as in handlers.cc.
+
+#include <cstring>
+
+#include "arguments.h"
+#include "expert_product.h"
+#include "parallel.h"
+#include "shares.h"
+
+namespace kernels {
+namespace {
+
+// Why the rows cannot be computed without reading past an array, or null.
+const char* CheckStarts(const Integers& starts, int64_t experts, int64_t rows) {
+  if (starts.dimensions()[0] != experts + 1) return "there is not one start for each expert and an end";
+  const int32_t* const first = starts.typed_data();
+  if (first[0] != 0) return "the first expert's rows do not start at 0";
+  for (int64_t expert = 0; expert < experts; ++expert)
+    if (first[expert] > first[expert + 1]) return "the experts' starts do not ascend";
+  return first[experts] > rows ? "the experts have more rows than there are" : nullptr;
+}
+
+const char* CheckExperts(const ffi::AnyBuffer& x, const ffi::AnyBuffer& packed, const Scalar& layer,
+                         const Integers& starts, const ffi::AnyBuffer& y) {
+  const auto shape = packed.dimensions(), rows = x.dimensions(), made = y.dimensions();
+  if (x.element_type() != packed.element_type() || ItemSize(x.element_type()) == 0)
+    return "x and the packed weights are not both float32 or both bfloat16";
+  if (y.element_type() != ffi::DataType::F32 && y.element_type() != x.element_type())
+    return "the result is neither float32 nor of the type of x";
+  const int64_t elements = 4 / ItemSize(x.element_type());
+  if (shape.size() != 6 || shape[4] != kPanel || shape[5] != elements || rows.size() != 2 ||
+      rows[1] != shape[3] * elements || made.size() != 2 || made[0] != rows[0] || made[1] > shape[2] * kPanel)
+    return "x does not fit the packed weights";
+  const int32_t index = layer.typed_data()[0];
+  if (index < 0 || index >= shape[0]) return "the layer does not exist";
+  return CheckStarts(starts, shape[1], rows[0]);
+}
+
+template <typename Unit, typename Out>
+void Multiply(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const ffi::AnyBuffer& packed, int64_t layer,
+              const Integers& starts, ffi::AnyBuffer& y) {
+  const auto shape = packed.dimensions();
+  const int64_t experts = shape[1], panels = shape[2], depth = shape[3];
+  const PackedProduct<Unit, Out> all = {
+      static_cast<const Unit*>(x.untyped_data()),
+      static_cast<const Unit*>(packed.untyped_data()) + layer * experts * panels * depth * kPanel,
+      static_cast<Out*>(y.untyped_data()), nullptr, y.dimensions()[0], depth, y.dimensions()[1], 0};
+  const ExpertProduct<Unit, Out> product(all, starts.typed_data(), experts, pool.num_threads());
+  ShareOut(pool, product.items(), [&](int64_t item, Claim& claim) { MultiplyShare(product, item, claim); });
+}
+
+ffi::Error MultiplyExperts(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer packed, Scalar layer,
+                           Integers starts, ffi::Result<ffi::AnyBuffer> y) {
+  if (const char* reason = CheckExperts(x, packed, layer, starts, *y)) return Refuse(reason);
+  const int64_t index = layer.typed_data()[0], rows = y->dimensions()[0];
+  const int64_t real = starts.typed_data()[packed.dimensions()[1]];
+  const int64_t row_bytes = y->dimensions()[1] * ItemSize(y->element_type());
+  std::memset(static_cast<char*>(y->untyped_data()) + real * row_bytes, 0, (rows - real) * row_bytes);
+  if (x.element_type() == ffi::DataType::F32) {
+    Multiply<float, float>(pool, x, packed, index, starts, *y);
+  } else if (y->element_type() == ffi::DataType::F32) {
+    Multiply<Pair, float>(pool, x, packed, index, starts, *y);
+  } else {
+    Multiply<Pair, Bfloat16>(pool, x, packed, index, starts, *y);
+  }
+  return ffi::Error::Success();
+}
+
+}  // namespace
+}  // namespace kernels
+
+// Only this is visible from outside, so that two libraries in one process share nothing.
+#pragma GCC visibility push(default)
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(ExpertProduct, kernels::MultiplyExperts,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()       // x
+                                  .Arg<ffi::AnyBuffer>()       // packed
+                                  .Arg<kernels::Scalar>()      // layer
+                                  .Arg<kernels::Integers>()    // starts
+                                  .Ret<ffi::AnyBuffer>());
+
+#pragma GCC visibility pop

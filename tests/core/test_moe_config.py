@@ -1,0 +1,43 @@
+"""Mixtures of experts that cannot be are refused, with what would be right."""
+
+from typing import Any
+
+import pytest
+
+from jaxgen.core.errors import ConfigError
+from jaxgen.core.moe_config import MoEConfig
+
+RIGHT: dict[str, Any] = {"experts": 8, "per_token": 2, "inner": 16}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"experts": 0}, "number of experts is 0, but must be 1 or more"),
+        ({"inner": 0}, "inner width is 0, but must be 1 or more"),
+        ({"per_token": 9}, "per token is 9, but must be between 1 and the number of experts, 8"),
+        ({"per_token": 0}, "per token is 0, but must be between 1"),
+        ({"scoring": "sigmoid"}, "'sigmoid', but must be one of softmax, softmax_after_topk"),
+        ({"activation": "relu"}, "'relu', but must be one of silu, gelu, gelu_tanh, swiglu_clipped"),
+        ({"scoring": "softmax_after_topk", "renormalise": False}, "renormalise must be True"),
+        ({"shared_inner": 0}, "shared expert's inner width is 0, but must be 1 or more"),
+        ({"shared_gate": True}, "without shared_inner it must be False"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        MoEConfig(**(RIGHT | changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"per_token": 8, "renormalise": False},
+        {"scoring": "softmax_after_topk", "router_bias": True, "expert_bias": True, "activation": "swiglu_clipped"},
+        {"shared_inner": 24, "shared_gate": True},
+        {"shared_inner": 24},
+    ],
+)
+def test_what_fits_is_taken(changes: dict[str, Any]) -> None:
+    assert MoEConfig(**(RIGHT | changes)).experts == 8

@@ -1,0 +1,89 @@
+"""The products of experts for NVIDIA GPUs, interpreted, against their twin and float64."""
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import jax.experimental.pallas.mosaic_gpu as plgpu
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels.expert_product import expert_product_ref
+from pallas_kernels.gpu.expert_product import COMPUTE, ROWS, STAGES, TILE_K, expert_product
+from tests.support.interpreted import RaceError, run
+
+I, O, S = TILE_K * (STAGES + 1), 2 * COMPUTE * 80, ROWS + 22  # noqa: E741
+"""Outputs of two tiles."""
+COUNTS = (ROWS + 3, 0, 4, 9, 0)
+"""Rows of each expert, of which none but the first begins at a multiple of 8."""
+NUM_CTAS = 3
+"""Of eight items, so that none has only one."""
+
+
+def case(counts: Sequence[int] = COUNTS, dtype: Any = jnp.bfloat16, inputs: int = I) -> tuple[Any, ...]:
+    """Arguments: zero-mean, NaN in the other layer, in experts without rows, and in rows of no expert."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(S, inputs))
+    x[sum(counts) :] = np.nan
+    weights = rng.normal(size=(2, len(counts), O, inputs)) * inputs**-0.5
+    weights[0] = weights[1, np.equal(counts, 0)] = np.nan
+    starts = np.cumsum([0, *counts], dtype=np.int32)
+    return jnp.asarray(x, dtype), jnp.asarray(weights, dtype), jnp.int32(1), jnp.asarray(starts)
+
+
+def in_float64(x: Any, weights: Any, _: Any, starts: Any) -> np.ndarray:
+    y = np.zeros((S, O))
+    for expert, (first, end) in enumerate(pairwise(np.asarray(starts))):
+        weight = np.asarray(weights)[1, expert].astype(np.float64)
+        y[first:end] = np.asarray(x)[first:end].astype(np.float64) @ weight.T
+    return y
+
+
+@cache
+def multiplied(dtype: str = "bfloat16") -> np.ndarray:
+    return np.asarray(run(expert_product, *case(dtype=jnp.dtype(dtype)), num_ctas=NUM_CTAS))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.full)])
+def test_kernel_equals_reference_and_float64(dtype: str) -> None:
+    args = case(dtype=jnp.dtype(dtype))
+    np.testing.assert_allclose(multiplied(dtype), expert_product_ref(*args), atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(multiplied(dtype), in_float64(*args), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.full  # each interprets the kernel anew
+@pytest.mark.parametrize("counts", [(0, 0, S, 0, 0), (0, 1, 0, 0, 0), (0, 0, 0, 0, 0), (3, 9, 1, 2, 7)])
+def test_other_rows_of_experts(counts: Sequence[int]) -> None:
+    args = case(counts)
+    got = run(expert_product, *args, num_ctas=NUM_CTAS)
+    np.testing.assert_allclose(got, in_float64(*args), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.full  # as above
+def test_sums_are_rounded_to_the_wanted_type() -> None:
+    got = run(expert_product, *case(), num_ctas=NUM_CTAS, dtype=jnp.bfloat16)
+    np.testing.assert_array_equal(got, multiplied().astype(jnp.bfloat16))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "dtype", "message"),
+    [
+        (TILE_K, 32, jnp.float32, "dtypes float32 and float32"),
+        (TILE_K + 8, 32, jnp.bfloat16, "72 inputs"),
+        (TILE_K, 40, jnp.bfloat16, "40 outputs"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(inputs: int, outputs: int, dtype: Any, message: str) -> None:
+    x, weights = jnp.zeros((8, inputs), dtype), jnp.zeros((1, 1, outputs, inputs), dtype)
+    with pytest.raises(NotImplementedError, match=message):
+        expert_product(x, weights, jnp.int32(0), jnp.array([0, 8]))
+
+
+@pytest.mark.full  # as for partial_recompute
+def test_a_missing_wait_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With no more steps than stages: the interpreter refuses a barrier that completes twice and nobody waits for."""
+    monkeypatch.setattr(plgpu, "barrier_wait", lambda barrier: None)
+    with pytest.raises(RaceError):
+        run(expert_product, *case((5, 0, 0, 0, 0), inputs=TILE_K * STAGES), num_ctas=8)

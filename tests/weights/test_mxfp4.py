@@ -1,0 +1,32 @@
+"""MXFP4 to bfloat16, against its definition in float64."""
+
+import numpy as np
+import pytest
+
+from jaxgen.weights.mxfp4 import dequantized, weight_shape
+
+NUMBERS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+
+
+@pytest.mark.parametrize("scales", [(2, 251), (0, 40), (120, 130), (250, 254)])
+def test_every_number_is_exact(scales: tuple[int, int]) -> None:
+    """Also where powers of two leave the range of normal numbers."""
+    rng = np.random.default_rng(0)
+    blocks = rng.integers(0, 256, size=(2, 3, 4, 16), dtype=np.uint8)
+    powers = rng.integers(*scales, size=(2, 3, 4), endpoint=True).astype(np.uint8)
+    powers[0, 0, :2] = scales
+    got = dequantized(blocks, powers)
+    assert got.shape == weight_shape(blocks.shape, powers.shape) == (2, 128, 3)
+    for expert, output, group, byte in np.ndindex(blocks.shape):
+        for half in range(2):
+            code = int(blocks[expert, output, group, byte]) >> (4 * half) & 15
+            want = np.float64(NUMBERS[code]) * 2.0 ** (int(powers[expert, output, group]) - 127)
+            found = got[expert, group * 32 + 2 * byte + half, output]
+            assert float(found) == want or (not np.isfinite(float(found)) and abs(want) > 3.38e38)
+            assert np.signbit(float(found)) == np.signbit(want)
+
+
+def test_shapes_that_do_not_fit_are_seen() -> None:
+    assert weight_shape((2, 3, 4, 8), (2, 3, 4)) is None
+    assert weight_shape((2, 3, 4, 16), (2, 3, 5)) is None
+    assert weight_shape((3, 4, 16), (3, 4)) is None

@@ -1,0 +1,14 @@
+"""The families of models, one in each module of this package, whose ``FAMILY`` is found by name. Host only, no jax."""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from jaxgen.weights.family import Family
+
+_MODULES = sorted(module.name for module in iter_modules(__path__))
+_FOUND: list[Family] = [import_module(f"{__name__}.{name}").FAMILY for name in _MODULES]
+
+FAMILIES: dict[str, Family] = {family.name: family for family in _FOUND}
+"""By the name in a description and in manifests."""
+ARCHITECTURES: dict[str, Family] = {name: family for family in FAMILIES.values() for name in family.read}
+WRAPPERS: dict[str, Family] = {name: family for family in FAMILIES.values() for name in family.wrappers}

@@ -1,0 +1,59 @@
+"""OLMo 2 and 3 (arXiv 2501.00656, 2512.13961): norms of what each sub-layer adds, and of all queries and keys of a
+token; OLMo 3 has layers with a window, whose rotary embedding is not extended."""
+
+from dataclasses import replace
+
+from jaxgen.core.config import DType
+from jaxgen.core.decoder_config import (
+    AttentionConfig,
+    DecoderConfig,
+    HeadConfig,
+    NormConfig,
+    PositionConfig,
+    RopeConfig,
+)
+from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.decoder_names import DecoderNames
+from jaxgen.weights.family import FULL, SLIDING, Family, read_layer_types, read_sizes, windows_of
+from jaxgen.weights.rope_config import read_rope, rope_fields
+
+
+def read_olmo2(fields: Fields, dtype: DType) -> DecoderConfig:
+    """Return the description of an OLMo 2."""
+    sizes = read_sizes(fields, dtype, max_position=2048)
+    fields.choice("hidden_act", "silu", ("silu",))
+    bias, norm = (
+        fields.boolean("attention_bias", False),
+        NormConfig(eps=fields.positive("rms_norm_eps", 1e-5), late=True),
+    )
+    rope = read_rope(fields, sizes["max_position"], sizes["head_dim"], part=FULL, theta=500_000.0)
+    return DecoderConfig(
+        **sizes,
+        family="olmo",
+        norm=norm,
+        placement="post",
+        positions=PositionConfig(ropes=(rope,)),
+        attention=AttentionConfig(qkv_bias=bias, out_bias=bias, qk_norm=norm, qk_norm_rows=True),
+        head=HeadConfig(tied=fields.boolean("tie_word_embeddings", False)),
+    )
+
+
+def read_olmo3(fields: Fields, dtype: DType) -> DecoderConfig:
+    """Return the description of an OLMo 3."""
+    config = read_olmo2(fields, dtype)
+    types = read_layer_types(fields, config.num_layers, lambda layer: (layer + 1) % 4 != 0)
+    (full,) = config.positions.ropes
+    if SLIDING in rope_fields(fields).data:
+        local = read_rope(fields, config.max_position, config.head_dim, part=SLIDING, theta=500_000.0)
+    else:
+        local = RopeConfig(theta=full.theta)
+    positions = PositionConfig(ropes=(local, full), layer_ropes=tuple(int(kind == FULL) for kind in types))
+    return replace(config, windows=windows_of(types, fields.size_or_null("sliding_window", 4096)), positions=positions)
+
+
+FAMILY = Family(
+    name="olmo",
+    read={"Olmo2ForCausalLM": read_olmo2, "Olmo3ForCausalLM": read_olmo3},
+    parameters=DecoderNames().table,
+    ignored=("clip_qkv",),
+)

@@ -1,0 +1,148 @@
+"""Read the rotary embedding of config.json, in the spellings of transformers 4 and 5. Host only, no jax."""
+
+from collections.abc import Callable
+from math import log, sqrt
+from typing import Any, cast
+
+from jaxgen.core.decoder_config import RopeConfig, RopeKind
+from jaxgen.weights.config_fields import Fields
+
+_ORIGINAL = "original_max_position_embeddings"
+_SUPPORTED: tuple[RopeKind, ...] = ("default", "linear", "llama3", "yarn", "longrope")
+_ALIASES = {"su": "longrope"}
+
+
+def rope_fields(fields: Fields, part: str | None = None) -> Fields:
+    """Return the fields of ``rope_parameters`` or, in the old form, ``rope_scaling``, or those of one part of them."""
+    # an old rope_scaling wins over rope_parameters in transformers, too
+    name = "rope_scaling" if fields.data.get("rope_scaling") else "rope_parameters"
+    data = fields.get(name) or {}
+    fields.ignore("rope_scaling", "rope_parameters")
+    if not isinstance(data, dict):
+        raise fields.error(name, f"must be an object or null, not {data!r}")
+    if part is not None and isinstance(data.get(part), dict):
+        data = data[part]
+    return fields.below(name, data)
+
+
+def read_rope(
+    fields: Fields,
+    max_position: int,
+    head_dim: int,
+    *,
+    theta: float = 10_000.0,
+    partial: float | None = None,
+    part: str | None = None,
+    theta_name: str = "rope_theta",
+    partial_name: str = "partial_rotary_factor",
+    others: tuple[str, ...] = (),
+) -> RopeConfig:
+    """Return the rotary embedding from ``rope_parameters`` or, in the old form, ``rope_theta`` and ``rope_scaling``.
+
+    ``theta``, ``partial``: the family's defaults, and the names of their old fields; ``partial`` None: whole heads are
+    rotated. ``part``: the type of the layers,
+    where the object has one for each type. ``others``: fields that the family reads itself. Raises ConfigError.
+    """
+    given = rope_fields(fields, part)
+    outer = {"rope_theta": fields.get(theta_name), "partial_rotary_factor": fields.get(partial_name)}
+    merged = {key: value for key, value in (outer | dict(given.data)).items() if value is not None}
+    rope = Fields(merged, given.source)
+    kind_name = "rope_type" if "rope_type" in merged else "type"
+    rope.ignore(*others)
+    rope.ignore("rope_type", "type", "factor", "low_freq_factor", "high_freq_factor", _ORIGINAL)  # beside any type
+    merged[kind_name] = _ALIASES.get(str(merged.get(kind_name)), merged.get(kind_name, "default"))
+    kind = cast(RopeKind, rope.choice(kind_name, "default", _SUPPORTED))
+    share = rope.positive("partial_rotary_factor", 1.0 if partial is None else partial)
+    if partial is None and share != 1.0:
+        raise rope.error("partial_rotary_factor", "other than 1 is not supported")
+    rotary_dim = int(head_dim * share)
+    if not 2 <= rotary_dim <= head_dim or rotary_dim % 2:
+        raise rope.error("partial_rotary_factor", f"{share} of head_dim {head_dim} must be even and 2 or more")
+    base = rope.positive("rope_theta", theta)
+    about = _KINDS[kind](rope, fields, max_position, rotary_dim)
+    if unknown := sorted(set(merged) - rope.used):
+        raise rope.error(unknown[0], f"is not supported with rope type {kind!r}")
+    return RopeConfig(
+        theta=base,
+        kind=kind,
+        rotary_dim=None if rotary_dim == head_dim else rotary_dim,
+        **about,
+    )
+
+
+def _original(rope: Fields, fields: Fields, max_position: int) -> int:
+    return fields.size_or_null(_ORIGINAL) or rope.size(_ORIGINAL, max_position)
+
+
+def _plain(rope: Fields, fields: Fields, max_position: int, rotary_dim: int) -> dict[str, Any]:
+    del rope, fields, max_position, rotary_dim
+    return {}
+
+
+def _linear(rope: Fields, fields: Fields, max_position: int, rotary_dim: int) -> dict[str, Any]:
+    del fields, max_position, rotary_dim
+    return {"factor": rope.positive("factor")}
+
+
+def _llama3(rope: Fields, fields: Fields, max_position: int, rotary_dim: int) -> dict[str, Any]:
+    del rotary_dim
+    low, high = rope.positive("low_freq_factor"), rope.positive("high_freq_factor")
+    if low >= high:
+        raise rope.error("low_freq_factor", f"must be less than high_freq_factor ({high}), not {low}")
+    return {
+        "factor": rope.positive("factor"),
+        "low_freq_factor": low,
+        "high_freq_factor": high,
+        "original_max_position": _original(rope, fields, max_position),
+    }
+
+
+def _yarn(rope: Fields, fields: Fields, max_position: int, rotary_dim: int) -> dict[str, Any]:
+    del rotary_dim
+    factor = rope.positive("factor")
+    given = rope.positive_or_null("attention_factor")
+    mscale, mscale_all_dim = rope.positive_or_null("mscale"), rope.positive_or_null("mscale_all_dim")
+
+    def attention(scale: float = 1.0) -> float:
+        return 0.1 * scale * log(factor) + 1.0 if factor > 1 else 1.0
+
+    if given is None:
+        both = mscale is not None and mscale_all_dim is not None
+        given = attention(mscale or 1.0) / attention(mscale_all_dim or 1.0) if both else attention()
+    return {
+        "factor": factor,
+        "original_max_position": _original(rope, fields, max_position),
+        "beta_fast": rope.positive("beta_fast", 32.0),
+        "beta_slow": rope.positive("beta_slow", 1.0),
+        "truncate": rope.boolean("truncate", True),
+        "attention_factor": given,
+    }
+
+
+def _longrope(rope: Fields, fields: Fields, max_position: int, rotary_dim: int) -> dict[str, Any]:
+    """Which of the two lists holds is decided once, by the longest context that is served.
+
+    transformers takes the long one for a prompt that is longer than the original context, so that the first tokens of a
+    text change when it grows.
+    """
+    original = _original(rope, fields, max_position)
+    short, long = (rope.numbers(name, rotary_dim // 2) for name in ("short_factor", "long_factor"))
+    scale = rope.positive("factor", max_position / original)
+    given = rope.positive_or_null("attention_factor")
+    if given is None:
+        given = sqrt(1.0 + log(scale) / log(original)) if scale > 1 else 1.0
+    return {
+        "factors": long,
+        "short_factors": short,
+        "original_max_position": original,
+        "attention_factor": given,
+    }
+
+
+_KINDS: dict[RopeKind, Callable[[Fields, Fields, int, int], dict[str, Any]]] = {
+    "default": _plain,
+    "linear": _linear,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "longrope": _longrope,
+}

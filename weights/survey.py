@@ -1,0 +1,119 @@
+"""Say what a model directory is, from its configuration and the headers of its weights. Host only.
+
+Nothing is loaded, and no jax is imported: a directory of any size takes well under a second.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from jaxgen.core.config import ModelConfig
+from jaxgen.core.errors import ConfigError, one_line
+from jaxgen.weights.families import FAMILIES
+from jaxgen.weights.files import CONFIG, read_json
+from jaxgen.weights.headers import Stored, stored_weights
+from jaxgen.weights.hf_checkpoint import check_parameters
+from jaxgen.weights.load import load_model_config
+from jaxgen.weights.manifest import is_converted, manifest_of, verify
+from jaxgen.weights.names import family_name, parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a model is; None: not known. ``parameters``: their number. ``context``: tokens.
+
+    ``problem``: why it cannot be loaded, in one line; empty: it is supported.
+    """
+
+    architecture: str | None = None
+    parameters: int | None = None
+    dtype: str | None = None
+    context: int | None = None
+    problem: str = ""
+
+    def __str__(self) -> str:
+        """Return the facts in one line: ``Qwen3ForCausalLM, 0.6 B parameters, bfloat16, context 40,960``."""
+        return ", ".join(
+            [
+                *([self.architecture] if self.architecture else []),
+                *([f"{in_short(self.parameters)} parameters"] if self.parameters else []),
+                *([self.dtype] if self.dtype else []),
+                *([f"context {self.context:,}"] if self.context else []),
+            ]
+        )
+
+
+def served_architectures() -> dict[str, list[str]]:
+    """Return the values of ``architectures`` in config.json that are supported, by family."""
+    return {name: [*family.read, *family.wrappers] for name, family in FAMILIES.items()}
+
+
+def survey(directory: Path) -> Survey:
+    """Return what a directory is, also one whose model is not supported."""
+    try:
+        config = load_model_config(directory)
+        check_weights(directory, config)
+    except ConfigError as error:
+        return _of_unsupported(directory, one_line(str(error)))
+    return describe(directory, config)
+
+
+def describe(directory: Path, config: ModelConfig) -> Survey:
+    """Return what a directory is whose configuration has been read."""
+    architecture = _architecture(read_json(directory, CONFIG))
+    return Survey(architecture, num_parameters(config), config.dtype, config.max_position)
+
+
+def check_weights(directory: Path, config: ModelConfig) -> Stored:
+    """Return what a directory stores. Raises ConfigError, as loading would, unless it is what ``config`` means.
+
+    Looks at the headers of safetensors files, or the manifest of a converted directory and the sizes of its files.
+    """
+    if not is_converted(directory):
+        stored = stored_weights(directory)
+        check_parameters(directory, config)
+        return stored
+    manifest = manifest_of(directory, family_name(config))
+    verify(directory, manifest, checksums=False)
+    sizes = [record.size for name, record in manifest.files.items() if name.startswith("params/")]
+    return Stored(len(sizes), sum(sizes), {manifest.dtype: num_parameters(config)})
+
+
+def num_parameters(config: ModelConfig) -> int:
+    """Return the number of parameters of a model."""
+    return sum(prod(parameter.shape) for parameter in parameters(config))
+
+
+def in_short(count: int) -> str:
+    """Return a number of parameters as people say it: 0.6 B, 88.2 M, 4,096."""
+    if count >= 500_000_000:
+        return f"{count / 1e9:.1f} B"
+    return f"{count / 1e6:.1f} M" if count >= 500_000 else f"{count:,}"
+
+
+def _of_unsupported(directory: Path, problem: str) -> Survey:
+    """Return what can be said of a model that cannot be loaded."""
+    data: Mapping[str, Any] = {}
+    count: int | None = None
+    with suppress(ConfigError):
+        data = read_json(directory, CONFIG)
+    with suppress(ConfigError):
+        count = sum(stored_weights(directory).numbers.values())
+    text = data.get("text_config")
+    text = text if isinstance(text, dict) else {}
+    dtype = _first(str, data.get("dtype"), data.get("torch_dtype"), text.get("dtype"), text.get("torch_dtype"))
+    context = _first(int, *(part.get("max_position_embeddings") for part in (data, text)))
+    return Survey(_architecture(data), count, dtype and dtype.removeprefix("torch."), context, problem)
+
+
+def _architecture(data: Mapping[str, Any]) -> str | None:
+    names = data.get("architectures")
+    return _first(str, *names) if isinstance(names, list) else None
+
+
+def _first[T](kind: type[T], *values: object) -> T | None:
+    """Return the first value of this type."""
+    return next((value for value in values if isinstance(value, kind)), None)

@@ -1,0 +1,129 @@
+"""How the parameters of a tree are made of the tensors of a checkpoint. Host only, no jax.
+
+A parameter is its sources concatenated along rows and, when it is stacked, this for every layer (and every expert). The
+conversion in both directions, and every shape, follow from the table of a model's parameters.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from jaxgen.core.config import DType
+
+Array = npt.NDArray[np.generic]
+Place = Callable[[str, Array], Any]
+"""A function that puts a parameter, given its dotted path and the host's array, where programs read it."""
+Index = tuple[int | slice, ...]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A tensor of the checkpoint, and how it is brought into the layout of its parameter.
+
+    ``name`` has ``{layer}`` in place of a layer's number, and ``{expert}`` in place of an expert's, where there is a
+    tensor for each. ``shape``: in the file. ``transposed``: the file has matrices as [in, out]. ``rows``: the file's
+    row (an output of the product) for each row of the parameter; None: they are in the same order.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    transposed: bool = False
+    rows: tuple[int, ...] | None = None
+    is_bias: bool = False
+    """Whether rows are numbers, not vectors."""
+
+    @property
+    def placed_shape(self) -> tuple[int, ...]:
+        """The shape in the parameter."""
+        return (*self.shape[:-2], self.shape[-1], self.shape[-2]) if self.transposed else self.shape
+
+    def placed(self, array: Array) -> Array:
+        """Return the file's tensor as it is in the parameter."""
+        if self.transposed:
+            array = array.swapaxes(-1, -2)
+        return array if self.rows is None else np.take(array, self._order, axis=self._axis)
+
+    def stored(self, array: Array) -> Array:
+        """Return a part of the parameter as the tensor of a file: the inverse of ``placed``."""
+        if self.rows is not None:
+            array = np.take(array, np.argsort(self._order), axis=self._axis)
+        return array.swapaxes(-1, -2) if self.transposed else array
+
+    @cached_property
+    def _order(self) -> npt.NDArray[np.intp]:
+        return np.asarray(self.rows, np.intp)
+
+    @property
+    def _axis(self) -> int:
+        return -1 if self.is_bias else -2 if len(self.shape) > 1 else -1
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of the tree: ``sources`` concatenated along their rows, stacked over layers and experts, if any.
+
+    ``plus``: added to all values, in float32 (norms that are stored as what is added to 1). ``dtype``: None: that of
+    the model.
+    """
+
+    path: str
+    sources: tuple[Source, ...]
+    num_layers: int | None = None
+    num_experts: int | None = None
+    plus: float = 0.0
+    dtype: DType | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        rows = sum(source.placed_shape[self._rows_axis] for source in self.sources)
+        stack = tuple(size for size in (self.num_layers, self.num_experts) if size is not None)
+        return (*stack, rows, *self.sources[0].placed_shape[self._rows_axis + 1 :])
+
+    @property
+    def _rows_axis(self) -> int:
+        """The axis of a source that has its rows: the second if the first has all experts."""
+        return 0 if self.num_experts is None or "{expert}" in self.sources[0].name else 1
+
+    def named(self, source: Source, layer: int, expert: int) -> Source:
+        """Return the source with its name for that layer and expert."""
+        name = source.name.format(layer=layer, expert=expert)
+        return Source(name, source.shape, source.transposed, source.rows, source.is_bias)
+
+    def pieces(self) -> list[tuple[Source, Index]]:
+        """Return every tensor of the parameter, with the index of its place in the parameter."""
+        places: list[tuple[Source, Index]] = []
+        by_expert = self.num_experts is not None and self._rows_axis == 0
+        for layer in range(self.num_layers or 1):
+            for expert in range(self.num_experts or 1) if by_expert else (0,):
+                start = 0
+                for source in self.sources:
+                    rows = slice(start, start := start + source.placed_shape[self._rows_axis])
+                    of_layer: Index = () if self.num_layers is None else (layer,)
+                    of_expert: Index = () if self.num_experts is None else ((expert if by_expert else slice(None)),)
+                    places.append((self.named(source, layer, expert), (*of_layer, *of_expert, rows)))
+        return places
+
+    def loaded(self, source: Source, tensor: Array, dtype: npt.DTypeLike) -> Array:
+        """Return a file's tensor as its part of the parameter, in ``dtype``."""
+        placed = source.placed(tensor)
+        if self.plus:
+            placed = placed.astype(np.float32) + np.float32(self.plus)
+        with np.errstate(over="ignore"):
+            return placed.astype(dtype, copy=False)
+
+    def saved(self, source: Source, part: Array) -> Array:
+        """Return a part of the parameter as the tensor of a file, which ``loaded`` would load as this part."""
+        return source.stored(part.astype(np.float32) - np.float32(self.plus) if self.plus else part)
+
+
+def to_checkpoint(params: Mapping[str, Array], table: tuple[Parameter, ...]) -> dict[str, Array]:
+    """Return the tree's arrays as the tensors of a Hugging Face checkpoint, by name; views where the layout allows."""
+    return {
+        source.name: parameter.saved(source, params[parameter.path][place])
+        for parameter in table
+        for source, place in parameter.pieces()
+    }
