@@ -10,6 +10,7 @@ from typing import Literal, Self
 
 from jaxgen.core.errors import ConfigError, NoRoomError
 from jaxgen.core.host_dtype import HostDType
+from jaxgen.core.quantization import WeightFormat
 
 DType = Literal["float32", "bfloat16", "float16"]
 DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")
@@ -43,6 +44,8 @@ class ModelConfig:
     windows: tuple[int | None, ...] = ()
     """By layer: a token attends to itself and the ``window - 1`` tokens before it; None: to all before it. Empty: None
     in all layers."""
+    weight_formats: tuple[tuple[str, WeightFormat], ...] = ()
+    """By path, the formats of the parameters that are kept in few bits; all others have ``dtype``, or their own."""
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -50,6 +53,10 @@ class ModelConfig:
                 f"num_attention_heads ({self.num_heads}) must be a multiple of "
                 f"num_key_value_heads ({self.num_kv_heads})"
             )
+
+    def weight_format(self, path: str) -> WeightFormat | None:
+        """Return the format of a parameter; None: it is not kept in few bits."""
+        return dict(self.weight_formats).get(path)
 
     @property
     def output_size(self) -> int:
