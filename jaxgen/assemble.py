@@ -15,6 +15,7 @@ from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.core.config import DType, EngineConfig, EngineOptions, HubOptions, KernelChoice, KVResidency, ModelConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.model_info import ChatFormat, EmbeddingFormat, ModelInfo, PoolingChoice
+from jaxgen.core.quantization import Quantization
 from jaxgen.engine.async_engine import AsyncEngine
 from jaxgen.engine.engine import Engine
 from jaxgen.engine.runners import Compiled, compile_for
@@ -22,8 +23,8 @@ from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.nvidia import Gpu, find_gpu
 from jaxgen.kernels.choice import Kernels, choose, reference
 from jaxgen.kernels.verdict import Verdict
-from jaxgen.model_choice import find_model, token_budget, tuning_folder
-from jaxgen.models import PackedParams, abstract_params
+from jaxgen.model_choice import find_model, token_budget, tuning_folder, weight_bytes
+from jaxgen.models import PackedParams
 from jaxgen.models.placement import placing
 from jaxgen.opening import free_memory, is_open, judge_kernels, served_shapes, share_memory
 from jaxgen.runner.compilation_cache import persistent_compilation
@@ -40,6 +41,7 @@ from jaxgen.weights.chat_template import read_chat_format
 from jaxgen.weights.generation_config import read_sampling_defaults
 from jaxgen.weights.hf_config import read_eos_token_ids
 from jaxgen.weights.load import DEMO, load_params, resolve_tokenizer
+from jaxgen.weights.names import parameter_bytes
 from jaxgen.weights.pooling import read_pooling
 
 logger = logging.getLogger(__name__)
@@ -63,7 +65,7 @@ class ResolvedModel:
 
     @property
     def params_bytes(self) -> int:
-        return sum(p.size * p.dtype.itemsize for p in abstract_params(self.model).values())
+        return weight_bytes(self.model, self.device, self.kernels)
 
     @property
     def tuning_folder(self) -> Path | None:
@@ -80,6 +82,13 @@ class ResolvedModel:
     def load(self, *, block_size: int, progress: bool) -> tuple[Kernels, PackedParams]:
         """Return the device's kernels, and the parameters in their layout. Raises ConfigError."""
         kernels = reference(self.device) if self.kernels == "xla" else self._choose_kernels(block_size, progress)
+        if kernels.quantized is None and self.model.weight_formats:
+            logger.warning(
+                "weights of few bits become %s when they are loaded, and take as much memory and time as others: the "
+                "%s kernels do not multiply them as they are",
+                self.model.dtype,
+                kernels.name,
+            )
         return kernels, load_params(self.directory, self.model, place=placing(self.model, kernels), progress=progress)
 
     def _choose_kernels(self, block_size: int, progress: bool) -> Kernels:
@@ -94,11 +103,13 @@ class ResolvedModel:
     ) -> Engine:
         """Load, compile, and plan again if the program needs more memory than estimated. Raises ConfigError."""
         kernels, params = self.load(block_size=config.cache.block_size, progress=progress)
+        as_codes = kernels.quantized is not None
+        params_bytes = self.params_bytes if as_codes else parameter_bytes(replace(self.model, weight_formats=()))
         if self.device.is_cpu and options.token_budget is None and not kernels.skips_padding:
             config = no_wider(config, options, CPU_BUDGET)
         with show_progress("compiling the step", 1, "program", bar=progress) as advance:
             model = self.model.within(config.scheduler.max_model_len)
-            config, compiled = compile_to_fit(options, model, config, kernels, self.memory, self.params_bytes)
+            config, compiled = compile_to_fit(options, model, config, kernels, self.memory, params_bytes)
             advance(1)
         return Engine(model, config, params, eos_token_ids, compiled=compiled)
 
@@ -108,6 +119,7 @@ def find_parts(
     *,
     dtype: DType | Literal["auto"] = "auto",
     kernels: KernelChoice = "auto",
+    quantization: Quantization = "none",
     cache_dir: Path | str | None = None,
     options: EngineOptions | None = None,
     hub: HubOptions | None = None,
@@ -115,15 +127,16 @@ def find_parts(
 ) -> ResolvedModel:
     """Find model, device and memory for a model directory or hub id (None: the embedded default).
 
-    ``kernels``: see KernelChoice. ``budgets``: token budgets of the steps that will run, if they are not the one of
-    ``options``. Proves a GPU's kernels before it opens the GPU. Raises ConfigError.
+    ``kernels``: see KernelChoice. ``quantization``: what weights become when they are loaded. ``budgets``: token
+    budgets of the steps that will run, if they are not the one of ``options``. Proves a GPU's kernels before it opens
+    the GPU. Raises ConfigError.
     """
     options, caches, was_open = options or EngineOptions(), open_cache_dirs(cache_dir), is_open()
     check_options(options)
     share_memory(options.gpu_memory_utilization)
     gpu = find_gpu(jax.config.jax_platforms)
     device = device_info() if gpu is None else gpu.device
-    directory, config = find_model(model, dtype, kernels, device, hub)
+    directory, config = find_model(model, dtype, kernels, device, hub, quantization=quantization)
     verdict = None
     if gpu is None and device.compute_capability is not None:
         gpu = Gpu(device, driver="")  # JAX took a GPU that find_gpu did not find: it is open, and kernels are unproven
@@ -133,7 +146,7 @@ def find_parts(
     opened = device_info()
     if not opened.computes_as(device):  # the driver has a GPU that JAX did not take
         verdict = Verdict("unavailable", f"JAX opened {opened.title}, they were proven for {device.title}")
-        directory, config = find_model(model, dtype, kernels, opened, hub)
+        directory, config = find_model(model, dtype, kernels, opened, hub, quantization=quantization)
     return ResolvedModel(directory, config, opened, device_memory(was_open=was_open), caches, kernels, verdict)
 
 
@@ -178,6 +191,7 @@ def load_engine(
     served_name: str | None = None,
     dtype: DType | Literal["auto"] = "auto",
     kernels: KernelChoice = "auto",
+    quantization: Quantization = "none",
     options: EngineOptions | None = None,
     hub: HubOptions | None = None,
     tokenizer: str | None = None,
@@ -198,7 +212,9 @@ def load_engine(
     the next start. Raises ConfigError that names the invalid flag or file.
     """
     options = options or EngineOptions()
-    parts = find_parts(model, dtype=dtype, kernels=kernels, cache_dir=cache_dir, options=options, hub=hub)
+    parts = find_parts(
+        model, dtype=dtype, kernels=kernels, quantization=quantization, cache_dir=cache_dir, options=options, hub=hub
+    )
     words, texts = _load_tokenizer(parts, tokenizer, hub)
     chat = _chat_format(texts, chat_template, words)
     eos_token_ids = read_eos_token_ids(parts.directory) | _turn_token_ids(chat_template, words)

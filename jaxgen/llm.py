@@ -19,6 +19,7 @@ from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.limits import check_dimensions
 from jaxgen.core.model_info import Pooling, PoolingChoice
 from jaxgen.core.pooling import unit_vector
+from jaxgen.core.quantization import Quantization
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.text.chat_messages import Message, for_template
@@ -53,6 +54,7 @@ class LLM:
         *,
         dtype: DType | Literal["auto"] = "auto",
         kernels: KernelChoice = "auto",
+        quantization: Quantization = "none",
         chat_template: Path | str | None = None,
         tokenizer: str | None = None,
         revision: str | None = None,
@@ -69,6 +71,7 @@ class LLM:
             model,
             dtype=dtype,
             kernels=kernels,
+            quantization=quantization,
             options=EngineOptions(**options),
             chat_template=chat_template,
             hub=HubOptions(revision=revision, download_dir=download_dir),

@@ -11,11 +11,13 @@ from typing import Literal
 from jaxgen.core.cache_dirs import CacheDirs
 from jaxgen.core.config import DType, HubOptions, KernelChoice, ModelConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.quantization import Quantization
 from jaxgen.hardware.device_info import DeviceInfo, choose_dtype
-from jaxgen.kernels.native_support import native_dtypes, skips_padding
+from jaxgen.kernels.native_support import multiplies_codes, native_dtypes, skips_padding
 from jaxgen.sizing.token_budget import TokenBudget
 from jaxgen.sizing.tuning_store import choose_budget
 from jaxgen.weights.load import Fetch, default_model, download_model, load_model_config, resolve_model
+from jaxgen.weights.names import parameter_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -27,16 +29,18 @@ def find_model(
     device: DeviceInfo,
     hub: HubOptions | None = None,
     *,
+    quantization: Quantization = "none",
     fetch: Fetch = download_model,
 ) -> tuple[Path, ModelConfig]:
     """Return the directory of a model (None: the embedded default) and its configuration in the dtype to compute in.
 
-    ``fetch``: as for ``resolve_model``. Raises ConfigError.
+    ``quantization``: what its weights become when they are loaded. ``fetch``: as for ``resolve_model``. Raises
+    ConfigError.
     """
     if not model and hub is not None and hub.revision is not None:
         raise ConfigError(f"--revision {hub.revision} needs the hub id of a model, by --model")
     directory = resolve_model(model, hub, fetch=fetch) if model else default_model()
-    config = load_model_config(directory, dtype)
+    config = load_model_config(directory, dtype, quantization)
     native = native_dtypes(device) if kernels == "auto" else ()
     chosen = choose_dtype(config.dtype, device, native) if dtype == "auto" else config.dtype
     if chosen != config.dtype:
@@ -57,5 +61,15 @@ def tuning_folder(caches: CacheDirs, kernels: KernelChoice) -> Path | None:
 
 def token_budget(model: ModelConfig, device: DeviceInfo, kernels: KernelChoice, caches: CacheDirs) -> TokenBudget:
     """Return the tokens of a step that no option names: as measured on this device, else by the rule for it."""
-    skips = kernels == "auto" and skips_padding(device, model.dtype)
+    skips = kernels == "auto" and skips_padding(device, model)
     return choose_budget(tuning_folder(caches, kernels), model, device, skips_padding=skips)
+
+
+def weight_bytes(model: ModelConfig, device: DeviceInfo, kernels: KernelChoice) -> int:
+    """Return the bytes of a model's parameters as they are kept on a device.
+
+    Weights of few bits become numbers where no kernel multiplies them as they are.
+    """
+    if kernels == "auto" and multiplies_codes(device, model.dtype):
+        return parameter_bytes(model)
+    return parameter_bytes(replace(model, weight_formats=()))

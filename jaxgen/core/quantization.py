@@ -45,3 +45,21 @@ class GroupedWeight:
     @property
     def nbytes(self) -> int:
         return sum(part.nbytes for part in (self.codes, self.scales, self.zeros, self.order) if part is not None)
+
+    def dequantized(self, index: tuple[int, ...] = ()) -> npt.NDArray[np.float32]:
+        """Return the numbers [*stack, O, I], or those of one weight of the stack."""
+        about, codes = self.format, self.codes[index]
+        if about.bits == 4:
+            codes = np.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:-1], -1)
+        inputs = codes.shape[-1]
+
+        def by_input(values: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:
+            each = values[index].astype(np.float32)
+            return np.repeat(each, about.group or inputs, axis=-1)[..., :inputs]
+
+        zero = np.float32(1 << (about.bits - 1)) if self.zeros is None else by_input(self.zeros)
+        found = (codes.astype(np.float32) - zero) * by_input(self.scales)
+        if self.order is None:
+            return found
+        places = np.argsort(self.order[index], axis=-1)[..., None, :]
+        return np.take_along_axis(found, places, axis=-1)

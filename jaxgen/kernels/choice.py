@@ -12,7 +12,7 @@ from typing import Any
 from jaxgen.core.config import ModelConfig
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.nvidia import compiler_trouble
-from jaxgen.kernels.native_support import MATRIX_UNITS, has_matrix_units
+from jaxgen.kernels.native_support import MATRIX_UNITS, uses_matrix_units
 from jaxgen.kernels.verdict import Verdict
 from jaxgen.terminal.progress import show_progress
 from pallas_kernels import proof
@@ -25,6 +25,7 @@ from pallas_kernels.norms import layer_norm_ref, rms_norm_ref
 from pallas_kernels.norms import row_sum as row_sum
 from pallas_kernels.packed_product import pack, rows
 from pallas_kernels.partial_recompute import partial_recompute_ref
+from pallas_kernels.quantized_product import pack_codes, pack_groups, quantized_rows
 from pallas_kernels.ragged_paged_attention import GPU_PIECE_TOKENS, GPU_TILE_GROUP, ragged_paged_attention_ref
 from pallas_kernels.write_kv import write_kv_ref
 
@@ -45,6 +46,17 @@ class PackedProduct:
 
 
 @dataclass(frozen=True)
+class QuantizedProduct:
+    """Products with weights of 4 or 8 bits that were packed once; see pallas_kernels.quantized_product."""
+
+    pack_codes: Kernel
+    pack_groups: Kernel
+    product: Kernel
+    rows: Kernel
+    expert_product: Kernel
+
+
+@dataclass(frozen=True)
 class Kernels:
     """Kernels of programs, each with the signature of its ``_ref`` twin; equal Kernels make equal programs."""
 
@@ -55,6 +67,8 @@ class Kernels:
     """Makes the ``plan`` argument of ``ragged_paged_attention``, the same in all layers; None: it takes none."""
     packed: PackedProduct | None = None
     """None: XLA's own products, with weights that are not packed."""
+    quantized: QuantizedProduct | None = None
+    """None: weights of few bits become numbers of the model's dtype when they are loaded."""
     rms_norm: Kernel = rms_norm_ref
     layer_norm: Kernel = layer_norm_ref
     activate: Kernel = activate_ref
@@ -101,11 +115,15 @@ def reference(device: DeviceInfo) -> Kernels:
 def native(library: Library) -> Kernels:
     """Return the kernels of a library that was compiled for this machine's processor."""
     product = PackedProduct(pack, library.packed_product, rows, library.expert_product)
+    quantized = QuantizedProduct(
+        *(pack_codes, pack_groups, library.quantized_product, quantized_rows, library.quantized_expert_product)
+    )
     return Kernels(
         "native",
         library.ragged_paged_attention,
         library.write_kv,
         packed=product,
+        quantized=quantized,
         rms_norm=library.rms_norm,
         layer_norm=library.layer_norm,
         activate=library.activate,
@@ -209,7 +227,7 @@ def _choose_native(device: DeviceInfo, model: ModelConfig, directory: Path, prog
         kernels = native(load(directory, watch=partial(_watch, bar=progress)))
     except UnavailableError as error:
         return replace(REFERENCE, reason=f"there are no native ones: {error}")
-    if has_matrix_units(device, model.dtype):
+    if uses_matrix_units(device, model):
         reason = f"XLA's products, which use {MATRIX_UNITS}"
         return replace(kernels, name="native attention", packed=None, reason=reason)
     return kernels

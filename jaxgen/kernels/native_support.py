@@ -1,5 +1,6 @@
 """Say which native kernels a device will have, before they are compiled and without importing jax."""
 
+from jaxgen.core.config import ModelConfig
 from jaxgen.hardware.device_info import DeviceInfo
 from pallas_kernels.cpu.build import DTYPES, Recipe, UnavailableError
 
@@ -16,11 +17,19 @@ def native_dtypes(device: DeviceInfo) -> tuple[str, ...]:
     return DTYPES if device.is_cpu else ()
 
 
-def skips_padding(device: DeviceInfo, dtype: str) -> bool:
-    """Return whether products of the kernels that ``choose`` makes for a dtype leave out padding, if they compile."""
-    return dtype in native_dtypes(device) and not has_matrix_units(device, dtype)
+def multiplies_codes(device: DeviceInfo, dtype: str) -> bool:
+    """Return whether the kernels that ``choose`` makes for a dtype multiply weights of few bits, if they compile."""
+    return dtype in native_dtypes(device)
 
 
-def has_matrix_units(device: DeviceInfo, dtype: str) -> bool:
-    """Return whether XLA's products of this dtype run on a CPU's matrix units."""
-    return dtype == "bfloat16" and MATRIX_UNITS in device.features
+def skips_padding(device: DeviceInfo, model: ModelConfig) -> bool:
+    """Return whether products of the kernels that ``choose`` makes for a model leave out padding, if they compile."""
+    return model.dtype in native_dtypes(device) and not uses_matrix_units(device, model)
+
+
+def uses_matrix_units(device: DeviceInfo, model: ModelConfig) -> bool:
+    """Return whether a model's products are XLA's, since these run on a CPU's matrix units.
+
+    Weights of few bits have kernels of their own, beside which the others are native too.
+    """
+    return model.dtype == "bfloat16" and MATRIX_UNITS in device.features and not model.weight_formats

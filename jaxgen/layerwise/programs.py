@@ -24,9 +24,9 @@ from jaxgen.models import LAYERS, PackedParams, bind, bind_layer, graphs_apart
 from jaxgen.models.attention import plan_attention
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.layer_stack import Layer
-from jaxgen.models.packed_weight import PackedWeight
 from jaxgen.models.placement import abstract_packed_params
 from jaxgen.models.positions import window_of_layer
+from jaxgen.models.quantized_weight import KernelWeight
 from jaxgen.models.separate_weights import SeparateWeights
 from jaxgen.runner.packer import batch_layout, unpack
 from jaxgen.runner.row_state import RowState, init_rows, row_layout
@@ -99,7 +99,7 @@ def _split(value: Any) -> tuple[Any, ...]:
     """Return each layer's part of a stacked parameter."""
     if isinstance(value, SeparateWeights):
         return value.weights
-    if isinstance(value, PackedWeight):
+    if isinstance(value, KernelWeight):
         return tuple(value.alone(layer) for layer in range(len(value.data)))
     return tuple(value)
 

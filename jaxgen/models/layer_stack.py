@@ -15,12 +15,12 @@ from jaxgen.models.attention import Attention
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.kv_cache import KVCache
 from jaxgen.models.norms import Norm
-from jaxgen.models.packed_weight import PackedWeight
 from jaxgen.models.positions import Positional, Window, window_of_layer
+from jaxgen.models.quantized_weight import KernelWeight
 from jaxgen.models.separate_weights import SeparateWeights
 from jaxgen.models.stacked_weight import StackedWeight
 
-_PICKED = (PackedWeight, SeparateWeights, StackedWeight)
+_PICKED = KernelWeight | SeparateWeights | StackedWeight
 """Types of stacks that return a layer's weight themselves."""
 
 

@@ -11,7 +11,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxgen.arrays import ArrayLike
-from jaxgen.models.packed_weight import PackedWeight
+from jaxgen.models.quantized_weight import KernelWeight
 
 Shape = tuple[int, ...]
 INIT_STD = 0.02
@@ -22,13 +22,13 @@ class Matrix(nnx.Param[jax.Array]):
 
 
 def product(
-    x: Float[Array, "T I"], weight: Float[Array, "O I"] | PackedWeight, num_tokens: Int[ArrayLike, ""]
+    x: Float[Array, "T I"], weight: Float[Array, "O I"] | KernelWeight, num_tokens: Int[ArrayLike, ""]
 ) -> Float[Array, "T O"]:
     """Return x @ weight.T, accumulated and returned in float32; float32 operands are not rounded to fewer bits.
 
     Rows from ``num_tokens`` on are padding: a packed product does not compute them.
     """
-    if isinstance(weight, PackedWeight):
+    if isinstance(weight, KernelWeight):
         return weight.product(x, num_tokens)
     return lax.dot_general(
         x,
@@ -56,7 +56,7 @@ class Linear(nnx.Module):
     ) -> Float[Array, "T O"]:
         """Return the result, rounded to the dtype of x and then added to ``residual``, if any."""
         weight = self.weight.get_value()
-        if self.bias is None and isinstance(weight, PackedWeight):
+        if self.bias is None and isinstance(weight, KernelWeight):
             return weight.product(x, num_tokens, residual, dtype=x.dtype)
         y = self.in_float32(x, num_tokens).astype(x.dtype)
         return y if residual is None else residual + y
@@ -76,7 +76,7 @@ class Embedding(nnx.Module):
 
     def __call__(self, ids: Int[Array, "T"]) -> Float[Array, "T W"]:
         weight = self.weight.get_value()
-        return weight.rows(ids) if isinstance(weight, PackedWeight) else weight[ids]
+        return weight.rows(ids) if isinstance(weight, KernelWeight) else weight[ids]
 
     def logits(self, x: Float[Array, "T W"], num_tokens: Int[ArrayLike, ""]) -> Float[Array, "T V"]:
         y = product(x, self.weight.get_value(), num_tokens)

@@ -19,7 +19,7 @@ from jaxgen.arrays import ArrayLike
 from jaxgen.core.moe_config import MoEConfig
 from jaxgen.kernels.choice import Kernels, row_sum
 from jaxgen.models.linear import Linear, Shape
-from jaxgen.models.packed_weight import PackedWeight
+from jaxgen.models.quantized_weight import KernelWeight
 from jaxgen.models.stacked_weight import StackedWeight
 
 
@@ -155,7 +155,7 @@ def expert_product(
     Rows after those of all experts are zeros.
     """
     value: Any = linear.weight.get_value()
-    if isinstance(value, PackedWeight):
+    if isinstance(value, KernelWeight):
         return value.expert_product(x, starts)
     weight = value if isinstance(value, StackedWeight) else StackedWeight(value[None], jnp.int32(0))
     product: Array = kernels.expert_product(x, weight.data, weight.layer, starts)

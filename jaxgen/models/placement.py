@@ -1,5 +1,6 @@
 """Place parameters in memory as a set of kernels reads them: matrices packed, or each layer's matrix separate, or those
-of experts as a stack that is not sliced."""
+of experts as a stack that is not sliced. Weights of few bits are packed codes, or numbers where no kernel multiplies
+codes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,10 +11,12 @@ import numpy as np
 from flax import nnx
 
 from jaxgen.core.config import ModelConfig
+from jaxgen.core.quantization import GroupedWeight
 from jaxgen.kernels.choice import Kernels
 from jaxgen.models import PackedParams, abstract_model, abstract_params, dotted
 from jaxgen.models.linear import Matrix
 from jaxgen.models.packed_weight import PackedWeight
+from jaxgen.models.quantized_weight import Codes, QuantizedWeight
 from jaxgen.models.separate_weights import SeparateWeights
 from jaxgen.models.stacked_weight import StackedWeight
 
@@ -25,11 +28,20 @@ _EXPERTS = 4
 def placing(config: ModelConfig, kernels: Kernels) -> Place:
     """Return a function (path, value) that puts a parameter on the device in the layout of these kernels.
 
-    The value may be on the host or the device; one that needs no other layout stays on the device as it is.
+    The value may be on the host or the device; one that needs no other layout stays on the device as it is. A
+    GroupedWeight becomes a QuantizedWeight if the kernels multiply codes.
     """
+    formats = dict(config.weight_formats)
     matrices = {dotted(path) for path, leaf in nnx.to_flat_state(abstract_model(config)[1]) if isinstance(leaf, Matrix)}
 
     def place(path: str, value: Any) -> Any:
+        if isinstance(value, GroupedWeight):
+            if kernels.quantized is None:
+                return place(path, _numbers(value, config.dtype))
+            value = Codes.of(value)
+        if isinstance(value, Codes):
+            assert kernels.quantized is not None
+            return QuantizedWeight.pack(formats[path], value, kernels.quantized, config.dtype)
         if path in matrices and isinstance(value, jax.Array | np.ndarray):
             return place_matrix(value, kernels)
         return jax.device_put(value) if isinstance(value, np.ndarray) else value
@@ -47,6 +59,19 @@ def place_matrix(value: Any, kernels: Kernels) -> Any:
     return StackedWeight(value, jnp.zeros((), jnp.int32)) if value.ndim == _EXPERTS else value
 
 
+def _numbers(weight: GroupedWeight, dtype: str) -> np.ndarray:
+    """Return the weight as numbers of ``dtype``. Takes memory for them and for one weight of the stack in float32."""
+    *stack, size_out, _ = weight.codes.shape
+    found: np.ndarray | None = None
+    for index in np.ndindex(*stack):
+        one = weight.dequantized(index)
+        if found is None:
+            found = np.empty((*stack, size_out, one.shape[-1]), jnp.dtype(dtype))
+        found[index] = one
+    assert found is not None
+    return found
+
+
 def pack_params(config: ModelConfig, params: PackedParams, kernels: Kernels) -> PackedParams:
     """Return all parameters, placed. They are removed one by one from ``params``: at most one is in memory twice."""
     place = placing(config, kernels)
@@ -55,5 +80,9 @@ def pack_params(config: ModelConfig, params: PackedParams, kernels: Kernels) -> 
 
 def abstract_packed_params(config: ModelConfig, kernels: Kernels) -> PackedParams:
     """Return the shapes and dtypes of the result of ``pack_params``."""
-    packed: PackedParams = jax.eval_shape(lambda params: pack_params(config, params, kernels), abstract_params(config))
+    loaded: PackedParams = dict(abstract_params(config))
+    if kernels.quantized is not None:
+        for path, about in config.weight_formats:
+            loaded[path] = Codes.abstract(loaded[path].shape, about)
+    packed: PackedParams = jax.eval_shape(lambda params: pack_params(config, params, kernels), loaded)
     return packed

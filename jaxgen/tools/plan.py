@@ -2,25 +2,24 @@
 
 import os
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 from typing import Literal
 
 import psutil
 
-from jaxgen.cache.block_sizes import GIB, ITEMSIZE
+from jaxgen.cache.block_sizes import GIB
 from jaxgen.core.cache_dirs import open_cache_dirs
-from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice, ModelConfig
+from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.quantization import Quantization
 from jaxgen.hardware.device_info import DeviceInfo, this_cpu
 from jaxgen.hardware.nvidia import find_gpu
-from jaxgen.model_choice import find_model, token_budget
+from jaxgen.model_choice import find_model, token_budget, weight_bytes
 from jaxgen.sizing.memory import check_options
 from jaxgen.sizing.plan import Plan, PlanRequest, make_plan
 from jaxgen.sizing.plan_changes import find_changes, wanted_context
 from jaxgen.sizing.token_budget import TokenBudget
 from jaxgen.weights.headers import Stored
-from jaxgen.weights.names import parameters
 from jaxgen.weights.outline import outlines
 from jaxgen.weights.survey import Survey, check_weights, describe
 
@@ -56,6 +55,7 @@ def plan_model(
     *,
     dtype: DType | Literal["auto"] = "auto",
     kernels: KernelChoice = "auto",
+    quantization: Quantization = "none",
     options: EngineOptions | None = None,
     hub: HubOptions | None = None,
     cache_dir: Path | str | None = None,
@@ -70,7 +70,9 @@ def plan_model(
     check_options(options)
     caches, target = open_cache_dirs(cache_dir), find_target(device_memory)
     with outlines() as fetch:
-        directory, config = find_model(model, dtype, kernels, target.device, hub, fetch=fetch)
+        directory, config = find_model(
+            model, dtype, kernels, target.device, hub, quantization=quantization, fetch=fetch
+        )
         stored, facts = check_weights(directory, config), describe(directory, config)
     budget = token_budget(config, target.device, kernels, caches)
     if options.token_budget is not None:
@@ -78,7 +80,7 @@ def plan_model(
     request = PlanRequest(
         options,
         config,
-        weight_bytes(config),
+        weight_bytes(config, target.device, kernels),
         target.device.platform,
         target.total_bytes,
         target.host_bytes,
@@ -89,11 +91,6 @@ def plan_model(
     return Planned(
         facts, stored, target, request, budget, plan, wanted_context(request, plan), find_changes(request, plan)
     )
-
-
-def weight_bytes(config: ModelConfig) -> int:
-    """Return the bytes of a model's parameters, each in the dtype that it is computed in."""
-    return sum(prod(one.shape) * ITEMSIZE[one.dtype or config.dtype] for one in parameters(config))
 
 
 def find_target(device_memory: int | None = None) -> Target:

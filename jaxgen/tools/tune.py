@@ -15,6 +15,7 @@ from jaxgen.assemble import find_parts
 from jaxgen.cache.block_sizes import block_bytes
 from jaxgen.core.config import DType, EngineConfig, EngineOptions, HubOptions, KernelChoice, ModelConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.quantization import Quantization
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
@@ -227,6 +228,7 @@ def tune(
     hub: HubOptions | None = None,
     dtype: DType | Literal["auto"] = "auto",
     kernels: KernelChoice = "auto",
+    quantization: Quantization = "none",
     cache_dir: Path | str | None = None,
     gpu_memory_utilization: float = 0.9,
     budgets: Sequence[int] | None = None,
@@ -243,6 +245,7 @@ def tune(
         hub=hub,
         dtype=dtype,
         kernels=kernels,
+        quantization=quantization,
         cache_dir=cache_dir,
         options=EngineOptions(gpu_memory_utilization=gpu_memory_utilization),
         budgets=budgets or BUDGETS,

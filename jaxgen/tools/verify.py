@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from jaxgen.assemble import ResolvedModel, find_parts
 from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice
+from jaxgen.core.quantization import Quantization
 from jaxgen.runner.compilation_cache import persistent_compilation
 from jaxgen.tools.determinism import Scenario, Verifier
 
@@ -20,6 +21,7 @@ def verify_determinism(
     hub: HubOptions | None = None,
     dtype: DType | Literal["auto"] = "auto",
     kernels: KernelChoice = "auto",
+    quantization: Quantization = "none",
     options: EngineOptions | None = None,
     cache_dir: Path | str | None = None,
     requests: int,
@@ -31,7 +33,9 @@ def verify_determinism(
     By default sequences are short, yet longer than a step, with blocks for two of the longest. Raises ConfigError.
     """
     options = options or EngineOptions()
-    parts = find_parts(model, hub=hub, dtype=dtype, kernels=kernels, cache_dir=cache_dir, options=options)
+    parts = find_parts(
+        model, hub=hub, dtype=dtype, kernels=kernels, quantization=quantization, cache_dir=cache_dir, options=options
+    )
     options = _verify_options(parts, options)
     with persistent_compilation(parts.caches.compiled):
         engine = parts.build(parts.resolve(options), options, frozenset(), progress=False)

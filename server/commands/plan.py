@@ -52,6 +52,7 @@ def main(argv: Sequence[str]) -> int:
         args.model,
         dtype=args.dtype,
         kernels=args.kernels,
+        quantization=args.quantization,
         options=engine_options(args),
         hub=hub_options(args),
         cache_dir=args.cache_dir,

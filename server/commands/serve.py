@@ -44,6 +44,7 @@ def _open_engine(args: Any) -> "AsyncEngine":
         served_name=args.served_model_name,
         dtype=args.dtype,
         kernels=args.kernels,
+        quantization=args.quantization,
         options=engine_options(args),
         hub=hub_options(args),
         tokenizer=args.tokenizer,

@@ -88,6 +88,7 @@ def _tune(args: Any) -> tuple["Tuning", Path | None]:
         hub=hub_options(args),
         dtype=args.dtype,
         kernels=args.kernels,
+        quantization=args.quantization,
         cache_dir=args.cache_dir,
         gpu_memory_utilization=args.gpu_memory_utilization,
         budgets=args.budgets,

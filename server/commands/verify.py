@@ -75,6 +75,7 @@ def main(argv: Sequence[str]) -> int:
         hub=hub_options(args),
         dtype=args.dtype,
         kernels=args.kernels,
+        quantization=args.quantization,
         options=options,
         cache_dir=args.cache_dir,
         requests=args.requests,

@@ -1,0 +1,144 @@
+"""Weights of 4 or 8 bits in the layout of a quantised product, which reads them as they are."""
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int, Shaped, UInt8
+
+from jaxgen.arrays import ArrayLike
+from jaxgen.core.quantization import GroupedWeight, WeightFormat
+from jaxgen.kernels.choice import QuantizedProduct
+from jaxgen.models.packed_weight import PackedWeight
+
+Shape = tuple[int, ...]
+
+
+class Codes(NamedTuple):
+    """The arrays of a GroupedWeight, on the host or the device."""
+
+    codes: Any
+    scales: Any
+    zeros: Any = None
+    order: Any = None
+
+    @classmethod
+    def of(cls, weight: GroupedWeight) -> "Codes":
+        return cls(weight.codes, weight.scales, weight.zeros, weight.order)
+
+    @classmethod
+    def abstract(cls, shape: Shape, about: WeightFormat) -> "Codes":
+        """Return the shapes and dtypes of a weight [*stack, out, in] in this format."""
+        *stack, size_out, size_in = shape
+        groups = 1 if about.group is None else -(-size_in // about.group)
+
+        def part(width: int, dtype: DTypeLike) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((*stack, size_out, width), dtype)
+
+        return cls(
+            part(-(-size_in * about.bits // 8), jnp.uint8),
+            part(groups, about.scale_dtype),
+            part(groups, jnp.uint8) if about.zeros else None,
+            jax.ShapeDtypeStruct((*stack, size_in), jnp.int32) if about.ordered else None,
+        )
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class QuantizedWeight:
+    """A stack of L weights [out, in], or of L layers of E experts' weights, as codes with scales, and the index of the
+    one, or the layer, to use.
+
+    It is used as a PackedWeight is. ``dtype``: that of its rows, where it is an embedding table.
+    """
+
+    codes: Shaped[ArrayLike, "L ..."]
+    scales: Shaped[ArrayLike, "L ..."]
+    zeros: Shaped[ArrayLike, "L ..."] | None
+    order: Int[ArrayLike, "L ..."] | None
+    layer: Int[ArrayLike, ""]
+    out_features: int = field(metadata={"static": True})
+    in_features: int = field(metadata={"static": True})
+    bits: int = field(metadata={"static": True})
+    group: int = field(metadata={"static": True})
+    dtype: str = field(metadata={"static": True})
+    kernel: QuantizedProduct = field(metadata={"static": True})
+
+    @classmethod
+    def pack(cls, about: WeightFormat, weight: Codes, kernel: QuantizedProduct, dtype: str) -> "QuantizedWeight":
+        """Pack a weight with one stack axis or none, or with one stack axis and one of experts."""
+        weight = Codes(*(None if part is None else jnp.asarray(part) for part in weight))
+        if weight.codes.ndim == 2:
+            weight = Codes(*(None if part is None else part[None] for part in weight))
+        size_out, size_in = weight.codes.shape[-2], weight.codes.shape[-1] * 8 // about.bits
+        codes = _packed(weight.codes, bits=about.bits, pack=kernel.pack_codes)
+        scales = kernel.pack_groups(weight.scales)
+        zeros = None if weight.zeros is None else kernel.pack_groups(weight.zeros)
+        group = size_in if about.group is None else about.group
+        first = jnp.zeros((), jnp.int32)
+        return cls(codes, scales, zeros, weight.order, first, size_out, size_in, about.bits, group, dtype, kernel)
+
+    def at(self, layer: Int[Array, ""]) -> "QuantizedWeight":
+        return replace(self, layer=layer)
+
+    def alone(self, layer: int) -> "QuantizedWeight":
+        """Return a copy of one layer's weight as a stack of its own."""
+        parts = {name: getattr(self, name) for name in ("codes", "scales", "zeros", "order")}
+        return replace(
+            self, **{name: None if part is None else part[layer : layer + 1] for name, part in parts.items()}
+        )
+
+    def product(
+        self,
+        x: Float[Array, "T I"],
+        num_tokens: Int[ArrayLike, ""],
+        residual: Float[Array, "T O"] | None = None,
+        *,
+        dtype: DTypeLike = jnp.float32,
+    ) -> Float[Array, "T O"]:
+        """Return x @ weight.T for the first ``num_tokens`` rows of x, and zeros in the other rows.
+
+        The product is rounded from float32 to ``dtype`` and then added to ``residual``, if any.
+        """
+        if self.order is not None:
+            x = x[:, self.order[self.layer]]
+        return self.kernel.product(
+            x,
+            *(self.codes, self.scales, self.zeros, self.layer, jnp.asarray(num_tokens), residual),
+            bits=self.bits,
+            group=self.group,
+            out_features=self.out_features,
+            dtype=dtype,
+        )
+
+    def expert_product(self, x: Float[Array, "S I"], starts: Int[Array, "E1"]) -> Float[Array, "S O"]:
+        """Return x @ weight.T in float32, with the weight of each row's expert, as PackedWeight does."""
+        assert self.order is None, "experts have no order of their inputs"
+        return self.kernel.expert_product(
+            x,
+            *(self.codes, self.scales, self.zeros, self.layer, starts),
+            bits=self.bits,
+            group=self.group,
+            out_features=self.out_features,
+        )
+
+    def rows(self, ids: Int[Array, "n"]) -> Float[Array, "n I"]:
+        """Return rows of the first weight of the stack."""
+        zeros = None if self.zeros is None else self.zeros[0]
+        found = self.kernel.rows(self.codes[0], self.scales[0], zeros, ids, bits=self.bits, group=self.group)
+        return found[:, : self.in_features].astype(self.dtype)
+
+
+KernelWeight = PackedWeight | QuantizedWeight
+"""Weights in the layout of a kernel, which multiply by it."""
+
+
+@partial(jax.jit, static_argnames=("bits", "pack"))
+def _packed(codes: UInt8[Array, "*stack O W"], *, bits: int, pack: Any) -> UInt8[Array, "*stack P U N B"]:
+    """Pack codes, of which those of 4 bits come two to a byte."""
+    if bits == 4:
+        codes = jnp.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:-1], -1)
+    return pack(codes, bits=bits)
