@@ -1,0 +1,110 @@
+"""Weights of few bits in a model: their numbers' answers, by any kernels, whole or layer by layer."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxgen.core.config import ModelConfig
+from jaxgen.core.quantization import WeightFormat
+from jaxgen.core.request import TokenEvent
+from jaxgen.engine.engine import Engine
+from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernels, native
+from jaxgen.models.placement import abstract_packed_params, pack_params
+from jaxgen.models.quantized_weight import Codes, QuantizedWeight
+from tests.support.engines import EOS, LLAMA, compiled_step, engine_config, request, run
+from tests.support.native import native as library
+from tests.support.quantized import INT4, INT8, ORDERED, TWINS, numbers, quantized, random_weight
+
+TIED = replace(LLAMA, head=replace(LLAMA.head, tied=True), num_heads=2, head_dim=32)
+FORMATS = {"int8": INT8, "int4": INT4, "ordered": ORDERED}
+PROMPTS = [np.random.default_rng(1).integers(3, 300, size=n).tolist() for n in (1, 7, 40)]
+REQUESTS = [
+    request(f"r{i}", prompt, max_tokens=6, temperature=0.0, ignore_eos=True, logprobs=3)
+    for i, prompt in enumerate(PROMPTS)
+]
+
+
+def answers(model: ModelConfig, params: dict[str, Any], kernels: Kernels) -> dict[str, list[TokenEvent]]:
+    config = engine_config()
+    engine = Engine(model, config, dict(params), frozenset({EOS}), compiled=compiled_step(model, config, kernels))
+    return run(engine, REQUESTS)
+
+
+def first_logprobs(events: dict[str, list[TokenEvent]]) -> list[float]:
+    """Of the first tokens: of later ones the texts before them may differ."""
+    found = [of_one[0].logprobs for _, of_one in sorted(events.items())]
+    return [one.logprob for one in found if one is not None]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_weight_multiplies_as_its_numbers_do(name: str) -> None:
+    about, rng = FORMATS[name], np.random.default_rng(0)
+    weight = random_weight(about, (3, 70, 96), rng)
+    placed = QuantizedWeight.pack(about, Codes.of(weight), TWINS.quantized, "float32")  # type: ignore[arg-type]
+    x, wanted = rng.normal(size=(5, 96)).astype(np.float32), weight.dequantized((2,)).astype(np.float64)
+    found = placed.at(jnp.int32(2)).product(jnp.asarray(x), 5)
+    # an input is rounded to 1/254 of the greatest of its group
+    np.testing.assert_allclose(found, x @ wanted.T, atol=0.015 * np.abs(wanted).sum(axis=1).max())
+    assert np.abs(found - x @ wanted.T).mean() < 0.01 * np.abs(x @ wanted.T).mean()
+    if not about.ordered:  # an order is of inputs, which a table of rows has none of
+        np.testing.assert_array_equal(placed.rows(jnp.asarray([0, 69])), weight.dequantized((0,))[[0, 69]])
+    alone = placed.alone(2)
+    np.testing.assert_array_equal(alone.product(jnp.asarray(x), 5), found)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_dequantized_numbers_are_codes_less_zero_times_scale(name: str) -> None:
+    about = FORMATS[name]
+    weight = random_weight(about, (2, 3, 64), np.random.default_rng(0))
+    whole = weight.dequantized()
+    for layer, out, code in np.ndindex(2, 3, 64):
+        byte = int(weight.codes[layer, out, code if about.bits == 8 else code // 2])
+        value = byte if about.bits == 8 else byte >> 4 if code % 2 else byte & 15
+        group = 0 if about.group is None else code // about.group
+        zero = (1 << about.bits) // 2 if weight.zeros is None else int(weight.zeros[layer, out, group])
+        at = code if weight.order is None else int(weight.order[layer, code])
+        assert whole[layer, out, at] == np.float32(value - zero) * np.float32(weight.scales[layer, out, group])
+
+
+def test_kernels_without_products_of_codes_get_numbers() -> None:
+    model, params = quantized(LLAMA, INT4)
+    placed = pack_params(model, dict(params), REFERENCE)
+    for path, value in numbers(params, "float32").items():
+        np.testing.assert_array_equal(placed[path], value)
+    apart = pack_params(model, dict(params), REFERENCE_GPU)
+    assert jax.tree.map(jnp.shape, apart) == jax.tree.map(jnp.shape, abstract_packed_params(model, REFERENCE_GPU))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_shapes_are_known_before_weights_are_loaded(name: str) -> None:
+    model, params = quantized(LLAMA, FORMATS[name])
+    placed, wanted = pack_params(model, dict(params), TWINS), abstract_packed_params(model, TWINS)
+    assert jax.tree.structure(placed) == jax.tree.structure(wanted)
+    for found, one in zip(jax.tree.leaves(placed), jax.tree.leaves(wanted), strict=True):
+        assert (found.shape, found.dtype) == (one.shape, one.dtype)
+
+
+def test_native_kernels_answer_as_the_twins_and_as_the_numbers() -> None:
+    model, params = quantized(TIED, INT4)
+    by_twins, by_native = answers(model, params, TWINS), answers(model, params, native(library()))
+    exact = answers(replace(model, weight_formats=()), numbers(params, "float32"), REFERENCE)
+    assert first_logprobs(by_native) == pytest.approx(first_logprobs(by_twins), abs=1e-3)
+    assert first_logprobs(by_native) == pytest.approx(first_logprobs(exact), abs=0.2)
+
+
+@pytest.mark.parametrize(("about", "dtype"), [(INT8, "bfloat16"), (INT4, "float32")])
+def test_a_request_has_the_same_bits_alone_and_among_others(about: WeightFormat, dtype: Any) -> None:
+    model, params = quantized(replace(LLAMA, dtype=dtype), about)
+    kernels, config = native(library()), engine_config(num_blocks=32, token_budget=9)
+
+    def events(requests: list[Any]) -> dict[str, list[TokenEvent]]:
+        compiled = compiled_step(model, config, kernels)
+        return run(Engine(model, config, dict(params), frozenset({EOS}), compiled=compiled), requests)
+
+    together = events(REQUESTS)
+    for one in REQUESTS:
+        assert together[one.request_id] == events([one])[one.request_id]

@@ -1,0 +1,63 @@
+"""Random models whose matrices are codes of few bits, and kernels that multiply codes by plain jnp."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxgen.core.config import ModelConfig
+from jaxgen.core.quantization import GroupedWeight, WeightFormat
+from jaxgen.kernels.choice import REFERENCE, QuantizedProduct
+from jaxgen.models import abstract_params
+from pallas_kernels.quantized_product import (
+    pack_codes,
+    pack_groups,
+    quantized_expert_product_ref,
+    quantized_product_ref,
+    quantized_rows,
+)
+from tests.support.engines import params_of
+
+TWINS = replace(
+    REFERENCE,
+    quantized=QuantizedProduct(
+        pack_codes, pack_groups, quantized_product_ref, quantized_rows, quantized_expert_product_ref
+    ),
+)
+INT8 = WeightFormat(8, None)
+INT4 = WeightFormat(4, 32, "float32", zeros=True)
+ORDERED = WeightFormat(4, 32, ordered=True)
+
+
+def quantized(model: ModelConfig, about: WeightFormat) -> tuple[ModelConfig, dict[str, Any]]:
+    """Return the model with this format for its matrices, and parameters in it; the others are ``params_of``'s."""
+    rng = np.random.default_rng(3)
+    params: dict[str, Any] = dict(params_of(model))
+    paths = [path for path in params if path.endswith(".weight") and "norm" not in path]
+    for path in paths:
+        params[path] = random_weight(about, abstract_params(model)[path].shape, rng)
+    return replace(model, weight_formats=tuple((path, about) for path in paths)), params
+
+
+def random_weight(about: WeightFormat, shape: tuple[int, ...], rng: np.random.Generator) -> GroupedWeight:
+    """Return a weight [*stack, out, in] whose numbers spread as ``params_of`` draws them."""
+    *stack, size_out, size_in = shape
+    groups = 1 if about.group is None else -(-size_in // about.group)
+    zero, levels = 1 << (about.bits - 1), 1 << about.bits
+    numbers = np.clip(np.round(rng.normal(scale=levels / 6, size=shape)) + zero, 0, levels - 1).astype(np.uint8)
+    codes = numbers if about.bits == 8 else numbers[..., ::2] | numbers[..., 1::2] << 4
+    scales = rng.uniform(0.5, 1.5, size=(*stack, size_out, groups)) * 0.12 * 6 / levels
+    zeros = rng.integers(zero - 1, zero + 2, size=scales.shape).astype(np.uint8) if about.zeros else None
+    order = None
+    if about.ordered:
+        order = rng.permuted(np.broadcast_to(np.arange(size_in, dtype=np.int32), (*stack, size_in)), axis=-1)
+    return GroupedWeight(about, codes, scales.astype(jnp.dtype(about.scale_dtype)), zeros, order)
+
+
+def numbers(params: dict[str, Any], dtype: str) -> dict[str, Any]:
+    """Return the parameters with numbers in place of codes."""
+    return {
+        path: jnp.asarray(value.dequantized(), dtype) if isinstance(value, GroupedWeight) else value
+        for path, value in params.items()
+    }
