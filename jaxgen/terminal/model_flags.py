@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxgen.core.config import DTYPES, KERNEL_CHOICES, HubOptions
+from jaxgen.core.quantization import QUANTIZATIONS
 
 DTYPE_ALIASES = {"half": "float16", "float": "float32"}
 DTYPE_CHOICES = ("auto", *DTYPES)
@@ -29,6 +30,11 @@ def add_dtype_flag(group: Any, what: str) -> None:
     """Add ``--dtype``; ``what``: its help."""
     names = ", ".join(f"{alias}: {name}" for alias, name in DTYPE_ALIASES.items())
     group.add_argument("--dtype", type=_dtype, choices=DTYPE_CHOICES, default="auto", help=f"{what}; {names}")
+
+
+def add_quantization_flag(group: Any, what: str) -> None:
+    """Add ``--quantization``; ``what``: its help."""
+    group.add_argument("--quantization", choices=QUANTIZATIONS, default="none", help=what)
 
 
 def add_loading_flags(group: Any) -> None:
