@@ -41,8 +41,8 @@ from jaxgen.weights.chat_template import read_chat_format
 from jaxgen.weights.generation_config import read_sampling_defaults
 from jaxgen.weights.hf_config import read_eos_token_ids
 from jaxgen.weights.load import DEMO, load_params, resolve_tokenizer
-from jaxgen.weights.names import parameter_bytes
 from jaxgen.weights.pooling import read_pooling
+from jaxgen.weights.weight_formats import parameter_bytes
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from jaxgen.kernels.native_support import multiplies_codes, native_dtypes, skips
 from jaxgen.sizing.token_budget import TokenBudget
 from jaxgen.sizing.tuning_store import choose_budget
 from jaxgen.weights.load import Fetch, default_model, download_model, load_model_config, resolve_model
-from jaxgen.weights.names import parameter_bytes
+from jaxgen.weights.weight_formats import parameter_bytes
 
 logger = logging.getLogger(__name__)
 

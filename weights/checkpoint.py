@@ -2,7 +2,8 @@
 
 jaxgen.json             see jaxgen.weights.manifest
 config.json, ...        as they were in the Hugging Face directory
-params/                 Orbax checkpoint: the flat dict from dotted path to array
+params/                 Orbax checkpoint: the flat dict from dotted path to array; a weight of few bits has an array for
+                        each part, with the part's name behind the path: layers.attn.out.weight.codes
 """
 
 import logging
@@ -16,20 +17,22 @@ import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-from jaxgen.core.config import ModelConfig
+from jaxgen.core.config import DType, ModelConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.quantization import GroupedWeight, WeightFormat
 from jaxgen.terminal.progress import show_progress
 from jaxgen.weights.files import CARRIED_FILES, CONFIG, member
 from jaxgen.weights.hf_checkpoint import NUMPY_DTYPES, ZeroWeights
 from jaxgen.weights.manifest import manifest_of, verify, write_manifest
-from jaxgen.weights.names import Array, Place, family_name, parameters
+from jaxgen.weights.names import Array, Parameter, Place, Value, family_name, parameters
+from jaxgen.weights.quantize import quantized
 
 PARAMS = "params"
 _DATA_FILE_BYTES = 2**30
 
 
 def save(
-    directory: Path, params: Mapping[str, jax.Array], config: ModelConfig, source: Path, *, progress: bool = True
+    directory: Path, params: Mapping[str, Any], config: ModelConfig, source: Path, *, progress: bool = True
 ) -> None:
     """Write ``params`` and the CARRIED_FILES of ``source`` into the empty ``directory``.
 
@@ -40,14 +43,22 @@ def save(
             (directory / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source / name, directory / name)
     with _orbax():
-        ocp.save((directory / PARAMS).resolve(), dict(params))
-    write_manifest(directory, family_name(config), config.dtype, progress=progress)
+        ocp.save((directory / PARAMS).resolve(), dict(_arrays(params)))
+    write_manifest(directory, family_name(config), config.dtype, dict(config.weight_formats), progress=progress)
+
+
+def _arrays(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for path, value in params.items():
+        if isinstance(value, GroupedWeight):
+            yield from ((f"{path}.{name}", array) for name, array in value.arrays())
+        else:
+            yield path, value
 
 
 def restore(
     directory: Path, config: ModelConfig, *, place: Place, checksums: bool = True, progress: bool = True
 ) -> dict[str, Any]:
-    """Load the parameters of a converted directory, in ``config.dtype``, and put each where ``place`` puts it.
+    """Load the parameters of a converted directory, each in its format or ``config.dtype``, and ``place`` each.
 
     File sizes are always compared with the manifest, checksums if ``checksums``. Raises ConfigError when a file is
     missing or differs, or the directory has other parameters than ``config`` describes.
@@ -58,23 +69,25 @@ def restore(
     zeros = ZeroWeights()
     table = parameters(config)
     with _orbax(), show_progress("loading weights", len(table), "it", bar=progress) as advance:
-        _check_shapes(directory, config)
+        _check_shapes(directory, config, manifest.formats)
         # one at a time, through the host: Orbax would commit the arrays to their device, and a step with only some
         # committed inputs compiles twice
         for parameter in table:
-            dtype = NUMPY_DTYPES[parameter.dtype or config.dtype]
-            host = _load(directory, parameter.path, np.empty(parameter.shape, dtype))
-            if dtype == np.float16 and not np.isfinite(host).all():
-                where = f"{directory}: {parameter.path}"
-                raise ConfigError(f"{where} has values that float16 cannot hold; use --dtype bfloat16 or float32")
-            zeros.look(parameter.path, host)
-            params[parameter.path] = jax.block_until_ready(place(parameter.path, host))
+            path = parameter.path
+            if path in manifest.formats:
+                value: Value = _load_weight(directory, path, manifest.formats[path], parameter.shape)
+            else:
+                value = _load_array(directory, parameter, config.dtype)
+                zeros.look(path, value)
+                if (form := config.weight_format(path)) is not None:
+                    value = quantized(value, form, f"{directory}: {path}")
+            params[path] = jax.block_until_ready(place(path, value))
             advance(1)
     zeros.warn(directory)
     return params
 
 
-def _check_shapes(directory: Path, config: ModelConfig) -> None:
+def _check_shapes(directory: Path, config: ModelConfig, formats: Mapping[str, WeightFormat]) -> None:
     """Compare shapes with the checkpoint's metadata: Orbax itself loads arrays of other shapes than requested.
 
     Raises ConfigError for a parameter that is missing, unknown or of another shape.
@@ -84,13 +97,33 @@ def _check_shapes(directory: Path, config: ModelConfig) -> None:
     if saved is None:
         raise ConfigError(f"{directory / PARAMS} is no Orbax checkpoint; convert the checkpoint again")
     found = {path: tuple(array.shape) for path, array in saved.items()}
-    wanted = {parameter.path: parameter.shape for parameter in parameters(config)}
+    wanted: dict[str, tuple[int, ...]] = {}
+    for parameter in parameters(config):
+        form = formats.get(parameter.path)
+        arrays = {} if form is None else form.arrays(parameter.shape)
+        wanted |= {f"{parameter.path}.{name}": shape for name, (shape, _) in arrays.items()}
+        wanted |= {} if arrays else {parameter.path: parameter.shape}
     for path in sorted(found.keys() | wanted.keys()):
         if found.get(path) != wanted.get(path):
             raise ConfigError(
                 f"{directory / PARAMS}: {path} has shape {found.get(path)}, but {CONFIG} means {wanted.get(path)}; "
                 f"convert the checkpoint again"
             )
+
+
+def _load_weight(directory: Path, path: str, form: WeightFormat, shape: tuple[int, ...]) -> GroupedWeight:
+    empty = GroupedWeight.empty(form, shape)
+    arrays: dict[str, Any] = {name: _load(directory, f"{path}.{name}", like) for name, like in empty.arrays()}
+    return GroupedWeight(form, **arrays)
+
+
+def _load_array(directory: Path, parameter: Parameter, model_dtype: DType) -> Array:
+    dtype = NUMPY_DTYPES[parameter.dtype or model_dtype]
+    array = _load(directory, parameter.path, np.empty(parameter.shape, dtype))
+    if dtype == np.float16 and not np.isfinite(array).all():
+        where = f"{directory}: {parameter.path}"
+        raise ConfigError(f"{where} has values that float16 cannot hold; use --dtype bfloat16 or float32")
+    return array
 
 
 def _load(directory: Path, path: str, like: Array) -> Array:

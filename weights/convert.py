@@ -10,8 +10,9 @@ import jax
 
 from jaxgen.core.config import DType, HubOptions
 from jaxgen.core.errors import ConfigError, check_path
+from jaxgen.core.quantization import Quantization
 from jaxgen.terminal.command_line import CommandLine
-from jaxgen.terminal.model_flags import add_dtype_flag, add_hub_flags, hub_options
+from jaxgen.terminal.model_flags import add_dtype_flag, add_hub_flags, add_quantization_flag, hub_options
 from jaxgen.weights import checkpoint
 from jaxgen.weights.atomic import new_directory
 from jaxgen.weights.load import load_model_config, load_params, resolve_model
@@ -28,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("source", metavar="SOURCE", help="directory with config.json and safetensors files, or hub id")
     parser.add_argument("destination", metavar="DEST", type=Path, help="directory to make")
     add_dtype_flag(parser, "dtype to store; auto: as in SOURCE's config.json")
+    add_quantization_flag(parser, "what matrices are rounded to; none: they are stored as they are in SOURCE")
     add_hub_flags(parser)
     parser.add_argument("--force", action="store_true", help="replace DEST when it is an earlier conversion")
     options = parser.parse_args(argv)
@@ -35,7 +37,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     jax.config.update("jax_platforms", "cpu")
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("jaxgen").setLevel(logging.INFO)
-    convert(options.source, options.destination, hub=hub_options(options), dtype=options.dtype, force=options.force)
+    convert(
+        options.source,
+        options.destination,
+        hub=hub_options(options),
+        dtype=options.dtype,
+        quantization=options.quantization,
+        force=options.force,
+    )
     sys.stdout.write(f"{options.destination} is ready: jaxgen serve --model {options.destination}\n")
 
 
@@ -45,6 +54,7 @@ def convert(
     *,
     hub: HubOptions | None = None,
     dtype: Literal["auto"] | DType = "auto",
+    quantization: Quantization = "none",
     force: bool = False,
     progress: bool = True,
 ) -> None:
@@ -57,7 +67,7 @@ def convert(
     directory = resolve_model(source, hub)
     if is_converted(directory):
         raise ConfigError(f"{directory} is converted already")
-    config = load_model_config(directory, dtype)
+    config = load_model_config(directory, dtype, quantization)
     with new_directory(destination, replaceable=is_converted if force else None) as partial:
         params = load_params(directory, config, progress=progress)
         checkpoint.save(partial, params, config, directory, progress=progress)

@@ -18,10 +18,12 @@ from safetensors import SafetensorError, safe_open
 
 from jaxgen.core.config import DType, ModelConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.quantization import GroupedWeight
 from jaxgen.terminal.progress import show_progress
 from jaxgen.weights import mxfp4
 from jaxgen.weights.files import CONFIG, member, read_json
-from jaxgen.weights.names import Array, Parameter, Source, parameters, unread_tensors
+from jaxgen.weights.names import Array, Parameter, Source, Value, parameters, unread_tensors
+from jaxgen.weights.quantize import quantized
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +46,8 @@ _FIRST = 4096
 _NAMED = 3
 
 
-def read_parameters(directory: Path, config: ModelConfig, *, progress: bool = True) -> Iterator[tuple[str, Array]]:
-    """Yield each parameter of the tree: its path and a host array of ``config.dtype``.
+def read_parameters(directory: Path, config: ModelConfig, *, progress: bool = True) -> Iterator[tuple[str, Value]]:
+    """Yield each parameter of the tree: its path, and a host array of ``config.dtype``, or a weight in its format.
 
     All tensors are checked against the files' headers before the first is read. Raises ConfigError that names file and
     tensor when a tensor is missing, has another shape or dtype, or cannot be read.
@@ -59,11 +61,15 @@ def read_parameters(directory: Path, config: ModelConfig, *, progress: bool = Tr
         total = sum(size * dtype.itemsize for size, dtype in zip(sizes, dtypes, strict=True))
         advance = files.enter_context(show_progress("loading weights", total, "B", bar=progress))
         for parameter, dtype in zip(table, dtypes, strict=True):
-            array = np.empty(parameter.shape, dtype)
+            form = config.weight_format(parameter.path)
+            value: Any = (
+                np.empty(parameter.shape, dtype) if form is None else GroupedWeight.empty(form, parameter.shape)
+            )
             for source, place in parameter.pieces():
-                array[place] = tensors.read(parameter, source, array.dtype)
-                advance(array[place].nbytes)
-            yield parameter.path, array
+                part = tensors.read(parameter, source, dtype)
+                value[place] = part if form is None else quantized(part, form, f"{directory}: {source.name}")
+                advance(part.nbytes)
+            yield parameter.path, value
         tensors.warn_of_zeros()
 
 

@@ -16,14 +16,16 @@ import huggingface_hub
 
 from jaxgen.core.config import DType, HubOptions, ModelConfig
 from jaxgen.core.errors import ConfigError, check_path
+from jaxgen.core.quantization import GroupedWeight, Quantization
 from jaxgen.text.named_templates import template_text
 from jaxgen.weights import hf_checkpoint
 from jaxgen.weights.chat_template import TEMPLATE_FILE
 from jaxgen.weights.files import CARRIED_FILES, CONFIG, TOKENIZER_FILES, member
 from jaxgen.weights.hf_config import read_model_config
 from jaxgen.weights.manifest import is_converted, read_manifest
-from jaxgen.weights.names import Array, Place
+from jaxgen.weights.names import Place, Value
 from jaxgen.weights.tiny import make_tiny_checkpoint
+from jaxgen.weights.weight_formats import quantization_of, quantized_config, with_formats
 
 if TYPE_CHECKING:
     import jax
@@ -97,21 +99,39 @@ def default_model() -> Path:
     return directory
 
 
-def load_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") -> ModelConfig:
-    """Return the configuration of a Hugging Face or converted directory.
+def load_model_config(
+    directory: Path, dtype: Literal["auto"] | DType = "auto", quantization: Quantization = "none"
+) -> ModelConfig:
+    """Return the configuration of a Hugging Face or converted directory, with the formats of its weights.
 
     ``dtype`` "auto": that in config.json of a Hugging Face directory, or the stored dtype of a converted one.
+    ``quantization``: what the weights are rounded to when they are loaded; "none": they stay as they are stored.
+    Raises ConfigError for a quantization of weights that are stored with another.
     """
-    if dtype == "auto" and is_converted(directory):
-        dtype = read_manifest(directory).dtype
-    return read_model_config(directory, dtype)
+    if not is_converted(directory):
+        return _quantized(directory, read_model_config(directory, dtype), quantization)
+    manifest = read_manifest(directory)
+    config = read_model_config(directory, manifest.dtype if dtype == "auto" else dtype)
+    return _quantized(directory, with_formats(config, manifest.formats), quantization)
 
 
-def on_device(_: str, array: Array) -> "jax.Array":
-    """Put the array on the default device, unchanged."""
+def _quantized(directory: Path, config: ModelConfig, quantization: Quantization) -> ModelConfig:
+    stored = quantization_of(config)
+    if stored == "none":
+        return quantized_config(config, quantization)
+    if quantization not in ("none", stored):
+        raise ConfigError(
+            f"--quantization {quantization}: {directory} has weights that are quantised already, to {stored}; "
+            f"leave the flag out, or take a checkpoint that is not quantised"
+        )
+    return config
+
+
+def on_device(_: str, value: Value) -> "jax.Array | GroupedWeight":
+    """Put an array on the default device, unchanged; a weight of few bits stays as it is, in host memory."""
     import jax
 
-    return jax.device_put(array)
+    return value if isinstance(value, GroupedWeight) else jax.device_put(value)
 
 
 def load_params(
@@ -122,9 +142,10 @@ def load_params(
     checksums: bool = True,
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Load the parameters of a Hugging Face or converted directory, in ``config.dtype``, by path.
+    """Load the parameters of a Hugging Face or converted directory by path, each in its format or ``config.dtype``.
 
-    ``place`` puts each parameter where programs read it, given its path and the host's array, before the next is read.
+    ``place`` puts each parameter where programs read it, given its path and the host's array, or a GroupedWeight for a
+    path of ``config.weight_formats``, before the next is read.
     ``checksums`` False: files of a converted directory need only have the right size. Raises ConfigError that names the
     file or tensor that is missing, corrupt or does not fit ``config``.
     """
@@ -137,8 +158,8 @@ def load_params(
     import jax
 
     return {
-        path: jax.block_until_ready(place(path, array))
-        for path, array in hf_checkpoint.read_parameters(directory, config, progress=progress)
+        path: jax.block_until_ready(place(path, value))
+        for path, value in hf_checkpoint.read_parameters(directory, config, progress=progress)
     }
 
 

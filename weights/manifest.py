@@ -1,5 +1,5 @@
-"""Write, read and verify ``jaxgen.json``: a converted directory's family and dtype, and the size and SHA-256 of each
-file. Host only, no jax."""
+"""Write, read and verify ``jaxgen.json``: a converted directory's family, dtype and formats of weights, and the size
+and SHA-256 of each file. Host only, no jax."""
 
 import hashlib
 import json
@@ -12,11 +12,13 @@ from typing import Any
 
 from jaxgen.core.config import DTYPES, DType
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.quantization import SCALE_DTYPES, WeightFormat
 from jaxgen.terminal.progress import show_progress
 from jaxgen.weights.files import CONFIG, member, read_json
 
 MANIFEST = "jaxgen.json"
-FORMAT_VERSION = 1
+FORMAT_VERSIONS = (1, 2)
+"""Of the directory; 2: with weights of few bits, which earlier versions of jaxgen would not find."""
 _CHUNK = 2**20
 
 
@@ -30,11 +32,15 @@ class FileRecord:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The content of ``jaxgen.json``. ``files``: all but the manifest, by path relative to the directory."""
+    """The content of ``jaxgen.json``. ``files``: all but the manifest, by path relative to the directory.
+
+    ``formats``: of the parameters that are kept in few bits, by path.
+    """
 
     family: str
     dtype: DType
     files: Mapping[str, FileRecord]
+    formats: Mapping[str, WeightFormat]
 
 
 def is_converted(directory: Path) -> bool:
@@ -42,28 +48,33 @@ def is_converted(directory: Path) -> bool:
     return (directory / MANIFEST).is_file()
 
 
-def write_manifest(directory: Path, family: str, dtype: DType, *, progress: bool = True) -> None:
+def write_manifest(
+    directory: Path, family: str, dtype: DType, formats: Mapping[str, WeightFormat], *, progress: bool = True
+) -> None:
     """Write the manifest, with every file that is in the directory now."""
     names = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
     sums = _checksums(directory, names, "computing checksums", progress)
     files = {name: asdict(FileRecord((directory / name).stat().st_size, sums[name])) for name in names}
-    data = {"format_version": FORMAT_VERSION, "family": family, "dtype": dtype, "files": files}
+    data: dict[str, Any] = {"format_version": 1, "family": family, "dtype": dtype, "files": files}
+    if formats:
+        data |= {"format_version": 2, "weight_formats": {path: asdict(form) for path, form in formats.items()}}
     (directory / MANIFEST).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 
 def read_manifest(directory: Path) -> Manifest:
     """Read the manifest of a converted directory. Raises ConfigError when it is damaged or of another version."""
     data, path = read_json(directory, MANIFEST), directory / MANIFEST
-    if data.get("format_version") != FORMAT_VERSION:
+    if data.get("format_version") not in FORMAT_VERSIONS:
         raise ConfigError(
-            f"{path}: format_version is {data.get('format_version')!r} and this version reads {FORMAT_VERSION}; "
-            f"convert the checkpoint again"
+            f"{path}: format_version is {data.get('format_version')!r} and this version reads "
+            f"{' and '.join(map(str, FORMAT_VERSIONS))}; convert the checkpoint again"
         )
     if data.get("dtype") not in DTYPES:
         raise ConfigError(f"{path}: dtype is {data.get('dtype')!r}; it must be one of {', '.join(DTYPES)}")
     try:
         files = {str(name): _record(entry) for name, entry in data["files"].items()}
-        return Manifest(str(data["family"]), data["dtype"], files)
+        formats = {str(name): _format(entry) for name, entry in data.get("weight_formats", {}).items()}
+        return Manifest(str(data["family"]), data["dtype"], files, formats)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ConfigError(f"{path} is damaged ({error!r}); convert the checkpoint again") from error
 
@@ -100,6 +111,14 @@ def _record(entry: Any) -> FileRecord:
     if not isinstance(entry["size"], int) or not isinstance(entry["sha256"], str):
         raise TypeError(entry)
     return FileRecord(entry["size"], entry["sha256"])
+
+
+def _format(entry: Any) -> WeightFormat:
+    form = WeightFormat(**entry)
+    known = form.bits in (4, 8) and form.scale_dtype in SCALE_DTYPES
+    if not known or not (form.group is None or (isinstance(form.group, int) and form.group > 0)):
+        raise ValueError(entry)
+    return form
 
 
 def _checksums(directory: Path, names: Iterable[str], label: str, progress: bool) -> dict[str, str]:

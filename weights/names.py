@@ -7,9 +7,19 @@ from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.weights import tensors
 from jaxgen.weights.families import FAMILIES
-from jaxgen.weights.tensors import Array, Parameter, Place, Source
+from jaxgen.weights.tensors import Array, Parameter, Place, Source, Value
 
-__all__ = ["Array", "Parameter", "Place", "Source", "family_name", "parameters", "to_checkpoint", "unread_tensors"]
+__all__ = [
+    "Array",
+    "Parameter",
+    "Place",
+    "Source",
+    "Value",
+    "family_name",
+    "parameters",
+    "to_checkpoint",
+    "unread_tensors",
+]
 
 
 def parameters(config: ModelConfig) -> tuple[Parameter, ...]:

@@ -13,11 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from jaxgen.core.config import DType
+from jaxgen.core.quantization import GroupedWeight, Index
 
 Array = npt.NDArray[np.generic]
-Place = Callable[[str, Array], Any]
-"""A function that puts a parameter, given its dotted path and the host's array, where programs read it."""
-Index = tuple[int | slice, ...]
+Value = Array | GroupedWeight
+"""A parameter in host memory."""
+Place = Callable[[str, Value], Any]
+"""A function that puts a parameter, given its dotted path and its value, where programs read it."""
 
 
 @dataclass(frozen=True)

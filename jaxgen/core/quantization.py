@@ -1,23 +1,32 @@
 """How weights of few bits are kept. Host only, no jax."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from math import prod
+from typing import Any, Literal, Self
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 Bits = Literal[4, 8]
 ScaleDType = Literal["bfloat16", "float32"]
+SCALE_DTYPES: dict[ScaleDType, np.dtype[np.generic]] = {
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float32": np.dtype(np.float32),
+}
 Quantization = Literal["none", "int8", "int4"]
 QUANTIZATIONS: tuple[Quantization, ...] = ("none", "int8", "int4")
+Index = tuple[int | slice, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class WeightFormat:
     """A weight as codes of ``bits`` bits: ``(code - zero) * scale``, by output and ``group`` consecutive inputs.
 
-    ``group``: None: all inputs of an output. ``zeros``: whether zero points are stored; without them 8 or 128 means 0.
-    ``ordered``: whether inputs are in an order of their own, which is stored with the weight.
+    ``group``: None: all inputs of an output; the last group may be shorter than the others. ``zeros``: whether zero
+    points are stored; without them 8 or 128 means 0. ``ordered``: whether inputs are in an order of their own, which is
+    stored with the weight.
     """
 
     bits: Bits
@@ -25,6 +34,31 @@ class WeightFormat:
     scale_dtype: ScaleDType = "bfloat16"
     zeros: bool = False
     ordered: bool = False
+
+    @property
+    def zero(self) -> int:
+        """The code that means 0 where no zero points are stored."""
+        return 1 << (self.bits - 1)
+
+    def num_groups(self, inputs: int) -> int:
+        """Return how many groups share a scale in an output of so many inputs."""
+        return 1 if self.group is None else -(-inputs // self.group)
+
+    def num_bytes(self, shape: tuple[int, ...]) -> int:
+        """Return the bytes of a weight [*stack, O, I] with its scales, zero points and order."""
+        return sum(prod(size) * dtype.itemsize for size, dtype in self.arrays(shape).values())
+
+    def arrays(self, shape: tuple[int, ...]) -> dict[str, tuple[tuple[int, ...], np.dtype[np.generic]]]:
+        """Return shape and dtype of each array of a weight [*stack, O, I], by its name in GroupedWeight."""
+        *outer, inputs = shape
+        of_groups = (*outer, self.num_groups(inputs))
+        byte = np.dtype(np.uint8)
+        return {
+            "codes": ((*outer, inputs * self.bits // 8), byte),
+            "scales": (of_groups, SCALE_DTYPES[self.scale_dtype]),
+            **({"zeros": (of_groups, byte)} if self.zeros else {}),
+            **({"order": ((*outer[:-1], inputs), np.dtype(np.int32))} if self.ordered else {}),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +76,48 @@ class GroupedWeight:
     zeros: npt.NDArray[np.uint8] | None = None
     order: npt.NDArray[np.int32] | None = None
 
+    @classmethod
+    def empty(cls, form: WeightFormat, shape: tuple[int, ...]) -> Self:
+        """Return a weight [*stack, O, I] whose arrays have no values yet."""
+        arrays: dict[str, Any] = {name: np.empty(size, dtype) for name, (size, dtype) in form.arrays(shape).items()}
+        return cls(form, **arrays)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the weight that this is, [*stack, O, I]."""
+        *outer, columns = self.codes.shape
+        return (*outer, columns * 8 // self.format.bits)
+
     @property
     def nbytes(self) -> int:
-        return sum(part.nbytes for part in (self.codes, self.scales, self.zeros, self.order) if part is not None)
+        return sum(part.nbytes for _, part in self.arrays())
+
+    def arrays(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
+        """Yield the arrays that there are, by name."""
+        for name in ("codes", "scales", "zeros", "order"):
+            if (part := getattr(self, name)) is not None:
+                yield name, part
+
+    def __setitem__(self, place: Index, part: "GroupedWeight") -> None:
+        """Put a weight of the same format at a place: an index of the stack, and then perhaps a slice of outputs."""
+        stack = len(self.shape) - 2
+        for name, array in self.arrays():
+            array[place[:stack] if name == "order" else place] = getattr(part, name)
 
     def dequantized(self, index: tuple[int, ...] = ()) -> npt.NDArray[np.float32]:
-        """Return the numbers [*stack, O, I], or those of one weight of the stack."""
-        about, codes = self.format, self.codes[index]
-        if about.bits == 4:
+        """Return the numbers [*stack, O, I], or those of one matrix of the stack."""
+        form, codes, inputs = self.format, self.codes[index], self.shape[-1]
+        if form.bits == 4:
             codes = np.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:-1], -1)
-        inputs = codes.shape[-1]
 
         def by_input(values: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:
             each = values[index].astype(np.float32)
-            return np.repeat(each, about.group or inputs, axis=-1)[..., :inputs]
+            return each if form.group is None else np.repeat(each, form.group, axis=-1)[..., :inputs]
 
-        zero = np.float32(1 << (about.bits - 1)) if self.zeros is None else by_input(self.zeros)
-        found = (codes.astype(np.float32) - zero) * by_input(self.scales)
+        numbers = codes.astype(np.float32)
+        numbers -= np.float32(form.zero) if self.zeros is None else by_input(self.zeros)
+        numbers *= by_input(self.scales)
         if self.order is None:
-            return found
+            return numbers
         places = np.argsort(self.order[index], axis=-1)[..., None, :]
-        return np.take_along_axis(found, places, axis=-1)
+        return np.take_along_axis(numbers, places, axis=-1)

@@ -61,14 +61,9 @@ def place_matrix(value: Any, kernels: Kernels) -> Any:
 
 def _numbers(weight: GroupedWeight, dtype: str) -> np.ndarray:
     """Return the weight as numbers of ``dtype``. Takes memory for them and for one weight of the stack in float32."""
-    *stack, size_out, _ = weight.codes.shape
-    found: np.ndarray | None = None
-    for index in np.ndindex(*stack):
-        one = weight.dequantized(index)
-        if found is None:
-            found = np.empty((*stack, size_out, one.shape[-1]), jnp.dtype(dtype))
-        found[index] = one
-    assert found is not None
+    found = np.empty(weight.shape, jnp.dtype(dtype))
+    for index in np.ndindex(*weight.shape[:-2]):
+        found[index] = weight.dequantized(index)
     return found
 
 

@@ -32,18 +32,8 @@ class Codes(NamedTuple):
     @classmethod
     def abstract(cls, shape: Shape, about: WeightFormat) -> "Codes":
         """Return the shapes and dtypes of a weight [*stack, out, in] in this format."""
-        *stack, size_out, size_in = shape
-        groups = 1 if about.group is None else -(-size_in // about.group)
-
-        def part(width: int, dtype: DTypeLike) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct((*stack, size_out, width), dtype)
-
-        return cls(
-            part(-(-size_in * about.bits // 8), jnp.uint8),
-            part(groups, about.scale_dtype),
-            part(groups, jnp.uint8) if about.zeros else None,
-            jax.ShapeDtypeStruct((*stack, size_in), jnp.int32) if about.ordered else None,
-        )
+        parts = about.arrays(shape).items()
+        return cls(**{name: jax.ShapeDtypeStruct(size, dtype) for name, (size, dtype) in parts})
 
 
 @jax.tree_util.register_dataclass

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxgen.core.config import DTYPES, KERNEL_CHOICES, HubOptions
+from jaxgen.core.quantization import QUANTIZATIONS
 
 DTYPE_ALIASES = {"half": "float16", "float": "float32"}
 DTYPE_CHOICES = ("auto", *DTYPES)
@@ -31,11 +32,17 @@ def add_dtype_flag(group: Any, what: str) -> None:
     group.add_argument("--dtype", type=_dtype, choices=DTYPE_CHOICES, default="auto", help=f"{what}; {names}")
 
 
+def add_quantization_flag(group: Any, what: str) -> None:
+    """Add ``--quantization``; ``what``: its help."""
+    group.add_argument("--quantization", choices=QUANTIZATIONS, default="none", help=what)
+
+
 def add_loading_flags(group: Any) -> None:
     """Add what commands share with ``jaxgen serve`` that load a model to measure or check it."""
     add_model_flag(group)
     add_hub_flags(group)
     add_dtype_flag(group, "as for jaxgen serve")
+    add_quantization_flag(group, "as for jaxgen serve")
     group.add_argument("--kernels", choices=KERNEL_CHOICES, default="auto", help="as for jaxgen serve")
     group.add_argument("--cache-dir", type=Path, metavar="DIR", help="as for jaxgen serve")
 

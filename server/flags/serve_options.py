@@ -11,7 +11,7 @@ from jaxgen.core.model_info import POOLING_CHOICES
 from jaxgen.server.flags.server_flags import add_server_groups, settle_address
 from jaxgen.server.tool_calls.recognised import REASONING_PARSERS, REASONING_SIGNS, TOOL_PARSERS, TOOL_SIGNS
 from jaxgen.terminal.command_line import CommandLine
-from jaxgen.terminal.model_flags import add_dtype_flag, add_hub_flags, add_model_flag
+from jaxgen.terminal.model_flags import add_dtype_flag, add_hub_flags, add_model_flag, add_quantization_flag
 from jaxgen.text.named_templates import TEMPLATE_NAMES
 
 
@@ -60,6 +60,9 @@ def _add_model(model: Any) -> None:
     add_hub_flags(model)
     model.add_argument("--served-model-name", help="name in the API (default: as given to --model)")
     add_dtype_flag(model, "auto: the checkpoint's own, or float32 where the device computes that faster")
+    add_quantization_flag(
+        model, "round weights to 8 or 4 bits when they are loaded; checkpoints that are quantised say so themselves"
+    )
     model.add_argument(
         "--tokenizer", help="directory or hub id of the tokenizer and its chat template (default: the model's own)"
     )

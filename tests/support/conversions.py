@@ -3,9 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from jaxgen.core.config import DType
+from jaxgen.core.config import DType, ModelConfig
+from jaxgen.core.quantization import GroupedWeight
 from jaxgen.weights import convert
+from jaxgen.weights.hf_checkpoint import read_parameters
 from jaxgen.weights.load import load_model_config, load_params
+from jaxgen.weights.names import Array
 from jaxgen.weights.tiny import make_tiny_checkpoint
 from tests.support.goldens import bits
 
@@ -16,6 +19,12 @@ def bits_of(directory: Path, dtype: DType | None = None) -> dict[str, Bits]:
     """Every parameter of a Hugging Face or converted directory."""
     config = load_model_config(directory, dtype or "auto")
     return {path: bits(array) for path, array in load_params(directory, config, progress=False).items()}
+
+
+def host_arrays(directory: Path, config: ModelConfig) -> dict[str, Array]:
+    """The parameters of a Hugging Face directory that is not quantised, as they are read."""
+    found = dict(read_parameters(directory, config, progress=False))
+    return {path: value for path, value in found.items() if not isinstance(value, GroupedWeight)}
 
 
 def run(source: Path, destination: Path, **options: Any) -> Path:

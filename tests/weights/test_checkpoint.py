@@ -12,16 +12,17 @@ from safetensors.numpy import load_file, save_file
 
 from jaxgen.core.config import DTYPES, DType
 from jaxgen.core.errors import ConfigError
-from jaxgen.weights.hf_checkpoint import NUMPY_DTYPES, read_parameters
+from jaxgen.weights.hf_checkpoint import NUMPY_DTYPES
 from jaxgen.weights.hf_config import read_model_config
 from jaxgen.weights.names import Array
+from tests.support.conversions import host_arrays
 from tests.support.goldens import GOLDENS, bits, copy_golden
 
 EXTRA = "model.layers.0.self_attn.q_norm.weight"
 
 
 def read(directory: Path, dtype: DType = "float32") -> dict[str, Array]:
-    return dict(read_parameters(directory, read_model_config(directory, dtype), progress=False))
+    return host_arrays(directory, read_model_config(directory, dtype))
 
 
 def refusal(directory: Path, dtype: DType = "float32") -> str:

@@ -10,9 +10,10 @@ from safetensors.numpy import load_file, save_file
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig, RopeConfig, llama_config, opt_config
 from jaxgen.models import abstract_params
-from jaxgen.weights.hf_checkpoint import NUMPY_DTYPES, read_parameters
+from jaxgen.weights.hf_checkpoint import NUMPY_DTYPES
 from jaxgen.weights.load import load_model_config
 from jaxgen.weights.names import Array, parameters, to_checkpoint
+from tests.support.conversions import host_arrays
 from tests.support.goldens import GOLDENS, NAMES, bits
 
 
@@ -77,7 +78,7 @@ def test_tree_to_checkpoint_to_tree_keeps_every_bit(tmp_path: Path) -> None:
         }
         tensors = {name: np.ascontiguousarray(tensor) for name, tensor in to_checkpoint(tree, config).items()}
         save_file(tensors, tmp_path / "model.safetensors")
-        again = dict(read_parameters(tmp_path, config, progress=False))
+        again = host_arrays(tmp_path, config)
         assert {path: bits(array) for path, array in again.items()} == {path: bits(tree[path]) for path in tree}
 
 
@@ -87,7 +88,7 @@ def test_checkpoint_to_tree_to_checkpoint_keeps_every_bit(name: str) -> None:
     files = sorted((GOLDENS / name).glob("*.safetensors"))
     tensors = {key: tensor for file in files for key, tensor in load_file(file).items()}
     config = load_model_config(GOLDENS / name)
-    again = to_checkpoint(dict(read_parameters(GOLDENS / name, config, progress=False)), config)
+    again = to_checkpoint(host_arrays(GOLDENS / name, config), config)
     packed = {key.removesuffix("_blocks") for key in tensors if key.endswith("_blocks")}
     assert again.keys() > packed or not packed
     for key in again.keys() - packed:
@@ -98,7 +99,7 @@ def test_checkpoint_to_tree_to_checkpoint_keeps_every_bit(name: str) -> None:
 
 def test_rows_are_in_the_documented_order() -> None:
     config = load_model_config(GOLDENS / "llama")
-    tree = dict(read_parameters(GOLDENS / "llama", config, progress=False))
+    tree = host_arrays(GOLDENS / "llama", config)
     tensors: dict[str, Array] = {}
     for file in (GOLDENS / "llama").glob("*.safetensors"):
         tensors |= load_file(file)

@@ -7,9 +7,9 @@ import pytest
 from transformers import AutoTokenizer
 
 from jaxgen.core.decoder_config import DecoderConfig
-from jaxgen.weights.hf_checkpoint import read_parameters
 from jaxgen.weights.hf_config import read_eos_token_ids, read_model_config
 from jaxgen.weights.tiny import EOS, make_tiny_checkpoint
+from tests.support.conversions import host_arrays
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -32,7 +32,7 @@ def test_size(tmp_path: Path) -> None:
     assert isinstance(config, DecoderConfig)
     assert (config.vocab_size, config.hidden_size, config.num_layers, config.max_position) == (384, 64, 2, 2048)
     assert (config.num_heads, config.num_kv_heads, config.dtype) == (4, 2, "float32")
-    for path, array in read_parameters(tmp_path, config, progress=False):
+    for path, array in host_arrays(tmp_path, config).items():
         values = array.astype(np.float32)
         assert 0.05 < values.std() < 0.2 if "norm" not in path else (values == 1).all(), path
 

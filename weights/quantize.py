@@ -1,0 +1,125 @@
+"""Round weights to few bits, and make numbers of them again. Host only, no jax.
+
+Each number is rounded to the nearest of its group's ``(code - zero) * scale``, with the scale as it is stored. Groups
+are rounded by themselves, a block of outputs at a time, so that the result depends neither on how a weight is cut into
+tensors nor on the machine, and takes little memory beside it.
+"""
+
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from jaxgen.core.errors import ConfigError
+from jaxgen.core.quantization import SCALE_DTYPES, GroupedWeight, WeightFormat
+
+_BLOCK = 1 << 19
+"""Numbers that are rounded at a time: what is computed between stays in a core's cache."""
+Floats = npt.NDArray[np.float32]
+
+
+def quantized(weight: npt.NDArray[np.generic], form: WeightFormat, name: str) -> GroupedWeight:
+    """Return a weight [*stack, O, I] of floating-point numbers in a format, rounded to nearest.
+
+    Raises ConfigError, with the weight's name, for numbers that are not finite, and an odd I with 4 bits.
+    """
+    *outer, inputs = weight.shape
+    if form.bits == 4 and inputs % 2:
+        raise ConfigError(f"{name} has {inputs} inputs, an odd number, which 4 bits cannot hold: use int8")
+    result = GroupedWeight.empty(form, weight.shape)
+    rows = prod(outer)
+    flat = weight.reshape(rows, inputs)
+    codes, scales = (part.reshape(rows, part.shape[-1]) for part in (result.codes, result.scales))
+    zeros = None if result.zeros is None else result.zeros.reshape(rows, -1)
+    if result.order is not None:
+        result.order[...] = np.arange(inputs, dtype=np.int32)
+    step = max(1, _BLOCK // inputs)
+    for start in range(0, rows, step):
+        block = slice(start, start + step)
+        grouped = _grouped(flat[block].astype(np.float32), form)
+        with np.errstate(invalid="ignore", over="ignore"):
+            scale, zero = _scales(grouped, form)
+        if not np.isfinite(scale).all():
+            raise ConfigError(f"{name} has numbers that are not finite")
+        scales[block] = scale
+        if zeros is not None and zero is not None:
+            zeros[block] = zero
+        codes[block] = packed(_rounded(grouped, scale, zero, form)[:, :inputs], form)
+    return result
+
+
+def dequantized(weight: GroupedWeight) -> Floats:
+    """Return the numbers of a weight, [*stack, O, I] in float32, for products that know no codes."""
+    form, inputs = weight.format, weight.shape[-1]
+    numbers = np.empty(weight.shape, np.float32)
+    for index in np.ndindex(*weight.shape[:-2]):  # a matrix at a time, so that what is between is small
+        zero = np.float32(form.zero) if weight.zeros is None else _by_input(weight.zeros[index], form, inputs)
+        values = unpacked(weight.codes[index], form).astype(np.float32)
+        values -= zero
+        values *= _by_input(weight.scales[index], form, inputs)
+        if weight.order is None:
+            numbers[index] = values
+        else:
+            numbers[index][:, weight.order[index]] = values
+    return numbers
+
+
+def packed(codes: npt.NDArray[np.uint8], form: WeightFormat) -> npt.NDArray[np.uint8]:
+    """Return codes [..., I] as bytes of a GroupedWeight."""
+    return codes if form.bits == 8 else codes[..., ::2] | (codes[..., 1::2] << np.uint8(4))
+
+
+def unpacked(codes: npt.NDArray[np.uint8], form: WeightFormat) -> npt.NDArray[np.uint8]:
+    """Return codes [..., I] of the bytes of a GroupedWeight."""
+    if form.bits == 8:
+        return codes
+    return np.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:-1], -1)
+
+
+def _grouped(rows: Floats, form: WeightFormat) -> Floats:
+    """Return rows [R, I] as [R, G, g]; a last group that is shorter is filled up with zeros."""
+    R, I = rows.shape  # noqa: E741
+    group = form.group or I
+    if short := -I % group:
+        rows = np.pad(rows, ((0, 0), (0, short)))
+    return rows.reshape(R, -1, group)
+
+
+def _scales(grouped: Floats, form: WeightFormat) -> tuple[npt.NDArray[np.generic], npt.NDArray[np.uint8] | None]:
+    """Return scale and zero point of each group: with zero points its range, widened to hold 0, is all codes'.
+
+    Without, the number that is farthest from 0 has the lowest code, of which the scale's sign makes either sign: that
+    is one code more than there is on the other side.
+    """
+    highest, lowest = grouped.max(axis=-1), grouped.min(axis=-1)
+    dtype = SCALE_DTYPES[form.scale_dtype]
+    if not form.zeros:
+        farthest = np.where(highest > -lowest, highest, lowest)
+        return (farthest / np.float32(-form.zero)).astype(dtype), None
+    highest, lowest = np.maximum(highest, 0), np.minimum(lowest, 0)
+    last = np.float32(2 * form.zero - 1)
+    scales = ((highest - lowest) / last).astype(dtype)
+    return scales, np.clip(np.rint(-lowest / _divisor(scales)), 0, last).astype(np.uint8)
+
+
+def _rounded(
+    grouped: Floats, scales: npt.NDArray[np.generic], zeros: npt.NDArray[np.uint8] | None, form: WeightFormat
+) -> npt.NDArray[np.uint8]:
+    """Return the codes [R, G * g] of groups, whose array is used up."""
+    grouped /= _divisor(scales)[..., None]
+    np.rint(grouped, out=grouped)
+    grouped += np.float32(form.zero) if zeros is None else zeros[..., None]
+    np.clip(grouped, 0, 2 * form.zero - 1, out=grouped)
+    return grouped.astype(np.uint8).reshape(len(grouped), -1)
+
+
+def _divisor(scales: npt.NDArray[np.generic]) -> Floats:
+    """Return scales in float32, and 1 in place of 0, where all numbers are 0 or nearly so."""
+    exact = scales.astype(np.float32)
+    return np.where(exact == 0, np.float32(1), exact)
+
+
+def _by_input(values: npt.NDArray[np.generic], form: WeightFormat, inputs: int) -> Floats:
+    """Return the value of each input's group, [O, I] or [O, 1] of [O, G]."""
+    exact = values.astype(np.float32)
+    return exact if form.group is None else np.repeat(exact, form.group, axis=-1)[:, :inputs]
