@@ -97,7 +97,7 @@ class QuantizedWeight:
             x = x[:, self.order[self.layer]]
         return self.kernel.product(
             x,
-            *(self.codes, self.scales, self.zeros, self.layer, jnp.asarray(num_tokens), residual),
+            *(self.codes, self.scales, self.zeros, self.layer, num_tokens, residual),
             bits=self.bits,
             group=self.group,
             out_features=self.out_features,
