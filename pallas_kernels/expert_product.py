@@ -53,7 +53,7 @@ def expert_product_ref(
             preferred_element_type=jnp.float32,
         ).astype(dtype)
 
-    return _by_tiles(x, starts, multiply, tile_rows)
+    return by_tiles(x, starts, multiply, tile_rows)
 
 
 def packed_expert_product_ref(
@@ -73,10 +73,10 @@ def packed_expert_product_ref(
         number = jnp.int32(len(rows))
         return packed_product_ref(rows, stack, layer * E + expert, number, out_features=out_features, dtype=dtype)
 
-    return _by_tiles(x, starts, multiply, TILE_ROWS)
+    return by_tiles(x, starts, multiply, TILE_ROWS)
 
 
-def _by_tiles(
+def by_tiles(
     x: Float[Array, "S I"], starts: Int[Array, "E1"], multiply: Multiply, tile_rows: int
 ) -> Float[Array, "S O"]:
     """The products, tile after tile of one expert's rows, in the order of the experts.

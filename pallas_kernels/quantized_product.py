@@ -17,6 +17,7 @@ from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Int8, Shaped, UInt8
 
+from pallas_kernels.expert_product import TILE_ROWS, by_tiles
 from pallas_kernels.packed_product import PANEL
 
 INPUT_GROUP = 128
@@ -80,6 +81,21 @@ def dequantized(
     return weight.reshape(*weight.shape[:-3], -1, J)
 
 
+def quantized_rows(
+    codes: UInt8[Array, "P U N B"],
+    scales: Float[Array, "P G N"],
+    zeros: UInt8[Array, "P G N"] | None,
+    ids: Int[Array, "n"],
+    *,
+    bits: int,
+    group: int,
+) -> Float[Array, "n J"]:
+    """Rows ``ids`` of the weight (of an embedding table) in float32, and zeros for the padding of the last unit."""
+    at = ids // PANEL, slice(None), ids % PANEL
+    one_output = (None if part is None else part[at][:, :, None] for part in (codes, scales, zeros))
+    return dequantized(*one_output, bits=bits, group=group)
+
+
 def input_group(group: int) -> int:
     """How many inputs share a scale when they are rounded, for a weight with groups of ``group`` inputs."""
     return min(group, INPUT_GROUP)
@@ -95,8 +111,8 @@ def quantize_inputs_ref(x: Float[Array, "T J"], group: int) -> tuple[Int8[Array,
     grouped = jnp.pad(x.astype(jnp.float32), ((0, 0), (0, A * group - J))).reshape(T, A, group)
     largest = jnp.max(jnp.abs(grouped), axis=-1)
     finite = jnp.isfinite(grouped).all(axis=-1)
-    inverse = jnp.where((largest > 0) & finite, 127 / largest, 0)
-    rounded = jnp.clip(jnp.round(jnp.where(finite[..., None], grouped, 0) * inverse[..., None]), -127, 127)
+    inverse = jnp.minimum(127 / largest, jnp.finfo(jnp.float32).max)  # infinite where all are zeros
+    rounded = jnp.clip(jnp.round(jnp.where(finite[..., None], grouped * inverse[..., None], 0)), -127, 127)
     return rounded.astype(jnp.int8), jnp.where(finite, largest / 127, jnp.nan)
 
 
@@ -139,6 +155,41 @@ def quantized_product_ref(
     return jnp.where(jnp.arange(T)[:, None] < num_tokens, y, 0)
 
 
+def quantized_expert_product_ref(
+    x: Float[Array, "S I"],
+    codes: UInt8[Array, "L E P U N B"],
+    scales: Float[Array, "L E P G N"],
+    zeros: UInt8[Array, "L E P G N"] | None,
+    layer: Int[Array, ""],
+    starts: Int[Array, "E1"],
+    *,
+    bits: int,
+    group: int,
+    out_features: int,
+    dtype: DTypeLike = jnp.float32,
+    exact_inputs: bool = False,
+) -> Float[Array, "S O"]:
+    """As ``quantized_product_ref`` for each row of ``x`` and the weight of its expert, whose rows are those of
+    ``expert_product_ref``: expert e has those from ``starts[e]`` to ``starts[e + 1]``."""
+    E = codes.shape[1]
+    stacks = [None if part is None else part.reshape(-1, *part.shape[2:]) for part in (codes, scales, zeros)]
+
+    def multiply(rows: Float[Array, "M I"], expert: Int[Array, ""]) -> Float[Array, "M O"]:
+        return quantized_product_ref(
+            rows,
+            *stacks,
+            layer * E + expert,
+            jnp.int32(len(rows)),
+            bits=bits,
+            group=group,
+            out_features=out_features,
+            dtype=dtype,
+            exact_inputs=exact_inputs,
+        )
+
+    return by_tiles(x, starts, multiply, TILE_ROWS)
+
+
 def _integer_product(
     x: Float[Array, "T I"],
     codes: UInt8[Array, "P U N B"],
@@ -167,7 +218,7 @@ def _integer_product(
 
     def add(y: Array, turn: tuple[Array, Array, Array]) -> tuple[Array, None]:
         products, input_scale, scale = turn
-        return y + products * input_scale[:, None] * scale, None
+        return y + products * scale * input_scale[:, None], None
 
     turns = (exact, input_scales.T, by_output(scales.astype(jnp.float32)))
     return lax.scan(add, jnp.zeros((T, grouped.shape[0]), jnp.float32), turns)[0]

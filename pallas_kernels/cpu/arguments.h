@@ -23,6 +23,16 @@ inline int64_t ItemSize(ffi::DataType dtype) {
 
 inline ffi::Error Refuse(const char* reason) { return ffi::Error(ffi::ErrorCode::kInvalidArgument, reason); }
 
+// Why rows that are sorted by expert cannot be computed without reading past an array, or null.
+inline const char* CheckStarts(const Integers& starts, int64_t experts, int64_t rows) {
+  if (starts.dimensions()[0] != experts + 1) return "there is not one start for each expert and an end";
+  const int32_t* const first = starts.typed_data();
+  if (first[0] != 0) return "the first expert's rows do not start at 0";
+  for (int64_t expert = 0; expert < experts; ++expert)
+    if (first[expert] > first[expert + 1]) return "the experts' starts do not ascend";
+  return first[experts] > rows ? "the experts have more rows than there are" : nullptr;
+}
+
 }  // namespace kernels
 
 #endif  // PALLAS_KERNELS_CPU_ARGUMENTS_H_

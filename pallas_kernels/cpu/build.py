@@ -19,7 +19,7 @@ COMPILERS = ("g++", "clang++", "c++")
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-fvisibility=hidden")
 """-ffp-contract=off: a sum is fused where the source says so and nowhere else, so all copies of a loop round alike."""
 LINKED = "-shared"
-UNITS = ("handlers.cc", "bfloat16.cc", "experts.cc", "float32.cc", "elements.cc")
+UNITS = ("handlers.cc", "bfloat16.cc", "quantized.cc", "experts.cc", "float32.cc", "elements.cc")
 """Source files that compile at the same time, the slowest first."""
 BUILD_SECONDS = 300
 _SOURCES = Path(__file__).parent

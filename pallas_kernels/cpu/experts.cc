@@ -4,21 +4,12 @@
 
 #include "arguments.h"
 #include "expert_product.h"
+#include "packed_product.h"
 #include "parallel.h"
 #include "shares.h"
 
 namespace kernels {
 namespace {
-
-// Why the rows cannot be computed without reading past an array, or null.
-const char* CheckStarts(const Integers& starts, int64_t experts, int64_t rows) {
-  if (starts.dimensions()[0] != experts + 1) return "there is not one start for each expert and an end";
-  const int32_t* const first = starts.typed_data();
-  if (first[0] != 0) return "the first expert's rows do not start at 0";
-  for (int64_t expert = 0; expert < experts; ++expert)
-    if (first[expert] > first[expert + 1]) return "the experts' starts do not ascend";
-  return first[experts] > rows ? "the experts have more rows than there are" : nullptr;
-}
 
 const char* CheckExperts(const ffi::AnyBuffer& x, const ffi::AnyBuffer& packed, const Scalar& layer,
                          const Integers& starts, const ffi::AnyBuffer& y) {
@@ -43,9 +34,9 @@ void Multiply(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const ffi::AnyBuff
   const int64_t experts = shape[1], panels = shape[2], depth = shape[3];
   const PackedProduct<Unit, Out> all = {
       static_cast<const Unit*>(x.untyped_data()),
-      static_cast<const Unit*>(packed.untyped_data()) + layer * experts * panels * depth * kPanel,
-      static_cast<Out*>(y.untyped_data()), nullptr, y.dimensions()[0], depth, y.dimensions()[1], 0};
-  const ExpertProduct<Unit, Out> product(all, starts.typed_data(), experts, pool.num_threads());
+      static_cast<const Unit*>(packed.untyped_data()) + layer * experts * panels * depth * kPanel, depth,
+      {static_cast<Out*>(y.untyped_data()), nullptr, y.dimensions()[0], y.dimensions()[1]}};
+  const ExpertProduct product(all, starts.typed_data(), experts, pool.num_threads());
   ShareOut(pool, product.items(), [&](int64_t item, Claim& claim) { MultiplyShare(product, item, claim); });
 }
 

@@ -94,12 +94,11 @@ void Multiply(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const ffi::AnyBuff
   const auto shape = packed.dimensions();
   PackedProduct<Unit, Out> product = {
       static_cast<const Unit*>(x.untyped_data()),
-      static_cast<const Unit*>(packed.untyped_data()) + layer * shape[1] * shape[2] * kPanel,
-      static_cast<Out*>(y.untyped_data()),
-      residual == nullptr ? nullptr : static_cast<const Out*>(residual->untyped_data()),
-      tokens, shape[2], y.dimensions()[1], 0};
-  product.Cut(Ceil(4 * pool.num_threads(), product.panels()));  // so that each thread has items
-  ShareOut(pool, product.items(), [&](int64_t item, Claim& claim) { MultiplyShare(product, item, claim); });
+      static_cast<const Unit*>(packed.untyped_data()) + layer * shape[1] * shape[2] * kPanel, shape[2],
+      {static_cast<Out*>(y.untyped_data()),
+       residual == nullptr ? nullptr : static_cast<const Out*>(residual->untyped_data()), tokens, y.dimensions()[1]}};
+  product.result.Cut(Ceil(4 * pool.num_threads(), product.result.panels()));  // so that each thread has items
+  ShareOut(pool, product.result.items(), [&](int64_t item, Claim& claim) { MultiplyShare(product, item, claim); });
 }
 
 ffi::Error Multiplied(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const ffi::AnyBuffer& packed,

@@ -15,11 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, UInt8
 
 from pallas_kernels.activations import ACTIVATIONS, GATED, check_activation
 from pallas_kernels.cpu.build import DTYPES as DTYPES  # beside what computes with them
 from pallas_kernels.cpu.build import UNITS, Recipe, UnavailableError, run
+from pallas_kernels.quantized_product import quantized_expert_product_ref, quantized_product_ref
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,9 @@ HANDLERS = (
     "PackedProduct",
     "PackedProductAdded",
     "ExpertProduct",
+    "QuantizedProduct",
+    "QuantizedProductAdded",
+    "QuantizedExpertProduct",
     "RmsNorm",
     "LayerNorm",
     "Activate",
@@ -145,6 +149,74 @@ class Library:
         out = jax.ShapeDtypeStruct((x.shape[0], out_features), jnp.dtype(dtype))
         _check_dtypes(x, packed, *([] if out.dtype == jnp.float32 else [out]))
         return jax.ffi.ffi_call(self._target("ExpertProduct"), out)(_in_units(x, packed), packed, layer, starts)
+
+    def quantized_product(
+        self,
+        x: Float[Array, "T I"],
+        codes: UInt8[Array, "L P U N B"],
+        scales: Float[Array, "L P G N"],
+        zeros: UInt8[Array, "L P G N"] | None,
+        layer: Int[Array, ""],
+        num_tokens: Int[Array, ""],
+        residual: Float[Array, "T O"] | None = None,
+        *,
+        bits: int,
+        group: int,
+        out_features: int,
+        dtype: DTypeLike = jnp.float32,
+        exact_inputs: bool = False,
+    ) -> Float[Array, "T O"]:
+        """As ``quantized_product_ref``, of x and scales in float32 or bfloat16 to one of them; raises ValueError for
+        other dtypes, and where the residual's is not the result's. With ``exact_inputs`` it is the twin.
+
+        A row's bits depend on that row and the weight alone, as ``packed_product``'s; a value that is not finite makes
+        its own row NaN. Rows from ``num_tokens`` on cost nothing.
+        """
+        given = (x, codes, scales, zeros, layer, num_tokens)
+        how = {"bits": bits, "group": group}
+        if exact_inputs:
+            return quantized_product_ref(
+                *given, residual, **how, out_features=out_features, dtype=dtype, exact_inputs=True
+            )
+        out = jax.ShapeDtypeStruct((x.shape[0], out_features), jnp.dtype(dtype))
+        for array in (x, scales):
+            _check_dtypes(array)
+        _check_dtypes(out, *([] if residual is None else [residual]))
+        call = jax.ffi.ffi_call(self._target("QuantizedProduct" if residual is None else "QuantizedProductAdded"), out)
+        optional = [one for one in (residual, zeros) if one is not None]
+        return call(x, codes, scales, layer, num_tokens, *optional, **how)
+
+    def quantized_expert_product(
+        self,
+        x: Float[Array, "S I"],
+        codes: UInt8[Array, "L E P U N B"],
+        scales: Float[Array, "L E P G N"],
+        zeros: UInt8[Array, "L E P G N"] | None,
+        layer: Int[Array, ""],
+        starts: Int[Array, "E1"],
+        *,
+        bits: int,
+        group: int,
+        out_features: int,
+        dtype: DTypeLike = jnp.float32,
+        exact_inputs: bool = False,
+    ) -> Float[Array, "S O"]:
+        """As ``quantized_expert_product_ref``, with the types and the twin of ``quantized_product``.
+
+        A row's bits are those of ``quantized_product`` with its expert's weight. Experts without rows and rows from
+        ``starts[-1]`` on cost nothing.
+        """
+        given = (x, codes, scales, zeros, layer, starts)
+        how = {"bits": bits, "group": group}
+        if exact_inputs:
+            return quantized_expert_product_ref(
+                *given, **how, out_features=out_features, dtype=dtype, exact_inputs=True
+            )
+        out = jax.ShapeDtypeStruct((x.shape[0], out_features), jnp.dtype(dtype))
+        for array in (x, scales, out):
+            _check_dtypes(array)
+        call = jax.ffi.ffi_call(self._target("QuantizedExpertProduct"), out)
+        return call(x, codes, scales, layer, starts, *([] if zeros is None else [zeros]), **how)
 
     def rms_norm(
         self, x: Float[Array, "T D"], weight: Float[Array, "D"], num_tokens: Int[Array, ""], *, eps: float

@@ -15,6 +15,7 @@ from pallas_kernels.activations import ACTIVATIONS, GATED
 from pallas_kernels.cpu.library import DTYPES, Library
 from pallas_kernels.packed_product import pack
 from pallas_kernels.proof import compare, prove_cache_kernels, rounded
+from pallas_kernels.quantized_product import pack_codes, pack_groups
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
@@ -56,6 +57,8 @@ def prove(path: str) -> None:
         _prove_product(library, dtype)
         _prove_experts(library, dtype)
         _prove_elements(library, dtype)
+        for bits, group in ((8, 304), (4, 32)):  # one scale for all inputs, and several for those rounded together
+            _prove_quantized(library, dtype, bits, group)
 
 
 def _prove_product(library: Library, dtype: str) -> None:
@@ -87,6 +90,46 @@ def _prove_experts(library: Library, dtype: str) -> None:
     operands = jnp.asarray(x, dtype), pack(jnp.asarray(weight, dtype)), jnp.int32(1), jnp.asarray(starts)
     for result in {"float32", dtype}:
         compare(library.expert_product(*operands, out_features=outputs, dtype=result), want, result)
+
+
+def _prove_quantized(library: Library, dtype: str, bits: int, group: int) -> None:
+    """Experts' rows, and the rows of one of them as a product of its own."""
+    rng = np.random.default_rng(0)
+    inputs, outputs, counts, padding = 301, 100, (0, 7, 1, 20), 3
+    shape = (2, len(counts), outputs, -(-inputs // group))
+    codes = rng.integers(0, 1 << bits, (*shape[:3], inputs), dtype=np.uint8)
+    zeros = rng.integers(0, 1 << bits, shape, dtype=np.uint8)
+    scales = rounded(rng.normal(size=shape) * inputs**-0.5 / (1 << bits), dtype)
+    x = rounded(rng.normal(size=(sum(counts) + padding, inputs)), dtype)
+    starts = np.cumsum([0, *counts], dtype=np.int32)
+    of_input = np.arange(inputs) // group
+    weight = (codes.astype(np.float64) - zeros[..., of_input]) * scales[..., of_input]
+    near, want = _rounded_inputs(x, min(group, 128)), np.zeros((len(x), outputs))
+    for expert, (first, end) in enumerate(pairwise(starts)):
+        want[first:end] = near[first:end] @ weight[1, expert].T
+    packed = pack_codes(codes, bits=bits), pack_groups(jnp.asarray(scales, dtype)), pack_groups(zeros)
+    how = {"bits": bits, "group": group, "out_features": outputs}
+    operands = jnp.asarray(x, dtype), *packed, jnp.int32(1), jnp.asarray(starts)
+    compare(library.quantized_expert_product(*operands, **how), want, "float32")
+    residual = rounded(rng.normal(size=want.shape), dtype)
+    first = int(starts[-2])
+    of_last = (part[:, -1] for part in packed)
+    operands = jnp.asarray(x[first:], dtype), *of_last, jnp.int32(1), jnp.int32(counts[-1])
+    y = library.quantized_product(*operands, jnp.asarray(residual[first:], dtype), **how, dtype=dtype)
+    added = residual[first:] + rounded(want[first:], dtype)
+    added[counts[-1] :] = 0
+    compare(y, added, dtype)
+
+
+def _rounded_inputs(x: np.ndarray, group: int) -> np.ndarray:
+    """The nearest of 255 multiples by token and group of inputs; which one is nearest, float32 decides."""
+    near = np.empty_like(x)
+    for first in range(0, x.shape[1], group):
+        part = x[:, first : first + group].astype(np.float32)
+        largest = np.abs(part).max(axis=1, keepdims=True)
+        units = np.round(part * (np.float32(127) / largest))
+        near[:, first : first + group] = units * (largest / np.float32(127)).astype(np.float64)
+    return near
 
 
 def _prove_elements(library: Library, dtype: str) -> None:

@@ -40,10 +40,11 @@ enum class Start { kZero, kAdd };
 #define KERNELS_FETCH [[gnu::always_inline]]
 
 // What a product asks the memory for meanwhile: nothing, or at step i of its depth row i of what is multiplied next.
-// Share gives what one of its tiles of rows asks for.
+// Share gives what one of its tiles of rows asks for, From what is asked for from a step on.
 struct FetchNothing {
   KERNELS_FETCH void operator()(int) const {}
   FetchNothing Share(int, int) const { return {}; }
+  FetchNothing From(ptrdiff_t) const { return {}; }
 };
 
 struct FetchRows {
@@ -61,6 +62,7 @@ struct FetchRows {
     const auto from = [&](int t) { return (end * t + tiles - 1) / tiles; };
     return {data, stride, from(tile), from(tile + 1)};
   }
+  FetchRows From(ptrdiff_t step) const { return {data + step * stride, stride, begin, end}; }
 };
 
 template <typename Unit, int kRows, int kVectors, typename Right, typename Fetch>

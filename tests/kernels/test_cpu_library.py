@@ -19,6 +19,7 @@ from pallas_kernels.cpu import build
 from pallas_kernels.cpu.build import COMPILERS, UNITS, Recipe, UnavailableError
 from pallas_kernels.cpu.library import DTYPES, HANDLERS, Library, load
 from pallas_kernels.packed_product import pack
+from pallas_kernels.quantized_product import pack_codes, pack_groups
 from tests.support.attention_cases import Case, make_inputs, run
 from tests.support.native import directory, native
 
@@ -205,6 +206,12 @@ def write_answers(path: str) -> None:
         x, weight = (jax.random.normal(jax.random.key(0), shape, dtype) for shape in ((70, 300), (1, 700, 300)))
         y = native().packed_product(x, pack(weight), jnp.int32(0), jnp.int32(70), out_features=700)
         arrays[f"product {dtype}"] = np.asarray(y)
+        codes = jax.random.bits(jax.random.key(0), (1, 700, 300), "uint8")
+        quantized = pack_codes(codes, bits=8), pack_groups(weight[..., :1]), None
+        y = native().quantized_product(
+            x, *quantized, jnp.int32(0), jnp.int32(70), bits=8, group=300, out_features=700, dtype=dtype
+        )
+        arrays[f"quantized product {dtype}"] = np.asarray(y)
     arrays["threads"] = np.asarray(psutil.Process().num_threads())
     np.savez(path, allow_pickle=False, **arrays)
 

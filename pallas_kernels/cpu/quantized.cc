@@ -1,0 +1,214 @@
+// The functions that XLA calls for products with weights of 4 and 8 bits. Shapes are checked here, as in handlers.cc.
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "arguments.h"
+#include "expert_product.h"
+#include "parallel.h"
+#include "quantized_product.h"
+#include "shares_impl.h"
+
+namespace kernels {
+namespace {
+
+using Zeros = std::optional<ffi::AnyBuffer>;
+
+// The arrays of a stack of weights, [*stack][panels] of all of them, and how they were made.
+struct Operands {
+  const ffi::AnyBuffer &codes, &scales;
+  const Zeros& zeros;
+  int64_t bits, group;
+  int axis;  // that of the panels
+
+  int64_t panels() const { return codes.dimensions()[axis]; }
+  int64_t inputs() const { return codes.dimensions()[axis + 1] * 32 / bits; }
+  int64_t groups() const { return scales.dimensions()[axis + 1]; }
+  // How many share a scale when they are rounded.
+  int64_t input_group() const { return std::min<int64_t>(std::min(group, inputs()), kInputGroup); }
+
+  // The weights of one layer, from its first panel on.
+  QuantizedWeight Layer(int64_t layer) const {
+    const int64_t experts = axis == 1 ? 1 : codes.dimensions()[1];
+    const QuantizedWeight all = {static_cast<const uint32_t*>(codes.untyped_data()),
+                                 static_cast<const char*>(scales.untyped_data()),
+                                 zeros ? static_cast<const uint8_t*>(zeros->untyped_data()) : nullptr,
+                                 static_cast<int>(bits), static_cast<int>(ItemSize(scales.element_type())),
+                                 inputs() * bits / 32, groups(), std::min(group, inputs()) / kQuad};
+    return all.From(layer * experts * panels());
+  }
+};
+
+// Why groups of inputs do not divide what is rounded together, or null.
+const char* CheckGroups(const Operands& weight) {
+  if (weight.bits != 4 && weight.bits != 8) return "codes have neither 4 nor 8 bits";
+  const int64_t group = weight.group, inputs = weight.inputs();
+  if (group < inputs && (group <= 0 || group % 8 != 0 || (group > kInputGroup && group % kInputGroup != 0)))
+    return "a group is neither a multiple of 8 inputs, nor one of 128 if it has more, nor all inputs";
+  return weight.groups() == Ceil(inputs, group) ? nullptr : "there is not one scale for each group of inputs";
+}
+
+const char* CheckWeight(const Operands& weight, const ffi::AnyBuffer& x, const Scalar& layer, const ffi::AnyBuffer& y) {
+  const auto codes = weight.codes.dimensions(), scales = weight.scales.dimensions();
+  const auto rows = x.dimensions(), made = y.dimensions();
+  const size_t axis = weight.axis;
+  if (weight.codes.element_type() != ffi::DataType::U8 || codes.size() != axis + 4 || codes[axis + 2] != kPanel ||
+      codes[axis + 3] != kQuad)
+    return "the codes are not bytes in units of panels";
+  if (ItemSize(weight.scales.element_type()) == 0) return "the scales are neither float32 nor bfloat16";
+  if (scales.size() != axis + 3 || scales[axis + 2] != kPanel ||
+      !std::equal(scales.begin(), scales.begin() + axis + 1, codes.begin()))
+    return "the scales do not fit the codes";
+  if (weight.zeros) {
+    const auto zeros = weight.zeros->dimensions();
+    if (weight.zeros->element_type() != ffi::DataType::U8 ||
+        !std::equal(zeros.begin(), zeros.end(), scales.begin(), scales.end()))
+      return "the zero points are not bytes of the scales' shape";
+  }
+  if (const char* reason = CheckGroups(weight)) return reason;
+  if (ItemSize(x.element_type()) == 0) return "x is neither float32 nor bfloat16";
+  if (ItemSize(y.element_type()) == 0) return "the result is neither float32 nor bfloat16";
+  if (rows.size() != 2 || Ceil(rows[1], 32 / weight.bits) != codes[axis + 1] || made.size() != 2 ||
+      made[0] != rows[0] || made[1] > weight.panels() * kPanel)
+    return "x does not fit the weight";
+  const int32_t index = layer.typed_data()[0];
+  return index < 0 || index >= codes[0] ? "the layer does not exist" : nullptr;
+}
+
+template <typename Element>
+void RoundRows(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, int64_t tokens, const RoundedInputs& to) {
+  constexpr int64_t kItemInputs = 32768;  // fewer are done before another thread has woken up
+  const int64_t inputs = x.dimensions()[1], each = std::max<int64_t>(1, kItemInputs / inputs);
+  ForEach(pool, Ceil(tokens, each), [&](int64_t item) {
+    for (int64_t token = item * each; token < std::min(tokens, (item + 1) * each); ++token)
+      RoundRow(static_cast<const Element*>(x.untyped_data()) + token * inputs, inputs, to, token);
+  });
+}
+
+RoundedInputs Rounded(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, int64_t tokens, const Operands& weight) {
+  thread_local Scratch scratch;  // of the caller, whose threads are done with it when it returns
+  const RoundedInputs to(tokens, weight.inputs() / kQuad, weight.input_group() / kQuad, scratch);
+  x.element_type() == ffi::DataType::F32 ? RoundRows<float>(pool, x, tokens, to)
+                                         : RoundRows<Bfloat16>(pool, x, tokens, to);
+  return to;
+}
+
+template <typename Product>
+void Share(ffi::ThreadPool& pool, const Product& product, int64_t items) {
+  ShareOut(pool, items, [&](int64_t item, Claim& claim) { MultiplyShare(product, item, claim); });
+}
+
+// Rows from `tokens` on are zeros.
+void ClearRows(ffi::AnyBuffer& y, int64_t tokens) {
+  const int64_t rows = y.dimensions()[0], bytes = y.dimensions()[1] * ItemSize(y.element_type());
+  std::memset(static_cast<char*>(y.untyped_data()) + tokens * bytes, 0, (rows - tokens) * bytes);
+}
+
+template <typename Out>
+PanelResult<Out> ResultOf(const ffi::AnyBuffer& y, const ffi::AnyBuffer* residual, int64_t tokens) {
+  return {static_cast<Out*>(y.untyped_data()),
+          residual == nullptr ? nullptr : static_cast<const Out*>(residual->untyped_data()), tokens, y.dimensions()[1]};
+}
+
+ffi::Error Multiplied(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const Operands& weight, const Scalar& layer,
+                      const Scalar& num_tokens, const ffi::AnyBuffer* residual, ffi::AnyBuffer& y) {
+  if (const char* reason = CheckWeight(weight, x, layer, y)) return Refuse(reason);
+  if (residual != nullptr) {
+    const auto added = residual->dimensions(), made = y.dimensions();
+    const bool same = std::equal(added.begin(), added.end(), made.begin(), made.end());
+    if (!same || residual->element_type() != y.element_type())
+      return Refuse("the residual is not of the result's shape and type");
+  }
+  const int64_t tokens = std::clamp<int64_t>(num_tokens.typed_data()[0], 0, x.dimensions()[0]);
+  ClearRows(y, tokens);
+  const RoundedInputs rounded = Rounded(pool, x, tokens, weight);
+  const auto multiply = [&](auto out) {
+    QuantizedProduct<decltype(out)> product = {rounded, 0, weight.Layer(layer.typed_data()[0]),
+                                               ResultOf<decltype(out)>(y, residual, tokens)};
+    product.result.Cut(Ceil(4 * pool.num_threads(), product.result.panels()));  // so that each thread has items
+    Share(pool, product, product.result.items());
+  };
+  y.element_type() == ffi::DataType::F32 ? multiply(float()) : multiply(Bfloat16());
+  return ffi::Error::Success();
+}
+
+ffi::Error MultiplyQuantized(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer codes, ffi::AnyBuffer scales,
+                             Scalar layer, Scalar num_tokens, Zeros zeros, ffi::Result<ffi::AnyBuffer> y, int64_t bits,
+                             int64_t group) {
+  return Multiplied(pool, x, {codes, scales, zeros, bits, group, 1}, layer, num_tokens, nullptr, *y);
+}
+
+ffi::Error AddMultiplied(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer codes, ffi::AnyBuffer scales,
+                         Scalar layer, Scalar num_tokens, ffi::AnyBuffer residual, Zeros zeros,
+                         ffi::Result<ffi::AnyBuffer> y, int64_t bits, int64_t group) {
+  return Multiplied(pool, x, {codes, scales, zeros, bits, group, 1}, layer, num_tokens, &residual, *y);
+}
+
+ffi::Error MultiplyExperts(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer codes, ffi::AnyBuffer scales,
+                           Scalar layer, Integers starts, Zeros zeros, ffi::Result<ffi::AnyBuffer> y, int64_t bits,
+                           int64_t group) {
+  const Operands weight = {codes, scales, zeros, bits, group, 2};
+  if (const char* reason = CheckWeight(weight, x, layer, *y)) return Refuse(reason);
+  const int64_t experts = codes.dimensions()[1];
+  if (const char* reason = CheckStarts(starts, experts, x.dimensions()[0])) return Refuse(reason);
+  const int64_t tokens = starts.typed_data()[experts];
+  ClearRows(*y, tokens);
+  const RoundedInputs rounded = Rounded(pool, x, tokens, weight);
+  const auto multiply = [&](auto out) {
+    const QuantizedProduct<decltype(out)> all = {rounded, 0, weight.Layer(layer.typed_data()[0]),
+                                                 ResultOf<decltype(out)>(*y, nullptr, tokens)};
+    const ExpertProduct product(all, starts.typed_data(), experts, pool.num_threads());
+    Share(pool, product, product.items());
+  };
+  y->element_type() == ffi::DataType::F32 ? multiply(float()) : multiply(Bfloat16());
+  return ffi::Error::Success();
+}
+
+}  // namespace
+}  // namespace kernels
+
+// Only these are visible from outside, so that two libraries in one process share nothing.
+#pragma GCC visibility push(default)
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(QuantizedProduct, kernels::MultiplyQuantized,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()       // x
+                                  .Arg<ffi::AnyBuffer>()       // codes
+                                  .Arg<ffi::AnyBuffer>()       // scales
+                                  .Arg<kernels::Scalar>()      // layer
+                                  .Arg<kernels::Scalar>()      // num_tokens
+                                  .OptionalArg<ffi::AnyBuffer>()  // zeros
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<int64_t>("bits")
+                                  .Attr<int64_t>("group"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(QuantizedProductAdded, kernels::AddMultiplied,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()       // x
+                                  .Arg<ffi::AnyBuffer>()       // codes
+                                  .Arg<ffi::AnyBuffer>()       // scales
+                                  .Arg<kernels::Scalar>()      // layer
+                                  .Arg<kernels::Scalar>()      // num_tokens
+                                  .Arg<ffi::AnyBuffer>()       // residual
+                                  .OptionalArg<ffi::AnyBuffer>()  // zeros
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<int64_t>("bits")
+                                  .Attr<int64_t>("group"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(QuantizedExpertProduct, kernels::MultiplyExperts,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()       // x
+                                  .Arg<ffi::AnyBuffer>()       // codes
+                                  .Arg<ffi::AnyBuffer>()       // scales
+                                  .Arg<kernels::Scalar>()      // layer
+                                  .Arg<kernels::Integers>()    // starts
+                                  .OptionalArg<ffi::AnyBuffer>()  // zeros
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<int64_t>("bits")
+                                  .Attr<int64_t>("group"));
+
+#pragma GCC visibility pop
