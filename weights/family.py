@@ -21,7 +21,6 @@ class Family:
     ``parameters``: the table of a model's parameters. ``wrappers``: architectures of models of more than text, whose
     ``text_config`` one of the others describes. ``ignored``: fields of config.json that change nothing here, beside
     those of all families. ``unread``: tensors, as a regular expression of their names, that are not needed.
-    ``quantized``: values of ``quant_method`` whose tensors are dequantised when they are loaded.
     """
 
     name: str
@@ -30,7 +29,6 @@ class Family:
     wrappers: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     unread: str | None = None
-    quantized: tuple[str, ...] = ()
 
 
 def read_sizes(

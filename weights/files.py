@@ -8,6 +8,8 @@ from jaxgen.core.errors import ConfigError
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
+OLD_QUANTIZATION = "quantize_config.json"
+"""In which AutoGPTQ described its checkpoints before config.json did."""
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",

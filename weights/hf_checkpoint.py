@@ -2,45 +2,34 @@
 
 Files are memory-mapped and parameters are made one at a time, so that a caller who moves each to a device holds little
 more than one copy of the weights. Unused tensors are refused, since they show that the configuration does not describe
-the checkpoint, except two harmless kinds: saved rotary frequencies and the head of tied embeddings.
+the checkpoint, except harmless kinds: saved rotary frequencies, the head of tied embeddings, biases of zeros that
+quantised layers have.
 """
 
 import logging
-import re
 from collections.abc import Iterator
-from contextlib import ExitStack
+from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from jaxgen.core.config import DType, ModelConfig
-from jaxgen.core.errors import ConfigError
-from jaxgen.core.quantization import GroupedWeight
+from jaxgen.core.quantization import GroupedWeight, WeightFormat
 from jaxgen.terminal.progress import show_progress
-from jaxgen.weights import mxfp4
-from jaxgen.weights.files import CONFIG, member, read_json
-from jaxgen.weights.names import Array, Parameter, Source, Value, parameters, unread_tensors
-from jaxgen.weights.quantize import quantized
+from jaxgen.weights.checkpoint_tensors import CheckpointTensors
+from jaxgen.weights.names import Parameter, Value, parameters, unread_tensors
+from jaxgen.weights.weight_formats import EMBEDDINGS, PRODUCTS
 
 logger = logging.getLogger(__name__)
 
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
-HEAD = "lm_head.weight"
 NUMPY_DTYPES: dict[DType, np.dtype[Any]] = {
     "float32": np.dtype(np.float32),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
     "float16": np.dtype(np.float16),
 }
-_FILE_DTYPES: dict[str, DType] = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-_HARMLESS = re.compile(r"(.*\.)?rotary_emb\.inv_freq|mtp\..*")
-_NOT_TEXT = re.compile(
-    r"(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|audio_tower|embed_vision)\..*"
-)
 _FIRST = 4096
 """Numbers looked at before all: nearly every matrix has another than zero among them."""
 _NAMED = 3
@@ -53,30 +42,84 @@ def read_parameters(directory: Path, config: ModelConfig, *, progress: bool = Tr
     tensor when a tensor is missing, has another shape or dtype, or cannot be read.
     """
     table = parameters(config)
-    with ExitStack() as files:
-        tensors = _Tensors(directory, files)
-        tensors.check(table, unread_tensors(config))
-        dtypes = [NUMPY_DTYPES[parameter.dtype or config.dtype] for parameter in table]
-        sizes = [int(np.prod(parameter.shape)) for parameter in table]
-        total = sum(size * dtype.itemsize for size, dtype in zip(sizes, dtypes, strict=True))
-        advance = files.enter_context(show_progress("loading weights", total, "B", bar=progress))
+    tensors, zeros = CheckpointTensors(directory), ZeroWeights()
+    tensors.check(table, unread_tensors(config))
+    _log_dequantised(directory, config, tensors)
+    dtypes = [NUMPY_DTYPES[parameter.dtype or config.dtype] for parameter in table]
+    total = sum(prod(one.shape) * dtype.itemsize for one, dtype in zip(table, dtypes, strict=True))
+    with show_progress("loading weights", total, "B", bar=progress) as advance:
         for parameter, dtype in zip(table, dtypes, strict=True):
             form = config.weight_format(parameter.path)
             value: Any = (
                 np.empty(parameter.shape, dtype) if form is None else GroupedWeight.empty(form, parameter.shape)
             )
             for source, place in parameter.pieces():
-                part = tensors.read(parameter, source, dtype)
-                value[place] = part if form is None else quantized(part, form, f"{directory}: {source.name}")
-                advance(part.nbytes)
+                part = tensors.read(parameter, source, dtype, form)
+                zeros.look(source.name, part)
+                value[place] = part
+                advance(prod(source.shape) * dtype.itemsize)
             yield parameter.path, value
-        tensors.warn_of_zeros()
+    zeros.warn(directory)
 
 
 def check_parameters(directory: Path, config: ModelConfig) -> None:
     """Raise ConfigError unless the files have the tensors that ``config`` means: the headers alone are read."""
-    with ExitStack() as files:
-        _Tensors(directory, files).check(parameters(config), unread_tensors(config))
+    CheckpointTensors(directory).check(parameters(config), unread_tensors(config))
+
+
+def stored_formats(directory: Path, config: ModelConfig) -> dict[str, WeightFormat]:
+    """Return the formats of the parameters that are kept as they are stored, in few bits, by path. Raises ConfigError.
+
+    Headers are read and, where there are, the orders of inputs.
+    """
+    tensors = CheckpointTensors(directory)
+    found = {parameter.path: _kept(parameter, tensors)[0] for parameter in parameters(config)}
+    return {path: form for path, form in found.items() if form is not None}
+
+
+def _kept(parameter: Parameter, tensors: CheckpointTensors) -> tuple[WeightFormat | None, str]:
+    """Return the format in which a parameter is kept as it is stored, or else why it is not, if it has an encoding."""
+    where = [(source, tensors.find(source)) for source, _ in parameter.pieces()]
+    titles = sorted({found.encoding.title for _, found in where if found.encoding is not None})
+    if not titles:
+        return None, ""
+    form, *others = dict.fromkeys(tensors.stored_format(source, found) for source, found in where)
+    if form is None and not others:
+        return None, f"stored in {' and '.join(titles)}"
+    if others or form is None:
+        return None, "not all of it is stored in one format"
+    if parameter.path not in (*PRODUCTS, *EMBEDDINGS):
+        return None, "it is always computed in full"
+    if not form.is_computed:
+        return None, f"its groups of {form.group} inputs are not computed"
+    return _with_order(parameter, tensors, form)
+
+
+def _with_order(
+    parameter: Parameter, tensors: CheckpointTensors, form: WeightFormat
+) -> tuple[WeightFormat | None, str]:
+    """Return the format with inputs in an order if any matrix has one, and none if parts of one have different ones."""
+    inputs = parameter.shape[-1]
+    in_turn = np.arange(inputs, dtype=np.int32) // (form.group or inputs)
+    of_matrix: dict[str, bytes] = {}
+    for matrix, index in tensors.input_groups(parameter):
+        groups = (in_turn if index is None else index.astype(np.int32)).tobytes()
+        if of_matrix.setdefault(matrix, groups) != groups:
+            return None, "its parts have inputs in different orders"
+    found = set(of_matrix.values())
+    unknown = bytes(in_turn.nbytes)
+    """What the outline of a file has in place of the groups: then the configuration has said it."""
+    return (form if unknown in found and form.group else replace(form, ordered=found != {in_turn.tobytes()})), ""
+
+
+def _log_dequantised(directory: Path, config: ModelConfig, tensors: CheckpointTensors) -> None:
+    """Say which weights take more memory than in the files."""
+    paths: dict[str, list[str]] = {}
+    for parameter in parameters(config):
+        if config.weight_format(parameter.path) is None and (reason := _kept(parameter, tensors)[1]):
+            paths.setdefault(reason, []).append(parameter.path)
+    for reason, named in paths.items():
+        logger.info("%s: dequantised to %s: %s (%s)", directory, config.dtype, ", ".join(named), reason)
 
 
 class ZeroWeights:
@@ -85,8 +128,9 @@ class ZeroWeights:
     def __init__(self) -> None:
         self._names: list[str] = []
 
-    def look(self, name: str, array: Array) -> None:
+    def look(self, name: str, value: Value) -> None:
         """Take note of a matrix, or a stack of them, if it is all zero. Vectors may be: biases often are."""
+        array = value.scales if isinstance(value, GroupedWeight) else value
         if array.ndim > 1 and array.size and not (np.any(array.reshape(-1)[:_FIRST]) or np.any(array)):
             self._names.append(name)
 
@@ -95,138 +139,3 @@ class ZeroWeights:
         if self._names:
             more = f" and {len(self._names) - _NAMED} more" if len(self._names) > _NAMED else ""
             logger.warning("%s: all zero: %s%s", directory, ", ".join(self._names[:_NAMED]), more)
-
-
-class _Tensors:
-    """The tensors of all safetensors files of a directory. ``files`` closes the files."""
-
-    def __init__(self, directory: Path, files: ExitStack) -> None:
-        self._directory = directory
-        self._handles: dict[str, Any] = {}
-        self._file_of: dict[str, str] = {}
-        self._zeros = ZeroWeights()
-        if member(directory, SINGLE).exists():
-            self._open(SINGLE, files)
-            self._file_of = dict.fromkeys(self._handles[SINGLE].keys(), SINGLE)
-        elif member(directory, INDEX).exists():
-            self._file_of = weight_map(directory)
-            for name in sorted(set(self._file_of.values())):
-                self._open(name, files)
-        else:
-            raise no_safetensors(directory)
-
-    def _open(self, name: str, files: ExitStack) -> None:
-        path = member(self._directory, name)
-        try:
-            self._handles[name] = files.enter_context(safe_open(path, framework="numpy"))
-        except FileNotFoundError:
-            raise ConfigError(f"{path} is missing, but {INDEX} names it: the download is incomplete") from None
-        except (SafetensorError, OSError) as error:
-            raise ConfigError(f"{path} is no complete safetensors file: {error}") from error
-
-    def _locate(self, name: str) -> str | None:
-        """Return a tensor's name in this checkpoint.
-
-        Files saved from the bare decoder lack the prefix (``model.``), those of models of more than text have another.
-        """
-        bare = name.partition(".")[2]
-        spellings = (name, f"language_model.{name}", f"model.language_model.{name.removeprefix('model.')}", bare)
-        return next((spelling for spelling in spellings if self._parts(spelling)[0] in self._file_of), None)
-
-    def _parts(self, name: str) -> tuple[str, ...]:
-        """Return the names of the file's tensors that a tensor is made of: itself, or blocks and scales of MXFP4."""
-        if name not in self._file_of and f"{name}{mxfp4.BLOCKS}" in self._file_of:
-            return (f"{name}{mxfp4.BLOCKS}", f"{name}{mxfp4.SCALES}")
-        return (name,)
-
-    def check(self, table: tuple[Parameter, ...], unread: re.Pattern[str] | None) -> None:
-        """Raise ConfigError unless the checkpoint has exactly the table's tensors, with their shapes.
-
-        ``unread``: names of others that the family's checkpoints may have.
-        """
-        used = {name for parameter in table for source, _ in parameter.pieces() for name in self._check(source)}
-        known = [_HARMLESS, _NOT_TEXT, *([] if unread is None else [unread])]
-        extra = sorted(
-            name for name in self._file_of if name not in used and not any(one.fullmatch(name) for one in known)
-        )
-        if all(parameter.path != HEAD for parameter in table):
-            extra = [name for name in extra if name.removeprefix("language_model.") != HEAD]
-        if extra:
-            more = f" and {len(extra) - 3} more" if len(extra) > 3 else ""
-            raise ConfigError(
-                f"{self._directory}: {CONFIG} describes a model without the tensors {', '.join(extra[:3])}{more}; "
-                f"they belong to another architecture or option"
-            )
-
-    def _check(self, source: Source) -> tuple[str, ...]:
-        """Check a tensor's shape and dtype; return the names of the file's tensors that it is made of."""
-        name = self._locate(source.name)
-        if name is None:
-            hint = f" (or tie_word_embeddings in {CONFIG} should be true)" if source.name == HEAD else ""
-            raise ConfigError(
-                f"{self._directory}: the tensor {source.name} is missing from the safetensors files{hint}"
-            )
-        parts = self._parts(name)
-        (shape, dtype), *others = map(self._header, parts)
-        where = self._directory / self._file_of[parts[0]]
-        if others:
-            found = mxfp4.weight_shape(shape, others[0][0])
-            if found is None or (dtype, others[0][1]) != ("U8", "U8"):
-                raise ConfigError(f"{where}: {' and '.join(parts)} are not blocks and scales of MXFP4, which are U8")
-            shape, dtype = found, "BF16"
-        if shape != source.shape:
-            raise ConfigError(f"{where}: {name} has shape {list(shape)}, but {CONFIG} means {list(source.shape)}")
-        if dtype not in _FILE_DTYPES:
-            raise ConfigError(f"{where}: {name} has dtype {dtype}; supported: {', '.join(_FILE_DTYPES)}")
-        return parts
-
-    def _header(self, name: str) -> tuple[tuple[int, ...], str]:
-        """Return shape and dtype of one of the file's tensors."""
-        if name not in self._file_of:
-            raise ConfigError(f"{self._directory}: the tensor {name} is missing from the safetensors files")
-        try:
-            header = self._handles[self._file_of[name]].get_slice(name)
-        except SafetensorError as error:
-            where = self._directory / self._file_of[name]
-            raise ConfigError(f"{where}: the tensor {name} is missing, but {INDEX} says it is there") from error
-        return tuple(header.get_shape()), header.get_dtype()
-
-    def read(self, parameter: Parameter, source: Source, dtype: np.dtype[Any]) -> Array:
-        """Read a tensor as its part of the parameter, in ``dtype``.
-
-        Raises ConfigError when values do not fit in float16.
-        """
-        name = self._locate(source.name)
-        assert name is not None
-        parts = self._parts(name)
-        tensors = [self._handles[self._file_of[part]].get_tensor(part) for part in parts]
-        tensor: Array = tensors[0] if len(parts) == 1 else mxfp4.dequantized(*tensors)
-        self._zeros.look(name, tensor)
-        converted = parameter.loaded(source, tensor, dtype)
-        if dtype == np.float16 and not np.isfinite(converted).all():
-            where = self._directory / self._file_of[parts[0]]
-            raise ConfigError(f"{where}: {name} has values that float16 cannot hold; use --dtype bfloat16 or float32")
-        return converted
-
-    def warn_of_zeros(self) -> None:
-        """Log a warning if matrices that were read are all zero."""
-        self._zeros.warn(self._directory)
-
-
-def weight_map(directory: Path) -> dict[str, str]:
-    """Return the file of each tensor, by the index of a checkpoint in several files. Raises ConfigError."""
-    files = read_json(directory, INDEX).get("weight_map")
-    if not isinstance(files, dict) or not files or not all(isinstance(name, str) for name in files.values()):
-        raise ConfigError(f"{directory / INDEX}: weight_map must be an object from tensor names to file names")
-    return files
-
-
-def no_safetensors(directory: Path) -> ConfigError:
-    """Return the error for a directory without safetensors files."""
-    found = sorted(path.name for pattern in _PICKLES for path in directory.glob(pattern))
-    if found:
-        return ConfigError(
-            f"{directory} has its weights in {found[0]}, a pickle, which can run code when it is opened; "
-            f"only safetensors files are read: save the model again with safetensors"
-        )
-    return ConfigError(f"{directory} has no weights: neither {SINGLE} nor {INDEX}")

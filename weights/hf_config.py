@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from jaxgen.core.config import DTYPES, DType, ModelConfig
 from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.encodings import encodings_of
 from jaxgen.weights.families import ARCHITECTURES, WRAPPERS
 from jaxgen.weights.family import Family
 from jaxgen.weights.files import CONFIG, GENERATION_CONFIG, member, read_json
@@ -51,6 +52,7 @@ def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") 
     float32. Raises ConfigError for an architecture, an option or a value that is not supported, and for a field that is
     not known.
     """
+    encodings_of(directory)  # which refuses those that are not read
     fields = Fields(read_json(directory, CONFIG), str(directory / CONFIG))
     architectures = fields.data.get("architectures")
     names = architectures if isinstance(architectures, list) else []
@@ -67,7 +69,6 @@ def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") 
 
 
 def _read(family: Family, architecture: str, fields: Fields, dtype: Literal["auto"] | DType) -> ModelConfig:
-    _check_quantization(family, fields)
     config = family.read[architecture](fields, _dtype(fields) if dtype == "auto" else dtype)
     known = fields.used.union(_IGNORED, family.ignored)
     for name, value in sorted(fields.data.items()):
@@ -77,16 +78,6 @@ def _read(family: Family, architecture: str, fields: Fields, dtype: Literal["aut
                 name, f"is {value!r:.80}, which {family.name} does not know: remove it if it does not change the model"
             )
     return config
-
-
-def _check_quantization(family: Family, fields: Fields) -> None:
-    about = fields.data.get("quantization_config")
-    method = about.get("quant_method") if isinstance(about, Mapping) else about
-    if method is not None and method not in family.quantized:
-        also = f", or {' or '.join(family.quantized)} in {family.name}" if family.quantized else ""
-        raise fields.error(
-            "quantization_config", f"is not supported: the weights must be float32, bfloat16 or float16{also}"
-        )
 
 
 def _text_of(fields: Fields) -> Fields:

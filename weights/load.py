@@ -20,6 +20,7 @@ from jaxgen.core.quantization import GroupedWeight, Quantization
 from jaxgen.text.named_templates import template_text
 from jaxgen.weights import hf_checkpoint
 from jaxgen.weights.chat_template import TEMPLATE_FILE
+from jaxgen.weights.encodings import encodings_of
 from jaxgen.weights.files import CARRIED_FILES, CONFIG, TOKENIZER_FILES, member
 from jaxgen.weights.hf_config import read_model_config
 from jaxgen.weights.manifest import is_converted, read_manifest
@@ -109,7 +110,9 @@ def load_model_config(
     Raises ConfigError for a quantization of weights that are stored with another.
     """
     if not is_converted(directory):
-        return _quantized(directory, read_model_config(directory, dtype), quantization)
+        config = read_model_config(directory, dtype)
+        formats = hf_checkpoint.stored_formats(directory, config) if encodings_of(directory) else {}
+        return _quantized(directory, with_formats(config, formats), quantization)
     manifest = read_manifest(directory)
     config = read_model_config(directory, manifest.dtype if dtype == "auto" else dtype)
     return _quantized(directory, with_formats(config, manifest.formats), quantization)

@@ -5,6 +5,9 @@ are rounded by themselves, a block of outputs at a time, so that the result depe
 tensors nor on the machine, and takes little memory beside it.
 """
 
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from math import prod
 
 import numpy as np
@@ -13,8 +16,9 @@ import numpy.typing as npt
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.quantization import SCALE_DTYPES, GroupedWeight, WeightFormat
 
-_BLOCK = 1 << 19
+_BLOCK = 1 << 18
 """Numbers that are rounded at a time: what is computed between stays in a core's cache."""
+_MOST_THREADS = 8
 Floats = npt.NDArray[np.float32]
 
 
@@ -27,24 +31,23 @@ def quantized(weight: npt.NDArray[np.generic], form: WeightFormat, name: str) ->
     if form.bits == 4 and inputs % 2:
         raise ConfigError(f"{name} has {inputs} inputs, an odd number, which 4 bits cannot hold: use int8")
     result = GroupedWeight.empty(form, weight.shape)
-    rows = prod(outer)
-    flat = weight.reshape(rows, inputs)
-    codes, scales = (part.reshape(rows, part.shape[-1]) for part in (result.codes, result.scales))
-    zeros = None if result.zeros is None else result.zeros.reshape(rows, -1)
+    flat = weight.reshape(prod(outer), inputs)
+    codes, scales = (part.reshape(len(flat), -1) for part in (result.codes, result.scales))
+    zeros = None if result.zeros is None else result.zeros.reshape(len(flat), -1)
     if result.order is not None:
         result.order[...] = np.arange(inputs, dtype=np.int32)
-    step = max(1, _BLOCK // inputs)
-    for start in range(0, rows, step):
-        block = slice(start, start + step)
-        grouped = _grouped(flat[block].astype(np.float32), form)
+
+    def round_block(rows: slice) -> None:
+        grouped = _grouped(flat[rows].astype(np.float32), form)
         with np.errstate(invalid="ignore", over="ignore"):
-            scale, zero = _scales(grouped, form)
-        if not np.isfinite(scale).all():
+            scales[rows], zero = _scales(grouped, form)
+        if not np.isfinite(scales[rows].astype(np.float32)).all():
             raise ConfigError(f"{name} has numbers that are not finite")
-        scales[block] = scale
         if zeros is not None and zero is not None:
-            zeros[block] = zero
-        codes[block] = packed(_rounded(grouped, scale, zero, form)[:, :inputs], form)
+            zeros[rows] = zero
+        codes[rows] = packed(_rounded(grouped, scales[rows], zero, form)[:, :inputs], form)
+
+    _by_blocks(round_block, len(flat), inputs)
     return result
 
 
@@ -52,15 +55,18 @@ def dequantized(weight: GroupedWeight) -> Floats:
     """Return the numbers of a weight, [*stack, O, I] in float32, for products that know no codes."""
     form, inputs = weight.format, weight.shape[-1]
     numbers = np.empty(weight.shape, np.float32)
-    for index in np.ndindex(*weight.shape[:-2]):  # a matrix at a time, so that what is between is small
-        zero = np.float32(form.zero) if weight.zeros is None else _by_input(weight.zeros[index], form, inputs)
-        values = unpacked(weight.codes[index], form).astype(np.float32)
-        values -= zero
-        values *= _by_input(weight.scales[index], form, inputs)
-        if weight.order is None:
-            numbers[index] = values
-        else:
-            numbers[index][:, weight.order[index]] = values
+
+    def make_block(rows: slice) -> None:
+        values = _grouped(unpacked(codes[rows], form).astype(np.float32), form)
+        values -= np.float32(form.zero) if zeros is None else zeros[rows, :, None]
+        values *= scales[rows, :, None].astype(np.float32)
+        places = slice(None) if weight.order is None else weight.order[index]
+        matrix[rows, places] = values.reshape(len(values), -1)[:, :inputs]
+
+    for index in np.ndindex(*weight.shape[:-2]):
+        matrix, codes, scales = numbers[index], weight.codes[index], weight.scales[index]
+        zeros = None if weight.zeros is None else weight.zeros[index]
+        _by_blocks(make_block, len(matrix), inputs)
     return numbers
 
 
@@ -74,6 +80,18 @@ def unpacked(codes: npt.NDArray[np.uint8], form: WeightFormat) -> npt.NDArray[np
     if form.bits == 8:
         return codes
     return np.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:-1], -1)
+
+
+def _by_blocks(work: Callable[[slice], None], rows: int, inputs: int) -> None:
+    """Do some work on all rows, in blocks and threads: numpy releases the interpreter lock meanwhile."""
+    step = max(1, _BLOCK // inputs)
+    blocks = [slice(start, start + step) for start in range(0, rows, step)]
+    if len(blocks) < 2:
+        for block in blocks:
+            work(block)
+        return
+    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1, len(blocks))) as pool:
+        list(pool.map(work, blocks))
 
 
 def _grouped(rows: Floats, form: WeightFormat) -> Floats:
@@ -91,7 +109,7 @@ def _scales(grouped: Floats, form: WeightFormat) -> tuple[npt.NDArray[np.generic
     Without, the number that is farthest from 0 has the lowest code, of which the scale's sign makes either sign: that
     is one code more than there is on the other side.
     """
-    highest, lowest = grouped.max(axis=-1), grouped.min(axis=-1)
+    highest, lowest = _reduced(np.maximum, grouped), _reduced(np.minimum, grouped)
     dtype = SCALE_DTYPES[form.scale_dtype]
     if not form.zeros:
         farthest = np.where(highest > -lowest, highest, lowest)
@@ -100,6 +118,15 @@ def _scales(grouped: Floats, form: WeightFormat) -> tuple[npt.NDArray[np.generic
     last = np.float32(2 * form.zero - 1)
     scales = ((highest - lowest) / last).astype(dtype)
     return scales, np.clip(np.rint(-lowest / _divisor(scales)), 0, last).astype(np.uint8)
+
+
+def _reduced(operation: np.ufunc, grouped: Floats) -> Floats:
+    """Return the extreme of each group, by halves: numpy is slow along short axes."""
+    while grouped.shape[-1] % 2 == 0:
+        half = grouped.shape[-1] // 2
+        grouped = operation(grouped[..., :half], grouped[..., half:])
+    found: Floats = operation.reduce(grouped, axis=-1)
+    return found
 
 
 def _rounded(
@@ -117,9 +144,3 @@ def _divisor(scales: npt.NDArray[np.generic]) -> Floats:
     """Return scales in float32, and 1 in place of 0, where all numbers are 0 or nearly so."""
     exact = scales.astype(np.float32)
     return np.where(exact == 0, np.float32(1), exact)
-
-
-def _by_input(values: npt.NDArray[np.generic], form: WeightFormat, inputs: int) -> Floats:
-    """Return the value of each input's group, [O, I] or [O, 1] of [O, G]."""
-    exact = values.astype(np.float32)
-    return exact if form.group is None else np.repeat(exact, form.group, axis=-1)[:, :inputs]

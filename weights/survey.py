@@ -5,13 +5,14 @@ Nothing is loaded, and no jax is imported: a directory of any size takes well un
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.errors import ConfigError, one_line
+from jaxgen.weights.encodings import encodings_of
 from jaxgen.weights.families import FAMILIES
 from jaxgen.weights.files import CONFIG, read_json
 from jaxgen.weights.headers import Stored, stored_weights
@@ -19,11 +20,12 @@ from jaxgen.weights.hf_checkpoint import check_parameters
 from jaxgen.weights.load import load_model_config
 from jaxgen.weights.manifest import is_converted, manifest_of, verify
 from jaxgen.weights.names import family_name, parameters
+from jaxgen.weights.weight_formats import quantization_of, with_formats
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a model is; None: not known. ``parameters``: their number. ``context``: tokens.
+    """What a model is; None: not known. ``parameters``: their number. ``context``: tokens. ``dtype``: of its weights.
 
     ``problem``: why it cannot be loaded, in one line; empty: it is supported.
     """
@@ -64,7 +66,18 @@ def survey(directory: Path) -> Survey:
 def describe(directory: Path, config: ModelConfig) -> Survey:
     """Return what a directory is whose configuration has been read."""
     architecture = _architecture(read_json(directory, CONFIG))
-    return Survey(architecture, num_parameters(config), config.dtype, config.max_position)
+    stored, kept = _encodings(directory), quantization_of(config)
+    if kept == "none":
+        dtype = f"{stored} as {config.dtype}" if stored else config.dtype
+    else:
+        dtype = stored if kept in stored else kept
+    return Survey(architecture, num_parameters(config), dtype, config.max_position)
+
+
+def _encodings(directory: Path) -> str:
+    """Return what the encodings of a checkpoint that is not converted are called; empty: it has none."""
+    found = () if is_converted(directory) else encodings_of(directory)
+    return " and ".join(dict.fromkeys(encoding.title for encoding in found))
 
 
 def check_weights(directory: Path, config: ModelConfig) -> Stored:
@@ -75,11 +88,14 @@ def check_weights(directory: Path, config: ModelConfig) -> Stored:
     if not is_converted(directory):
         stored = stored_weights(directory)
         check_parameters(directory, config)
-        return stored
+        encoded = _encodings(directory)
+        return replace(stored, numbers={encoded: num_parameters(config)}) if encoded else stored
     manifest = manifest_of(directory, family_name(config))
     verify(directory, manifest, checksums=False)
     sizes = [record.size for name, record in manifest.files.items() if name.startswith("params/")]
-    return Stored(len(sizes), sum(sizes), {manifest.dtype: num_parameters(config)})
+    quantization = quantization_of(with_formats(config, manifest.formats))
+    dtype = manifest.dtype if quantization == "none" else quantization
+    return Stored(len(sizes), sum(sizes), {dtype: num_parameters(config)})
 
 
 def num_parameters(config: ModelConfig) -> int:
@@ -101,7 +117,8 @@ def _of_unsupported(directory: Path, problem: str) -> Survey:
     with suppress(ConfigError):
         data = read_json(directory, CONFIG)
     with suppress(ConfigError):
-        count = sum(stored_weights(directory).numbers.values())
+        numbers = stored_weights(directory).numbers
+        count = sum(numbers.values()) if "I32" not in numbers else None  # a word has an unknown number of weights
     text = data.get("text_config")
     text = text if isinstance(text, dict) else {}
     dtype = _first(str, data.get("dtype"), data.get("torch_dtype"), text.get("dtype"), text.get("torch_dtype"))

@@ -45,9 +45,15 @@ class Source:
 
     def placed(self, array: Array) -> Array:
         """Return the file's tensor as it is in the parameter."""
-        if self.transposed:
-            array = array.swapaxes(-1, -2)
+        return self.ordered(array.swapaxes(-1, -2) if self.transposed else array)
+
+    def ordered(self, array: Array) -> Array:
+        """Return [*experts, out, in], or a bias, with its rows as they are in the parameter."""
         return array if self.rows is None else np.take(array, self._order, axis=self._axis)
+
+    def ordered_weight(self, weight: GroupedWeight) -> GroupedWeight:
+        """Return a weight with its rows as they are in the parameter."""
+        return weight if self.rows is None else weight.take(self._order)
 
     def stored(self, array: Array) -> Array:
         """Return a part of the parameter as the tensor of a file: the inverse of ``placed``."""
@@ -109,16 +115,15 @@ class Parameter:
                     places.append((self.named(source, layer, expert), (*of_layer, *of_expert, rows)))
         return places
 
-    def loaded(self, source: Source, tensor: Array, dtype: npt.DTypeLike) -> Array:
-        """Return a file's tensor as its part of the parameter, in ``dtype``."""
-        placed = source.placed(tensor)
+    def converted(self, placed: Array, dtype: npt.DTypeLike) -> Array:
+        """Return a source that is placed as its part of the parameter, in ``dtype``."""
         if self.plus:
             placed = placed.astype(np.float32) + np.float32(self.plus)
         with np.errstate(over="ignore"):
             return placed.astype(dtype, copy=False)
 
     def saved(self, source: Source, part: Array) -> Array:
-        """Return a part of the parameter as the tensor of a file, which ``loaded`` would load as this part."""
+        """Return a part of the parameter as the tensor of a file: placed and converted, it is this part."""
         return source.stored(part.astype(np.float32) - np.float32(self.plus) if self.plus else part)
 
 

@@ -14,9 +14,9 @@ from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
 from jaxgen.weights.files import CONFIG, GENERATION_CONFIG
-from jaxgen.weights.hf_checkpoint import SINGLE
 from jaxgen.weights.hf_config import read_model_config
 from jaxgen.weights.names import parameters
+from jaxgen.weights.safetensors_files import SINGLE
 
 BOS, EOS = "<|begin|>", "<|end|>"
 _VOCAB_SIZE = 384

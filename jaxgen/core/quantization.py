@@ -1,7 +1,7 @@
 """How weights of few bits are kept. Host only, no jax."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Literal, Self
 
@@ -17,6 +17,8 @@ SCALE_DTYPES: dict[ScaleDType, np.dtype[np.generic]] = {
 }
 Quantization = Literal["none", "int8", "int4"]
 QUANTIZATIONS: tuple[Quantization, ...] = ("none", "int8", "int4")
+_GROUPS = 128
+"""Larger groups are of so many inputs, or a multiple of them."""
 Index = tuple[int | slice, ...]
 
 
@@ -39,6 +41,11 @@ class WeightFormat:
     def zero(self) -> int:
         """The code that means 0 where no zero points are stored."""
         return 1 << (self.bits - 1)
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether products are computed with weights in this format: the sizes of groups are limited."""
+        return self.group is None or (self.group % 8 == 0 and (self.group <= _GROUPS or self.group % _GROUPS == 0))
 
     def num_groups(self, inputs: int) -> int:
         """Return how many groups share a scale in an output of so many inputs."""
@@ -97,6 +104,20 @@ class GroupedWeight:
         for name in ("codes", "scales", "zeros", "order"):
             if (part := getattr(self, name)) is not None:
                 yield name, part
+
+    def in_order(self) -> Self:
+        """Return the same weight with an order that is stored, if it is none yet."""
+        if self.order is not None:
+            return self
+        inputs = self.shape[-1]
+        order = np.broadcast_to(np.arange(inputs, dtype=np.int32), (*self.shape[:-2], inputs))
+        return replace(self, format=replace(self.format, ordered=True), order=order)
+
+    def take(self, outputs: npt.NDArray[np.intp]) -> Self:
+        """Return the weight of these outputs, in this order."""
+        parts = {name: np.take(part, outputs, axis=-2) for name, part in self.arrays() if name != "order"}
+        changes: dict[str, Any] = dict(parts)
+        return replace(self, **changes)
 
     def __setitem__(self, place: Index, part: "GroupedWeight") -> None:
         """Put a weight of the same format at a place: an index of the stack, and then perhaps a slice of outputs."""

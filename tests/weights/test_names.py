@@ -71,6 +71,7 @@ def test_tables_are_the_engines_trees() -> None:
 
 def test_tree_to_checkpoint_to_tree_keeps_every_bit(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
+    (tmp_path / "config.json").write_text("{}")
     for config in CONFIGS:
         tree = {
             parameter.path: rng.standard_normal(parameter.shape).astype(NUMPY_DTYPES[config.dtype])

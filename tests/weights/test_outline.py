@@ -10,9 +10,9 @@ import pytest
 
 from jaxgen.core.config import HubOptions
 from jaxgen.core.errors import ConfigError
-from jaxgen.weights.headers import read_header
 from jaxgen.weights.load import load_model_config, resolve_model
 from jaxgen.weights.outline import outlines
+from jaxgen.weights.safetensors_files import read_header
 from jaxgen.weights.survey import check_weights, survey
 from tests.support.goldens import GOLDENS
 from tests.support.hub import COMMIT, Hub, serving_hub

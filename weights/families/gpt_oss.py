@@ -59,6 +59,5 @@ FAMILY = Family(
     name="gpt_oss",
     read={"GptOssForCausalLM": read_gpt_oss},
     parameters=_Names(router="mlp.router").table,
-    quantized=("mxfp4",),
     ignored=(*MOE_TRAINING, "experts_per_token", "initial_context_length", "swiglu_limit", "layer_types"),
 )

@@ -4,9 +4,19 @@
 of the 16 numbers of e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives. Two to a byte, the first in the low bits.
 """
 
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+
+from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.encodings.encoding import RawWeight, Shape, expect
+from jaxgen.weights.safetensors_files import SafetensorsFiles, Tensor
+from jaxgen.weights.tensors import Array
 
 GROUP = 32
 """Inputs that share a power of two."""
@@ -20,22 +30,44 @@ _MANTISSA = 7
 """Bits of it in bfloat16, below those of the exponent."""
 
 
-def weight_shape(blocks: tuple[int, ...], scales: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the shape [E, I, O] of the weights in these tensors; None if they do not fit each other."""
-    if len(blocks) != 4 or blocks[:3] != scales or blocks[3] * 2 != GROUP:
-        return None
-    experts, outputs, groups, _ = blocks
-    return (experts, groups * GROUP, outputs)
+@dataclass(frozen=True, slots=True)
+class Mxfp4:
+    """Blocks uint8 [experts, out, in / 32, 16], and scales uint8 [experts, out, in / 32]."""
+
+    title: str = "MXFP4"
+    unread: re.Pattern[str] | None = None
+
+    def parts(self, name: str, files: SafetensorsFiles) -> dict[str, str] | None:
+        """As in Encoding."""
+        return {"codes": f"{name}{BLOCKS}", "scales": f"{name}{SCALES}"} if f"{name}{BLOCKS}" in files else None
+
+    def kept_as(self, headers: Mapping[str, Tensor], shape: Shape) -> None:
+        """As in Encoding."""
+        *outer, inputs = shape
+        if inputs % GROUP:
+            raise ValueError(f"has {inputs} inputs, which blocks of {GROUP} do not make up")
+        expect("blocks", headers["codes"], ("U8",), (*outer, inputs // GROUP, GROUP // 2))
+        expect("scales", headers["scales"], ("U8",), (*outer, inputs // GROUP))
+
+    def read(self, raw: RawWeight) -> Array:
+        """As in Encoding."""
+        return dequantized(raw.tensors["codes"].view(np.uint8), raw.tensors["scales"].view(np.uint8))
+
+
+def read_mxfp4(fields: Fields) -> tuple[Mxfp4, ...]:
+    """Return the encoding."""
+    del fields
+    return (Mxfp4(),)
 
 
 def dequantized(blocks: npt.NDArray[np.uint8], scales: npt.NDArray[np.uint8]) -> npt.NDArray[np.generic]:
-    """Return the weights bfloat16 [E, I, O] of blocks [E, O, I / 32, 16] and scales [E, O, I / 32]."""
+    """Return the weights bfloat16 [E, O, I] of blocks [E, O, I / 32, 16] and scales [E, O, I / 32]."""
     experts, outputs, groups, _ = blocks.shape
-    found = np.empty((experts, outputs, groups, GROUP), ml_dtypes.bfloat16)
+    found: npt.NDArray[Any] = np.empty((experts, outputs, groups, GROUP), ml_dtypes.bfloat16)
     for expert in range(experts):  # one at a time, so that what is between is small
         codes = np.stack([blocks[expert] & 15, blocks[expert] >> 4], axis=-1).reshape(outputs, groups, GROUP)
         found[expert] = _scaled(codes, scales[expert][..., None])
-    return found.reshape(experts, outputs, groups * GROUP).swapaxes(1, 2)
+    return found.reshape(experts, outputs, groups * GROUP)
 
 
 def _scaled(codes: npt.NDArray[np.uint8], scales: npt.NDArray[np.uint8]) -> npt.NDArray[np.generic]:

@@ -1,0 +1,94 @@
+"""Configurations of quantised checkpoints, and functions that encode random weights by them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxgen.core.config import ModelConfig
+from jaxgen.core.quantization import GroupedWeight
+from jaxgen.weights.load import load_model_config, load_params
+from jaxgen.weights.quantize import dequantized
+from jaxgen.weights.weight_formats import parameter_bytes
+from tests.support.quantised_checkpoints import FLOAT8, POWERS, Floats, Ints, Tensors, draw, int8
+
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 16, "sym": False, "desc_act": False}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 16, "zero_point": True, "version": "gemm"}
+FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [16, 48]}
+Made = tuple[Tensors, Floats]
+Encode = Callable[[str, tuple[int, int]], Made | None]
+
+
+def compressed(name: str = "pack-quantized", inputs: object = None, **weights: object) -> dict[str, Any]:
+    weights = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 16, "symmetric": True} | weights
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs, "output_activations": None}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": name,
+        "config_groups": {"group_0": group},
+        "ignore": ["lm_head", "re:.*gate$"],
+        "quantization_status": "compressed",
+        "kv_cache_scheme": None,
+        "global_compression_ratio": None,
+    }
+
+
+def shuffled(name: str, inputs: int, *, of_each: bool = False) -> Ints:
+    """An order of inputs: the same one for all modules with the same inputs, as GPTQ finds, or one of each."""
+    for one, other in (("k_proj", "q_proj"), ("v_proj", "q_proj"), ("up_proj", "gate_proj"), ("w3", "w1")):
+        name = name if of_each else name.replace(one, other)
+    return np.random.default_rng(sum(map(ord, name))).permutation(inputs)
+
+
+def encoding(write: Callable[..., Tensors], *, inputs: str = "in turn", **options: Any) -> Encode:
+    """A function that encodes random weights. ``inputs``: in turn, or in an order that is shared or of each."""
+    rng = np.random.default_rng(1)
+    drawing = {name: options.pop(name) for name in ("group", "symmetric", "dtype") if name in options}
+    bits = options.get("bits", 8 if write is int8 else 4)
+
+    def encode(name: str, shape: tuple[int, int]) -> Made:
+        order = None if inputs == "in turn" else shuffled(name, shape[1], of_each=inputs == "of each")
+        drawn = draw(rng, shape, bits=bits, order=order, **(drawing | {"group": drawing.get("group", 16) or shape[1]}))
+        return write(name, drawn, **options), drawn.numbers
+
+    return encode
+
+
+def both(pair: tuple[Path, Path]) -> tuple[ModelConfig, dict[str, Any]]:
+    """Load both; all parameters are the same numbers. Gives configuration and parameters of the quantised one."""
+    (config, found), (_, plain) = (loaded(directory) for directory in pair)
+    assert found.keys() == plain.keys()
+    for path, value in found.items():
+        numbers = dequantized(value) if isinstance(value, GroupedWeight) else value
+        assert numbers.dtype == np.float32
+        assert np.array_equal(numbers, plain[path]), path
+        assert config.weight_format(path) == (value.format if isinstance(value, GroupedWeight) else None)
+    assert parameter_bytes(config) == sum(value.nbytes for value in found.values())
+    return config, found
+
+
+def loaded(directory: Path) -> tuple[ModelConfig, dict[str, Any]]:
+    config = load_model_config(directory)
+    return config, load_params(directory, config, place=lambda _, value: value, progress=False)
+
+
+def fp8(scaled: str, block: tuple[int, int] = (16, 48), name: str = "weight_scale", dtype: Any = np.float32) -> Encode:
+    rng = np.random.default_rng(2)
+
+    def encode(base: str, shape: tuple[int, int]) -> Made:
+        rows, columns = block if scaled == "block" else (1, shape[1]) if scaled == "channel" else shape
+        scales = 2.0 ** rng.integers(-8, 8, (-(-shape[0] // rows), -(-shape[1] // columns)))
+        scales = (scales * (1 if dtype == POWERS else rng.uniform(1, 2, scales.shape))).astype(dtype)
+        codes = rng.standard_normal(shape).astype(FLOAT8)
+        numbers = codes.astype(np.float32)
+        for row, column in np.ndindex(shape):
+            numbers[row, column] *= np.float32(scales[row // rows, column // columns])
+        stored = scales.reshape(-1) if scaled == "tensor" else scales
+        return {
+            f"{base}.weight": codes,
+            f"{base}.{name}": stored,
+            f"{base}.input_scale": np.ones(1, np.float32),
+        }, numbers
+
+    return encode

@@ -1,0 +1,229 @@
+"""Quantised checkpoints are the numbers that their formats define; what is kept in few bits, and what is refused."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxgen.core.errors import ConfigError
+from jaxgen.core.quantization import WeightFormat
+from jaxgen.weights.load import load_model_config, load_params
+from jaxgen.weights.quantize import dequantized
+from jaxgen.weights.survey import check_weights, describe, num_parameters, survey
+from tests.support.conversions import run
+from tests.support.quantised_cases import (
+    AWQ,
+    FP8,
+    GPTQ,
+    Encode,
+    Made,
+    both,
+    compressed,
+    encoding,
+    fp8,
+)
+from tests.support.quantised_checkpoints import (
+    BFLOAT16,
+    POWERS,
+    awq,
+    gptq,
+    int8,
+    pack_quantized,
+    quantised_pair,
+)
+
+QKV, OUT, GATE_UP, DOWN = (f"layers.{name}.weight" for name in ("attn.qkv", "attn.out", "mlp.gate_up", "mlp.down"))
+EXPERTS = ("layers.mlp.experts.gate_up.weight", "layers.mlp.experts.down.weight")
+V1, V2 = GPTQ, GPTQ | {"checkpoint_format": "gptq_v2"}
+OF_GROUP = WeightFormat(4, 16, "float32", zeros=True)
+CASES: dict[str, tuple[dict[str, Any], Encode, WeightFormat]] = {
+    "gptq v1": (V1, encoding(gptq), OF_GROUP),
+    "gptq v2": (V2, encoding(gptq, version=2), OF_GROUP),
+    "gptq symmetric": (V1 | {"sym": True}, encoding(gptq, symmetric=True), WeightFormat(4, 16, "float32")),
+    "gptq one group": (V1 | {"group_size": -1}, encoding(gptq, group=0), WeightFormat(4, None, "float32", zeros=True)),
+    "gptq 8 bits": (V1 | {"bits": 8}, encoding(gptq, bits=8), WeightFormat(8, 16, "float32", zeros=True)),
+    "gptq in an order": (
+        V1 | {"desc_act": True},
+        encoding(gptq, inputs="shared"),
+        WeightFormat(4, 16, "float32", zeros=True, ordered=True),
+    ),
+    "gptq with an order that is none": (V1 | {"desc_act": True}, encoding(gptq), OF_GROUP),
+    "awq": (AWQ, encoding(awq), OF_GROUP),
+    "awq in bfloat16": (AWQ, encoding(awq, dtype=BFLOAT16), WeightFormat(4, 16, zeros=True)),
+    "packed": (compressed(), encoding(pack_quantized, symmetric=True, dtype=BFLOAT16), WeightFormat(4, 16)),
+    "packed with zeros": (compressed(symmetric=False), encoding(pack_quantized, zeros=True), OF_GROUP),
+    "packed in 8 bits": (
+        compressed(num_bits=8, strategy="channel", group_size=None),
+        encoding(pack_quantized, bits=8, symmetric=True, group=0),
+        WeightFormat(8, None, "float32"),
+    ),
+    "packed in an order": (
+        compressed(symmetric=False, actorder="group"),
+        encoding(pack_quantized, zeros=True, order=True, inputs="shared", dtype=BFLOAT16),
+        WeightFormat(4, 16, zeros=True, ordered=True),
+    ),
+    "int8": (
+        compressed("int-quantized", {"num_bits": 8, "dynamic": True}, num_bits=8, strategy="channel"),
+        encoding(int8, symmetric=True, group=0, dtype=np.float32),
+        WeightFormat(8, None, "float32"),
+    ),
+    "int8 with zeros": (
+        compressed("int-quantized", num_bits=8, strategy="channel", symmetric=False),
+        encoding(int8, zeros=True, group=0, dtype=BFLOAT16),
+        WeightFormat(8, None, zeros=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_weights_are_kept_as_they_are_stored(case: str, tmp_path: Path) -> None:
+    about, encode, form = CASES[case]
+    config, _ = both(quantised_pair(tmp_path, "llama", about, encode))
+    assert dict(config.weight_formats) == dict.fromkeys((DOWN, GATE_UP, OUT, QKV), form)
+
+
+@pytest.mark.parametrize("case", ["awq", "gptq in an order", "packed with zeros"])
+@pytest.mark.parametrize("golden", ["mixtral", "qwen2_moe"])
+def test_experts_are_kept_as_they_are_stored(case: str, golden: str, tmp_path: Path) -> None:
+    encode = {
+        "awq": encoding(awq, group=8),
+        "gptq in an order": encoding(gptq, group=8, inputs="shared"),
+        "packed with zeros": encoding(pack_quantized, group=8, zeros=True),
+    }[case]
+    config, _ = both(quantised_pair(tmp_path, golden, CASES[case][0] | {"group_size": 8}, encode))
+    form = WeightFormat(4, 8, "float32", zeros=True, ordered="order" in case)
+    assert {path: config.weight_format(path) for path in EXPERTS} == dict.fromkeys(EXPERTS, form)
+    assert (config.weight_format("layers.mlp.shared.down.weight") == form) == (golden == "qwen2_moe")
+
+
+@pytest.mark.parametrize("golden", ["glm4_bias", "phi3_short", "gemma3_wrapped", "falcon_40b", "gpt2", "qwen2"])
+def test_rows_in_other_orders_biases_and_other_names(golden: str, tmp_path: Path) -> None:
+    draw_awq = encoding(awq, group=8)
+
+    def encode(name: str, shape: tuple[int, int]) -> Made | None:
+        if golden != "gpt2":
+            return None if shape[0] % 8 else draw_awq(name, shape)
+        tensors, numbers = draw_awq(name, shape[::-1])  # type: ignore[misc]
+        return tensors, numbers.T
+
+    config, _ = both(quantised_pair(tmp_path, golden, AWQ | {"group_size": 8}, encode))
+    assert config.weight_formats
+
+
+def test_parts_in_different_orders_cannot_be_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    about = GPTQ | {"desc_act": True}
+    pair = quantised_pair(tmp_path, "llama", about, encoding(gptq, inputs="of each"))
+    config, _ = both(pair)
+    assert dict(config.weight_formats) == dict.fromkeys((OUT, DOWN), CASES["gptq in an order"][2])
+    (said,) = [record.getMessage() for record in caplog.records if "dequantised" in record.getMessage()]
+    assert said == (f"{pair[0]}: dequantised to float32: {QKV}, {GATE_UP} (its parts have inputs in different orders)")
+
+
+@pytest.mark.parametrize("left", ["layers.1.mlp.down_proj", "layers.0.self_attn.k_proj"])
+def test_what_is_not_converted_is_read_as_it_is(left: str, tmp_path: Path) -> None:
+    """A parameter of which a part is not quantised is dequantised as a whole."""
+    encode = encoding(awq)
+    about = AWQ | {"modules_to_not_convert": [left]}
+    pair = quantised_pair(
+        tmp_path, "llama", about, lambda name, shape: None if name.endswith(left) else encode(name, shape)
+    )
+    config, _ = both(pair)
+    assert dict(config.weight_formats).keys() == {DOWN, GATE_UP, OUT, QKV} - {DOWN if "down" in left else QKV}
+
+
+def test_groups_that_products_do_not_compute_are_dequantised(tmp_path: Path) -> None:
+    config, _ = both(quantised_pair(tmp_path, "llama", AWQ | {"group_size": 4}, encoding(awq, group=4)))
+    assert config.weight_formats == ()
+
+
+# --- FP8
+
+
+FLOAT = {"num_bits": 8, "type": "float", "group_size": None}
+FP8_CASES: dict[str, tuple[dict[str, Any], Encode]] = {
+    "block": (FP8, fp8("block", name="weight_scale_inv")),
+    "block of powers of two": (FP8 | {"scale_fmt": "ue8m0"}, fp8("block", name="weight_scale_inv", dtype=POWERS)),
+    "block of other sizes": (FP8 | {"weight_block_size": [40, 128]}, fp8("block", (40, 128), "weight_scale_inv")),
+    "tensor": (FP8 | {"weight_block_size": None, "activation_scheme": "static"}, fp8("tensor")),
+    "compressed, tensor": (compressed("float-quantized", **FLOAT, strategy="tensor"), fp8("tensor")),
+    "compressed, channel": (compressed("float-quantized", **FLOAT, strategy="channel"), fp8("channel", dtype=BFLOAT16)),
+    "compressed, block": (
+        compressed("float-quantized", **FLOAT, strategy="block", block_structure=[16, 48]),
+        fp8("block"),
+    ),
+    "modelopt": ({"quant_method": "modelopt", "quant_algo": "FP8"}, fp8("tensor")),
+}
+
+
+@pytest.mark.parametrize("case", FP8_CASES)
+def test_fp8_is_dequantised(case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    config, _ = both(quantised_pair(tmp_path, "llama", *FP8_CASES[case]))
+    assert config.weight_formats == ()
+    assert f"dequantised to float32: {QKV}, {OUT}, {GATE_UP}, {DOWN} (stored in FP8" in caplog.text
+
+
+def test_fp8_may_be_rounded_again(tmp_path: Path) -> None:
+    packed, plain = quantised_pair(tmp_path, "llama", *FP8_CASES["block"])
+    config, expected = (load_model_config(directory, quantization="int8") for directory in (packed, plain))
+    assert config == expected
+    found, rounded = (load_params(one, config, place=lambda _, value: value, progress=False) for one in (packed, plain))
+    assert np.array_equal(dequantized(found[QKV]), dequantized(rounded[QKV]))
+
+
+# --- what is made of them
+
+
+@pytest.mark.parametrize("case", ["gptq in an order", "packed"])
+def test_converted_is_kept_as_it_was_stored(case: str, tmp_path: Path) -> None:
+    about, encode, _ = CASES[case]
+    packed, plain = quantised_pair(tmp_path, "llama", about, encode)
+    directory = run(packed, tmp_path / "converted")
+    config, _ = both((directory, plain))
+    assert config == load_model_config(packed)
+
+
+def test_another_quantization_is_refused_by_name(tmp_path: Path) -> None:
+    packed, _ = quantised_pair(tmp_path, "llama", AWQ, encoding(awq))
+    with pytest.raises(ConfigError, match=r"--quantization int8: .* has weights that are quantised already, to int4"):
+        load_model_config(packed, quantization="int8")
+    assert load_model_config(packed, quantization="int4") == load_model_config(packed)
+
+
+def test_scales_of_the_cache_are_left_out(tmp_path: Path) -> None:
+    encode = encoding(pack_quantized, symmetric=True)
+
+    def with_scales(name: str, shape: tuple[int, int]) -> Made:
+        tensors, numbers = encode(name, shape)  # type: ignore[misc]
+        attention = name.rpartition(".")[0]
+        return tensors | {f"{attention}.k_scale": np.ones(1, np.float32)} if "k_proj" in name else tensors, numbers
+
+    both(quantised_pair(tmp_path, "llama", compressed(), with_scales))
+
+
+def test_it_is_said_what_weights_are(tmp_path: Path) -> None:
+    packed, _ = quantised_pair(tmp_path / "awq", "llama", AWQ, encoding(awq))
+    config = load_model_config(packed)
+    assert str(survey(packed)) == "LlamaForCausalLM, 94,528 parameters, int4 (AWQ), context 128"
+    assert check_weights(packed, config).numbers == {"int4 (AWQ)": num_parameters(config)}
+    assert survey(run(packed, tmp_path / "converted")).dtype == "int4"
+    floats, _ = quantised_pair(tmp_path / "fp8", "llama", *FP8_CASES["block"])
+    assert survey(floats).dtype == "FP8 as float32"
+    assert describe(floats, load_model_config(floats, quantization="int8")).dtype == "int8"
+
+
+@pytest.mark.parametrize("case", ["awq", "gptq in an order", "packed in an order"])
+def test_headers_alone_say_the_formats(case: str, tmp_path: Path) -> None:
+    """As an outline has them: zeros in place of all tensors."""
+    about, encode, _ = CASES[case]
+    packed, _ = quantised_pair(tmp_path, "llama", about, encode)
+    config = load_model_config(packed)
+    with (packed / "model.safetensors").open("r+b") as file:
+        start, size = 8 + int.from_bytes(file.read(8), "little"), file.seek(0, 2)
+        file.truncate(start)
+        file.truncate(size)
+    assert load_model_config(packed) == config
+    assert survey(packed).problem == ""

@@ -1,0 +1,151 @@
+"""Find the tensors of a Hugging Face directory that a parameter is made of, and read them. Host only, no jax.
+
+A weight is a tensor of its name, or is stored as others by one of the encodings that the configuration names.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxgen.core.errors import ConfigError
+from jaxgen.core.quantization import GroupedWeight, WeightFormat
+from jaxgen.weights.encodings import encodings_of
+from jaxgen.weights.encodings.encoding import ORDER, PLAIN_DTYPES, Encoding, RawWeight
+from jaxgen.weights.files import CONFIG
+from jaxgen.weights.names import Array, Parameter, Source, Value
+from jaxgen.weights.quantize import dequantized, quantized
+from jaxgen.weights.safetensors_files import SafetensorsFiles
+
+HEAD = "lm_head.weight"
+_HARMLESS = re.compile(r"(.*\.)?rotary_emb\.inv_freq|mtp\..*")
+_NOT_TEXT = re.compile(
+    r"(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|audio_tower|embed_vision)\..*"
+)
+_BIAS = ".bias"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A weight in the files: its name there, its encoding, if it has one, and the names of its tensors by part."""
+
+    name: str
+    encoding: Encoding | None
+    parts: dict[str, str]
+
+
+class CheckpointTensors:
+    """The tensors of a Hugging Face directory, as weights. All errors are ConfigError that names file and tensor."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._files = SafetensorsFiles(directory)
+        self._encodings = encodings_of(directory)
+
+    def check(self, table: tuple[Parameter, ...], unread: re.Pattern[str] | None) -> None:
+        """Raise ConfigError unless the checkpoint has exactly the table's tensors, with their shapes.
+
+        ``unread``: names of others that the family's checkpoints may have.
+        """
+        used: set[str] = set()
+        for parameter in table:
+            for source, _ in parameter.pieces():
+                found = self.find(source)
+                self.stored_format(source, found)
+                used.update(found.parts.values())
+        known = [_HARMLESS, _NOT_TEXT, *(one for one in (unread, *(each.unread for each in self._encodings)) if one)]
+        extra = sorted(
+            name for name in self._files if name not in used and not any(one.fullmatch(name) for one in known)
+        )
+        if all(parameter.path != HEAD for parameter in table):
+            extra = [name for name in extra if name.removeprefix("language_model.") != HEAD]
+        extra = [name for name in extra if not self._is_zero_bias(name)]
+        if extra:
+            more = f" and {len(extra) - 3} more" if len(extra) > 3 else ""
+            raise ConfigError(
+                f"{self._directory}: {CONFIG} describes a model without the tensors {', '.join(extra[:3])}{more}; "
+                f"they belong to another architecture or option"
+            )
+
+    def _is_zero_bias(self, name: str) -> bool:
+        """Whether this is what old tools write beside a quantised weight without a bias."""
+        if not name.endswith(_BIAS) or self._encoded(f"{name.removesuffix(_BIAS)}.weight") is None:
+            return False
+        return not self._files.read(name).any()
+
+    def find(self, source: Source) -> Found:
+        """Return where a source is.
+
+        Files saved from the bare decoder lack the prefix (``model.``), those of models of more than text have another.
+        """
+        name = source.name
+        bare = name.partition(".")[2]
+        for spelling in (name, f"language_model.{name}", f"model.language_model.{name.removeprefix('model.')}", bare):
+            if (found := self._encoded(spelling)) is not None:
+                return found
+            if spelling in self._files:
+                return Found(spelling, None, {"weight": spelling})
+        hint = f" (or tie_word_embeddings in {CONFIG} should be true)" if name == HEAD else ""
+        raise ConfigError(f"{self._directory}: the tensor {name} is missing from the safetensors files{hint}")
+
+    def _encoded(self, name: str) -> Found | None:
+        for encoding in self._encodings:
+            if (parts := encoding.parts(name, self._files)) is not None:
+                return Found(name, encoding, parts)
+        return None
+
+    def stored_format(self, source: Source, found: Found) -> WeightFormat | None:
+        """Check the headers of a weight's tensors; return the format that its encoding keeps it in, if one does."""
+        headers = {part: self._files.header(name) for part, name in found.parts.items()}
+        if found.encoding is not None:
+            try:
+                return found.encoding.kept_as(headers, source.placed_shape)
+            except ValueError as error:
+                raise self._error(found, str(error)) from error
+        header = headers["weight"]
+        if header.shape != source.shape:
+            raise self._error(found, f"has shape {list(header.shape)}, but {CONFIG} means {list(source.shape)}")
+        if header.dtype not in PLAIN_DTYPES:
+            raise self._error(found, f"has dtype {header.dtype}; supported: {', '.join(PLAIN_DTYPES)}")
+        return None
+
+    def input_groups(self, parameter: Parameter) -> Iterator[tuple[str, Array | None]]:
+        """Yield the matrix that each source is part of, and the group of each input, if its encoding says it."""
+        for source, place in parameter.pieces():
+            index = self.find(source).parts.get(ORDER)
+            yield str(place[:-1]), None if index is None else self._files.read(index)
+
+    def read(self, parameter: Parameter, source: Source, dtype: np.dtype[Any], form: WeightFormat | None) -> Value:
+        """Read a source as its part of the parameter: in ``form`` if that is one, else in ``dtype``.
+
+        What is stored in another format is rounded to it, or dequantised. Raises ConfigError also when values do not
+        fit in float16.
+        """
+        found = self.find(source)
+        tensors = {part: self._files.read(name) for part, name in found.parts.items()}
+        if found.encoding is None:
+            return self._rounded(parameter, source.placed(tensors["weight"]), found, dtype, form)
+        try:
+            value = found.encoding.read(RawWeight(tensors, source.placed_shape, self.stored_format(source, found)))
+        except ValueError as error:
+            raise self._error(found, str(error)) from error
+        if isinstance(value, GroupedWeight):
+            if form is not None and replace(value.format, ordered=form.ordered) == form:
+                return source.ordered_weight(value.in_order() if form.ordered else value)
+            value = dequantized(value)
+        return self._rounded(parameter, source.ordered(value), found, dtype, form)
+
+    def _rounded(
+        self, parameter: Parameter, array: Array, found: Found, dtype: np.dtype[Any], form: WeightFormat | None
+    ) -> Value:
+        converted = parameter.converted(array, dtype)
+        if dtype == np.float16 and not np.isfinite(converted).all():
+            raise self._error(found, "has values that float16 cannot hold; use --dtype bfloat16 or float32")
+        return converted if form is None else quantized(converted, form, f"{self._directory}: {found.name}")
+
+    def _error(self, found: Found, reason: str) -> ConfigError:
+        encoded = "" if found.encoding is None else f" in {found.encoding.title}"
+        return ConfigError(f"{self._files.file_of(next(iter(found.parts.values())))}: {found.name}{encoded} {reason}")

@@ -1,0 +1,53 @@
+"""Encodings of weights in checkpoints, one in each module, and how config.json names them. Host only, no jax."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.encodings.awq import read_awq
+from jaxgen.weights.encodings.compressed_tensors import read_compressed_tensors
+from jaxgen.weights.encodings.encoding import Encoding
+from jaxgen.weights.encodings.fp8 import read_fp8, read_modelopt
+from jaxgen.weights.encodings.gptq import read_gptq
+from jaxgen.weights.encodings.mxfp4 import read_mxfp4
+from jaxgen.weights.files import CONFIG, OLD_QUANTIZATION, member, read_json
+
+METHODS: dict[str, Callable[[Fields], tuple[Encoding, ...]]] = {
+    "awq": read_awq,
+    "gptq": read_gptq,
+    "compressed-tensors": read_compressed_tensors,
+    "fp8": read_fp8,
+    "modelopt": read_modelopt,
+    "mxfp4": read_mxfp4,
+}
+"""By ``quant_method``, the function that reads its configuration."""
+_FIELD = "quantization_config"
+_HINTS = {"bitsandbytes": "; take the checkpoint that is not quantised, with --quantization int8 or int4"}
+
+
+def encodings_of(directory: Path) -> tuple[Encoding, ...]:
+    """Return the encodings that a checkpoint's weights may have beside none; none: it says nothing of any.
+
+    Which weights have which, the names of the tensors say. Raises ConfigError for a method that is not read.
+    """
+    data, source = read_json(directory, CONFIG), str(directory / CONFIG)
+    text = data.get("text_config")
+    about = data.get(_FIELD) or (text.get(_FIELD) if isinstance(text, Mapping) else None)
+    if about is None and member(directory, OLD_QUANTIZATION).exists():
+        old = read_json(directory, OLD_QUANTIZATION)
+        return _read(Fields(old, str(directory / OLD_QUANTIZATION)), old.get("quant_method", "gptq"))
+    if about is None:
+        return ()
+    fields = Fields(data, source)
+    if not isinstance(about, Mapping):
+        raise fields.error(_FIELD, f"must be an object, not {about!r:.80}")
+    return _read(fields.below(_FIELD, about), about.get("quant_method"))
+
+
+def _read(fields: Fields, method: Any) -> tuple[Encoding, ...]:
+    if method not in METHODS:
+        raise fields.error(
+            "quant_method", f"is {method!r:.80}; read are {', '.join(METHODS)}{_HINTS.get(str(method), '')}"
+        )
+    return METHODS[method](fields)
