@@ -28,9 +28,10 @@ inline Ints Broadcast(int32_t value) { return Ints{} + value; }
 
 #if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))
 
-constexpr int kIntegerRows = kTileRows;  // of a product's tile
-constexpr int kQuadWords = 1;            // of 32 bits, that hold a quad of inputs
+constexpr int kIntegerVectors = kTileVectors;  // of a product's tile
+constexpr int kQuadWords = 1;                  // of 32 bits, that hold a quad of inputs
 
+// Words lie kTileRows apart, so that those of a tile's rows are neighbours.
 inline void StoreQuad(const int8_t* inputs, uint32_t* words) { std::memcpy(words, inputs, kQuad); }
 
 // sum + the products of each lane's quad of codes with a quad of inputs.
@@ -45,12 +46,12 @@ inline Ints AddProducts(Words codes, const uint32_t* inputs, Ints sum) {
 
 #else
 
-constexpr int kIntegerRows = 4;  // operands take two registers each
-constexpr int kQuadWords = 2;    // inputs 0 and 2, then 1 and 3, in 16 bits each
+constexpr int kIntegerVectors = kTileVectors / 2;  // whose operands take two registers each
+constexpr int kQuadWords = 2;                      // inputs 0 and 2, then 1 and 3, in 16 bits each
 
 inline void StoreQuad(const int8_t* inputs, uint32_t* words) {
   for (int odd = 0; odd < 2; ++odd)
-    words[odd] = static_cast<uint16_t>(inputs[odd]) | static_cast<uint32_t>(static_cast<uint16_t>(inputs[odd + 2])) << 16;
+    words[odd * kTileRows] = static_cast<uint16_t>(inputs[odd]) | static_cast<uint32_t>(static_cast<uint16_t>(inputs[odd + 2])) << 16;
 }
 
 // The same of two codes and two inputs of 16 bits.
@@ -67,7 +68,7 @@ inline Ints AddPairs(Words codes, uint32_t inputs, Ints sum) {
 
 inline Ints AddProducts(Words codes, const uint32_t* inputs, Ints sum) {
   sum = AddPairs(codes & 0x00ff00ffu, inputs[0], sum);
-  return AddPairs(codes >> 8 & 0x00ff00ffu, inputs[1], sum);
+  return AddPairs(codes >> 8 & 0x00ff00ffu, inputs[kTileRows], sum);
 }
 
 #endif

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <vector>
 
 #include "arguments.h"
 #include "expert_product.h"
@@ -76,21 +77,29 @@ const char* CheckWeight(const Operands& weight, const ffi::AnyBuffer& x, const S
   return index < 0 || index >= codes[0] ? "the layer does not exist" : nullptr;
 }
 
+// Round the rows of each expert, which end where those of the next one start.
 template <typename Element>
-void RoundRows(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, int64_t tokens, const RoundedInputs& to) {
+void RoundRows(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, int32_t zero, const std::vector<int64_t>& starts,
+               const RoundedInputs& to) {
   constexpr int64_t kItemInputs = 32768;  // fewer are done before another thread has woken up
-  const int64_t inputs = x.dimensions()[1], each = std::max<int64_t>(1, kItemInputs / inputs);
+  const int64_t inputs = x.dimensions()[1], each = std::max<int64_t>(1, kItemInputs / inputs), tokens = starts.back();
   ForEach(pool, Ceil(tokens, each), [&](int64_t item) {
-    for (int64_t token = item * each; token < std::min(tokens, (item + 1) * each); ++token)
-      RoundRow(static_cast<const Element*>(x.untyped_data()) + token * inputs, inputs, to, token);
+    for (int64_t token = item * each; token < std::min(tokens, (item + 1) * each); ++token) {
+      const int64_t expert = std::upper_bound(starts.begin(), starts.end(), token) - starts.begin() - 1;
+      const int64_t row = token - starts[expert], tile = to.FirstTile(expert, starts[expert]) + row / kTileRows;
+      RoundRow(static_cast<const Element*>(x.untyped_data()) + token * inputs, inputs, zero, to, tile, row % kTileRows);
+    }
   });
 }
 
-RoundedInputs Rounded(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, int64_t tokens, const Operands& weight) {
+RoundedInputs Rounded(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const std::vector<int64_t>& starts,
+                      const Operands& weight) {
   thread_local Scratch scratch;  // of the caller, whose threads are done with it when it returns
-  const RoundedInputs to(tokens, weight.inputs() / kQuad, weight.input_group() / kQuad, scratch);
-  x.element_type() == ffi::DataType::F32 ? RoundRows<float>(pool, x, tokens, to)
-                                         : RoundRows<Bfloat16>(pool, x, tokens, to);
+  const int64_t experts = static_cast<int64_t>(starts.size()) - 1, tiles = starts.back() / kTileRows + experts;
+  const RoundedInputs to(tiles, weight.inputs() / kQuad, weight.input_group() / kQuad, scratch);
+  const int32_t zero = weight.zeros ? 1 : 1 << (weight.bits - 1);
+  x.element_type() == ffi::DataType::F32 ? RoundRows<float>(pool, x, zero, starts, to)
+                                         : RoundRows<Bfloat16>(pool, x, zero, starts, to);
   return to;
 }
 
@@ -122,7 +131,7 @@ ffi::Error Multiplied(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const Oper
   }
   const int64_t tokens = std::clamp<int64_t>(num_tokens.typed_data()[0], 0, x.dimensions()[0]);
   ClearRows(y, tokens);
-  const RoundedInputs rounded = Rounded(pool, x, tokens, weight);
+  const RoundedInputs rounded = Rounded(pool, x, {0, tokens}, weight);
   const auto multiply = [&](auto out) {
     QuantizedProduct<decltype(out)> product = {rounded, 0, weight.Layer(layer.typed_data()[0]),
                                                ResultOf<decltype(out)>(y, residual, tokens)};
@@ -154,7 +163,8 @@ ffi::Error MultiplyExperts(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffe
   if (const char* reason = CheckStarts(starts, experts, x.dimensions()[0])) return Refuse(reason);
   const int64_t tokens = starts.typed_data()[experts];
   ClearRows(*y, tokens);
-  const RoundedInputs rounded = Rounded(pool, x, tokens, weight);
+  const int32_t* const first = starts.typed_data();
+  const RoundedInputs rounded = Rounded(pool, x, {first, first + experts + 1}, weight);
   const auto multiply = [&](auto out) {
     const QuantizedProduct<decltype(out)> all = {rounded, 0, weight.Layer(layer.typed_data()[0]),
                                                  ResultOf<decltype(out)>(*y, nullptr, tokens)};

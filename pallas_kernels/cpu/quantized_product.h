@@ -43,96 +43,90 @@ struct QuantizedWeight {
   Ints Zeros(int64_t group, int output) const { return LoadBytes(zeros + group * kPanel + output); }
 };
 
-// Rows of rounded inputs from the first of a block of groups on.
-struct InputBlock {
-  Matrix<const uint32_t> words;
-  Matrix<const float> scales;
-  Matrix<const int32_t> totals;
-
-  InputBlock Rows(int first) const {
-    return {{words.Row(first), words.stride}, {scales.Row(first), scales.stride}, {totals.Row(first), totals.stride}};
-  }
+// A tile's rows of rounded inputs, from one group on.
+struct InputTile {
+  const uint32_t* words;
+  const float* scales;
+  const int32_t* offsets;
 };
 
-// Add to each sum the products of `quads` quads. Codes are of one group and as many panel outputs as there are sums.
+// Add to each sum the products of `quads` quads.
 template <int kBits, int kRows, typename Fetch>
-inline void AddCodes(Matrix<const uint32_t> inputs, const uint32_t* codes, int64_t quads, Fetch fetch,
-                     Ints (&sums)[kRows][kTileVectors]) {
-  constexpr int kParts = 8 / kBits;
+[[gnu::always_inline]] inline void AddCodes(const uint32_t* inputs, const uint32_t* codes, int64_t quads, Fetch fetch,
+                                            Ints (&sums)[kRows][kIntegerVectors]) {
+  constexpr int kParts = 8 / kBits, kWords = kQuadWords * kTileRows;
   for (int64_t i = 0; i < quads; i += kParts, codes += kPanel) {
-    Words unit[kTileVectors];
+    fetch(i / kParts);
+    Words unit[kIntegerVectors];
 #pragma GCC unroll 16
-    for (int v = 0; v < kTileVectors; ++v) unit[v] = Load<Words>(codes + v * kLanes);
+    for (int v = 0; v < kIntegerVectors; ++v) unit[v] = Load<Words>(codes + v * kLanes);
 #pragma GCC unroll 2
-    for (int part = 0; part < kParts; ++part) {
-      fetch(i + part);
-      Words quad[kTileVectors];
+    for (int part = 0; part < kParts; ++part, inputs += kWords) {
+      Words quad[kIntegerVectors];
 #pragma GCC unroll 16
-      for (int v = 0; v < kTileVectors; ++v) quad[v] = kBits == 8 ? unit[v] : unit[v] >> (4 * part) & 0x0f0f0f0fu;
+      for (int v = 0; v < kIntegerVectors; ++v) quad[v] = kBits == 8 ? unit[v] : unit[v] >> (4 * part) & 0x0f0f0f0fu;
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 16
-        for (int v = 0; v < kTileVectors; ++v)
-          sums[r][v] = AddProducts(quad[v], inputs.Row(r) + (i + part) * kQuadWords, sums[r][v]);
+        for (int v = 0; v < kIntegerVectors; ++v) sums[r][v] = AddProducts(quad[v], inputs + r, sums[r][v]);
     }
   }
 }
 
-// One group of a tile: `group` is that of the weight, `at` that of the block.
+// Add the products of one group, of the weight's group `group`, to the sums [rows][kPanel] from the first `output` on.
 template <int kBits, int kRows, typename Fetch>
-inline void AddGroup(const QuantizedWeight& weight, int64_t group, const InputBlock& x, int64_t at,
-                     Matrix<const uint32_t> inputs, const uint32_t* codes, int64_t quads, int output, Matrix<float> sums,
-                     Fetch fetch) {
-  Ints exact[kRows][kTileVectors];
-  if (weight.zeros == nullptr) {
+[[gnu::always_inline]] inline void AddGroup(const QuantizedWeight& weight, int64_t group, const InputTile& x,
+                                            const uint32_t* codes, int64_t quads, int output, float* sums,
+                                            Fetch fetch) {
+  Ints exact[kRows][kIntegerVectors];
 #pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r)
+  for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 16
-      for (int v = 0; v < kTileVectors; ++v) exact[r][v] = Broadcast(-(x.totals.Row(r)[at] << (weight.bits - 1)));
-  } else {
+    for (int v = 0; v < kIntegerVectors; ++v) exact[r][v] = Broadcast(x.offsets[r]);
+  if (weight.zeros != nullptr) {
 #pragma GCC unroll 16
-    for (int v = 0; v < kTileVectors; ++v) {
+    for (int v = 0; v < kIntegerVectors; ++v) {
       const Ints zeros = weight.Zeros(group, output + v * kLanes);
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) exact[r][v] = zeros * Broadcast(-x.totals.Row(r)[at]);
+      for (int r = 0; r < kRows; ++r) exact[r][v] *= zeros;
     }
   }
-  AddCodes<kBits, kRows>(inputs, codes, quads, fetch, exact);
+  AddCodes<kBits, kRows>(x.words, codes + output, quads, fetch, exact);
 #pragma GCC unroll 16
-  for (int v = 0; v < kTileVectors; ++v) {
+  for (int v = 0; v < kIntegerVectors; ++v) {
     const Floats scales = weight.Scales(group, output + v * kLanes);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      float* sum = sums.Row(r) + output + v * kLanes;
-      const Floats scaled = ToFloats(exact[r][v]) * scales;
-      Store(sum, MultiplyAdd(scaled, Broadcast(x.scales.Row(r)[at]), Load<Floats>(sum)));
+      float* const sum = sums + r * kPanel + output + v * kLanes;
+      Store(sum, MultiplyAdd(ToFloats(exact[r][v]) * scales, Broadcast(x.scales[r]), Load<Floats>(sum)));
     }
   }
 }
 
-// Inputs' groups [begin, end) of a panel and one tile of rows.
+// Groups [begin, end) of the inputs.
 struct GroupRange {
   int64_t begin, end, quads, row_quads;  // of a group, and of a whole row
 
   int64_t QuadsOf(int64_t group) const { return std::min(quads, row_quads - group * quads); }
+  int64_t all_quads() const { return std::min(end * quads, row_quads) - begin * quads; }
 };
 
+// Add the products of a range of groups. Codes of kBits, and `x`, are those from its first group on.
 template <int kBits, int kRows, typename Fetch>
-void AddGroups(const QuantizedWeight& weight, const uint32_t* codes, const InputBlock& x, int rows, GroupRange range,
-               Matrix<float> sums, Fetch fetch) {
+void AddGroups(const QuantizedWeight& weight, const uint32_t* codes, InputTile x, int rows, GroupRange range,
+               float* sums, Fetch fetch) {
   if constexpr (kRows > 1) {
     if (rows < kRows) return AddGroups<kBits, kRows - 1>(weight, codes, x, rows, range, sums, fetch);
   }
+  const int64_t units = range.quads * kBits / 8;
   for (int64_t group = range.begin; group < range.end; ++group) {
-    const int64_t at = group - range.begin, first = at * range.quads, quads = range.QuadsOf(group);
-    const auto add = [&](int output, auto asks) {
-      AddGroup<kBits, kRows>(weight, group * range.quads / weight.group_quads, x, at,
-                             {x.words.data + first * kQuadWords, x.words.stride},
-                             codes + first * kBits / 8 * kPanel + output, quads, output, sums, asks);
-    };
-    add(0, fetch.From(first));
-    for (int output = kTileVectors * kLanes; output < kPanel; output += kTileVectors * kLanes)
-      add(output, FetchNothing());
+    const int64_t of_weight = group * range.quads / weight.group_quads, quads = range.QuadsOf(group);
+    AddGroup<kBits, kRows>(weight, of_weight, x, codes, quads, 0, sums, fetch);
+    for (int output = kIntegerVectors * kLanes; output < kPanel; output += kIntegerVectors * kLanes)
+      AddGroup<kBits, kRows>(weight, of_weight, x, codes, quads, output, sums, FetchNothing());
+    x = {x.words + range.quads * kQuadWords * kTileRows, x.scales + kTileRows, x.offsets + kTileRows};
+    codes += units * kPanel;
+    fetch = fetch.From(units);
   }
 }
 
@@ -149,65 +143,61 @@ inline void WidenCodes(const uint32_t* codes, int64_t quads, uint32_t* target) {
 template <typename Out>
 struct QuantizedProduct {
   RoundedInputs x;
-  int64_t first_token;
+  int64_t first_tile;
   QuantizedWeight weight;
   PanelResult<Out> result;
 
   // Rows from `first` on with the weight of another expert, of those that follow each other.
   QuantizedProduct OfExpert(int64_t expert, int64_t first, int64_t rows) const {
-    return {x, first, weight.From(expert * result.panels()), result.Part(first, rows)};
+    return {x, x.FirstTile(expert, first), weight.From(expert * result.panels()), result.Part(first, rows)};
   }
 
   // The panel that an item multiplies with.
   const uint32_t* PanelOf(int64_t item) const { return weight.Codes(result.Panel(item)); }
 
-  // As PackedProduct's.
+  // As PackedProduct's. What comes next is asked for also where a panel is read once: codes of few bits leave too little
+  // time between one page and the next.
   template <typename Next>
   void Run(int64_t item, Scratch& scratch, const Next& next_panel) const {
     const int rows = result.Rows(item);
-    const bool once = rows <= kIntegerRows;
-    const size_t room = once || weight.bits == 8 ? 0 : std::max<int64_t>(kBlockQuads, x.group_quads) * kPanel;
+    const bool widen = weight.bits == 4 && rows > kTileRows;
+    const size_t room = widen ? std::max<int64_t>(kBlockQuads, x.group_quads) * kPanel : 0;
     const Matrix<float> sums = {scratch.Get<float>(size_t(rows) * kPanel + room), kPanel};
     std::fill_n(sums.data, size_t(rows) * kPanel, 0.0f);
     uint32_t* const wide = reinterpret_cast<uint32_t*>(sums.Row(rows));
     const QuantizedWeight panel = weight.From(result.Panel(item));
-    const int64_t step = once ? x.groups() : std::max<int64_t>(kBlockQuads / x.group_quads, 1);
+    const uint32_t* codes = panel.codes;
+    const int64_t step = std::max<int64_t>(kBlockQuads / x.group_quads, 1);
     for (int64_t group = 0; group < x.groups(); group += step) {
       const GroupRange range = {group, std::min(group + step, x.groups()), x.group_quads, x.quads};
-      const uint32_t* const codes = panel.codes + group * x.group_quads * weight.bits / 8 * kPanel;
-      const InputBlock block = Block(result.FirstRow(item), group);
-      if (once) {
-        weight.bits == 8 ? AddGroups<8, kIntegerRows>(panel, codes, block, rows, range, sums, FetchNothing())
-                         : AddGroups<4, kIntegerRows>(panel, codes, block, rows, range, sums, FetchNothing());
-        continue;
-      }
-      const int64_t quads = std::min(range.end * x.group_quads, x.quads) - group * x.group_quads;
-      const uint32_t* const after = codes + quads * weight.bits / 8 * kPanel;
+      const uint32_t* const after = codes + range.all_quads() * weight.bits / 8 * kPanel;
       const uint32_t* const next = range.end < x.groups() ? after : next_panel();
-      if (weight.bits == 4) WidenCodes(codes, quads, wide);
-      AddTiles(panel, weight.bits == 4 ? wide : codes, block, rows, range, sums, next);
+      if (widen) {
+        WidenCodes(codes, range.all_quads(), wide);
+        AddTiles<8>(panel, item, wide, range, sums, next);
+      } else {
+        weight.bits == 8 ? AddTiles<8>(panel, item, codes, range, sums, next)
+                         : AddTiles<4>(panel, item, codes, range, sums, next);
+      }
+      codes = after;
     }
     result.Finish(item, sums);
   }
 
  private:
-  void AddTiles(const QuantizedWeight& panel, const uint32_t* codes, const InputBlock& block, int rows,
-                GroupRange range, Matrix<float> sums, const uint32_t* next) const {
-    const int tiles = Ceil(rows, kIntegerRows);
-    const ptrdiff_t stride = kPanel * kQuad * weight.bits / 8;
-    const FetchRows fetch = next == nullptr ? FetchRows{nullptr, 0} : FetchRows{reinterpret_cast<const char*>(next), stride};
+  template <int kBits>
+  void AddTiles(const QuantizedWeight& panel, int64_t item, const uint32_t* codes, GroupRange range,
+                Matrix<float> sums, const uint32_t* next) const {
+    const ptrdiff_t stride = next == nullptr ? 0 : kPanel * kQuad * weight.bits / kBits;  // as many units are widened
+    const FetchRows fetch = {reinterpret_cast<const char*>(next), stride};
+    const int rows = result.Rows(item), tiles = Ceil(rows, kTileRows);
+    const int64_t first = first_tile + result.FirstRow(item) / kTileRows;
     for (int tile = 0; tile < tiles; ++tile) {
-      const int r = tile * kIntegerRows;
-      AddGroups<8, kIntegerRows>(panel, codes, block.Rows(r), std::min(kIntegerRows, rows - r), range,
-                                 {sums.Row(r), kPanel}, fetch.Share(tile, tiles));
+      const int64_t value = x.Value(first + tile, range.begin);
+      const InputTile inputs = {x.Words(first + tile, range.begin * range.quads), x.scales + value, x.offsets + value};
+      AddGroups<kBits, kTileRows>(panel, codes, inputs, std::min(kTileRows, rows - tile * kTileRows), range,
+                                  sums.Row(tile * kTileRows), fetch.Share(tile, tiles));
     }
-  }
-
-  InputBlock Block(int64_t row, int64_t group) const {
-    const int64_t token = first_token + row;
-    return {{x.words.Row(token) + group * x.group_quads * kQuadWords, x.words.stride},
-            {x.scales.Row(token) + group, x.scales.stride},
-            {x.totals.Row(token) + group, x.totals.stride}};
   }
 };
 

@@ -9,27 +9,33 @@
 #include "elements.h"
 #include "integers.h"
 #include "scratch.h"
-#include "tile.h"
 
 namespace kernels {
 
 constexpr int kInputGroup = 128;  // the most inputs that share a scale
 
+// Rows in tiles of kTileRows, of which all have their word, scale or offset beside each other. No tile has rows of two
+// experts.
 struct RoundedInputs {
   int64_t quads, group_quads;  // of a row, and of each of its groups but the last, which may be shorter
-  Matrix<uint32_t> words;      // [tokens][quads][kQuadWords]
-  Matrix<float> scales;        // [tokens][groups]
-  Matrix<int32_t> totals;      // the same: the sums of what was rounded
+  uint32_t* words;             // [tiles][quads][kQuadWords][kTileRows]
+  float* scales;               // [tiles][groups][kTileRows]
+  int32_t* offsets;            // the same: what sums begin at, minus the total times the zero point that all have or 1
 
-  RoundedInputs(int64_t tokens, int64_t quads, int64_t group_quads, Scratch& scratch)
+  RoundedInputs(int64_t tiles, int64_t quads, int64_t group_quads, Scratch& scratch)
       : quads(quads), group_quads(group_quads) {
-    const ptrdiff_t width = quads * kQuadWords, groups = this->groups();
-    words = {scratch.Get<uint32_t>(tokens * (width + 2 * groups)), width};
-    scales = {reinterpret_cast<float*>(words.Row(tokens)), groups};
-    totals = {reinterpret_cast<int32_t*>(scales.Row(tokens)), groups};
+    const size_t all_words = size_t(tiles) * quads * kQuadWords * kTileRows, values = tiles * groups() * kTileRows;
+    words = scratch.Get<uint32_t>(all_words + 2 * values);
+    scales = reinterpret_cast<float*>(words + all_words);
+    offsets = reinterpret_cast<int32_t*>(scales + values);
   }
 
+  // The first tile of an expert, whose first row is row `first` of all; there may be one before it without rows.
+  static int64_t FirstTile(int64_t expert, int64_t first) { return first / kTileRows + expert; }
+
   int64_t groups() const { return Ceil(quads, group_quads); }
+  uint32_t* Words(int64_t tile, int64_t quad) const { return words + (tile * quads + quad) * kQuadWords * kTileRows; }
+  int64_t Value(int64_t tile, int64_t group) const { return (tile * groups() + group) * kTileRows; }
 };
 
 // The bits of the greatest absolute value, which are in the order of the values; of NaN they are above infinity's.
@@ -61,28 +67,28 @@ inline int32_t RoundGroup(const Element* row, int64_t count, float inverse, int8
   return total;
 }
 
-// Round one row of `inputs` values; those that fill up its last quad are zeros. A group with a value that is not finite
-// becomes zeros times NaN.
+// Round one row of `inputs` values to row `r` of a tile; those that fill up its last quad are zeros. A group with a value
+// that is not finite becomes zeros times NaN.
 template <typename Element>
-inline void RoundRow(const Element* row, int64_t inputs, const RoundedInputs& to, int64_t token) {
+inline void RoundRow(const Element* row, int64_t inputs, int32_t zero, const RoundedInputs& to, int64_t tile, int64_t r) {
   const int64_t size = to.group_quads * kQuad;
   for (int64_t group = 0; group < to.groups(); ++group) {
     const int64_t first = group * size, count = std::min(size, inputs - first);
     const float largest = BitCast<float>(LargestBits(row + first, count));
     alignas(64) int8_t rounded[kInputGroup + kLanes] = {};
-    float& scale = to.scales.Row(token)[group];
-    int32_t& total = to.totals.Row(token)[group];
+    float& scale = to.scales[to.Value(tile, group) + r];
+    int32_t& offset = to.offsets[to.Value(tile, group) + r];
     if (largest <= std::numeric_limits<float>::max()) {
       const float inverse = std::min(127.0f / largest, std::numeric_limits<float>::max());  // of zeros it is infinite
       scale = largest / 127.0f;
-      total = RoundGroup(row + first, count, inverse, rounded);
+      offset = -zero * RoundGroup(row + first, count, inverse, rounded);
     } else {
       scale = std::numeric_limits<float>::quiet_NaN();
-      total = 0;
+      offset = 0;
     }
     const int64_t begin = group * to.group_quads, end = std::min(begin + to.group_quads, to.quads);
     for (int64_t quad = begin; quad < end; ++quad)
-      StoreQuad(rounded + (quad - begin) * kQuad, to.words.Row(token) + quad * kQuadWords);
+      StoreQuad(rounded + (quad - begin) * kQuad, to.Words(tile, quad) + r);
   }
 }
 
