@@ -1,0 +1,105 @@
+// Rows of a cache of 8-bit codes, as pallas_kernels/kv_codes.py defines them, bit for bit.
+
+#ifndef PALLAS_KERNELS_CPU_KV_CODES_H_
+#define PALLAS_KERNELS_CPU_KV_CODES_H_
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "cache.h"
+#include "elements.h"
+
+namespace kernels {
+
+typedef int8_t Codes __attribute__((vector_size(kLanes)));
+
+inline Ints LoadCodes(const char* source) {
+#if defined(__AVX512F__)
+  return BitCast<Ints>(_mm512_cvtepi8_epi32(Load<__m128i>(source)));  // gcc 12 would do it in halves
+#else
+  return __builtin_convertvector(Load<Codes>(source), Ints);
+#endif
+}
+
+// Steps of a row, no larger than kLargest, to the codes of the nearest numbers, ties to even, and back.
+struct Int8 {
+  static constexpr float kLargest = 127.0f;
+
+  static Ints Encode(Floats x) {
+    const Floats magic = Broadcast(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+    return BitCast<Ints>(x + magic) - BitCast<Ints>(magic);
+  }
+  static Floats Decode(Ints codes) { return __builtin_convertvector(codes, Floats); }
+};
+
+// float8_e4m3fn: a sign, four bits of exponent with a bias of 7, three of mantissa. A code is the top of a float32 with
+// another bias, but for numbers below 2^-6, which are multiples of 2^-9.
+struct Fp8 {
+  static constexpr float kLargest = 448.0f;
+  static constexpr uint32_t kBias = (127u - 7) << 3;
+  static constexpr int kShift = 20;
+
+  static Ints Encode(Floats x) {
+    const Words bits = BitCast<Words>(x), size = bits & 0x7fffffffu;
+    const Words normal = ((size + 0x7ffffu + ((size >> kShift) & 1u)) >> kShift) - kBias;
+    const Floats magic = Broadcast(16384.0f);  // adding it rounds to a multiple of 2^-9
+    const Words small = BitCast<Words>(BitCast<Floats>(size) + magic) - BitCast<Words>(magic);
+    return BitCast<Ints>((BitCast<Floats>(size) < Broadcast(0x1p-6f) ? small : normal) | ((bits >> 24) & 0x80u));
+  }
+  static Floats Decode(Ints codes) {
+    const Words bits = BitCast<Words>(codes), size = bits & 0x7fu;
+    const Floats normal = BitCast<Floats>((size + kBias) << kShift);
+    const Floats small = __builtin_convertvector(BitCast<Ints>(size), Floats) * Broadcast(0x1p-9f);
+    return BitCast<Floats>(BitCast<Words>(size < 8u ? small : normal) | ((bits & 0x80u) << 24));
+  }
+};
+
+// Call visit with the type of a format's codes.
+template <typename Visit>
+inline void WithCodes(Cache::Format format, const Visit& visit) {
+  format == Cache::kInt8 ? visit(Int8()) : visit(Fp8());
+}
+
+// The largest magnitude of a row; NaN if it has one, since the bits of magnitudes are in their order.
+template <typename Element>
+inline float LargestMagnitude(const Element* row, int64_t elements) {
+  Ints most = {};
+  ForVectors(elements, [&](int64_t i, int count) {
+    const Ints size = BitCast<Ints>(LoadSome(row + i, count)) & 0x7fffffff;
+    most = size > most ? size : most;
+  });
+  int32_t largest = 0;
+  for (int lane = 0; lane < kLanes; ++lane) largest = std::max<int32_t>(largest, most[lane]);
+  return BitCast<float>(largest);
+}
+
+// The codes of a row of elements, and behind them its scale.
+template <typename Code, typename Element>
+inline void EncodeRow(const Element* row, int64_t elements, char* target) {
+  float scale = LargestMagnitude(row, elements) * (1 / Code::kLargest);
+  if (scale < std::numeric_limits<float>::min()) scale = 0.0f;
+  const Floats inverse = Broadcast(1 / (scale == 0.0f ? 1.0f : scale));
+  ForVectors(elements, [&](int64_t i, int count) {
+    const Ints codes = scale == 0.0f ? Ints{} : Code::Encode(LoadSome(row + i, count) * inverse);
+    const Codes bytes = __builtin_convertvector(codes, Codes);
+    std::memcpy(target + i, &bytes, count);
+  });
+  std::memcpy(target + elements, &scale, sizeof(scale));
+}
+
+// What a row of codes stands for, rounded to elements.
+template <typename Code, typename Element>
+inline void DecodeRow(const char* row, int64_t elements, Element* target) {
+  const Floats scale = Broadcast(Load<float>(row + elements));
+  ForVectors(elements, [&](int64_t i, int count) {
+    char padded[kLanes] = {};
+    if (count < kLanes) std::memcpy(padded, row + i, count);
+    const Ints codes = LoadCodes(count < kLanes ? padded : row + i);
+    StoreSome(target + i, Code::Decode(codes) * scale, count);
+  });
+}
+
+}  // namespace kernels
+
+#endif  // PALLAS_KERNELS_CPU_KV_CODES_H_
