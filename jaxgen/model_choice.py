@@ -11,6 +11,7 @@ from typing import Literal
 from jaxgen.core.cache_dirs import CacheDirs
 from jaxgen.core.config import DType, HubOptions, KernelChoice, ModelConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.kv_dtype import KVDType
 from jaxgen.hardware.device_info import DeviceInfo, choose_dtype
 from jaxgen.kernels.native_support import native_dtypes, skips_padding
 from jaxgen.sizing.token_budget import TokenBudget
@@ -27,11 +28,12 @@ def find_model(
     device: DeviceInfo,
     hub: HubOptions | None = None,
     *,
+    kv_dtype: KVDType = "auto",
     fetch: Fetch = download_model,
 ) -> tuple[Path, ModelConfig]:
     """Return the directory of a model (None: the embedded default) and its configuration in the dtype to compute in.
 
-    ``fetch``: as for ``resolve_model``. Raises ConfigError.
+    ``kv_dtype``: of its KV cache. ``fetch``: as for ``resolve_model``. Raises ConfigError.
     """
     if not model and hub is not None and hub.revision is not None:
         raise ConfigError(f"--revision {hub.revision} needs the hub id of a model, by --model")
@@ -47,7 +49,7 @@ def find_model(
             device.platform,
         )
         config = replace(config, dtype=chosen)
-    return directory, config
+    return directory, replace(config, kv_dtype=kv_dtype)
 
 
 def tuning_folder(caches: CacheDirs, kernels: KernelChoice) -> Path | None:

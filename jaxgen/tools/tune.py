@@ -229,6 +229,7 @@ def tune(
     kernels: KernelChoice = "auto",
     cache_dir: Path | str | None = None,
     gpu_memory_utilization: float = 0.9,
+    kv_cache_dtype: str = "auto",
     budgets: Sequence[int] | None = None,
     context: int = TUNE_CONTEXT,
     rounds: int = TUNE_ROUNDS,
@@ -244,7 +245,7 @@ def tune(
         dtype=dtype,
         kernels=kernels,
         cache_dir=cache_dir,
-        options=EngineOptions(gpu_memory_utilization=gpu_memory_utilization),
+        options=EngineOptions(gpu_memory_utilization=gpu_memory_utilization, kv_cache_dtype=kv_cache_dtype),
         budgets=budgets or BUDGETS,
     )
     with persistent_compilation(parts.caches.compiled):
