@@ -16,8 +16,8 @@ def write_kv_ref(
     """Return the cache with token t's K and V of ``layer`` at ``slots[t]`` = block * B + offset.
 
     A slot of N * B or more writes nothing (padding). Slots must be distinct and not negative. K and V become
-    rows of the cache (pallas_kernels.kv_codes): cast to its dtype, W = D, or codes with a scale, W = D + 4. In place when
-    the cache is donated. Bytes moved: 2 * T * K * W * itemsize, read and written.
+    rows of the cache (pallas_kernels.kv_codes): cast to its dtype, W = D, or codes with a scale, W = D + 4. In place
+    when the cache is donated. Bytes moved: 2 * T * K * W * itemsize, read and written.
     """
     block_size = cache.shape[4]
     kv = encode(jnp.stack([k, v], axis=1), cache.dtype)

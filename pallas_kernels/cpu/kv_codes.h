@@ -14,14 +14,6 @@ namespace kernels {
 
 typedef int8_t Codes __attribute__((vector_size(kLanes)));
 
-inline Ints LoadCodes(const char* source) {
-#if defined(__AVX512F__)
-  return BitCast<Ints>(_mm512_cvtepi8_epi32(Load<__m128i>(source)));  // gcc 12 would do it in halves
-#else
-  return __builtin_convertvector(Load<Codes>(source), Ints);
-#endif
-}
-
 // Steps of a row, no larger than kLargest, to the codes of the nearest numbers, ties to even, and back.
 struct Int8 {
   static constexpr float kLargest = 127.0f;
@@ -30,7 +22,13 @@ struct Int8 {
     const Floats magic = Broadcast(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
     return BitCast<Ints>(x + magic) - BitCast<Ints>(magic);
   }
-  static Floats Decode(Ints codes) { return __builtin_convertvector(codes, Floats); }
+  static Floats Decode(const char* codes) {
+#if defined(__AVX512F__)
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(Load<__m128i>(codes)));  // gcc 12 would do it in halves
+#else
+    return __builtin_convertvector(__builtin_convertvector(Load<Codes>(codes), Ints), Floats);
+#endif
+  }
 };
 
 // float8_e4m3fn: a sign, four bits of exponent with a bias of 7, three of mantissa. A code is the top of a float32 with
@@ -47,11 +45,18 @@ struct Fp8 {
     const Words small = BitCast<Words>(BitCast<Floats>(size) + magic) - BitCast<Words>(magic);
     return BitCast<Ints>((BitCast<Floats>(size) < Broadcast(0x1p-6f) ? small : normal) | ((bits >> 24) & 0x80u));
   }
-  static Floats Decode(Ints codes) {
-    const Words bits = BitCast<Words>(codes), size = bits & 0x7fu;
+  static Floats Decode(const char* codes) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+    // float16 has the same parts with a bias of 15, and its small numbers are converted exactly.
+    const __m256i halves = _mm256_slli_epi16(_mm256_cvtepi8_epi16(Load<__m128i>(codes)), 7);
+    const __m256i no_copied_sign = _mm256_set1_epi16(static_cast<int16_t>(0xbfff));
+    return _mm512_cvtph_ps(_mm256_and_si256(halves, no_copied_sign)) * Broadcast(256.0f);
+#else
+    const Words bits = BitCast<Words>(__builtin_convertvector(Load<Codes>(codes), Ints)), size = bits & 0x7fu;
     const Floats normal = BitCast<Floats>((size + kBias) << kShift);
     const Floats small = __builtin_convertvector(BitCast<Ints>(size), Floats) * Broadcast(0x1p-9f);
     return BitCast<Floats>(BitCast<Words>(size < 8u ? small : normal) | ((bits & 0x80u) << 24));
+#endif
   }
 };
 
@@ -88,15 +93,32 @@ inline void EncodeRow(const Element* row, int64_t elements, char* target) {
   std::memcpy(target + elements, &scale, sizeof(scale));
 }
 
+// Two vectors of elements.
+inline void StoreTwo(float* target, Floats first, Floats second) {
+  Store(target, first);
+  Store(target + kLanes, second);
+}
+
+inline void StoreTwo(Bfloat16* target, Floats first, Floats second) {
+#if defined(__AVX512BF16__)
+  Store(target, _mm512_cvtne2ps_pbh(second, first));
+#else
+  StoreElements(target, first);
+  StoreElements(target + kLanes, second);
+#endif
+}
+
 // What a row of codes stands for, rounded to elements.
 template <typename Code, typename Element>
 inline void DecodeRow(const char* row, int64_t elements, Element* target) {
   const Floats scale = Broadcast(Load<float>(row + elements));
-  ForVectors(elements, [&](int64_t i, int count) {
+  int64_t i = 0;
+  for (; i + 2 * kLanes <= elements; i += 2 * kLanes)
+    StoreTwo(target + i, Code::Decode(row + i) * scale, Code::Decode(row + i + kLanes) * scale);
+  ForVectors(elements - i, [&](int64_t at, int count) {
     char padded[kLanes] = {};
-    if (count < kLanes) std::memcpy(padded, row + i, count);
-    const Ints codes = LoadCodes(count < kLanes ? padded : row + i);
-    StoreSome(target + i, Code::Decode(codes) * scale, count);
+    std::memcpy(padded, row + i + at, count);
+    StoreSome(target + i + at, Code::Decode(padded) * scale, count);
   });
 }
 
