@@ -14,6 +14,7 @@ import psutil
 from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.core.config import DType, EngineConfig, EngineOptions, HubOptions, KernelChoice, KVResidency, ModelConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.kv_dtype import parse_kv_dtype
 from jaxgen.core.model_info import ChatFormat, EmbeddingFormat, ModelInfo, PoolingChoice
 from jaxgen.core.quantization import Quantization
 from jaxgen.engine.async_engine import AsyncEngine
@@ -136,7 +137,8 @@ def find_parts(
     share_memory(options.gpu_memory_utilization)
     gpu = find_gpu(jax.config.jax_platforms)
     device = device_info() if gpu is None else gpu.device
-    directory, config = find_model(model, dtype, kernels, device, hub, quantization=quantization)
+    kv_dtype = parse_kv_dtype(options.kv_cache_dtype)
+    directory, config = find_model(model, dtype, kernels, device, hub, quantization=quantization, kv_dtype=kv_dtype)
     verdict = None
     if gpu is None and device.compute_capability is not None:
         gpu = Gpu(device, driver="")  # JAX took a GPU that find_gpu did not find: it is open, and kernels are unproven
@@ -146,7 +148,7 @@ def find_parts(
     opened = device_info()
     if not opened.computes_as(device):  # the driver has a GPU that JAX did not take
         verdict = Verdict("unavailable", f"JAX opened {opened.title}, they were proven for {device.title}")
-        directory, config = find_model(model, dtype, kernels, opened, hub, quantization=quantization)
+        directory, config = find_model(model, dtype, kernels, opened, hub, quantization=quantization, kv_dtype=kv_dtype)
     return ResolvedModel(directory, config, opened, device_memory(was_open=was_open), caches, kernels, verdict)
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 from jaxgen.core.cache_dirs import CacheDirs
 from jaxgen.core.config import DType, HubOptions, KernelChoice, ModelConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.kv_dtype import KVDType
 from jaxgen.core.quantization import Quantization
 from jaxgen.hardware.device_info import DeviceInfo, choose_dtype
 from jaxgen.kernels.native_support import multiplies_codes, native_dtypes, skips_padding
@@ -30,12 +31,13 @@ def find_model(
     hub: HubOptions | None = None,
     *,
     quantization: Quantization = "none",
+    kv_dtype: KVDType = "auto",
     fetch: Fetch = download_model,
 ) -> tuple[Path, ModelConfig]:
     """Return the directory of a model (None: the embedded default) and its configuration in the dtype to compute in.
 
-    ``quantization``: what its weights become when they are loaded. ``fetch``: as for ``resolve_model``. Raises
-    ConfigError.
+    ``quantization``: what its weights become when they are loaded. ``kv_dtype``: of its KV cache. ``fetch``: as for
+    ``resolve_model``. Raises ConfigError.
     """
     if not model and hub is not None and hub.revision is not None:
         raise ConfigError(f"--revision {hub.revision} needs the hub id of a model, by --model")
@@ -51,7 +53,7 @@ def find_model(
             device.platform,
         )
         config = replace(config, dtype=chosen)
-    return directory, config
+    return directory, replace(config, kv_dtype=kv_dtype)
 
 
 def tuning_folder(caches: CacheDirs, kernels: KernelChoice) -> Path | None:

@@ -2,12 +2,12 @@
 memory is one copy of megabytes."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int, Num
 
 
 def gather_blocks_ref(
-    cache: Float[Array, "N L 2 K B D"], ids: Int[Array, "m"], count: Int[Array, ""]
-) -> Float[Array, "m L 2 K B D"]:
+    cache: Num[Array, "N L 2 K B W"], ids: Int[Array, "m"], count: Int[Array, ""]
+) -> Num[Array, "m L 2 K B W"]:
     """The first ``count`` of the blocks ``ids`` in order; what follows them is undefined.
 
     Ids from ``count`` on are not read. Bytes moved: ``count`` blocks, read and written.
@@ -17,11 +17,11 @@ def gather_blocks_ref(
 
 
 def scatter_blocks_ref(
-    cache: Float[Array, "N L 2 K B D"],
+    cache: Num[Array, "N L 2 K B W"],
     ids: Int[Array, "m"],
-    staging: Float[Array, "m L 2 K B D"],
+    staging: Num[Array, "m L 2 K B W"],
     count: Int[Array, ""],
-) -> Float[Array, "N L 2 K B D"]:
+) -> Num[Array, "N L 2 K B W"]:
     """The cache with the first ``count`` blocks of ``staging`` as its blocks ``ids[:count]``, which must be distinct.
 
     Ids and staging from ``count`` on have no effect. In place when the cache is donated. Bytes moved: ``count`` blocks,

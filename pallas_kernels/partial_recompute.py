@@ -6,8 +6,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Num
 
+from pallas_kernels.kv_codes import head_dim_of
 from pallas_kernels.write_kv import write_kv_ref
 
 Norm = Callable[[jax.Array], jax.Array]
@@ -16,7 +17,7 @@ Angles = tuple[Float[Array, "T 1 half"], Float[Array, "T 1 half"]]
 
 
 def partial_recompute_ref(
-    cache: Float[Array, "N L 2 K B D"],
+    cache: Num[Array, "N L 2 K B W"],
     layer: Int[Array, ""],
     x: Float[Array, "T E"],
     weight: Float[Array, "M O E"],
@@ -27,7 +28,7 @@ def partial_recompute_ref(
     norm: Norm | None = None,
     k_norm: Norm | None = None,
     run: int = 1,
-) -> Float[Array, "N L 2 K B D"]:
+) -> Num[Array, "N L 2 K B W"]:
     """Return the cache with K and V of tokens whose inputs to ``layer`` are ``x``, token t's at ``slots[t]``.
 
     ``norm`` is what the layer does to x first, if anything. ``weight`` and ``bias`` are those of the query, key and
@@ -43,7 +44,7 @@ def partial_recompute_ref(
     """
     del run
     of_weight = layer if len(weight) > 1 else 0
-    K, D = cache.shape[3], cache.shape[5]
+    K, D = cache.shape[3], head_dim_of(cache.shape[5], cache.dtype)
     if norm is not None:
         x = norm(x)
     wide = lax.dot_general(

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pallas_kernels.kv_codes import CODE_DTYPES, decode, encode, row_width
+
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3}
 _ROWS = ((1, 70), (1, 1100), (20, 90), (3, 3))
 """(query tokens, context) of each row."""
@@ -24,11 +26,13 @@ def prove_cache_kernels(
     block_size: int,
     dtype: str,
     blank: float,
+    codes: str | None = None,
 ) -> None:
     """Write the rows' keys and values, attend to them; raise AssertionError if a result is wrong.
 
     They attend twice: plainly, and with a window that is an operand, a cap and sinks. ``blank``: what the cache begins
-    with, NaN where the kernels say that it has no effect.
+    with, NaN where the kernels say that it has no effect. ``codes``: int8 or fp8, for a cache of these
+    (pallas_kernels.kv_codes), of which each byte is 255 then; None: it has numbers.
     """
     rng = np.random.default_rng(0)
     per_row = [math.ceil(context / block_size) for _, context in _ROWS]
@@ -43,13 +47,16 @@ def prove_cache_kernels(
     k, v = (rounded(rng.normal(size=(tokens, kv_heads, head_dim)), dtype) for _ in range(2))
     starts = np.cumsum([0] + [length for length, _ in _ROWS], dtype=np.int32)
     q = rounded(rng.normal(size=(starts[-1], heads, head_dim)), dtype)
+    of_cache: Any = dtype if codes is None else CODE_DTYPES[codes]
+    empty = np.full((num_blocks, _LAYER + 1, 2, kv_heads, block_size, row_width(head_dim, of_cache)), 255, np.uint8)
     cache = write_kv(
-        jnp.full((num_blocks, _LAYER + 1, 2, kv_heads, block_size, head_dim), blank, dtype),
+        jnp.full(empty.shape, blank, dtype) if codes is None else jnp.asarray(empty.view(of_cache)),
         jnp.int32(_LAYER),
         jnp.asarray(k, dtype),
         jnp.asarray(v, dtype),
         jnp.asarray(np.concatenate(slots), jnp.int32),
     )
+    k, v = (rounded(decode(encode(jnp.asarray(x, dtype), of_cache), dtype), dtype) for x in (k, v))
     sinks = rounded(rng.normal(size=heads), "float32")
     for window, soft_cap, of_heads in ((None, None, None), (_WINDOW, _SOFT_CAP, sinks)):
         out = attention(
@@ -91,7 +98,7 @@ def prove_copies(
     assert np.array_equal(np.asarray(got), want), "scattered blocks are wrong"
 
 
-def rounded(x: np.ndarray, dtype: str) -> np.ndarray:
+def rounded(x: np.ndarray | jax.Array, dtype: str) -> np.ndarray:
     """The nearest numbers of ``dtype``, in float64."""
     return np.asarray(jnp.asarray(x, dtype)).astype(np.float64)
 

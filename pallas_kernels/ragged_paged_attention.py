@@ -20,7 +20,10 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int, Num
+
+from pallas_kernels.kv_codes import decode
 
 PIECE_TOKENS = 64
 """Context tokens folded at a time (or one block, where blocks are larger)."""
@@ -135,7 +138,7 @@ class _Running(NamedTuple):
 class _Context(NamedTuple):
     """The cache of one layer as attention walks it, a piece at a time."""
 
-    cache: Float[Array, "N L 2 K B D"]
+    cache: Num[Array, "N L 2 K B W"]
     layer: Int[Array, ""]
     tables: Int[Array, "R Mp"]
     blocks_per_piece: int
@@ -158,7 +161,7 @@ class _Context(NamedTuple):
         seen = known[:, None] & (key_positions <= positions)
         if self.window is not None:
             seen &= key_positions > positions - self.window
-        keys, values = (self._read(tiles.row, piece, which) for which in range(2))
+        keys, values = (self._read(tiles.row, piece, which, q.dtype) for which in range(2))
         scores = _product(q, keys, contract=3) * self.scale
         if self.soft_cap is not None:
             scores = self.soft_cap * jnp.tanh(scores / self.soft_cap)
@@ -178,18 +181,20 @@ class _Context(NamedTuple):
         first = jnp.where(groups.context_len > 0, groups.first_position, past).min(axis=1)
         return jnp.maximum(first - self.window + 1, 0) // self.piece_tokens, end
 
-    def _read(self, rows: Int[Array, "b"], piece: Int[Array, ""], which: int) -> Float[Array, "b K P D"]:
-        """Keys (0) or values (1) of one piece of each row; past the row's context anything at all."""
-        *_, K, _, D = self.cache.shape
+    def _read(
+        self, rows: Int[Array, "b"], piece: Int[Array, ""], which: int, dtype: DTypeLike
+    ) -> Float[Array, "b K P D"]:
+        """Keys (0) or values (1) of one piece of each row, in ``dtype``; past the row's context anything at all."""
         n = self.blocks_per_piece
         ids = lax.dynamic_slice_in_dim(self.tables, piece * n, n, axis=1)[rows]
         blocks = self.cache.at[ids, self.layer, which].get(mode="clip")
-        return blocks.swapaxes(1, 2).reshape(len(rows), K, self.piece_tokens, D)
+        b, _, K, B, W = blocks.shape
+        return decode(blocks.swapaxes(1, 2).reshape(b, K, n * B, W), dtype)
 
 
 def ragged_paged_attention_ref(
     q: Float[Array, "T H D"],
-    cache: Float[Array, "N L 2 K B D"],
+    cache: Num[Array, "N L 2 K B W"],
     layer: Int[Array, ""],
     block_tables: Int[Array, "R M"],
     query_starts: Int[Array, "R1"],
@@ -210,9 +215,10 @@ def ragged_paged_attention_ref(
     token is at position ``context_lens[r] - 1``. H is a multiple of K (grouped-query attention). ``window``: a token
     attends to itself and the ``window - 1`` tokens before it, as far as there are any. ``soft_cap``: a score s becomes
     soft_cap * tanh(s / soft_cap), as in Gemma 2. ``sinks``: for each query head one score more in the softmax's
-    denominator, as in gpt-oss. ``piece_tokens`` and ``tile_group``: how much is computed at a time. Outputs of tokens
-    past ``query_starts[num_rows]`` are undefined but finite. What table entries and cache slots past a row's context
-    hold has no effect. R1 = R + 1; T >= R.
+    denominator, as in gpt-oss. The cache has q's dtype and W = D, or codes (pallas_kernels.kv_codes), which are read as
+    numbers of q's dtype. ``piece_tokens`` and ``tile_group``: how much is computed at a time. Outputs of tokens past
+    ``query_starts[num_rows]`` are undefined but finite. What table entries and cache slots past a row's context hold
+    has no effect. R1 = R + 1; T >= R.
 
     Work grows with the contexts in use, not with M: about 4 * D * H FLOPs per context token and query, where a row has
     whole tiles of queries.

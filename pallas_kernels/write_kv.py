@@ -1,21 +1,24 @@
 """Write new keys and values into their slots of the blocked KV cache."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Num
+
+from pallas_kernels.kv_codes import encode
 
 
 def write_kv_ref(
-    cache: Float[Array, "N L 2 K B D"],
+    cache: Num[Array, "N L 2 K B W"],
     layer: Int[Array, ""],
     k: Float[Array, "T K D"],
     v: Float[Array, "T K D"],
     slots: Int[Array, "T"],
-) -> Float[Array, "N L 2 K B D"]:
+) -> Num[Array, "N L 2 K B W"]:
     """Return the cache with token t's K and V of ``layer`` at ``slots[t]`` = block * B + offset.
 
-    A slot of N * B or more writes nothing (padding). Slots must be distinct and not negative. K and V are cast to the
-    cache's dtype. In place when the cache is donated. Bytes moved: 2 * T * K * D * itemsize, read and written.
+    A slot of N * B or more writes nothing (padding). Slots must be distinct and not negative. K and V become
+    rows of the cache (pallas_kernels.kv_codes): cast to its dtype, W = D, or codes with a scale, W = D + 4. In place
+    when the cache is donated. Bytes moved: 2 * T * K * W * itemsize, read and written.
     """
     block_size = cache.shape[4]
-    kv = jnp.stack([k, v], axis=1).astype(cache.dtype)
+    kv = encode(jnp.stack([k, v], axis=1), cache.dtype)
     return cache.at[slots // block_size, layer, :, :, slots % block_size].set(kv, mode="drop")

@@ -2,6 +2,7 @@
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.host_dtype import HostDType, host_bytes
+from jaxgen.core.kv_dtype import SCALE_BYTES
 
 GIB = 2**30
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -10,8 +11,15 @@ ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 def block_bytes(model: ModelConfig, block_size: int, *, inputs: bool = False) -> int:
     """Return the bytes of one block over all layers: K and V, and with ``inputs`` the layer inputs too."""
-    kv = 2 * model.num_layers * model.num_kv_heads * block_size * model.head_dim * ITEMSIZE[model.dtype]
+    kv = 2 * model.num_layers * model.num_kv_heads * block_size * row_bytes(model)
     return kv + (input_bytes(model, block_size) if inputs else 0)
+
+
+def row_bytes(model: ModelConfig) -> int:
+    """Return the bytes of the keys, or of the values, of one token and KV head in one layer."""
+    if model.kv_dtype == "auto":
+        return model.head_dim * ITEMSIZE[model.dtype]
+    return model.head_dim + SCALE_BYTES
 
 
 def input_bytes(model: ModelConfig, block_size: int) -> int:

@@ -10,6 +10,7 @@ from typing import Literal, Self
 
 from jaxgen.core.errors import ConfigError, NoRoomError
 from jaxgen.core.host_dtype import HostDType
+from jaxgen.core.kv_dtype import KVDType
 from jaxgen.core.quantization import WeightFormat
 
 DType = Literal["float32", "bfloat16", "float16"]
@@ -46,6 +47,8 @@ class ModelConfig:
     in all layers."""
     weight_formats: tuple[tuple[str, WeightFormat], ...] = ()
     """By path, the formats of the parameters that are kept in few bits; all others have ``dtype``, or their own."""
+    kv_dtype: KVDType = "auto"
+    """What the KV cache has of keys and values."""
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -104,6 +107,8 @@ class EngineOptions:
     kv_residency: KVResidency = "device"
     """Where the KV cache is: device, host, or auto: in host memory if the device is too small for a sequence."""
     kv_host_dtype: HostDType = "auto"
+    kv_cache_dtype: str = "auto"
+    """A KVDType or an alias of one: becomes the model's ``kv_dtype`` where the model is found."""
     kv_offload_inputs: bool = False
     """Keep layer inputs beside K and V, so that some KV blocks can be restored by projecting their layer inputs."""
     background_tokens: int | None = None

@@ -21,6 +21,8 @@ from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
 from pallas_kernels.cpu.build import UnavailableError
 from pallas_kernels.cpu.library import DTYPES, Library, load
 from pallas_kernels.expert_product import GPU_TILE_ROWS, expert_product_ref
+from pallas_kernels.kv_codes import CODE_DTYPES as CODE_DTYPES
+from pallas_kernels.kv_codes import row_width as row_width
 from pallas_kernels.norms import layer_norm_ref, rms_norm_ref
 from pallas_kernels.norms import row_sum as row_sum
 from pallas_kernels.packed_product import pack, rows
@@ -252,6 +254,8 @@ def made_for(device: DeviceInfo, model: ModelConfig, block_size: int) -> tuple[K
     make = maker_of(device)
     if make is None:
         return None, f"there are no others for {device.kind} yet"
+    if model.kv_dtype != "auto":
+        return None, f"no others read a KV cache of {model.kv_dtype}"
     from pallas_kernels.gpu.attention.ragged_paged_attention import supports
 
     shape: dict[str, Any] = {"heads": model.num_heads, "kv_heads": model.num_kv_heads, "head_dim": model.head_dim}

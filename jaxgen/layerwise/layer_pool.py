@@ -4,13 +4,13 @@ from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Num
 
 from jaxgen.arrays import ArrayLike
 from jaxgen.core.config import CacheConfig, ModelConfig
 from jaxgen.kernels.choice import Kernels
 from jaxgen.models.batch import StepBatch
-from jaxgen.models.kv_cache import KVCache
+from jaxgen.models.kv_cache import KVCache, cache_dtype, cache_shape
 from jaxgen.models.layer_stack import Layer, project
 
 
@@ -25,7 +25,7 @@ class LayerPool:
     """
 
     cache: KVCache
-    """[N + L * W, 1, 2, K, B, D]."""
+    """[N + L * W, 1, 2, K, B, row]."""
     inputs: Float[ArrayLike, "O B E"] | None
     num_blocks: int = field(metadata={"static": True})
     num_open: int = field(metadata={"static": True})
@@ -36,9 +36,9 @@ class LayerPool:
     ) -> "LayerPool":
         """Return a pool of zeros, since attention may read, and mask, slots that are not written yet."""
         N, B, opened = cache.num_blocks, cache.block_size, model.num_layers * num_open
-        dtype = jnp.dtype(model.dtype)
-        data = jnp.zeros((N + opened, 1, 2, model.num_kv_heads, B, model.head_dim), dtype)
-        inputs = jnp.zeros((opened, B, model.hidden_size), dtype) if keep_inputs else None
+        _, _, *of_layer = cache_shape(model, cache)
+        data = jnp.zeros((N + opened, 1, *of_layer), cache_dtype(model))
+        inputs = jnp.zeros((opened, B, model.hidden_size), jnp.dtype(model.dtype)) if keep_inputs else None
         return cls(KVCache(data, kernels), inputs, N, num_open)
 
     def placed(self, batch: StepBatch, places: Int[Array, "N"]) -> StepBatch:
@@ -67,7 +67,7 @@ class LayerPool:
         return replace(self, inputs=kept.reshape(opened, B, E))
 
     def gather(self, place: Int[Array, ""]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        """Return an open block's content, layer by layer: K and V [1, 2, K, B, D], and inputs [B, E] if kept."""
+        """Return an open block's content, layer by layer: K and V [1, 2, K, B, row], and inputs [B, E] if kept."""
         L = (len(self.cache.data) - self.num_blocks) // self.num_open
         ids = place + jnp.arange(L, dtype=jnp.int32) * self.num_open
         kv = self.cache.gather(ids, jnp.int32(L))
@@ -75,7 +75,7 @@ class LayerPool:
             return kv, ()
         return kv, tuple(self.inputs[ids - self.num_blocks])
 
-    def scatter(self, ids: Int[Array, "m"], count: Int[Array, ""], *pieces: Float[Array, "1 2 K B D"]) -> "LayerPool":
+    def scatter(self, ids: Int[Array, "m"], count: Int[Array, ""], *pieces: Num[Array, "1 2 K B W"]) -> "LayerPool":
         """Return the pool with the first ``count`` of m pieces of K and V in the layer's blocks ``ids[:count]``."""
         return replace(self, cache=self.cache.scatter(ids, count, *pieces))
 

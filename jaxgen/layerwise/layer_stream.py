@@ -18,7 +18,7 @@ from jaxgen.offload.link import Transfer
 
 @dataclass(frozen=True, slots=True)
 class HostPiece:
-    """A block's content in host memory: K and V of each layer, [1, 2, K, B, D], and inputs, [B, E], if kept."""
+    """A block's content in host memory: K and V of each layer, [1, 2, K, B, row], and inputs, [B, E], if kept."""
 
     kv: tuple[HostArray, ...]
     inputs: tuple[HostArray, ...]

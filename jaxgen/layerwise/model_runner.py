@@ -259,11 +259,6 @@ class LayerwiseRunner:
                         return False
         return True
 
-    @property
-    def itemsize(self) -> int:
-        """Bytes of an element of the cache and of the layer inputs."""
-        return self._pool.cache.data.dtype.itemsize
-
     def _make_store(self) -> LayerStore[HostPiece]:
         cache = self._config.cache
         return LayerStore(cache.num_blocks, self._num_open, cache.block_size, window=self._model.widest_window)

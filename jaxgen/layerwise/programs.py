@@ -118,9 +118,8 @@ def compile_layers(
 
     pool = jax.eval_shape(make_pool)
     ids, scalar = jax.ShapeDtypeStruct((group,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
-    block, dtype = pool.cache.data.shape[1:], pool.cache.data.dtype
-    kv_piece = jax.ShapeDtypeStruct(block, dtype)
-    x_piece = jax.ShapeDtypeStruct((config.cache.block_size, model.hidden_size), dtype)
+    kv_piece = jax.ShapeDtypeStruct(pool.cache.data.shape[1:], pool.cache.data.dtype)
+    x_piece = jax.ShapeDtypeStruct((config.cache.block_size, model.hidden_size), model.dtype)
     shapes = _abstract_apart(model, kernels)
     graph = graphs_apart(model)[1]
 

@@ -22,7 +22,7 @@ def plan_attention(config: ModelConfig, cache: KVCache, batch: StepBatch) -> Ste
     make = cache.kernels.plan_attention
     if make is None:
         return batch
-    q = jnp.zeros((len(batch.tokens), config.num_heads, config.head_dim), cache.data.dtype)  # only its shape is used
+    q = jnp.zeros((len(batch.tokens), config.num_heads, config.head_dim), config.dtype)  # only its shape is used
     rows = batch.query_starts, batch.context_lens, batch.num_rows, batch.num_decodes
     windows = set(config.windows) or {None}
     plans = {window or 0: make(q, cache.data, *rows, window=window) for window in windows}

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Num
 
 from jaxgen.arrays import ArrayLike
 from jaxgen.core.config import CacheConfig, ModelConfig
-from jaxgen.kernels.choice import REFERENCE, Kernels
+from jaxgen.kernels.choice import CODE_DTYPES, REFERENCE, Kernels, row_width
 
 
 @jax.tree_util.register_dataclass
@@ -19,7 +19,7 @@ class KVCache:
     ``inputs``: the layer inputs X, before the layer's norm, of all blocks and layers; None: they are not kept.
     """
 
-    data: Float[ArrayLike, "N L 2 K B D"]
+    data: Num[ArrayLike, "N L 2 K B W"]
     kernels: Kernels = field(default=REFERENCE, metadata={"static": True})
     inputs: Float[ArrayLike, "N L B E"] | None = None
 
@@ -44,12 +44,12 @@ class KVCache:
         B = self.block_size
         return replace(self, inputs=self.inputs.at[slots // B, layer, slots % B].set(x, mode="drop"))
 
-    def gather(self, ids: Int[Array, "m"], count: Int[Array, ""]) -> tuple[Float[Array, "L 2 K B D"], ...]:
+    def gather(self, ids: Int[Array, "m"], count: Int[Array, ""]) -> tuple[Num[Array, "L 2 K B W"], ...]:
         """Return the blocks ``ids``, each an array of its own; those after the first ``count`` are undefined."""
         staging = self.kernels.gather_blocks(self.data, ids, count)
         return tuple(staging[i] for i in range(len(ids)))
 
-    def scatter(self, ids: Int[Array, "m"], count: Int[Array, ""], *pieces: Float[Array, "L 2 K B D"]) -> "KVCache":
+    def scatter(self, ids: Int[Array, "m"], count: Int[Array, ""], *pieces: Num[Array, "L 2 K B W"]) -> "KVCache":
         """Return the cache with the first ``count`` of m pieces in its blocks ``ids[:count]``."""
         return replace(self, data=self.kernels.scatter_blocks(self.data, ids, jnp.stack(pieces), count))
 
@@ -66,12 +66,18 @@ class KVCache:
         return replace(self, inputs=self.inputs.at[wanted].set(pieces, mode="drop"))
 
 
+def cache_dtype(model: ModelConfig) -> jnp.dtype:
+    """Return the dtype of a cache's array."""
+    return jnp.dtype(CODE_DTYPES.get(model.kv_dtype, model.dtype))
+
+
 def cache_shape(model: ModelConfig, cache: CacheConfig) -> tuple[int, int, int, int, int, int]:
-    return (cache.num_blocks, model.num_layers, 2, model.num_kv_heads, cache.block_size, model.head_dim)
+    width = row_width(model.head_dim, cache_dtype(model))
+    return (cache.num_blocks, model.num_layers, 2, model.num_kv_heads, cache.block_size, width)
 
 
 def init_cache(model: ModelConfig, cache: CacheConfig, kernels: Kernels = REFERENCE) -> KVCache:
     """Return a cache of zeros: attention may read, and mask, slots that are not written yet, so they must be finite."""
     dtype, of_inputs = jnp.dtype(model.dtype), (cache.num_blocks, model.num_layers, cache.block_size, model.hidden_size)
     inputs = jnp.zeros(of_inputs, dtype) if cache.keep_inputs else None
-    return KVCache(jnp.zeros(cache_shape(model, cache), dtype), kernels, inputs)
+    return KVCache(jnp.zeros(cache_shape(model, cache), cache_dtype(model)), kernels, inputs)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, UInt8
+from jaxtyping import Array, Float, Num, UInt8
 
 from jaxgen.arrays import ArrayLike
 from jaxgen.core.host_dtype import BITS, HostDType, group_of
@@ -33,8 +33,8 @@ Piece = Array | Quantised
 """One block in the format of host memory."""
 
 
-def encode(block: Float[Array, "L 2 K B D"], host_dtype: HostDType) -> Piece:
-    """Return the block in the format of host memory."""
+def encode(block: Num[Array, "L 2 K B D"], host_dtype: HostDType) -> Piece:
+    """Return the block in the format of host memory; blocks of codes are kept as they are (auto)."""
     bits = BITS[host_dtype]
     if bits is None:
         return block
@@ -49,7 +49,7 @@ def encode(block: Float[Array, "L 2 K B D"], host_dtype: HostDType) -> Piece:
     return Quantised(_pack(codes, bits), scale, least, bits)
 
 
-def decode(piece: Piece, like: jax.ShapeDtypeStruct) -> Float[Array, "L 2 K B D"]:
+def decode(piece: Piece, like: jax.ShapeDtypeStruct) -> Num[Array, "L 2 K B D"]:
     """Return the block in the shape and dtype of ``like``, exact to half of each group's scale and rounding."""
     if not isinstance(piece, Quantised):
         return piece

@@ -65,7 +65,7 @@ def _streams_inputs(options: EngineOptions, model: ModelConfig) -> bool:
         )
     if not 0 < size < float("inf"):
         raise ConfigError(f"--kv-residency host needs --kv-offloading-size, the GiB of host memory to use, not {size}")
-    pays = model.hidden_size < 2 * model.num_kv_heads * model.head_dim
+    pays = input_bytes(model, 1) < block_bytes(model, 1)
     if policy == "recompute" and not pays:
         raise ConfigError(
             "--kv-offload-policy recompute brings layer inputs to the device, which in this model are no fewer bytes "

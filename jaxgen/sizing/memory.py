@@ -6,6 +6,7 @@ from math import floor
 from jaxgen.cache.block_sizes import GIB, block_bytes, host_block_bytes, input_bytes
 from jaxgen.core.config import EngineConfig, EngineOptions, ModelConfig, OffloadConfig, SchedulerConfig
 from jaxgen.core.errors import ConfigError, NoRoomError
+from jaxgen.core.kv_dtype import parse_kv_dtype
 from jaxgen.offload.staging import staging_bytes
 from jaxgen.sizing.layerwise import stream_sizes, streamed_cache
 from jaxgen.sizing.memory_request import DeviceMemory, MemoryRequest
@@ -201,10 +202,15 @@ def _num_blocks(scheduler: SchedulerConfig, memory: DeviceMemory, block_size: in
 
 
 def check_options(options: EngineOptions) -> None:
-    """Raise ConfigError for numbers that are invalid on all devices."""
+    """Raise ConfigError for options that are invalid on all devices."""
     for name in ("max_model_len", "token_budget", "max_num_seqs", "block_size", "num_blocks"):
         value: int | None = getattr(options, name)
         if value is not None and value < 1:
             raise ConfigError(f"--{name.replace('_', '-')} must be 1 or more, not {value}")
+    if parse_kv_dtype(options.kv_cache_dtype) != "auto" and options.kv_host_dtype != "auto":
+        raise ConfigError(
+            f"--kv-host-dtype {options.kv_host_dtype} quantises blocks that --kv-cache-dtype {options.kv_cache_dtype} "
+            "has quantised on the device: drop one of the two"
+        )
     if not 0.0 < options.gpu_memory_utilization <= 1.0:
         raise ConfigError(f"--gpu-memory-utilization must be in (0, 1], not {options.gpu_memory_utilization}")

@@ -40,6 +40,7 @@ def find_changes(request: PlanRequest, plan: Plan) -> list[str]:
         _more_of_the_memory,
         _smaller_steps,
         _narrower_numbers,
+        _cache_of_codes,
         _more_blocks,
         _cache_on_the_host,
     )
@@ -79,6 +80,12 @@ def _narrower_numbers(request: PlanRequest, _: int) -> Found:
     if request.model.dtype == "float32":
         model = replace(request.model, dtype="bfloat16")
         yield "--dtype bfloat16", replace(request, model=model, weights=request.weights // 2)
+
+
+def _cache_of_codes(request: PlanRequest, _: int) -> Found:
+    """Yield a cache of 8 bits on a CPU; on accelerators no fast kernels read it."""
+    if request.platform == "cpu" and request.model.kv_dtype == "auto" and request.options.kv_host_dtype == "auto":
+        yield "--kv-cache-dtype int8", replace(request, model=replace(request.model, kv_dtype="int8"))
 
 
 def _more_blocks(request: PlanRequest, goal: int) -> Found:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxgen.core.config import DTYPES, KERNEL_CHOICES, HubOptions
+from jaxgen.core.kv_dtype import KV_DTYPE_ALIASES, KV_DTYPES
 from jaxgen.core.quantization import QUANTIZATIONS
 
 DTYPE_ALIASES = {"half": "float16", "float": "float32"}
@@ -37,6 +38,12 @@ def add_quantization_flag(group: Any, what: str) -> None:
     group.add_argument("--quantization", choices=QUANTIZATIONS, default="none", help=what)
 
 
+def add_kv_cache_dtype_flag(group: Any, what: str) -> None:
+    """Add ``--kv-cache-dtype``; ``what``: its help."""
+    names = ", ".join(f"{alias}: {name}" for alias, name in KV_DTYPE_ALIASES.items())
+    group.add_argument("--kv-cache-dtype", type=_kv_dtype, choices=KV_DTYPES, default="auto", help=f"{what}; {names}")
+
+
 def add_loading_flags(group: Any) -> None:
     """Add what commands share with ``jaxgen serve`` that load a model to measure or check it."""
     add_model_flag(group)
@@ -44,12 +51,17 @@ def add_loading_flags(group: Any) -> None:
     add_dtype_flag(group, "as for jaxgen serve")
     add_quantization_flag(group, "as for jaxgen serve")
     group.add_argument("--kernels", choices=KERNEL_CHOICES, default="auto", help="as for jaxgen serve")
+    add_kv_cache_dtype_flag(group, "as for jaxgen serve")
     group.add_argument("--cache-dir", type=Path, metavar="DIR", help="as for jaxgen serve")
 
 
 def hub_options(args: Any) -> HubOptions:
     """Return what the flags say of the hub."""
     return HubOptions(revision=args.revision, download_dir=args.download_dir)
+
+
+def _kv_dtype(text: str) -> str:
+    return KV_DTYPE_ALIASES.get(text, text)
 
 
 def _dtype(text: str) -> str:

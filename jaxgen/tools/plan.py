@@ -11,6 +11,7 @@ from jaxgen.cache.block_sizes import GIB
 from jaxgen.core.cache_dirs import open_cache_dirs
 from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.kv_dtype import parse_kv_dtype
 from jaxgen.core.quantization import Quantization
 from jaxgen.hardware.device_info import DeviceInfo, this_cpu
 from jaxgen.hardware.nvidia import find_gpu
@@ -70,8 +71,9 @@ def plan_model(
     check_options(options)
     caches, target = open_cache_dirs(cache_dir), find_target(device_memory)
     with outlines() as fetch:
+        kv_dtype = parse_kv_dtype(options.kv_cache_dtype)
         directory, config = find_model(
-            model, dtype, kernels, target.device, hub, quantization=quantization, fetch=fetch
+            *(model, dtype, kernels, target.device, hub), quantization=quantization, kv_dtype=kv_dtype, fetch=fetch
         )
         stored, facts = check_weights(directory, config), describe(directory, config)
     budget = token_budget(config, target.device, kernels, caches)

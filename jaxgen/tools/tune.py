@@ -231,6 +231,7 @@ def tune(
     quantization: Quantization = "none",
     cache_dir: Path | str | None = None,
     gpu_memory_utilization: float = 0.9,
+    kv_cache_dtype: str = "auto",
     budgets: Sequence[int] | None = None,
     context: int = TUNE_CONTEXT,
     rounds: int = TUNE_ROUNDS,
@@ -247,7 +248,7 @@ def tune(
         kernels=kernels,
         quantization=quantization,
         cache_dir=cache_dir,
-        options=EngineOptions(gpu_memory_utilization=gpu_memory_utilization),
+        options=EngineOptions(gpu_memory_utilization=gpu_memory_utilization, kv_cache_dtype=kv_cache_dtype),
         budgets=budgets or BUDGETS,
     )
     with persistent_compilation(parts.caches.compiled):

@@ -43,6 +43,7 @@ def verify_determinism(
     about = {
         "model": model or "the embedded default",
         "dtype": parts.model.dtype,
+        "kv_cache_dtype": parts.model.kv_dtype,
         "device": parts.device.kind,
         "token_budget": engine.config.scheduler.token_budget,
         "max_num_seqs": engine.config.scheduler.max_num_seqs,

@@ -12,6 +12,7 @@
 
 #include "elements.h"
 #include "functions.h"
+#include "kv_codes.h"
 #include "pack.h"
 #include "pieces.h"
 #include "scratch.h"
@@ -22,7 +23,7 @@ namespace kernels {
 constexpr int kPieceVectors = kPiece / kLanes;
 
 struct AttentionScratch {
-  Scratch q, keys, values, weights, scores, out, maxima, totals, zeros;
+  Scratch q, keys, values, weights, scores, out, maxima, totals, zeros, decoded;
 };
 
 // One item's walk over the pieces of its context.
@@ -49,12 +50,13 @@ class AttentionWalk {
         scores_{scratch.scores.Get<float>(size_t(kTileRows) * kPiece), kPiece},
         out_{scratch.out.Get<float>(size_t(queries_) * width_), width_},
         maxima_(scratch.maxima.Get<float>(queries_)),
-        totals_(scratch.totals.Get<float>(queries_)) {}
+        totals_(scratch.totals.Get<float>(queries_)),
+        rows_(cache.format == Cache::kElements ? nullptr : scratch.decoded.Get<Element>(size_t(2 * kPiece) * width_)) {}
 
   // From the item's first piece, where `pieces` is, to what follows its last.
   void Run(Pieces<Element>& pieces) {
     Begin();
-    for (; pieces.here().item == &item_; pieces.Advance()) Fold(pieces.here(), pieces.Next());
+    for (; pieces.here().item == &item_; pieces.Advance()) Fold(Decoded(pieces.here()), pieces.Next());
     End();
   }
 
@@ -64,13 +66,14 @@ class AttentionWalk {
   struct FetchTokens {
     const Element* const* tokens;
     int count, per_step;
-    int64_t head_dim;
+    int64_t row_bytes;
 
     FetchTokens Share(int, int) const { return *this; }  // its products are of one tile
 
     KERNELS_FETCH void operator()(int step) const {
       for (int j = step * per_step; j < std::min(count, (step + 1) * per_step); ++j)
-        for (int64_t d = 0; d < head_dim; d += 64 / sizeof(Element)) __builtin_prefetch(tokens[j] + d, 0, 2);
+        for (int64_t b = 0; b < row_bytes; b += 64)
+          __builtin_prefetch(reinterpret_cast<const char*>(tokens[j]) + b, 0, 2);
     }
   };
 
@@ -87,14 +90,29 @@ class AttentionWalk {
     if (width_ != cache_.head_dim) std::fill_n(values_.data, size_t(kPiece) * width_, Unit{});
   }
 
+  // The piece with rows of elements: where they lie, or what their codes stand for.
+  const Piece<Element>& Decoded(const Piece<Element>& piece) {
+    if (rows_ == nullptr) return piece;
+    decoded_ = piece;
+    WithCodes(cache_.format, [&](auto code) {
+      Element* row = rows_;
+      for (const Element** tokens : {decoded_.keys, decoded_.values})
+        for (int j = 0; j < piece.count; ++j, row += width_) {
+          DecodeRow<decltype(code)>(reinterpret_cast<const char*>(tokens[j]), cache_.head_dim, row);
+          tokens[j] = row;
+        }
+    });
+    return decoded_;
+  }
+
   // Fold a piece into every query's running softmax.
   void Fold(const Piece<Element>& piece, const Piece<Element>& next) {
     const int vectors = Ceil(piece.count, kLanes), units = Ceil(piece.count, kElements);
     PackColumns(piece.keys, vectors * kLanes, cache_.head_dim, keys_.data, keys_.stride);
     if (!values_as_they_are_)
       PackRows(piece.values, (piece.count + 1) / 2 * 2, cache_.head_dim, values_.data, values_.stride);
-    FoldTile(0, piece, FetchTokens{next.keys, next.count, Ceil(kPiece, depth_), cache_.head_dim},
-             FetchTokens{next.values, next.count, Ceil(kPiece, units), cache_.head_dim});
+    FoldTile(0, piece, FetchTokens{next.keys, next.count, Ceil(kPiece, depth_), cache_.row_bytes},
+             FetchTokens{next.values, next.count, Ceil(kPiece, units), cache_.row_bytes});
     for (int i = kTileRows; i < queries_; i += kTileRows) FoldTile(i, piece, FetchNothing(), FetchNothing());
   }
 
@@ -187,6 +205,8 @@ class AttentionWalk {
   const Matrix<Unit> q_, keys_, values_, weights_;
   const Matrix<float> scores_, out_;
   float *const maxima_, *const totals_;
+  Element* const rows_;  // of a piece whose rows are codes; null where they are elements
+  Piece<Element> decoded_;
 };
 
 }  // namespace kernels

@@ -1,4 +1,4 @@
-// One layer of the blocked KV cache, [num_blocks][layers][2: K, V][heads][block_size][head_dim].
+// One layer of the blocked KV cache, [num_blocks][layers][2: K, V][heads][block_size][row].
 
 #ifndef PALLAS_KERNELS_CPU_CACHE_H_
 #define PALLAS_KERNELS_CPU_CACHE_H_
@@ -9,16 +9,19 @@ namespace kernels {
 
 struct Cache {
   enum Part { kKeys = 0, kValues = 1 };
+  // What a row has: head_dim elements as the queries', or codes of 8 bits and a scale (kv_codes.h).
+  enum Format { kElements, kInt8, kFp8 };
+
+  static constexpr int64_t kScaleBytes = sizeof(float);
 
   char* data;
-  int64_t num_blocks, layers, heads, block_size, head_dim, itemsize;
+  int64_t num_blocks, layers, heads, block_size, head_dim, row_bytes;
   int64_t layer;
+  Format format;
 
-  int64_t token_bytes() const { return head_dim * itemsize; }
-
-  // The head_dim elements of one token of one head.
+  // The row of one token of one head.
   char* Token(int64_t block, Part part, int64_t head, int64_t offset) const {
-    return data + ((((block * layers + layer) * 2 + part) * heads + head) * block_size + offset) * token_bytes();
+    return data + ((((block * layers + layer) * 2 + part) * heads + head) * block_size + offset) * row_bytes;
   }
 };
 

@@ -18,18 +18,35 @@ namespace {
 
 using Sinks = std::optional<ffi::BufferR1<ffi::F32>>;
 
+Cache::Format FormatOf(const ffi::AnyBuffer& cache) {
+  if (cache.element_type() == ffi::DataType::S8) return Cache::kInt8;
+  return cache.element_type() == ffi::DataType::U8 ? Cache::kFp8 : Cache::kElements;
+}
+
 Cache CacheOf(const ffi::AnyBuffer& buffer, const Scalar& layer) {
   const auto shape = buffer.dimensions();
-  return {static_cast<char*>(buffer.untyped_data()), shape[0], shape[1], shape[3], shape[4], shape[5],
-          ItemSize(buffer.element_type()), layer.typed_data()[0]};
+  const Cache::Format format = FormatOf(buffer);
+  const int64_t head_dim = shape[5] - (format == Cache::kElements ? 0 : Cache::kScaleBytes);
+  const int64_t row_bytes = shape[5] * (format == Cache::kElements ? ItemSize(buffer.element_type()) : 1);
+  return {static_cast<char*>(buffer.untyped_data()), shape[0], shape[1], shape[3], shape[4], head_dim, row_bytes,
+          layer.typed_data()[0], format};
 }
 
 const char* CheckCache(const ffi::AnyBuffer& cache, const Scalar& layer) {
   const auto shape = cache.dimensions();
-  if (shape.size() != 6 || shape[2] != 2) return "the cache is not [N, L, 2, K, B, D]";
-  if (ItemSize(cache.element_type()) == 0) return "the cache is neither float32 nor bfloat16";
+  if (shape.size() != 6 || shape[2] != 2) return "the cache is not [N, L, 2, K, B, W]";
+  if (FormatOf(cache) != Cache::kElements) {
+    if (shape[5] <= Cache::kScaleBytes) return "the cache's rows have no room for codes and a scale";
+  } else if (ItemSize(cache.element_type()) == 0) {
+    return "the cache is none of float32, bfloat16, int8 and uint8";
+  }
   const int32_t index = layer.typed_data()[0];
   return index < 0 || index >= shape[1] ? "the layer does not exist" : nullptr;
+}
+
+// Whether numbers of this type can be written to the cache, or attend to it.
+bool Fits(ffi::DataType type, const ffi::AnyBuffer& cache) {
+  return FormatOf(cache) == Cache::kElements ? type == cache.element_type() : ItemSize(type) != 0;
 }
 
 template <typename Element>
@@ -45,7 +62,7 @@ ffi::Error Attention(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer cach
   if (const char* reason = CheckCache(cache, layer)) return Refuse(reason);
   const auto shape = q.dimensions();
   const Cache view = CacheOf(cache, layer);
-  if (q.element_type() != cache.element_type() || shape.size() != 3 || shape[2] != view.head_dim ||
+  if (!Fits(q.element_type(), cache) || shape.size() != 3 || shape[2] != view.head_dim ||
       shape[1] % view.heads != 0)
     return Refuse("q does not fit the cache");
   if (window.typed_data()[0] < 1) return Refuse("the window is not positive");
@@ -57,7 +74,7 @@ ffi::Error Attention(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer cach
   if (batch.rows < 0 || batch.rows > tables.dimensions()[0] || starts.dimensions()[0] != tables.dimensions()[0] + 1)
     return Refuse("more rows than there are tables");
   if (const char* reason = CheckRows(view, batch)) return Refuse(reason);
-  const int64_t real = batch.starts[batch.rows], token_bytes = shape[1] * view.token_bytes();
+  const int64_t real = batch.starts[batch.rows], token_bytes = shape[1] * shape[2] * ItemSize(q.element_type());
   std::memset(batch.out + real * token_bytes, 0, (shape[0] - real) * token_bytes);
   const std::vector<AttentionItem> items = PlanItems(view, batch);
   if (q.element_type() == ffi::DataType::F32) {
@@ -68,23 +85,34 @@ ffi::Error Attention(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer cach
   return ffi::Error::Success();
 }
 
+template <typename Element>
+void Write(ffi::ThreadPool& pool, const Cache& cache, const ffi::AnyBuffer& k, const ffi::AnyBuffer& v,
+           const Integers& slots) {
+  constexpr int64_t kTokensPerItem = 64;
+  const int64_t tokens = slots.dimensions()[0];
+  ForEach(pool, Ceil(tokens, kTokensPerItem), [&](int64_t item) {
+    for (int64_t t = item * kTokensPerItem; t < std::min(tokens, (item + 1) * kTokensPerItem); ++t)
+      WriteToken(cache, static_cast<const Element*>(k.untyped_data()), static_cast<const Element*>(v.untyped_data()), t,
+                 slots.typed_data()[t]);
+  });
+}
+
 ffi::Error WriteKV(ffi::ThreadPool pool, ffi::AnyBuffer, Scalar layer, ffi::AnyBuffer k, ffi::AnyBuffer v,
                    Integers slots, ffi::Result<ffi::AnyBuffer> cache) {
-  constexpr int64_t kTokensPerItem = 64;
   if (const char* reason = CheckCache(*cache, layer)) return Refuse(reason);
   const Cache view = CacheOf(*cache, layer);
   const int64_t tokens = slots.dimensions()[0];
   for (const ffi::AnyBuffer* buffer : {&k, &v}) {
     const auto shape = buffer->dimensions();
-    if (buffer->element_type() != cache->element_type() || shape.size() != 3 || shape[0] != tokens ||
-        shape[1] != view.heads || shape[2] != view.head_dim)
+    if (!Fits(buffer->element_type(), *cache) || buffer->element_type() != k.element_type() || shape.size() != 3 ||
+        shape[0] != tokens || shape[1] != view.heads || shape[2] != view.head_dim)
       return Refuse("k or v does not fit the cache");
   }
-  ForEach(pool, Ceil(tokens, kTokensPerItem), [&](int64_t item) {
-    for (int64_t t = item * kTokensPerItem; t < std::min(tokens, (item + 1) * kTokensPerItem); ++t)
-      WriteToken(view, static_cast<const char*>(k.untyped_data()), static_cast<const char*>(v.untyped_data()), t,
-                 slots.typed_data()[t]);
-  });
+  if (k.element_type() == ffi::DataType::F32) {
+    Write<float>(pool, view, k, v, slots);
+  } else {
+    Write<Bfloat16>(pool, view, k, v, slots);
+  }
   return ffi::Error::Success();
 }
 

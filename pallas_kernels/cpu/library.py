@@ -15,11 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int, UInt8
+from jaxtyping import Array, Float, Int, Num, UInt8
 
 from pallas_kernels.activations import ACTIVATIONS, GATED, check_activation
 from pallas_kernels.cpu.build import DTYPES as DTYPES  # beside what computes with them
 from pallas_kernels.cpu.build import UNITS, Recipe, UnavailableError, run
+from pallas_kernels.kv_codes import has_codes
 from pallas_kernels.quantized_product import quantized_expert_product_ref, quantized_product_ref
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ class Library:
     def ragged_paged_attention(
         self,
         q: Float[Array, "T H D"],
-        cache: Float[Array, "N L 2 K B D"],
+        cache: Num[Array, "N L 2 K B W"],
         layer: Int[Array, ""],
         block_tables: Int[Array, "R M"],
         query_starts: Int[Array, "R1"],
@@ -80,7 +81,7 @@ class Library:
         Products are summed in float32; in bfloat16 softmax weights are rounded to bfloat16, as the twin does.
         """
         del num_decodes  # a decode is a chunk of one
-        _check_dtypes(q, cache)
+        _check_dtypes(q, *([] if has_codes(cache.dtype) else [cache]))
         if soft_cap is not None and not soft_cap > 0:
             raise ValueError(f"soft_cap is {soft_cap}, must be positive")
         call = jax.ffi.ffi_call(self._target("RaggedPagedAttention"), jax.ShapeDtypeStruct(q.shape, q.dtype))
@@ -93,18 +94,20 @@ class Library:
 
     def write_kv(
         self,
-        cache: Float[Array, "N L 2 K B D"],
+        cache: Num[Array, "N L 2 K B W"],
         layer: Int[Array, ""],
         k: Float[Array, "T K D"],
         v: Float[Array, "T K D"],
         slots: Int[Array, "T"],
-    ) -> Float[Array, "N L 2 K B D"]:
+    ) -> Num[Array, "N L 2 K B W"]:
         """As ``write_kv_ref``, in place where the cache is donated or a loop's carry; raises ValueError for dtypes."""
-        _check_dtypes(cache)
+        if not has_codes(cache.dtype):
+            k, v = k.astype(cache.dtype), v.astype(cache.dtype)
+        _check_dtypes(k, v)
         call = jax.ffi.ffi_call(
             self._target("WriteKV"), jax.ShapeDtypeStruct(cache.shape, cache.dtype), input_output_aliases={0: 0}
         )
-        return call(cache, layer, k.astype(cache.dtype), v.astype(cache.dtype), slots)
+        return call(cache, layer, k, v, slots)
 
     def packed_product(
         self,

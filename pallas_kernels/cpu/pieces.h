@@ -37,7 +37,7 @@ struct AttentionItem {
   int64_t end_position() const { return first_position + tokens; }
 };
 
-// Consecutive tokens of an item's context, where they lie in the cache.
+// Consecutive tokens of an item's context: their rows, where they lie in the cache. Those of codes are no elements yet.
 template <typename Element>
 struct Piece {
   const AttentionItem* item = nullptr;  // null: there is none
@@ -97,7 +97,7 @@ class Pieces {
       const char* key = cache_.Token(block, Cache::kKeys, piece.item->kv_head, offset);
       const char* value = cache_.Token(block, Cache::kValues, piece.item->kv_head, offset);
       const int end = j + static_cast<int>(std::min<int64_t>(piece.count - j, cache_.block_size - offset));
-      for (; j < end; ++j, key += cache_.token_bytes(), value += cache_.token_bytes()) {
+      for (; j < end; ++j, key += cache_.row_bytes, value += cache_.row_bytes) {
         piece.keys[j] = reinterpret_cast<const Element*>(key);
         piece.values[j] = reinterpret_cast<const Element*>(value);
       }

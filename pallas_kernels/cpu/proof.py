@@ -43,7 +43,8 @@ def prove(path: str) -> None:
     jax.config.update("jax_platforms", "cpu")
     library = Library.open(Path(path), "proof")
     for dtype in DTYPES:
-        for head_dim in (40, 64):  # of vectors in part and in whole, whose values are read in place
+        # Of vectors in part and in whole, whose values are read in place.
+        for head_dim, codes in ((40, None), (64, None), (40, "fp8"), (64, "int8")):
             prove_cache_kernels(
                 library.write_kv,
                 library.ragged_paged_attention,
@@ -53,6 +54,7 @@ def prove(path: str) -> None:
                 block_size=16,
                 dtype=dtype,
                 blank=np.nan,
+                codes=codes,
             )
         _prove_product(library, dtype)
         _prove_experts(library, dtype)

@@ -6,18 +6,26 @@
 #include <cstring>
 
 #include "cache.h"
+#include "kv_codes.h"
 
 namespace kernels {
 
-// Copy token t's keys and values, [heads][head_dim] each, to slots[t]; a slot past the cache is padding.
-inline void WriteToken(const Cache& cache, const char* k, const char* v, int64_t t, int32_t slot) {
+// Write token t's keys and values, [heads][head_dim] each, to slots[t]; a slot past the cache is padding.
+template <typename Element>
+inline void WriteToken(const Cache& cache, const Element* k, const Element* v, int64_t t, int32_t slot) {
   if (slot < 0 || slot >= cache.num_blocks * cache.block_size) return;
   const int64_t block = slot / cache.block_size, offset = slot % cache.block_size;
-  const int64_t bytes = cache.token_bytes();
+  const auto write = [&](const Element* row, char* target) {
+    if (cache.format == Cache::kElements) {
+      std::memcpy(target, row, cache.row_bytes);
+    } else {
+      WithCodes(cache.format, [&](auto code) { EncodeRow<decltype(code)>(row, cache.head_dim, target); });
+    }
+  };
   for (int64_t head = 0; head < cache.heads; ++head) {
-    const int64_t from = (t * cache.heads + head) * bytes;
-    std::memcpy(cache.Token(block, Cache::kKeys, head, offset), k + from, bytes);
-    std::memcpy(cache.Token(block, Cache::kValues, head, offset), v + from, bytes);
+    const int64_t from = (t * cache.heads + head) * cache.head_dim;
+    write(k + from, cache.Token(block, Cache::kKeys, head, offset));
+    write(v + from, cache.Token(block, Cache::kValues, head, offset));
   }
 }
 

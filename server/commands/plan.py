@@ -16,7 +16,6 @@ from jaxgen.terminal.model_flags import hub_options
 from jaxgen.terminal.sizes import parse_size
 
 if TYPE_CHECKING:
-    from jaxgen.sizing.plan import Plan
     from jaxgen.tools.plan import Planned
 
 _GIB = 2**30
@@ -77,7 +76,7 @@ def lines(planned: "Planned") -> Iterator[tuple[str, str]]:
     yield "token budget", f"{scheduler.token_budget:,} tokens in a step ({planned.budget.reason})"
     yield "rows", f"{scheduler.max_num_seqs:,} sequences in a step at most"
     if plan.config is not None:
-        yield from _cache_lines(plan, plan.config, planned.request.model.max_position)
+        yield from _cache_lines(planned, plan.config)
     else:
         yield "does not fit", one_line(plan.problem)
         yield "for the cache", f"{_size(-plan.left)} are missing" if plan.left < 0 else f"{_size(plan.left)} are left"
@@ -86,17 +85,18 @@ def lines(planned: "Planned") -> Iterator[tuple[str, str]]:
         yield "or" if number else "to change", change + gives
 
 
-def _cache_lines(plan: "Plan", config: EngineConfig, max_position: int) -> Iterator[tuple[str, str]]:
-    cache = config.cache
+def _cache_lines(planned: "Planned", config: EngineConfig) -> Iterator[tuple[str, str]]:
+    plan, model, cache = planned.plan, planned.request.model, config.cache
     where = "" if config.streaming is None else " of the device for what passes through: it is in host memory"
-    yield "cache", f"{_size(plan.cache)}{where}"
+    of = "" if model.kv_dtype == "auto" else f" of {model.kv_dtype}"
+    yield "cache", f"{_size(plan.cache)}{of}{where}"
     yield "cache blocks", f"{cache.num_blocks:,} blocks of {cache.block_size} tokens"
     yield "cache tokens", f"{cache.num_slots:,} tokens"
     if plan.staging:
         yield "staging", f"{_size(plan.staging)} for copies to and from host memory"
     if plan.host:
         yield "host memory", f"{_size(plan.host)} of KV blocks"
-    yield "longest context", f"{config.scheduler.max_model_len:,} tokens of the model's {max_position:,}"
+    yield "longest context", f"{config.scheduler.max_model_len:,} tokens of the model's {model.max_position:,}"
     yield "at once", _count(plan.longest_at_once, "sequence") + " of the longest context"
     yield "left over", _size(plan.left)
 
@@ -119,6 +119,7 @@ def as_json(planned: "Planned") -> dict[str, Any]:
         "dtype": planned.request.model.dtype,
         "weights_bytes": plan.weights,
         "temporaries_bytes_estimated": plan.temporaries,
+        "kv_cache_dtype": planned.request.model.kv_dtype,
         "cache_bytes": None if config is None else plan.cache,
         "staging_bytes": None if config is None else plan.staging,
         "host_bytes": None if config is None else plan.host,

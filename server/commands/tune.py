@@ -91,6 +91,7 @@ def _tune(args: Any) -> tuple["Tuning", Path | None]:
         quantization=args.quantization,
         cache_dir=args.cache_dir,
         gpu_memory_utilization=args.gpu_memory_utilization,
+        kv_cache_dtype=args.kv_cache_dtype,
         budgets=args.budgets,
         context=args.context,
         rounds=args.rounds,

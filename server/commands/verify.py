@@ -68,6 +68,7 @@ def main(argv: Sequence[str]) -> int:
         "kv_offload_policy",
         "kv_offload_inputs",
         "kv_residency",
+        "kv_cache_dtype",
     )
     options = EngineOptions(**{name: getattr(args, name) for name in flags})
     about, scenarios = verify_determinism(

@@ -11,7 +11,13 @@ from jaxgen.core.model_info import POOLING_CHOICES
 from jaxgen.server.flags.server_flags import add_server_groups, settle_address
 from jaxgen.server.tool_calls.recognised import REASONING_PARSERS, REASONING_SIGNS, TOOL_PARSERS, TOOL_SIGNS
 from jaxgen.terminal.command_line import CommandLine
-from jaxgen.terminal.model_flags import add_dtype_flag, add_hub_flags, add_model_flag, add_quantization_flag
+from jaxgen.terminal.model_flags import (
+    add_dtype_flag,
+    add_hub_flags,
+    add_kv_cache_dtype_flag,
+    add_model_flag,
+    add_quantization_flag,
+)
 from jaxgen.text.named_templates import TEMPLATE_NAMES
 
 
@@ -152,6 +158,11 @@ def _add_kv_cache(engine: Any) -> None:
         action=argparse.BooleanOptionalAction,
         default=True,
         help="keep the KV of full blocks for later requests that begin alike",
+    )
+    add_kv_cache_dtype_flag(
+        engine,
+        "what the KV cache has of keys and values; auto: numbers of the model's dtype; int8, fp8: codes of 8 bits with "
+        "a scale for each token and KV head, half the bytes of bfloat16, with an error",
     )
     engine.add_argument(
         "--kv-offloading-size",

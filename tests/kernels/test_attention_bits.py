@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pallas_kernels.kv_codes import CODE_DTYPES, encode
 from pallas_kernels.ragged_paged_attention import QUERY_TILE, ragged_paged_attention_ref
 
 T, R = 40, 12
@@ -24,6 +25,7 @@ class Shape:
     block_size: int = 16
     dtype: str = "float32"
     window: int | None = None
+    codes: str | None = None
 
 
 class Sequence:
@@ -40,7 +42,7 @@ class Sequence:
         self._table = np.full(blocks + 3, blocks + 1)
         self._table[:blocks] = rng.permutation(blocks)
         cache[self._table[:blocks], 0] = kv.reshape(blocks, B, 2, K, D).transpose(0, 2, 3, 1, 4)
-        self._cache = jnp.asarray(cache, shape.dtype)
+        self._cache = encode(jnp.asarray(cache, shape.dtype), CODE_DTYPES.get(shape.codes or "", shape.dtype))
         self._dtype = shape.dtype
         self._attend = jax.jit(partial(ragged_paged_attention_ref, scale=D**-0.5, window=shape.window))
 
@@ -75,6 +77,7 @@ class Sequence:
         Shape(kv_heads=1, group=5, head_dim=20, block_size=48),
         Shape(group=3, head_dim=80, dtype="bfloat16"),
         Shape(group=3, head_dim=32, window=20),
+        Shape(group=3, head_dim=64, dtype="bfloat16", codes="int8"),
         *(
             pytest.param(shape, marks=pytest.mark.full)  # more of what is above: sizes of everything, and float16
             for shape in (

@@ -95,6 +95,13 @@ def test_those_for_a_gpu_are_taken_if_they_are_right(
     assert found.reason in caplog.text
 
 
+def test_a_cache_of_codes_is_read_by_native_kernels_and_by_no_others() -> None:
+    model = replace(LLAMA, dtype="bfloat16", head_dim=64, kv_dtype="int8")
+    assert choose(CPU, model, 64, directory()) == choice.native(native())
+    found = choose(HOPPER, model, 64, directory(), Verdict("right"))
+    assert (found, found.reason) == (REFERENCE_GPU, "no others read a KV cache of int8")
+
+
 def test_an_old_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "compiler_trouble", lambda: "ptxas 12.9.41 is older")
     assert "ptxas 12.9.41" in chosen(HOPPER, "bfloat16", verdict=Verdict("right")).reason

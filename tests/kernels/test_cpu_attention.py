@@ -58,6 +58,12 @@ def run(case: Case, inputs: Inputs) -> np.ndarray:
             id="cap, sinks, a window that is an operand",
         ),
         pytest.param(Case(rows=MIXED, heads=70, kv_heads=1, sinks=True), id="sinks of a group over a tile"),
+        pytest.param(
+            Case(rows=EDGES + MIXED, head_dim=64, codes="int8", soft_cap=1.5, window=70), id="int8 codes, cap, window"
+        ),
+        pytest.param(
+            Case(rows=MIXED, heads=70, kv_heads=1, head_dim=33, codes="fp8", sinks=True), id="fp8 codes, sinks"
+        ),
         *(
             pytest.param(case, marks=pytest.mark.full)  # each thing alone; the cases above have them together
             for case in (
@@ -171,6 +177,7 @@ SHARED = Case(rows=((1, 70), (1, 200), (20, 90), (90, 133), (5, 1000)), heads=6,
         replace(SHARED, heads=16, window=100),
         replace(SHARED, head_dim=33, window=9),
         replace(SHARED, soft_cap=1.5, sinks=True, window=50, window_operand=True),
+        replace(SHARED, codes="int8", window=100),
         *(
             pytest.param(case, marks=pytest.mark.full)  # more of what is above
             for case in (
@@ -179,6 +186,7 @@ SHARED = Case(rows=((1, 70), (1, 200), (20, 90), (90, 133), (5, 1000)), heads=6,
                 replace(SHARED, head_dim=80),
                 replace(SHARED, heads=16, head_dim=80, soft_cap=30.0),
                 replace(SHARED, heads=16, sinks=True, window_operand=True),
+                replace(SHARED, head_dim=33, codes="fp8"),
             )
         ),
     ],
@@ -214,6 +222,7 @@ def cases(draw: st.DrawFn) -> Case:
         soft_cap=draw(st.none() | st.floats(0.1, 50)),
         sinks=draw(st.booleans()),
         dtype=draw(st.sampled_from(["float32", "bfloat16"])),
+        codes=draw(st.sampled_from([None, "int8", "fp8"])),
         padding=draw(st.integers(0, 5)),
     )
 

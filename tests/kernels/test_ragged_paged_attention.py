@@ -35,6 +35,8 @@ PROMPTS = ((5, 5), (Q, Q), (Q + 1, 2 * Q + 1), (2, 2), (3, 100))
             Case(rows=ROWS, block_size=48, heads=6, sinks=True, soft_cap=2.0, window=8, window_operand=True),
             id="both, a window that is an operand, block of 48",
         ),
+        pytest.param(Case(rows=ROWS, dtype="bfloat16", codes="int8"), id="int8 codes, bfloat16"),
+        pytest.param(Case(rows=ROWS, heads=6, block_size=48, codes="fp8", sinks=True), id="fp8 codes, block of 48"),
         *(
             pytest.param(case, marks=pytest.mark.full)  # each thing alone; the cases above have them together
             for case in (

@@ -18,7 +18,7 @@ from jaxgen.layerwise.model_runner import CompiledLayers, LayerwiseRunner
 from tests.models.test_layers_apart import OPT
 from tests.support.engines import embed, embeddings, make_engine, params_of, request, run
 from tests.support.native import native as library
-from tests.support.streamed import CONFIG, OPT_350M, PROMPTS, SMALL, WINDOWED, compiled_layers, streamed
+from tests.support.streamed import CODES, CONFIG, OPT_350M, PROMPTS, SMALL, WINDOWED, compiled_layers, streamed
 
 
 def requests(letters: str, **changes: Any) -> list[Request]:
@@ -69,10 +69,12 @@ def expected(
         pytest.param(SMALL, "plan", id="llama-plan"),
         pytest.param(SMALL, "recompute", id="llama-recompute"),
         pytest.param(OPT_350M, "recompute", id="opt-350m-recompute"),
+        pytest.param(CODES, "recompute", id="int8-recompute"),
         # What they add are pairs of what the others have.
         pytest.param(OPT_350M, "transfer", id="opt-350m-transfer", marks=pytest.mark.full),
         pytest.param(OPT_350M, "plan", id="opt-350m-plan", marks=pytest.mark.full),
         pytest.param(OPT, "transfer", id="opt-transfer", marks=pytest.mark.full),
+        pytest.param(CODES, "transfer", id="int8-transfer", marks=pytest.mark.full),
         pytest.param(OPT, "plan", id="opt-plan", marks=pytest.mark.full),
         pytest.param(OPT, "recompute", id="opt-recompute", marks=pytest.mark.full),
     ],

@@ -3,6 +3,7 @@
 python -m scripts.make.goldens wrote the checkpoints and the answers with transformers in float32.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from scipy.special import log_softmax
 
 from jaxgen.core.config import CacheConfig, DType, EngineConfig, SchedulerConfig
+from jaxgen.core.kv_dtype import KVDType
 from jaxgen.kernels.choice import REFERENCE, native
 from jaxgen.models.placement import pack_params
 from jaxgen.weights import convert
@@ -53,6 +55,27 @@ def test_logits_agree_with_native_kernels(name: str) -> None:
     error = relative_logit_error(*load_golden(name), golden_answers(name), SMALL, native(library()))
     print(f"{name}: relative error of logits {error:.1e}")  # noqa: T201
     assert error < LOGIT_TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("name", "kv_dtype", "bound"),
+    [
+        ("llama", "int8", 0.01),
+        ("gemma2", "fp8", 0.05),
+        *(
+            pytest.param(name, kv_dtype, bound, marks=pytest.mark.full)
+            for name in NAMES
+            for kv_dtype, bound in (("int8", 0.02), ("fp8", 0.1))
+        ),
+    ],
+)
+def test_logits_are_near_with_a_cache_of_codes(name: str, kv_dtype: KVDType, bound: float) -> None:
+    """Not equal: the same as without codes would mean that there are none."""
+    config, params = load_golden(name)
+    model = replace(config, kv_dtype=kv_dtype)
+    error = relative_logit_error(model, params, golden_answers(name), SMALL, native(library()))
+    print(f"{name}, {kv_dtype}: relative error of logits {error:.1e}")  # noqa: T201
+    assert LOGIT_TOLERANCE < error < bound
 
 
 ENGINES = ("llama", "mistral_window", "opt_350m")

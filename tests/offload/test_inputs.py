@@ -45,6 +45,7 @@ MODELS = {
     "opt": OPT,
     "opt-350m": replace(OPT, placement="post_sum", final_norm=False, embed_size=16),
     "llama-bfloat16": replace(MHA, dtype="bfloat16"),
+    "llama-int8": replace(MHA, dtype="bfloat16", kv_dtype="int8"),
 }
 KERNELS = {"scanned": REFERENCE, "apart": REFERENCE_GPU}
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2**-7}
@@ -185,6 +186,7 @@ def contents(engine: Engine) -> dict[bytes, tuple[np.ndarray, np.ndarray]]:
     [
         ("opt-350m", "scanned"),
         ("llama-bfloat16", "native"),
+        ("llama-int8", "native"),
         # Both families are above, and weights of layers apart in tests/models/test_layers_apart.py.
         pytest.param("opt", "apart", marks=pytest.mark.full),
         pytest.param("llama", "scanned", marks=pytest.mark.full),

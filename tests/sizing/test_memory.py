@@ -3,12 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
+import jax
 import pytest
 
 from jaxgen.cache.block_sizes import GIB, block_bytes, host_block_bytes, input_bytes
-from jaxgen.core.config import EngineConfig, EngineOptions, ModelConfig, OffloadConfig, StreamConfig
+from jaxgen.core.config import CacheConfig, EngineConfig, EngineOptions, ModelConfig, OffloadConfig, StreamConfig
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.models.kv_cache import init_cache
 from jaxgen.offload.staging import staging_bytes
 from jaxgen.sizing.memory import cache_bytes, resolve
 from jaxgen.sizing.memory_request import DeviceMemory
@@ -129,6 +131,31 @@ def test_quantised_blocks_are_more() -> None:
     assert narrow.host_blocks == int(GIB / host_block_bytes(LLAMA, 64, "int8")) > 2 * wide.host_blocks
 
 
+def test_a_cache_of_codes_has_nearly_twice_the_tokens_in_the_same_memory() -> None:
+    wide = replace(LLAMA, dtype="bfloat16", head_dim=128)
+    narrow = replace(wide, kv_dtype="int8")
+    assert 128 * block_bytes(narrow, 8) == 132 * block_bytes(wide, 8) // 2
+    cache = jax.eval_shape(lambda: init_cache(narrow, CacheConfig(8, 5)))
+    assert cache.data.size * cache.data.dtype.itemsize == 5 * block_bytes(narrow, 8)
+    memory = DeviceMemory("gpu", GIB + 100 * block_bytes(wide, 64))
+    assert plan(memory, model=wide).cache.num_blocks == 100
+    assert plan(memory, model=narrow).cache.num_blocks == 193
+    both = [plan(GPU, model=model, kv_offloading_size=1.0).offload for model in (wide, narrow)]
+    assert 1.9 < both[1].host_blocks / both[0].host_blocks < 2.0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"kv_cache_dtype": "int4"}, "--kv-cache-dtype must be one of auto, int8, fp8, .*, not int4"),
+        ({"kv_cache_dtype": "fp8_e4m3", "kv_host_dtype": "int8"}, "--kv-host-dtype int8 .* --kv-cache-dtype fp8_e4m3"),
+    ],
+)
+def test_formats_of_the_cache_that_cannot_be_are_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        plan(GPU, kv_offloading_size=1.0, **options)
+
+
 def test_staging_takes_memory_of_the_device_and_of_a_cpu_the_host_pool_too() -> None:
     staging = staging_bytes(BLOCK)
     memory = GIB + staging + 100 * BLOCK
@@ -228,6 +255,10 @@ def test_auto_takes_the_host_only_where_it_holds_more() -> None:
         ({"host": 10.0, "kv_host_dtype": "int8"}, "--kv-host-dtype int8 .* use --kv-host-dtype auto"),
         ({"host": 10.0, "kv_offload_inputs": True}, "--kv-offload-inputs is for a cache on the device"),
         ({"host": 10.0, "kv_offload_policy": "recompute", "model": replace(DEEP, num_kv_heads=2)}, "plan or transfer"),
+        (
+            {"host": 10.0, "kv_offload_policy": "recompute", "model": replace(DEEP, kv_dtype="fp8")},
+            "no fewer bytes than K and V: use plan or transfer",
+        ),
         ({"host": 12.0, "max_model_len": 1024}, "--kv-offloading-size 0.024 or more, or --max-model-len 512 or less"),
         ({"host": 12.0, "num_blocks": 9}, "--num-blocks 9: use --kv-offloading-size 0.014 or more"),
         ({"host": 1.0}, "does not hold one block: use --kv-offloading-size 0.002 or more"),
@@ -261,6 +292,11 @@ def test_layer_inputs_count_on_the_device_in_staging_and_on_the_host() -> None:
         (MHA, {}, "needs host memory.*--kv-offloading-size"),
         (MHA, {"kv_offloading_size": 1.0, "kv_host_dtype": "int8"}, "--kv-host-dtype int8 quantises"),
         (LLAMA, {"kv_offloading_size": 1.0}, "layer inputs of a token have 512 bytes, its K and V 512"),
+        (
+            replace(MHA, kv_dtype="int8"),
+            {"kv_offloading_size": 1.0},
+            "layer inputs of a token have 512 bytes, its K and V 320",
+        ),
     ],
 )
 def test_layer_inputs_that_make_no_sense_are_refused(model: DecoderConfig, options: dict[str, Any], says: str) -> None:

@@ -56,6 +56,16 @@ def test_a_plan_adds_up() -> None:
     assert (plan.scheduler.max_num_seqs, plan.host, plan.staging, changes) == (256, 0, 0, [])
 
 
+def test_a_cpu_may_keep_codes() -> None:
+    """Where the cache of numbers does not fit, as a change that alone gives the context."""
+    small = request(18, platform="cpu", num_blocks=16384 // 64)
+    _, changes = both(small)
+    assert "--kv-cache-dtype int8" in changes
+    assert not any("kv-cache" in change for change in both(request(18, num_blocks=16384 // 64))[1]), (
+        "GPUs are slow at it"
+    )
+
+
 def test_rows_bound_the_sequences_at_once() -> None:
     assert make_plan(request(80, max_num_seqs=3, num_blocks=1500)).longest_at_once == 3
     assert make_plan(request(80, max_num_seqs=9, num_blocks=1500)).longest_at_once == 5

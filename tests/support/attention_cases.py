@@ -8,6 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pallas_kernels.kv_codes import CODE_DTYPES, encode
+from tests.support.kv_codes import code_values, nearest_codes
+
 TOLERANCE = {"float32": 2e-5, "bfloat16": 2e-2, "float16": 3e-3}
 LAYERS, LAYER = 3, 1
 
@@ -28,6 +31,8 @@ class Case:
     sinks: bool = False
     window_operand: bool = False
     """Whether the window is an array that the program takes."""
+    codes: str | None = None
+    """What the cache's codes are, int8 or fp8; None: it has numbers."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ def run(function: Callable[..., jax.Array], case: Case, inputs: Inputs) -> np.nd
         static["window"] = case.window
     out = jax.jit(function, static_argnames=tuple(static))(
         jnp.asarray(inputs.q, case.dtype),
-        jnp.asarray(inputs.cache, case.dtype),
+        cache_of(case, inputs),
         jnp.int32(LAYER),
         jnp.asarray(inputs.tables),
         jnp.asarray(inputs.starts),
@@ -95,10 +100,19 @@ def run(function: Callable[..., jax.Array], case: Case, inputs: Inputs) -> np.nd
     return np.asarray(out.astype(jnp.float32))
 
 
+def cache_of(case: Case, inputs: Inputs) -> jax.Array:
+    """The cache as a kernel gets it."""
+    return encode(jnp.asarray(inputs.cache, case.dtype), CODE_DTYPES.get(case.codes or "", case.dtype))
+
+
 def expected(case: Case, inputs: Inputs) -> np.ndarray:
-    """Every query of every row, float64, from the definition."""
+    """Every query of every row, float64, from the definition, over what the codes of the cache stand for."""
     q = np.asarray(jnp.asarray(inputs.q, case.dtype).astype(jnp.float32), np.float64)
     cache = np.asarray(jnp.asarray(inputs.cache, case.dtype).astype(jnp.float32), np.float64)
+    if case.codes is not None:
+        codes, scale = nearest_codes(cache, case.codes)
+        stands_for = jnp.asarray(code_values(case.codes)[codes] * scale, jnp.float32)
+        cache = np.asarray(stands_for.astype(case.dtype).astype(jnp.float32), np.float64)
     group = case.heads // case.kv_heads
     out = np.full(q.shape, np.nan)
     for row, (length, context) in enumerate(case.rows):

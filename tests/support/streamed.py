@@ -21,6 +21,8 @@ GROUP = 3
 SMALL = replace(LLAMA, hidden_size=32)
 """Its layer inputs are half the bytes of K and V."""
 OPT_350M = replace(OPT, placement="post_sum", final_norm=False, embed_size=16)
+CODES = replace(SMALL, kv_dtype="int8")
+"""Its blocks are other numbers than its layer inputs."""
 WINDOWED = replace(SMALL, dtype="bfloat16", windows=(2 * BLOCK,) * SMALL.num_layers)
 """For the native kernels."""
 RNG = np.random.default_rng(5)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxgen.core.config import DType, EngineConfig, OffloadConfig
+from jaxgen.core.kv_dtype import KVDType
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.kernels.choice import REFERENCE, Kernels, native
 from jaxgen.runner.model_runner import ModelRunner
@@ -58,6 +59,22 @@ def test_host_memory_keeps_the_bits_too() -> None:
     assert restored.mismatches == []
     assert restored.happened["restored tokens"] > 100
     assert all(scenario.passed for scenario in scenarios.values())
+    assert len(scenarios) == 9
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kernels", "kv_dtype"),
+    [
+        ("bfloat16", "native", "int8"),
+        # What reads codes is proven by itself; the way around it is above.
+        pytest.param("float32", "XLA", "fp8", marks=pytest.mark.full),
+    ],
+)
+def test_a_cache_of_codes_keeps_the_bits_too(dtype: DType, kernels: str, kv_dtype: KVDType) -> None:
+    model = replace(LLAMA, dtype=dtype, kv_dtype=kv_dtype)
+    config = replace(CONFIG, offload=OffloadConfig(500, "transfer"))
+    scenarios = verify(config, model=model, kernels=kernels_named(kernels))
+    assert [scenario for scenario in scenarios.values() if not scenario.passed] == []
     assert len(scenarios) == 9
 
 

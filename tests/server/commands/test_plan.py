@@ -55,6 +55,7 @@ def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
         ["--max-model-len", "100", "--block-size", "16"],
         ["--num-blocks", "7", "--block-size", "32", "--single-shape"],
         ["--kv-offloading-size", "0.5", "--kv-host-dtype", "int8"],
+        ["--kv-cache-dtype", "int8_per_token_head"],
         ["--kv-offloading-size", "0.5", "--kv-residency", "host", "--kv-offload-policy", "transfer"],
         ["--kv-offloading-size", "0.5", "--kv-residency", "auto", "--background-tokens", "4"],
     ],
