@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import ml_dtypes
 import numpy as np
@@ -44,15 +44,37 @@ _FIRST = 4096
 _NAMED = 3
 
 
-def read_parameters(directory: Path, config: ModelConfig, *, progress: bool = True) -> Iterator[tuple[str, Array]]:
+class Tensors(Protocol):
+    """The tensors of a checkpoint; ``Source`` has their names and shapes as Hugging Face's files have them."""
+
+    def check(self, table: tuple[Parameter, ...], unread: re.Pattern[str] | None) -> None:
+        """Raise ConfigError unless the checkpoint has exactly the table's tensors, with their shapes.
+
+        ``unread``: names of others that the family's checkpoints may have.
+        """
+
+    def read(self, parameter: Parameter, source: Source, dtype: np.dtype[Any]) -> Array:
+        """Read a tensor as its part of the parameter, in ``dtype``.
+
+        Raises ConfigError when values do not fit in float16.
+        """
+
+    def warn_of_zeros(self) -> None:
+        """Log a warning if matrices that were read are all zero."""
+
+
+def read_parameters(
+    directory: Path, config: ModelConfig, *, tensors: Tensors | None = None, progress: bool = True
+) -> Iterator[tuple[str, Array]]:
     """Yield each parameter of the tree: its path and a host array of ``config.dtype``.
 
-    All tensors are checked against the files' headers before the first is read. Raises ConfigError that names file and
-    tensor when a tensor is missing, has another shape or dtype, or cannot be read.
+    ``tensors``: None: those of the directory's safetensors files. All are checked against the files' headers before
+    the first is read. Raises ConfigError that names file and tensor when a tensor is missing, has another shape or
+    dtype, or cannot be read.
     """
     table = parameters(config)
     with ExitStack() as files:
-        tensors = _Tensors(directory, files)
+        tensors = tensors or _SafeTensors(directory, files)
         tensors.check(table, unread_tensors(config))
         dtypes = [NUMPY_DTYPES[parameter.dtype or config.dtype] for parameter in table]
         sizes = [int(np.prod(parameter.shape)) for parameter in table]
@@ -70,7 +92,7 @@ def read_parameters(directory: Path, config: ModelConfig, *, progress: bool = Tr
 def check_parameters(directory: Path, config: ModelConfig) -> None:
     """Raise ConfigError unless the files have the tensors that ``config`` means: the headers alone are read."""
     with ExitStack() as files:
-        _Tensors(directory, files).check(parameters(config), unread_tensors(config))
+        _SafeTensors(directory, files).check(parameters(config), unread_tensors(config))
 
 
 class ZeroWeights:
@@ -91,7 +113,7 @@ class ZeroWeights:
             logger.warning("%s: all zero: %s%s", directory, ", ".join(self._names[:_NAMED]), more)
 
 
-class _Tensors:
+class _SafeTensors:
     """The tensors of all safetensors files of a directory. ``files`` closes the files."""
 
     def __init__(self, directory: Path, files: ExitStack) -> None:
@@ -134,10 +156,6 @@ class _Tensors:
         return (name,)
 
     def check(self, table: tuple[Parameter, ...], unread: re.Pattern[str] | None) -> None:
-        """Raise ConfigError unless the checkpoint has exactly the table's tensors, with their shapes.
-
-        ``unread``: names of others that the family's checkpoints may have.
-        """
         used = {name for parameter in table for source, _ in parameter.pieces() for name in self._check(source)}
         known = [_HARMLESS, _NOT_TEXT, *([] if unread is None else [unread])]
         extra = sorted(
@@ -186,10 +204,6 @@ class _Tensors:
         return tuple(header.get_shape()), header.get_dtype()
 
     def read(self, parameter: Parameter, source: Source, dtype: np.dtype[Any]) -> Array:
-        """Read a tensor as its part of the parameter, in ``dtype``.
-
-        Raises ConfigError when values do not fit in float16.
-        """
         name = self._locate(source.name)
         assert name is not None
         parts = self._parts(name)
@@ -203,7 +217,6 @@ class _Tensors:
         return converted
 
     def warn_of_zeros(self) -> None:
-        """Log a warning if matrices that were read are all zero."""
         self._zeros.warn(self._directory)
 
 

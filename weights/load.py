@@ -19,7 +19,7 @@ from jaxgen.core.errors import ConfigError, check_path
 from jaxgen.text.named_templates import template_text
 from jaxgen.weights import hf_checkpoint
 from jaxgen.weights.chat_template import TEMPLATE_FILE
-from jaxgen.weights.files import CARRIED_FILES, CONFIG, TOKENIZER_FILES, member
+from jaxgen.weights.files import CARRIED_FILES, CONFIG, TOKENIZER_FILES, is_gguf, member
 from jaxgen.weights.hf_config import read_model_config
 from jaxgen.weights.manifest import is_converted, read_manifest
 from jaxgen.weights.names import Array, Place
@@ -57,7 +57,8 @@ def resolve_model(model: str, hub: HubOptions | None = None, *, fetch: Fetch = d
     check_path("--model", model)
     directory = Path(model).expanduser()
     if directory.is_file():
-        raise ConfigError(f"--model {model} is a file; name the directory it is in")
+        hint = _convert(directory) if is_gguf(directory) else "name the directory it is in"
+        raise ConfigError(f"--model {model} is a file; {hint}")
     if not directory.is_dir():
         directory = _fetched("--model", model, hub, fetch)
     elif hub.revision is not None:
@@ -65,8 +66,13 @@ def resolve_model(model: str, hub: HubOptions | None = None, *, fetch: Fetch = d
     for name in CARRIED_FILES:
         member(directory, name)
     if not (directory / CONFIG).is_file():
-        raise ConfigError(f"{directory} is no model directory: it has no {CONFIG}")
+        hint = next((f"; {_convert(file)}" for file in sorted(directory.iterdir()) if is_gguf(file)), "")
+        raise ConfigError(f"{directory} is no model directory: it has no {CONFIG}{hint}")
     return directory
+
+
+def _convert(file: Path) -> str:
+    return f"jaxgen convert-weights {file} DIRECTORY makes a directory of a GGUF file, for --model"
 
 
 def resolve_tokenizer(tokenizer: str, download_dir: Path | None = None) -> Path:
@@ -119,13 +125,15 @@ def load_params(
     config: ModelConfig,
     *,
     place: Place = on_device,
+    tensors: hf_checkpoint.Tensors | None = None,
     checksums: bool = True,
     progress: bool = True,
 ) -> dict[str, Any]:
     """Load the parameters of a Hugging Face or converted directory, in ``config.dtype``, by path.
 
     ``place`` puts each parameter where programs read it, given its path and the host's array, before the next is read.
-    ``checksums`` False: files of a converted directory need only have the right size. Raises ConfigError that names the
+    ``tensors``: None: those in the directory. ``checksums`` False: files of a converted directory need only have the
+    right size. Raises ConfigError that names the
     file or tensor that is missing, corrupt or does not fit ``config``.
     """
     if is_converted(directory):
@@ -138,7 +146,7 @@ def load_params(
 
     return {
         path: jax.block_until_ready(place(path, array))
-        for path, array in hf_checkpoint.read_parameters(directory, config, progress=progress)
+        for path, array in hf_checkpoint.read_parameters(directory, config, tensors=tensors, progress=progress)
     }
 
 
