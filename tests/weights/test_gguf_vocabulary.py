@@ -9,11 +9,13 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, pre_tokenizers, processors
 from transformers import GemmaTokenizer, Qwen2Tokenizer
 from transformers.convert_slow_tokenizer import TikTokenConverter
+from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.text import tokenizer as text
 from jaxgen.weights.chat_template import read_chat_format
 from jaxgen.weights.gguf.architectures import ARCHITECTURES
+from jaxgen.weights.gguf.byte_level import SPLITTINGS
 from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.gguf.vocabulary import write_tokenizer
 from jaxgen.weights.tiny import make_tiny_checkpoint
@@ -30,7 +32,7 @@ TEXTS = (
     "naïve café, nai\u0308ve cafe\u0301: composed and not",
     "HELLO World's don't WE'LL I'M it'S",
     "😀😀 smile 東京と日本 ελληνικά \u0645\u0631\u062d\u0628\u0627 ½ ² Ⅷ",
-    "<s>tokens</s> <tool>in</tool> text<tool> <|end|>\nand",
+    "<s>tokens</s> <tool>in</tool> text<tool> <|end|>\nand <s> spaced </s> out \u2581\u2581the",
     "\u00a0\u2003odd\u200bspaces\u2028and lines\u0000",
 )
 
@@ -94,11 +96,27 @@ def pre_tokenizer_of_tiktoken() -> Any:
     return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
+def test_text_is_split_as_transformers_splits_it() -> None:
+    """Its own table is a second source of the expressions."""
+    expressions = {name: one.expression for name, one in SPLITTINGS.items() if one.expression is not None}
+    assert expressions == {name: GGUF_PRE_TOKENIZER_SPLITS[name] for name in expressions}
+    assert expressions["llama-bpe"] == TikTokenConverter().pattern
+
+
+def test_digits_are_split_off_first(tmp_path: Path) -> None:
+    source = trained()
+    source.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(False)])
+    assert_same(converted(tmp_path, byte_level(source, "smollm")), source)
+
+
 @pytest.mark.parametrize("eos", [False, True])
 def test_llama_2(eos: bool, tmp_path: Path) -> None:
     """Merges follow from scores; a space before the text, BOS, and EOS behind it where the file asks for it."""
     source = byte_fallback()
     if eos:
+        made = json.loads(source.to_str())
+        made["model"]["merges"].reverse()  # an order that is not that of ids
+        source = Tokenizer.from_str(json.dumps(made))
         special = [(BOS, 1), ("</s>", 2)]
         source.post_processor = processors.TemplateProcessing(single=f"{BOS} $A </s>", special_tokens=special)
     vocabulary = sentencepiece(source)

@@ -109,11 +109,12 @@ class GgufFile:
         return _DTYPES.get(max(numbers, key=lambda kind: numbers[kind], default=""), "bfloat16")
 
     def _value(self, name: str) -> Any:
+        field = self._first[name]
         try:
-            value = self._first[name].contents()
+            value = field.contents()
         except UnicodeDecodeError as error:
             raise ConfigError(f"{self.path}: {name} is not UTF-8: {error}") from error
-        return shortest(value) if isinstance(value, float) else value
+        return shortest(value) if field.types[0].name == "FLOAT32" else value
 
 
 def shortest(value: float) -> float:
