@@ -57,8 +57,9 @@ def resolve_model(model: str, hub: HubOptions | None = None, *, fetch: Fetch = d
     check_path("--model", model)
     directory = Path(model).expanduser()
     if directory.is_file():
-        hint = _convert(directory) if is_gguf(directory) else "name the directory it is in"
-        raise ConfigError(f"--model {model} is a file; {hint}")
+        if is_gguf(directory):
+            raise ConfigError(f"--model {model} is a GGUF file; {_convert(directory)}")
+        raise ConfigError(f"--model {model} is a file; name the directory it is in")
     if not directory.is_dir():
         directory = _fetched("--model", model, hub, fetch)
     elif hub.revision is not None:
@@ -66,13 +67,14 @@ def resolve_model(model: str, hub: HubOptions | None = None, *, fetch: Fetch = d
     for name in CARRIED_FILES:
         member(directory, name)
     if not (directory / CONFIG).is_file():
-        hint = next((f"; {_convert(file)}" for file in sorted(directory.iterdir()) if is_gguf(file)), "")
+        found = next((file for file in sorted(directory.iterdir()) if is_gguf(file)), None)
+        hint = "" if found is None else f", but a GGUF file; {_convert(found)}"
         raise ConfigError(f"{directory} is no model directory: it has no {CONFIG}{hint}")
     return directory
 
 
 def _convert(file: Path) -> str:
-    return f"jaxgen convert-weights {file} DIRECTORY makes a directory of a GGUF file, for --model"
+    return f"convert it first: jaxgen convert-weights {file} DIRECTORY, and then --model DIRECTORY"
 
 
 def resolve_tokenizer(tokenizer: str, download_dir: Path | None = None) -> Path:

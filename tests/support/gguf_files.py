@@ -8,10 +8,10 @@ from typing import Any
 import gguf
 import numpy as np
 import numpy.typing as npt
+from gguf import GGMLQuantizationType as Kind
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, pre_tokenizers
 
-Kind = gguf.GGMLQuantizationType
 F32 = Kind.F32
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, pre_tokenizers, processors
@@ -37,13 +37,13 @@ TEXTS = (
 )
 
 
-def converted(directory: Path, vocabulary: dict[str, Any], family: str = "llama", **metadata: Any) -> Path:
+def converted(directory: Path, vocabulary: dict[str, Any], **metadata: Any) -> Path:
     """A tiny model with a vocabulary, written as a GGUF file and converted."""
     sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     size = max(len(vocabulary["tokens"]), 384)
     make_tiny_checkpoint(directory / "source", **sizes, num_key_value_heads=1, vocab_size=size)
-    fields = {key.replace("__", "."): value for key, value in metadata.items()}
-    file = write(directory / "m.gguf", directory / "source", family, vocabulary=vocabulary, metadata=fields)
+    fields = {f"tokenizer.{key.replace('__', '.')}": value for key, value in metadata.items()}
+    file = write(directory / "m.gguf", directory / "source", "llama", vocabulary=vocabulary, metadata=fields)
     return run(file, directory / "converted")
 
 
@@ -80,12 +80,12 @@ def test_llama_3(tmp_path: Path) -> None:
     """Three digits at a time, and BOS before a text, unless the file says otherwise."""
     source = trained()
     source.pre_tokenizer = pre_tokenizer_of_tiktoken()
-    source.model.ignore_merges = True  # type: ignore[union-attr]
+    source.model.ignore_merges = True
     plain = source.to_str()
     source.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, 0)])
     vocabulary = byte_level(source, "llama-bpe")
-    assert_same(converted(tmp_path / "a", vocabulary, tokenizer__ggml__bos_token_id=0), source)
-    off = {"tokenizer__ggml__bos_token_id": 0, "tokenizer__ggml__add_bos_token": False}
+    assert_same(converted(tmp_path / "a", vocabulary, ggml__bos_token_id=0), source)
+    off = {"ggml__bos_token_id": 0, "ggml__add_bos_token": False}
     assert_same(converted(tmp_path / "b", vocabulary, **off), Tokenizer.from_str(plain))
     with pytest.raises(ConfigError, match=r"bos_token_id is missing, but add_bos_token asks for it"):
         converted(tmp_path / "c", vocabulary)
@@ -120,7 +120,7 @@ def test_llama_2(eos: bool, tmp_path: Path) -> None:
         special = [(BOS, 1), ("</s>", 2)]
         source.post_processor = processors.TemplateProcessing(single=f"{BOS} $A </s>", special_tokens=special)
     vocabulary = sentencepiece(source)
-    assert_same(converted(tmp_path, vocabulary, **({"tokenizer__ggml__add_eos_token": True} if eos else {})), source)
+    assert_same(converted(tmp_path, vocabulary, **({"ggml__add_eos_token": True} if eos else {})), source)
 
 
 def test_phi_3_drops_the_space_behind_special_tokens(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_gemma(tmp_path: Path) -> None:
         for cut in range(len(token) - 1, 0, -1)
         if token[:cut] in order and token[cut:] in order
     ]
-    source = GemmaTokenizer(vocab=order, merges=merges).backend_tokenizer
+    source = GemmaTokenizer(vocab=order, merges=cast(Any, merges)).backend_tokenizer
     source.add_tokens([AddedToken(piece, special=False, normalized=False) for piece in runs])
     template = [("<bos>", 2)]
     source.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=template)
@@ -154,8 +154,8 @@ def test_gemma(tmp_path: Path) -> None:
     vocabulary["tokens"] = [token.replace("▁", " ") if token in runs else token for token in vocabulary["tokens"]]
     vocabulary["scores"] = [0.0] * len(vocabulary["tokens"])
     ids = {"bos": 2, "eos": 1, "unknown": 3, "padding": 0}
-    metadata = {f"tokenizer__ggml__{name}_token_id": i for name, i in ids.items()}
-    converted(tmp_path, vocabulary, tokenizer__ggml__add_space_prefix=False, **metadata)
+    metadata = {f"ggml__{name}_token_id": i for name, i in ids.items()}
+    converted(tmp_path, vocabulary, ggml__add_space_prefix=False, **metadata)
     write_tokenizer(GgufFile(tmp_path / "m.gguf"), ARCHITECTURES["gemma2"], tmp_path)
     assert_same(tmp_path, source)
 
@@ -173,11 +173,11 @@ def test_rows_without_a_token_are_none(tmp_path: Path) -> None:
 
 def test_chat_templates_come_along(tmp_path: Path) -> None:
     vocabulary = byte_level(trained(), "gpt-2")
-    metadata = {"tokenizer__chat_template": "{{ messages }}é", "tokenizer__ggml__eos_token_id": 1}
+    metadata = {"chat_template": "{{ messages }}é", "ggml__eos_token_id": 1}
     one = read_chat_format(converted(tmp_path / "one", vocabulary, **metadata))
     assert one is not None
     assert (one.template, one.special_tokens, one.tool_template) == ("{{ messages }}é", {"eos_token": "</s>"}, None)
-    two = read_chat_format(converted(tmp_path / "two", vocabulary, **metadata, tokenizer__chat_template__tool_use="T"))
+    two = read_chat_format(converted(tmp_path / "two", vocabulary, **metadata, chat_template__tool_use="T"))
     assert two is not None
     assert (two.template, two.tool_template) == ("{{ messages }}é", "T")
     assert read_chat_format(converted(tmp_path / "none", vocabulary)) is None
