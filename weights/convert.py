@@ -1,8 +1,10 @@
-"""``jaxgen convert-weights SOURCE DEST``: convert a Hugging Face checkpoint to a directory that loads fast."""
+"""``jaxgen convert-weights SOURCE DEST``: convert a Hugging Face checkpoint, or a GGUF file, to a directory that loads
+fast."""
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -13,8 +15,10 @@ from jaxgen.core.errors import ConfigError, check_path
 from jaxgen.core.quantization import Quantization
 from jaxgen.terminal.command_line import CommandLine
 from jaxgen.terminal.model_flags import add_dtype_flag, add_hub_flags, add_quantization_flag, hub_options
-from jaxgen.weights import checkpoint
+from jaxgen.weights import checkpoint, gguf
 from jaxgen.weights.atomic import new_directory
+from jaxgen.weights.files import is_gguf
+from jaxgen.weights.hf_checkpoint import Tensors
 from jaxgen.weights.load import load_model_config, load_params, resolve_model
 from jaxgen.weights.manifest import is_converted
 
@@ -24,11 +28,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = CommandLine(
         prog="jaxgen convert-weights",
         allow_abbrev=True,
-        description="Convert a Hugging Face checkpoint to an Orbax checkpoint that loads fast and is verified on load.",
+        description="Convert a Hugging Face checkpoint, or a GGUF file, to an Orbax checkpoint that loads fast and is "
+        "verified on load.",
     )
-    parser.add_argument("source", metavar="SOURCE", help="directory with config.json and safetensors files, or hub id")
+    parser.add_argument(
+        "source", metavar="SOURCE", help="directory with config.json and safetensors files, hub id, or GGUF file"
+    )
     parser.add_argument("destination", metavar="DEST", type=Path, help="directory to make")
-    add_dtype_flag(parser, "dtype to store; auto: as in SOURCE's config.json")
+    add_dtype_flag(
+        parser, "dtype to store; auto: as in SOURCE's config.json; of a GGUF file that is quantised, bfloat16"
+    )
     add_quantization_flag(parser, "what matrices are rounded to; none: they are stored as they are in SOURCE")
     add_hub_flags(parser)
     parser.add_argument("--force", action="store_true", help="replace DEST when it is an earlier conversion")
@@ -58,16 +67,31 @@ def convert(
     force: bool = False,
     progress: bool = True,
 ) -> None:
-    """Make the converted directory ``destination`` from ``source``, a Hugging Face directory or a hub id.
+    """Make the converted directory ``destination`` from ``source``, a Hugging Face directory, a hub id, or a GGUF file.
 
     It appears when it is complete and on the disk, and not at all when a step fails before that. ``force`` replaces an
     earlier conversion. Raises ConfigError for an unusable source or destination.
     """
     check_path("DEST", destination)
-    directory = resolve_model(source, hub)
-    if is_converted(directory):
-        raise ConfigError(f"{directory} is converted already")
-    config = load_model_config(directory, dtype, quantization)
-    with new_directory(destination, replaceable=is_converted if force else None) as partial:
-        params = load_params(directory, config, progress=progress)
-        checkpoint.save(partial, params, config, directory, progress=progress)
+    with _opened(source, hub) as (directory, tensors):
+        config = load_model_config(directory, dtype, quantization)
+        with new_directory(destination, replaceable=is_converted if force else None) as partial:
+            params = load_params(directory, config, tensors=tensors, progress=progress)
+            checkpoint.save(partial, params, config, directory, progress=progress)
+
+
+@contextmanager
+def _opened(source: str, hub: HubOptions | None) -> Iterator[tuple[Path, Tensors | None]]:
+    """Give the directory that describes the model, and its tensors where they are elsewhere."""
+    path = Path(source).expanduser()
+    if not is_gguf(path) or path.is_dir():
+        directory = resolve_model(source, hub)
+        if is_converted(directory):
+            raise ConfigError(f"{directory} is converted already")
+        yield directory, None
+        return
+    check_path("SOURCE", path)
+    if hub is not None and hub.revision is not None:
+        raise ConfigError(f"--revision {hub.revision} needs a hub id: {source} is a file")
+    with gguf.opened(path) as found:
+        yield found

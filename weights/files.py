@@ -30,6 +30,11 @@ CARRIED_FILES = (CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES, *POOLING_FILES)
 """Files of a model beside its weights; a directory may lack some of them."""
 
 
+def is_gguf(path: Path) -> bool:
+    """Whether the name is that of a file of llama.cpp's format."""
+    return path.suffix == ".gguf"
+
+
 def member(directory: Path, name: str) -> Path:
     """Return the path of the file ``name`` in a checkpoint directory; the file need not exist.
 

@@ -7,11 +7,12 @@ quantised layers have.
 """
 
 import logging
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import ml_dtypes
 import numpy as np
@@ -35,16 +36,36 @@ _FIRST = 4096
 _NAMED = 3
 
 
-def read_parameters(directory: Path, config: ModelConfig, *, progress: bool = True) -> Iterator[tuple[str, Value]]:
+class Tensors(Protocol):
+    """The tensors of a checkpoint; ``Source`` has their names and shapes as Hugging Face's files have them."""
+
+    def check(self, table: tuple[Parameter, ...], unread: re.Pattern[str] | None) -> None:
+        """Raise ConfigError unless the checkpoint has exactly the table's tensors, with their shapes.
+
+        ``unread``: names of others that the family's checkpoints may have.
+        """
+
+    def read(self, parameter: Parameter, source: Source, dtype: np.dtype[Any], form: WeightFormat | None) -> Value:
+        """Read a source as its part of the parameter: in ``form`` if that is one, else in ``dtype``.
+
+        Raises ConfigError also when values do not fit in float16.
+        """
+
+
+def read_parameters(
+    directory: Path, config: ModelConfig, *, tensors: Tensors | None = None, progress: bool = True
+) -> Iterator[tuple[str, Value]]:
     """Yield each parameter of the tree: its path, and a host array of ``config.dtype``, or a weight in its format.
 
-    All tensors are checked against the files' headers before the first is read. Raises ConfigError that names file and
-    tensor when a tensor is missing, has another shape or dtype, or cannot be read.
+    ``tensors``: None: those of the directory's safetensors files. All are checked against the files' headers before
+    the first is read. Raises ConfigError that names file and tensor when a tensor is missing, has another shape or
+    dtype, or cannot be read.
     """
-    table = parameters(config)
-    tensors, zeros = CheckpointTensors(directory), ZeroWeights()
+    table, zeros = parameters(config), ZeroWeights()
+    tensors = tensors or CheckpointTensors(directory)
     tensors.check(table, unread_tensors(config))
-    _log_dequantised(directory, config, tensors)
+    if isinstance(tensors, CheckpointTensors):
+        _log_dequantised(directory, config, tensors)
     dtypes = [NUMPY_DTYPES[parameter.dtype or config.dtype] for parameter in table]
     total = sum(prod(one.shape) * dtype.itemsize for one, dtype in zip(table, dtypes, strict=True))
     with show_progress("loading weights", total, "B", bar=progress) as advance:

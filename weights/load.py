@@ -21,7 +21,7 @@ from jaxgen.text.named_templates import template_text
 from jaxgen.weights import hf_checkpoint
 from jaxgen.weights.chat_template import TEMPLATE_FILE
 from jaxgen.weights.encodings import encodings_of
-from jaxgen.weights.files import CARRIED_FILES, CONFIG, TOKENIZER_FILES, member
+from jaxgen.weights.files import CARRIED_FILES, CONFIG, TOKENIZER_FILES, is_gguf, member
 from jaxgen.weights.hf_config import read_model_config
 from jaxgen.weights.manifest import is_converted, read_manifest
 from jaxgen.weights.names import Place, Value
@@ -60,6 +60,8 @@ def resolve_model(model: str, hub: HubOptions | None = None, *, fetch: Fetch = d
     check_path("--model", model)
     directory = Path(model).expanduser()
     if directory.is_file():
+        if is_gguf(directory):
+            raise ConfigError(f"--model {model} is a GGUF file; {_convert(directory)}")
         raise ConfigError(f"--model {model} is a file; name the directory it is in")
     if not directory.is_dir():
         directory = _fetched("--model", model, hub, fetch)
@@ -68,8 +70,14 @@ def resolve_model(model: str, hub: HubOptions | None = None, *, fetch: Fetch = d
     for name in CARRIED_FILES:
         member(directory, name)
     if not (directory / CONFIG).is_file():
-        raise ConfigError(f"{directory} is no model directory: it has no {CONFIG}")
+        found = next((file for file in sorted(directory.iterdir()) if is_gguf(file)), None)
+        hint = "" if found is None else f", but a GGUF file; {_convert(found)}"
+        raise ConfigError(f"{directory} is no model directory: it has no {CONFIG}{hint}")
     return directory
+
+
+def _convert(file: Path) -> str:
+    return f"convert it first: jaxgen convert-weights {file} DIRECTORY, and then --model DIRECTORY"
 
 
 def resolve_tokenizer(tokenizer: str, download_dir: Path | None = None) -> Path:
@@ -142,13 +150,14 @@ def load_params(
     config: ModelConfig,
     *,
     place: Place = on_device,
+    tensors: hf_checkpoint.Tensors | None = None,
     checksums: bool = True,
     progress: bool = True,
 ) -> dict[str, Any]:
     """Load the parameters of a Hugging Face or converted directory by path, each in its format or ``config.dtype``.
 
     ``place`` puts each parameter where programs read it, given its path and the host's array, or a GroupedWeight for a
-    path of ``config.weight_formats``, before the next is read.
+    path of ``config.weight_formats``, before the next is read. ``tensors``: None: those in the directory.
     ``checksums`` False: files of a converted directory need only have the right size. Raises ConfigError that names the
     file or tensor that is missing, corrupt or does not fit ``config``.
     """
@@ -162,7 +171,7 @@ def load_params(
 
     return {
         path: jax.block_until_ready(place(path, value))
-        for path, value in hf_checkpoint.read_parameters(directory, config, progress=progress)
+        for path, value in hf_checkpoint.read_parameters(directory, config, tensors=tensors, progress=progress)
     }
 
 

@@ -55,18 +55,8 @@ def dequantized(weight: GroupedWeight) -> Floats:
     """Return the numbers of a weight, [*stack, O, I] in float32, for products that know no codes."""
     form, inputs = weight.format, weight.shape[-1]
     numbers = np.empty(weight.shape, np.float32)
-
-    def make_block(rows: slice) -> None:
-        values = _grouped(unpacked(codes[rows], form).astype(np.float32), form)
-        values -= np.float32(form.zero) if zeros is None else zeros[rows, :, None]
-        values *= scales[rows, :, None].astype(np.float32)
-        places = slice(None) if weight.order is None else weight.order[index]
-        matrix[rows, places] = values.reshape(len(values), -1)[:, :inputs]
-
-    for index in np.ndindex(*weight.shape[:-2]):
-        matrix, codes, scales = numbers[index], weight.codes[index], weight.scales[index]
-        zeros = None if weight.zeros is None else weight.zeros[index]
-        _by_blocks(make_block, len(matrix), inputs)
+    for index in np.ndindex(*weight.shape[:-2]):  # a matrix at a time, so that what is between is small
+        numbers[index] = weight.dequantized(index)
     return numbers
 
 

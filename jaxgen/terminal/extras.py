@@ -11,6 +11,7 @@ from jaxgen.core.errors import ConfigError
 
 EXTRAS = {
     "bench": ("aiohttp", "matplotlib"),
+    "gguf": ("gguf",),
     "otel": ("opentelemetry",),
     "test": (
         *("beartype", "httpx2", "hypothesis", "importlinter", "mypy", "openai", "pytest", "ruff", "schemathesis"),

@@ -35,6 +35,7 @@ COMMANDS = [
     ("aiohttp", ["benchmark"], "aiohttp is missing"),
     ("matplotlib", ["benchmark", "--plot", "x.png"], "--plot needs matplotlib"),
     ("matplotlib", ["tune", "--plot", "x.png"], "--plot needs matplotlib"),
+    ("gguf", ["convert-weights", "x.gguf", "x"], "reading x.gguf needs gguf"),
     ("opentelemetry", ["serve", TRACES, "http://127.0.0.1:1/"], f"{TRACES} needs opentelemetry"),
 ]
 TOOLS = [

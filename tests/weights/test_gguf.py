@@ -1,0 +1,351 @@
+"""GGUF files, which the gguf package writes from recorded checkpoints: the same weights and logits; bad files."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+import pytest
+from gguf import GGMLQuantizationType as Kind
+from safetensors.numpy import save_file
+
+from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.core.errors import ConfigError
+from jaxgen.models.positions import inverse_frequencies
+from jaxgen.weights.gguf.file import GgufFile
+from jaxgen.weights.hf_config import read_eos_token_ids
+from jaxgen.weights.load import load_model_config, load_params, resolve_model
+from tests.support.conversions import bits_of, run
+from tests.support.gguf_files import CONTROL, F32, NORMAL, byte_level, letters, load, save_rounded, write
+from tests.support.golden_runs import LOGIT_TOLERANCE, SMALL, relative_logit_error
+from tests.support.goldens import GOLDENS, copy_golden, golden_answers
+from tests.support.tiny_tokenizers import byte_level as byte_level_tokenizer
+
+YARN = {
+    "rope.scaling.type": "yarn",
+    "rope.scaling.factor": 4.0,
+    "rope.scaling.original_context_length": 32,
+    "rope.scaling.yarn_beta_fast": 2.0,
+    "rope.scaling.yarn_beta_slow": 0.25,
+}
+LINEAR = {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}
+
+
+def llama3_factors() -> npt.NDArray[np.float32]:
+    """What the frequencies of the golden llama3_rope are divided by, as llama.cpp's converter writes it."""
+    rope = json.loads((GOLDENS / "llama3_rope" / "config.json").read_text())["rope_parameters"]
+    factors = []
+    for i in range(0, 16, 2):
+        turns = rope["original_max_position_embeddings"] / (2 * np.pi * rope["rope_theta"] ** (i / 16))
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        smooth = min(max((turns - low) / (high - low), 0.0), 1.0)
+        factors.append(1 / ((1 - smooth) / rope["factor"] + smooth))
+    return np.array(factors, np.float32)
+
+
+def phi3_options() -> dict[str, Any]:
+    rope = json.loads((GOLDENS / "phi3_long" / "config.json").read_text())["rope_parameters"]
+    factors = {name: np.array(rope[f"{name}_factor"], np.float32) for name in ("long", "short")}
+    return {
+        "metadata": {"rope.scaling.original_context_length": 32},
+        "more": {f"rope_factors_{name}.weight": values for name, values in factors.items()},
+    }
+
+
+@pytest.mark.full  # a program for each; that weights and configuration are the source's is quick to see, below
+@pytest.mark.parametrize(
+    ("golden", "family", "options"),
+    [
+        ("llama", "llama", {}),
+        ("llama3_rope", "llama", {"more": {"rope_freqs.weight": llama3_factors()}}),
+        ("qwen3", "qwen3", {"metadata": YARN}),
+        ("phi3_long", "phi3", phi3_options()),
+    ],
+)
+def test_logits_are_the_recorded_ones(golden: str, family: str, options: dict[str, Any], tmp_path: Path) -> None:
+    converted = run(write(tmp_path / "model.gguf", GOLDENS / golden, family, **options), tmp_path / "converted")
+    answers = golden_answers(golden)
+    config = load_model_config(converted).within(max(len(one.prompt) + len(one.greedy) for one in answers))
+    params = load_params(converted, config, progress=False)
+    assert relative_logit_error(config, params, answers, SMALL) < LOGIT_TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("golden", "family", "options"),
+    [
+        ("llama", "llama", {}),
+        ("llama_linear_rope", "llama", {"metadata": LINEAR}),
+        ("llama_bias", "llama", {}),
+        ("mistral_window", "llama", {"metadata": {"attention.sliding_window": 16}}),
+        ("qwen2_yarn", "qwen2", {"metadata": YARN}),
+        ("qwen3", "qwen3", {"metadata": YARN}),
+        ("phi3_long", "phi3", phi3_options()),
+        ("phi3_window", "phi3", {}),
+    ],
+)
+def test_weights_and_configuration_are_the_source_s(
+    golden: str, family: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    source = GOLDENS / golden
+    converted = run(write(tmp_path / "model.gguf", source, family, **options), tmp_path / "converted")
+    assert bits_of(converted, "float32") == bits_of(source, "float32")
+    assert load_model_config(converted) == load_model_config(source, "float32")
+
+
+def test_factors_of_llama_3_give_its_frequencies(tmp_path: Path) -> None:
+    """The file has numbers by which frequencies are divided, and not the fields that they were computed from."""
+    source = GOLDENS / "llama3_rope"
+    metadata = {"rope.scaling.original_context_length": 32}
+    more = {"rope_freqs.weight": llama3_factors()}
+    file = write(tmp_path / "model.gguf", source, "llama", metadata=metadata, more=more)
+    converted = run(file, tmp_path / "converted")
+    got, want = (load_model_config(directory, "float32") for directory in (converted, source))
+    assert isinstance(got, DecoderConfig)
+    assert isinstance(want, DecoderConfig)
+    for config in (got, got.within(8)):
+        (rope,) = config.positions.ropes
+        frequencies, expected = (inverse_frequencies(one, 16) for one in (rope, want.positions.ropes[0]))
+        np.testing.assert_allclose(frequencies, expected, rtol=1e-6)
+        assert rope.attention_factor == 1.0
+    assert bits_of(converted) == bits_of(source)
+
+
+@pytest.mark.parametrize("golden", ["gemma2", "gemma3"])
+def test_gemma(golden: str, tmp_path: Path) -> None:
+    """Scores are scaled by the size of a head, biases have no place in a file, and full attention every sixth layer."""
+    source = copy_golden(golden, tmp_path / "source")
+    config = json.loads((source / "config.json").read_text())
+    change = {"query_pre_attn_scalar": config["head_dim"], "attention_bias": False}
+    metadata: dict[str, Any] = {}
+    if golden == "gemma3":
+        change["layer_types"] = ["sliding_attention"] * 2
+        config["rope_parameters"]["sliding_attention"]["rope_theta"] = 10_000.0
+        metadata = LINEAR | {"rope.scaling.factor": 8.0}
+    (source / "config.json").write_text(json.dumps(config | change))
+    tensors = {name: values for name, values in load(source).items() if not name.endswith(".bias")}
+    for file in source.glob("*.safetensors"):
+        file.unlink()
+    save_file(tensors, source / "model.safetensors")
+    file = write(tmp_path / "model.gguf", source, golden, metadata=metadata)
+    converted = run(file, tmp_path / "converted")
+    assert bits_of(converted, "bfloat16") == bits_of(source, "bfloat16")
+    assert load_model_config(converted) == load_model_config(source, "float32")
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [(Kind.F16, "float16"), (Kind.BF16, "bfloat16"), (Kind.Q8_0, "bfloat16"), (Kind.Q4_0, "bfloat16")],
+)
+def test_types_give_the_dequantised_weights(kind: Kind, dtype: Any, tmp_path: Path) -> None:
+    """Rounded once, to the dtype that is stored: that of the file, or bfloat16."""
+    file = write(tmp_path / "model.gguf", GOLDENS / "llama", "llama", kind=kind)
+    expected = save_rounded(GOLDENS / "llama", tmp_path / "expected", kind, dtype)
+    assert bits_of(run(file, tmp_path / "auto")) == bits_of(expected, dtype)
+    assert bits_of(run(file, tmp_path / "wide", dtype="float32")) == bits_of(expected, "float32")
+
+
+def q8_0(block: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+    return half(block[:2]) * block[2:].view(np.int8).astype(np.float64)
+
+
+def q4_0(block: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+    return half(block[:2]) * (np.concatenate([block[2:] & 15, block[2:] >> 4]).astype(np.float64) - 8)
+
+
+def q4_1(block: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+    return half(block[:2]) * np.concatenate([block[4:] & 15, block[4:] >> 4]) + half(block[2:4])
+
+
+def q5_0(block: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+    return half(block[:2]) * (five_bits(block[2:6], block[6:]) - 16)
+
+
+def q5_1(block: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+    return half(block[:2]) * five_bits(block[4:8], block[8:]) + half(block[2:4])
+
+
+def five_bits(high: npt.NDArray[np.uint8], low: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+    bits = [int(high[i // 8]) >> (i % 8) & 1 for i in range(32)]
+    return np.concatenate([low & 15, low >> 4]) + 16.0 * np.array(bits)
+
+
+def scales_of_k(block: npt.NDArray[np.uint8]) -> list[tuple[float, float]]:
+    """Scale and minimum of the eight groups of Q4_K and Q5_K: six bits each, in twelve bytes."""
+    s = [int(byte) for byte in block[4:16]]
+    codes = [(s[j] & 63, s[j + 4] & 63) for j in range(4)]
+    codes += [(s[j + 8] & 15 | s[j] >> 6 << 4, s[j + 8] >> 4 | s[j + 4] >> 6 << 4) for j in range(4)]
+    return [(half(block[:2]) * scale, half(block[2:4]) * minimum) for scale, minimum in codes]
+
+
+def q4_k(block: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+    quarters = block[16:].reshape(4, 32)
+    codes = [part for quarter in quarters for part in (quarter & 15, quarter >> 4)]
+    return np.concatenate([s * q - m for (s, m), q in zip(scales_of_k(block), codes, strict=True)])
+
+
+def q5_k(block: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+    high, quarters = block[16:48], block[48:].reshape(4, 32)
+    codes = [part for quarter in quarters for part in (quarter & 15, quarter >> 4)]
+    codes = [part + 16.0 * (high >> group & 1) for group, part in enumerate(codes)]
+    return np.concatenate([s * q - m for (s, m), q in zip(scales_of_k(block), codes, strict=True)])
+
+
+def q6_k(block: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+    values = []
+    for side in range(2):
+        low, high = block[64 * side :][:64], block[128 + 32 * side :][:32]
+        scales = block[192 + 8 * side :][:8].view(np.int8)
+        for part in range(4):
+            four = low[32 * (part % 2) :][:32] >> (4 * (part // 2)) & 15
+            codes = (four | (high >> (2 * part) & 3) << 4).astype(np.float64) - 32
+            values.append(codes * np.repeat(scales[2 * part :][:2], 16) * half(block[208:]))
+    return np.concatenate(values)
+
+
+def half(two: npt.NDArray[np.uint8]) -> float:
+    return float(two.view(np.float16)[0])
+
+
+@pytest.mark.parametrize("definition", [q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k], ids=lambda one: one.__name__)
+def test_blocks_have_the_values_of_their_definition(definition: Callable[..., Any], tmp_path: Path) -> None:
+    """Of random blocks, in more rows than are read at once."""
+    kind = Kind[definition.__name__.upper()]
+    size, num_bytes = gguf.GGML_QUANT_SIZES[kind]
+    rng = np.random.default_rng(0)
+    blocks = rng.integers(0, 256, size=(6, 2, num_bytes), dtype=np.uint8)
+    at = {"Q6_K": [208]}.get(kind.name, [0, 2] if kind.name.endswith(("1", "4_K", "5_K")) else [0])
+    for start in at:
+        blocks[..., start : start + 2] = rng.normal(size=(6, 2, 1)).astype(np.float16).view(np.uint8)
+    writer = gguf.GGUFWriter(tmp_path / "one.gguf", "llama")
+    writer.add_tensor("blocks", blocks.reshape(6, -1), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    stored = GgufFile(tmp_path / "one.gguf").tensors["blocks"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jaxgen.weights.gguf.file._AT_ONCE", 4 * size)
+        got = stored.dequantised(np.float32)
+    want = np.array([[definition(block) for block in row] for row in blocks]).reshape(6, -1)
+    assert stored.shape == (6, 2 * size)
+    np.testing.assert_array_equal(got, want.astype(np.float32))
+
+
+def test_parts_are_one_model(tmp_path: Path) -> None:
+    write(tmp_path / "model.gguf", GOLDENS / "llama", "llama", split=8)
+    parts = sorted(tmp_path.glob("*.gguf"))
+    assert [part.name for part in parts] == [f"model-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
+    assert bits_of(run(parts[0], tmp_path / "converted")) == bits_of(GOLDENS / "llama")
+    with pytest.raises(ConfigError, match="is part 2 of 3: name the first, model-00001-of-00003"):
+        run(parts[1], tmp_path / "again")
+    renamed = parts[0].rename(tmp_path / "renamed.gguf")
+    with pytest.raises(ConfigError, match=r"is part 1 of 3, but its name does not say so"):
+        run(renamed, tmp_path / "again")
+    renamed.rename(parts[0])
+    parts[2].unlink()
+    with pytest.raises(ConfigError, match=r"00003-of-00003.gguf is missing: the model is in 3 parts"):
+        run(parts[0], tmp_path / "again")
+
+
+def test_ends_of_answers(tmp_path: Path) -> None:
+    """The token that the file names, and those that end an answer wherever they are special."""
+    most = letters(254)
+    tokens = most["tokens"] + ["<|im_end|>", "<|endoftext|>"]
+    for kind, ends in ((CONTROL, {3, 254, 255}), (NORMAL, {3})):
+        metadata = {"tokenizer.ggml.eos_token_id": 3}
+        vocabulary = most | {"tokens": tokens, "kinds": [NORMAL] * 254 + [kind] * 2}
+        file = write(tmp_path / "m.gguf", GOLDENS / "llama", "llama", vocabulary=vocabulary, metadata=metadata)
+        assert read_eos_token_ids(run(file, tmp_path / str(kind))) == ends
+
+
+def test_serving_names_the_command(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF")
+    for model in (file, tmp_path):
+        with pytest.raises(
+            ConfigError, match=rf"a GGUF file; convert it first: jaxgen convert-weights {file} DIRECTORY"
+        ):
+            resolve_model(str(model))
+
+
+def damaged(path: Path, change: Callable[[bytes], bytes]) -> Path:
+    path.write_bytes(change(path.read_bytes()))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda data: data[:-40], "cut off, damaged, or has a type not known"),
+        (lambda data: data[:2000], "cut off, damaged, or has a type not known"),
+        (lambda data: data[:5], "cut off, damaged, or has a type not known"),
+        (lambda data: b"PK\3\4" + data[4:], "is no GGUF file: it begins with b'PK"),
+        (lambda data: b"", "is no GGUF file: it begins with b''"),
+    ],
+)
+def test_damaged_files(change: Callable[[bytes], bytes], message: str, tmp_path: Path) -> None:
+    file = damaged(write(tmp_path / "model.gguf", GOLDENS / "llama", "llama"), change)
+    with pytest.raises(ConfigError, match=message) as caught:
+        run(file, tmp_path / "dest")
+    assert str(caught.value).startswith(str(file))
+    assert not (tmp_path / "dest").exists()
+
+
+def test_a_type_that_nobody_knows(tmp_path: Path) -> None:
+    """And one that the gguf package knows, but cannot dequantise."""
+    file = write(tmp_path / "model.gguf", GOLDENS / "llama", "llama")
+    name = b"blk.1.ffn_up.weight"
+    at = file.read_bytes().index(name) + len(name) + 4 + 16
+    for kind, message in (
+        (200, r"200.* is not a valid"),
+        (Kind.I32, "blk.1.ffn_up.weight is of type I32, which cannot"),
+    ):
+        data = bytearray(file.read_bytes())
+        data[at : at + 4] = int(kind).to_bytes(4, "little")
+        file.write_bytes(data)
+        with pytest.raises(ConfigError, match=message):
+            run(file, tmp_path / "dest")
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "message"),
+    [
+        ("mamba", {}, "general.architecture is 'mamba'; supported: llama, qwen2"),
+        ("llama", {"without": ("blk.1.ffn_up.weight",)}, "the tensor blk.1.ffn_up.weight is missing"),
+        ("llama", {"without": ("token_embd.weight",)}, "the tensor token_embd.weight is missing"),
+        ("llama", {"more": {"blk.0.extra.weight": np.ones(3, np.float32)}}, "without the tensors blk.0.extra.weight"),
+        ("llama", {"metadata": {"block_count": None}}, "llama: block_count is missing"),
+        ("llama", {"metadata": {"feed_forward_length": 95}}, r"blk.0.ffn_gate.weight has shape \[96, 64\], but"),
+        ("llama", {"metadata": {"expert_count": 8}}, "expert_count 8 is not supported, only 0: models with experts"),
+        ("llama", {"metadata": {"logit_scale": 0.5}}, "logit_scale is 0.5, which is not known here"),
+        ("llama", {"metadata": {"rope.dimension_count": 8}}, "rope.dimension_count must be the size of a head, 16"),
+        ("llama", {"metadata": YARN | {"rope.scaling.attn_factor": 1.3}}, "attn_factor is not supported with yarn"),
+        ("llama", {"metadata": {"rope.scaling.type": "longrope"}}, "the tensor rope_factors_long.weight is missing"),
+        ("llama", {"metadata": {"attention.head_count_kv": [2, 2]}}, "head_count_kv must be a positive integer, not"),
+        ("llama", {"vocabulary": {"tokens": ["a"], "pre": "none"}}, "tokenizer.ggml.pre is 'none'; supported: llama"),
+        ("llama", {"vocabulary": {"tokens": ["a"], "model": "bert"}}, "tokenizer.ggml.model is 'bert'; supported:"),
+        ("llama", {"vocabulary": {"tokens": ["a"] * 2, "pre": "gpt-2"}}, "has 'a' twice, as 0 and as 1"),
+        ("llama", {"vocabulary": {"tokens": ["a"], "pre": "gpt-2", "merges": ["a b"]}}, "makes no tokenizer: "),
+        ("llama", {"vocabulary": byte_level(byte_level_tokenizer(), "gpt-2")}, "but the embedding has 256 rows"),
+        ("llama", {"metadata": {"tokenizer.ggml.eos_token_id": 256}}, "is 256, which is no token of the vocabulary"),
+    ],
+)
+def test_what_cannot_be_converted(family: str, options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    file = write(tmp_path / "model.gguf", GOLDENS / "llama", family, **options)
+    with pytest.raises(ConfigError, match=message) as caught:
+        run(file, tmp_path / "dest")
+    assert str(caught.value).startswith(str(file))
+    assert not (tmp_path / "dest").exists()
+
+
+def test_destinations_and_missing_files(tmp_path: Path) -> None:
+    file = write(tmp_path / "model.gguf", GOLDENS / "llama", "llama", kind=F32)
+    (tmp_path / "dest").mkdir()
+    (tmp_path / "dest" / "mine").write_text("mine")
+    with pytest.raises(ConfigError, match="dest exists already; choose another destination"):
+        run(file, tmp_path / "dest")
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        run(tmp_path / "other.gguf", tmp_path / "new")

@@ -1,0 +1,183 @@
+"""Tokenizers of GGUF files against those that the vocabularies were taken from, and chat templates."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from tokenizers import AddedToken, Regex, Tokenizer, pre_tokenizers, processors
+from transformers import GemmaTokenizer, Qwen2Tokenizer
+from transformers.convert_slow_tokenizer import TikTokenConverter
+from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
+
+from jaxgen.core.errors import ConfigError
+from jaxgen.text import tokenizer as text
+from jaxgen.weights.chat_template import read_chat_format
+from jaxgen.weights.gguf.architectures import ARCHITECTURES
+from jaxgen.weights.gguf.byte_level import SPLITTINGS
+from jaxgen.weights.gguf.file import GgufFile
+from jaxgen.weights.gguf.vocabulary import write_tokenizer
+from jaxgen.weights.tiny import make_tiny_checkpoint
+from tests.support.conversions import run
+from tests.support.gguf_files import byte_level, sentencepiece, write
+from tests.support.tiny_tokenizers import BOS, byte_fallback
+from tests.support.tiny_tokenizers import byte_level as trained
+
+TEXTS = (
+    "The quick brown fox, the lazy dog.",
+    "",
+    " leading, and trailing  ",
+    "  two  and   three\n\n\tlines\r\n  of   code(): 12345 and 67,890 or x2",
+    "naïve café, nai\u0308ve cafe\u0301: composed and not",
+    "HELLO World's don't WE'LL I'M it'S",
+    "😀😀 smile 東京と日本 ελληνικά \u0645\u0631\u062d\u0628\u0627 ½ ² Ⅷ",
+    "<s>tokens</s> <tool>in</tool> text<tool> <|end|>\nand <s> spaced </s> out \u2581\u2581the",
+    "\u00a0\u2003odd\u200bspaces\u2028and lines\u0000",
+)
+
+
+def converted(directory: Path, vocabulary: dict[str, Any], **metadata: Any) -> Path:
+    """A tiny model with a vocabulary, written as a GGUF file and converted."""
+    sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    size = max(len(vocabulary["tokens"]), 384)
+    make_tiny_checkpoint(directory / "source", **sizes, num_key_value_heads=1, vocab_size=size)
+    fields = {f"tokenizer.{key.replace('__', '.')}": value for key, value in metadata.items()}
+    file = write(directory / "m.gguf", directory / "source", "llama", vocabulary=vocabulary, metadata=fields)
+    return run(file, directory / "converted")
+
+
+def assert_same(directory: Path, source: Tokenizer) -> None:
+    """Every text gives the source's tokens, with and without those that are added, and comes back."""
+    tokenizer = text.Tokenizer.from_directory(directory)
+    for one in TEXTS:
+        for special in (True, False):
+            assert tokenizer.encode(one, special=special) == source.encode(one, add_special_tokens=special).ids, one
+        ids = source.encode(one, add_special_tokens=False).ids
+        assert tokenizer.decode(ids) == text.Tokenizer(Tokenizer.from_str(source.to_str())).decode(ids), one
+
+
+def with_layout(of: Callable[..., Any], **options: Any) -> Tokenizer:
+    """The trained vocabulary in a layout of transformers."""
+    model = json.loads(trained().to_str())["model"]
+    merges = [tuple(merge) for merge in model["merges"]]
+    made: Tokenizer = of(vocab=model["vocab"], merges=merges, **options).backend_tokenizer
+    made.add_tokens([AddedToken("<tool>", special=False, normalized=False)])
+    return made
+
+
+def test_gpt_2(tmp_path: Path) -> None:
+    assert_same(converted(tmp_path, byte_level(trained(), "gpt-2")), trained())
+
+
+def test_qwen(tmp_path: Path) -> None:
+    """One digit at a time, and text is composed."""
+    source = with_layout(Qwen2Tokenizer, unk_token=None, pad_token="</s>", eos_token="</s>")
+    assert_same(converted(tmp_path, byte_level(source, "qwen2")), source)
+
+
+def test_llama_3(tmp_path: Path) -> None:
+    """Three digits at a time, and BOS before a text, unless the file says otherwise."""
+    source = trained()
+    source.pre_tokenizer = pre_tokenizer_of_tiktoken()
+    source.model.ignore_merges = True
+    plain = source.to_str()
+    source.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, 0)])
+    vocabulary = byte_level(source, "llama-bpe")
+    assert_same(converted(tmp_path / "a", vocabulary, ggml__bos_token_id=0), source)
+    off = {"ggml__bos_token_id": 0, "ggml__add_bos_token": False}
+    assert_same(converted(tmp_path / "b", vocabulary, **off), Tokenizer.from_str(plain))
+    with pytest.raises(ConfigError, match=r"bos_token_id is missing, but add_bos_token asks for it"):
+        converted(tmp_path / "c", vocabulary)
+
+
+def pre_tokenizer_of_tiktoken() -> Any:
+    split = pre_tokenizers.Split(Regex(TikTokenConverter().pattern), behavior="isolated", invert=False)
+    return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+def test_text_is_split_as_transformers_splits_it() -> None:
+    """Its own table is a second source of the expressions."""
+    expressions = {name: one.expression for name, one in SPLITTINGS.items() if one.expression is not None}
+    assert expressions == {name: GGUF_PRE_TOKENIZER_SPLITS[name] for name in expressions}
+    assert expressions["llama-bpe"] == TikTokenConverter().pattern
+
+
+def test_digits_are_split_off_first(tmp_path: Path) -> None:
+    source = trained()
+    source.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(False)])
+    assert_same(converted(tmp_path, byte_level(source, "smollm")), source)
+
+
+@pytest.mark.parametrize("eos", [False, True])
+def test_llama_2(eos: bool, tmp_path: Path) -> None:
+    """Merges follow from scores; a space before the text, BOS, and EOS behind it where the file asks for it."""
+    source = byte_fallback()
+    if eos:
+        made = json.loads(source.to_str())
+        made["model"]["merges"].reverse()  # an order that is not that of ids
+        source = Tokenizer.from_str(json.dumps(made))
+        special = [(BOS, 1), ("</s>", 2)]
+        source.post_processor = processors.TemplateProcessing(single=f"{BOS} $A </s>", special_tokens=special)
+    vocabulary = sentencepiece(source)
+    assert_same(converted(tmp_path, vocabulary, **({"ggml__add_eos_token": True} if eos else {})), source)
+
+
+def test_phi_3_drops_the_space_behind_special_tokens(tmp_path: Path) -> None:
+    source = byte_fallback()
+    source.add_tokens([AddedToken("<|end|>", special=True, normalized=False, rstrip=True)])
+    source.add_tokens([AddedToken("</s>", special=True, normalized=False, rstrip=True)])
+    vocabulary = sentencepiece(source)
+    converted(tmp_path, vocabulary)
+    write_tokenizer(GgufFile(tmp_path / "m.gguf"), ARCHITECTURES["phi3"], tmp_path)
+    assert_same(tmp_path, source)
+    assert source.encode("<|end|> \na").ids == source.encode("<|end|>a").ids
+
+
+def test_gemma(tmp_path: Path) -> None:
+    """No space before a text; tokens merge in the order of their ids, and runs of spaces are written as spaces."""
+    pieces = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    runs = ["▁▁", "▁▁▁"]
+    pieces += [*runs, "he", "ll", "hell", "▁t", "▁th", "in", "es", "▁", *"abcdefghilnorstuxy"]
+    order = {piece: i for i, piece in enumerate(pieces)}
+    merges = [
+        (token[:cut], token[cut:])
+        for token in pieces[260:]
+        for cut in range(len(token) - 1, 0, -1)
+        if token[:cut] in order and token[cut:] in order
+    ]
+    source = GemmaTokenizer(vocab=order, merges=cast(Any, merges)).backend_tokenizer
+    source.add_tokens([AddedToken(piece, special=False, normalized=False) for piece in runs])
+    template = [("<bos>", 2)]
+    source.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=template)
+    vocabulary = sentencepiece(source)
+    vocabulary["tokens"] = [token.replace("▁", " ") if token in runs else token for token in vocabulary["tokens"]]
+    vocabulary["scores"] = [0.0] * len(vocabulary["tokens"])
+    ids = {"bos": 2, "eos": 1, "unknown": 3, "padding": 0}
+    metadata = {f"ggml__{name}_token_id": i for name, i in ids.items()}
+    converted(tmp_path, vocabulary, ggml__add_space_prefix=False, **metadata)
+    write_tokenizer(GgufFile(tmp_path / "m.gguf"), ARCHITECTURES["gemma2"], tmp_path)
+    assert_same(tmp_path, source)
+
+
+def test_rows_without_a_token_are_none(tmp_path: Path) -> None:
+    source = trained()
+    vocabulary = byte_level(source, "gpt-2")
+    size = len(vocabulary["tokens"])
+    vocabulary["tokens"] += [f"[PAD{size}]", f"[PAD{size + 1}]"]
+    vocabulary["kinds"] += [5, 5]
+    directory = converted(tmp_path, vocabulary)
+    assert text.Tokenizer.from_directory(directory).vocab_size == size
+    assert_same(directory, source)
+
+
+def test_chat_templates_come_along(tmp_path: Path) -> None:
+    vocabulary = byte_level(trained(), "gpt-2")
+    metadata = {"chat_template": "{{ messages }}é", "ggml__eos_token_id": 1}
+    one = read_chat_format(converted(tmp_path / "one", vocabulary, **metadata))
+    assert one is not None
+    assert (one.template, one.special_tokens, one.tool_template) == ("{{ messages }}é", {"eos_token": "</s>"}, None)
+    two = read_chat_format(converted(tmp_path / "two", vocabulary, **metadata, chat_template__tool_use="T"))
+    assert two is not None
+    assert (two.template, two.tool_template) == ("{{ messages }}é", "T")
+    assert read_chat_format(converted(tmp_path / "none", vocabulary)) is None

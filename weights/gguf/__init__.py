@@ -1,0 +1,45 @@
+"""Convert GGUF files, llama.cpp's format: what is needed of one to make a converted directory. Host only, no jax.
+
+The gguf package, which reads the files and dequantises blocks, is imported where it is used: it is an extra.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.core.errors import ConfigError
+from jaxgen.weights.files import CONFIG, GENERATION_CONFIG
+from jaxgen.weights.gguf.architectures import architecture_of, config_of
+from jaxgen.weights.gguf.file import GgufFile
+from jaxgen.weights.gguf.tensors import GgufTensors
+from jaxgen.weights.gguf.vocabulary import generation_config_of, write_tokenizer
+from jaxgen.weights.hf_config import read_model_config
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[tuple[Path, GgufTensors]]:
+    """Give a directory with all of a GGUF model but its weights, as Hugging Face writes it, and its tensors.
+
+    The directory is deleted when the context ends; in errors that leave the context, the file stands for it. Raises
+    ConfigError for a file that cannot be converted.
+    """
+    file = GgufFile(path)
+    with TemporaryDirectory(prefix="jaxgen-gguf-") as name:
+        directory = Path(name)
+        try:
+            _write(directory / CONFIG, config_of(file))
+            _write(directory / GENERATION_CONFIG, generation_config_of(file))
+            write_tokenizer(file, architecture_of(file), directory)
+            config = read_model_config(directory)
+            assert isinstance(config, DecoderConfig)
+            yield directory, GgufTensors(file, architecture_of(file), config)
+        except ConfigError as error:
+            raise type(error)(str(error).replace(name, str(path))) from error
+
+
+def _write(path: Path, data: dict[str, Any]) -> None:
+    path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,163 @@
+"""Open a GGUF file, or one in several parts, and dequantise its tensors, with the gguf package. Host only, no jax.
+
+https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from jaxgen.core.config import DType
+from jaxgen.core.errors import ConfigError, one_line
+from jaxgen.terminal.extras import need
+from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.tensors import Array
+
+_MAGIC = b"GGUF"
+_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
+_SHORT = 256
+"""Entries of an array that is read with the rest of the metadata. Vocabularies are longer, and read when asked for."""
+_AT_ONCE = 2**22
+"""Numbers of a tensor that are dequantised at a time, in float32 with some copies."""
+_DTYPES: dict[str, DType] = {"F32": "float32", "F16": "float16"}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor of a file: ``shape`` as [out, in], ``kind`` the gguf package's type, ``data`` its blocks, not yet read.
+
+    ``part``: the file that has it.
+    """
+
+    part: Path
+    shape: tuple[int, ...]
+    kind: Any
+    data: Array
+
+    def dequantised(self, dtype: npt.DTypeLike) -> Array:
+        """Return the values in ``dtype``, rounded once from float32; one too large for float16 is infinite."""
+        from gguf.quants import dequantize
+
+        values = np.empty(self.shape, dtype)
+        rows, blocks = (array.reshape(-1, array.shape[-1]) for array in (values, self.data))
+        step = max(1, _AT_ONCE // rows.shape[-1])
+        with np.errstate(over="ignore"):
+            for start in range(0, len(rows), step):
+                rows[start : start + step] = dequantize(blocks[start : start + step], self.kind)
+        return values
+
+    def can_be_dequantised(self) -> bool:
+        """Whether the gguf package knows how; it is asked with a block of zeros."""
+        from gguf import GGML_QUANT_SIZES
+        from gguf.quants import dequantize
+
+        try:
+            dequantize(np.zeros((1, GGML_QUANT_SIZES[self.kind][1]), np.uint8), self.kind)
+        except NotImplementedError:
+            return False
+        return True
+
+
+class GgufFile:
+    """The metadata and tensors of a GGUF file. ``path``: the file, or the first of several parts.
+
+    ``fields`` has the metadata but for long arrays. Raises ConfigError that names a file which is missing, damaged, cut
+    off or of another kind.
+    """
+
+    def __init__(self, path: Path) -> None:
+        need("gguf", f"reading {path.name}")
+        parts = _parts(path)
+        readers = [_reader(part) for part in parts]
+        self.path = path
+        self._first = readers[0].fields
+        short = {name: field for name, field in self._first.items() if len(field.data) <= _SHORT}
+        self.fields = Fields({name: self._value(name) for name in short}, str(path))
+        if self.fields.count("split.count", 1) not in (0, 1, len(parts)):
+            number, count = self.fields.count("split.no", 0) + 1, self.fields.data["split.count"]
+            raise ConfigError(
+                f"{path} is part {number} of {count}, but its name does not say so; the parts of a model are named "
+                f"NAME-00001-of-{count:05}.gguf, and so on, in one directory"
+            )
+        self.tensors: dict[str, StoredTensor] = {}
+        for part, reader in zip(parts, readers, strict=True):
+            for tensor in reader.tensors:
+                if tensor.name in self.tensors:
+                    raise ConfigError(f"{part}: the tensor {tensor.name} is in {self.tensors[tensor.name].part} too")
+                shape = tuple(int(size) for size in reversed(tensor.shape))
+                self.tensors[tensor.name] = StoredTensor(part, shape, tensor.tensor_type, tensor.data)
+
+    def array(self, name: str) -> list[Any] | None:
+        """Return an array of the metadata, of any length, or None if there is none."""
+        if name not in self._first:
+            return None
+        value = self._value(name)
+        if not isinstance(value, list):
+            raise self.fields.error(name, f"must be an array, not {value!r:.80}")
+        return value
+
+    def dtype(self) -> DType:
+        """Return the dtype of most numbers; bfloat16 where they are quantised."""
+        numbers: dict[str, int] = {}
+        for tensor in self.tensors.values():
+            numbers[tensor.kind.name] = numbers.get(tensor.kind.name, 0) + int(np.prod(tensor.shape))
+        return _DTYPES.get(max(numbers, key=lambda kind: numbers[kind], default=""), "bfloat16")
+
+    def _value(self, name: str) -> Any:
+        field = self._first[name]
+        try:
+            value = field.contents()
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{self.path}: {name} is not UTF-8: {error}") from error
+        return shortest(value) if field.types[0].name == "FLOAT32" else value
+
+
+def shortest(value: float) -> float:
+    """Return the number with the fewest digits that is ``value`` in float32: what was written before it was rounded."""
+    return float(str(np.float32(value)))
+
+
+def _parts(path: Path) -> Sequence[Path]:
+    """Return the files of a model, of which ``path`` is the first."""
+    found = _PART.fullmatch(path.name)
+    if found is None:
+        return [path]
+    name, number, count = found[1], int(found[2]), int(found[3])
+    parts = [path.with_name(f"{name}-{one:05}-of-{count:05}.gguf") for one in range(1, count + 1)]
+    if number != 1:
+        raise ConfigError(
+            f"{path} is part {number} of {count}: name the first, {parts[0].name}, which finds the others"
+        )
+    for part in parts:
+        if not part.is_file():
+            raise ConfigError(f"{part} is missing: the model is in {count} parts, which must be in one directory")
+    return parts
+
+
+def _reader(path: Path) -> Any:
+    """Return gguf's reader of one file, which has mapped it into memory."""
+    from gguf import GGUFReader
+
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_MAGIC))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    if start != _MAGIC:
+        raise ConfigError(f"{path} is no GGUF file: it begins with {start!r}, not with {_MAGIC!r}")
+    try:
+        reader = GGUFReader(path)
+    # what the package raises for lengths that lead out of the file, and for types it does not know
+    except (ValueError, IndexError, KeyError, OverflowError) as error:
+        reason = one_line(str(error) or type(error).__name__)
+        raise ConfigError(
+            f"{path} cannot be read, it is cut off, damaged, or has a type not known: {reason}"
+        ) from error
+    if reader.byte_order != "I":
+        raise ConfigError(f"{path} is written for machines of another byte order, which is not supported")
+    return reader

@@ -1,0 +1,224 @@
+"""Make the tokenizer of a GGUF file, as Hugging Face's files have it. Host only, no jax."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, normalizers, processors
+from tokenizers.models import BPE
+
+from jaxgen.core.errors import ConfigError, one_line
+from jaxgen.weights.chat_template import DEFAULT, TOKENIZER_CONFIG
+from jaxgen.weights.config_fields import REQUIRED
+from jaxgen.weights.gguf.architectures import Architecture
+from jaxgen.weights.gguf.byte_level import SPLITTINGS
+from jaxgen.weights.gguf.file import GgufFile
+
+_GGML = "tokenizer.ggml."
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
+"""Values of ``token_type``."""
+_SPACE = "\u2581"
+_TEMPLATE = "tokenizer.chat_template"
+_ENDS = {
+    *("</s>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>"),
+    *("<end_of_turn>", "<eos>"),
+}
+"""Special tokens that end an answer in every vocabulary that has them: a file names one of them, or two."""
+_KEEP_SPACE = ("<unk>", "<s>", "<|endoftext|>")
+"""Special tokens of Phi-3 that leave the space behind them alone."""
+_BYTE_LEVEL, _SENTENCEPIECE = "gpt2", "llama"
+_DEFAULT_IDS = {"unknown": 0, "bos": 1, "eos": 2}
+"""Ids of a SentencePiece vocabulary that does not name them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The tokens of a file by id, without those that only fill the embedding up, and their kinds.
+
+    ``count``: entries in the file, with those.
+    """
+
+    tokens: Mapping[int, str]
+    kinds: Mapping[int, int]
+    count: int
+
+    def of_kind(self, *kinds: int) -> dict[int, str]:
+        return {i: token for i, token in self.tokens.items() if self.kinds[i] in kinds}
+
+
+def write_tokenizer(file: GgufFile, architecture: Architecture, directory: Path) -> None:
+    """Write tokenizer.json, and tokenizer_config.json with the chat template.
+
+    Raises ConfigError for a vocabulary of another kind, or one that splits text in a way that is not known.
+    """
+    model = file.fields.choice(f"{_GGML}model", REQUIRED, (_BYTE_LEVEL, _SENTENCEPIECE))
+    vocabulary = _vocabulary(file, architecture)
+    try:
+        made = _byte_level(file, vocabulary) if model == _BYTE_LEVEL else _sentencepiece(file, architecture, vocabulary)
+    except ConfigError:
+        raise
+    except Exception as error:  # tokenizers raises a bare Exception
+        raise ConfigError(f"{file.path}: its vocabulary makes no tokenizer: {one_line(str(error))}") from error
+    stripped = architecture.strips and model == _SENTENCEPIECE
+    for kinds, special in (((_UNKNOWN, _CONTROL), True), ((_USER_DEFINED,), False)):
+        tokens = vocabulary.of_kind(*kinds).values()
+        made.add_tokens([_added(token, special, stripped and token not in _KEEP_SPACE) for token in tokens])
+    _add_ends(file, made, vocabulary)
+    made.save(str(directory / "tokenizer.json"))
+    names = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
+    found = {key: _token(file, vocabulary, name) for name, key in names.items()}
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        **{key: token[1] for key, token in found.items() if token is not None},
+        **_templates(file),
+    }
+    text = json.dumps(config, indent=2, ensure_ascii=False)
+    (directory / TOKENIZER_CONFIG).write_text(text + "\n", encoding="utf-8")
+
+
+def generation_config_of(file: GgufFile) -> dict[str, Any]:
+    """Return generation_config.json: the ids of BOS and of all tokens that end an answer."""
+    tokens = file.array(f"{_GGML}tokens") or []
+    kinds = file.array(f"{_GGML}token_type") or [_NORMAL] * len(tokens)
+    named = {_id(file, name) for name in ("eos", "eot", "eom")} - {None}
+    ends = named | {i for i, token in enumerate(tokens) if token in _ENDS and kinds[i] in (_CONTROL, _USER_DEFINED)}
+    bos = _id(file, "bos")
+    return {**({} if bos is None else {"bos_token_id": bos}), **({"eos_token_id": sorted(ends)} if ends else {})}
+
+
+def _added(token: str, special: bool, strips: bool) -> AddedToken:
+    return AddedToken(token, special=special, normalized=False, rstrip=strips)
+
+
+def _id(file: GgufFile, name: str) -> int | None:
+    """Return the id of a special token: unknown, bos, eos, eot, eom, padding."""
+    default = _DEFAULT_IDS.get(name) if file.fields.data.get(f"{_GGML}model") == _SENTENCEPIECE else None
+    key = f"{_GGML}{name}_token_id"
+    return default if file.fields.data.get(key) is None else file.fields.count(key, 0)
+
+
+def _token(file: GgufFile, vocabulary: Vocabulary, name: str) -> tuple[int, str] | None:
+    found = _id(file, name)
+    if found is None:
+        return None
+    if found not in vocabulary.tokens:
+        raise file.fields.error(f"{_GGML}{name}_token_id", f"is {found}, which is no token of the vocabulary")
+    return found, vocabulary.tokens[found]
+
+
+def _vocabulary(file: GgufFile, architecture: Architecture) -> Vocabulary:
+    tokens = _array(file, "tokens")
+    kinds = _array(file, "token_type", len(tokens), [_NORMAL] * len(tokens))
+    rows = file.tensors["token_embd.weight"].shape[0]
+    if len(tokens) > rows:
+        raise file.fields.error(f"{_GGML}tokens", f"has {len(tokens)} entries, but the embedding has {rows} rows")
+    if architecture.by_position:
+        # a run of spaces is written as such, but stands for the pieces of spaces that the text becomes
+        tokens = [_SPACE * len(token) if token and not token.strip(" ") else token for token in tokens]
+    kept = {i: t for i, t in enumerate(tokens) if not (kinds[i] == _UNUSED and t == f"[PAD{i}]")}
+    ids: dict[str, int] = {}
+    for i, token in kept.items():
+        if ids.setdefault(token, i) != i:
+            raise file.fields.error(f"{_GGML}tokens", f"has {token!r:.80} twice, as {ids[token]} and as {i}")
+    return Vocabulary(kept, {i: kinds[i] for i in kept}, len(tokens))
+
+
+def _array(file: GgufFile, name: str, length: int | None = None, default: list[Any] | None = None) -> list[Any]:
+    values = file.array(f"{_GGML}{name}")
+    if values is None:
+        if default is None:
+            raise file.fields.error(f"{_GGML}{name}", "is missing; it must be an array")
+        return default
+    if length is not None and len(values) != length:
+        raise file.fields.error(f"{_GGML}{name}", f"has {len(values)} entries, but there are {length} tokens")
+    return values
+
+
+def _byte_level(file: GgufFile, vocabulary: Vocabulary) -> Tokenizer:
+    """Return a tokenizer of GPT-2's kind: bytes spelled as letters, with the file's merges."""
+    splitting = SPLITTINGS[file.fields.choice(f"{_GGML}pre", REQUIRED, tuple(SPLITTINGS))]
+    merges = [tuple(merge.split(" ")) for merge in _array(file, "merges")]
+    tokens = {token: i for i, token in vocabulary.tokens.items()}
+    made = Tokenizer(BPE(vocab=tokens, merges=merges, ignore_merges=splitting.whole))
+    if (normalizer := splitting.normalizer()) is not None:
+        made.normalizer = normalizer
+    made.pre_tokenizer = splitting.pre_tokenizer()
+    made.decoder = decoders.ByteLevel()
+    return made
+
+
+def _sentencepiece(file: GgufFile, architecture: Architecture, vocabulary: Vocabulary) -> Tokenizer:
+    """Return a tokenizer of SentencePiece's kind, whose merges follow from the scores of its tokens."""
+    file.fields.must_be(f"{_GGML}remove_extra_whitespaces", False)
+    ids = {token: i for i, token in vocabulary.tokens.items()}
+    scores = _array(file, "scores", vocabulary.count)
+    ranks = {i: i if architecture.by_position else -scores[i] for i in vocabulary.tokens}
+    merges = _merges({token: ranks[i] for i, token in vocabulary.of_kind(_NORMAL, _USER_DEFINED).items()})
+    unknown = _token(file, vocabulary, "unknown")
+    model = BPE(vocab=ids, merges=merges, fuse_unk=True, byte_fallback=True, unk_token=unknown and unknown[1])
+    made = Tokenizer(model)
+    spaces = normalizers.Replace(" ", _SPACE)
+    decoding: list[decoders.Decoder] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if file.fields.boolean(f"{_GGML}add_space_prefix", True):
+        made.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), spaces])
+        decoding.append(decoders.Strip(" ", 1, 0))
+    else:
+        made.normalizer = spaces
+    made.decoder = decoders.Sequence(decoding)
+    return made
+
+
+def _merges(ranks: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Return all ways to make a token of two others: first those of the lowest rank, long beginnings first.
+
+    SentencePiece merges the two neighbours whose token has the best score, whatever they are.
+    """
+    found = [
+        ((rank, -cut), (token[:cut], token[cut:]))
+        for token, rank in ranks.items()
+        for cut in range(1, len(token))
+        if token[:cut] in ranks and token[cut:] in ranks
+    ]
+    return [pair for _, pair in sorted(found)]
+
+
+def _add_ends(file: GgufFile, made: Tokenizer, vocabulary: Vocabulary) -> None:
+    """Have the tokenizer put BOS before a text, and EOS behind it, if the file says so."""
+    if file.fields.data[f"{_GGML}model"] == _SENTENCEPIECE:
+        default = True
+    else:
+        default = SPLITTINGS[file.fields.data[f"{_GGML}pre"]].bos
+    wanted = {
+        "bos": file.fields.boolean(f"{_GGML}add_bos_token", default),
+        "eos": file.fields.boolean(f"{_GGML}add_eos_token", False),
+    }
+    ends: dict[str, tuple[int, str]] = {}
+    for name in (name for name, is_wanted in wanted.items() if is_wanted):
+        token = _token(file, vocabulary, name)
+        if token is None:
+            raise file.fields.error(f"{_GGML}{name}_token_id", f"is missing, but add_{name}_token asks for it")
+        ends[name] = token
+    if ends:
+        before, behind = ([ends[name][1]] if name in ends else [] for name in ("bos", "eos"))
+        special = [(token, i) for i, token in set(ends.values())]
+        made.post_processor = processors.TemplateProcessing(
+            single=[*before, "$A", *behind], pair=[*before, "$A", "$B:1", *behind], special_tokens=special
+        )
+
+
+def _templates(file: GgufFile) -> dict[str, Any]:
+    """Return the chat template: a text, or a list of those with names where there are several."""
+    found = {DEFAULT: file.fields.data.get(_TEMPLATE)} | {
+        key.removeprefix(f"{_TEMPLATE}."): value
+        for key, value in file.fields.data.items()
+        if key.startswith(f"{_TEMPLATE}.")
+    }
+    texts = {name: text for name, text in found.items() if isinstance(text, str)}
+    if not texts:
+        return {}
+    if texts.keys() == {DEFAULT}:
+        return {"chat_template": texts[DEFAULT]}
+    return {"chat_template": [{"name": name, "template": text} for name, text in texts.items()]}
