@@ -21,7 +21,7 @@ from jaxgen.core.config import DType, ModelConfig
 from jaxgen.core.quantization import GroupedWeight, WeightFormat
 from jaxgen.terminal.progress import show_progress
 from jaxgen.weights.checkpoint_tensors import CheckpointTensors
-from jaxgen.weights.names import Parameter, Value, parameters, unread_tensors
+from jaxgen.weights.names import Parameter, Source, Value, parameters, unread_tensors
 from jaxgen.weights.weight_formats import EMBEDDINGS, PRODUCTS
 
 logger = logging.getLogger(__name__)

@@ -5,16 +5,13 @@ are rounded by themselves, a block of outputs at a time, so that the result depe
 tensors nor on the machine, and takes little memory beside it.
 """
 
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.core.quantization import SCALE_DTYPES, GroupedWeight, WeightFormat
+from jaxgen.core.quantization import SCALE_DTYPES, GroupedWeight, WeightFormat, packed
 
 _BLOCK = 1 << 18
 """Numbers that are rounded at a time: what is computed between stays in a core's cache."""
@@ -53,35 +50,10 @@ def quantized(weight: npt.NDArray[np.generic], form: WeightFormat, name: str) ->
 
 def dequantized(weight: GroupedWeight) -> Floats:
     """Return the numbers of a weight, [*stack, O, I] in float32, for products that know no codes."""
-    form, inputs = weight.format, weight.shape[-1]
     numbers = np.empty(weight.shape, np.float32)
     for index in np.ndindex(*weight.shape[:-2]):  # a matrix at a time, so that what is between is small
         numbers[index] = weight.dequantized(index)
     return numbers
-
-
-def packed(codes: npt.NDArray[np.uint8], form: WeightFormat) -> npt.NDArray[np.uint8]:
-    """Return codes [..., I] as bytes of a GroupedWeight."""
-    return codes if form.bits == 8 else codes[..., ::2] | (codes[..., 1::2] << np.uint8(4))
-
-
-def unpacked(codes: npt.NDArray[np.uint8], form: WeightFormat) -> npt.NDArray[np.uint8]:
-    """Return codes [..., I] of the bytes of a GroupedWeight."""
-    if form.bits == 8:
-        return codes
-    return np.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:-1], -1)
-
-
-def _by_blocks(work: Callable[[slice], None], rows: int, inputs: int) -> None:
-    """Do some work on all rows, in blocks and threads: numpy releases the interpreter lock meanwhile."""
-    step = max(1, _BLOCK // inputs)
-    blocks = [slice(start, start + step) for start in range(0, rows, step)]
-    if len(blocks) < 2:
-        for block in blocks:
-            work(block)
-        return
-    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1, len(blocks))) as pool:
-        list(pool.map(work, blocks))
 
 
 def _grouped(rows: Floats, form: WeightFormat) -> Floats:

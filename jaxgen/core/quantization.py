@@ -128,17 +128,39 @@ class GroupedWeight:
     def dequantized(self, index: tuple[int, ...] = ()) -> npt.NDArray[np.float32]:
         """Return the numbers [*stack, O, I], or those of one matrix of the stack."""
         form, codes, inputs = self.format, self.codes[index], self.shape[-1]
-        if form.bits == 4:
-            codes = np.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:-1], -1)
 
         def by_input(values: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:
             each = values[index].astype(np.float32)
             return each if form.group is None else np.repeat(each, form.group, axis=-1)[..., :inputs]
 
-        numbers = codes.astype(np.float32)
+        numbers = unpacked(codes, form).astype(np.float32)
         numbers -= np.float32(form.zero) if self.zeros is None else by_input(self.zeros)
         numbers *= by_input(self.scales)
         if self.order is None:
             return numbers
         places = np.argsort(self.order[index], axis=-1)[..., None, :]
         return np.take_along_axis(numbers, places, axis=-1)
+
+
+def packed(codes: npt.NDArray[np.uint8], form: WeightFormat) -> npt.NDArray[np.uint8]:
+    """Return codes [..., I] as bytes of a GroupedWeight."""
+    return codes if form.bits == 8 else codes[..., ::2] | (codes[..., 1::2] << np.uint8(4))
+
+
+def unpacked(codes: npt.NDArray[np.uint8], form: WeightFormat) -> npt.NDArray[np.uint8]:
+    """Return codes [..., I] of the bytes of a GroupedWeight."""
+    if form.bits == 8:
+        return codes
+    return np.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:-1], -1)
+
+
+def _by_blocks(work: Callable[[slice], None], rows: int, inputs: int) -> None:
+    """Do some work on all rows, in blocks and threads: numpy releases the interpreter lock meanwhile."""
+    step = max(1, _BLOCK // inputs)
+    blocks = [slice(start, start + step) for start in range(0, rows, step)]
+    if len(blocks) < 2:
+        for block in blocks:
+            work(block)
+        return
+    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1, len(blocks))) as pool:
+        list(pool.map(work, blocks))

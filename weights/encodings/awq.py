@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxgen.core.quantization import Bits, GroupedWeight, WeightFormat
+from jaxgen.core.quantization import Bits, GroupedWeight, WeightFormat, packed
 from jaxgen.weights.config_fields import Fields
 from jaxgen.weights.encodings.encoding import RawWeight, Shape, expect, first, matrix, stem
 from jaxgen.weights.encodings.groups import (
@@ -23,7 +23,6 @@ from jaxgen.weights.encodings.groups import (
     unpack_words,
     whole_words,
 )
-from jaxgen.weights.quantize import packed
 from jaxgen.weights.safetensors_files import SafetensorsFiles, Tensor
 from jaxgen.weights.tensors import Array
 

@@ -6,9 +6,8 @@ from typing import cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-from jaxgen.core.quantization import SCALE_DTYPES, Bits, GroupedWeight, ScaleDType, WeightFormat
+from jaxgen.core.quantization import SCALE_DTYPES, Bits, GroupedWeight, ScaleDType, WeightFormat, packed, unpacked
 from jaxgen.weights.config_fields import Fields
-from jaxgen.weights.quantize import packed, unpacked
 from jaxgen.weights.tensors import Array
 
 Bytes = npt.NDArray[np.uint8]
