@@ -56,6 +56,18 @@ def dequantized(weight: GroupedWeight) -> Floats:
     return numbers
 
 
+def _by_blocks(work: Callable[[slice], None], rows: int, inputs: int) -> None:
+    """Do some work on all rows, in blocks and threads: numpy releases the interpreter lock meanwhile."""
+    step = max(1, _BLOCK // inputs)
+    blocks = [slice(start, start + step) for start in range(0, rows, step)]
+    if len(blocks) < 2:
+        for block in blocks:
+            work(block)
+        return
+    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1, len(blocks))) as pool:
+        list(pool.map(work, blocks))
+
+
 def _grouped(rows: Floats, form: WeightFormat) -> Floats:
     """Return rows [R, I] as [R, G, g]; a last group that is shorter is filled up with zeros."""
     R, I = rows.shape  # noqa: E741

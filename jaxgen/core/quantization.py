@@ -152,15 +152,3 @@ def unpacked(codes: npt.NDArray[np.uint8], form: WeightFormat) -> npt.NDArray[np
     if form.bits == 8:
         return codes
     return np.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:-1], -1)
-
-
-def _by_blocks(work: Callable[[slice], None], rows: int, inputs: int) -> None:
-    """Do some work on all rows, in blocks and threads: numpy releases the interpreter lock meanwhile."""
-    step = max(1, _BLOCK // inputs)
-    blocks = [slice(start, start + step) for start in range(0, rows, step)]
-    if len(blocks) < 2:
-        for block in blocks:
-            work(block)
-        return
-    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1, len(blocks))) as pool:
-        list(pool.map(work, blocks))
