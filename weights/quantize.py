@@ -5,6 +5,9 @@ are rounded by themselves, a block of outputs at a time, so that the result depe
 tensors nor on the machine, and takes little memory beside it.
 """
 
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from math import prod
 
 import numpy as np
