@@ -134,6 +134,8 @@ class CheckpointTensors:
             raise self._error(found, str(error)) from error
         if isinstance(value, GroupedWeight):
             if form is not None and replace(value.format, ordered=form.ordered) == form:
+                if value.order is not None and not form.ordered:
+                    raise self._error(found, "has inputs in an order, which its configuration does not say")
                 return source.ordered_weight(value.in_order() if form.ordered else value)
             value = dequantized(value)
         return self._rounded(parameter, source.ordered(value), found, dtype, form)

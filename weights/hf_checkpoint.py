@@ -113,13 +113,13 @@ def _kept(parameter: Parameter, tensors: CheckpointTensors) -> tuple[WeightForma
         return None, "it is always computed in full"
     if not form.is_computed:
         return None, f"its groups of {form.group} inputs are not computed"
-    return _with_order(parameter, tensors, form)
+    return _with_order(parameter, tensors, form) if form.ordered else (form, "")
 
 
 def _with_order(
     parameter: Parameter, tensors: CheckpointTensors, form: WeightFormat
 ) -> tuple[WeightFormat | None, str]:
-    """Return the format with inputs in an order if any matrix has one, and none if parts of one have different ones."""
+    """Return the format, with an order if any matrix has one; none if parts of a matrix have different orders."""
     inputs = parameter.shape[-1]
     in_turn = np.arange(inputs, dtype=np.int32) // (form.group or inputs)
     of_matrix: dict[str, bytes] = {}
@@ -128,9 +128,7 @@ def _with_order(
         if of_matrix.setdefault(matrix, groups) != groups:
             return None, "its parts have inputs in different orders"
     found = set(of_matrix.values())
-    unknown = bytes(in_turn.nbytes)
-    """What the outline of a file has in place of the groups: then the configuration has said it."""
-    return (form if unknown in found and form.group else replace(form, ordered=found != {in_turn.tobytes()})), ""
+    return replace(form, ordered=found != {in_turn.tobytes()}), ""
 
 
 def _log_dequantised(directory: Path, config: ModelConfig, tensors: CheckpointTensors) -> None:

@@ -23,6 +23,8 @@ INDEX = "model.safetensors.index.json"
 LENGTH_BYTES = 8
 _MOST_HEADER_BYTES = 100_000_000
 """The bound of safetensors itself."""
+_SMALL = 1 << 16
+"""Bytes of tensors that are read: a page fault of a mapped file would read more around them."""
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype(np.float64),
@@ -91,12 +93,16 @@ class SafetensorsFiles:
         return found
 
     def read(self, name: str) -> Array:
-        """Return a tensor, as a view of its file. Raises ConfigError for one that is not there."""
+        """Return a tensor, a large one as a view of its file. Raises ConfigError for one that is not there."""
         header, file = self.header(name), self._file_of[name]
+        dtype = _DTYPES[header.dtype]
+        if header.num_bytes <= _SMALL:
+            count = prod(header.shape)
+            return np.fromfile(member(self.directory, file), dtype, count, offset=header.begin).reshape(header.shape)
         if file not in self._maps:
             self._maps[file] = np.memmap(member(self.directory, file), np.uint8, "r")
         stored = self._maps[file][header.begin : header.begin + header.num_bytes]
-        array: Array = np.asarray(stored).view(_DTYPES[header.dtype]).reshape(header.shape)
+        array: Array = np.asarray(stored).view(dtype).reshape(header.shape)
         return array
 
 

@@ -141,7 +141,7 @@ SYMMETRIC = GPTQ | {"sym": True}
         (FP8, FP8_BLOCK, cut("weight_scale_inv"), "has weight_scale of dtype F32 and shape [3, 2]; they"),
         (GPTQ, encoding(gptq), filled("scales", np.nan), "has scales that are not finite"),
         (FP8, FP8_BLOCK, filled("weight_scale_inv", np.inf), "has scales that are not finite"),
-        (GPTQ, encoding(gptq), filled("g_idx", 1), "has groups of inputs (g_idx) that are not 16 inputs each"),
+        (GPTQ, encoding(gptq), filled("g_idx", 3), "has groups of inputs (g_idx) that are not 16 inputs each"),
         (SYMMETRIC, encoding(gptq), filled("g_idx", 0), "is symmetric by its configuration, but has zero points other"),
         (GPTQ, encoding(gptq), filled("bias", 1), f"a model without the tensors {MODULE}.bias; they belong"),
     ],
@@ -154,6 +154,12 @@ def test_damaged_weights_are_named(
         loaded(packed)
     assert str(caught.value).startswith(str(packed))
     assert message in str(caught.value)
+
+
+def test_an_order_that_the_configuration_denies_is_refused(tmp_path: Path) -> None:
+    packed, _ = quantised_pair(tmp_path, "llama", GPTQ, encoding(gptq, inputs="shared"))
+    with pytest.raises(ConfigError, match=r"in int4 \(GPTQ\) has inputs in an order, which its configuration does not"):
+        loaded(packed)
 
 
 def test_fp8_without_a_configuration_is_refused(tmp_path: Path) -> None:
