@@ -23,6 +23,7 @@ _OUTER = ("architectures", "dtype", "torch_dtype", "tie_word_embeddings", "quant
 _IGNORED = (
     # what the file is
     *("architectures", "model_type", "dtype", "torch_dtype", "transformers_version", "auto_map", "name_or_path"),
+    "transformers.js_config",
     *("quantization_config", "language_model_only"),
     # tokens, which other files name too
     *("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id", "decoder_start_token_id"),
