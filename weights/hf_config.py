@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxgen.core.config import DTYPES, DType, ModelConfig
+from jaxgen.core.errors import ConfigError
 from jaxgen.weights.config_fields import Fields
 from jaxgen.weights.families import ARCHITECTURES, WRAPPERS
 from jaxgen.weights.family import Family
 from jaxgen.weights.files import CONFIG, GENERATION_CONFIG, member, read_json
+from jaxgen.weights.not_served import what_is_near
 
 logger = logging.getLogger(__name__)
 
@@ -63,13 +65,21 @@ def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") 
             logger.info("%s: %s is served as text only: nothing else is loaded", directory, name)
             inner = _inner(WRAPPERS[name], text)
             return _read(ARCHITECTURES[inner], inner, text, dtype)
+    near = next((said for name in names if isinstance(name, str) and (said := what_is_near(name))), "")
     supported = f"supported: {', '.join(ARCHITECTURES)} (docs/usage.md, Models)"
-    raise fields.error("architectures", f"is {architectures!r}; {supported}")
+    raise fields.error(
+        "architectures", f"is {architectures!r}, {near}" if near else f"is {architectures!r}; {supported}"
+    )
 
 
 def _read(family: Family, architecture: str, fields: Fields, dtype: Literal["auto"] | DType) -> ModelConfig:
     _check_quantization(family, fields)
-    config = family.read[architecture](fields, _dtype(fields) if dtype == "auto" else dtype)
+    try:
+        config = family.read[architecture](fields, _dtype(fields) if dtype == "auto" else dtype)
+    except ConfigError as error:
+        if str(error).startswith(fields.source):
+            raise
+        raise ConfigError(f"{fields.source}: {error}") from error  # of numbers that do not fit each other
     known = fields.used.union(_IGNORED, family.ignored)
     for name, value in sorted(fields.data.items()):
         # what is off or empty asks for nothing; what begins with _ is a note of the library that wrote it
