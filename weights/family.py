@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxgen.core.config import DType, ModelConfig
 from jaxgen.core.decoder_config import Activation
-from jaxgen.weights.config_fields import Fields
+from jaxgen.weights.config_fields import REQUIRED, Fields
 from jaxgen.weights.tensors import Parameter
 
 MOE_TRAINING = ("output_router_logits", "router_aux_loss_coef", "router_jitter_noise")
@@ -35,26 +35,27 @@ def read_sizes(
     fields: Fields,
     dtype: DType,
     *,
-    max_position: int | None = None,
+    vocab_size: int = REQUIRED,
+    num_heads: int = REQUIRED,
+    max_position: int = REQUIRED,
     kv_heads: int | None = None,
     head_dim: int | None = None,
 ) -> dict[str, Any]:
     """Return the fields of ModelConfig under their usual names, but for windows.
 
-    ``max_position``, ``kv_heads``, ``head_dim``: the family's defaults; None: the file must have the first, the second
-    is the number of heads, and the third the hidden size by it.
+    ``vocab_size`` and so on: the family's defaults, where files of it omit them. ``kv_heads`` None: as many as heads;
+    ``head_dim`` None: the hidden size by their number.
     """
-    hidden_size, num_heads = fields.size("hidden_size"), fields.size("num_attention_heads")
-    position = "max_position_embeddings"
+    hidden_size, num_heads = fields.size("hidden_size"), fields.size("num_attention_heads", num_heads)
     return {
-        "vocab_size": fields.size("vocab_size"),
+        "vocab_size": fields.size("vocab_size", vocab_size),
         "hidden_size": hidden_size,
         "intermediate_size": fields.size("intermediate_size"),
         "num_layers": fields.size("num_hidden_layers"),
         "num_heads": num_heads,
         "num_kv_heads": fields.size_or_null("num_key_value_heads", kv_heads) or num_heads,
         "head_dim": read_head_dim(fields, hidden_size, num_heads, head_dim),
-        "max_position": fields.size(position) if max_position is None else fields.size(position, max_position),
+        "max_position": fields.size("max_position_embeddings", max_position),
         "dtype": dtype,
     }
 

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxgen.core.config import DTYPES, DType, ModelConfig
+from jaxgen.core.errors import ConfigError
 from jaxgen.weights.config_fields import Fields
 from jaxgen.weights.encodings import encodings_of
 from jaxgen.weights.families import ARCHITECTURES, WRAPPERS
 from jaxgen.weights.family import Family
 from jaxgen.weights.files import CONFIG, GENERATION_CONFIG, member, read_json
+from jaxgen.weights.not_served import what_is_near
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +26,7 @@ _OUTER = ("architectures", "dtype", "torch_dtype", "tie_word_embeddings", "quant
 _IGNORED = (
     # what the file is
     *("architectures", "model_type", "dtype", "torch_dtype", "transformers_version", "auto_map", "name_or_path"),
+    "transformers.js_config",
     *("quantization_config", "language_model_only"),
     # tokens, which other files name too
     *("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id", "decoder_start_token_id"),
@@ -64,12 +67,20 @@ def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") 
             logger.info("%s: %s is served as text only: nothing else is loaded", directory, name)
             inner = _inner(WRAPPERS[name], text)
             return _read(ARCHITECTURES[inner], inner, text, dtype)
+    near = next((said for name in names if isinstance(name, str) and (said := what_is_near(name))), "")
     supported = f"supported: {', '.join(ARCHITECTURES)} (docs/usage.md, Models)"
-    raise fields.error("architectures", f"is {architectures!r}; {supported}")
+    raise fields.error(
+        "architectures", f"is {architectures!r}, {near}" if near else f"is {architectures!r}; {supported}"
+    )
 
 
 def _read(family: Family, architecture: str, fields: Fields, dtype: Literal["auto"] | DType) -> ModelConfig:
-    config = family.read[architecture](fields, _dtype(fields) if dtype == "auto" else dtype)
+    try:
+        config = family.read[architecture](fields, _dtype(fields) if dtype == "auto" else dtype)
+    except ConfigError as error:
+        if str(error).startswith(fields.source):
+            raise
+        raise ConfigError(f"{fields.source}: {error}") from error  # of numbers that do not fit each other
     known = fields.used.union(_IGNORED, family.ignored)
     for name, value in sorted(fields.data.items()):
         # what is off or empty asks for nothing; what begins with _ is a note of the library that wrote it

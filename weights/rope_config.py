@@ -25,6 +25,12 @@ def rope_fields(fields: Fields, part: str | None = None) -> Fields:
     return fields.below(name, data)
 
 
+def demand_rope(fields: Fields) -> None:
+    """Raise ConfigError unless the file says how positions rotate: for families whose usual way is an extension."""
+    if not rope_fields(fields).data:
+        raise fields.error("rope_parameters", "is missing; it must be an object with rope_type, factor and so on")
+
+
 def read_rope(
     fields: Fields,
     max_position: int,
@@ -40,8 +46,8 @@ def read_rope(
     """Return the rotary embedding from ``rope_parameters`` or, in the old form, ``rope_theta`` and ``rope_scaling``.
 
     ``theta``, ``partial``: the family's defaults, and the names of their old fields; ``partial`` None: whole heads are
-    rotated. ``part``: the type of the layers,
-    where the object has one for each type. ``others``: fields that the family reads itself. Raises ConfigError.
+    rotated. ``part``: the type of the layers, where the object has one for each type. ``others``: fields that the
+    family reads itself. Raises ConfigError.
     """
     given = rope_fields(fields, part)
     outer = {"rope_theta": fields.get(theta_name), "partial_rotary_factor": fields.get(partial_name)}

@@ -119,6 +119,8 @@ def read_header(path: Path) -> dict[str, Tensor]:
         raise ConfigError(f"{path} is missing, but {INDEX} names it: the download is incomplete") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except ConfigError:  # which is a ValueError
+        raise
     except (ValueError, RecursionError) as error:
         raise _damaged(path, f"its header is not valid JSON: {error}") from error
     start = LENGTH_BYTES + length

@@ -26,6 +26,7 @@ from jaxgen.weights.weight_formats import quantization_of, with_formats
 @dataclass(frozen=True, slots=True)
 class Survey:
     """What a model is; None: not known. ``parameters``: their number. ``context``: tokens. ``dtype``: of its weights.
+    ``windows``: those of the layers, as in ModelConfig.
 
     ``problem``: why it cannot be loaded, in one line; empty: it is supported.
     """
@@ -34,16 +35,18 @@ class Survey:
     parameters: int | None = None
     dtype: str | None = None
     context: int | None = None
+    windows: tuple[int | None, ...] | None = None
     problem: str = ""
 
     def __str__(self) -> str:
-        """Return the facts in one line: ``Qwen3ForCausalLM, 0.6 B parameters, bfloat16, context 40,960``."""
+        """Return the facts in one line: ``Qwen3ForCausalLM, 0.6 B parameters, bfloat16, context 40,960, no window``."""
         return ", ".join(
             [
                 *([self.architecture] if self.architecture else []),
                 *([f"{in_short(self.parameters)} parameters"] if self.parameters else []),
                 *([self.dtype] if self.dtype else []),
                 *([f"context {self.context:,}"] if self.context else []),
+                *([] if self.windows is None else [_windows(self.windows)]),
             ]
         )
 
@@ -71,7 +74,7 @@ def describe(directory: Path, config: ModelConfig) -> Survey:
         dtype = f"{stored} as {config.dtype}" if stored else config.dtype
     else:
         dtype = stored if kept in stored else kept
-    return Survey(architecture, num_parameters(config), dtype, config.max_position)
+    return Survey(architecture, num_parameters(config), dtype, config.max_position, config.windows)
 
 
 def _encodings(directory: Path) -> str:
@@ -123,7 +126,16 @@ def _of_unsupported(directory: Path, problem: str) -> Survey:
     text = text if isinstance(text, dict) else {}
     dtype = _first(str, data.get("dtype"), data.get("torch_dtype"), text.get("dtype"), text.get("torch_dtype"))
     context = _first(int, *(part.get("max_position_embeddings") for part in (data, text)))
-    return Survey(_architecture(data), count, dtype and dtype.removeprefix("torch."), context, problem)
+    return Survey(_architecture(data), count, dtype and dtype.removeprefix("torch."), context, problem=problem)
+
+
+def _windows(windows: tuple[int | None, ...]) -> str:
+    """Return the windows of the layers in short: all that there are have one size."""
+    there = [window for window in windows if window is not None]
+    if not there:
+        return "no window"
+    share = "" if len(there) == len(windows) else f" in {len(there)} of {len(windows)} layers"
+    return f"window {max(there):,}{share}"
 
 
 def _architecture(data: Mapping[str, Any]) -> str | None:

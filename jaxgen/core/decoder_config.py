@@ -149,7 +149,7 @@ class DecoderConfig(ModelConfig):
     """A decoder. ``family``: the name of the file of jaxgen/weights/families that knows its checkpoints.
 
     ``embed_size``: width of the embedding, with projections around the layers if it is not ``hidden_size`` (OPT-350m).
-    ``embed_scale`` multiplies embeddings, ``residual_scale`` what attention and MLP add to their input.
+    ``embed_scale``, rounded to their dtype, multiplies embeddings, and ``residual_scale`` what attention and MLP add.
     """
 
     family: str

@@ -37,8 +37,7 @@ class MoEConfig:
         _check_positive("the experts' inner width", self.inner)
         if not 1 <= self.per_token <= self.experts:
             raise ConfigError(
-                f"the number of experts per token is {self.per_token}, but must be between 1 and the number of "
-                f"experts, {self.experts}"
+                f"num_experts_per_tok ({self.per_token}) must be between 1 and the number of experts ({self.experts})"
             )
         _check_name("the scoring of experts", self.scoring, get_args(Scoring))
         _check_name("the activation of experts", self.activation, get_args(ExpertActivation))

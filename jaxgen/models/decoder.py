@@ -105,7 +105,7 @@ class DecoderLayers(nnx.Module):
             return branch(residual=x)
         y = branch(residual=None)
         y = y if norm is None else norm(y, num_tokens, kernels)
-        return x + (y if scale == 1.0 else y * jnp.asarray(scale, y.dtype))
+        return x + (y if scale == 1.0 else (y.astype(jnp.float32) * scale).astype(y.dtype))
 
 
 class Decoder(nnx.Module):

@@ -1,75 +1,22 @@
-"""Models whose layers have other parts than a Llama's, in their true widths and with few layers: whole periods of their
-windows."""
+"""Models of each tier in their true widths, as the hub's config.json describes them, with few layers: whole periods of
+their windows."""
 
-from jaxgen.core.decoder_config import (
-    AttentionConfig,
-    DecoderConfig,
-    HeadConfig,
-    MLPConfig,
-    NormConfig,
-    PositionConfig,
-    RopeConfig,
-)
-from jaxgen.core.moe_config import MoEConfig
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-_LATE = NormConfig(eps=1e-6, late=True)
+from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.weights.hf_config import read_model_config
+from tests.support.hub_configs import HUB
 
-GEMMA3_12B = DecoderConfig(
-    family="gemma",
-    vocab_size=262_208,
-    hidden_size=3840,
-    intermediate_size=15_360,
-    num_layers=6,
-    num_heads=16,
-    num_kv_heads=8,
-    head_dim=256,
-    max_position=131_072,
-    dtype="bfloat16",
-    windows=(*(1024,) * 5, None),
-    norm=_LATE,
-    positions=PositionConfig(
-        ropes=(RopeConfig(theta=1e4), RopeConfig(theta=1e6, kind="linear", factor=8.0)),
-        layer_ropes=(*(0,) * 5, 1),
-    ),
-    placement="sandwich",
-    attention=AttentionConfig(scale=256**-0.5, qk_norm=_LATE),
-    mlp=MLPConfig(activation="gelu_tanh"),
-    head=HeadConfig(tied=True),
-    embed_scale=3840**0.5,
-)
-GPT_OSS_20B = DecoderConfig(
-    family="gpt_oss",
-    vocab_size=201_088,
-    hidden_size=2880,
-    intermediate_size=2880,
-    num_layers=4,
-    num_heads=64,
-    num_kv_heads=8,
-    head_dim=64,
-    max_position=131_072,
-    dtype="bfloat16",
-    windows=(128, None) * 2,
-    norm=NormConfig(eps=1e-5),
-    positions=PositionConfig(
-        ropes=(
-            RopeConfig(
-                theta=150_000.0,
-                kind="yarn",
-                factor=32.0,
-                original_max_position=4096,
-                truncate=False,
-                attention_factor=1.3465735902799727,
-            ),
-        )
-    ),
-    attention=AttentionConfig(qkv_bias=True, out_bias=True, sinks=True),
-    moe=MoEConfig(
-        experts=32,
-        per_token=4,
-        inner=2880,
-        scoring="softmax_after_topk",
-        router_bias=True,
-        expert_bias=True,
-        activation="swiglu_clipped",
-    ),
-)
+LAYERS = {"Qwen3-8B": 4, "gemma-3-12b-it": 6, "gpt-oss-20b": 4, "Qwen3-30B-A3B-Thinking-2507": 4}
+"""By name, the layers to compile: time grows with them, and one more adds what the one before it did."""
+
+
+def model_of(name: str) -> DecoderConfig:
+    """Return the description of a model of the hub, cut to its first layers."""
+    with TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(HUB[name][0]))
+        config = read_model_config(Path(folder))
+    assert isinstance(config, DecoderConfig)
+    return config.of_layers(LAYERS[name])

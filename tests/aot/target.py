@@ -127,6 +127,8 @@ class MosaicKernel:
         return f"{wanted} registers wanted of a thread block's {pool}" if wanted > pool else None
 
 
+_NO_LAUNCH = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id"}
+"""HLO instructions that only name what is there."""
 _MOSAIC_CALL = 'custom_call_target="mosaic_gpu'
 
 
@@ -145,6 +147,14 @@ class Executable:
     def num_mosaic(self) -> int:
         """Calls of Pallas kernels."""
         return self.hlo.count(_MOSAIC_CALL)
+
+    @property
+    def num_launches(self) -> int:
+        """Instructions of the program that start something on the device; a loop and a branch count as one."""
+        entry = re.search(r"^ENTRY .*?^}", self.hlo, flags=re.MULTILINE | re.DOTALL)
+        assert entry is not None
+        found = re.findall(r"^  (?:ROOT )?%?[\w.-]+ = .*? ([a-z][\w-]*)\(", entry[0], flags=re.MULTILINE)
+        return sum(kind not in _NO_LAUNCH for kind in found)
 
     @property
     def fused_mosaic(self) -> list[str]:

@@ -1,6 +1,7 @@
 """The whole step of a Llama-3-8B shape, and of models whose layers have other parts, compiles for the GPU, with the
 cache in place."""
 
+import logging
 import re
 from dataclasses import replace
 from typing import Any
@@ -16,8 +17,10 @@ from jaxgen.models.placement import abstract_packed_params
 from jaxgen.runner.programs import STEP_DONATES, step_program
 from scripts.gpu.shapes import LLAMA3_8B, OPT_6_7B
 from tests.aot import cases
-from tests.aot.models import GEMMA3_12B, GPT_OSS_20B
+from tests.aot.models import LAYERS, model_of
 from tests.aot.target import H200, Executable, Target, compile_for
+
+logger = logging.getLogger(__name__)
 
 CONFIG = EngineConfig(CacheConfig(64, 1024), SchedulerConfig(256, 64, 8192), 0, 4)
 """8 GiB of cache, 256 tokens a step."""
@@ -77,11 +80,16 @@ def test_opt_with_pallas_kernels(target: Target) -> None:
 
 
 @pytest.mark.only(cases.HOPPER)  # others have no kernel for heads of 256
-@pytest.mark.parametrize("model", [GEMMA3_12B, GPT_OSS_20B], ids=lambda model: model.family)
-def test_layers_of_other_parts(target: Target, model: DecoderConfig) -> None:
-    """Windows in some layers, norms of keys and heads of 256, two rotary embeddings; sinks, and experts, whose weights
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_of_other_parts(target: Target, name: str) -> None:
+    """Norms of keys; windows in some layers, heads of 256 and two rotary embeddings; sinks; and experts, whose weights
     are read where they lie."""
+    model = model_of(name)
     compiled = check(target, HOPPER, num_mosaic=4 * model.num_layers, model=model)
+    logger.info(
+        "%s of %d layers: %d launches, %d MiB of temporaries",
+        *(name, model.num_layers, compiled.num_launches, compiled.temporaries // 2**20),
+    )
     placed = jax.tree.leaves(abstract_packed_params(model, HOPPER))
     matrices = [weight for weight in placed if weight.size > model.hidden_size * model.num_kv_heads * model.head_dim]
     assert len(matrices) > 4 * model.num_layers

@@ -15,8 +15,8 @@ RIGHT: dict[str, Any] = {"experts": 8, "per_token": 2, "inner": 16}
     [
         ({"experts": 0}, "number of experts is 0, but must be 1 or more"),
         ({"inner": 0}, "inner width is 0, but must be 1 or more"),
-        ({"per_token": 9}, "per token is 9, but must be between 1 and the number of experts, 8"),
-        ({"per_token": 0}, "per token is 0, but must be between 1"),
+        ({"per_token": 9}, r"num_experts_per_tok \(9\) must be between 1 and the number of experts \(8\)"),
+        ({"per_token": 0}, r"num_experts_per_tok \(0\) must be between 1"),
         ({"scoring": "sigmoid"}, "'sigmoid', but must be one of softmax, softmax_after_topk"),
         ({"activation": "relu"}, "'relu', but must be one of silu, gelu, gelu_tanh, swiglu_clipped"),
         ({"scoring": "softmax_after_topk", "renormalise": False}, "renormalise must be True"),

@@ -20,6 +20,29 @@ OF_FAMILIES = (
 )
 """One of each, that with most of its own. What the others have is in their logits."""
 
+TRANSFORMERS_BFLOAT16 = {
+    "llama": 0.0746,
+    "opt_pre": 0.0266,
+    "qwen2_yarn": 0.0378,
+    "qwen3_bias": 0.0244,
+    "ministral3": 0.0593,
+    "phi3_long": 0.0631,
+    "gemma3": 0.0100,
+    "smollm3_bias": 0.0662,
+    "gpt2": 0.0432,
+    "qwen2_moe": 0.0582,
+    "gpt_oss_mxfp4": 0.0836,
+    "mixtral": 0.1125,
+    "olmo3": 0.0138,
+    "granite": 0.0056,
+    "glm4_bias": 0.0521,
+    "falcon_40b": 0.0203,
+    "phi_qk": 0.0105,
+    "gpt_neox": 0.0182,
+}
+"""How far transformers' own bfloat16 is from its float32: the mean difference of log-probabilities at the recorded rows
+of the longest prompt, as python -m scripts.make.goldens.narrow prints it."""
+
 
 @dataclass(frozen=True)
 class Golden:

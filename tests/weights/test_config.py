@@ -10,7 +10,9 @@ import pytest
 
 from jaxgen.core.decoder_config import AttentionConfig, DecoderConfig, MLPConfig, RopeConfig, llama_config, opt_config
 from jaxgen.core.errors import ConfigError
+from jaxgen.weights.families import ARCHITECTURES, WRAPPERS
 from jaxgen.weights.hf_config import read_eos_token_ids, read_model_config
+from jaxgen.weights.not_served import KNOWN, what_is_near
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -127,6 +129,32 @@ def test_every_option_of_opt_is_read(tmp_path: Path) -> None:
     assert (config.placement, config.final_norm) == ("pre", False)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "why", "nearest"),
+    [
+        ("Qwen3_5ForConditionalGeneration", "a recurrent state (gated delta nets)", "Qwen3ForCausalLM"),
+        ("Qwen3_5MoeForConditionalGeneration", "a recurrent state (gated delta nets)", "Qwen3MoeForCausalLM"),
+        ("Gemma4ForConditionalGeneration", "heads of two sizes", "Gemma3ForCausalLM"),
+        ("DeepseekV3ForCausalLM", "multi-head latent attention (MLA)", "Qwen3MoeForCausalLM"),
+        ("Mamba2ForCausalLM", "a recurrent state (Mamba)", "LlamaForCausalLM"),
+        ("FalconMambaForCausalLM", "a recurrent state (Mamba)", "FalconForCausalLM"),
+    ],
+)
+def test_the_nearest_model_is_named(tmp_path: Path, architecture: str, why: str, nearest: str) -> None:
+    said = refusal(tmp_path, {"architectures": [architecture]})
+    assert said.startswith(f"{tmp_path}/config.json: architectures is ['{architecture}'], which ")
+    assert why in said
+    assert said.endswith(f"is not served; the nearest that is served is {nearest}")
+
+
+def test_what_is_known_not_to_be_served_is_not_served_and_its_nearest_is() -> None:
+    for known in KNOWN:
+        assert known.nearest in ARCHITECTURES
+        assert not [name for name in (*ARCHITECTURES, *WRAPPERS) if name.startswith(known.begins)]
+        for begin in known.begins:
+            assert what_is_near(f"{begin}ForCausalLM").endswith(known.nearest), "an entry before it fits too"
+
+
 @pytest.mark.parametrize("window", [None, 16])
 def test_mistral_window(tmp_path: Path, window: int | None) -> None:
     assert read_model_config(write(tmp_path, MISTRAL | {"sliding_window": window})).widest_window == window
@@ -190,16 +218,23 @@ def test_dtype_auto(tmp_path: Path, given: str | None, expected: str) -> None:
 
 
 BAD_FIELDS = [
-    ({"architectures": ["BloomForCausalLM"]}, "architectures is ['BloomForCausalLM']; supported: FalconForCausalLM, "),
+    ({"architectures": ["OtherForCausalLM"]}, "architectures is ['OtherForCausalLM']; supported: FalconForCausalLM, "),
     ({"architectures": None}, "architectures is None; supported: FalconForCausalLM, Gemma2ForCausalLM, "),
     ({"architectures": [{}]}, "architectures is [{}]; supported:"),
-    ({"architectures": ["BloomForCausalLM"]}, "SmolLM3ForCausalLM (docs/usage.md, Models)"),
+    ({"architectures": ["OtherForCausalLM"]}, "SmolLM3ForCausalLM (docs/usage.md, Models)"),
     ({"vocab_size": "100"}, "vocab_size must be a positive integer, not '100'"),
     ({"vocab_size": True}, "vocab_size must be a positive integer, not True"),
     ({"vocab_size": 0}, "vocab_size must be a positive integer, not 0"),
     ({"hidden_size": 30}, "hidden_size (30) must be a multiple of num_attention_heads (4)"),
     ({"head_dim": 7}, "head_dim must be even for rotary positions, not 7"),
-    ({"num_key_value_heads": 3}, "must be a multiple of num_key_value_heads (3)"),
+    (
+        {"num_key_value_heads": 3},
+        "config.json: num_attention_heads (4) must be a multiple of num_key_value_heads (3)",
+    ),
+    (
+        {"architectures": ["MixtralForCausalLM"], "num_key_value_heads": 2, "num_experts_per_tok": 9},
+        "config.json: num_experts_per_tok (9) must be between 1 and the number of experts (8)",
+    ),
     ({"rms_norm_eps": 0}, "rms_norm_eps must be a positive number, not 0"),
     ({"rms_norm_eps": "1e-6"}, "rms_norm_eps must be a positive number, not '1e-6'"),
     ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; supported: silu"),

@@ -18,6 +18,7 @@ def refusal(path: Path) -> str:
         read_header(path)
     said = str(refused.value)
     assert said.startswith(f"{path} is no complete safetensors file: ")
+    assert said.count(str(path)) == 1
     assert "\n" not in said
     return said
 

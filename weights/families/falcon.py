@@ -20,13 +20,15 @@ def read_falcon(fields: Fields, dtype: DType) -> DecoderConfig:
     listed = fields.size_or_null("num_kv_heads") or heads
     kv_heads = listed if new else 1 if one_head else heads
     norms = fields.size_or_null("num_ln_in_parallel_attn") or 2
+    inner = fields.size_or_null("ffn_hidden_size") or 4 * width
+    fields.must_be("ff_factor", inner / width, "the MLP is as wide as ffn_hidden_size says")
     bias, position = fields.boolean("bias", False), fields.size("max_position_embeddings", 2048)
     head_dim = read_head_dim(fields, width, heads)
     sequential = not new and not fields.boolean("parallel_attn", True)
     return DecoderConfig(
         vocab_size=fields.size("vocab_size"),
         hidden_size=width,
-        intermediate_size=fields.size_or_null("ffn_hidden_size") or 4 * width,
+        intermediate_size=inner,
         num_layers=fields.size("num_hidden_layers"),
         num_heads=heads,
         num_kv_heads=kv_heads,

@@ -29,9 +29,10 @@ def _read(fields: Fields, sizes: dict[str, Any], types: tuple[str, ...], **atten
     if fields.get("hidden_activation") is not None:
         fields.choice("hidden_activation", "gelu_pytorch_tanh", _ACTIVATIONS)
     fields.must_be("use_bidirectional_attention", False)
-    bias = fields.boolean("attention_bias", False)
+    bias, window = fields.boolean("attention_bias", False), fields.size_or_null("sliding_window", 4096)
+    fields.must_be("sliding_window_size", window, "it must repeat sliding_window")
     return sizes | {
-        "windows": windows_of(types, fields.size_or_null("sliding_window", 4096)),
+        "windows": windows_of(types, window),
         "norm": NormConfig(eps=fields.positive("rms_norm_eps", 1e-6), late=True),
         "placement": "sandwich",
         "attention": AttentionConfig(
@@ -61,7 +62,9 @@ def read_gemma2(fields: Fields, dtype: DType) -> DecoderConfig:
 
 def read_gemma3(fields: Fields, dtype: DType) -> DecoderConfig:
     """Return the description of the text of a Gemma 3."""
-    sizes = read_sizes(fields, dtype, max_position=131_072, kv_heads=4, head_dim=256)
+    # files of the larger models say only what is not as in the smallest
+    about: dict[str, int] = {"vocab_size": 262_208, "num_heads": 8, "max_position": 131_072}
+    sizes = read_sizes(fields, dtype, **about, kv_heads=4, head_dim=256)
     pattern = fields.size("sliding_window_pattern", 6)
     types = read_layer_types(fields, sizes["num_layers"], lambda layer: (layer + 1) % pattern != 0)
     norm = NormConfig(eps=fields.positive("rms_norm_eps", 1e-6), late=True)

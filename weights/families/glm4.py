@@ -19,7 +19,7 @@ def read_glm4(fields: Fields, dtype: DType) -> DecoderConfig:
         norm=NormConfig(eps=fields.positive("rms_norm_eps", 1.5625e-07)),
         placement="sandwich",
         positions=PositionConfig(ropes=(read_rope(fields, sizes["max_position"], sizes["head_dim"], partial=0.5),)),
-        attention=AttentionConfig(qkv_bias=fields.boolean("attention_bias", False)),
+        attention=AttentionConfig(qkv_bias=fields.boolean("attention_bias", True)),
         head=HeadConfig(tied=fields.boolean("tie_word_embeddings", False)),
     )
 

@@ -60,6 +60,7 @@ FAMILY = Family(
     ignored=(
         *("n_ctx", "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels"),
         *("summary_first_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop"),
+        *("n_special", "predict_special_tokens", "output_past"),
     ),
     unread=r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)",
 )

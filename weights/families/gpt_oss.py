@@ -7,7 +7,7 @@ from jaxgen.core.moe_config import MoEConfig
 from jaxgen.weights.config_fields import Fields
 from jaxgen.weights.decoder_names import DecoderNames
 from jaxgen.weights.family import MOE_TRAINING, Family, read_layer_types, read_sizes, windows_of
-from jaxgen.weights.rope_config import read_rope
+from jaxgen.weights.rope_config import demand_rope, read_rope
 from jaxgen.weights.tensors import Parameter, Source
 
 
@@ -19,12 +19,13 @@ def read_gpt_oss(fields: Fields, dtype: DType) -> DecoderConfig:
     fields.must_be("swiglu_alpha", 1.702)
     bias = fields.boolean("attention_bias", True)
     types = read_layer_types(fields, sizes["num_layers"], lambda layer: layer % 2 == 0)
+    demand_rope(fields)
     rope = read_rope(fields, sizes["max_position"], sizes["head_dim"], theta=150_000.0)
     return DecoderConfig(
         **sizes,
         family="gpt_oss",
         windows=windows_of(types, fields.size_or_null("sliding_window", 128)),
-        norm=NormConfig(eps=fields.positive("rms_norm_eps", 1e-5)),
+        norm=NormConfig(eps=fields.positive("rms_norm_eps", 1e-5), late=True),
         positions=PositionConfig(ropes=(rope,)),
         attention=AttentionConfig(qkv_bias=bias, out_bias=bias, sinks=True),
         moe=MoEConfig(

@@ -17,6 +17,7 @@ def read_llama(
     kv_heads: int | None = None,
     default_window: int | None = 4096,
     rms_norm_eps: float = 1e-6,
+    theta: float = 10_000.0,
 ) -> DecoderConfig:
     """Return the description. ``biases``, ``window``: whether the file may ask for them; others: its defaults."""
     sizes = read_sizes(fields, dtype, max_position=131_072 if window else 2048, kv_heads=kv_heads)
@@ -26,7 +27,7 @@ def read_llama(
     return llama_config(
         **sizes,
         norm_eps=fields.positive("rms_norm_eps", rms_norm_eps),
-        rope=read_rope(fields, sizes["max_position"], sizes["head_dim"]),
+        rope=read_rope(fields, sizes["max_position"], sizes["head_dim"], theta=theta),
         window=fields.size_or_null("sliding_window", default_window) if window else None,
         attention_bias=biases and fields.boolean("attention_bias", False),
         mlp_bias=biases and fields.boolean("mlp_bias", False),
@@ -44,5 +45,6 @@ FAMILY = Family(
     read={"LlamaForCausalLM": read_llama, "MistralForCausalLM": read_mistral},
     parameters=DecoderNames().table,
     wrappers=("Mistral3ForConditionalGeneration",),
-    ignored=("pretraining_tp",),
+    # max_sequence_length repeats max_position_embeddings, and the others say which class wrote the file
+    ignored=("pretraining_tp", "max_sequence_length", "is_llama_config"),
 )

@@ -1,6 +1,7 @@
 """Mixtral (arXiv 2401.04088): Mistral with experts in place of its MLP."""
 
 from dataclasses import replace
+from typing import Any
 
 from jaxgen.core.config import DType
 from jaxgen.core.decoder_config import DecoderConfig
@@ -13,7 +14,8 @@ from jaxgen.weights.family import MOE_TRAINING, Family
 
 def read_mixtral(fields: Fields, dtype: DType) -> DecoderConfig:
     """Return the description."""
-    config = read_llama(fields, dtype, biases=False, window=True, kv_heads=8, default_window=None, rms_norm_eps=1e-5)
+    defaults: dict[str, Any] = {"kv_heads": 8, "default_window": None, "rms_norm_eps": 1e-5, "theta": 1_000_000.0}
+    config = read_llama(fields, dtype, biases=False, window=True, **defaults)
     moe = MoEConfig(
         experts=fields.size("num_local_experts", 8),
         per_token=fields.size("num_experts_per_tok", 2),

@@ -18,15 +18,15 @@ from jaxgen.weights.family import FULL, SLIDING, Family, read_layer_types, read_
 from jaxgen.weights.rope_config import read_rope, rope_fields
 
 
-def read_olmo2(fields: Fields, dtype: DType) -> DecoderConfig:
-    """Return the description of an OLMo 2."""
+def read_olmo2(fields: Fields, dtype: DType, *, theta: float = 10_000.0) -> DecoderConfig:
+    """Return the description of an OLMo 2. ``theta``: the default of the rotary embedding."""
     sizes = read_sizes(fields, dtype, max_position=2048)
     fields.choice("hidden_act", "silu", ("silu",))
     bias, norm = (
         fields.boolean("attention_bias", False),
         NormConfig(eps=fields.positive("rms_norm_eps", 1e-5), late=True),
     )
-    rope = read_rope(fields, sizes["max_position"], sizes["head_dim"], part=FULL, theta=500_000.0)
+    rope = read_rope(fields, sizes["max_position"], sizes["head_dim"], part=FULL, theta=theta)
     return DecoderConfig(
         **sizes,
         family="olmo",
@@ -40,7 +40,7 @@ def read_olmo2(fields: Fields, dtype: DType) -> DecoderConfig:
 
 def read_olmo3(fields: Fields, dtype: DType) -> DecoderConfig:
     """Return the description of an OLMo 3."""
-    config = read_olmo2(fields, dtype)
+    config = read_olmo2(fields, dtype, theta=500_000.0)
     types = read_layer_types(fields, config.num_layers, lambda layer: (layer + 1) % 4 != 0)
     (full,) = config.positions.ropes
     if SLIDING in rope_fields(fields).data:

@@ -24,9 +24,11 @@ def read_windows(
     return windows_of(types, size) if fields.boolean("use_sliding_window", False) else ()
 
 
-def read_qwen2(fields: Fields, dtype: DType, slides: Callable[[int], bool] | None = None) -> DecoderConfig:
-    """Return the description. ``slides``: as for ``read_windows``."""
-    sizes = read_sizes(fields, dtype, max_position=32_768, kv_heads=32)
+def read_qwen2(
+    fields: Fields, dtype: DType, slides: Callable[[int], bool] | None = None, *, kv_heads: int = 32
+) -> DecoderConfig:
+    """Return the description. ``slides``: as for ``read_windows``; ``kv_heads``: the default."""
+    sizes = read_sizes(fields, dtype, max_position=32_768, kv_heads=kv_heads)
     fields.choice("hidden_act", "silu", ("silu",))
     fields.must_be("use_mrope", False)
     return DecoderConfig(

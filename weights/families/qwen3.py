@@ -11,10 +11,18 @@ from jaxgen.weights.family import Family, read_sizes
 from jaxgen.weights.rope_config import read_rope
 
 
-def read_qwen3(fields: Fields, dtype: DType, slides: Callable[[int], bool] | None = None) -> DecoderConfig:
-    """Return the description. ``slides``: as for ``read_windows``."""
-    sizes = read_sizes(fields, dtype, max_position=32_768, kv_heads=32, head_dim=128)
+def read_qwen3(
+    fields: Fields,
+    dtype: DType,
+    slides: Callable[[int], bool] | None = None,
+    *,
+    kv_heads: int = 32,
+    head_dim: int | None = 128,
+) -> DecoderConfig:
+    """Return the description. ``slides``: as for ``read_windows``; others: as for ``read_sizes``."""
+    sizes = read_sizes(fields, dtype, max_position=32_768, kv_heads=kv_heads, head_dim=head_dim)
     fields.choice("hidden_act", "silu", ("silu",))
+    fields.must_be("use_qk_norm", True)
     bias, norm = fields.boolean("attention_bias", False), NormConfig(eps=fields.positive("rms_norm_eps", 1e-6))
     return DecoderConfig(
         **sizes,

@@ -33,7 +33,7 @@ def read_qwen2_moe(fields: Fields, dtype: DType) -> DecoderConfig:
         shared_gate=True,
     )
     first = fields.count("max_window_layers", 28)
-    config = read_qwen2(fields, dtype, lambda layer: layer % 2 == 0 and layer < first)
+    config = read_qwen2(fields, dtype, lambda layer: layer % 2 == 0 and layer < first, kv_heads=16)
     bias = fields.boolean("qkv_bias", True)
     return replace(config, family="qwen_moe", moe=moe, attention=replace(config.attention, qkv_bias=bias))
 
@@ -48,7 +48,8 @@ def read_qwen3_moe(fields: Fields, dtype: DType) -> DecoderConfig:
         inner=fields.size("moe_intermediate_size", 768),
         renormalise=fields.boolean("norm_topk_prob", False),
     )
-    return replace(read_qwen3(fields, dtype, lambda _layer: True), family="qwen_moe", moe=moe)
+    config = read_qwen3(fields, dtype, lambda _layer: True, kv_heads=4, head_dim=None)
+    return replace(config, family="qwen_moe", moe=moe)
 
 
 FAMILY = Family(

@@ -28,7 +28,7 @@ def test_families_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_each_directory_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", LLAMA, OPT]) == 0
     first, second = capsys.readouterr().out.splitlines()
-    assert first == f"{LLAMA}: LlamaForCausalLM, 94,528 parameters, float32, context 128: supported"
+    assert first == f"{LLAMA}: LlamaForCausalLM, 94,528 parameters, float32, context 128, no window: supported"
     assert second.startswith(f"{OPT}: OPTForCausalLM, ")
     assert second.endswith(": supported")
 
@@ -55,6 +55,7 @@ def test_json_has_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         "parameters": 94528,
         "dtype": "float32",
         "context": 128,
+        "windows": [],
         "problem": None,
         "supported": True,
     }

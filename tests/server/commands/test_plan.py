@@ -117,7 +117,7 @@ def test_lines_have_units(capsys: pytest.CaptureFixture[str]) -> None:
     model = str(GOLDENS / "llama")
     assert main(["plan", "--model", model, "--device-memory", "1GiB", "--kv-offloading-size", ".2"]) == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert lines["model"] == "LlamaForCausalLM, 94,528 parameters, float32, context 128"
+    assert lines["model"] == "LlamaForCausalLM, 94,528 parameters, float32, context 128, no window"
     assert lines["checkpoint"] == "0.4 MiB in 2 files, float32"
     assert lines["device"] == "a device with 1.00 GiB: 0.90 GiB may be used (--gpu-memory-utilization 0.9)"
     assert lines["longest"].endswith("128 tokens of the model's 128")

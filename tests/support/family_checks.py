@@ -1,0 +1,135 @@
+"""What is shown of each family: checks on recorded checkpoints that return figures, for tests and for a table. Needs no
+pytest."""
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from scipy.special import log_softmax
+
+from jaxgen.core.config import (
+    CacheConfig,
+    DType,
+    EngineConfig,
+    ModelConfig,
+    OffloadConfig,
+    SchedulerConfig,
+    StreamConfig,
+)
+from jaxgen.core.request import Request, TokenEvent
+from jaxgen.engine.engine import Engine
+from jaxgen.engine.runners import compile_for
+from jaxgen.kernels.choice import REFERENCE, Kernels
+from jaxgen.layerwise.layer_store import LayerStore
+from jaxgen.models import Params
+from jaxgen.models.placement import pack_params
+from jaxgen.offload.tier import Split
+from jaxgen.tools.determinism import Scenario, Verifier
+from jaxgen.weights import convert
+from jaxgen.weights.load import load_model_config, load_params
+from tests.support.engines import compiled_step, request, run, tokens
+from tests.support.golden_runs import SMALL, greedy_tokens, load_golden, logits_of_chunks, make_forward
+from tests.support.goldens import GOLDENS, Golden, golden_answers
+
+TIGHT = EngineConfig(CacheConfig(8, 16), SchedulerConfig(16, 8, 128), seed=0, max_logit_bias=4)
+"""Blocks for one sequence of full length: the others are preempted."""
+HOSTED = EngineConfig(
+    CacheConfig(8, 16, keep_inputs=True), SchedulerConfig(16, 4, 128), 0, 4, offload=OffloadConfig(64, "transfer")
+)
+"""Blocks for one sequence of full length on the device, and for all in host memory."""
+STREAMED = replace(SMALL, streaming=StreamConfig(LayerStore.most_open(16, 4, 8) + 2, 3, True, "recompute"))
+VERIFIED = EngineConfig(CacheConfig(8, 24), SchedulerConfig(16, 8, 96), seed=0, max_logit_bias=4)
+
+
+@cache
+def load_in(name: str, dtype: DType) -> tuple[ModelConfig, Params]:
+    """Return configuration and parameters in a dtype; of float32 as ``load_golden`` does."""
+    config, params = load_golden(name)
+    if dtype == "float32":
+        return config, params
+    return replace(config, dtype=dtype), load_params(GOLDENS / name, replace(config, dtype=dtype), progress=False)
+
+
+def bfloat16_error(name: str, kernels: Kernels = REFERENCE) -> float:
+    """Return the mean difference of log-probabilities in bfloat16 to the recorded ones of the longest prompt."""
+    answer = max(golden_answers(name), key=lambda answer: len(answer.prompt))
+    config, params = load_in(name, "bfloat16")
+    packed = pack_params(config, dict(params), kernels)
+    logits = logits_of_chunks(make_forward(config, SMALL), config, packed, answer, SMALL, kernels)[answer.rows]
+    found, told = (log_softmax(one.astype(np.float64), axis=-1) for one in (logits, answer.logits))
+    return float(np.abs(found - told).mean())
+
+
+def greedy_is_right(name: str, limits: EngineConfig = SMALL, times: int = 1) -> tuple[bool, int]:
+    """Return whether all prompts at once, chunked and mixed, give the recorded tokens, and how many were preempted."""
+    answers = golden_answers(name) * times
+    found, stats = greedy_tokens(*load_golden(name), answers, limits)
+    return found == [answer.greedy for answer in answers], stats.preemptions
+
+
+def converted_is_right(name: str) -> bool:
+    """Return whether the converted directory gives the recorded tokens."""
+    with TemporaryDirectory() as folder:
+        convert.main([str(GOLDENS / name), f"{folder}/converted", "--dtype", "float32"])
+        config = load_model_config(Path(folder, "converted"))
+        params = load_params(Path(folder, "converted"), config, progress=False)
+    answers = golden_answers(name)
+    config = config.within(SMALL.scheduler.max_model_len)
+    found, _ = greedy_tokens(config, params, answers, SMALL)
+    return found == [answer.greedy for answer in answers]
+
+
+def wanted(answers: list[Golden], turn: int = 0) -> list[Request]:
+    """Return a request for each answer; log-probabilities show every bit."""
+    about = {"temperature": 0.0, "ignore_eos": True, "logprobs": 3}
+    return [
+        request(f"r{turn}.{i}", answer.prompt, max_tokens=len(answer.greedy), **about)
+        for i, answer in enumerate(answers)
+    ]
+
+
+def engine_of(name: str, limits: EngineConfig, kernels: Kernels, dtype: DType = "float32") -> Engine:
+    """Return a new engine on a golden."""
+    config, params = load_in(name, dtype)
+    streamed_or_hosted = limits.streaming is not None or limits.cache.keep_inputs
+    compiled = compile_for(config, limits, kernels) if streamed_or_hosted else compiled_step(config, limits, kernels)
+    return Engine(config, limits, dict(params), frozenset(), compiled=compiled)
+
+
+def offloaded_is_right(name: str, kernels: Kernels = REFERENCE) -> tuple[bool, int]:
+    """Return whether contexts that left the device, and of which layer inputs came back, give the recorded tokens; and
+    how many tokens' K and V were projected from their inputs."""
+    engine = engine_of(name, HOSTED, kernels)
+    assert engine.offload is not None
+    engine.offload.tier.planner = _project
+    answers = golden_answers(name)
+    right = True
+    for turn in range(2):
+        for one, answer in zip(wanted(answers, turn), answers, strict=True):
+            right &= tokens(run(engine, [one])[one.request_id]) == answer.greedy
+    return right, engine.offload.stats().projected_tokens
+
+
+def _project(blocks: int, start: int, free_tokens: int, num_waiting: int, inputs_known: bool) -> Split:
+    """Plan that all blocks of which the host has inputs are projected."""
+    del start, free_tokens, num_waiting
+    return Split(0, 0.0, blocks if inputs_known else 0)
+
+
+def streamed_is_right(name: str, kernels: Kernels = REFERENCE) -> tuple[bool, bool]:
+    """Return whether a cache in host memory gives the recorded tokens, and the bits of one on the device."""
+    answers = golden_answers(name)
+    streamed, resident = (run(engine_of(name, limits, kernels), wanted(answers)) for limits in (STREAMED, SMALL))
+    right = [tokens(streamed[one.request_id]) for one in wanted(answers)] == [answer.greedy for answer in answers]
+    return right, _plain(streamed) == _plain(resident)
+
+
+def _plain(events: dict[str, list[TokenEvent]]) -> dict[str, list[TokenEvent]]:
+    return {name: [replace(event, cached_tokens=None) for event in of_one] for name, of_one in events.items()}
+
+
+def verified(name: str, dtype: DType, kernels: Kernels) -> list[Scenario]:
+    """Return what ``verify-determinism`` finds."""
+    return Verifier(engine_of(name, VERIFIED, kernels, dtype), requests=7, seed=1).verify()
