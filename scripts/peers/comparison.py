@@ -86,8 +86,10 @@ class Comparison:
                 seed = 1000 * (index + 1) + 10 * number  # the same for all peers; no prompt comes twice to one
                 found = measure(server.base_url, peer.usage, cell, self._times, seed)
                 server.check()
-                if not found["completed"] or found["failed"]:
+                if found["failed"]:
                     raise PeerError(f"{cell.name}: {found['failed']} requests failed: {'; '.join(found['reasons'])}")
+                if not found["completed"]:
+                    raise PeerError(f"{cell.name}: no answer was complete after {self._times.patience:g} s")
                 cells.append({**asdict(cell), **found})
                 print(f"  {cell.name}: {summary(found)}", flush=True)
         return {

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import median
+from textwrap import fill
 from typing import Any
 
 from jaxgen.server.benchmark.metrics import SLAS
@@ -14,11 +15,11 @@ from scripts.peers.shapes import Shape
 
 OURS = "jaxgen"
 SLAS_SHOWN = [f"{sla:g}" for sla in SLAS]
-HEAD = """# jaxgen beside its peers: {name}
-
-Made by `python -m scripts.peers --shape {name}` from docs/results/peers-{name}.jsonl. All servers compute the same
-random weights of a Llama shape ({about}), one after another on the same machine with the same number of threads, the
-load beside them on the same cores. In a round every server has its turn."""
+HEAD = (
+    "Made by `python -m scripts.peers --shape {name}` from docs/results/peers-{name}.jsonl. All servers compute the "
+    "same random weights of a Llama shape ({about}), one after another on the same machine with the same number of threads, "
+    "the load beside them on the same cores. In a round every server has its turn."
+)
 LOADS = f"""
 
 - **Load**: closed loops of clients; prompts of {PROMPT_MEAN} and answers of {OUTPUT_MEAN} tokens on average, Normal
@@ -46,6 +47,7 @@ LOADS = f"""
 - *Peak memory* is the greatest sum of the resident memory of a server's processes. *Ready after* is a median over
   rounds, so of starts that find what earlier ones compiled, in a cache apart from the user's.
 """
+WIDTH = 120
 NOTHING = "\n**Nothing has been measured yet.**\n"
 
 
@@ -54,7 +56,8 @@ def write_page(records: Records, shape: Shape, path: Path) -> None:
 
 
 def sections(records: Records, shape: Shape) -> Iterator[str]:
-    yield HEAD.format(name=shape.name, about=shape.about)
+    yield f"# jaxgen beside its peers: {shape.name.upper()}"
+    yield fill(HEAD.format(name=shape.name, about=shape.about), WIDTH, break_on_hyphens=False)
     yield LOADS.strip("\n")
     servers = records.of_kind("server")
     if not servers:
