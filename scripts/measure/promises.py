@@ -31,6 +31,7 @@ from jaxgen.server.benchmark.metrics import RequestRecord, spread
 from jaxgen.server.benchmark.requests import IdPrompts, Lengths, PlannedRequest, Planner, request_fields
 from scripts.make.random_model import SHAPES
 from scripts.peers.jaxgen import Jaxgen
+from scripts.peers.load import VOCAB_SIZE
 from scripts.peers.peer import SERVED_NAME, Launch, Site
 from scripts.peers.process import RunningServer, free_port, running
 from scripts.peers.shapes import FORMATS
@@ -45,7 +46,6 @@ ALONE = 5
 EVERY_SECONDS = 2.0
 """After so many seconds under load a prompt comes beside it, each time."""
 LOAD_PROMPT, LOAD_ANSWER = 256, 60
-VOCAB_SIZE = 2000
 PATIENCE = 120.0
 
 

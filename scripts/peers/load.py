@@ -24,7 +24,8 @@ from jaxgen.server.benchmark.requests import (
 )
 from scripts.peers.peer import SERVED_NAME
 
-VOCAB_SIZE = 8000
+VOCAB_SIZE = 2000
+"""Ids of prompts are below it: the smallest vocabulary here has a few more."""
 PROMPT_MEAN, OUTPUT_MEAN = 256, 60
 LONG_PROMPT, LONG_ANSWER = 2000, 16
 REQUESTS_PER_SECOND = 32
