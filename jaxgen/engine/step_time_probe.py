@@ -1,7 +1,6 @@
 """Measure the time of a device's steps before the first request."""
 
 import random
-import time
 
 from jaxgen.core.config import EngineConfig
 from jaxgen.core.sampling_params import SamplingParams
@@ -13,17 +12,21 @@ from jaxgen.scheduling.cost_model import StepSample
 from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.scheduling.step_time import StepTimeEstimator
 
-ROUNDS = 2
+REPEATS = 3
+"""Times that a step is run. The least counts: the first is slower, and the time of one that something held up would be
+taken for what its tokens or its context cost, and extrapolated."""
+LONG_SECONDS = 0.5
+"""Once its times sum to this a step is not repeated. What may hold it up is little beside it, and a large model must
+not start late."""
 DEEP_TOKENS = 4096
-MOST_SECONDS = 0.5
-"""No further round begins after these seconds: later measurements, of steps that serve requests, count for more."""
 
 
 def measure_step_time(device: Runner, config: EngineConfig) -> StepTimeEstimator:
     """Time steps of prompts that fill the budget, a half and an eighth of it, of one decode, of as many as the narrow
-    program takes and of all rows, and of one decode after a long context.
+    program takes and of all rows, and of a decode and half a budget of a prompt after a long context.
 
-    Without the last one noise would be taken for the cost of attention, and extrapolated to long prompts.
+    Without the last two noise would be taken for the cost of attention, and extrapolated to long prompts. Without the
+    very last the cost of a decode's would be: it reads K and V for one token, a prompt for all tokens of a step.
     Leaves the device's cache and rows used: reset it after.
     """
     budget = config.scheduler.token_budget
@@ -33,18 +36,10 @@ def measure_step_time(device: Runner, config: EngineConfig) -> StepTimeEstimator
     counts = {1, min(rows, config.narrow_width or rows), rows}
     decodes = [_plan(config, count, 1) for count in sorted(counts)]
     if config.streaming is None:  # there blocks must have been written first
-        decodes.append(_deep(config))
-    wide: list[StepSample] = []
-    narrow: list[StepSample] = []
-    started = time.perf_counter()
-    for turn in range(1 + ROUNDS):
-        if turn > 1 and time.perf_counter() - started > MOST_SECONDS:
-            break
-        found = [_time(device, plan, narrow=False) for plan in (*prompts, *decodes)]
-        found_narrow = [_time(device, plan, narrow=True) for plan in decodes if device.uses_narrow(plan)]
-        if turn > 0:  # the first step of each plan is slower
-            wide += found
-            narrow += found_narrow
+        decodes.append(_deep(config, 1))
+        prompts.append(_deep(config, max(1, longest // 2)))
+    wide = [_time(device, plan, narrow=False) for plan in (*prompts, *decodes)]
+    narrow = [_time(device, plan, narrow=True) for plan in decodes if device.uses_narrow(plan)]
     return StepTimeEstimator(budget, wide, narrow, config.narrow_width or 0)
 
 
@@ -64,14 +59,19 @@ def _plan(config: EngineConfig, count: int, length: int) -> StepPlan:
     return scheduler.schedule()
 
 
-def _deep(config: EngineConfig) -> StepPlan:
-    """Return the plan of a decode after the longest context that fits, up to ``DEEP_TOKENS``; its content is zeros."""
+def _deep(config: EngineConfig, count: int) -> StepPlan:
+    """Return the plan of the last ``count`` tokens of the longest context that fits, up to ``DEEP_TOKENS``; what is
+    before them is zeros."""
     length = min(DEEP_TOKENS, config.scheduler.max_model_len - 1, config.cache.num_slots)
     blocks = range(-(-length // config.cache.block_size))
     params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
     sequence = made_up_sequence(0, (0,) * length, params, blocks=blocks)
-    return StepPlan((Chunk(sequence, length - 1, 1),), (sequence,))
+    return StepPlan((Chunk(sequence, length - count, count),), (sequence,))
 
 
 def _time(device: Runner, plan: StepPlan, *, narrow: bool) -> StepSample:
-    return StepSample(plan.num_tokens, plan.num_positions, time_step(device, plan, narrow=narrow).seconds)
+    """Return what a step takes: the least of several times, or of as many as are soon over."""
+    seconds = [time_step(device, plan, narrow=narrow).seconds]
+    while len(seconds) < REPEATS and sum(seconds) < LONG_SECONDS:
+        seconds.append(time_step(device, plan, narrow=narrow).seconds)
+    return StepSample(plan.num_tokens, plan.num_positions, min(seconds))

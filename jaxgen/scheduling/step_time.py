@@ -15,6 +15,9 @@ LEAST_CHUNK = 16
 """Fewest prompt tokens worth cutting a step for. Where a target leaves room for fewer, the step is filled: prompts in
 such small pieces would make as many tokens late, over more steps."""
 
+FIRST_SPREAD = 1.5
+"""The estimator's spread before it has seen steps that serve requests: the few that were measured for it, with nothing
+else at work, say little of what one step in 100 takes beside a server and its clients."""
 SPREAD_STEP = 0.05
 """Step size of the estimator's spread, for a step slower than predicted."""
 
@@ -131,9 +134,7 @@ class StepTimeEstimator:
         self._narrow = CostEstimator(narrow) if narrow else None
         narrow_cost = None if self._narrow is None else self._narrow.cost
         self.model = StepTimeModel(token_budget, self._wide.cost, narrow_cost, narrow_width)
-        self.spread = max(
-            [sample.seconds / self._wide.cost.seconds(sample.tokens, sample.positions) for sample in wide]
-        )
+        self.spread = FIRST_SPREAD
         """Of 100 steps one takes more than so many times what the model says."""
 
     def observe(self, sample: StepSample, *, narrow: bool) -> None:

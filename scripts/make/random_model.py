@@ -1,6 +1,7 @@
-"""Write a Hugging Face directory of random weights in the shape that the benchmarks use.
+"""Write a Hugging Face directory of random weights in a shape that the benchmarks use.
 
 .venv/bin/python -m scripts.make.random_model --dtype bfloat16 /tmp/88m
+.venv/bin/python -m scripts.make.random_model --shape 1b /tmp/1b
 .venv/bin/jaxgen serve --model /tmp/88m
 """
 
@@ -30,6 +31,7 @@ def main() -> None:
         num_attention_heads=shape.num_heads,
         num_key_value_heads=shape.num_kv_heads,
         max_position_embeddings=args.max_position,
+        tie_word_embeddings=shape.head.tied,
     )
 
 

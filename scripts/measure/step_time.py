@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
-from jaxgen.core.decoder_config import DecoderConfig, RopeConfig, llama_config
+from jaxgen.core.decoder_config import DecoderConfig, HeadConfig, RopeConfig, llama_config
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
@@ -52,6 +52,17 @@ SHAPES = {
         rope=RopeConfig(),
     ),
 }
+SHAPES["1b"] = replace(
+    SHAPES["88m"],
+    vocab_size=32_768,
+    hidden_size=2048,
+    intermediate_size=8192,
+    num_layers=16,
+    num_heads=32,
+    num_kv_heads=8,
+    head=HeadConfig(tied=True),
+)
+"""Llama-3.2-1B's, with a quarter of its vocabulary and plain rotations."""
 SHAPES["88m-mha"] = replace(SHAPES["88m"], num_kv_heads=SHAPES["88m"].num_heads)
 """The same with as many KV heads as heads."""
 BLOCK_SIZE = 64

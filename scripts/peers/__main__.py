@@ -1,8 +1,9 @@
 """Measure jaxgen beside OpenVINO GenAI, vLLM, llama.cpp and transformers: the same weights, load and machine.
 
-    .venv/bin/python -m scripts.peers --rounds 1 --seconds 6 --warmup 3     all of them, in 20 minutes
-    .venv/bin/python -m scripts.peers                                       three rounds, an hour
-    .venv/bin/python -m scripts.peers --page-only                           docs/peers.md anew
+    .venv/bin/python -m scripts.peers                                88M in bfloat16 and float32: docs/peers.md
+    .venv/bin/python -m scripts.peers --shape 1b                     1B in bfloat16, 8 and 4 bits: docs/peers-1b.md
+    .venv/bin/python -m scripts.peers --clients '' --long-clients 0 --rates 1,2,3,4      open loops alone
+    .venv/bin/python -m scripts.peers --page-only                    the page anew
 
 Each peer has an environment of its own under --work-dir, made on the first run (Python 3.11, packages from PyPI).
 """

@@ -12,11 +12,12 @@ from jaxgen.hardware.device_info import this_cpu
 from scripts.peers.comparison import Comparison
 from scripts.peers.jaxgen import Jaxgen
 from scripts.peers.llama_cpp import LlamaCpp
-from scripts.peers.load import Cell
+from scripts.peers.load import Cell, Times
 from scripts.peers.openvino import OpenVino
 from scripts.peers.page import write_page
-from scripts.peers.peer import DTYPES, ROOT, Peer, PeerError, Site
+from scripts.peers.peer import Peer, PeerError, Site
 from scripts.peers.records import SERVER, Records
+from scripts.peers.shapes import DEFAULT, FORMATS, SHAPES, Format
 from scripts.peers.transformers import Transformers
 from scripts.peers.vllm import Vllm
 
@@ -24,8 +25,6 @@ PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
         Jaxgen(),
-        Jaxgen("jaxgen 128", "with `--token-budget 128`", ("--token-budget", "128")),
-        Jaxgen("jaxgen 256", "with `--token-budget 256`, OpenVINO's default", ("--token-budget", "256")),
         OpenVino("OpenVINO split-fuse", "`ContinuousBatchingPipeline`; minimal server", True),
         OpenVino("OpenVINO split-fuse u8 KV", "the same with KV in 8 bits, which is OpenVINO's default", True, "u8"),
         OpenVino("OpenVINO prompt-first", "as the first, with `dynamic_split_fuse=False`", False),
@@ -35,34 +34,55 @@ PEERS: dict[str, Peer] = {
         Transformers("transformers static", "`generate` of all that wait; minimal server", "static"),
     )
 }
-DOCS = ROOT / "docs"
-RESULTS = DOCS / "results" / "peers.jsonl"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0 when every peer was measured in every round, else 1; 2 for results of another machine."""
+    """0 when every peer was measured in every round, else 1; 2 for results of another machine or shape."""
     args = _options(argv)
-    records = Records.read(args.results)
+    turns = _turns(args)
+    if not turns:
+        print("scripts.peers: none of --peers computes one of --formats", file=sys.stderr)
+        return 2
+    shape, results = SHAPES[args.shape], args.results or SHAPES[args.shape].results
+    records = Records.read(results)
     if not args.page_only:
-        cells = [Cell(clients) for clients in args.clients]
-        if args.long_clients:
-            cells.append(Cell(args.long_clients, long_prompts=True))
-        site = Site(args.work_dir.resolve(), args.threads)
-        comparison = Comparison(records, site, cells, warmup=args.warmup, seconds=args.seconds)
+        times = Times(args.seconds or shape.seconds, args.warmup or shape.warmup, shape.patience)
+        comparison = Comparison(records, Site(args.work_dir.resolve(), args.threads, shape.name), _cells(args), times)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # and with it the server that runs
         try:
-            comparison.run([PEERS[name] for name in args.peers], args.dtypes, args.rounds)
+            comparison.run(turns, args.rounds)
         except PeerError as error:
             print(f"scripts.peers: {error}", file=sys.stderr)
             return 2
-    page = args.page or (DOCS / "peers.md" if args.results == RESULTS else args.results.with_suffix(".md"))
-    write_page(records, page)
+    page = args.page or (shape.page if results == shape.results else results.with_suffix(".md"))
+    write_page(records, shape, page)
     failures = records.failures()
     for failure in failures:
         where = ", ".join(str(failure[name]) for name in SERVER)
         print(f"FAILED: {where}: {failure['error'].splitlines()[0]}")
-    print(f"results: {args.results}; page: {page}")
+    print(f"results: {results}; page: {page}")
     return 1 if failures else 0
+
+
+def _cells(args: argparse.Namespace) -> list[Cell]:
+    """The loads in the order in which they are run."""
+    shape = SHAPES[args.shape]
+    cells = [Cell(clients=clients) for clients in (shape.clients if args.clients is None else args.clients)]
+    if long_clients := shape.long_clients if args.long_clients is None else args.long_clients:
+        cells.append(Cell(clients=long_clients, long_every=args.long_every))
+    return cells + [Cell(rate=rate) for rate in args.rates]
+
+
+def _turns(args: argparse.Namespace) -> list[tuple[Peer, Format]]:
+    """Each peer in each format that it computes, in the order of a round."""
+    shape = SHAPES[args.shape]
+    turns = []
+    for wanted in args.formats or shape.formats:
+        for text in args.peers or shape.peers:
+            name, _, only = text.partition(":")
+            if wanted in PEERS[name].formats and only in ("", wanted):
+                turns.append((PEERS[name], FORMATS[wanted]))
+    return turns
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -73,38 +93,47 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
         allow_abbrev=False,
     )
     work_dir = Path(tempfile.gettempdir()) / "peers-work"
+    parser.add_argument("--shape", choices=SHAPES, default=DEFAULT, help="the defaults of what follows depend on it")
     parser.add_argument("--work-dir", type=Path, default=work_dir, help="environments, weights and logs; used again")
     parser.add_argument(
         "--results",
         type=Path,
-        default=RESULTS,
         help="lines of JSON are added as they come; what the file has of the same loads is not measured again",
     )
-    parser.add_argument("--page", type=Path, help="made of all results; default: docs/peers.md, of others beside them")
+    parser.add_argument("--page", type=Path, help="made of all results; default: the shape's, of others beside them")
     parser.add_argument("--page-only", action="store_true", help="measure nothing")
-    parser.add_argument("--peers", type=_names(PEERS), default=list(PEERS), help="comma-separated")
-    parser.add_argument("--dtypes", type=_names(DTYPES), default=list(DTYPES), help="comma-separated")
-    parser.add_argument("--clients", type=_clients, default=[1, 4, 16], help="closed loops, comma-separated")
-    parser.add_argument("--long-clients", type=_whole, default=4, help="clients beside long prompts; 0: no such load")
+    parser.add_argument("--peers", type=_peers, help="comma-separated; NAME:FORMAT is one in that format alone")
+    parser.add_argument("--formats", type=_names(FORMATS), help="comma-separated")
+    parser.add_argument("--clients", type=_each(_whole), help="closed loops, comma-separated; '': none")
+    parser.add_argument("--long-clients", type=_whole, help="clients beside long prompts; 0: no such load")
+    parser.add_argument("--long-every", type=_positive, default=1.0, help="seconds after which a long prompt comes")
+    parser.add_argument("--rates", type=_each(_positive), default=[], help="open loops, requests/s, comma-separated")
     parser.add_argument("--rounds", type=_whole, default=3, help="in which all peers take turns")
-    parser.add_argument("--seconds", type=_positive, default=10.0, help="of each load that are measured")
-    parser.add_argument("--warmup", type=_positive, default=4.0, help="of the same load before these, seconds at least")
+    parser.add_argument("--seconds", type=_positive, help="of each load that are measured")
+    parser.add_argument("--warmup", type=_positive, help="of the same load before these, seconds at least")
     parser.add_argument("--threads", type=_whole, default=this_cpu().num_cores, help="and cores of every server")
     return parser.parse_args(argv)
 
 
+def _peers(text: str) -> list[str]:
+    found = text.split(",")
+    _known(PEERS, [one.partition(":")[0] for one in found])
+    _known(FORMATS, [one.partition(":")[2] for one in found if ":" in one])
+    return found
+
+
 def _names(known: Iterable[str]) -> Callable[[str], list[str]]:
-    def parse(text: str) -> list[str]:
-        names = text.split(",")
-        if unknown := set(names) - set(known):
-            raise argparse.ArgumentTypeError(f"no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-        return names
-
-    return parse
+    return lambda text: _known(known, text.split(","))
 
 
-def _clients(text: str) -> list[int]:
-    return [_whole(part) for part in text.split(",")]
+def _known(known: Iterable[str], names: list[str]) -> list[str]:
+    if unknown := set(names) - set(known):
+        raise argparse.ArgumentTypeError(f"no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    return names
+
+
+def _each[T](parse: Callable[[str], T]) -> Callable[[str], list[T]]:
+    return lambda text: [parse(part) for part in text.split(",") if text]
 
 
 def _whole(text: str) -> int:

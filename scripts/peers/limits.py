@@ -7,7 +7,8 @@ from typing import Any
 from safetensors import safe_open
 
 from scripts.peers.environment import TORCH, Environment
-from scripts.peers.peer import ROOT, Site
+from scripts.peers.peer import Site
+from scripts.peers.shapes import FORMATS, ROOT
 
 ENVIRONMENT = Environment("torch", ((TORCH, "numpy"),))
 
@@ -23,26 +24,28 @@ def measure_limits(site: Site) -> dict[str, float]:
 
 def weights(site: Site) -> dict[str, float]:
     """``layer_weights``: in the products that every token takes. ``head_weights``: in those of sampled tokens only."""
-    layers = head = 0
     with safe_open(site.checkpoint("bfloat16") / "model.safetensors", "numpy") as file:
-        for name in file.keys():  # noqa: SIM118 (it is no dict)
-            shape = file.get_slice(name).get_shape()
-            if len(shape) == 2 and "embed_tokens" not in name:
-                size = shape[0] * shape[1]
-                layers, head = (layers, head + size) if "lm_head" in name else (layers + size, head)
-    return {"layer_weights": layers, "head_weights": head}
+        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 (it is no dict)
+    sizes = {name: shape[0] * shape[1] for name, shape in shapes.items() if len(shape) == 2}
+    embedding = sizes.pop("model.embed_tokens.weight")
+    head = sizes.pop("lm_head.weight", embedding)  # of tied ones there is none
+    return {"layer_weights": sum(sizes.values()), "head_weights": head}
 
 
-def fractions(limits: dict[str, float], dtype: str, cell: dict[str, Any]) -> dict[str, float]:
+def fractions(limits: dict[str, float], name: str, cell: dict[str, Any]) -> dict[str, float]:
     """``memory``: the least that has to be read, all weights once for as many tokens as there are clients, at the rate
-    that was reached. ``products``: those with the weights. Both as parts of the machine's rates.
+    that was reached, of a closed loop. ``products``: those with the weights. Both as parts of the machine's rates.
 
-    Attention and the cache are not counted, so neither can come to 1.
+    ``name``: of the format. Attention, the cache and scales of weights are not counted, so neither can come to 1, but
+    for products of integers, which are compared with the rate in bfloat16.
     """
-    bytes_each = 4 if dtype == "float32" else 2
+    bytes_each = FORMATS[name].bits / 8
     streams = [cell, cell["long"]] if "long" in cell else [cell]
     output, prompt = (sum(one[name] for one in streams) for name in ("output_tokens_per_s", "prompt_tokens_per_s"))
-    steps = cell["output_tokens_per_s"] / cell["clients"]
-    read = bytes_each * (limits["layer_weights"] + limits["head_weights"]) * steps
+    numbers = limits["layer_weights"] + limits["head_weights"]
     flops = 2 * (limits["layer_weights"] * (prompt + output) + limits["head_weights"] * output)
-    return {"memory": read / limits["memory_bytes_per_s"], "products": flops / limits[f"{dtype}_flops_per_s"]}
+    found = {"products": flops / limits[f"{FORMATS[name].dtype}_flops_per_s"]}
+    if cell["clients"]:
+        steps = cell["output_tokens_per_s"] / cell["clients"]
+        found["memory"] = bytes_each * numbers * steps / limits["memory_bytes_per_s"]
+    return found

@@ -1,14 +1,20 @@
-"""llama.cpp's own server, built on this machine from the sources that the package llama-cpp-python brings."""
+"""llama.cpp's own server, built on this machine from the sources that the package llama-cpp-python brings.
+
+Weights of 8 and 4 bits are its own tool's, llama-quantize, with its defaults: Q8_0 and Q4_0, blocks of 32 with a scale
+each, the tied head of Q4_0 as Q6_K.
+"""
 
 import os
 import subprocess
 import tarfile
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from scripts.peers.environment import Environment
-from scripts.peers.peer import MAX_NUM_SEQS, ROOT, Launch, PeerError, Site, run_logged
+from scripts.peers.peer import MAX_NUM_SEQS, Launch, PeerError, Site, run_logged
+from scripts.peers.shapes import FORMATS, ROOT, Format
 
 VERSION = "0.3.36"
 ENVIRONMENT = Environment(
@@ -17,6 +23,8 @@ ENVIRONMENT = Environment(
 CONTEXT = 32768
 """Tokens of all sequences together."""
 KV_TYPES = {"float32": "f32", "bfloat16": "f16"}
+ROUNDED = {"int8": "Q8_0", "int4": "Q4_0"}
+TOOLS = ("llama-server", "llama-quantize")
 OPTIONS = {
     "CMAKE_BUILD_TYPE": "Release",
     "BUILD_SHARED_LIBS": "OFF",
@@ -32,53 +40,59 @@ OPTIONS = {
 @dataclass(frozen=True, slots=True)
 class LlamaCpp:
     name: str = "llama.cpp"
-    note: str = "`llama-server`, built for this machine; KV in f16 beside bfloat16 weights"
+    note: str = "`llama-server`, built for this machine; KV in f16 but beside float32 weights; 8 bits: Q8_0, 4: Q4_0"
     usage: str = "final"
+    formats: Collection[str] = frozenset(FORMATS)
 
-    def prepare(self, site: Site, dtype: str) -> None:
+    def prepare(self, site: Site, wanted: Format) -> None:
         ENVIRONMENT.make(site)
-        if not _server(site).exists():
-            _build(site)
-        target = site.converted("llama.cpp", dtype) / "model.gguf"
-        if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = target.with_suffix(".unfinished")
-            command = [str(ENVIRONMENT.python(site)), "-m", "scripts.peers.llama_convert"]
-            command += [str(site.checkpoint(dtype)), str(unfinished)]
-            run_logged(command, site.log(f"llama.cpp-convert-{dtype}"), cwd=ROOT)
-            unfinished.rename(target)
+        if not all(_tool(site, name).exists() for name in TOOLS):
+            build(site)
+        target = site.converted("llama.cpp", wanted) / "model.gguf"
+        if target.exists():
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        unfinished, log = target.with_suffix(".unfinished"), site.log(f"llama.cpp-convert-{site.shape}-{wanted.name}")
+        command = [str(ENVIRONMENT.python(site)), "-m", "scripts.peers.llama_convert"]
+        run_logged([*command, str(site.checkpoint(wanted.dtype)), str(unfinished)], log, cwd=ROOT)
+        if wanted.is_quantised:
+            whole = unfinished.rename(target.with_suffix(".whole"))
+            run_logged([str(_tool(site, "llama-quantize")), str(whole), str(unfinished), ROUNDED[wanted.name]], log)
+            whole.unlink()
+        unfinished.rename(target)
 
     def versions(self, site: Site) -> dict[str, str]:
         # Its own --version is that of a build outside its repository, the same for all.
-        ggml = subprocess.run([_server(site), "--version"], capture_output=True, text=True, check=True)
+        ggml = subprocess.run([_tool(site, "llama-server"), "--version"], capture_output=True, text=True, check=True)
         built = next((line for line in (ggml.stdout + ggml.stderr).splitlines() if line.startswith("version")), "")
         return {"llama-cpp-python's sources": VERSION, "llama.cpp": built.removeprefix("version:").strip()}
 
-    def launch(self, site: Site, dtype: str, port: int) -> Launch:
+    def launch(self, site: Site, wanted: Format, port: int) -> Launch:
         flags = {
-            "--model": str(site.converted("llama.cpp", dtype) / "model.gguf"),
+            "--model": str(site.converted("llama.cpp", wanted) / "model.gguf"),
             "--port": str(port),
             "--threads": str(site.threads),
             "--ctx-size": str(CONTEXT),
             "--parallel": str(MAX_NUM_SEQS),
-            "--cache-type-k": KV_TYPES[dtype],
-            "--cache-type-v": KV_TYPES[dtype],
+            "--cache-type-k": KV_TYPES[wanted.dtype],
+            "--cache-type-v": KV_TYPES[wanted.dtype],
             "--cache-ram": "0",
         }
-        command = [str(_server(site)), "--kv-unified"]
+        command = [str(_tool(site, "llama-server")), "--kv-unified"]
         return Launch(command + [word for flag in flags.items() for word in flag])
 
     def tokens(self, answer: dict[str, Any]) -> list[int]:
         return [int(word.removeprefix("t")) for word in answer["choices"][0]["text"].split()]
 
 
-def _server(site: Site) -> Path:
-    return site.work_dir / "llama" / "build" / "bin" / "llama-server"
+def _tool(site: Site, name: str) -> Path:
+    return site.work_dir / "llama" / "build" / "bin" / name
 
 
-def _build(site: Site) -> None:
+def build(site: Site) -> None:
+    """Build the tools. Raises PeerError."""
     log, directory = site.log("llama.cpp-build"), site.work_dir / "llama"
-    print(f"llama.cpp: building its server (once, many minutes; {log})", flush=True)
+    print(f"llama.cpp: building it (once, many minutes; {log})", flush=True)
     python = ENVIRONMENT.python(site)
     package = directory / f"llama_cpp_python-{VERSION}"
     if not package.exists():
@@ -86,12 +100,13 @@ def _build(site: Site) -> None:
         run_logged([*pip, "--no-binary", "llama-cpp-python", f"llama-cpp-python=={VERSION}"], log)
         with tarfile.open(directory / f"{package.name}.tar.gz") as archive:
             archive.extractall(directory, filter="data")
-    build, tools = directory / "build", python.parent
+    made, tools = directory / "build", python.parent
     env = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
     source = package / "vendor" / "llama.cpp"
     options = [f"-D{name}={value}" for name, value in OPTIONS.items()]
-    run_logged([str(tools / "cmake"), "-S", str(source), "-B", str(build), "-G", "Ninja", *options], log, env)
+    run_logged([str(tools / "cmake"), "-S", str(source), "-B", str(made), "-G", "Ninja", *options], log, env)
     jobs = str(site.threads)
-    run_logged([str(tools / "cmake"), "--build", str(build), "--target", "llama-server", "-j", jobs], log, env)
-    if not _server(site).exists():
-        raise PeerError(f"the build made no {_server(site)}; see {log}")
+    run_logged([str(tools / "cmake"), "--build", str(made), "--target", *TOOLS, "-j", jobs], log, env)
+    for name in TOOLS:
+        if not _tool(site, name).exists():
+            raise PeerError(f"the build made no {_tool(site, name)}; see {log}")

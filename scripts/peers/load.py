@@ -11,39 +11,56 @@ import uvloop
 
 from jaxgen.server.benchmark.client import CompletionsClient
 from jaxgen.server.benchmark.load import Load, closed_loop, open_loop, run_bounded
-from jaxgen.server.benchmark.metrics import RequestRecord, spread
+from jaxgen.server.benchmark.metrics import SLAS, Promise, RequestRecord, spread
 from jaxgen.server.benchmark.requests import (
     STD_SHARE,
     IdPrompts,
     Lengths,
     PlannedRequest,
     Planner,
+    poisson_arrivals,
     request_fields,
     stagger,
 )
 from scripts.peers.peer import SERVED_NAME
 
-VOCAB_SIZE = 8000
+VOCAB_SIZE = 2000
+"""Ids of prompts are below it: the smallest vocabulary here has a few more."""
 PROMPT_MEAN, OUTPUT_MEAN = 256, 60
 LONG_PROMPT, LONG_ANSWER = 2000, 16
-LONG_EVERY_SECONDS = 1.0
-DRAIN_SECONDS = 60.0
-MOST_WARMUP = 30.0
-"""Seconds after which the window begins in any case."""
 REQUESTS_PER_SECOND = 32
-"""More than any server here completes of this model on two cores; a load that runs out of requests fails."""
+"""More than any server here completes of these models on two cores; a closed loop that runs out of requests fails."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Cell:
-    """A closed loop; with ``long_prompts`` a long prompt arrives every second meanwhile."""
+    """A load: a closed loop of ``clients``, or an open one of ``rate`` requests a second, whatever became of those
+    before. ``long_every``: seconds after which a long prompt arrives meanwhile, each time; 0: none does."""
 
-    clients: int
-    long_prompts: bool = False
+    long_every: float = 0.0
+    rate: float = 0.0
+    clients: int = 0
 
     @property
     def name(self) -> str:
-        return f"{self.clients} clients, long prompts" if self.long_prompts else f"{self.clients} clients"
+        name = f"{self.rate:g} requests/s" if self.rate else f"{self.clients} client{'s' * (self.clients != 1)}"
+        every = "every second" if self.long_every == 1.0 else f"every {self.long_every:g} s"
+        return f"{name} beside a prompt of {LONG_PROMPT:,} tokens {every}" if self.long_every else name
+
+    @classmethod
+    def of(cls, figures: dict[str, Any]) -> "Cell":
+        """Return the load whose figures these are."""
+        return cls(figures["long_every"], figures["rate"], figures["clients"])
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of a load: ``measured``, ``warmup`` before that at least, and ``patience``, which a request may take at
+    most, and the warm-up too where it waits for answers."""
+
+    measured: float
+    warmup: float
+    patience: float
 
 
 @dataclass(slots=True)
@@ -61,45 +78,57 @@ class Window:
         self.begin, self.end = begin, begin + self.end - self.begin
 
 
-def measure(base_url: str, usage: str, cell: Cell, *, warmup: float, seconds: float, seed: int) -> dict[str, Any]:
-    """Figures of one cell, ready for JSON. ``warmup``, ``seconds``: of the load, before the window at least and in it.
+def measure(base_url: str, usage: str, cell: Cell, times: Times, seed: int) -> dict[str, Any]:
+    """Return the figures of one load, ready for JSON.
 
-    Clients begin together, so at first there are prompts alone: without long prompts the window does not begin before
-    as many answers are there as there are clients, or MOST_WARMUP is over.
+    Clients begin together, so at first there are prompts alone: in a closed loop without long prompts the window does
+    not begin before as many answers are there as there are clients, or the patience is over.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_measure(base_url, usage, cell, warmup, seconds, seed))
+        return runner.run(_measure(base_url, usage, cell, times, seed))
 
 
-async def _measure(base_url: str, usage: str, cell: Cell, warmup: float, seconds: float, seed: int) -> dict[str, Any]:
-    most = warmup if cell.long_prompts else max(warmup, MOST_WARMUP)
-    requests = _planner(usage, seed, PROMPT_MEAN, OUTPUT_MEAN).requests(round(REQUESTS_PER_SECOND * (most + seconds)))
-    long = _planner(usage, seed + 1, LONG_PROMPT, LONG_ANSWER, std_share=0.0).requests(ceil(warmup + seconds))
+async def _measure(base_url: str, usage: str, cell: Cell, times: Times, seed: int) -> dict[str, Any]:
+    settles = cell.clients > 0 and not cell.long_every
+    most = max(times.warmup, times.patience) if settles else times.warmup
+    limit = most + times.measured
+    requests, arrivals = _requests(usage, cell, limit, seed)
+    long_arrivals = [cell.long_every * i for i in range(ceil(limit / cell.long_every))] if cell.long_every else []
+    long = _planner(usage, seed + 1, LONG_PROMPT, LONG_ANSWER, std_share=0.0).requests(len(long_arrivals))
     async with CompletionsClient(base_url) as client:
         begin = perf_counter()
-        window = Window(begin + most, begin + most + seconds)
+        window = Window(begin + most, begin + limit)
 
         def note(record: RequestRecord) -> None:
-            if len(load.records) == cell.clients and not cell.long_prompts:
-                window.move(min(max(record.end, begin + warmup), window.begin))
+            if settles and len(load.records) == cell.clients:
+                window.move(min(max(record.end, begin + times.warmup), window.begin))
 
-        load, long_load = Load(client, DRAIN_SECONDS, note), Load(client, DRAIN_SECONDS)
-        work = closed_loop(load, _until(window, requests), stagger(seed, cell.clients))
-        cpu = process_time()
-        if cell.long_prompts:
-            arrivals = [LONG_EVERY_SECONDS * i for i in range(len(long))]
-            async with asyncio.TaskGroup() as both:
-                limit = window.end - perf_counter()
-                # Long prompts can come faster than they are done, so what is left of them is not waited for.
-                both.create_task(run_bounded(open_loop(long_load, long, arrivals), limit, asyncio.Event()))
-                both.create_task(run_bounded(work, limit + DRAIN_SECONDS, asyncio.Event()))
+        load, long_load = Load(client, times.patience, note), Load(client, times.patience)
+        if cell.clients:
+            work = closed_loop(load, _until(window, requests), stagger(seed, cell.clients))
         else:
-            await run_bounded(work, most + seconds + DRAIN_SECONDS, asyncio.Event())
+            work = open_loop(load, requests, arrivals)
+        cpu = process_time()
+        async with asyncio.TaskGroup() as both:
+            both.create_task(run_bounded(work, limit + times.patience, asyncio.Event()))
+            if cell.long_every:
+                # Long prompts can come faster than they are done, so what is left of them is not waited for.
+                both.create_task(run_bounded(open_loop(long_load, long, long_arrivals), limit, asyncio.Event()))
         share = (process_time() - cpu) / (perf_counter() - begin)
     figures = {**window_figures(load.records, window), "client_cpu_share": share, "warmup_s": window.begin - begin}
-    if cell.long_prompts:
+    if cell.long_every:
         figures["long"] = window_figures(long_load.records, window)
     return figures
+
+
+def _requests(usage: str, cell: Cell, seconds: float, seed: int) -> tuple[list[PlannedRequest], list[float]]:
+    """Return the requests of a load of so many seconds and, of an open loop, when they arrive."""
+    planner = _planner(usage, seed, PROMPT_MEAN, OUTPUT_MEAN)
+    if cell.clients:
+        return planner.requests(round(REQUESTS_PER_SECOND * seconds)), []
+    drawn = poisson_arrivals(seed, cell.rate, ceil(2.0 * cell.rate * seconds) + 32)
+    arrivals = [time for time in drawn if time < seconds]
+    return planner.requests(len(arrivals)), arrivals
 
 
 def _planner(usage: str, seed: int, prompt: int, output: int, std_share: float = STD_SHARE) -> Planner:
@@ -118,8 +147,9 @@ def _until(window: Window, requests: Iterable[PlannedRequest]) -> Iterator[Plann
 
 
 def window_figures(records: Sequence[RequestRecord], window: Window) -> dict[str, Any]:
-    """Rates count what arrived in the window; TTFT is of requests that started in it, inter-token times of tokens that
-    arrived in it. ``wrong_lengths``: completed requests whose answers had more or fewer tokens than were asked for."""
+    """Rates count what arrived in the window; TTFT and effective throughput, by SLA, are of requests that started in
+    it, inter-token times of tokens that arrived in it. ``wrong_lengths``: completed requests whose answers had more or
+    fewer tokens than were asked for."""
     started = [record for record in records if record.start in window]
     completed = [record for record in records if record.outcome == "completed"]
     failed = [record for record in records if record.outcome == "failed"]
@@ -131,6 +161,9 @@ def window_figures(records: Sequence[RequestRecord], window: Window) -> dict[str
         / seconds,
         "ttft_s": spread(record.first_token_time for record in started),
         "inter_token_s": spread(gap for record in records for gap in gaps(record, window)),
+        "effective_per_s": {
+            f"{sla:g}": sum(Promise(sla=sla).kept(record) for record in started) / seconds for sla in SLAS
+        },
         "completed": len(completed),
         "cut": len(records) - len(completed) - len(failed),
         "failed": len(failed),

@@ -3,17 +3,26 @@
 import json
 import os
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from scripts.peers.environment import TORCH, Environment
-from scripts.peers.peer import KV_CACHE_GIB, MAX_MODEL_LEN, MAX_NUM_SEQS, ROOT, Launch, Site, run_logged, token_ids
+from scripts.peers.peer import KV_CACHE_GIB, MAX_MODEL_LEN, MAX_NUM_SEQS, Launch, Site, run_logged, token_ids
+from scripts.peers.shapes import FORMATS, ROOT, Format
 
 ENVIRONMENT = Environment(
     "openvino",
     (
         (TORCH,),
-        ("openvino==2026.4.1", "openvino-genai==2026.4.1.0", "openvino-tokenizers==2026.4.1.0", "optimum-intel==2.2.0"),
+        (
+            TORCH,  # again, or what comes along brings one for CUDA
+            "openvino==2026.4.1",
+            "openvino-genai==2026.4.1.0",
+            "openvino-tokenizers==2026.4.1.0",
+            "optimum-intel==2.2.0",
+            "nncf==3.4.0",
+        ),
     ),
     without=("torchvision",),  # built for torch with CUDA: importing it fails
 )
@@ -29,26 +38,33 @@ class OpenVino:
     dynamic_split_fuse: bool
     kv_precision: str | None = None
     usage: str = "continuous"
+    formats: Collection[str] = frozenset(FORMATS)
 
-    def prepare(self, site: Site, dtype: str) -> None:
+    def prepare(self, site: Site, wanted: Format) -> None:
         ENVIRONMENT.make(site)
-        source, target = site.checkpoint(dtype), site.converted("openvino", dtype)
+        source, target = site.checkpoint(wanted.dtype), site.converted("openvino", wanted)
         if target.exists():
             return
-        unfinished = target.with_name(f"{dtype}-unfinished")
+        unfinished = target.with_name(f"{wanted.name}-unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
-        command = [str(ENVIRONMENT.python(site)), "-m", "scripts.peers.openvino_convert", str(source), str(unfinished)]
-        env = {**os.environ, "HF_HUB_OFFLINE": "1"}
-        run_logged(command, site.log(f"openvino-convert-{dtype}"), env, ROOT)
+        unfinished.parent.mkdir(parents=True, exist_ok=True)
+        python = ENVIRONMENT.python(site)
+        command = [str(python), "-m", "scripts.peers.openvino_convert", str(source), str(unfinished)]
+        if wanted.is_quantised:  # as people do it: the tool's defaults
+            tool = [str(python.with_name("optimum-cli")), "export", "openvino", "--task", "text-generation-with-past"]
+            command = [*tool, "--model", str(source), "--weight-format", wanted.name, str(unfinished)]
+        # Before it rounds, the tool writes the whole model into a temporary directory.
+        env = {**os.environ, "HF_HUB_OFFLINE": "1", "TMPDIR": str(unfinished.parent)}
+        run_logged(command, site.log(f"openvino-convert-{site.shape}-{wanted.name}"), env, ROOT)
         unfinished.rename(target)
 
     def versions(self, site: Site) -> dict[str, str]:
-        return ENVIRONMENT.versions(site, ("openvino", "openvino-genai"))
+        return ENVIRONMENT.versions(site, ("openvino", "openvino-genai", "optimum-intel", "nncf"))
 
-    def launch(self, site: Site, dtype: str, port: int) -> Launch:
-        precision = PRECISIONS[dtype]
+    def launch(self, site: Site, wanted: Format, port: int) -> Launch:
+        precision = PRECISIONS[wanted.dtype]
         settings = {
-            "model": str(site.converted("openvino", dtype)),
+            "model": str(site.converted("openvino", wanted)),
             "port": port,
             "dynamic_split_fuse": self.dynamic_split_fuse,
             "cache_gib": KV_CACHE_GIB,

@@ -3,46 +3,62 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import median
+from textwrap import fill
 from typing import Any
 
+from jaxgen.server.benchmark.metrics import SLAS
 from scripts.peers.agreement import agree
 from scripts.peers.limits import fractions
-from scripts.peers.load import LONG_ANSWER, LONG_EVERY_SECONDS, LONG_PROMPT, OUTPUT_MEAN, PROMPT_MEAN
+from scripts.peers.load import LONG_ANSWER, LONG_PROMPT, OUTPUT_MEAN, PROMPT_MEAN, Cell
 from scripts.peers.records import Line, Records
+from scripts.peers.shapes import Shape
 
 OURS = "jaxgen"
-INTRO = f"""# jaxgen beside its peers
-
-Made by `python -m scripts.peers` from docs/results/peers.jsonl. All servers compute the same random weights of a Llama
-shape (88 million parameters: hidden 768, 12 layers, 12 heads, 4 KV heads, 8,192 tokens), one after another on the same
-machine with the same number of threads, the load beside them on the same cores. In a round every server has its turn.
+SLAS_SHOWN = [f"{sla:g}" for sla in SLAS]
+HEAD = (
+    "Made by `python -m scripts.peers --shape {name}` from docs/results/peers-{name}.jsonl. All servers compute the "
+    "same random weights of a Llama shape ({about}), one after another on the same machine with the same number of "
+    "threads, the load beside them on the same cores. In a round every server has its turn."
+)
+LOADS = f"""
 
 - **Load**: closed loops of clients; prompts of {PROMPT_MEAN} and answers of {OUTPUT_MEAN} tokens on average, Normal
   with a standard deviation of 30 %; token ids, no two prompts alike, greedy, EOS ignored, so that all compute
   the same number of tokens. Everything goes over HTTP as server-sent events. Libraries without a server for this are
   behind a *minimal server* (scripts/peers/token_server.py), which neither validates nor makes text, as real ones must.
-- **Long prompts**: meanwhile a prompt of {LONG_PROMPT:,} tokens (answer: {LONG_ANSWER}) arrives every
-  {LONG_EVERY_SECONDS:g} s, whatever became of those before. The figures are the clients' alone, but for the last column
-  but one: tokens/s of long prompts that got their first token.
+- **Open loops**: the same requests arrive by a Poisson process, whatever became of those before.
+- **Long prompts**: beside a closed loop a prompt of {LONG_PROMPT:,} tokens (answer: {LONG_ANSWER}) arrives every few
+  seconds, whatever became of those before. The figures are the clients' alone, but for the last column but one:
+  tokens/s of long prompts that got their first token.
+- **Weights of 8 and 4 bits** are rounded from the same in bfloat16 by each peer's own tool with its defaults:
+  `jaxgen serve --quantization`, `optimum-cli export openvino --weight-format` (8 bits by channel, asymmetric; 4 bits in
+  groups of 128, asymmetric, the head in 8), `llama-quantize` (blocks of 32; the tied head beside 4 bits in Q6_K).
+- *Effective throughput* is FastGen's (docs/benchmark.md): requests/s, of those that started in the window, whose first
+  token came within prompt tokens / 512 s and the moving average of whose inter-token times stayed under 1 / SLA.
 - Every figure is of a window of time in the load, after a warm-up of the same load: tokens that arrived in it, TTFT of
   requests that started in it. Clients begin together, with prompts alone, so without long prompts no window begins
   before as many answers are there as clients. Times are in ms, figures are medians over rounds. *Ratios* are jaxgen's
-  output tokens/s over the peer's in the same round (for long prompts the peer's P95 inter-token time over jaxgen's),
-  with the least and the greatest of the rounds: over 1 jaxgen is ahead.
+  output tokens/s over the peer's in the same round (for long prompts the peer's P95 inter-token time over jaxgen's, in
+  open loops jaxgen's effective throughput at an SLA of 4 over the peer's), with the least and the greatest of the
+  rounds: over 1 jaxgen is ahead.
 - *Of memory's rate*: bytes of all weights, once for as many output tokens as there are clients; *of products' rate*:
-  the products of all tokens with the weights; each as part of what torch's own products reach on this machine.
+  the products of all tokens with the weights; each as part of what torch's own products reach on this machine, in
+  bfloat16 for weights of fewer bits.
 - *Peak memory* is the greatest sum of the resident memory of a server's processes. *Ready after* is a median over
   rounds, so of starts that find what earlier ones compiled, in a cache apart from the user's.
 """
+WIDTH = 120
 NOTHING = "\n**Nothing has been measured yet.**\n"
 
 
-def write_page(records: Records, path: Path) -> None:
-    path.write_text("\n\n".join(sections(records)).rstrip("\n") + "\n")
+def write_page(records: Records, shape: Shape, path: Path) -> None:
+    path.write_text("\n\n".join(sections(records, shape)).rstrip("\n") + "\n")
 
 
-def sections(records: Records) -> Iterator[str]:
-    yield INTRO.rstrip("\n")
+def sections(records: Records, shape: Shape) -> Iterator[str]:
+    yield f"# jaxgen beside its peers: {shape.name.upper()}"
+    yield fill(HEAD.format(name=shape.name, about=shape.about), WIDTH, break_on_hyphens=False)
+    yield LOADS.strip("\n")
     servers = records.of_kind("server")
     if not servers:
         yield NOTHING.strip("\n")
@@ -54,36 +70,40 @@ def sections(records: Records) -> Iterator[str]:
     if failures := records.failures():
         yield "Not measured:"
         yield "\n".join(f"- {_failure(failure)}" for failure in failures)
-    for dtype in _values(servers, "dtype"):
-        mine = [server for server in servers if server["dtype"] == dtype]
-        yield f"## {dtype}"
+    for name in _values(servers, "format"):
+        mine = [server for server in servers if server["format"] == name]
+        yield f"## {name}"
         yield _agreement(mine)
         yield _overview(mine)
-        for clients, long_prompts in _loads(mine):
-            with_long = f" beside prompts of {LONG_PROMPT:,} tokens" if long_prompts else ""
-            yield f"### {clients} client{'s' * (clients != 1)}{with_long}"
-            yield _load(mine, clients, long_prompts, machine["limits"])
+        yield _effective(mine)
+        for load in _loads(mine):
+            yield f"### {load.name}"
+            yield _load(mine, load, machine["limits"])
 
 
-def cells(servers: Iterable[Line], peer: str, clients: int, long_prompts: bool) -> dict[int, Line]:
+def cells(servers: Iterable[Line], peer: str, load: Cell) -> dict[int, Line]:
     """A peer's figures of a load, by round; the newest where a round has several."""
     return {
         server["round"]: cell
         for server in servers
         if server["peer"] == peer
         for cell in server["cells"]
-        if (cell["clients"], cell["long_prompts"]) == (clients, long_prompts)
+        if Cell.of(cell) == load
     }
 
 
-def ratios(ours: dict[int, Line], theirs: dict[int, Line], long_prompts: bool) -> list[float]:
+def ratios(ours: dict[int, Line], theirs: dict[int, Line], load: Cell) -> list[float]:
     """Of the rounds that have both figures; over 1 where ours is ahead."""
     pairs = [(ours[index], theirs[index]) for index in sorted(ours.keys() & theirs.keys())]
-    if long_prompts:
+    if load.long_every:
         times = [(a["inter_token_s"]["p95"], b["inter_token_s"]["p95"]) for a, b in pairs]
         return [b / a for a, b in times if a and b]
-    rates = [(a["output_tokens_per_s"], b["output_tokens_per_s"]) for a, b in pairs]
+    rates = [tuple(_rate(one, load) for one in pair) for pair in pairs]
     return [a / b for a, b in rates if a and b]
+
+
+def _rate(cell: Line, load: Cell) -> float:
+    return float(cell["effective_per_s"]["4"] if load.rate else cell["output_tokens_per_s"])
 
 
 def with_spread(values: list[float]) -> str:
@@ -105,23 +125,23 @@ def _machine(machine: Line, servers: list[Line]) -> str:
 
 
 def _servers(servers: list[Line]) -> str:
-    dtypes = _values(servers, "dtype")
+    formats = _values(servers, "format")
     rows = []
     for peer in _values(servers, "peer"):
         mine = [server for server in servers if server["peer"] == peer]
         versions = ", ".join(f"{name} {version}" for name, version in mine[-1]["versions"].items())
-        memory = [[server["peak_rss"] / 2**30 for server in mine if server["dtype"] == dtype] for dtype in dtypes]
+        memory = [[server["peak_rss"] / 2**30 for server in mine if server["format"] == name] for name in formats]
         ready = median(server["start_seconds"] for server in mine)
         rounds = str(len(_values(mine, "round")))
         peaks = [f"{max(one):.2f}" if one else "-" for one in memory]
         rows.append([peer, versions, mine[-1]["note"], rounds, f"{ready:.0f}", *peaks])
-    peaks = [f"peak memory {dtype}, GiB" for dtype in dtypes]
+    peaks = [f"peak memory {name}, GiB" for name in formats]
     return _table(["", "versions", "how", "rounds", "ready after, s", *peaks], rows)
 
 
 def _failure(failure: Line) -> str:
     lines = failure["error"].splitlines()
-    what = f"{failure['peer']}, {failure['dtype']}, round {failure['round']}"
+    what = f"{failure['peer']}, {failure['format']}, round {failure['round']}"
     return f"{what}: `{lines[0][:200]}`" + (f" ... `{lines[-1][:200]}`" if len(lines) > 1 else "")
 
 
@@ -143,21 +163,39 @@ def _agreement(servers: list[Line]) -> str:
 
 
 def _overview(servers: list[Line]) -> str:
-    loads = [(clients, long_prompts) for clients, long_prompts in _loads(servers) if not long_prompts]
+    loads = [load for load in _loads(servers) if load.clients and not load.long_every]
     rows = []
     for peer in _values(servers, "peer"):
-        found = [list(cells(servers, peer, *load).values()) for load in loads]
+        found = [list(cells(servers, peer, load).values()) for load in loads]
         rows.append([peer, *(_middle(one, "output_tokens_per_s") for one in found)])
-    return _table(["output tokens/s at clients", *(str(clients) for clients, _ in loads)], rows)
+    return _table(["output tokens/s at clients", *(str(load.clients) for load in loads)], rows)
 
 
-def _load(servers: list[Line], clients: int, long_prompts: bool, limits: dict[str, float]) -> str:
-    ours = cells(servers, OURS, clients, long_prompts)
+def _effective(servers: list[Line]) -> str:
+    """The medians at each load and the greatest of them, by SLA."""
+    loads = [load for load in _loads(servers) if not load.long_every]
     rows = []
     for peer in _values(servers, "peer"):
-        theirs = cells(servers, peer, clients, long_prompts)
+        found = [list(cells(servers, peer, load).values()) for load in loads]
+        rates = [[median(cell["effective_per_s"][sla] for cell in one) for sla in SLAS_SHOWN if one] for one in found]
+        most = [max(column) for column in zip(*filter(None, rates), strict=True)]
+        rows.append([peer, *map(_listed, rates), _listed(most)])
+    slas = ", ".join(SLAS_SHOWN)
+    return _table([f"effective requests/s at SLA {slas}", *(load.name for load in loads), "the most"], rows)
+
+
+def _listed(rates: Iterable[float]) -> str:
+    return ", ".join(f"{rate:.2f}" for rate in rates) or "-"
+
+
+def _load(servers: list[Line], load: Cell, limits: dict[str, float]) -> str:
+    ours = cells(servers, OURS, load)
+    shown = {name: text for name, text in PARTS.items() if load.clients or name != "memory"}
+    rows = []
+    for peer in _values(servers, "peer"):
+        theirs = cells(servers, peer, load)
         if mine := list(theirs.values()):
-            parts = [fractions(limits, servers[0]["dtype"], cell) for cell in mine]
+            parts = [fractions(limits, servers[0]["format"], cell) for cell in mine]
             rows.append(
                 [
                     peer,
@@ -165,14 +203,14 @@ def _load(servers: list[Line], clients: int, long_prompts: bool, limits: dict[st
                     _middle(mine, "output_tokens_per_s"),
                     *(_times(mine, "ttft_s", q) for q in ("p50", "p95")),
                     *(_times(mine, "inter_token_s", q) for q in ("p50", "p95", "p99")),
-                    *(f"{100 * median(part[name] for part in parts):.0f} %" for name in PARTS),
-                    *([_middle([cell["long"] for cell in mine], "prompt_tokens_per_s")] if long_prompts else []),
-                    "" if peer == OURS else with_spread(ratios(ours, theirs, long_prompts)),
+                    *(f"{100 * median(part[name] for part in parts):.0f} %" for name in shown),
+                    *([_middle([cell["long"] for cell in mine], "prompt_tokens_per_s")] if load.long_every else []),
+                    "" if peer == OURS else with_spread(ratios(ours, theirs, load)),
                 ]
             )
-    head = ["", "requests/s", "output tokens/s", "TTFT P50", "P95", "inter-token P50", "P95", "P99", *PARTS.values()]
+    head = ["", "requests/s", "output tokens/s", "TTFT P50", "P95", "inter-token P50", "P95", "P99", *shown.values()]
     return _table(
-        [*head, *(["long prompts' tokens/s", "P95 over jaxgen's"] if long_prompts else ["jaxgen over it"])], rows
+        [*head, *(["long prompts' tokens/s", "P95 over jaxgen's"] if load.long_every else ["jaxgen over it"])], rows
     )
 
 
@@ -191,9 +229,8 @@ def _times(found: list[Line], name: str, q: str) -> str:
     return f"{1e3 * median(times):.{1 if median(times) < 0.1 else 0}f}"
 
 
-def _loads(servers: list[Line]) -> list[tuple[int, bool]]:
-    found = {(cell["long_prompts"], cell["clients"]) for server in servers for cell in server["cells"]}
-    return [(clients, long_prompts) for long_prompts, clients in sorted(found)]
+def _loads(servers: list[Line]) -> list[Cell]:
+    return sorted({Cell.of(cell) for server in servers for cell in server["cells"]})
 
 
 def _values(lines: Iterable[Line], name: str) -> list[Any]:

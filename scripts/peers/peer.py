@@ -3,15 +3,17 @@
 import os
 import subprocess
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-ROOT = Path(__file__).resolve().parents[2]
-DTYPES = ("bfloat16", "float32")
+from scripts.peers.shapes import ROOT, Format
+
 MAX_MODEL_LEN = 4096
-MAX_NUM_SEQS = 32
-"""Of every peer that takes such a limit: more than any load here has at once, but for one that falls behind."""
+MAX_NUM_SEQS = 64
+"""Of every peer that takes such a limit: as many as jaxgen has by default, and as any load here has at once, but for
+one that falls behind."""
 KV_CACHE_GIB = 4
 SERVED_NAME = "model"
 
@@ -26,6 +28,7 @@ class Site:
 
     work_dir: Path
     threads: int
+    shape: str
 
     @property
     def cores(self) -> list[int]:
@@ -34,16 +37,18 @@ class Site:
 
     def checkpoint(self, dtype: str) -> Path:
         """The Hugging Face directory that all peers compute, in ``dtype``; made on the first call."""
-        directory = self.work_dir / "models" / dtype
-        if not (directory / "model.safetensors").exists():
-            command = [sys.executable, "-m", "scripts.make.random_model"]
-            flags = ["--dtype", dtype, "--max-position", str(MAX_MODEL_LEN), str(directory)]
-            run_logged([*command, *flags], self.log(f"checkpoint-{dtype}"), cwd=ROOT)
+        directory = self.work_dir / "models" / self.shape / dtype
+        if not directory.exists():
+            unfinished = directory.with_name(f"{dtype}-unfinished")
+            command = [sys.executable, "-m", "scripts.make.random_model", "--shape", self.shape, "--dtype", dtype]
+            flags = ["--max-position", str(MAX_MODEL_LEN), str(unfinished)]
+            run_logged([*command, *flags], self.log(f"checkpoint-{self.shape}-{dtype}"), cwd=ROOT)
+            unfinished.rename(directory)
         return directory
 
-    def converted(self, peer: str, dtype: str) -> Path:
-        """Where a peer keeps the same weights in a format of its own."""
-        return self.work_dir / "converted" / peer / dtype
+    def converted(self, peer: str, wanted: Format) -> Path:
+        """Where a peer keeps the same weights in a file format of its own."""
+        return self.work_dir / "converted" / peer / self.shape / wanted.name
 
     def log(self, name: str) -> Path:
         path = self.work_dir / "logs" / f"{name}.log"
@@ -75,7 +80,12 @@ class Peer(Protocol):
         """How it is run, for the page."""
         ...
 
-    def prepare(self, site: Site, dtype: str) -> None:
+    @property
+    def formats(self) -> Collection[str]:
+        """Names of those that it computes."""
+        ...
+
+    def prepare(self, site: Site, wanted: Format) -> None:
         """Make the environment and the weights, or find them made. Raises PeerError."""
         ...
 
@@ -83,7 +93,7 @@ class Peer(Protocol):
         """Of what is measured, after ``prepare``."""
         ...
 
-    def launch(self, site: Site, dtype: str, port: int) -> Launch: ...
+    def launch(self, site: Site, wanted: Format, port: int) -> Launch: ...
 
     def tokens(self, answer: dict[str, Any]) -> list[int]:
         """Ids of the tokens of an answer to a request with ``return_token_ids`` and no stream."""

@@ -16,7 +16,8 @@ from typing import Any
 
 import psutil
 
-from scripts.peers.peer import ROOT, SERVED_NAME, Launch, PeerError, last_lines
+from scripts.peers.peer import SERVED_NAME, Launch, PeerError, last_lines
+from scripts.peers.shapes import ROOT
 
 START_SECONDS = 900.0
 STOP_SECONDS = 15.0

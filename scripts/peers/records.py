@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 Line = dict[str, Any]
-SERVER = ("round", "peer", "dtype")
+SERVER = ("round", "peer", "format")
 
 
 @dataclass

@@ -4,11 +4,13 @@
 """
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from scripts.peers.environment import TORCH, Environment
 from scripts.peers.peer import MAX_NUM_SEQS, Launch, Site, token_ids
+from scripts.peers.shapes import UNROUNDED, Format
 
 ENVIRONMENT = Environment("transformers", ((TORCH,), ("transformers==5.19.0", "accelerate==1.15.0", "psutil==7.2.2")))
 CACHE_TOKENS = 65536
@@ -22,19 +24,20 @@ class Transformers:
     note: str
     batching: str
     usage: str = "continuous"
+    formats: Collection[str] = UNROUNDED
 
-    def prepare(self, site: Site, dtype: str) -> None:
+    def prepare(self, site: Site, wanted: Format) -> None:
         ENVIRONMENT.make(site)
-        site.checkpoint(dtype)
+        site.checkpoint(wanted.dtype)
 
     def versions(self, site: Site) -> dict[str, str]:
         return ENVIRONMENT.versions(site, ("transformers", "torch"))
 
-    def launch(self, site: Site, dtype: str, port: int) -> Launch:
+    def launch(self, site: Site, wanted: Format, port: int) -> Launch:
         settings = {
-            "model": str(site.checkpoint(dtype)),
+            "model": str(site.checkpoint(wanted.dtype)),
             "port": port,
-            "dtype": dtype,
+            "dtype": wanted.dtype,
             "batching": self.batching,
             "threads": site.threads,
             "max_num_seqs": MAX_NUM_SEQS,

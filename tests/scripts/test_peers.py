@@ -15,11 +15,12 @@ from scripts.peers import cli
 from scripts.peers.agreement import agree
 from scripts.peers.comparison import Comparison
 from scripts.peers.limits import fractions
-from scripts.peers.load import Cell, Window, gaps, window_figures
+from scripts.peers.load import Cell, Times, Window, gaps, window_figures
 from scripts.peers.page import cells, ratios, with_spread, write_page
-from scripts.peers.peer import Launch, PeerError, Site, token_ids
+from scripts.peers.peer import Launch, Peer, PeerError, Site, token_ids
 from scripts.peers.process import RunningServer, free_port
 from scripts.peers.records import Records
+from scripts.peers.shapes import FORMATS, SHAPES, Format
 from scripts.peers.token_server import Front
 
 LIMITS = {
@@ -29,7 +30,7 @@ LIMITS = {
     "layer_weights": 75e6,
     "head_weights": 5e6,
 }
-MACHINE = {"cpu": "Some CPU, 2 cores", "system": "Linux x86_64", "threads": 2, "limits": LIMITS}
+MACHINE = {"cpu": "Some CPU, 2 cores", "system": "Linux x86_64", "threads": 2, "shape": "88m", "limits": LIMITS}
 
 
 def record(start: float, arrivals: list[tuple[float, int]], **fields: Any) -> RequestRecord:
@@ -76,23 +77,25 @@ def test_a_request_without_a_token_has_an_infinite_ttft() -> None:
     assert window_figures([silent], Window(0.0, 9.0))["ttft_s"]["p50"] is None
 
 
-def cell(rate: float, p95: float | None = 0.02, **fields: Any) -> dict[str, Any]:
+def cell(speed: float, p95: float | None = 0.02, **fields: Any) -> dict[str, Any]:
     times = {"p50": 0.01, "p95": p95, "p99": 0.03}
-    known: dict[str, Any] = {"clients": 4, "long_prompts": False, "prompt_tokens_per_s": 1000.0, "wrong_lengths": 0}
-    known |= {"requests_per_s": rate / 60, "output_tokens_per_s": rate, "ttft_s": times, "inter_token_s": times}
+    known: dict[str, Any] = {"clients": 4, "rate": 0.0, "long_every": 0.0, "wrong_lengths": 0}
+    known |= {"prompt_tokens_per_s": 1000.0, "effective_per_s": {"2": speed / 50, "4": speed / 100, "6": 0.0}}
+    known |= {"requests_per_s": speed / 60, "output_tokens_per_s": speed, "ttft_s": times, "inter_token_s": times}
     return {**known, **fields}
 
 
 def test_ratios_pair_figures_of_the_same_round() -> None:
     ours, theirs = {0: cell(100), 1: cell(300), 2: cell(500)}, {1: cell(100), 0: cell(100), 3: cell(100)}
-    assert ratios(ours, theirs, long_prompts=False) == [1.0, 3.0]
+    assert ratios(ours, theirs, Cell(clients=4)) == [1.0, 3.0]
+    assert ratios({0: cell(3.0)}, {0: cell(2.0, output_tokens_per_s=9.0)}, Cell(rate=2.0)) == [1.5]
     assert with_spread([1.0, 3.0]) == "**2.00** (1.00 to 3.00)"
     assert with_spread([]) == "-"
 
 
 def test_beside_long_prompts_the_ratio_is_of_times() -> None:
     ours, theirs = {0: cell(1, 0.02), 1: cell(1, 0.02)}, {0: cell(1, 0.05), 1: cell(1, None)}
-    assert ratios(ours, theirs, long_prompts=True) == [2.5]
+    assert ratios(ours, theirs, Cell(clients=4, long_every=1.0)) == [2.5]
 
 
 def test_fractions_of_the_machine() -> None:
@@ -102,6 +105,9 @@ def test_fractions_of_the_machine() -> None:
     assert found["products"] == pytest.approx(2 * (75e6 * 1100 + 5e6 * 100) / 100e9)
     halved = fractions(LIMITS, "bfloat16", cell(100.0))
     assert halved == pytest.approx({name: value / 2 for name, value in found.items()})
+    int4 = fractions(LIMITS, "int4", cell(100.0))
+    assert int4 == pytest.approx({"memory": halved["memory"] / 4, "products": halved["products"]})
+    assert "memory" not in fractions(LIMITS, "float32", cell(100.0, clients=0, rate=2.0))
     beside = fractions(LIMITS, "float32", cell(100.0, long=cell(10.0, prompt_tokens_per_s=2000.0)))
     assert beside["memory"] == found["memory"]
     assert beside["products"] == pytest.approx(2 * (75e6 * 3110 + 5e6 * 110) / 100e9)
@@ -113,7 +119,7 @@ def test_agreement_counts_first_tokens_and_whole_answers() -> None:
 
 def test_a_failure_stands_until_that_server_was_measured(tmp_path: Path) -> None:
     records = Records.read(tmp_path / "new.jsonl")
-    about = {"peer": "a", "dtype": "float32"}
+    about = {"peer": "a", "format": "float32"}
     for index, error in ((0, "old"), (0, "new"), (1, "other")):
         records.add("failure", round=index, **about, error=error)
     assert [one["error"] for one in records.failures()] == ["new", "other"]
@@ -122,7 +128,7 @@ def test_a_failure_stands_until_that_server_was_measured(tmp_path: Path) -> None
 
 
 def server(peer: str, index: int, found: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
-    about = {"round": index, "peer": peer, "dtype": "float32", "started": "2026-01-02T03:04:05+00:00"}
+    about = {"round": index, "peer": peer, "format": "float32", "started": "2026-01-02T03:04:05+00:00"}
     how = {"warmup": 1.0, "seconds": 2.0, "versions": {peer: "1.2"}, "note": "as it comes", "start_seconds": 3.0}
     return {**about, **how, "peak_rss": 2**30, "answers": [[1, 2], [3, 4]], "cells": found, **fields}
 
@@ -135,19 +141,19 @@ def test_the_page_says_what_the_records_say(tmp_path: Path) -> None:
     records = Records.read(tmp_path / "r.jsonl")
     records.add("machine", **MACHINE)
     for index, rate in enumerate((200.0, 300.0, 100.0)):
-        records.add(
-            "server", **server("jaxgen", index, [cell(rate), cell(9.0, 0.01, long_prompts=True, long=cell(2.0))])
-        )
-    slow = [cell(100.0, wrong_lengths=3), cell(9.0, 0.04, long_prompts=True, long=cell(2.0))]
+        records.add("server", **server("jaxgen", index, [cell(rate), cell(9.0, 0.01, long_every=1.0, long=cell(2.0))]))
+    slow = [cell(100.0, wrong_lengths=3), cell(9.0, 0.04, long_every=1.0, long=cell(2.0))]
     records.add("server", **server("Other", 0, slow))
     records.add("server", **server("Other", 1, [cell(100.0, None)], answers=[[1, 2], [3, 9]]))
-    records.add("failure", round=2, peer="Other", dtype="float32", error="it broke\nbecause of that")
-    write_page(records, tmp_path / "page.md")
+    records.add("failure", round=2, peer="Other", format="float32", error="it broke\nbecause of that")
+    write_page(records, SHAPES["88m"], tmp_path / "page.md")
     text = (tmp_path / "page.md").read_text()
     assert "| jaxgen | 3.33 | 200 | 10.0 | 20.0 | 10.0 | 20.0 | 30.0 | 160 % | 182 % |  |" in text
     assert "| Other | 1.67 | 100 | 10.0 | - | 10.0 | - | 30.0 |" in text  # one of its rounds has no P95
     assert "**2.50** (2.00 to 3.00) |" in text
     assert "| 1000 | **4.00** (4.00 to 4.00) |" in text
+    assert "### 4 clients beside a prompt of 2,000 tokens every second" in text
+    assert "| jaxgen | 4.00, 2.00, 0.00 | 4.00, 2.00, 0.00 |" in text
     assert "wrong length: 3." in text
     assert "Of 2 prompts, those whose first token and whose 2 tokens agree with jaxgen's: Other 2 and 1." in text
     assert "- Other, float32, round 2: `it broke` ... `because of that`" in text
@@ -171,13 +177,15 @@ class FakePeer:
     usage: str = "continuous"
     note: str = "a fake"
 
-    def prepare(self, site: Site, dtype: str) -> None:
+    formats: frozenset[str] = frozenset(FORMATS)
+
+    def prepare(self, site: Site, wanted: Format) -> None:
         pass
 
     def versions(self, site: Site) -> dict[str, str]:
         return {self.name: "1"}
 
-    def launch(self, site: Site, dtype: str, port: int) -> Launch:
+    def launch(self, site: Site, wanted: Format, port: int) -> Launch:
         self.started += 1
         fake = [sys.executable, "-m", "tests.support.fake_peer", str(port), str(self.extra)]
         return Launch(self.command or fake)
@@ -193,8 +201,9 @@ def _known_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def compare(tmp_path: Path, *peers: FakePeer, seconds: float = 0.4, threads: int = 1) -> Records:
     records = Records.read(tmp_path / "r.jsonl")
-    shapes = [Cell(2), Cell(1, long_prompts=True)]
-    Comparison(records, Site(tmp_path, threads), shapes, warmup=0.02, seconds=seconds).run(peers, ["float32"], 1)
+    loads = [Cell(clients=2), Cell(clients=1, long_every=1.0), Cell(rate=20.0)]
+    comparison = Comparison(records, Site(tmp_path, threads, "88m"), loads, Times(seconds, 0.02, 10.0))
+    comparison.run([(peer, FORMATS["float32"]) for peer in peers], 1)
     return Records.read(records.path)
 
 
@@ -204,11 +213,14 @@ def test_peers_take_turns_and_one_that_fails_stops_no_other(tmp_path: Path) -> N
     records = compare(tmp_path, *peers)
     ours, wordy = records.of_kind("server")
     for one in (ours, wordy):
-        closed, beside = one["cells"]
+        closed, beside, arriving = one["cells"]
         assert closed["completed"] > 2
         assert closed["warmup_s"] > 0.03  # two answers
         assert beside["warmup_s"] == pytest.approx(0.02)
         assert closed["output_tokens_per_s"] > 0
+        assert closed["effective_per_s"]["6"] > 0
+        assert arriving["warmup_s"] == pytest.approx(0.02)
+        assert arriving["completed"] > 2
         assert beside["long"]["completed"] == 1
         assert 0.0 < closed["inter_token_s"]["p50"] < 0.4
         assert one["peak_rss"] >= 0
@@ -218,14 +230,14 @@ def test_peers_take_turns_and_one_that_fails_stops_no_other(tmp_path: Path) -> N
     (failure,) = records.failures()
     assert failure["peer"] == "broken"
     assert "the server ended with 1:\nout of order" in failure["error"]
-    assert set(cells(records.of_kind("server"), "wordy", 2, False)) == {0}
+    assert set(cells(records.of_kind("server"), "wordy", Cell(clients=2))) == {0}
 
     again = compare(tmp_path, *peers)
     assert [peer.started for peer in peers] == [1, 2, 1]
     assert len(again.of_kind("server")) == 2
     assert len(again.failures()) == 1
     assert len(compare(tmp_path, peers[0], seconds=0.3).of_kind("server")) == 3
-    with pytest.raises(PeerError, match=r"r\.jsonl is of .*, 1 threads: give --results another file"):
+    with pytest.raises(PeerError, match=r"r\.jsonl is of .*, 1 threads, shape 88m: give --results another file"):
         compare(tmp_path, *peers, threads=2)
 
 
@@ -264,12 +276,48 @@ def test_flags_are_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     for flags, message in (
         (
             ["--peers", "jaxgen,nobody"],
-            "argument --peers: no nobody; there are jaxgen, jaxgen 128, jaxgen 256, OpenVINO",
+            "argument --peers: no nobody; there are jaxgen, OpenVINO split-fuse, OpenVINO",
         ),
-        (["--dtypes", "int8"], "argument --dtypes: no int8; there are bfloat16, float32"),
+        (["--peers", "vLLM:int2"], "argument --peers: no int2; there are bfloat16, float32, int8, int4"),
+        (["--formats", "int2"], "argument --formats: no int2; there are bfloat16, float32, int8, int4"),
+        (["--rates", "1,0"], "argument --rates: must be a number of more than 0, not '0'"),
         (["--seconds", "0"], "argument --seconds: must be a number of more than 0, not '0'"),
         (["--clients", "4,x"], "argument --clients: must be a whole number"),
     ):
         with pytest.raises(SystemExit):
             cli.main(flags)
         assert message in capsys.readouterr().err
+
+
+def test_each_shape_has_its_turns_and_loads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every peer in each format that it computes, unless one is asked for in one format alone."""
+    ran: list[tuple[str, str]] = []
+    cells: list[Cell] = []
+
+    class Recorded(Comparison):
+        def __init__(self, records: Records, site: Site, loads: list[Cell], times: Times) -> None:
+            cells[:] = loads
+
+        def run(self, turns: list[tuple[Peer, Format]], rounds: int) -> None:
+            ran[:] = [(peer.name, wanted.name) for peer, wanted in turns]
+
+    monkeypatch.setattr(cli, "Comparison", Recorded)
+    flags = ["--results", str(tmp_path / "r.jsonl"), "--rates", "0.5,1"]
+    assert cli.main([*flags, "--shape", "1b"]) == 0
+    assert ("llama.cpp", "int4") in ran
+    assert ("llama.cpp", "bfloat16") not in ran
+    assert {name for name, wanted in ran if wanted == "bfloat16"} == {"jaxgen", "OpenVINO split-fuse"}
+    assert [load.name for load in cells] == ["1 client", "4 clients", "16 clients", "0.5 requests/s", "1 requests/s"]
+    assert cli.main([*flags, "--peers", "vLLM,llama.cpp:float32", "--formats", "float32,int8"]) == 0
+    assert ran == [("vLLM", "float32"), ("llama.cpp", "float32")]
+    assert cli.main([*flags, "--peers", "vLLM", "--formats", "int8"]) == 2
+
+
+def test_only_rounded_weights_have_a_flag(tmp_path: Path) -> None:
+    (tmp_path / "models" / "1b" / "bfloat16").mkdir(parents=True)
+    site = Site(tmp_path, 2, "1b")
+    whole, rounded = (
+        " ".join(cli.PEERS["jaxgen"].launch(site, FORMATS[name], 1).command) for name in ("bfloat16", "int4")
+    )
+    assert whole.endswith("--dtype bfloat16")
+    assert rounded.endswith("--dtype bfloat16 --quantization int4")

@@ -1,0 +1,92 @@
+"""What is compared: shapes of random weights, each with its loads, and formats of weights."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How weights are stored. ``dtype``: of the checkpoint that they are rounded from, and of all else."""
+
+    name: str
+    dtype: str
+    bits: int
+
+    @property
+    def is_quantised(self) -> bool:
+        return self.name != self.dtype
+
+
+FORMATS = {
+    found.name: found
+    for found in (
+        Format("bfloat16", "bfloat16", 16),
+        Format("float32", "float32", 32),
+        Format("int8", "bfloat16", 8),
+        Format("int4", "bfloat16", 4),
+    )
+}
+UNROUNDED = frozenset({"bfloat16", "float32"})
+"""Formats of a peer that has no quantised weights of its own making."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A shape of scripts.make.random_model, and what is measured of it unless flags say otherwise.
+
+    ``peers``: a name, or NAME:FORMAT for one in that format alone. ``seconds``, ``warmup``: of each load, measured and
+    before that. ``patience``: seconds that a request may take, and that are waited at most for as many answers as there
+    are clients before anything is measured.
+    """
+
+    name: str
+    about: str
+    peers: tuple[str, ...]
+    formats: tuple[str, ...]
+    clients: tuple[int, ...]
+    long_clients: int
+    seconds: float
+    warmup: float
+    patience: float
+
+    @property
+    def results(self) -> Path:
+        return DOCS / "results" / f"peers-{self.name}.jsonl"
+
+    @property
+    def page(self) -> Path:
+        return DOCS / ("peers.md" if self.name == DEFAULT else f"peers-{self.name}.md")
+
+
+DEFAULT = "88m"
+SHAPES = {
+    shape.name: shape
+    for shape in (
+        Shape(
+            DEFAULT,
+            "88 million parameters: hidden 768, 12 layers, 12 heads, 4 KV heads, 8,192 tokens",
+            peers=("jaxgen", "OpenVINO split-fuse", "vLLM"),
+            formats=("bfloat16", "float32"),
+            clients=(1, 4, 16, 64),
+            long_clients=4,
+            seconds=12.0,
+            warmup=3.0,
+            patience=60.0,
+        ),
+        Shape(
+            "1b",
+            "1.0 billion parameters: Llama-3.2-1B's 16 layers, hidden 2,048, inner 8,192, 32 heads, 8 KV heads, tied "
+            "embeddings, with 32,768 tokens",
+            peers=("jaxgen", "OpenVINO split-fuse", "llama.cpp:int8", "llama.cpp:int4"),
+            formats=("bfloat16", "int8", "int4"),
+            clients=(1, 4, 16),
+            long_clients=0,
+            seconds=25.0,
+            warmup=5.0,
+            patience=150.0,
+        ),
+    )
+}
