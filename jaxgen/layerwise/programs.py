@@ -100,7 +100,7 @@ def _split(value: Any) -> tuple[Any, ...]:
     if isinstance(value, SeparateWeights):
         return value.weights
     if isinstance(value, KernelWeight):
-        return tuple(value.alone(layer) for layer in range(len(value.data)))
+        return tuple(value.alone(layer) for layer in range(value.num_layers))
     return tuple(value)
 
 

@@ -37,6 +37,10 @@ class PackedWeight:
         """Return a copy of one layer's weight as a stack of its own."""
         return replace(self, data=self.data[layer : layer + 1])
 
+    @property
+    def num_layers(self) -> int:
+        return len(self.data)
+
     def product(
         self,
         x: Float[Array, "T I"],

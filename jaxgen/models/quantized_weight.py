@@ -76,10 +76,21 @@ class QuantizedWeight:
 
     def alone(self, layer: int) -> "QuantizedWeight":
         """Return a copy of one layer's weight as a stack of its own."""
-        parts = {name: getattr(self, name) for name in ("codes", "scales", "zeros", "order")}
+
+        def of_layer(part: Any) -> Any:
+            return None if part is None else part[layer : layer + 1]
+
         return replace(
-            self, **{name: None if part is None else part[layer : layer + 1] for name, part in parts.items()}
+            self,
+            codes=of_layer(self.codes),
+            scales=of_layer(self.scales),
+            zeros=of_layer(self.zeros),
+            order=of_layer(self.order),
         )
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.codes)
 
     def product(
         self,

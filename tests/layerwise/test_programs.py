@@ -14,6 +14,7 @@ from jaxgen.kernels.choice import REFERENCE, Kernels, native
 from jaxgen.layerwise.programs import take_apart
 from jaxgen.models.packed_weight import PackedWeight
 from jaxgen.models.placement import pack_params
+from jaxgen.models.quantized_weight import QuantizedWeight
 from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.packer import Packer
 from jaxgen.runner.row_state import RowLoader, init_rows, load_row
@@ -21,6 +22,7 @@ from jaxgen.runner.step import StepOutput
 from tests.models.test_layers_apart import OPT
 from tests.support.engines import make_engine, params_of, request, run
 from tests.support.native import native as library
+from tests.support.quantized import INT8, quantized
 from tests.support.streamed import BLOCK, CONFIG, NUM_OPEN, OPT_350M, SMALL, WINDOWED, compiled_layers
 
 MODELS = {"llama": SMALL, "opt-350m": OPT_350M, "opt": OPT, "llama-bfloat16": replace(SMALL, dtype="bfloat16")}
@@ -167,4 +169,11 @@ def test_packed_weights_are_taken_apart(model: ModelConfig) -> None:
     by_layer, device = compare(model, native(library()))
     np.testing.assert_array_equal(by_layer.cache(), np.asarray(device.cache.data).astype(np.float32))
     assert any(isinstance(value, PackedWeight) for value in by_layer.layers[0].values())
+    check_projection(by_layer)
+
+
+@pytest.mark.full  # as the packed weights above, in another layout
+def test_weights_of_few_bits_are_taken_apart() -> None:
+    by_layer, _ = compare(quantized(SMALL, INT8), native(library()))
+    assert any(isinstance(value, QuantizedWeight) for value in by_layer.layers[0].values())
     check_projection(by_layer)

@@ -8,14 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxgen.core.config import ModelConfig
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.core.request import TokenEvent
 from jaxgen.engine.engine import Engine
-from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernels, native
+from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, native
 from jaxgen.models.placement import abstract_packed_params, pack_params
 from jaxgen.models.quantized_weight import Codes, QuantizedWeight
-from tests.support.engines import EOS, LLAMA, compiled_step, engine_config, request, run
+from tests.support.engines import EOS, LLAMA, compiled_step, engine_config, make_engine, params_of, request, run
 from tests.support.native import native as library
 from tests.support.quantized import INT4, INT8, ORDERED, TWINS, numbers, quantized, random_weight
 
@@ -26,12 +25,6 @@ REQUESTS = [
     request(f"r{i}", prompt, max_tokens=6, temperature=0.0, ignore_eos=True, logprobs=3)
     for i, prompt in enumerate(PROMPTS)
 ]
-
-
-def answers(model: ModelConfig, params: dict[str, Any], kernels: Kernels) -> dict[str, list[TokenEvent]]:
-    config = engine_config()
-    engine = Engine(model, config, dict(params), frozenset({EOS}), compiled=compiled_step(model, config, kernels))
-    return run(engine, REQUESTS)
 
 
 def first_logprobs(events: dict[str, list[TokenEvent]]) -> list[float]:
@@ -71,44 +64,42 @@ def test_dequantized_numbers_are_codes_less_zero_times_scale(name: str) -> None:
 
 
 def test_kernels_without_products_of_codes_get_numbers() -> None:
-    model, params = quantized(LLAMA, INT4)
-    placed = pack_params(model, dict(params), REFERENCE)
-    for path, value in numbers(params, "float32").items():
+    model = quantized(LLAMA, INT4)
+    placed = pack_params(model, dict(params_of(model)), REFERENCE)
+    for path, value in numbers(params_of(model)).items():
         np.testing.assert_array_equal(placed[path], value)
-    check_shapes(pack_params(model, dict(params), REFERENCE_GPU), abstract_packed_params(model, REFERENCE_GPU))
+    check_shapes(
+        pack_params(model, dict(params_of(model)), REFERENCE_GPU), abstract_packed_params(model, REFERENCE_GPU)
+    )
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_shapes_are_known_before_weights_are_loaded(name: str) -> None:
-    model, params = quantized(LLAMA, FORMATS[name])
-    check_shapes(pack_params(model, dict(params), TWINS), abstract_packed_params(model, TWINS))
+    model = quantized(LLAMA, FORMATS[name])
+    check_shapes(pack_params(model, dict(params_of(model)), TWINS), abstract_packed_params(model, TWINS))
 
 
 def check_shapes(placed: dict[str, Any], wanted: dict[str, Any]) -> None:
-    assert jax.tree.structure(placed) == jax.tree.structure(wanted)
+    structure: Any = jax.tree.structure(placed)
+    assert structure == jax.tree.structure(wanted)
     for found, one in zip(jax.tree.leaves(placed), jax.tree.leaves(wanted), strict=True):
         assert (found.shape, found.dtype) == (one.shape, one.dtype)
 
 
 def test_native_kernels_answer_as_the_twins_and_as_the_numbers() -> None:
-    model, params = quantized(TIED, INT4)
-    by_twins, by_native = answers(model, params, TWINS), answers(model, params, native(library()))
-    exact = answers(replace(model, weight_formats=()), numbers(params, "float32"), REFERENCE)
-    assert first_logprobs(by_native) == pytest.approx(
-        first_logprobs(by_twins), abs=0.02
-    )  # inputs near a half round either way
-    assert first_logprobs(by_native) == pytest.approx(first_logprobs(exact), abs=0.2)
+    model = quantized(TIED, INT4)
+    by_twins, by_native = (run(make_engine(model, kernels=kernels), REQUESTS) for kernels in (TWINS, native(library())))
+    config, plain = engine_config(), replace(model, weight_formats=())
+    exact = Engine(plain, config, numbers(params_of(model)), frozenset({EOS}), compiled=compiled_step(plain, config))
+    # inputs near a half round either way
+    assert first_logprobs(by_native) == pytest.approx(first_logprobs(by_twins), abs=0.02)
+    assert first_logprobs(by_native) == pytest.approx(first_logprobs(run(exact, REQUESTS)), abs=0.2)
 
 
 @pytest.mark.parametrize(("about", "dtype"), [(INT8, "bfloat16"), (INT4, "float32")])
 def test_a_request_has_the_same_bits_alone_and_among_others(about: WeightFormat, dtype: Any) -> None:
-    model, params = quantized(replace(LLAMA, dtype=dtype), about)
-    kernels, config = native(library()), engine_config(num_blocks=32, token_budget=9)
-
-    def events(requests: list[Any]) -> dict[str, list[TokenEvent]]:
-        compiled = compiled_step(model, config, kernels)
-        return run(Engine(model, config, dict(params), frozenset({EOS}), compiled=compiled), requests)
-
-    together = events(REQUESTS)
+    model, kernels = quantized(replace(LLAMA, dtype=dtype), about), native(library())
+    config = engine_config(num_blocks=32, token_budget=9)
+    together = run(make_engine(model, config, kernels), REQUESTS)
     for one in REQUESTS:
-        assert together[one.request_id] == events([one])[one.request_id]
+        assert together[one.request_id] == run(make_engine(model, config, kernels), [one])[one.request_id]

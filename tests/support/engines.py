@@ -15,8 +15,9 @@ from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
 from jaxgen.kernels.choice import REFERENCE, Kernels
-from jaxgen.models import Params, abstract_params
+from jaxgen.models import PackedParams, abstract_params
 from jaxgen.runner.programs import CompiledStep, compile_step
+from tests.support.quantized import random_weight
 
 EOS = 2
 LLAMA = llama_config(
@@ -35,12 +36,12 @@ LLAMA = llama_config(
 
 
 @cache
-def params_of(model: ModelConfig) -> Params:
-    """Random parameters, so large that logits, and greedy tokens with them, vary.
+def params_of(model: ModelConfig) -> PackedParams:
+    """Random parameters, in the formats of the model, so large that logits, and greedy tokens with them, vary.
 
     Drawn by numpy: a program that draws them would be compiled for each model.
     """
-    rng = np.random.default_rng(0)
+    rng, formats = np.random.default_rng(0), dict(model.weight_formats)
 
     def drawn(path: str, shape: tuple[int, ...]) -> np.ndarray:
         if path.endswith(".bias"):
@@ -48,7 +49,9 @@ def params_of(model: ModelConfig) -> Params:
         return np.ones(shape) if "norm" in path else rng.normal(scale=0.12, size=shape)
 
     return {
-        path: jax.device_put(drawn(path, leaf.shape).astype(leaf.dtype))
+        path: random_weight(formats[path], leaf.shape, rng)
+        if path in formats
+        else jax.device_put(drawn(path, leaf.shape).astype(leaf.dtype))
         for path, leaf in abstract_params(model).items()
     }
 

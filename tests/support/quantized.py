@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxgen.core.config import ModelConfig
-from jaxgen.core.quantization import GroupedWeight, WeightFormat
+from jaxgen.core.quantization import GroupedWeight, WeightFormat, packed
 from jaxgen.kernels.choice import REFERENCE, QuantizedProduct
 from jaxgen.models import abstract_params
 from pallas_kernels.quantized_product import (
@@ -17,7 +17,6 @@ from pallas_kernels.quantized_product import (
     quantized_product_ref,
     quantized_rows,
 )
-from tests.support.engines import params_of
 
 TWINS = replace(
     REFERENCE,
@@ -30,14 +29,10 @@ INT4 = WeightFormat(4, 32, "float32", zeros=True)
 ORDERED = WeightFormat(4, 32, ordered=True)
 
 
-def quantized(model: ModelConfig, about: WeightFormat) -> tuple[ModelConfig, dict[str, Any]]:
-    """Return the model with this format for its matrices, and parameters in it; the others are ``params_of``'s."""
-    rng = np.random.default_rng(3)
-    params: dict[str, Any] = dict(params_of(model))
-    paths = [path for path in params if path.endswith(".weight") and "norm" not in path]
-    for path in paths:
-        params[path] = random_weight(about, abstract_params(model)[path].shape, rng)
-    return replace(model, weight_formats=tuple((path, about) for path in paths)), params
+def quantized[Config: ModelConfig](model: Config, about: WeightFormat) -> Config:
+    """Return the model with this format for its matrices; ``params_of`` draws them."""
+    paths = [path for path in abstract_params(model) if path.endswith(".weight") and "norm" not in path]
+    return replace(model, weight_formats=tuple((path, about) for path in paths))
 
 
 def random_weight(about: WeightFormat, shape: tuple[int, ...], rng: np.random.Generator) -> GroupedWeight:
@@ -46,7 +41,7 @@ def random_weight(about: WeightFormat, shape: tuple[int, ...], rng: np.random.Ge
     groups = 1 if about.group is None else -(-size_in // about.group)
     zero, levels = 1 << (about.bits - 1), 1 << about.bits
     numbers = np.clip(np.round(rng.normal(scale=levels / 6, size=shape)) + zero, 0, levels - 1).astype(np.uint8)
-    codes = numbers if about.bits == 8 else numbers[..., ::2] | numbers[..., 1::2] << 4
+    codes = packed(numbers, about)
     scales = rng.uniform(0.5, 1.5, size=(*stack, size_out, groups)) * 0.12 * 6 / levels
     zeros = rng.integers(zero - 1, zero + 2, size=scales.shape).astype(np.uint8) if about.zeros else None
     order = None
@@ -55,9 +50,9 @@ def random_weight(about: WeightFormat, shape: tuple[int, ...], rng: np.random.Ge
     return GroupedWeight(about, codes, scales.astype(jnp.dtype(about.scale_dtype)), zeros, order)
 
 
-def numbers(params: dict[str, Any], dtype: str) -> dict[str, Any]:
-    """Return the parameters with numbers in place of codes."""
+def numbers(params: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters with float32 numbers in place of codes."""
     return {
-        path: jnp.asarray(value.dequantized(), dtype) if isinstance(value, GroupedWeight) else value
+        path: jnp.asarray(value.dequantized()) if isinstance(value, GroupedWeight) else value
         for path, value in params.items()
     }

@@ -19,7 +19,7 @@ from jaxgen.server.cli import main
 from jaxgen.server.commands.plan import make_parser
 from jaxgen.server.flags.serve_options import engine_options
 from jaxgen.tools import plan as tools_plan
-from jaxgen.tools.plan import plan_model, weight_bytes
+from jaxgen.tools.plan import plan_model
 from jaxgen.weights.load import load_model_config
 from tests.support.conversions import tiny_conversion
 from tests.support.fake_gpu import H200
@@ -90,7 +90,7 @@ def test_it_is_what_a_started_engine_has(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_weights_are_the_bytes_of_the_parameters(name: str, dtype: Any) -> None:
     config = load_model_config(GOLDENS / name, dtype)
-    assert weight_bytes(config) == sum(p.size * p.dtype.itemsize for p in abstract_params(config).values())
+    assert parameter_bytes(config) == sum(p.size * p.dtype.itemsize for p in abstract_params(config).values())
 
 
 def test_a_model_of_70_billion_parameters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -200,6 +200,7 @@ def test_bad_directories_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
 PROGRAM = """
 import sys
 from jaxgen.server.cli import main
+from jaxgen.weights.weight_formats import parameter_bytes
 status = main(sys.argv[1:])
 loaded = sorted({"jax", "jaxlib.xla_client", "flax", "orbax", "transformers", "torch"} & set(sys.modules))
 sys.exit(f"imported: {loaded}" if loaded else status)
