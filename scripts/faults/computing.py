@@ -170,6 +170,22 @@ WEIGHTS = (
         ("tests/weights/test_verify.py",),
     ),
     Fault(
+        "zero-points-as-stored",
+        "weights",
+        "weights/encodings/gptq.py",
+        '_VERSIONS = {"gptq": 1, "gptq_v2": 0}',
+        '_VERSIONS = {"gptq": 0, "gptq_v2": 0}',
+        ("tests/weights/test_encodings.py::test_weights_are_kept_as_they_are_stored",),
+    ),
+    Fault(
+        "zero-points-not-rounded",
+        "weights",
+        "weights/quantize.py",
+        "np.clip(np.rint(-lowest / _divisor(scales)), 0, last)",
+        "np.clip(-lowest / _divisor(scales), 0, last)",
+        ("tests/weights/test_quantize.py::test_each_number_is_the_nearest_of_its_group",),
+    ),
+    Fault(
         "head-tied-unasked",
         "weights",
         "weights/families/llama.py",

@@ -51,6 +51,7 @@ def test_a_configuration_in_a_file_of_its_own(tmp_path: Path) -> None:
         ),
         ({"quant_method": "bitsandbytes"}, "take the checkpoint that is not quantised, with --quantization int8 or"),
         ({"bits": 4}, "quant_method is None"),
+        ({"quant_method": []}, "quant_method is []"),
         ("awq", "quantization_config must be an object, not 'awq'"),
         (AWQ | {"version": "gemv"}, "quantization_config: version is 'gemv'; AWQ's layout gemm is read"),
         (AWQ | {"bits": 3}, "bits 3 is not supported, only 4"),

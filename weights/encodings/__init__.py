@@ -46,7 +46,7 @@ def encodings_of(directory: Path) -> tuple[Encoding, ...]:
 
 
 def _read(fields: Fields, method: Any) -> tuple[Encoding, ...]:
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise fields.error(
             "quant_method", f"is {method!r:.80}; read are {', '.join(METHODS)}{_HINTS.get(str(method), '')}"
         )
