@@ -6,10 +6,12 @@ without them is refused. So is one with a field that nobody knows: it may mean a
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from jaxgen.core.config import DTYPES, DType, ModelConfig
+from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.weights.config_fields import Fields
 from jaxgen.weights.encodings import encodings_of
@@ -88,7 +90,17 @@ def _read(family: Family, architecture: str, fields: Fields, dtype: Literal["aut
             raise fields.error(
                 name, f"is {value!r:.80}, which {family.name} does not know: remove it if it does not change the model"
             )
-    return config
+    return _extended(config)
+
+
+def _extended(config: ModelConfig) -> ModelConfig:
+    """Return the description with the context that yarn gives, if it is longer than what the file says.
+
+    Model cards of Qwen tell users to add yarn and to leave ``max_position_embeddings`` as it was.
+    """
+    ropes = config.positions.ropes if isinstance(config, DecoderConfig) else ()
+    reached = (int(rope.original_max_position * rope.factor) for rope in ropes if rope.kind == "yarn")
+    return replace(config, max_position=max(config.max_position, *reached, 0))
 
 
 def _text_of(fields: Fields) -> Fields:

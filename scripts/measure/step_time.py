@@ -1,10 +1,12 @@
-"""Measure the step of a random-weight Llama shape on the default device: compile time, step time, memory.
+"""Measure the step of a random-weight shape on the default device: compile time, step time, memory.
 
 Full steps: as many decodes as there are rows, each at the given context, and a prompt chunk that fills the budget.
+``--floor``: beside what the step's bytes and FLOPs take at best on this CPU.
 
     .venv/bin/python -m scripts.measure.step_time --budgets 16,32,64,128,256
     .venv/bin/python -m scripts.measure.step_time --budgets 64 --max-model-lens 1024,32768 --repeats 200
     .venv/bin/python -m scripts.measure.step_time --kernels XLA --dtype float32
+    .venv/bin/python -m scripts.measure.step_time --shape qwen3-0.6b --budgets 16,64 --floor
 """
 
 import argparse
@@ -12,7 +14,7 @@ import json
 import resource
 import time
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import median, quantiles
 
 from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxgen.core.decoder_config import DecoderConfig, HeadConfig, RopeConfig, llama_config
@@ -23,6 +25,8 @@ from jaxgen.kernels.choice import REFERENCE, Kernels, choose
 from jaxgen.models import Params, init_params
 from jaxgen.runner.model_runner import device_info
 from jaxgen.runner.programs import compile_step
+from scripts.measure.step_floor import Floor, step_floor
+from tests.support.hub_configs import described
 
 SHAPES = {
     "88m": llama_config(
@@ -65,6 +69,18 @@ SHAPES["1b"] = replace(
 """Llama-3.2-1B's, with a quarter of its vocabulary and plain rotations."""
 SHAPES["88m-mha"] = replace(SHAPES["88m"], num_kv_heads=SHAPES["88m"].num_heads)
 """The same with as many KV heads as heads."""
+SHAPES["qwen3-0.6b"] = replace(described("Qwen3-0.6B"), vocab_size=32_768)
+"""With a smaller vocabulary, as the next."""
+_A3B = described("Qwen3-30B-A3B-Thinking-2507").of_layers(6)
+SHAPES["30b-a3b-small"] = replace(
+    _A3B,
+    vocab_size=32_768,
+    hidden_size=1024,
+    num_heads=16,
+    num_kv_heads=2,
+    moe=replace(_A3B.moe, inner=384),  # type: ignore[type-var]
+)
+"""A Qwen3-30B-A3B of half the width, heads and inner width, with all of its 128 experts in an eighth of its layers."""
 BLOCK_SIZE = 64
 
 
@@ -135,6 +151,25 @@ def measure(engine: Engine, load: Load, chunk: int) -> list[float]:
     return seconds
 
 
+def best_rates(dtype: str) -> tuple[float, float]:
+    """Return bytes and FLOPs per second that this CPU gives at best, and print them."""
+    from scripts.measure.kernel_time import bytes_per_second, flops_per_second  # here: they are for CPUs
+
+    rates = bytes_per_second(), flops_per_second(dtype)
+    print(f"# limits with {dtype}: {rates[0] / 1e9:.1f} GB/s, {rates[1] / 1e9:.0f} GFLOP/s", flush=True)
+    return rates
+
+
+def beside_floor(floor: Floor, rates: tuple[float, float], seconds: float) -> dict[str, float]:
+    """Return what the bytes and the FLOPs of a step take at best, in ms, and their share of its time."""
+    by_bytes, by_flops = floor.num_bytes / rates[0], floor.flops / rates[1]
+    return {
+        "bytes_ms": round(1e3 * by_bytes, 2),
+        "flops_ms": round(1e3 * by_flops, 2),
+        "of_floor": round(max(by_bytes, by_flops) / seconds, 2),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="88m")
@@ -145,6 +180,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=300)
     parser.add_argument("--rows", type=int, default=15)
     parser.add_argument("--repeats", type=int, default=40)
+    parser.add_argument("--floor", action="store_true")
     args = parser.parse_args()
     model = SHAPES[args.shape]
     model = replace(model, dtype=args.dtype or model.dtype)
@@ -167,6 +203,7 @@ def main() -> None:
         for (budget, length), engine in engines.items():
             half = replace(load, repeats=load.repeats // 2)
             times[budget, length] += measure(engine, half, max(budget - load.rows, 0))
+    rates = best_rates(model.dtype) if args.floor else None
     for (budget, length), seconds in times.items():
         row = {
             "shape": args.shape,
@@ -178,7 +215,11 @@ def main() -> None:
             "context": args.context,
             "step_ms_median": round(1e3 * median(seconds), 2),
             "step_ms_min": round(1e3 * min(seconds), 2),
+            "step_ms_p90": round(1e3 * quantiles(seconds, n=10)[-1], 2),
         }
+        if rates is not None:
+            least = step_floor(model, rows=load.rows, context=load.context, chunk=max(budget - load.rows, 0))
+            row |= beside_floor(least, rates, median(seconds))
         print(json.dumps(row))
     print(f"# peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
 

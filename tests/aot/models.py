@@ -1,13 +1,8 @@
 """Models of each tier in their true widths, as the hub's config.json describes them, with few layers: whole periods of
 their windows."""
 
-import json
-from pathlib import Path
-from tempfile import TemporaryDirectory
-
 from jaxgen.core.decoder_config import DecoderConfig
-from jaxgen.weights.hf_config import read_model_config
-from tests.support.hub_configs import HUB
+from tests.support.hub_configs import described
 
 LAYERS = {"Qwen3-8B": 4, "gemma-3-12b-it": 6, "gpt-oss-20b": 4, "Qwen3-30B-A3B-Thinking-2507": 4}
 """By name, the layers to compile: time grows with them, and one more adds what the one before it did."""
@@ -15,8 +10,4 @@ LAYERS = {"Qwen3-8B": 4, "gemma-3-12b-it": 6, "gpt-oss-20b": 4, "Qwen3-30B-A3B-T
 
 def model_of(name: str) -> DecoderConfig:
     """Return the description of a model of the hub, cut to its first layers."""
-    with TemporaryDirectory() as folder:
-        Path(folder, "config.json").write_text(json.dumps(HUB[name][0]))
-        config = read_model_config(Path(folder))
-    assert isinstance(config, DecoderConfig)
-    return config.of_layers(LAYERS[name])
+    return described(name).of_layers(LAYERS[name])

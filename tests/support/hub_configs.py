@@ -4,7 +4,13 @@ Fields that only training, generation or transformers reads are there too: a rea
 must know them. ``COMMON`` are those of nearly every file.
 """
 
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.weights.hf_config import read_model_config
 
 Config = dict[str, Any]
 
@@ -514,3 +520,12 @@ HUB: dict[str, tuple[Config, str]] = {
 }
 """By the name of the model: its configuration, and its number of parameters as its card has it, without what is not
 text and without what padding of the vocabulary repeats."""
+
+
+def described(name: str) -> DecoderConfig:
+    """Return the description of one of them."""
+    with TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(HUB[name][0]))
+        config = read_model_config(Path(folder))
+    assert isinstance(config, DecoderConfig)
+    return config

@@ -209,6 +209,17 @@ def test_llama3_rope_was_made_for_the_whole_context_unless_it_says_otherwise(tmp
     assert config.positions.ropes[0].original_max_position == 512
 
 
+@pytest.mark.parametrize(("original", "context"), [(256, 1024), (32, 512), (None, 2048)])
+def test_yarn_extends_the_context(tmp_path: Path, original: int | None, context: int) -> None:
+    """As model cards of Qwen have it: yarn is added, and the rest is left as it was."""
+    scaling = {"type": "yarn", "factor": 4.0} | (
+        {} if original is None else {"original_max_position_embeddings": original}
+    )
+    given = LLAMA | {"architectures": ["Qwen2ForCausalLM"], "num_key_value_heads": 4, "max_position_embeddings": 512}
+    assert read_model_config(write(tmp_path, given | {"rope_scaling": scaling})).max_position == context
+    assert read_model_config(write(tmp_path, given)).max_position == 512
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [("float16", "float16"), ("torch.bfloat16", "bfloat16"), (None, "float32")],

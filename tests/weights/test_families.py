@@ -108,7 +108,7 @@ def test_absent_fields_have_the_defaults_of_transformers(architecture: str, tmp_
     if architecture in ("GptOssForCausalLM", "Ministral3ForCausalLM"):
         with pytest.raises(ConfigError, match="rope_parameters is missing; it must be an object with rope_type"):
             read(tmp_path, given)
-        given |= {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}
+        given |= {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}}
     found = read(tmp_path, given)
     bias = found.attention.qkv_bias, found.attention.out_bias
     norm, theta = found.norm, found.positions.ropes[-1].theta
