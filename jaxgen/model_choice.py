@@ -72,6 +72,5 @@ def weight_bytes(model: ModelConfig, device: DeviceInfo, kernels: KernelChoice) 
 
     Weights of few bits become numbers where no kernel multiplies them as they are.
     """
-    if kernels == "auto" and multiplies_codes(device, model.dtype):
-        return parameter_bytes(model)
-    return parameter_bytes(replace(model, weight_formats=()))
+    as_codes = multiplies_codes(device, model.dtype) and not (device.is_cpu and kernels == "xla")
+    return parameter_bytes(model if as_codes else replace(model, weight_formats=()))

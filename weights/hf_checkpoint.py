@@ -127,8 +127,10 @@ def _with_order(
         groups = (in_turn if index is None else index.astype(np.int32)).tobytes()
         if of_matrix.setdefault(matrix, groups) != groups:
             return None, "its parts have inputs in different orders"
-    found = set(of_matrix.values())
-    return replace(form, ordered=found != {in_turn.tobytes()}), ""
+    ordered = set(of_matrix.values()) != {in_turn.tobytes()}
+    if ordered and parameter.num_experts is not None:
+        return None, "its experts have inputs in orders of their own"
+    return replace(form, ordered=ordered), ""
 
 
 def _log_dequantised(directory: Path, config: ModelConfig, tensors: CheckpointTensors) -> None:

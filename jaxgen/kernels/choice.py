@@ -27,7 +27,13 @@ from pallas_kernels.norms import layer_norm_ref, rms_norm_ref
 from pallas_kernels.norms import row_sum as row_sum
 from pallas_kernels.packed_product import pack, rows
 from pallas_kernels.partial_recompute import partial_recompute_ref
-from pallas_kernels.quantized_product import pack_codes, pack_groups, quantized_rows
+from pallas_kernels.quantized_product import (
+    pack_codes,
+    pack_groups,
+    quantized_expert_product_ref,
+    quantized_product_ref,
+    quantized_rows,
+)
 from pallas_kernels.ragged_paged_attention import GPU_PIECE_TOKENS, GPU_TILE_GROUP, ragged_paged_attention_ref
 from pallas_kernels.write_kv import write_kv_ref
 
@@ -102,6 +108,13 @@ REFERENCE_GPU = replace(
         ragged_paged_attention_ref, piece_tokens=GPU_PIECE_TOKENS, tile_group=GPU_TILE_GROUP
     ),
     expert_product=_GPU_EXPERT_PRODUCT,
+    quantized=QuantizedProduct(
+        pack_codes,
+        pack_groups,
+        partial(quantized_product_ref, exact_inputs=True),
+        quantized_rows,
+        partial(quantized_expert_product_ref, exact_inputs=True),
+    ),
     separate_layers=True,
     partial_recompute=partial_recompute_ref,
 )

@@ -18,8 +18,8 @@ def native_dtypes(device: DeviceInfo) -> tuple[str, ...]:
 
 
 def multiplies_codes(device: DeviceInfo, dtype: str) -> bool:
-    """Return whether the kernels that ``choose`` makes for a dtype multiply weights of few bits, if they compile."""
-    return dtype in native_dtypes(device)
+    """Return whether programs of a device multiply weights of few bits, on a CPU if the native kernels compile."""
+    return not device.is_cpu or dtype in native_dtypes(device)
 
 
 def skips_padding(device: DeviceInfo, model: ModelConfig) -> bool:

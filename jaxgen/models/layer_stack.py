@@ -124,14 +124,15 @@ def project(
     def norm(x: Float[Array, "T E"]) -> Float[Array, "T E"]:
         return x if layer.input_norm is None else layer.input_norm(x, num_tokens, kernels)
 
-    if kernels.partial_recompute is None:
+    weight = attn.qkv.weight.get_value()
+    if kernels.partial_recompute is None or isinstance(weight, KernelWeight):
         _, k, v = attn.projected(norm(x), num_tokens, positional, kernels)
         return cache.write(index, k, v, slots)
-    weight, bias = attn.qkv.weight.get_value()[None], attn.qkv.bias
+    bias = attn.qkv.bias
     biases = None if bias is None else bias[...][None]
     k_norm = None if attn.k_norm is None else partial(attn.normed_keys, num_tokens=num_tokens, kernels=kernels)
     options: dict[str, Any] = {"norm": norm, "k_norm": k_norm, "run": cache.block_size}
-    data = kernels.partial_recompute(cache.data, index, x, weight, biases, positional.angles, slots, **options)
+    data = kernels.partial_recompute(cache.data, index, x, weight[None], biases, positional.angles, slots, **options)
     return replace(cache, data=data)
 
 

@@ -3,6 +3,7 @@ of experts as a stack that is not sliced. Weights of few bits are packed codes, 
 codes."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 from flax import nnx
 
 from jaxgen.core.config import ModelConfig
-from jaxgen.core.quantization import GroupedWeight
+from jaxgen.core.quantization import GroupedWeight, WeightFormat
 from jaxgen.kernels.choice import Kernels
 from jaxgen.models import PackedParams, abstract_model, abstract_params, dotted
 from jaxgen.models.linear import Matrix
@@ -40,13 +41,22 @@ def placing(config: ModelConfig, kernels: Kernels) -> Place:
                 return place(path, _numbers(value, config.dtype))
             value = Codes.of(value)
         if isinstance(value, Codes):
-            assert kernels.quantized is not None
-            return QuantizedWeight.pack(formats[path], value, kernels.quantized, config.dtype)
+            return _placed_codes(value, formats[path], kernels, config.dtype)
         if path in matrices and isinstance(value, jax.Array | np.ndarray):
             return place_matrix(value, kernels)
         return jax.device_put(value) if isinstance(value, np.ndarray) else value
 
     return place
+
+
+def _placed_codes(weight: Codes, about: WeightFormat, kernels: Kernels, dtype: str) -> Any:
+    """Return a weight of few bits packed for its kernel, the layers of a stack apart if the program has them so."""
+    assert kernels.quantized is not None
+    pack = partial(QuantizedWeight.pack, about, kernel=kernels.quantized, dtype=dtype)
+    if not kernels.separate_layers or weight.codes.ndim == 2:
+        return pack(weight)
+    layers = range(len(weight.codes))
+    return SeparateWeights(tuple(pack(weight.only(slice(layer, layer + 1))) for layer in layers))
 
 
 def place_matrix(value: Any, kernels: Kernels) -> Any:

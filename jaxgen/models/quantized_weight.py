@@ -1,5 +1,6 @@
 """Weights of 4 or 8 bits in the layout of a quantised product, which reads them as they are."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -28,6 +29,14 @@ class Codes(NamedTuple):
     @classmethod
     def of(cls, weight: GroupedWeight) -> "Codes":
         return cls(weight.codes, weight.scales, weight.zeros, weight.order)
+
+    def only(self, index: Any) -> "Codes":
+        """Return a part of the stack."""
+        return self.each(lambda part: part[index])
+
+    def each(self, change: Callable[[Any], Any]) -> "Codes":
+        """Return the arrays, changed."""
+        return Codes(*(None if part is None else change(part) for part in self))
 
     @classmethod
     def abstract(cls, shape: Shape, about: WeightFormat) -> "Codes":
@@ -60,9 +69,9 @@ class QuantizedWeight:
     @classmethod
     def pack(cls, about: WeightFormat, weight: Codes, kernel: QuantizedProduct, dtype: str) -> "QuantizedWeight":
         """Pack a weight with one stack axis or none, or with one stack axis and one of experts."""
-        weight = Codes(*(None if part is None else jnp.asarray(part) for part in weight))
+        weight = weight.each(jnp.asarray)
         if weight.codes.ndim == 2:
-            weight = Codes(*(None if part is None else part[None] for part in weight))
+            weight = weight.only(None)
         size_out, size_in = weight.codes.shape[-2], weight.codes.shape[-1] * 8 // about.bits
         codes = _packed(weight.codes, bits=about.bits, pack=kernel.pack_codes)
         scales = kernel.pack_groups(weight.scales)
@@ -117,7 +126,7 @@ class QuantizedWeight:
 
     def expert_product(self, x: Float[Array, "S I"], starts: Int[Array, "E1"]) -> Float[Array, "S O"]:
         """Return x @ weight.T in float32, with the weight of each row's expert, as PackedWeight does."""
-        assert self.order is None, "experts have no order of their inputs"
+        assert self.order is None, "the reader of checkpoints leaves no order with experts"
         return self.kernel.expert_product(
             x,
             *(self.codes, self.scales, self.zeros, self.layer, starts),
@@ -130,7 +139,8 @@ class QuantizedWeight:
         """Return rows of the first weight of the stack."""
         zeros = None if self.zeros is None else self.zeros[0]
         found = self.kernel.rows(self.codes[0], self.scales[0], zeros, ids, bits=self.bits, group=self.group)
-        return found[:, : self.in_features].astype(self.dtype)
+        found = found[:, : self.in_features].astype(self.dtype)
+        return found if self.order is None else found[:, jnp.argsort(self.order[0])]
 
 
 KernelWeight = PackedWeight | QuantizedWeight

@@ -1,26 +1,25 @@
 """Weights of a stack as separate arrays."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Array, Shaped
 
-from jaxgen.arrays import ArrayLike
-
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SeparateWeights:
-    """L separate weights [out, in] or [experts, out, in]: XLA on GPUs would copy a layer's weight out of a stack each
-    time it reads it."""
+    """L separate weights [out, in] or [experts, out, in], arrays or QuantizedWeights: XLA on GPUs would copy a layer's
+    weight out of a stack each time it reads it."""
 
-    weights: tuple[Shaped[ArrayLike, "*E O I"], ...]
+    weights: tuple[Any, ...]
 
     @classmethod
     def split(cls, stack: Shaped[Array, "L *E O I"] | np.ndarray) -> "SeparateWeights":
         """Split a stack. Weights in host memory go to the device one by one."""
         return cls(tuple(jax.device_put(stack[layer]) for layer in range(len(stack))))
 
-    def at(self, layer: int) -> Shaped[ArrayLike, "*E O I"]:
+    def at(self, layer: int) -> Any:
         return self.weights[layer]
