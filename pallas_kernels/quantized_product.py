@@ -13,6 +13,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Int8, Shaped, UInt8
@@ -23,6 +24,7 @@ from pallas_kernels.packed_product import PANEL
 INPUT_GROUP = 128
 """The most inputs that share a scale when they are rounded."""
 _UNIT_BYTES = 4
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def default_zero(bits: int) -> int:
@@ -92,8 +94,11 @@ def quantized_rows(
 ) -> Float[Array, "n J"]:
     """Rows ``ids`` of the weight (of an embedding table) in float32, and zeros for the padding of the last unit."""
     at = ids // PANEL, slice(None), ids % PANEL
-    one_output = (None if part is None else part[at][:, :, None] for part in (codes, scales, zeros))
-    return dequantized(*one_output, bits=bits, group=group)
+
+    def found(part: Array) -> Array:
+        return part[at][:, :, None]  # as panels of one output
+
+    return dequantized(found(codes), found(scales), None if zeros is None else found(zeros), bits=bits, group=group)
 
 
 def input_group(group: int) -> int:
@@ -111,7 +116,7 @@ def quantize_inputs_ref(x: Float[Array, "T J"], group: int) -> tuple[Int8[Array,
     grouped = jnp.pad(x.astype(jnp.float32), ((0, 0), (0, A * group - J))).reshape(T, A, group)
     largest = jnp.max(jnp.abs(grouped), axis=-1)
     finite = jnp.isfinite(grouped).all(axis=-1)
-    inverse = jnp.minimum(127 / largest, jnp.finfo(jnp.float32).max)  # infinite where all are zeros
+    inverse = jnp.minimum(127 / largest, _LARGEST)  # infinite where all are zeros
     rounded = jnp.clip(jnp.round(jnp.where(finite[..., None], grouped * inverse[..., None], 0)), -127, 127)
     return rounded.astype(jnp.int8), jnp.where(finite, largest / 127, jnp.nan)
 
@@ -172,12 +177,16 @@ def quantized_expert_product_ref(
     """As ``quantized_product_ref`` for each row of ``x`` and the weight of its expert, whose rows are those of
     ``expert_product_ref``: expert e has those from ``starts[e]`` to ``starts[e + 1]``."""
     E = codes.shape[1]
-    stacks = [None if part is None else part.reshape(-1, *part.shape[2:]) for part in (codes, scales, zeros)]
+
+    def stack(part: Array) -> Array:
+        return part.reshape(-1, *part.shape[2:])
 
     def multiply(rows: Float[Array, "M I"], expert: Int[Array, ""]) -> Float[Array, "M O"]:
         return quantized_product_ref(
             rows,
-            *stacks,
+            stack(codes),
+            stack(scales),
+            None if zeros is None else stack(zeros),
             layer * E + expert,
             jnp.int32(len(rows)),
             bits=bits,

@@ -175,11 +175,14 @@ class Library:
         A row's bits depend on that row and the weight alone, as ``packed_product``'s; a value that is not finite makes
         its own row NaN. Rows from ``num_tokens`` on cost nothing.
         """
-        given = (x, codes, scales, zeros, layer, num_tokens)
-        how = {"bits": bits, "group": group}
         if exact_inputs:
             return quantized_product_ref(
-                *given, residual, **how, out_features=out_features, dtype=dtype, exact_inputs=True
+                *(x, codes, scales, zeros, layer, num_tokens, residual),
+                bits=bits,
+                group=group,
+                out_features=out_features,
+                dtype=dtype,
+                exact_inputs=True,
             )
         out = jax.ShapeDtypeStruct((x.shape[0], out_features), jnp.dtype(dtype))
         for array in (x, scales):
@@ -187,7 +190,7 @@ class Library:
         _check_dtypes(out, *([] if residual is None else [residual]))
         call = jax.ffi.ffi_call(self._target("QuantizedProduct" if residual is None else "QuantizedProductAdded"), out)
         optional = [one for one in (residual, zeros) if one is not None]
-        return call(x, codes, scales, layer, num_tokens, *optional, **how)
+        return call(x, codes, scales, layer, num_tokens, *optional, bits=bits, group=group)
 
     def quantized_expert_product(
         self,
@@ -209,17 +212,20 @@ class Library:
         A row's bits are those of ``quantized_product`` with its expert's weight. Experts without rows and rows from
         ``starts[-1]`` on cost nothing.
         """
-        given = (x, codes, scales, zeros, layer, starts)
-        how = {"bits": bits, "group": group}
         if exact_inputs:
             return quantized_expert_product_ref(
-                *given, **how, out_features=out_features, dtype=dtype, exact_inputs=True
+                *(x, codes, scales, zeros, layer, starts),
+                bits=bits,
+                group=group,
+                out_features=out_features,
+                dtype=dtype,
+                exact_inputs=True,
             )
         out = jax.ShapeDtypeStruct((x.shape[0], out_features), jnp.dtype(dtype))
         for array in (x, scales, out):
             _check_dtypes(array)
         call = jax.ffi.ffi_call(self._target("QuantizedExpertProduct"), out)
-        return call(x, codes, scales, layer, starts, *([] if zeros is None else [zeros]), **how)
+        return call(x, codes, scales, layer, starts, *([] if zeros is None else [zeros]), bits=bits, group=group)
 
     def rms_norm(
         self, x: Float[Array, "T D"], weight: Float[Array, "D"], num_tokens: Int[Array, ""], *, eps: float

@@ -107,20 +107,26 @@ def _prove_quantized(library: Library, dtype: str, bits: int, group: int) -> Non
     of_input = np.arange(inputs) // group
     weight = (codes.astype(np.float64) - zeros[..., of_input]) * scales[..., of_input]
     near, want = _rounded_inputs(x, min(group, 128)), np.zeros((len(x), outputs))
-    for expert, (first, end) in enumerate(pairwise(starts)):
-        want[first:end] = near[first:end] @ weight[1, expert].T
+    for expert, (begin, end) in enumerate(pairwise(starts)):
+        want[begin:end] = near[begin:end] @ weight[1, expert].T
     packed = pack_codes(codes, bits=bits), pack_groups(jnp.asarray(scales, dtype)), pack_groups(zeros)
-    how = {"bits": bits, "group": group, "out_features": outputs}
     operands = jnp.asarray(x, dtype), *packed, jnp.int32(1), jnp.asarray(starts)
-    compare(library.quantized_expert_product(*operands, **how), want, "float32")
+    got = library.quantized_expert_product(*operands, bits=bits, group=group, out_features=outputs)
+    compare(got, want, "float32")
     residual = rounded(rng.normal(size=want.shape), dtype)
     first = int(starts[-2])
-    of_last = (part[:, -1] for part in packed)
-    operands = jnp.asarray(x[first:], dtype), *of_last, jnp.int32(1), jnp.int32(counts[-1])
-    y = library.quantized_product(*operands, jnp.asarray(residual[first:], dtype), **how, dtype=dtype)
-    added = residual[first:] + rounded(want[first:], dtype)
-    added[counts[-1] :] = 0
-    compare(y, added, dtype)
+    y = library.quantized_product(
+        jnp.asarray(x[first:], dtype),
+        *(packed[0][:, -1], packed[1][:, -1], packed[2][:, -1]),
+        *(jnp.int32(1), jnp.int32(counts[-1]), jnp.asarray(residual[first:], dtype)),
+        bits=bits,
+        group=group,
+        out_features=outputs,
+        dtype=dtype,
+    )
+    sums = residual[first:] + rounded(want[first:], dtype)
+    sums[counts[-1] :] = 0
+    compare(y, sums, dtype)
 
 
 def _rounded_inputs(x: np.ndarray, group: int) -> np.ndarray:

@@ -146,8 +146,9 @@ def test_packing_keeps_every_code_in_its_place(bits: int) -> None:
 def test_rows_are_those_of_the_table(bits: int, zeros: bool) -> None:
     weight = draw(bits, 40, 75, 130, zeros=zeros)
     ids = jnp.array([0, 129, 63, 64, 0])
-    parts = [None if part is None else part[LAYER] for part in weight.packed]
-    got = np.asarray(quantized_rows(*parts, ids, bits=bits, group=weight.group))
+    codes, scales, drawn = weight.packed
+    of_table = codes[LAYER], scales[LAYER], drawn[LAYER] if zeros else None
+    got = np.asarray(quantized_rows(*of_table, ids, bits=bits, group=weight.group))
     np.testing.assert_array_equal(got[:, :75], weight.exact[ids].astype(np.float32))
 
 
