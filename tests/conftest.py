@@ -9,6 +9,13 @@ from typing import Any
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # An interpreted kernel's warpgroups wait for each other, each on a thread of XLA's, of which there is one per core.
 os.environ.setdefault("PJRT_NPROC", str(max(8, os.cpu_count() or 1)))
+# A quarter of the seconds of a compilation, for programs that are slower: XLA's emitters without MLIR, LLVM without
+# optimisation, in one thread. Tests marked ``shipped`` run in --full again with XLA_FLAGS="", which is what users have.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters"
+    " --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1",
+)
 
 import jax
 import pytest

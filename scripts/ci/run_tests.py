@@ -31,6 +31,8 @@ class Part:
     full_only: bool = False
     if_full: tuple[str, ...] = ()
     """Further arguments with ``--full``."""
+    environment: tuple[tuple[str, str], ...] = ()
+    """Variables that are set for it."""
 
 
 BIN = Path(sys.executable).parent
@@ -43,6 +45,8 @@ PARTS = (
     Part("aot", ("sh", str(Path(__file__).parent / "check_aot.sh")), full_only=True),
     Part("clients", ("sh", str(Path(__file__).parent / "check_clients.sh"), sys.executable), full_only=True),
     Part("browser", ("sh", str(Path(__file__).parent / "check_browser.sh"), sys.executable), full_only=True),
+    # Again, compiled with XLA's own settings as for users: the other tests have some that compile sooner.
+    Part("shipped", (*PYTEST, "-m", "shipped and not full"), full_only=True, environment=(("XLA_FLAGS", ""),)),
     Part("long tests", (*PYTEST, "-m", "full and not browser", "--timeout", "2400"), full_only=True),
 )
 
@@ -51,7 +55,7 @@ def run(part: Part) -> tuple[bool, float]:
     """Run one part with its output shown; a skipped test fails the part on CI."""
     started = time.monotonic()
     print(f"== {part.name}", flush=True)
-    environment = os.environ | {"COVERAGE_CORE": "sysmon"}  # slows tests down least
+    environment = os.environ | {"COVERAGE_CORE": "sysmon"} | dict(part.environment)  # slows tests down least
     process = subprocess.Popen(
         part.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     )

@@ -90,6 +90,7 @@ def test_hidden_states_are_those_of_transformers(name: str, kernels: str) -> Non
 # --- the same bits
 
 
+@pytest.mark.shipped
 @pytest.mark.parametrize(
     ("config", "kernels"),
     [

@@ -3,13 +3,14 @@
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 
 import jax
 import numpy as np
 import pytest
 
 from jaxgen.core.errors import RequestRefusedError
-from jaxgen.core.request import FinishReason, Request
+from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.models import abstract_params
 from jaxgen.models.kv_cache import cache_shape
 from jaxgen.runner.compilation import num_compilations
@@ -35,12 +36,18 @@ def requests(**params: object) -> list[Request]:
     return [request(f"r{i}", prompt, **{"max_tokens": 12, **params}) for i, prompt in enumerate(PROMPTS)]
 
 
-def alone(one: Request) -> list[int]:
-    """The answer in an engine that computes the whole prompt in one step, and nothing else beside it."""
+def answers(events: dict[str, list[TokenEvent]]) -> list[list[int]]:
+    return [tokens(events[f"r{i}"]) for i in range(len(PROMPTS))]
+
+
+@cache
+def alone(**params: object) -> list[list[int]]:
+    """The answers in engines that compute the whole prompt in one step, and nothing else beside it."""
     config = engine_config(token_budget=160, max_num_seqs=1, block_size=64)
-    return tokens(run(make_engine(config=config), [one])[one.request_id])
+    return [tokens(run(make_engine(config=config), [one])[one.request_id]) for one in requests(**params)]
 
 
+@pytest.mark.shipped
 @pytest.mark.parametrize(
     "config",
     [
@@ -53,9 +60,7 @@ def alone(one: Request) -> list[int]:
 @pytest.mark.parametrize("params", [{"temperature": 0.0}, {"temperature": 1.0, "seed": 7, "top_p": 0.9}])
 def test_any_schedule_gives_the_same_tokens(config: object, params: dict[str, object]) -> None:
     engine = make_engine(config=config)  # type: ignore[arg-type]
-    events = run(engine, requests(ignore_eos=True, **params))
-    for one in requests(ignore_eos=True, **params):
-        assert tokens(events[one.request_id]) == alone(one), one.request_id
+    assert answers(run(engine, requests(ignore_eos=True, **params))) == alone(ignore_eos=True, **params)
     assert engine.stats().blocks_free == engine.stats().blocks_total
 
 
@@ -66,7 +71,7 @@ def test_the_small_pool_really_preempts() -> None:
 
 
 def test_penalties_survive_preemption() -> None:
-    params = {
+    params: dict[str, object] = {
         "temperature": 0.0,
         "max_tokens": 60,
         "ignore_eos": True,
@@ -76,8 +81,7 @@ def test_penalties_survive_preemption() -> None:
     engine = make_engine(config=engine_config(num_blocks=32))
     events = run(engine, requests(**params))
     assert engine.stats().preemptions > 0
-    for one in requests(**params):
-        assert tokens(events[one.request_id]) == alone(one), one.request_id
+    assert answers(events) == alone(**params)
 
 
 @pytest.mark.parametrize(

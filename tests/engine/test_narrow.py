@@ -45,6 +45,7 @@ def engine_of(compiled: CompiledStep) -> Engine:
     return Engine(LLAMA, CONFIG, params_of(LLAMA), frozenset(), compiled=compiled)
 
 
+@pytest.mark.shipped
 def test_both_programs_give_the_same_bits_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(narrow, "CLEARLY_FASTER", np.inf)
     device = ModelRunner(LLAMA, CONFIG, params_of(LLAMA), compiled_step(LLAMA, CONFIG))

@@ -30,6 +30,7 @@ def without_cached(events: list[TokenEvent]) -> list[TokenEvent]:
     return [replace(event, cached_tokens=None) for event in events]
 
 
+@pytest.mark.shipped
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_request_has_the_same_bits_alone_and_under_any_schedule(dtype: DType) -> None:
     model, kernels = replace(LLAMA, dtype=dtype), native(library())

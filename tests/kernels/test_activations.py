@@ -134,6 +134,7 @@ def test_a_result_is_rounded_once(which: str) -> None:
             np.testing.assert_array_equal(np.asarray(narrow), np.asarray(wide).astype(jnp.bfloat16))
 
 
+@pytest.mark.shipped
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", [*ACTIVATIONS, *(f"gated {name}" for name in GATED)])
 def test_a_row_keeps_its_bits(name: str, dtype: str) -> None:

@@ -70,6 +70,7 @@ class Sequence:
         return [values[start:end] for start, end in itertools.pairwise(starts)][: len(chunks)]
 
 
+@pytest.mark.shipped
 @pytest.mark.parametrize(
     "shape",
     [

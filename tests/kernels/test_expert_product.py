@@ -110,6 +110,7 @@ def test_what_is_not_asked_for_is_not_read(dtype: str, product: Callable[[], Pro
     np.testing.assert_array_equal(product()(x, weights, *arguments), want)
 
 
+@pytest.mark.shipped
 @pytest.mark.parametrize("product", ALL)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_row_keeps_its_bits(dtype: str, product: Callable[[], Product]) -> None:

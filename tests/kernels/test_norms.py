@@ -86,6 +86,7 @@ def test_matches_float64(width: int, dtype: str, run: Any, want: Any, name: str,
         )
 
 
+@pytest.mark.shipped
 @pytest.mark.parametrize(("run", "want", "name", "ref"), KINDS)
 @pytest.mark.parametrize(
     ("width", "dtype"),

@@ -18,6 +18,7 @@ ROWS = ((1, 70), (20, 90))
 PROMPTS = ((5, 5), (Q, Q), (Q + 1, 2 * Q + 1), (2, 2), (3, 100))
 
 
+@pytest.mark.shipped
 @pytest.mark.parametrize(
     "case",
     [
@@ -74,6 +75,7 @@ def test_a_wrong_table_entry_is_noticed() -> None:
     assert np.abs(got[1:21] - want[1:21]).max() > 1e-2
 
 
+@pytest.mark.shipped
 def test_rows_keep_their_bits_among_other_rows() -> None:
     """A row alone, and the same row between neighbours and at another place, agree bitwise."""
     rows = ((1, 200), (20, 90))  # test_attention_bits has more

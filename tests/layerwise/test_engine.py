@@ -62,6 +62,7 @@ def expected(
     return answers(run(make_engine(model, CONFIG, kernels), wanted))
 
 
+@pytest.mark.shipped
 @pytest.mark.parametrize(
     ("model", "policy"),
     [

@@ -59,6 +59,7 @@ def expected(model: ModelConfig) -> list[dict[str, list[TokenEvent]]]:
     return answers(model, None, TURNS)
 
 
+@pytest.mark.shipped
 @pytest.mark.parametrize(
     ("model", "overlap"),
     [
@@ -80,6 +81,7 @@ def whole_groups(part: float) -> Callable[[int], int]:
     return lambda tokens: int(part * tokens / BLOCK) * BLOCK
 
 
+@pytest.mark.shipped
 @pytest.mark.parametrize(
     ("model", "part"),
     [

@@ -121,6 +121,7 @@ def wanted(index: int) -> Any:
     )
 
 
+@pytest.mark.shipped
 def test_outputs_and_cache_have_the_same_bits(compared: tuple[ByLayer, ModelRunner]) -> None:
     by_layer, device = compared
     data = np.asarray(device.cache.data).astype(np.float32)

@@ -34,6 +34,7 @@ TIGHT = EngineConfig(CacheConfig(8, 16), SchedulerConfig(16, 8, 128), seed=0, ma
 """Blocks for one sequence of full length: the others are preempted."""
 
 
+@pytest.mark.shipped
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_agree(name: str) -> None:
     error = relative_logit_error(*load_golden(name), golden_answers(name), SMALL)
@@ -78,6 +79,7 @@ def test_logits_are_near_with_a_cache_of_codes(name: str, kv_dtype: KVDType, bou
 ENGINES = ("llama", "mistral_window", "opt_350m")
 
 
+@pytest.mark.shipped
 @pytest.mark.parametrize("name", [*ENGINES, *long_ones(ENGINES)])
 def test_greedy_tokens_agree(name: str) -> None:
     """All prompts at once, chunked and mixed."""

@@ -66,6 +66,7 @@ def drain(engine: Engine) -> None:
         assert engine.step() == []
 
 
+@pytest.mark.shipped
 @pytest.mark.parametrize("policy", ["plan", "transfer", "recompute"])
 def test_contexts_come_back_with_the_same_bits(policy: OffloadPolicy, expected: Any) -> None:
     turns = [requests(turn) for turn in ("abcdef", "abcdef", "fedcba")]  # each time the last ones push the first out

@@ -16,6 +16,7 @@ word_sums, running_word_sum = jax.jit(exact_sum.word_sums), jax.jit(exact_sum.ru
 total, running_total = jax.jit(exact_sum.total), jax.jit(exact_sum.running_total)
 add, at_least, is_zero = jax.jit(exact_sum.add), jax.jit(exact_sum.at_least), jax.jit(exact_sum.is_zero)
 multiply = jax.jit(exact_sum.multiply, static_argnums=2)
+pytestmark = pytest.mark.shipped
 edge_words = st.sampled_from([0, 1, 2**16 - 1, 2**16, 2**31, WORD])
 words = edge_words | st.integers(0, WORD)
 numbers = st.builds(lambda high, low: high << 32 | low, words, words)

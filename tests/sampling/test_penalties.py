@@ -98,6 +98,7 @@ def test_repetition_penalty_divides_positive_and_multiplies_negative_logits_of_p
     assert adjusted.tolist() == [[2.0, -8.0, 0.0, 4.0, -2.0, -1.0]]
 
 
+@pytest.mark.shipped
 def test_neutral_rows_keep_their_bits_beside_penalised_ones() -> None:
     x = np.random.default_rng(3).normal(size=(2, V)).astype(np.float32)
     x[0, :2] = -0.0, np.inf

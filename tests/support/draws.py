@@ -13,7 +13,8 @@ MAX_BIAS = 4
 SMALL = 7
 STATE = init_penalties(1, 1)
 """For rows without penalties, of any vocabulary: it broadcasts."""
-program = jax.jit(sample)
+# Run on thousands of rows: what LLVM takes to optimise it comes back (tests/conftest.py).
+program = jax.jit(sample, compiler_options={"xla_backend_optimization_level": 1})
 
 
 def params(num_rows: int, vocab_size: int, **values: Any) -> RowParams:

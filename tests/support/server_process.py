@@ -53,6 +53,11 @@ class ServerProcess:
         return self.log().splitlines()[-1]
 
 
+def _of_a_user(more: dict[str, str] | None) -> dict[str, str]:
+    """XLA has the settings of a user's server, not those of the tests (tests/conftest.py)."""
+    return {**os.environ, "XLA_FLAGS": "", **(more or {})}
+
+
 @contextmanager
 def served(
     *arguments: str,
@@ -72,7 +77,7 @@ def served(
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            env={**os.environ, **(environment or {})},
+            env=_of_a_user(environment),
         )
         watchdog = threading.Timer(START_SECONDS, process.kill)
         watchdog.start()
@@ -130,7 +135,7 @@ def starting(
             cwd=ROOT,
             stdout=subprocess.DEVNULL,
             stderr=errors,
-            env={**os.environ, **(environment or {})},
+            env=_of_a_user(environment),
         )
         try:
             yield Starting(process, _child(process.pid) if around else process.pid, Path(errors.name))

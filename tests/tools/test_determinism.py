@@ -32,6 +32,7 @@ def kernels_named(name: str) -> Kernels:
     return chosen if name == "native" else replace(chosen, packed=None)
 
 
+@pytest.mark.shipped
 @pytest.mark.parametrize(
     ("dtype", "kernels"),
     [
