@@ -1,6 +1,7 @@
 """Counters and sizes of an engine, for metrics. Host only, no jax."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,6 +49,35 @@ class OffloadStats:
     """Seconds in which a device that streams its KV cache had nothing to compute and waited for a copy."""
 
 
+class Pace(Protocol):
+    """Predicted seconds of a request that comes now."""
+
+    @property
+    def longest_step(self) -> float:
+        """What 99 of 100 steps take at most beside what runs, with prompts of 1,000 tokens: its longest wait for a
+        token after the first."""
+        ...
+
+    @property
+    def longest_full_step(self) -> float:
+        """The same where as many sequences run as a step may have."""
+        ...
+
+    @property
+    def first_token(self) -> float:
+        """To the first token after 1,000 tokens of a prompt, which come after the prompts that wait."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPace:
+    """Predictions that are what they are."""
+
+    longest_step: float = 0.0
+    longest_full_step: float = 0.0
+    first_token: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
     """A snapshot for metrics; counters only grow."""
@@ -81,10 +111,7 @@ class EngineStats:
     """Padding among the tokens that steps computed."""
     stalled_seconds: float = 0.0
     """Seconds in which there was nothing to compute and the engine waited for a copy to or from host memory."""
-    longest_step_seconds: float = 0.0
-    """Predicted seconds that 99 of 100 full steps stay within: the longest time between two tokens of a request."""
-    first_token_seconds_per_1000: float = 0.0
-    """Predicted seconds for 1,000 prompt tokens beside the requests that run now."""
+    pace: Pace = FixedPace()
     preemptions: int = 0
     compilations_after_ready: int = 0
     offload: OffloadStats | None = None

@@ -30,7 +30,7 @@ from jaxgen.offload.build import build_offload
 from jaxgen.runner.compilation import num_compilations
 from jaxgen.runner.step import StepOutput
 from jaxgen.scheduling.cost_model import StepSample
-from jaxgen.scheduling.fill import DEFAULT_FILL
+from jaxgen.scheduling.pace import StepPace
 from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.scheduling.service.policy import ServicePolicy
 from jaxgen.scheduling.step_time import StepTimeEstimator
@@ -187,9 +187,8 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Return a snapshot for metrics."""
-        scheduler, counters, step_time = self._scheduler, self._counters, self._step_time.model
-        longest = DEFAULT_FILL.longest(step_time, self.config.scheduler.max_num_seqs)
-        decodes = DEFAULT_FILL.beside(step_time, scheduler.num_running)
+        scheduler, counters, rows = self._scheduler, self._counters, self.config.scheduler.max_num_seqs
+        running, ahead = scheduler.num_running, scheduler.waiting_tokens
         return EngineStats(
             kernels=self._device.kernels.name,
             kernels_reason=self._device.kernels.reason,
@@ -202,8 +201,7 @@ class Engine:
             prefix_hits=scheduler.prefix_hits,
             preemptions=scheduler.preemptions,
             compilations_after_ready=num_compilations() - self._compilations_at_ready,
-            longest_step_seconds=self._step_time.spread * longest,
-            first_token_seconds_per_1000=step_time.prompt_seconds(1000, 500_000, decodes),
+            pace=StepPace(self._step_time.model, self._step_time.spread, running, rows, ahead),
             offload=self._device.offload_stats() if self.offload is None else self.offload.stats(),
             **vars(counters),
         )

@@ -14,6 +14,8 @@ from jaxgen.scheduling.step_time import LEAST_CHUNK, MARGIN, Decodes, StepTimeMo
 
 PROMPT_RATE = 512.0
 """Tokens of a prompt for each of which FastGen gives the first token a further 1 / 512 s."""
+PROMISED_PROMPT = 1000
+"""Tokens of the prompts that promises are about."""
 MOST_REGARDED = 32
 """Prompts whose due times are regarded, the first in the order of service: more would make planning slow."""
 
@@ -43,9 +45,9 @@ class FillRule:
 
     def longest(self, step_time: StepTimeModel, rows: int, positions: int = 0) -> float:
         """Return the most seconds that a step is made to take in which ``rows`` sequences decode, whose context lengths
-        sum to ``positions``."""
-        bound = self._bound(step_time.wide.seconds(rows, positions))
-        return min(step_time.wide.seconds(step_time.token_budget, positions), bound)
+        sum to ``positions``, beside prompts of PROMISED_PROMPT tokens: half of these are before each, on average."""
+        budget, bound = step_time.token_budget, self._bound(step_time.wide.seconds(rows, positions))
+        return min(step_time.wide.seconds(budget, positions + budget * PROMISED_PROMPT // 2), bound)
 
     def beside(self, step_time: StepTimeModel, rows: int) -> Decodes:
         """Return ``rows`` sequences that decode, with the time between tokens that they get beside prompts of which

@@ -12,6 +12,8 @@ class RequestQueues:
     def __init__(self) -> None:
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
+        self.waiting_tokens = 0
+        """Prompt tokens of the waiting ones that are not of the background."""
         self._levels = [0] * len(Level)
 
     @property
@@ -41,23 +43,32 @@ class RequestQueues:
 
     def join(self, sequence: Sequence) -> None:
         """Add a new sequence to the waiting ones."""
-        insort(self.waiting, sequence, key=order_key_of)
+        self._wait(sequence)
         self._levels[sequence.level] += 1
 
     def begin(self, sequence: Sequence) -> None:
         """Move a waiting sequence to the running ones."""
-        _remove(self.waiting, sequence)
+        self._remove(sequence, self.waiting)
         insort(self.running, sequence, key=order_key_of)
 
     def put_back(self, sequence: Sequence) -> None:
         """Move a running sequence back to the waiting ones, at its place in the order."""
-        _remove(self.running, sequence)
-        insort(self.waiting, sequence, key=order_key_of)
+        self._remove(sequence, self.running)
+        self._wait(sequence)
 
     def leave(self, sequence: Sequence, line: list[Sequence]) -> None:
         """Remove a sequence that ends from ``line``, the running or the waiting ones."""
-        _remove(line, sequence)
+        self._remove(sequence, line)
         self._levels[sequence.level] -= 1
+
+    def _wait(self, sequence: Sequence) -> None:
+        insort(self.waiting, sequence, key=order_key_of)
+        self.waiting_tokens += _foreground_tokens(sequence)
+
+    def _remove(self, sequence: Sequence, line: list[Sequence]) -> None:
+        del line[bisect_left(line, sequence.order_key, key=order_key_of)]
+        if line is self.waiting:
+            self.waiting_tokens -= _foreground_tokens(sequence)
 
 
 def order_key_of(sequence: Sequence) -> Any:
@@ -65,5 +76,5 @@ def order_key_of(sequence: Sequence) -> Any:
     return sequence.order_key
 
 
-def _remove(line: list[Sequence], sequence: Sequence) -> None:
-    del line[bisect_left(line, sequence.order_key, key=order_key_of)]
+def _foreground_tokens(sequence: Sequence) -> int:
+    return 0 if sequence.request.background else sequence.num_prompt

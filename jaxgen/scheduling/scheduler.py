@@ -71,6 +71,11 @@ class Scheduler:
         return len(self._queues.waiting)
 
     @property
+    def waiting_tokens(self) -> int:
+        """Prompt tokens of those that wait and are not of the background."""
+        return self._queues.waiting_tokens
+
+    @property
     def num_ending(self) -> int:
         return len(self._live) - self.num_running - self.num_waiting
 

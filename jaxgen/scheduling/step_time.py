@@ -135,13 +135,15 @@ class StepTimeEstimator:
         narrow_cost = None if self._narrow is None else self._narrow.cost
         self.model = StepTimeModel(token_budget, self._wide.cost, narrow_cost, narrow_width)
         self.spread = FIRST_SPREAD
-        """Of 100 steps one takes more than so many times what the model says."""
+        """Of 100 wide steps one takes more than so many times what the model says. Narrow ones are not the longest, and
+        what holds up a short step is more of it."""
 
     def observe(self, sample: StepSample, *, narrow: bool) -> None:
         meter = self._narrow if narrow and self._narrow is not None else self._wide
-        ratio = sample.seconds / max(meter.cost.seconds(sample.tokens, sample.positions), 1e-9)
-        # Robbins and Monro's way to a quantile (1951): as many steps up as down once 1 % are above it.
-        self.spread += SPREAD_STEP * (0.99 if ratio > self.spread else -0.01)
+        if not narrow:
+            ratio = sample.seconds / max(meter.cost.seconds(sample.tokens, sample.positions), 1e-9)
+            # Robbins and Monro's way to a quantile (1951): as many steps up as down once 1 % are above it.
+            self.spread += SPREAD_STEP * (0.99 if ratio > self.spread else -0.01)
         if meter.observe(sample):
             narrow_cost = None if self._narrow is None else self._narrow.cost
             self.model = replace(self.model, wide=self._wide.cost, narrow=narrow_cost)

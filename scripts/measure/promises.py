@@ -37,10 +37,11 @@ from scripts.peers.process import RunningServer, free_port, running
 from scripts.peers.shapes import FORMATS
 
 EMBEDDED = "embedded"
-PACE = re.compile(r"99 of 100 steps take (\S+) ms at most.* the first comes after (\S+) s for 1,000 tokens")
+PACE = re.compile(r"99 of 100 steps take (\S+) ms at most.*the first comes after (\S+) s for 1,000 tokens")
 GAUGES = ("jaxgen_longest_step_seconds", "jaxgen_first_token_seconds_per_1000_prompt_tokens")
-PROMPTS = (256, 1000)
-"""Lengths of the prompts whose first tokens are measured."""
+PROMISED_PROMPT = 1000
+PROMPTS = (256, PROMISED_PROMPT)
+"""Lengths of the prompts that come alone. Of the shorter a share is promised; beside others it would not be one."""
 ALONE = 5
 """Prompts of each length that come alone."""
 EVERY_SECONDS = 2.0
@@ -71,27 +72,22 @@ class Measurement:
         rows = []
         for length in PROMPTS:
             found = [await self._first_token(length) for _ in range(1 + ALONE)][1:]
-            rows.append((f"first token after {length:,} alone", self._share(self._promised, length), median(found)))
+            promised = self._promised.first * length / PROMISED_PROMPT
+            rows.append((f"first token after {length:,} alone", promised, median(found)))
         load = Load(self._client, PATIENCE)
         requests = self._requests(round(64 * seconds) + clients, LOAD_PROMPT, LOAD_ANSWER, 0.3)
         begin = perf_counter()
         working = asyncio.create_task(
             run_bounded(closed_loop(load, requests, [0.0] * clients), seconds, asyncio.Event())
         )
-        beside: dict[int, list[tuple[float, float]]] = {length: [] for length in PROMPTS}
-        steps = []
-        while not working.done():
-            for length, found in beside.items():
-                await asyncio.wait({working}, timeout=EVERY_SECONDS)
-                if not working.done():
-                    promised = await asyncio.to_thread(self._now)
-                    steps.append(promised.step)
-                    found.append((self._share(promised, length), await self._first_token(length)))
+        promises, firsts = [], []
+        while not (await asyncio.wait({working}, timeout=EVERY_SECONDS))[0]:
+            promises.append(await asyncio.to_thread(self._now))
+            firsts.append(await self._first_token(PROMISED_PROMPT))
         await working
-        rows += self._gaps(load.records, begin + seconds / 2, steps)
-        for length, pairs in beside.items():
-            promised_first, measured = zip(*pairs, strict=True)
-            rows.append((f"first token after {length:,} beside {clients}", median(promised_first), median(measured)))
+        rows += self._gaps(load.records, begin + seconds / 2, [promise.step for promise in promises])
+        promised = median(promise.first for promise in promises)
+        rows.append((f"first token after {PROMISED_PROMPT:,} beside {clients}", promised, median(firsts)))
         return rows
 
     def _gaps(
@@ -110,9 +106,6 @@ class Measurement:
         yield "P99 between tokens", at_start, found["p99"] or 0.0
         yield "the same, as promised under load", under_load, found["p99"] or 0.0
         yield "longest between tokens", at_start, times[-1]
-
-    def _share(self, promised: Promise, length: int) -> float:
-        return promised.first * length / 1000
 
     async def _first_token(self, length: int) -> float:
         """Seconds to the first token of a prompt; its answer has two."""

@@ -23,6 +23,8 @@ from jaxgen.server.middleware.lifecycle import Lifecycle
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
+WORTH_TELLING = 1.1
+"""How much longer steps must become, the more requests run, for the start to tell it."""
 FLUSH_SECONDS = 1.0
 """Time that the last bytes of answers get, once there is no other."""
 STEP_SECONDS = 5.0
@@ -222,9 +224,12 @@ def _ready_line(model: ModelInfo, base: str, before: str, curl: str) -> str:
 
 
 def _pace_line(stats: EngineStats) -> str:
+    pace = stats.pace
+    longer = pace.longest_full_step > WORTH_TELLING * pace.longest_step
+    beside = f" ({1000 * pace.longest_full_step:.3g} ms where as many requests run as may)" if longer else ""
     return (
-        f"99 of 100 steps take {1000 * stats.longest_step_seconds:.3g} ms at most, as does the time between tokens; "
-        f"the first comes after {stats.first_token_seconds_per_1000:.3g} s for 1,000 tokens of a prompt. /metrics has "
+        f"99 of 100 steps take {1000 * pace.longest_step:.3g} ms at most{beside}, as does the time between tokens; "
+        f"the first comes after {pace.first_token:.3g} s for 1,000 tokens of a prompt. /metrics has "
         "both for the load of the moment."
     )
 

@@ -177,12 +177,12 @@ class _EngineCollector(Collector):
             "num_requests_waiting": ("Requests that wait for their first step.", stats.num_waiting),
             "kv_cache_usage_perc": ("Share of KV cache blocks in use, 0 to 1.", used / max(stats.blocks_total, 1)),
             "longest_step_seconds": (
-                "What 99 of 100 full steps take at most, and so the time between two tokens.",
-                stats.longest_step_seconds,
+                "What 99 of 100 steps take at most beside what runs, and so the time between two tokens.",
+                stats.pace.longest_step,
             ),
             "first_token_seconds_per_1000_prompt_tokens": (
-                "What 1,000 tokens of a prompt would take beside what runs.",
-                stats.first_token_seconds_per_1000,
+                "When the first token of a prompt of 1,000 tokens would come, after the prompts that wait.",
+                stats.pace.first_token,
             ),
             "kv_cache_blocks": ("Blocks in the KV cache.", stats.blocks_total),
             "kv_cache_blocks_cached": ("Blocks that nobody uses, kept for prefixes to come.", stats.blocks_cached),

@@ -79,7 +79,7 @@ def make_now(engine: EngineClient, meter: Meter, before: Reading, now: Reading) 
         "blocks": blocks(stats),
         "compilations_after_ready": stats.compilations_after_ready,
         "preemptions": stats.preemptions,
-        "longest_step_seconds": round(stats.longest_step_seconds, 6),
+        "longest_step_seconds": round(stats.pace.longest_step, 6),
         "offload": links(before, now),
         "stalled_seconds": round(status.stalled_seconds, 3),
         "state": status.state,

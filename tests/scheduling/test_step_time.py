@@ -7,6 +7,7 @@ from jaxgen.core.sequence import Chunk
 from jaxgen.engine.step_time_probe import prompt_lengths
 from jaxgen.scheduling.cost_model import LinearCost, StepSample
 from jaxgen.scheduling.step_time import (
+    FIRST_SPREAD,
     MARGIN,
     Decodes,
     StepBudget,
@@ -90,6 +91,14 @@ def test_the_spread_is_what_one_step_in_a_hundred_exceeds(sigma: float) -> None:
         meter._wide.observe = lambda sample: False  # type: ignore[method-assign]
         meter.observe(StepSample(64, 0, float(ratio) * COST.seconds(64)), narrow=False)
     assert 0.007 < exceeded / 10_000 < 0.013
+
+
+def test_the_spread_is_of_the_steps_that_are_long() -> None:
+    wide = [StepSample(tokens, 0, COST.seconds(tokens)) for tokens in (1, 32, 64)]
+    meter = StepTimeEstimator(64, wide, [StepSample(1, 0, 0.003)], 8)
+    for _ in range(200):
+        meter.observe(StepSample(1, 0, 0.030), narrow=True)
+    assert meter.spread == FIRST_SPREAD
 
 
 def test_each_program_has_a_meter_of_its_own() -> None:

@@ -20,9 +20,10 @@ import pytest
 from jaxgen.client import EngineStatus
 from jaxgen.core.model_info import ChatFormat, EmbeddingFormat, ModelInfo, Pooling
 from jaxgen.core.request import Request
+from jaxgen.core.stats import EngineStats, FixedPace
 from jaxgen.server.app import create_app
 from jaxgen.server.commands.listener import listen
-from jaxgen.server.commands.run import Ending, Server, run
+from jaxgen.server.commands.run import Ending, Server, _pace_line, run
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.door.config import DoorConfig
 from tests.support.batch_client import jsonl, line, lines_of, start, upload, wait
@@ -358,3 +359,13 @@ def test_an_engine_that_dies_ends_the_server(was_ready: bool, code: int, capsys:
             sleep(0.01)
         engine.state = EngineStatus("dead", "it broke")
         assert server.ended.result(60) == Ending(code, "it broke")
+
+
+def test_the_start_says_how_long_steps_take_and_how_long_they_become() -> None:
+    same = _pace_line(EngineStats(pace=FixedPace(longest_step=0.2, longest_full_step=0.21, first_token=0.5811)))
+    assert same.startswith(
+        "99 of 100 steps take 200 ms at most, as does the time between tokens; the first comes after"
+    )
+    assert "after 0.581 s for 1,000 tokens of a prompt" in same
+    longer = _pace_line(EngineStats(pace=FixedPace(longest_step=0.2, longest_full_step=0.4)))
+    assert "take 200 ms at most (400 ms where as many requests run as may), as does" in longer

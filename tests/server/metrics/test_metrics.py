@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
-from jaxgen.core.stats import EngineStats
+from jaxgen.core.stats import EngineStats, FixedPace
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.metrics.metrics import Metrics, RequestTimer
 from tests.server.tool_calls.test_parser import written
@@ -60,6 +60,7 @@ def test_metrics() -> None:
         padded_tokens=7,
         preemptions=4,
         compilations_after_ready=0,
+        pace=FixedPace(longest_step=0.125, first_token=0.75),
     )
     engine = fake_engine(numbers=numbers, reply=says(byte_by_byte("Hello END")))
     with client_of(engine) as client:
@@ -77,6 +78,8 @@ def test_metrics() -> None:
         "num_requests_waiting": 2,
         "kv_cache_usage_perc": 0.25,
         "kv_cache_blocks": 8,
+        "longest_step_seconds": 0.125,
+        "first_token_seconds_per_1000_prompt_tokens": 0.75,
         "prompt_tokens_total": 100,
         "generation_tokens_total": 50,
         "step_tokens_total": 170,
