@@ -9,6 +9,7 @@ integers because XLA may rewrite numbers of 8 bits that it copies.
 """
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Num
@@ -17,7 +18,7 @@ SCALE_BYTES = 4
 CODE_DTYPES = {"int8": jnp.int8, "fp8": jnp.uint8}
 """Dtypes of a cache's array, by what its codes are."""
 _LARGEST = {"int8": 127.0, "uint8": 448.0}
-_LEAST_SCALE = float(jnp.finfo(jnp.float32).tiny)
+_LEAST_SCALE = float(np.finfo(np.float32).tiny)
 """Rows whose scale would be smaller are zeros: processors disagree about smaller numbers."""
 
 
