@@ -36,7 +36,7 @@ def _sizes(vocab: int, width: int, inner: int, layers: int, heads: int, kv_heads
 
 
 def _gated(
-    architecture: str, *sizes: Any, eps: float = 1e-6, tied: bool = False, context: int = 32_768, **more: Any
+    architecture: Any, *sizes: Any, eps: float = 1e-6, tied: bool = False, context: int = 32_768, **more: Any
 ) -> Config:
     about = {"hidden_act": "silu", "rms_norm_eps": eps, "tie_word_embeddings": tied, "max_position_embeddings": context}
     common: Config = {"attention_dropout": 0.0, "rope_scaling": None}
@@ -146,8 +146,8 @@ HUB: dict[str, tuple[Config, str]] = {
             pretraining_tp=1,
             rope_interleaved=False,
             rope_theta=100_000,
-            **{"transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16", "fp16": "float16"}}},
-        ),
+        )
+        | {"transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16", "fp16": "float16"}}},
         "134.5 M",
     ),
     "Mistral-7B-v0.1": (

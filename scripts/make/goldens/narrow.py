@@ -30,9 +30,10 @@ def error(folder: Path) -> float:
         longest = max(range(count), key=lambda i: len(arrays[f"prompt_{i}"]))
         prompt, greedy, logits = (arrays[f"{name}_{longest}"] for name in ("prompt", "greedy", "logits"))
         rows = arrays.get(f"rows_{longest}")
+    kinds: Any = transformers  # whose types do not name all that it has
     options: dict[str, Any] = {"dtype": torch.bfloat16, "attn_implementation": "eager"}
     if "mxfp4" in folder.name:
-        options["quantization_config"] = transformers.Mxfp4Config(dequantize=True)
+        options["quantization_config"] = kinds.Mxfp4Config(dequantize=True)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, **options).eval()
     model.config._experts_implementation = "eager"
     found = forward(model, np.concatenate([prompt, greedy[:-1]]))

@@ -21,6 +21,7 @@ from jaxgen.server.flags.serve_options import engine_options
 from jaxgen.tools import plan as tools_plan
 from jaxgen.tools.plan import plan_model
 from jaxgen.weights.load import load_model_config
+from jaxgen.weights.weight_formats import parameter_bytes
 from tests.support.conversions import tiny_conversion
 from tests.support.fake_gpu import H200
 from tests.support.goldens import GOLDENS, NAMES, copy_golden
