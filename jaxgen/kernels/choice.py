@@ -19,7 +19,8 @@ from pallas_kernels import proof
 from pallas_kernels.activations import activate_ref, gated_ref
 from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
 from pallas_kernels.cpu.build import UnavailableError
-from pallas_kernels.cpu.library import DTYPES, Library, load
+from pallas_kernels.cpu.library import DTYPES, Library
+from pallas_kernels.cpu.loading import load
 from pallas_kernels.expert_product import GPU_TILE_ROWS, expert_product_ref
 from pallas_kernels.kv_codes import CODE_DTYPES as CODE_DTYPES
 from pallas_kernels.kv_codes import row_width as row_width

@@ -1,13 +1,6 @@
-"""The native kernels of this machine: compiled once, proven in a process of their own, then loaded into this one."""
+"""The native kernels of a shared library, as functions on arrays."""
 
 import ctypes
-import logging
-import os
-import stat
-import sys
-import tempfile
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,11 +12,8 @@ from jaxtyping import Array, Float, Int, Num, UInt8
 
 from pallas_kernels.activations import ACTIVATIONS, GATED, check_activation
 from pallas_kernels.cpu.build import DTYPES as DTYPES  # beside what computes with them
-from pallas_kernels.cpu.build import UNITS, Recipe, UnavailableError, run
 from pallas_kernels.kv_codes import has_codes
 from pallas_kernels.quantized_product import quantized_expert_product_ref, quantized_product_ref
-
-logger = logging.getLogger(__name__)
 
 HANDLERS = (
     "RaggedPagedAttention",
@@ -39,12 +29,10 @@ HANDLERS = (
     "Activate",
     "Gated",
 )
-PROOF_SECONDS = 300
 _NO_WINDOW = 2**31 - 1
 """Tokens in a window that no context is longer than."""
 _opened: dict[str, "Library"] = {}
 """By digest, the libraries whose handlers XLA knows; its registry is the process's, and takes a name once."""
-_PROVE = "import sys; sys.path[:] = sys.argv[2:]; from pallas_kernels.cpu.proof import prove; prove(sys.argv[1])"
 
 
 @dataclass(frozen=True)
@@ -291,50 +279,6 @@ class Library:
                 jax.ffi.register_ffi_target(library._target(handler), capsule, platform="cpu")
             _opened[digest] = library
         return _opened[digest]
-
-
-Watch = Callable[[int], AbstractContextManager[Callable[[int], object]]]
-"""Takes the number of steps in which a library is made, and gives a context whose value is called with those done."""
-
-
-def load(directory: Path, *, compiler: str | None = None, watch: Watch = lambda _: nullcontext(int)) -> Library:
-    """The kernels for this machine, kept in ``directory``: the first call takes seconds, later ones milliseconds.
-
-    A library gets its name in the directory only once a process of its own has computed every kernel with it and found
-    the results right, so an existing file is a proven one. ``compiler``: a command; by default the first of
-    ``build.COMPILERS``. ``watch`` shows how far a library is that is being made. Raises UnavailableError where there
-    are none, with the reason: no compiler, a failed build, a crash or a wrong number in the proof, a directory that
-    others can write.
-    """
-    recipe = Recipe.find(compiler)
-    path = directory / f"kernels-{recipe.digest}.so"
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _refuse_shared(directory)
-        if not path.exists():
-            logger.info("compiling the native kernels for this machine, which takes some ten seconds, once")
-            with watch(len(UNITS) + 1) as advance:
-                _make(recipe, path, advance)
-        return Library.open(path, recipe.digest)
-    except OSError as error:
-        raise UnavailableError(str(error)) from error
-
-
-def _make(recipe: Recipe, path: Path, advance: Callable[[int], object]) -> None:
-    """Two processes may do this at once: each works on files of its own, and the renaming is atomic."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".building-") as work:
-        built = Path(work, path.name)
-        recipe.compile(built, lambda: advance(1))
-        run([sys.executable, "-c", _PROVE, str(built), *sys.path], seconds=PROOF_SECONDS)
-        advance(1)
-        built.replace(path)
-
-
-def _refuse_shared(directory: Path) -> None:
-    """Loading a library runs it, so nobody else may have put it there."""
-    status = directory.stat()
-    if status.st_uid not in (0, os.getuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise UnavailableError(f"{directory} can be written by others")
 
 
 def _in_units(x: Float[Array, "T I"], packed: Float[Array, "*stack P U N E"]) -> Float[Array, "T J"]:

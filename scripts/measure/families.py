@@ -17,7 +17,7 @@ from typing import Any
 
 from jaxgen.core.config import DType
 from jaxgen.kernels.choice import REFERENCE, Kernels, native
-from pallas_kernels.cpu.library import load
+from pallas_kernels.cpu.loading import load
 from tests.support import family_checks as checks
 from tests.support.golden_runs import SMALL, load_golden, relative_logit_error
 from tests.support.goldens import OF_FAMILIES, TRANSFORMERS_BFLOAT16, golden_answers

@@ -24,7 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pallas_kernels.cpu.library import DTYPES, Library, load
+from pallas_kernels.cpu.library import DTYPES, Library
+from pallas_kernels.cpu.loading import load
 from pallas_kernels.packed_product import pack
 from pallas_kernels.ragged_paged_attention import ragged_paged_attention_ref
 from pallas_kernels.write_kv import write_kv_ref

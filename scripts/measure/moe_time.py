@@ -27,7 +27,8 @@ from jaxgen.models.layer_stack import fold_layers
 from jaxgen.models.linear import Matrix
 from jaxgen.models.moe import MoE, route
 from jaxgen.models.placement import place_matrix
-from pallas_kernels.cpu.library import DTYPES, Library, load
+from pallas_kernels.cpu.library import DTYPES, Library
+from pallas_kernels.cpu.loading import load
 from pallas_kernels.packed_product import pack
 from scripts.measure.kernel_time import bytes_per_second, fastest, flops_per_second
 

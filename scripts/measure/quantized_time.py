@@ -25,7 +25,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pallas_kernels.cpu.library import Library, load
+from pallas_kernels.cpu.library import Library
+from pallas_kernels.cpu.loading import load
 from pallas_kernels.packed_product import pack
 from pallas_kernels.quantized_product import pack_codes, pack_groups
 

@@ -17,7 +17,8 @@ from jax import ffi
 
 from pallas_kernels.cpu import build
 from pallas_kernels.cpu.build import COMPILERS, UNITS, Recipe, UnavailableError
-from pallas_kernels.cpu.library import DTYPES, HANDLERS, Library, load
+from pallas_kernels.cpu.library import DTYPES, HANDLERS, Library
+from pallas_kernels.cpu.loading import load
 from pallas_kernels.packed_product import pack
 from pallas_kernels.quantized_product import pack_codes, pack_groups
 from tests.support.attention_cases import Case, make_inputs, run
@@ -27,7 +28,7 @@ SOURCES = Path(build.__file__).parent
 LOAD = """
 import sys
 from pathlib import Path
-from pallas_kernels.cpu.library import load
+from pallas_kernels.cpu.loading import load
 load(Path(sys.argv[1]), compiler=sys.argv[2])
 """
 ANSWER = "import sys; from tests.kernels.test_cpu_library import write_answers; write_answers(sys.argv[1])"

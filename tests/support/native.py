@@ -9,7 +9,8 @@ from filelock import FileLock
 
 from jaxgen.core.cache_dirs import open_cache_dirs
 from pallas_kernels.cpu.build import UnavailableError
-from pallas_kernels.cpu.library import Library, load
+from pallas_kernels.cpu.library import Library
+from pallas_kernels.cpu.loading import load
 
 
 def directory() -> Path:
