@@ -72,6 +72,16 @@ class ModelConfig:
         return self
 
     @property
+    def active_share(self) -> float:
+        """The share of the weights that a token is multiplied with: less than 1 where it chooses experts."""
+        return 1.0
+
+    @property
+    def inner_values(self) -> int:
+        """The values of a token that its MLP, or its experts, hold at once."""
+        return 3 * self.intermediate_size
+
+    @property
     def widest_window(self) -> int | None:
         """The most tokens that any layer attends to; None: all."""
         return None if None in self.windows or not self.windows else max(window or 0 for window in self.windows)

@@ -194,6 +194,24 @@ class DecoderConfig(ModelConfig):
         """What attention scores are multiplied by."""
         return self.head_dim**-0.5 if self.attention.scale is None else self.attention.scale
 
+    @property
+    def active_share(self) -> float:
+        """The share of the weights that a token is multiplied with; norms and biases are not counted."""
+        if self.moe is None:
+            return 1.0
+        of_heads = 2 * (self.num_heads + self.num_kv_heads) * self.head_dim
+        shared = 3 * (self.moe.shared_inner or 0)
+        always = self.num_layers * (of_heads + shared + self.moe.experts) + self.vocab_size
+        of_expert = 3 * self.num_layers * self.moe.inner
+        return (always + self.moe.per_token * of_expert) / (always + self.moe.experts * of_expert)
+
+    @property
+    def inner_values(self) -> int:
+        """The values of a token that its MLP, or its experts with their copies of it, hold at once."""
+        if self.moe is None:
+            return 3 * self.intermediate_size
+        return self.moe.per_token * (3 * self.moe.inner + 2 * self.hidden_size) + 3 * (self.moe.shared_inner or 0)
+
     def within(self, max_model_len: int) -> Self:
         """Return the description for contexts of at most so many tokens: with the longrope factors for them."""
 

@@ -28,6 +28,7 @@ from jaxgen.models.placement import abstract_packed_params
 from jaxgen.models.positions import window_of_layer
 from jaxgen.models.quantized_weight import KernelWeight
 from jaxgen.models.separate_weights import SeparateWeights
+from jaxgen.models.stacked_weight import StackedWeight
 from jaxgen.runner.packer import batch_layout, unpack
 from jaxgen.runner.row_state import RowState, init_rows, row_layout
 from jaxgen.runner.step import StepOutput, choose_tokens, count_tokens
@@ -99,7 +100,7 @@ def _split(value: Any) -> tuple[Any, ...]:
     """Return each layer's part of a stacked parameter."""
     if isinstance(value, SeparateWeights):
         return value.weights
-    if isinstance(value, KernelWeight):
+    if isinstance(value, KernelWeight | StackedWeight):
         return tuple(value.alone(layer) for layer in range(value.num_layers))
     return tuple(value)
 

@@ -23,3 +23,7 @@ class StackedWeight:
     def alone(self, layer: int) -> "StackedWeight":
         """Return a copy of one layer's weights as a stack of their own."""
         return replace(self, data=self.data[layer : layer + 1])
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.data)

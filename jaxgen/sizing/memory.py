@@ -18,7 +18,7 @@ CPU_CACHE_BYTES = 2 * GIB
 
 def estimate_temporaries(model: ModelConfig, config: SchedulerConfig) -> int:
     """Estimate the bytes of a step beside weights and cache; the compiled program gives the exact number later."""
-    per_token = 4 * (4 * model.hidden_size + 3 * model.intermediate_size)
+    per_token = 4 * (4 * model.hidden_size + model.inner_values)
     per_row = 4 * 4 * model.vocab_size
     return config.token_budget * per_token + config.max_num_seqs * per_row
 

@@ -16,6 +16,7 @@ CPU_BUDGET = 64
 CPU_WIDTH = 256
 """Most tokens of a step on a CPU whose kernels skip padding; which of them are filled is decided step by step."""
 UNKNOWN_BUDGET = 512
+MOST_BUDGET = 2048
 TUNE_CONTEXT, TUNE_ROUNDS = 128, 3
 """Defaults of jaxgen tune: tokens before each decode, and timings of each budget."""
 _MULTIPLE = 64
@@ -63,16 +64,21 @@ def least_budget(*, skips_padding: bool) -> int:
     return CPU_WIDTH if skips_padding else 1
 
 
-def default_budget(device: DeviceInfo, *, skips_padding: bool = False) -> TokenBudget:
-    """Return the budget without a measurement: the roofline of a known GPU, else a constant."""
+def default_budget(device: DeviceInfo, *, skips_padding: bool = False, active_share: float = 1.0) -> TokenBudget:
+    """Return the budget without a measurement: the roofline of a known GPU, else a constant.
+
+    ``active_share``: as of ModelConfig: on accelerators the budget grows as it falls, to what jaxgen tune tries.
+    """
     if device.is_cpu and skips_padding:
         return TokenBudget(CPU_WIDTH, "the most of a step where padding costs nothing")
     if device.is_cpu:
         return TokenBudget(CPU_BUDGET, "the rule for CPUs; jaxgen tune measures it")
     sheet = data_sheet(device.kind)
     if sheet is None:
-        return TokenBudget(UNKNOWN_BUDGET, f"{device.kind} is in no table here; jaxgen tune measures it")
-    return TokenBudget(roofline_budget(sheet), f"the roofline of {device.kind}; jaxgen tune measures it")
+        tokens, reason = UNKNOWN_BUDGET, f"{device.kind} is in no table here; jaxgen tune measures it"
+    else:
+        tokens, reason = roofline_budget(sheet), f"the roofline of {device.kind}; jaxgen tune measures it"
+    return TokenBudget(max(tokens, min(_rounded(tokens / active_share), MOST_BUDGET)), reason)
 
 
 def data_sheet(kind: str) -> Ceilings | None:
@@ -90,6 +96,11 @@ def roofline_budget(sheet: Ceilings) -> int:
     """
     bytes_per_weight, flops_per_weight = 2, 2
     tokens = sheet.flops * bytes_per_weight / (flops_per_weight * sheet.bandwidth)
+    return _rounded(tokens)
+
+
+def _rounded(tokens: float) -> int:
+    """Return the next multiple of 64."""
     return ceil(tokens / _MULTIPLE) * _MULTIPLE
 
 

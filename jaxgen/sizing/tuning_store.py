@@ -56,14 +56,15 @@ def choose_budget(
 
     A file that cannot be read is ignored, and a warning names it.
     """
+    rule = default_budget(device, skips_padding=skips_padding, active_share=model.active_share)
     path = None if folder is None else record_path(folder, model, device)
     if path is None or not path.is_file():
-        return default_budget(device, skips_padding=skips_padding)
+        return rule
     try:
         tokens = json.loads(path.read_text(encoding="utf-8"))["token_budget"]
         if not isinstance(tokens, int) or tokens < 1:
             raise ValueError(f"token_budget is {tokens!r}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         logger.warning("%s is no measurement of jaxgen tune and is left aside: %r", path, error)
-        return default_budget(device, skips_padding=skips_padding)
+        return rule
     return TokenBudget(tokens, f"measured by jaxgen tune ({path})")

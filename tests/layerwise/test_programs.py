@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from jaxgen.core.config import ModelConfig
+from jaxgen.core.moe_config import MoEConfig
 from jaxgen.core.step_plan import StepPlan
-from jaxgen.kernels.choice import REFERENCE, Kernels, native
+from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernels, native
 from jaxgen.layerwise.programs import take_apart
 from jaxgen.models.packed_weight import PackedWeight
 from jaxgen.models.placement import pack_params
 from jaxgen.models.quantized_weight import QuantizedWeight
+from jaxgen.models.stacked_weight import StackedWeight
 from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.packer import Packer
 from jaxgen.runner.row_state import RowLoader, init_rows, load_row
@@ -178,3 +180,16 @@ def test_weights_of_few_bits_are_taken_apart() -> None:
     by_layer, _ = compare(quantized(SMALL, INT8), native(library()))
     assert any(isinstance(value, QuantizedWeight) for value in by_layer.layers[0].values())
     check_projection(by_layer)
+
+
+@pytest.mark.parametrize("kernels", [REFERENCE, REFERENCE_GPU], ids=["stacked", "apart"])
+def test_weights_of_experts_are_taken_apart(kernels: Kernels) -> None:
+    """Native kernels have them packed, as all others."""
+    model, path = replace(SMALL, moe=MoEConfig(experts=4, per_token=2, inner=24)), "mlp.experts.down.weight"
+    _, layers = take_apart(pack_params(model, dict(params_of(model)), kernels))
+    for index, layer in enumerate(layers):
+        found: Any = layer[path]
+        if isinstance(found, StackedWeight):
+            assert int(found.layer) == 0
+            found = found.data[0]
+        np.testing.assert_array_equal(found, params_of(model)[f"layers.{path}"][index])

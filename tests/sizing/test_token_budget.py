@@ -9,12 +9,14 @@ from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.sizing.token_budget import (
     CPU_BUDGET,
     CPU_WIDTH,
+    MOST_BUDGET,
     UNKNOWN_BUDGET,
     default_budget,
     knee,
     least_budget,
     past_knee,
 )
+from tests.support.hub_configs import described
 
 BUDGETS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 A, KNEE = 0.01, 128
@@ -123,3 +125,20 @@ def test_the_roofline_of_a_gpu(kind: str, budget: int) -> None:
 
 def test_a_cpu_has_a_constant() -> None:
     assert default_budget(DeviceInfo("cpu", "any", 2)).tokens == CPU_BUDGET
+    assert default_budget(DeviceInfo("cpu", "any", 2), active_share=0.1).tokens == CPU_BUDGET
+
+
+@pytest.mark.parametrize(
+    ("name", "active", "budget"),
+    [
+        ("Qwen3-8B", 1.0, 256),
+        ("Mixtral-8x7B-v0.1", 12.9 / 46.7, 960),
+        ("gpt-oss-20b", 3.6 / 20.9, 1472),
+        ("Qwen3-30B-A3B-Thinking-2507", 3.3 / 30.5, MOST_BUDGET),
+    ],
+)
+def test_experts_that_few_tokens_choose_want_more_tokens(name: str, active: float, budget: int) -> None:
+    """The parameters that cards call active have the embedding too, which is looked up."""
+    share = described(name).active_share
+    assert share == pytest.approx(active, rel=0.15)
+    assert default_budget(DeviceInfo("gpu", "NVIDIA H200", 132), active_share=share).tokens == budget

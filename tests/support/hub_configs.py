@@ -234,9 +234,9 @@ HUB: dict[str, tuple[Config, str]] = {
             rope_theta=10_000_000,
             shared_expert_intermediate_size=0,
             use_qk_norm=True,
-            **_QWEN,
-            **_QWEN_MOE,
-        ),
+        )
+        | _QWEN
+        | _QWEN_MOE,
         "30.5 B",
     ),
     "Qwen1.5-MoE-A2.7B": (
@@ -252,8 +252,8 @@ HUB: dict[str, tuple[Config, str]] = {
             shared_expert_intermediate_size=5632,
             sliding_window=32_768,
             use_sliding_window=False,
-            **_QWEN_MOE,
-        ),
+        )
+        | _QWEN_MOE,
         "14.3 B",
     ),
     "Mixtral-8x7B-v0.1": (
