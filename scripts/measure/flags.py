@@ -9,6 +9,7 @@ take turns at being first, so that a machine that others use too meets both alik
 
 import argparse
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from scripts.peers.peer import Site
 from scripts.peers.process import free_port, running
 from scripts.peers.shapes import SHAPES
 
-FIGURES = {
+FIGURES: dict[str, Callable[[dict[str, Any]], float | None]] = {
     "output tokens/s": lambda cell: cell["output_tokens_per_s"],
     "TTFT P50": lambda cell: cell["ttft_s"]["p50"],
     "between tokens P50": lambda cell: cell["inter_token_s"]["p50"],

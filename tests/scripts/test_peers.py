@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from pathlib import Path
@@ -295,10 +296,10 @@ def test_each_shape_has_its_turns_and_loads(monkeypatch: pytest.MonkeyPatch, tmp
     cells: list[Cell] = []
 
     class Recorded(Comparison):
-        def __init__(self, records: Records, site: Site, loads: list[Cell], times: Times) -> None:
+        def __init__(self, records: Records, site: Site, loads: Sequence[Cell], times: Times) -> None:
             cells[:] = loads
 
-        def run(self, turns: list[tuple[Peer, Format]], rounds: int) -> None:
+        def run(self, turns: Sequence[tuple[Peer, Format]], rounds: int) -> None:
             ran[:] = [(peer.name, wanted.name) for peer, wanted in turns]
 
     monkeypatch.setattr(cli, "Comparison", Recorded)
