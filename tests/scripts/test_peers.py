@@ -296,7 +296,7 @@ def test_each_shape_has_its_turns_and_loads(monkeypatch: pytest.MonkeyPatch, tmp
     cells: list[Cell] = []
 
     class Recorded(Comparison):
-        def __init__(self, records: Records, site: Site, loads: list[Cell], times: Times) -> None:
+        def __init__(self, records: Records, site: Site, loads: Sequence[Cell], times: Times) -> None:
             cells[:] = loads
 
         def run(self, turns: Sequence[tuple[Peer, Format]], rounds: int) -> None:
