@@ -89,7 +89,7 @@ def test_native_kernels_answer_as_the_twins_and_as_the_numbers() -> None:
     config, plain = engine_config(), replace(model, weight_formats=())
     exact = Engine(plain, config, numbers(params_of(model)), frozenset({EOS}), compiled=compiled_step(plain, config))
     # inputs near a half round either way
-    assert first_logprobs(by_native) == pytest.approx(first_logprobs(by_twins), abs=0.02)
+    assert first_logprobs(by_native) == pytest.approx(first_logprobs(by_twins), abs=0.05)
     assert first_logprobs(by_native) == pytest.approx(first_logprobs(run(exact, REQUESTS)), abs=0.2)
 
 
