@@ -173,6 +173,7 @@ def quantized_expert_product_ref(
     out_features: int,
     dtype: DTypeLike = jnp.float32,
     exact_inputs: bool = False,
+    tile_rows: int = TILE_ROWS,
 ) -> Float[Array, "S O"]:
     """As ``quantized_product_ref`` for each row of ``x`` and the weight of its expert, whose rows are those of
     ``expert_product_ref``: expert e has those from ``starts[e]`` to ``starts[e + 1]``."""
@@ -196,7 +197,7 @@ def quantized_expert_product_ref(
             exact_inputs=exact_inputs,
         )
 
-    return by_tiles(x, starts, multiply, TILE_ROWS)
+    return by_tiles(x, starts, multiply, tile_rows)
 
 
 def _integer_product(

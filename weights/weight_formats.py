@@ -33,6 +33,8 @@ def quantized_config[Config: ModelConfig](config: Config, quantization: Quantiza
     """
     if quantization == "none":
         return config
+    if quantization not in _FORMATS:
+        raise ConfigError(f"--quantization must be none or one of {', '.join(_FORMATS)}, not {quantization!r:.40}")
     of_products, of_embeddings = _FORMATS[quantization]
     chosen = dict.fromkeys(PRODUCTS, of_products) | dict.fromkeys(EMBEDDINGS, of_embeddings)
     formats = {one.path: chosen[one.path] for one in parameters(config) if one.path in chosen}

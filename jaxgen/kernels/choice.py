@@ -103,19 +103,21 @@ class Kernels:
 REFERENCE = Kernels("XLA", ragged_paged_attention_ref, write_kv_ref)
 """The ``_ref`` twins in plain jnp, which run on all devices."""
 _GPU_EXPERT_PRODUCT = partial(expert_product_ref, tile_rows=GPU_TILE_ROWS)
+_GPU_QUANTIZED = QuantizedProduct(
+    pack_codes,
+    pack_groups,
+    partial(quantized_product_ref, exact_inputs=True),
+    quantized_rows,
+    partial(quantized_expert_product_ref, exact_inputs=True, tile_rows=GPU_TILE_ROWS),
+)
+"""Products with the numbers that codes mean, which a step makes of a matrix before it multiplies."""
 REFERENCE_GPU = replace(
     REFERENCE,
     ragged_paged_attention=partial(
         ragged_paged_attention_ref, piece_tokens=GPU_PIECE_TOKENS, tile_group=GPU_TILE_GROUP
     ),
     expert_product=_GPU_EXPERT_PRODUCT,
-    quantized=QuantizedProduct(
-        pack_codes,
-        pack_groups,
-        partial(quantized_product_ref, exact_inputs=True),
-        quantized_rows,
-        partial(quantized_expert_product_ref, exact_inputs=True),
-    ),
+    quantized=_GPU_QUANTIZED,
     separate_layers=True,
     partial_recompute=partial_recompute_ref,
 )
@@ -192,6 +194,7 @@ def _pallas(name: str, num_ctas: int, *, bulk: bool, wgmma: bool, bulk_copies: b
         gather_blocks=partial(copy_blocks.gather_blocks, **copies),
         scatter_blocks=partial(copy_blocks.scatter_blocks, **copies),
         expert_product=_GPU_EXPERT_PRODUCT,
+        quantized=_GPU_QUANTIZED,
         partial_recompute=partial_recompute_ref,
         separate_layers=True,
     )

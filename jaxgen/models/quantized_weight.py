@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Shaped, UInt8
 
@@ -76,7 +77,8 @@ class QuantizedWeight:
         codes = _packed(weight.codes, bits=about.bits, pack=kernel.pack_codes)
         scales = kernel.pack_groups(weight.scales)
         zeros = None if weight.zeros is None else kernel.pack_groups(weight.zeros)
-        group = size_in if about.group is None else about.group
+        unit = 32 // about.bits  # inputs, of which packed codes have whole ones
+        group = -(-size_in // unit) * unit if about.group is None else about.group
         first = jnp.zeros((), jnp.int32)
         return cls(codes, scales, zeros, weight.order, first, size_out, size_in, about.bits, group, dtype, kernel)
 
@@ -149,7 +151,13 @@ KernelWeight = PackedWeight | QuantizedWeight
 
 @partial(jax.jit, static_argnames=("bits", "pack"))
 def _packed(codes: UInt8[Array, "*stack O W"], *, bits: int, pack: Any) -> UInt8[Array, "*stack P U N B"]:
-    """Pack codes, of which those of 4 bits come two to a byte."""
-    if bits == 4:
-        codes = jnp.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:-1], -1)
-    return pack(codes, bits=bits)
+    """Pack codes, of which those of 4 bits come two to a byte, a matrix at a time: one has two bytes to a code then."""
+
+    def one(matrix: UInt8[Array, "O W"]) -> UInt8[Array, "P U N B"]:
+        if bits == 4:
+            matrix = jnp.stack([matrix & 15, matrix >> 4], axis=-1).reshape(len(matrix), -1)
+        packed: jax.Array = pack(matrix, bits=bits)
+        return packed
+
+    packed = lax.map(one, codes.reshape(-1, *codes.shape[-2:]))
+    return packed.reshape(*codes.shape[:-2], *packed.shape[1:])

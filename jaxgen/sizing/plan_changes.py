@@ -77,7 +77,7 @@ def _smaller_steps(request: PlanRequest, _: int) -> Found:
 
 
 def _narrower_numbers(request: PlanRequest, _: int) -> Found:
-    if request.model.dtype == "float32":
+    if request.model.dtype == "float32" and not request.model.weight_formats:  # codes do not become fewer
         model = replace(request.model, dtype="bfloat16")
         yield "--dtype bfloat16", replace(request, model=model, weights=request.weights // 2)
 

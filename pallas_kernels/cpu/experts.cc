@@ -20,7 +20,7 @@ const char* CheckExperts(const ffi::AnyBuffer& x, const ffi::AnyBuffer& packed, 
     return "the result is neither float32 nor of the type of x";
   const int64_t elements = 4 / ItemSize(x.element_type());
   if (shape.size() != 6 || shape[4] != kPanel || shape[5] != elements || rows.size() != 2 ||
-      rows[1] != shape[3] * elements || made.size() != 2 || made[0] != rows[0] || made[1] > shape[2] * kPanel)
+      rows[1] != shape[3] * elements || made.size() != 2 || made[0] != rows[0] || Ceil(made[1], kPanel) != shape[2])
     return "x does not fit the packed weights";
   const int32_t index = layer.typed_data()[0];
   if (index < 0 || index >= shape[0]) return "the layer does not exist";

@@ -1,4 +1,4 @@
-// Rows of a cache of 8-bit codes, as pallas_kernels/kv_codes.py defines them, bit for bit.
+// Rows of a cache of 8-bit codes, as pallas_kernels/kv_codes.py defines them: of finite rows bit for bit.
 
 #ifndef PALLAS_KERNELS_CPU_KV_CODES_H_
 #define PALLAS_KERNELS_CPU_KV_CODES_H_

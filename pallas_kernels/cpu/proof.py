@@ -2,6 +2,7 @@
 crash."""
 
 import math
+import os
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +16,7 @@ from pallas_kernels.activations import ACTIVATIONS, GATED
 from pallas_kernels.cpu.library import DTYPES, Library
 from pallas_kernels.packed_product import pack
 from pallas_kernels.proof import compare, prove_cache_kernels, rounded
-from pallas_kernels.quantized_product import pack_codes, pack_groups
+from pallas_kernels.quantized_product import default_zero, pack_codes, pack_groups
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
@@ -59,8 +60,9 @@ def prove(path: str) -> None:
         _prove_product(library, dtype)
         _prove_experts(library, dtype)
         _prove_elements(library, dtype)
-        for bits, group in ((8, 304), (4, 32)):  # one scale for all inputs, and several for those rounded together
-            _prove_quantized(library, dtype, bits, group)
+        # A scale for all inputs, for two groups that are rounded, and for a quarter of one.
+        for bits, group, has_zeros in ((8, 304, False), (8, 256, True), (4, 32, True)):
+            _prove_quantized(library, dtype, bits, group, has_zeros=has_zeros)
 
 
 def _prove_product(library: Library, dtype: str) -> None:
@@ -94,13 +96,19 @@ def _prove_experts(library: Library, dtype: str) -> None:
         compare(library.expert_product(*operands, out_features=outputs, dtype=result), want, result)
 
 
-def _prove_quantized(library: Library, dtype: str, bits: int, group: int) -> None:
-    """Experts' rows, and the rows of one of them as a product of its own."""
+def _prove_quantized(library: Library, dtype: str, bits: int, group: int, *, has_zeros: bool) -> None:
+    """Experts' rows, and the rows of one of them as a product of its own.
+
+    The last expert has two tiles of rows for each thread, however many there are: codes of 4 bits are widened for them.
+    """
     rng = np.random.default_rng(0)
-    inputs, outputs, counts, padding = 301, 100, (0, 7, 1, 20), 3
+    inputs, outputs, padding = 301, 100, 3
+    counts = (0, 7, 1, 12 * max(2, 4 * (os.cpu_count() or 1)))
     shape = (2, len(counts), outputs, -(-inputs // group))
     codes = rng.integers(0, 1 << bits, (*shape[:3], inputs), dtype=np.uint8)
     zeros = rng.integers(0, 1 << bits, shape, dtype=np.uint8)
+    if not has_zeros:
+        zeros[...] = default_zero(bits)
     scales = rounded(rng.normal(size=shape) * inputs**-0.5 / (1 << bits), dtype)
     x = rounded(rng.normal(size=(sum(counts) + padding, inputs)), dtype)
     starts = np.cumsum([0, *counts], dtype=np.int32)
@@ -109,7 +117,9 @@ def _prove_quantized(library: Library, dtype: str, bits: int, group: int) -> Non
     near, want = _rounded_inputs(x, min(group, 128)), np.zeros((len(x), outputs))
     for expert, (begin, end) in enumerate(pairwise(starts)):
         want[begin:end] = near[begin:end] @ weight[1, expert].T
-    packed = pack_codes(codes, bits=bits), pack_groups(jnp.asarray(scales, dtype)), pack_groups(zeros)
+    packed: list[Any] = [pack_codes(codes, bits=bits), pack_groups(jnp.asarray(scales, dtype)), None]
+    if has_zeros:
+        packed[2] = pack_groups(zeros)
     operands = jnp.asarray(x, dtype), *packed, jnp.int32(1), jnp.asarray(starts)
     got = library.quantized_expert_product(*operands, bits=bits, group=group, out_features=outputs)
     compare(got, want, "float32")
@@ -117,7 +127,7 @@ def _prove_quantized(library: Library, dtype: str, bits: int, group: int) -> Non
     first = int(starts[-2])
     y = library.quantized_product(
         jnp.asarray(x[first:], dtype),
-        *(packed[0][:, -1], packed[1][:, -1], packed[2][:, -1]),
+        *(None if part is None else part[:, -1] for part in packed),
         *(jnp.int32(1), jnp.int32(counts[-1]), jnp.asarray(residual[first:], dtype)),
         bits=bits,
         group=group,

@@ -71,7 +71,7 @@ const char* CheckWeight(const Operands& weight, const ffi::AnyBuffer& x, const S
   if (ItemSize(x.element_type()) == 0) return "x is neither float32 nor bfloat16";
   if (ItemSize(y.element_type()) == 0) return "the result is neither float32 nor bfloat16";
   if (rows.size() != 2 || Ceil(rows[1], 32 / weight.bits) != codes[axis + 1] || made.size() != 2 ||
-      made[0] != rows[0] || made[1] > weight.panels() * kPanel)
+      made[0] != rows[0] || Ceil(made[1], kPanel) != weight.panels())
     return "x does not fit the weight";
   const int32_t index = layer.typed_data()[0];
   return index < 0 || index >= codes[0] ? "the layer does not exist" : nullptr;

@@ -71,7 +71,7 @@ def lines(planned: "Planned") -> Iterator[tuple[str, str]]:
     files, dtypes = _count(stored.num_files, "file"), " and ".join(stored.numbers)
     yield "checkpoint", f"{_size(stored.num_bytes)} in {files}, {dtypes}"
     yield "device", _device(planned)
-    yield "weights", f"{_size(plan.weights)} in {planned.request.model.dtype}"
+    yield "weights", f"{_size(plan.weights)} in {planned.model.dtype}"
     yield "step temporaries", f"{_size(plan.temporaries)}, an estimate until the step is compiled"
     yield "token budget", f"{scheduler.token_budget:,} tokens in a step ({planned.budget.reason})"
     yield "rows", f"{scheduler.max_num_seqs:,} sequences in a step at most"

@@ -11,7 +11,7 @@ import pytest
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.core.request import TokenEvent
 from jaxgen.engine.engine import Engine
-from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, native
+from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, ampere, blackwell, blackwell_rtx, hopper, native
 from jaxgen.models.placement import abstract_packed_params, pack_params
 from jaxgen.models.quantized_weight import Codes, QuantizedWeight
 from tests.support.engines import EOS, LLAMA, compiled_step, engine_config, make_engine, params_of, request, run
@@ -33,12 +33,14 @@ def first_logprobs(events: dict[str, list[TokenEvent]]) -> list[float]:
     return [one.logprob for one in found if one is not None]
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_a_weight_multiplies_as_its_numbers_do(name: str) -> None:
+@pytest.mark.parametrize(("name", "inputs"), [("int8", 96), ("int8", 301), ("int4", 96), ("ordered", 96)])
+def test_a_weight_multiplies_as_its_numbers_do(name: str, inputs: int) -> None:
     about, rng = FORMATS[name], np.random.default_rng(0)
-    weight = random_weight(about, (3, 70, 96), rng)
-    placed = QuantizedWeight.pack(about, Codes.of(weight), TWINS.quantized, "float32")  # type: ignore[arg-type]
-    x, wanted = rng.normal(size=(5, 96)).astype(np.float32), weight.dequantized((2,)).astype(np.float64)
+    weight = random_weight(about, (3, 70, inputs), rng)
+    kernel = native(library()).quantized if inputs == 301 else TWINS.quantized
+    assert kernel is not None
+    placed = QuantizedWeight.pack(about, Codes.of(weight), kernel, "float32")
+    x, wanted = rng.normal(size=(5, inputs)).astype(np.float32), weight.dequantized((2,)).astype(np.float64)
     found = placed.at(jnp.int32(2)).product(jnp.asarray(x), jnp.int32(5))
     # an input is rounded to 1/254 of the greatest of its group
     np.testing.assert_allclose(found, x @ wanted.T, atol=0.015 * np.abs(wanted).sum(axis=1).max())
@@ -109,3 +111,8 @@ def test_programs_for_gpus_multiply_by_the_numbers(name: str) -> None:
     exact = Engine(plain, config, numbers(params_of(model)), frozenset({EOS}), compiled=compiled_step(plain, config))
     found = run(make_engine(model, kernels=REFERENCE_GPU), REQUESTS)
     assert first_logprobs(found) == pytest.approx(first_logprobs(run(exact, REQUESTS)), abs=1e-4)
+
+
+def test_all_kernels_of_gpus_take_the_same_weights() -> None:
+    """Memory is planned, and a cache in host memory served, whichever of them a device gets."""
+    assert {make(8).quantized for make in (hopper, ampere, blackwell, blackwell_rtx)} == {REFERENCE_GPU.quantized}

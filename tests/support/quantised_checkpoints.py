@@ -62,7 +62,7 @@ def draw(
     count = inputs // group
     scales = (0.02 * rng.standard_normal((outputs, count)) ** 3).astype(dtype)
     top = 2**bits
-    zeros = np.full((outputs, count), top // 2) if symmetric else rng.integers(1, top, (outputs, count))
+    zeros = np.full((outputs, count), top // 2) if symmetric else rng.integers(0, top, (outputs, count))
     groups = np.arange(inputs) // group
     if order is not None:
         groups = groups[np.argsort(order)]

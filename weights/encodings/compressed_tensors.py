@@ -64,7 +64,8 @@ class Packed:
         expect("weight_scale", headers["scales"], FLOATS, (outputs, groups))
         if "zeros" in headers:
             packed_outputs = -(-outputs * bits // WORD)
-            expect("weight_zero_point", headers["zeros"], ("I32", "I8"), (packed_outputs, groups), (outputs, groups))
+            shape = (packed_outputs if headers["zeros"].dtype == "I32" else outputs, groups)
+            expect("weight_zero_point", headers["zeros"], ("I32", "I8"), shape)
         if ORDER in headers:
             expect("weight_g_idx", headers[ORDER], ("I32", "I64"), (inputs,))
         group = group_of(groups, inputs, self.group_size)

@@ -72,7 +72,10 @@ class Gptq:
     def read(self, raw: RawWeight) -> GroupedWeight:
         """As in Encoding."""
         tensors, form = raw.tensors, raw.kept
-        zeros = unpack_words(tensors["zeros"], form.bits).T.astype(np.int16) + self.zero_less
+        # Whole words were made less by 1 in each value, so that a zero point of 0 borrowed from the next one.
+        less = np.uint32(self.zero_less * sum(1 << shift for shift in range(0, WORD, form.bits)))
+        words = np.ascontiguousarray(tensors["zeros"]).view(np.uint32) + less
+        zeros = unpack_words(words, form.bits).T
         return grouped(code_bytes(tensors["codes"].T), tensors["scales"].T, zeros, tensors.get(ORDER), form)
 
 

@@ -90,7 +90,7 @@ def grouped(
 
 
 def _zero_points(stored: Array | None, form: WeightFormat) -> Bytes | None:
-    """Return zero points to be stored, if the format has them. Raises ValueError for those that no code is."""
+    """Return zero points to be stored, if the format has them. Raises ValueError for values that are no bytes."""
     if stored is None:
         return None
     zeros = stored.astype(np.int32)

@@ -84,7 +84,8 @@ def generation_config_of(file: GgufFile) -> dict[str, Any]:
     tokens = file.array(f"{_GGML}tokens") or []
     kinds = file.array(f"{_GGML}token_type") or [_NORMAL] * len(tokens)
     named = {_id(file, name) for name in ("eos", "eot", "eom")} - {None}
-    ends = named | {i for i, token in enumerate(tokens) if token in _ENDS and kinds[i] in (_CONTROL, _USER_DEFINED)}
+    special = (i for i, kind in enumerate(kinds[: len(tokens)]) if kind in (_CONTROL, _USER_DEFINED))
+    ends = named | {i for i in special if tokens[i] in _ENDS}
     bos = _id(file, "bos")
     return {**({} if bos is None else {"bos_token_id": bos}), **({"eos_token_id": sorted(ends)} if ends else {})}
 
