@@ -28,10 +28,16 @@ def test_keys_and_values_are_made_again_of_layer_inputs(name: str) -> None:
     assert projected > 0
 
 
-@pytest.mark.parametrize("name", ["gemma3", "gpt_oss_mxfp4", "falcon_40b"])
-def test_a_cache_in_host_memory_gives_the_same_bits(name: str) -> None:
-    """Windows, rotary embeddings and caps by layer; sinks and experts; attention and MLP side by side."""
-    assert streamed_is_right(name, REFERENCE) == (True, True)
+@pytest.mark.parametrize(
+    ("name", "kernels"), [("gemma3", "native"), ("gpt_oss_mxfp4", "XLA"), ("falcon_40b", "native")]
+)
+def test_a_cache_in_host_memory_gives_the_same_bits(name: str, kernels: str) -> None:
+    """Windows, rotary embeddings and caps by layer; sinks and experts; attention and MLP side by side.
+
+    XLA rounds keys that it makes of layer inputs otherwise than those of a step, where layers rotate differently; the
+    engine says so at its start.
+    """
+    assert streamed_is_right(name, REFERENCE if kernels == "XLA" else native(library())) == (True, True)
 
 
 @pytest.mark.parametrize("name", ["gpt_oss_mxfp4", "qwen2_moe", "ministral3"])
