@@ -6,7 +6,7 @@ kernels. What a cache in host memory does for any model is in tests/offload and 
 
 import pytest
 
-from jaxgen.kernels.choice import REFERENCE, native
+from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, native
 from tests.support.family_checks import bfloat16_error, offloaded_is_right, streamed_is_right, verified
 from tests.support.goldens import OF_FAMILIES, TRANSFORMERS_BFLOAT16
 from tests.support.native import native as library
@@ -23,15 +23,22 @@ PROJECTED = {
 
 @pytest.mark.parametrize("name", PROJECTED)
 def test_keys_and_values_are_made_again_of_layer_inputs(name: str) -> None:
-    right, projected = offloaded_is_right(name, native(library()))
+    """By the kernel that GPUs have for it, in its plain form; CPUs project as a step does."""
+    right, projected = offloaded_is_right(name, REFERENCE_GPU)
     assert right
     assert projected > 0
 
 
-@pytest.mark.parametrize("name", ["gemma3", "gpt_oss_mxfp4", "falcon_40b"])
-def test_a_cache_in_host_memory_gives_the_same_bits(name: str) -> None:
-    """Windows, rotary embeddings and caps by layer; sinks and experts; attention and MLP side by side."""
-    assert streamed_is_right(name, REFERENCE) == (True, True)
+@pytest.mark.parametrize(
+    ("name", "kernels"), [("gemma3", "native"), ("gpt_oss_mxfp4", "XLA"), ("falcon_40b", "native")]
+)
+def test_a_cache_in_host_memory_gives_the_same_bits(name: str, kernels: str) -> None:
+    """Windows, rotary embeddings and caps by layer; sinks and experts; attention and MLP side by side.
+
+    XLA rounds keys that it makes of layer inputs otherwise than those of a step, where layers rotate differently; the
+    engine says so at its start.
+    """
+    assert streamed_is_right(name, REFERENCE if kernels == "XLA" else native(library())) == (True, True)
 
 
 @pytest.mark.parametrize("name", ["gpt_oss_mxfp4", "qwen2_moe", "ministral3"])
