@@ -125,10 +125,10 @@ def _prove_quantized(library: Library, dtype: str, bits: int, group: int, *, has
     compare(got, want, "float32")
     residual = rounded(rng.normal(size=want.shape), dtype)
     first = int(starts[-2])
+    lone: list[Any] = [None if part is None else part[:, -1] for part in packed]
     y = library.quantized_product(
         jnp.asarray(x[first:], dtype),
-        *(None if part is None else part[:, -1] for part in packed),
-        *(jnp.int32(1), jnp.int32(counts[-1]), jnp.asarray(residual[first:], dtype)),
+        *(*lone, jnp.int32(1), jnp.int32(counts[-1]), jnp.asarray(residual[first:], dtype)),
         bits=bits,
         group=group,
         out_features=outputs,
