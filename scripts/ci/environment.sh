@@ -89,8 +89,9 @@ is_installed() { # DIRECTORY REQUIREMENTS: whether it has what they pin; else it
 }
 
 install_exactly() { # DIRECTORY REQUIREMENTS, which name everything; what is imported is compiled then, most never is
-    # uv comes with the tests and takes a tenth of pip's seconds. It does not know pip's settings: pip does what uv cannot.
-    [ -x .venv/bin/uv ] && sed "s/\${JAX_VERSION}/${JAX_VERSION:-}/" "$2" |
+    # uv comes with the tests and takes a tenth of pip's seconds. It does not know pip's settings, by which a machine may have
+    # a torch without CUDA: pip installs that, and what uv cannot.
+    [ -x .venv/bin/uv ] && ! grep -q '^torch==' "$2" && sed "s/\${JAX_VERSION}/${JAX_VERSION:-}/" "$2" |
         .venv/bin/uv pip install --quiet --no-deps --python "$1/bin/python" --requirement - >&2 ||
         { "$1/bin/python" -m ensurepip >/dev/null &&
             "$1/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --requirement "$2" >&2; } || return 1
