@@ -26,6 +26,9 @@ _NOT_TEXT = re.compile(
     r"(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|audio_tower|embed_vision)\..*"
 )
 _BIAS = ".bias"
+_EMBEDDING = "embed.weight"
+_PIECE = 1024
+"""Rows that are compared at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +63,42 @@ class CheckpointTensors:
         extra = sorted(
             name for name in self._files if name not in used and not any(one.fullmatch(name) for one in known)
         )
-        if all(parameter.path != HEAD for parameter in table):
-            extra = [name for name in extra if name.removeprefix("language_model.") != HEAD]
-        extra = [name for name in extra if not self._is_zero_bias(name)]
+        tied = self._tied_head(table)
+        extra = [name for name in extra if name != tied and not self._is_zero_bias(name)]
         if extra:
             more = f" and {len(extra) - 3} more" if len(extra) > 3 else ""
             raise ConfigError(
                 f"{self._directory}: {CONFIG} describes a model without the tensors {', '.join(extra[:3])}{more}; "
                 f"they belong to another architecture or option"
             )
+
+    def check_tied_head(self, table: tuple[Parameter, ...]) -> None:
+        """Raise ConfigError if there is a head although the embeddings are used as one, and it is another matrix.
+
+        It is compared as far as the first difference; equal ones are read whole.
+        """
+        head = self._tied_head(table)
+        if head is None:
+            return
+        embedding = self.find(next(source for one in table if one.path == _EMBEDDING for source, _ in one.pieces()))
+        if embedding.encoding is None and self._are_equal(head, embedding.name):
+            return
+        raise ConfigError(
+            f"{self._files.file_of(head)}: {head} is another matrix than {embedding.name}, but tie_word_embeddings in "
+            f"{CONFIG} makes one of both: set it to false to use this head, or leave the tensor out"
+        )
+
+    def _tied_head(self, table: tuple[Parameter, ...]) -> str | None:
+        """Return the name of the head's tensor if there is one and no parameter is made of it."""
+        if any(parameter.path == HEAD for parameter in table):
+            return None
+        return next((name for name in (HEAD, f"language_model.{HEAD}") if name in self._files), None)
+
+    def _are_equal(self, one: str, other: str) -> bool:
+        if self._files.header(one).shape != self._files.header(other).shape:
+            return False
+        pairs = zip(_pieces(self._files.read(one)), _pieces(self._files.read(other)), strict=True)
+        return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
 
     def _is_zero_bias(self, name: str) -> bool:
         """Whether this is what old tools write beside a quantised weight without a bias."""
@@ -151,3 +181,7 @@ class CheckpointTensors:
     def _error(self, found: Found, reason: str) -> ConfigError:
         encoded = "" if found.encoding is None else f" in {found.encoding.title}"
         return ConfigError(f"{self._files.file_of(next(iter(found.parts.values())))}: {found.name}{encoded} {reason}")
+
+
+def _pieces(matrix: Array) -> Iterator[Array]:
+    return (matrix[first : first + _PIECE] for first in range(0, len(matrix), _PIECE))

@@ -2,7 +2,7 @@
 
 Files are memory-mapped and parameters are made one at a time, so that a caller who moves each to a device holds little
 more than one copy of the weights. Unused tensors are refused, since they show that the configuration does not describe
-the checkpoint, except harmless kinds: saved rotary frequencies, the head of tied embeddings, biases of zeros that
+the checkpoint, except harmless kinds: saved rotary frequencies, a copy of tied embeddings as head, biases of zeros that
 quantised layers have.
 """
 
@@ -65,6 +65,7 @@ def read_parameters(
     tensors = tensors or CheckpointTensors(directory)
     tensors.check(table, unread_tensors(config))
     if isinstance(tensors, CheckpointTensors):
+        tensors.check_tied_head(table)
         _log_dequantised(directory, config, tensors)
     dtypes = [NUMPY_DTYPES[parameter.dtype or config.dtype] for parameter in table]
     total = sum(prod(one.shape) * dtype.itemsize for one, dtype in zip(table, dtypes, strict=True))

@@ -14,6 +14,7 @@ import json
 import resource
 import time
 from dataclasses import dataclass, replace
+from itertools import count
 from statistics import median, quantiles
 
 from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
@@ -134,6 +135,10 @@ def fill(engine: Engine, load: Load) -> None:
         started |= {event.request_id for event in engine.step()}
 
 
+_numbers = count()
+"""Of prompts: the last one of a call to ``measure`` may still run in the next."""
+
+
 def measure(engine: Engine, load: Load, chunk: int) -> list[float]:
     """Return the seconds of each step with all rows decoding and, if ``chunk`` is not 0, ``chunk`` prompt tokens.
 
@@ -142,9 +147,9 @@ def measure(engine: Engine, load: Load, chunk: int) -> list[float]:
     """
     seconds = []
     engine.step()  # the first returns at once: there is none before it to wait for
-    for i in range(load.repeats):
+    for _ in range(load.repeats):
         if chunk:
-            engine.add(Request(f"prompt-{i}", tuple(range(1, chunk + 1)), SamplingParams(max_tokens=1)))
+            engine.add(Request(f"prompt-{next(_numbers)}", tuple(range(1, chunk + 1)), SamplingParams(max_tokens=1)))
         started = time.perf_counter()
         engine.step()
         seconds.append(time.perf_counter() - started)

@@ -92,8 +92,27 @@ def test_harmless_extras_are_left_out(opt: Path) -> None:
     before = read(opt)
     embed = load_file(opt / "model.safetensors")["model.decoder.embed_tokens.weight"]
     rotary = "model.layers.0.self_attn.rotary_emb.inv_freq"
-    rewrite(opt, {"lm_head.weight": embed + 1, rotary: np.ones(4, np.float32)})
+    rewrite(opt, {"lm_head.weight": embed.copy(), rotary: np.ones(4, np.float32)})
     assert read(opt).keys() == before.keys()
+
+
+@pytest.mark.parametrize("change", ["value", "shape", "dtype"])
+def test_another_head_than_tied_embeddings_is_refused(opt: Path, change: str) -> None:
+    head = load_file(opt / "model.safetensors")["model.decoder.embed_tokens.weight"].copy()
+    head[-1, -1] += 1.0
+    changed = {"value": head, "shape": head[:-1].copy(), "dtype": head.astype(np.float16)}[change]
+    rewrite(opt, {"lm_head.weight": changed})
+    assert refusal(opt) == (
+        f"{opt}/model.safetensors: lm_head.weight is another matrix than model.decoder.embed_tokens.weight, but "
+        "tie_word_embeddings in config.json makes one of both: set it to false to use this head, or leave the tensor "
+        "out"
+    )
+
+
+def test_a_multimodal_wrapper_has_its_head_compared_too(opt: Path) -> None:
+    embed = load_file(opt / "model.safetensors")["model.decoder.embed_tokens.weight"]
+    rewrite(opt, {"language_model.lm_head.weight": embed + 1})
+    assert "language_model.lm_head.weight is another matrix than" in refusal(opt)
 
 
 def test_other_extras_are_refused(opt: Path) -> None:
