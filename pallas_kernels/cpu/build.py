@@ -44,7 +44,7 @@ class Recipe:
         if found is None:
             raise UnavailableError(f"no C++ compiler is installed ({compiler or ', '.join(COMPILERS)})")
         native = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
-        command = (found, *FLAGS, native)
+        command = (found, *FLAGS, native, *(("-DKERNELS_INTEL",) if _is_intel() else ()))
         version = run([found, "--version"], seconds=30)
         sources = [path.name.encode() + b"\0" + path.read_bytes() for path in sorted(_SOURCES.glob("*.[ch]*"))]
         parts = [*sources, repr((command, LINKED, version, jaxlib.version.__version__, processor())).encode()]
@@ -80,11 +80,21 @@ def _num_cores() -> int:
 
 def processor() -> str:
     """What tells this processor's instruction sets from another's."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
+    lines = _cpu_info()
+    if lines is None:
         return f"{platform.machine()} {platform.processor()}"
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
+
+
+def _is_intel() -> bool:
+    return any(line.startswith("vendor_id") and "GenuineIntel" in line for line in _cpu_info() or ())
+
+
+def _cpu_info() -> list[str] | None:
+    try:
+        return Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return None
 
 
 def run(command: list[str], *, seconds: float) -> str:

@@ -4,12 +4,21 @@
 #define PALLAS_KERNELS_CPU_PACKED_PRODUCT_H_
 
 #include <algorithm>
+#include <type_traits>
 
 #include "panels.h"
 #include "scratch.h"
 #include "tile.h"
+#include "wide_pairs.h"
 
 namespace kernels {
+
+// What is read once, from end to end, AMD's processors fetch best by themselves; Intel's are faster when they are asked.
+#if defined(KERNELS_INTEL)
+constexpr bool kFetchesAlways = true;
+#else
+constexpr bool kFetchesAlways = false;
+#endif
 
 constexpr int kDepthBlock = 128;  // units: 32 KiB of a panel, which stay in the first-level cache for all rows
 
@@ -34,17 +43,23 @@ struct PackedProduct {
   void Run(int64_t item, Scratch& scratch, const Next& next_panel) const {
     const int64_t first = result.FirstRow(item);
     const int rows = result.Rows(item);
-    const Matrix<float> sums = {scratch.Get<float>(size_t(rows) * kPanel), kPanel};
+    const size_t num_sums = size_t(rows) * kPanel;
+    const Matrix<float> sums = {scratch.Get<float>(num_sums + WideRoom(rows, kPanel)), kPanel};
     for (int64_t k = 0; k < depth; k += kDepthBlock) {
       const int count = static_cast<int>(std::min<int64_t>(kDepthBlock, depth - k));
       const Unit* block = PanelOf(item) + k * kPanel;
       const auto multiply = [&](auto fetch) {
-        Product<Unit>({x + first * depth + k, depth}, Packed<Unit>{block, kPanel}, sums, rows, kPanel / kLanes, count,
-                      k == 0 ? Start::kZero : Start::kAdd, fetch);
+        const Matrix<const Unit> inputs = {x + first * depth + k, depth};
+        const Start start = k == 0 ? Start::kZero : Start::kAdd;
+        if constexpr (std::is_same_v<Unit, Pair>) {
+          if (rows >= kFewestWideRows)
+            return WideProduct(inputs, block, sums, rows, kPanel, count, start, fetch, sums.data + num_sums);
+        }
+        Product<Unit>(inputs, Packed<Unit>{block, kPanel}, sums, rows, kPanel / kLanes, count, start, fetch);
       };
-      // A block that is read once, from end to end, the processor fetches best by itself. One that is read again leaves
-      // time to ask for the next, of this panel or of the next item's.
-      const Unit* next = rows <= kTileRows ? nullptr : k + count < depth ? block + count * kPanel : next_panel();
+      // A block that is read again leaves time to ask for the next, of this panel or of the next item's.
+      const bool asks = kFetchesAlways || rows > kTileRows;
+      const Unit* next = !asks ? nullptr : k + count < depth ? block + count * kPanel : next_panel();
       if (next == nullptr) {
         multiply(FetchNothing());
       } else {

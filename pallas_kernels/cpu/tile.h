@@ -40,11 +40,13 @@ enum class Start { kZero, kAdd };
 #define KERNELS_FETCH [[gnu::always_inline]]
 
 // What a product asks the memory for meanwhile: nothing, or at step i of its depth row i of what is multiplied next.
-// Share gives what one of its tiles of rows asks for, From what is asked for from a step on.
+// Share gives what one of its tiles of rows asks for, From what is asked for from a step on, Halves what is asked for in
+// two steps for each.
 struct FetchNothing {
   KERNELS_FETCH void operator()(int) const {}
   FetchNothing Share(int, int) const { return {}; }
   FetchNothing From(ptrdiff_t) const { return {}; }
+  FetchNothing Halves() const { return {}; }
 };
 
 struct FetchRows {
@@ -63,6 +65,7 @@ struct FetchRows {
     return {data, stride, from(tile), from(tile + 1)};
   }
   FetchRows From(ptrdiff_t step) const { return {data + step * stride, stride, begin, end}; }
+  FetchRows Halves() const { return {data, stride / 2}; }
 };
 
 template <typename Unit, int kRows, int kVectors, typename Right, typename Fetch>

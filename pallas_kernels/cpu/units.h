@@ -106,13 +106,16 @@ inline Floats MultiplyAdd(Floats a, Floats b, Floats c) {
 // acc + sum of the products of the units' elements.
 inline Floats Accumulate(float x, Floats w, Floats acc) { return MultiplyAdd(Broadcast(x), w, acc); }
 
+inline Floats FirstElements(Words pairs) { return BitCast<Floats>(pairs << 16); }
+inline Floats SecondElements(Words pairs) { return BitCast<Floats>(pairs & 0xffff0000u); }
+
+// The second product is added first, each sum rounded once: so does Intel's instruction.
 inline Floats Accumulate(Pair x, Words w, Floats acc) {
 #if defined(__AVX512BF16__)
   return _mm512_dpbf16_ps(acc, BitCast<__m512bh>(Words{} + x.bits), BitCast<__m512bh>(w));
 #else
-  const Floats even = BitCast<Floats>(w << 16), odd = BitCast<Floats>(w & 0xffff0000u);
-  acc = MultiplyAdd(Broadcast(BitCast<float>(x.bits << 16)), even, acc);
-  return MultiplyAdd(Broadcast(BitCast<float>(x.bits & 0xffff0000u)), odd, acc);
+  acc = MultiplyAdd(Broadcast(BitCast<float>(x.bits & 0xffff0000u)), SecondElements(w), acc);
+  return MultiplyAdd(Broadcast(BitCast<float>(x.bits << 16)), FirstElements(w), acc);
 #endif
 }
 

@@ -122,12 +122,14 @@ def test_what_is_not_asked_for_is_not_read(dtype: str, product: Callable[[], Cal
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("inputs", "outputs"), [(768, 200), (301, 64)])
 def test_a_row_keeps_its_bits(inputs: int, outputs: int, dtype: str) -> None:
-    """Alone, among others, at any place, with any padding."""
+    """Alone, among others, at any place, with any padding; with products that are subnormal too."""
     T = 256
     x, weight = draw(T, inputs, outputs, dtype)
+    x[:, ::3] *= x.dtype.type(2.0**-110)
+    weight[..., ::5] *= weight.dtype.type(2.0**-30)
     packed = pack(weight)
     together = multiply(native().packed_product, x, packed, T, outputs)
-    for count in (1, 2, 5, 6, 7, 13, 64, 255):
+    for count in (1, 2, 5, 6, 7, 13, 24, 25, 64, 255):
         got = multiply(native().packed_product, x, packed, count, outputs)
         np.testing.assert_array_equal(got[:count], together[:count])
         alone = multiply(native().packed_product, x[-count:], packed, count, outputs)
