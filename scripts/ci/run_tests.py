@@ -1,5 +1,6 @@
 """Run the checks and tests in parts, print each part's seconds, fail if any part fails.
 
+Parts that wait or have one thread run beside the others, one after another; each one's words come when it is done.
 ``--full`` adds the long parts; ``--only a,b`` runs some parts; paths run only the tests there, with ``--full`` also the
 long ones. With CI=true a skipped test is a failure: a machine that ``scripts/test`` has set up can run every test.
 """
@@ -10,6 +11,7 @@ import re
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,18 +35,21 @@ class Part:
     """Further arguments with ``--full``."""
     environment: tuple[tuple[str, str], ...] = ()
     """Variables that are set for it."""
+    beside: bool = False
+    """Whether it runs beside the others: it mostly waits, or has one thread."""
 
 
-BIN = Path(sys.executable).parent
+BIN, HERE = Path(sys.executable).parent, Path(__file__).parent
 PARTS = (
     Part("lint", (str(BIN / "ruff"), "check", ".")),
     Part("format", (str(BIN / "ruff"), "format", "--check", ".")),
-    Part("types", (str(BIN / "mypy"),)),
-    Part("imports", (sys.executable, str(Path(__file__).parent / "check_imports.py"))),
+    Part("types", (str(BIN / "mypy"),), beside=True),
+    Part("imports", (sys.executable, f"{HERE}/check_imports.py"), beside=True),
     Part("tests", (*PYTEST, "-m", "not full and not browser"), if_full=COVERAGE),
-    Part("aot", ("sh", str(Path(__file__).parent / "check_aot.sh")), full_only=True),
-    Part("clients", ("sh", str(Path(__file__).parent / "check_clients.sh"), sys.executable), full_only=True),
-    Part("browser", ("sh", str(Path(__file__).parent / "check_browser.sh"), sys.executable), full_only=True),
+    Part("aot", ("sh", f"{HERE}/check_aot.sh"), full_only=True),
+    Part("clients", ("sh", f"{HERE}/check_clients.sh", sys.executable), full_only=True, beside=True),
+    Part("browser", ("sh", f"{HERE}/check_browser.sh", sys.executable), full_only=True, beside=True),
+    Part("wheel", ("sh", f"{HERE}/check_wheel.sh"), full_only=True, beside=True),
     # Again, compiled with XLA's own settings as for users: the other tests have some that compile sooner.
     Part("shipped", (*PYTEST, "-m", "shipped and not full"), full_only=True, environment=(("XLA_FLAGS", ""),)),
     Part("long tests", (*PYTEST, "-m", "full and not browser", "--timeout", "2400"), full_only=True),
@@ -54,7 +59,7 @@ PARTS = (
 def run(part: Part) -> tuple[bool, float]:
     """Run one part with its output shown; a skipped test fails the part on CI."""
     started = time.monotonic()
-    print(f"== {part.name}", flush=True)
+    words = [f"== {part.name}\n"]
     environment = os.environ | {"COVERAGE_CORE": "sysmon"} | dict(part.environment)  # slows tests down least
     process = subprocess.Popen(
         part.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
@@ -62,13 +67,29 @@ def run(part: Part) -> tuple[bool, float]:
     assert process.stdout is not None
     skipped = False
     for line in process.stdout:
-        print(line, end="", flush=True)
+        words.append(line)
+        if not part.beside:
+            _say(words)
         skipped = skipped or bool(re.match(r"SKIPPED ", line))
     ok = process.wait() == 0
     if skipped and os.environ.get("CI") == "true":
-        print(f"{part.name}: a test was skipped, which CI does not allow")
+        words.append(f"{part.name}: a test was skipped, which CI does not allow\n")
         ok = False
+    _say(words)
     return ok, time.monotonic() - started
+
+
+def _say(words: list[str]) -> None:
+    """Print lines and forget them."""
+    print("".join(words), end="", flush=True)
+    words.clear()
+
+
+def run_all(parts: list[Part]) -> list[tuple[str, bool, float]]:
+    """Return each part's name, whether it succeeded, and its seconds, in their order."""
+    with ThreadPoolExecutor(1) as aside, ThreadPoolExecutor(1) as ahead:
+        running = [(aside if part.beside else ahead).submit(run, part) for part in parts]
+        return [(part.name, *done.result()) for part, done in zip(parts, running, strict=True)]
 
 
 def main() -> int:
@@ -87,10 +108,12 @@ def main() -> int:
         parts = [replace(part, command=(*part.command, *part.if_full)) for part in parts]
     if args.paths:
         parts = [Part("tests", (*PYTEST, *(() if args.full else ("-m", "not full")), *args.paths))]
-    results = [(part.name, *run(part)) for part in parts]
+    started = time.monotonic()
+    results = run_all(parts)
     print("\npart        seconds  result")
     for name, ok, seconds in results:
         print(f"{name:10} {seconds:8.1f}  {'ok' if ok else 'FAILED'}")
+    print(f"in all     {time.monotonic() - started:8.1f}")
     return 0 if all(ok for _, ok, _ in results) else 1
 
 

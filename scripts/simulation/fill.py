@@ -15,6 +15,10 @@ from jaxgen.scheduling.cost_model import LinearCost
 from jaxgen.scheduling.fill import DEFAULT_FILL, FillRule
 from jaxgen.scheduling.step_time import StepTimeModel
 from jaxgen.server.benchmark.metrics import percentile
+from scripts.peers.load import Cell
+from scripts.peers.page import cells
+from scripts.peers.records import Records
+from scripts.peers.shapes import DEFAULT, SHAPES
 from scripts.simulation.load import Due, Load, OpenLoop, SimulatedRequest, closed_loop, normal_requests
 from scripts.simulation.loop import Simulation, seconds_at
 from scripts.simulation.policies import SplitFuse
@@ -31,7 +35,7 @@ BUDGETS = (48, 64, 80, 96, 128, 160, 192, 256)
 STRETCHES = (3.0, 4.0, 5.0, 6.0, 8.0, 12.0)
 CELLS = ((4, False), (16, False), (4, True))
 """Clients, and whether long prompts come beside them, as in docs/peers.md but less often: one each 1.3 s."""
-PEERS = ("OpenVINO split-fuse", "OpenVINO prompt-first", "vLLM")
+MEASURED = ("jaxgen", "OpenVINO split-fuse", "vLLM")
 
 
 class BesideLong:
@@ -86,19 +90,21 @@ def run_study(docs: Path) -> None:
     """Write docs/results/fill.json and docs/fill.png."""
     points = list(study())
     (docs / "results" / "fill.json").write_text(json.dumps(points, indent=1) + "\n")
-    plot(points, measured(docs / "results" / "peers.jsonl"), docs / "fill.png")
+    plot(points, measured(SHAPES[DEFAULT].results), docs / "fill.png")
 
 
 def measured(path: Path) -> list[dict[str, Any]]:
-    """Return the peers' points in bfloat16, medians of rounds."""
-    servers = [one for line in path.read_text().splitlines() if (one := json.loads(line))["kind"] == "server"]
+    """Return the points of jaxgen and its peers in bfloat16, medians of rounds, from scripts.peers' results."""
+    servers = Records.read(path).of_kind("server", format="bfloat16")
     found = []
-    for peer in PEERS:
-        cells = [c for one in servers if (one["peer"], one["dtype"]) == (peer, "bfloat16") for c in one["cells"]]
+    for peer in MEASURED:
         for clients in (4, 16):
-            alike = [c for c in cells if c["clients"] == clients and not c["long_prompts"]]
-            ttft, gap = (median(c[name][q] for c in alike) for name, q in (("ttft_s", "p50"), ("inter_token_s", "p95")))
-            found.append({"peer": peer, "clients": clients, "ttft_p50": ttft, "gap_p95": gap})
+            alike = list(cells(servers, peer, Cell(clients=clients)).values())
+            if alike:
+                ttft, gap = (
+                    median(c[name][q] for c in alike) for name, q in (("ttft_s", "p50"), ("inter_token_s", "p95"))
+                )
+                found.append({"peer": peer, "clients": clients, "ttft_p50": ttft, "gap_p95": gap})
     return found
 
 

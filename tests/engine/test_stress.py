@@ -160,4 +160,4 @@ async def terminate(server: ServerProcess, client: httpx2.AsyncClient, expected:
 
 @pytest.mark.full
 def test_soak(server: ServerProcess) -> None:
-    asyncio.run(stress(server, rounds=4))
+    asyncio.run(stress(server, rounds=2))

@@ -40,6 +40,10 @@ SMALL = Case(rows=((1, 70), (5, 130)), heads=8, kv_heads=2, head_dim=64, block_s
 EVERYTHING = replace(SMALL, rows=((1, P + 70), (1, 9), (37, 330)), window=300, soft_cap=5.0, sinks=True)
 LITTLE = replace(SMALL, rows=((1, P + 70), (1, 9), (20, 150)), heads=4, window=100, soft_cap=5.0, sinks=True)
 """Two pieces, more than one tile of queries, keys before the window: of each as little as there can be."""
+SIZES_IN_PAIRS = [
+    replace(SMALL, heads=2 * group, head_dim=head_dim, block_size=block_size, sinks=block_size != 64)
+    for group, head_dim, block_size in ((1, 80, 16), (7, 96, 128), (8, 128, 32), (3, 256, 64), (16, 64, 32))
+] + [replace(SMALL, heads=2 * 64)]
 KERNELS = 3
 """Of one call: the walk in pieces, their combination, the walk of whole contexts."""
 
@@ -88,18 +92,7 @@ def check(case: Case, kernel: Callable[..., Any] = attention) -> None:
         pytest.param(replace(SMALL, rows=((1, 70),) * 9), id="decodes only", marks=pytest.mark.full),
         pytest.param(replace(SMALL, rows=()), id="no rows", marks=pytest.mark.full),
         pytest.param(replace(SMALL, dtype="float16"), id="float16", marks=pytest.mark.full),
-        *(
-            pytest.param(replace(SMALL, heads=2 * n), id=f"group of {n}", marks=pytest.mark.full)
-            for n in (1, 3, 7, 8, 16, 64)
-        ),
-        *(
-            pytest.param(replace(SMALL, head_dim=n), id=f"head_dim {n}", marks=pytest.mark.full)
-            for n in (80, 96, 128, 256)
-        ),
-        *(
-            pytest.param(replace(SMALL, block_size=n, sinks=True), id=f"block_size {n}", marks=pytest.mark.full)
-            for n in (16, 32, 128)
-        ),
+        *(pytest.param(case, marks=pytest.mark.full) for case in SIZES_IN_PAIRS),
     ],
 )
 def test_matches_the_definition(case: Case) -> None:
@@ -114,9 +107,8 @@ def test_matches_the_definition(case: Case) -> None:
         *(
             pytest.param(case, marks=pytest.mark.full)
             for case in (
-                *(replace(SMALL, head_dim=n) for n in (80, 96, 128)),
-                *(replace(SMALL, block_size=n, sinks=True) for n in (16, 32, 128)),
-                *(replace(SMALL, heads=2 * n) for n in (1, 7, 64)),
+                *SIZES_IN_PAIRS[:3],
+                replace(SMALL, heads=2 * 64, block_size=16),
                 replace(SMALL, dtype="float16"),
                 replace(SMALL, rows=()),
             )
@@ -222,10 +214,8 @@ def test_a_token_keeps_its_bits(kernel: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        replace(BITS, rows=((5, P + 3), (7, 150))),
+        replace(BITS, rows=((5, P + 3), (7, 150)), window=70, sinks=True),
         replace(BITS, window=P),
-        replace(BITS, sinks=True),
-        replace(BITS, window=70),
         replace(BITS, head_dim=256),
     ],
 )

@@ -330,7 +330,8 @@ MOST_RUNS = 24
 
 
 QUICK_EXAMPLES = 50
-"""Of a run of the quick tests; those at length have 1000."""
+LONG_EXAMPLES = 400
+"""Of a run, in the quick tests and at length."""
 
 
 def run_machine(machine: type[SchedulerMachine], events: tuple[str, ...], examples: int) -> None:
@@ -367,16 +368,16 @@ def test_the_scheduler_with_classes_and_tenants_under_any_load() -> None:
 @pytest.mark.full
 @pytest.mark.timeout(1800)  # minutes where the run checks the types of every call
 def test_the_scheduler_under_any_load_at_length() -> None:
-    run_machine(SchedulerMachine, RARE, 1000)
+    run_machine(SchedulerMachine, RARE, LONG_EXAMPLES)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_the_scheduler_with_a_host_store_at_length() -> None:
-    run_machine(OffloadMachine, RARE_WITH_HOST, 1000)
+    run_machine(OffloadMachine, RARE_WITH_HOST, LONG_EXAMPLES)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_the_scheduler_with_classes_and_tenants_at_length() -> None:
-    run_machine(ServiceMachine, RARE_WITH_CLASSES, 1000)
+    run_machine(ServiceMachine, RARE_WITH_CLASSES, LONG_EXAMPLES)

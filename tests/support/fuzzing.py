@@ -9,5 +9,5 @@ from hypothesis import HealthCheck, settings
 
 QUICK = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 LONG = settings(
-    max_examples=int(os.environ.get("FUZZ_EXAMPLES", "250")), deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=int(os.environ.get("FUZZ_EXAMPLES", "120")), deadline=None, suppress_health_check=list(HealthCheck)
 )

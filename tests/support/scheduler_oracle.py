@@ -20,6 +20,10 @@ class Before:
     deferred: set[Sequence]
     """Those under a grammar whose last token has not arrived."""
     preemptions: int
+    asked: set[Sequence]
+    """Those waiting that were found to want what another one restores."""
+    awaiting: set[Sequence]
+    """Those of them for which it is still coming."""
 
 
 class PlanOracle:
@@ -34,13 +38,16 @@ class PlanOracle:
         """By arrival: how often a waiting sequence has been."""
 
     def before(self) -> Before:
-        running = self._book.running()
+        running, waiting = self._book.running(), self._book.waiting()
+        asked = {sequence: sequence.awaited for sequence in waiting if sequence.awaited is not None}
         return Before(
             running,
-            self._book.waiting(),
+            waiting,
             {sequence: (sequence.num_computed, sequence.num_tokens) for sequence in self._book.live.values()},
             {sequence for sequence in running if sequence.constraint is not None and sequence.num_pending},
             self._book.scheduler.preemptions,
+            set(asked),
+            {sequence for sequence, restore in asked.items() if restore.is_under_way},
         )
 
     def check(self, plan: StepPlan, before: Before) -> None:
@@ -57,9 +64,7 @@ class PlanOracle:
         self._check_chunks(plan, progress)
         self._check_background(plan)
         self._check_idle(plan, before, run, progress)
-        still = [
-            sequence for sequence in before.waiting if sequence not in run and not self._waits_for_another(sequence)
-        ]
+        still = [s for s in before.waiting if s not in run and not self._waits_for_another(s, before)]
         if not book.plain:
             return  # shares and promises may keep somebody back
         self._check_overtaking(still, admitted)
@@ -180,14 +185,15 @@ class PlanOracle:
             assert all(other.order_key < s.order_key for s in idle for other in prompts)
         book.seen["passed over"] += bool(idle)
 
-    def _waits_for_another(self, sequence: Sequence) -> bool:
-        """What it wants from the host is coming for one that runs, begins with the same, and that it waits for once."""
+    def _waits_for_another(self, sequence: Sequence, before: Before) -> bool:
+        """What it wants from the host comes for one that runs, begins with the same, and that it waits for once; or did
+        when it was asked, and that one has been preempted since, for the same plan."""
         awaited = sequence.awaited
         if awaited is None:
             return False
         assert self._awaited.setdefault(sequence.arrival, awaited) is awaited
         if not awaited.is_under_way:
-            return False
+            return sequence in before.awaiting or sequence not in before.asked
         other, first = awaited.sequence, self._book.cache.block_size
         assert other.status is SequenceStatus.RUNNING
         assert (other.request.cache_salt, other.tokens[:first]) == (
