@@ -61,7 +61,7 @@ struct FetchRows {
   }
   // Each line once: the first tile alone would ask for more than memory gives in its time, and wait.
   FetchRows Share(int tile, int tiles) const {
-    const auto from = [&](int t) { return (end * t + tiles - 1) / tiles; };
+    const auto from = [&](int t) { return begin + ((end - begin) * t + tiles - 1) / tiles; };
     return {data, stride, from(tile), from(tile + 1)};
   }
   FetchRows From(ptrdiff_t step) const { return {data + step * stride, stride, begin, end}; }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 
 #include "elements.h"
@@ -26,7 +27,7 @@ constexpr int kWideDepth = 64;  // units: a panel of 64 outputs takes 32 KiB whe
 
 // Floats that WideProduct needs beside the sums.
 constexpr size_t WideRoom(int rows, int columns) {
-  return rows < kFewestWideRows ? 0 : size_t(2 * kWideDepth) * (rows + columns);
+  return rows < kFewestWideRows ? 0 : size_t(2 * kWideDepth) * (kTileRows + columns);
 }
 
 // Rows of pairs to twice as many rows of floats, of each pair the second element first.
@@ -41,12 +42,18 @@ inline void WidenRows(const Pair* source, int rows, int columns, float* target) 
 
 // A row of pairs to one of twice as many floats, in the same order.
 inline void WidenRow(const Pair* source, int count, float* target) {
-  alignas(64) Pair swapped[kLanes] = {};
-  const auto* elements = reinterpret_cast<const Bfloat16*>(swapped);
-  for (int i = 0; i < count; i += kLanes) {
+  alignas(64) Bfloat16 swapped[2 * kLanes];
+  for (int i = 0; i < count; i += kLanes, target += 2 * kLanes) {
     const int some = std::min(kLanes, count - i);
-    for (int lane = 0; lane < some; ++lane) swapped[lane].bits = source[i + lane].bits << 16 | source[i + lane].bits >> 16;
-    ForVectors(2 * some, [&](int64_t j, int few) { StoreSome(target + 2 * i + j, LoadSome(elements + j, few), few); });
+    Words pairs = {};
+    if (some == kLanes) {
+      pairs = Load<Words>(source + i);
+    } else {
+      std::memcpy(&pairs, source + i, some * sizeof(Pair));
+    }
+    Store(swapped, pairs << 16 | pairs >> 16);
+    Store(target, LoadFloats(swapped));
+    Store(target + kLanes, LoadFloats(swapped + kLanes));
   }
 }
 
@@ -55,12 +62,18 @@ template <typename Fetch>
 inline void WideProduct(Matrix<const Pair> a, const Pair* b, Matrix<float> c, int rows, int columns, int depth,
                         Start start, Fetch fetch, float* room) {
   const Matrix<float> inputs = {room + 2 * kWideDepth * columns, 2 * kWideDepth};
+  const int tiles = Ceil(rows, kTileRows);
   for (int k = 0; k < depth; k += kWideDepth) {
     const int count = std::min(kWideDepth, depth - k);
-    for (int r = 0; r < rows; ++r) WidenRow(a.Row(r) + k, count, inputs.Row(r));
     WidenRows(b + k * columns, count, columns, room);
-    Product<float>({inputs.data, inputs.stride}, Packed<float>{room, columns}, c, rows, columns / kLanes, 2 * count,
-                   k == 0 ? start : Start::kAdd, fetch.From(k).Halves());
+    // Tile by tile, so that both operands are still in the first-level cache.
+    for (int tile = 0; tile < tiles; ++tile) {
+      const int first = tile * kTileRows, some = std::min(kTileRows, rows - first);
+      for (int r = 0; r < some; ++r) WidenRow(a.Row(first + r) + k, count, inputs.Row(r));
+      Product<float>({inputs.data, inputs.stride}, Packed<float>{room, columns}, {c.Row(first), c.stride}, some,
+                     columns / kLanes, 2 * count, k == 0 ? start : Start::kAdd,
+                     fetch.From(k).Halves().Share(tile, tiles));
+    }
   }
 }
 
