@@ -26,7 +26,7 @@ from jaxgen.server.errors import ApiError
 from jaxgen.server.generation.queue_limit import QueueLimit
 from jaxgen.server.metrics.metrics import Metrics
 from jaxgen.server.middleware.access_log import PROBES, AccessLogMiddleware
-from jaxgen.server.middleware.auth import OPEN_PATHS, ApiKeyMiddleware, ApiKeys
+from jaxgen.server.middleware.auth import ApiKeyMiddleware, ApiKeys, open_paths
 from jaxgen.server.middleware.body_timeout import BodyTimeoutMiddleware
 from jaxgen.server.middleware.cors import OriginMiddleware, cors_middleware
 from jaxgen.server.middleware.errors import (
@@ -110,8 +110,9 @@ def create_app(
             Route("/version", show_version),
             Route("/capabilities", description.capabilities),
             Route("/openapi.json", description.openapi),
-            Route("/health", probes.health),
+            Route("/health", probes.ready),
             Route("/ready", probes.ready),
+            Route("/livez", probes.live),
             Route("/metrics", metrics_route(metrics)),
             *page,
         ],
@@ -166,7 +167,7 @@ def _middleware(
         *([] if config.cors is None else [cors_middleware(config.cors)]),
         # Where callers need API keys, a page without a key is refused anyway.
         *([Middleware(OriginMiddleware, named=named)] if config.check_origin and not keys.asked_for else []),
-        Middleware(ApiKeyMiddleware, keys=keys, open_paths=OPEN_PATHS | page),
+        Middleware(ApiKeyMiddleware, keys=keys, open_paths=open_paths(config) | page),
         Middleware(BodyTimeoutMiddleware, seconds=config.body_timeout_s),
         Middleware(UnexpectedErrorMiddleware),
     ]

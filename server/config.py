@@ -18,6 +18,7 @@ MAY_BE_ZERO = (
     "log_prompts",
     "check_origin",
     "ui",
+    "public_metrics",
     "structured_additional_properties",
 )
 ANY = ("*",)
@@ -131,6 +132,8 @@ class ServerConfig:
     """Format in which the model writes what it thinks before it answers; as ``tool_call_parser``."""
     structured_additional_properties: bool = False
     """Whether objects of schemas may have keys that these do not name, unless a request says so or not."""
+    public_metrics: bool = False
+    """Whether ``/metrics`` needs no key."""
     log_prompts: bool = False
     """Whether a request's log line has the text of its prompts."""
     max_log_len: int = 4096

@@ -1,6 +1,7 @@
 """Describe the API for programs: /openapi.json and /capabilities, made from the models that validate bodies."""
 
 import re
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -17,7 +18,7 @@ from jaxgen.server.api.tokenize import DetokenizeRequest, TokenizeRequest
 from jaxgen.server.batches.endpoint import BatchRequest
 from jaxgen.server.batches.upload import FileForm
 from jaxgen.server.config import ServerConfig
-from jaxgen.server.middleware.auth import OPEN_PATHS
+from jaxgen.server.middleware.auth import open_paths
 from jaxgen.server.requests.answers import format_of
 from jaxgen.server.schema import answers as shapes
 from jaxgen.server.schema.base import Body, CompletionRequest
@@ -35,6 +36,7 @@ NO_LIMITS = (
     "check_origin",
     "log_prompts",
     "max_log_len",
+    "public_metrics",
     "root_path",
     "structured_additional_properties",
     "ui",
@@ -116,8 +118,9 @@ ROUTES = (
     Described("GET", "/version", "The version of jaxgen.", shapes.Version),
     Described("GET", "/capabilities", "Routes, fields and limits.", shapes.Object),
     Described("GET", "/openapi.json", "This document.", shapes.Object),
-    Described("GET", "/health", "Whether the process may be left running.", shapes.Status, errors=(503,)),
-    Described("GET", "/ready", "Whether it takes requests.", shapes.Status, errors=(503,)),
+    Described("GET", "/health", "Whether it takes requests.", shapes.Status, errors=(503,)),
+    Described("GET", "/ready", "The same.", shapes.Status, errors=(503,)),
+    Described("GET", "/livez", "Whether the process may be left running.", shapes.Status, errors=(503,)),
     Described("GET", "/metrics", "Prometheus metrics.", None),
 )
 
@@ -133,7 +136,8 @@ class Description:
     """Endpoints of both documents, which are made once, and of a short list of the routes."""
 
     def __init__(self, model: ModelInfo, config: ServerConfig, version: str) -> None:
-        self._openapi = openapi_document(version, keys=bool(config.api_keys or config.api_key_file))
+        keyed = bool(config.api_keys or config.api_key_file)
+        self._openapi = openapi_document(version, keys=keyed, open_paths=open_paths(config))
         self._capabilities = capabilities_document(model, config)
 
     async def openapi(self, request: Request) -> Response:
@@ -147,15 +151,15 @@ class Description:
         return JSONResponse({"routes": [f"{route.method} {route.path}" for route in ROUTES]})
 
 
-def openapi_document(version: str, *, keys: bool) -> dict[str, Any]:
-    """Return the OpenAPI 3.1 document. ``keys``: whether callers need an API key."""
+def openapi_document(version: str, *, keys: bool, open_paths: Collection[str]) -> dict[str, Any]:
+    """Return the OpenAPI 3.1 document. ``keys``: whether callers need an API key, but for ``open_paths``."""
     shown = [model for route in ROUTES for model in (route.body, route.answer) if model is not None]
     references, definitions = models_json_schema([(model, "validation") for model in shown], ref_template=REFERENCE)
     schemas = {**definitions.get("$defs", {}), "Error": _ERROR}
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
         body, answer = (model and references[model, "validation"] for model in (route.body, route.answer))
-        errors = (*route.errors, 403, 401) if keys and route.path not in OPEN_PATHS else (*route.errors, 403)
+        errors = (*route.errors, 403, 401) if keys and route.path not in open_paths else (*route.errors, 403)
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, body, answer, errors)
     document: dict[str, Any] = {
         "openapi": "3.1.0",

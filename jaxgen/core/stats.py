@@ -88,6 +88,8 @@ class EngineStats:
     """Why these kernels were chosen; empty: they are the fastest."""
     num_running: int = 0
     num_waiting: int = 0
+    block_size: int = 0
+    """Tokens of a block of the KV cache."""
     blocks_total: int = 0
     blocks_free: int = 0
     """Blocks without an owner, including cached ones."""

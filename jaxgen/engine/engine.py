@@ -194,6 +194,7 @@ class Engine:
             kernels_reason=self._device.kernels.reason,
             num_running=scheduler.num_running + scheduler.num_ending,
             num_waiting=scheduler.num_waiting,
+            block_size=self.config.cache.block_size,
             blocks_total=scheduler.pool.num_blocks,
             blocks_free=scheduler.pool.num_free,
             blocks_cached=scheduler.pool.num_cached,

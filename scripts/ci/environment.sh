@@ -5,6 +5,7 @@
 # make_client_environment NAME REQUIREMENTS makes .venv-clients/NAME likewise, for clients of the server.
 # make_node_environment makes .venv-clients/node_packages, for those that node runs (tests/clients/node/).
 # make_browser installs Chromium by apt for the tests of the page, where there is none, on CI and as root alone.
+# make_kubectl installs kubectl likewise, for the tests of docs/kubernetes/.
 
 find_python() {
     # VERSIONS CANDIDATES: a pyenv shim can be found and still fail, so each candidate is tried by running it.
@@ -102,9 +103,17 @@ make_browser() {
     for name in "${CHROMIUM:-}" chromium chromium-browser google-chrome; do
         [ -n "$name" ] && command -v "$name" >/dev/null 2>&1 && return 0
     done
+    install_by_apt Chromium chromium fonts-dejavu-core
+}
+
+make_kubectl() {
+    command -v kubectl >/dev/null 2>&1 || install_by_apt kubectl kubernetes-client
+}
+
+install_by_apt() { # WHAT PACKAGES
     # Elsewhere the tests themselves say how: what is installed on somebody's machine is theirs to decide.
     [ "${CI:-}" = true ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 || return 0
-    echo "installing Chromium by apt (once) ..." >&2
-    apt-get -qq update >&2 &&
-        DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends chromium fonts-dejavu-core >&2
+    echo "installing $1 by apt (once) ..." >&2
+    shift
+    apt-get -qq update >&2 && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends "$@" >&2
 }

@@ -1,4 +1,4 @@
-"""/health, /ready, /version and /metrics."""
+"""/health, /ready, /livez, /version and /metrics."""
 
 from importlib.metadata import version
 from typing import Any
@@ -17,12 +17,15 @@ async def show_version(_: Request) -> Response:
 
 
 class Probes:
-    """Endpoints of /health (may this process keep running?) and /ready (may it get requests?)."""
+    """Endpoints of /ready and /health (may it get requests?), and of /livez (may this process keep running?).
+
+    Routers of LLM servers watch /health and know no other route.
+    """
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
 
-    async def health(self, _: Request) -> Response:
+    async def live(self, _: Request) -> Response:
         return _probe_answer(self._lifecycle.trouble())
 
     async def ready(self, _: Request) -> Response:

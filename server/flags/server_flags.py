@@ -98,6 +98,11 @@ def _add_callers(server: Any) -> None:
         help="further keys, one a line; read again when it changes, without a restart",
     )
     server.add_argument(
+        "--public-metrics",
+        action="store_true",
+        help="/metrics needs no key: routers and Prometheus often have none",
+    )
+    server.add_argument(
         "--service-class",
         action="append",
         metavar="'NAME ttft=S prompt-rate=T inter-token=S late=serve'",
@@ -230,6 +235,7 @@ def server_config(args: Any) -> ServerConfig:
         api_keys=api_keys(args.api_key or ()),
         api_key_file=args.api_key_file,
         batch_dir=args.batch_dir,
+        public_metrics=args.public_metrics,
         log_prompts=args.log_prompts,
         max_log_len=args.max_log_len,
         root_path=args.root_path or "",

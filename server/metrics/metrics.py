@@ -212,6 +212,9 @@ class _EngineCollector(Collector):
         kernels = InfoMetricFamily("jaxgen_kernels", "What steps are made of, and why of no faster.", labels=_LABEL)
         kernels.add_metric(model, {"kernels": stats.kernels, "reason": stats.kernels_reason})
         yield kernels
+        cache = InfoMetricFamily("jaxgen_cache_config", "The KV cache's shape, as routers read it.", labels=_LABEL)
+        cache.add_metric(model, {"block_size": str(stats.block_size), "num_gpu_blocks": str(stats.blocks_total)})
+        yield cache
         for name, (text, value) in gauges.items():
             gauge = GaugeMetricFamily(f"jaxgen_{name}", text, labels=_LABEL)
             gauge.add_metric(model, value)

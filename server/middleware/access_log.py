@@ -10,7 +10,7 @@ from jaxgen.server.middleware.context import context_of
 
 logger = logging.getLogger(__name__)
 
-PROBES = frozenset({"/health", "/ready", "/metrics"})
+PROBES = frozenset({"/health", "/ready", "/livez", "/metrics"})
 """Paths that are polled every few seconds."""
 
 CALLER_LEFT = 499

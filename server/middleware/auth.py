@@ -1,4 +1,4 @@
-"""API keys: ``Authorization: Bearer KEY`` on every route but the probes and the page."""
+"""API keys: ``Authorization: Bearer KEY`` on every route but the probes, the page, and perhaps /metrics."""
 
 import codecs
 import hmac
@@ -12,14 +12,20 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jaxgen.core.errors import ConfigError
+from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import ApiError
 from jaxgen.server.middleware.context import context_of
 
 logger = logging.getLogger(__name__)
 
-OPEN_PATHS = frozenset({"/health", "/ready"})
+OPEN_PATHS = frozenset({"/health", "/ready", "/livez"})
 CALLER = "jaxgen.caller"
 """Key in a request's scope: the caller's name, as ``ApiKeys.caller`` returns it; missing where no key is needed."""
+
+
+def open_paths(config: ServerConfig) -> frozenset[str]:
+    """Return the paths of the API that need no key."""
+    return OPEN_PATHS | {"/metrics"} if config.public_metrics else OPEN_PATHS
 
 
 class ApiKeys:

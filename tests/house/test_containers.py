@@ -1,4 +1,4 @@
-"""Dockerfile, compose.yaml and docs/kubernetes.yaml agree with the project and each other. They are read, not run."""
+"""Dockerfile, compose.yaml and docs/kubernetes/ agree with the project and each other. They are read, not run."""
 
 import re
 import tomllib
@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from jaxgen.server.flags.serve_options import make_parser
-from jaxgen.server.middleware.access_log import PROBES
-from jaxgen.server.openapi import ROUTES
+from tests.house.test_kubernetes import pod
 from tests.support.paths import ROOT
 
 PORT = 8000
@@ -44,23 +43,9 @@ def environment(stage: str) -> dict[str, str]:
     return dict(pair.split("=", 1) for rest in of(stage, "ENV") for pair in rest.split())
 
 
-def load(name: str) -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all((ROOT / name).read_text(encoding="utf-8")))
-
-
 def compose() -> dict[str, Any]:
-    return load("compose.yaml")[0]
-
-
-def pod() -> dict[str, Any]:
-    deployment = next(one for one in load("docs/kubernetes.yaml") if one["kind"] == "Deployment")
-    found: dict[str, Any] = deployment["spec"]["template"]["spec"]
+    found: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
     return found
-
-
-def container() -> dict[str, Any]:
-    (found,) = pod()["containers"]
-    return dict(found)
 
 
 def test_what_is_copied_exists_and_is_not_ignored() -> None:
@@ -128,7 +113,7 @@ def test_the_health_check_is_python_that_asks_a_probe(target: str) -> None:
     assert (program, flag) == ("python", "-c")
     compile(source, "HEALTHCHECK", "exec")
     (path,) = re.findall(r"\}(/\w+)", source)
-    assert path == "/health"
+    assert path == "/livez", "a container that drains is not to be replaced"
 
 
 def test_compose() -> None:
@@ -143,42 +128,3 @@ def test_compose() -> None:
         assert cache == "cache:/cache"
     assert "cache" in compose()["volumes"]
     assert compose()["services"]["cuda"]["profiles"] == ["cuda"]
-
-
-def test_kubernetes_gives_time_to_end() -> None:
-    args = make_parser().parse_args(container()["args"])
-    pause = container()["lifecycle"]["preStop"]["sleep"]["seconds"]
-    assert pod()["terminationGracePeriodSeconds"] >= pause + args.shutdown_timeout + 10
-    (mount,) = [mount for mount in container()["volumeMounts"] if mount["name"] == "keys"]
-    assert args.api_key_file.is_relative_to(mount["mountPath"])
-
-
-def test_kubernetes_sets_no_flag_by_the_name_of_the_service() -> None:
-    """Of a service called jaxgen it sets JAXGEN_PORT, and to an address."""
-    assert pod()["enableServiceLinks"] is False
-
-
-def test_kubernetes_probes_are_routes_that_need_no_key() -> None:
-    (port,) = container()["ports"]
-    assert port["containerPort"] == PORT
-    paths = {kind: container()[f"{kind}Probe"]["httpGet"] for kind in ("startup", "readiness", "liveness")}
-    assert {kind: get["path"] for kind, get in paths.items()} == {
-        "startup": "/ready",
-        "readiness": "/ready",
-        "liveness": "/health",
-    }
-    for get in paths.values():
-        assert get["port"] == port["name"]
-        assert get["path"] in PROBES & {route.path for route in ROUTES}
-    service = next(one for one in load("docs/kubernetes.yaml") if one["kind"] == "Service")
-    assert service["spec"]["ports"][0]["targetPort"] == port["name"]
-
-
-def test_kubernetes_mounts_and_labels_agree() -> None:
-    volumes = {volume["name"] for volume in pod()["volumes"]}
-    assert {mount["name"] for mount in container()["volumeMounts"]} == volumes
-    deployment, service = (
-        next(one for one in load("docs/kubernetes.yaml") if one["kind"] == kind) for kind in ("Deployment", "Service")
-    )
-    labels = deployment["spec"]["template"]["metadata"]["labels"]
-    assert deployment["spec"]["selector"]["matchLabels"] == service["spec"]["selector"] == labels

@@ -25,7 +25,7 @@ from tests.support.live_server import serve
 from tests.support.server_app import body, byte_by_byte, client_of, error_of, fake_engine
 
 
-def test_health_and_ready_follow_the_engine() -> None:
+def test_probes_follow_the_engine() -> None:
     engine = fake_engine()
     with client_of(engine, ServerConfig(stall_limit_s=60)) as client:
         states = [
@@ -37,7 +37,7 @@ def test_health_and_ready_follow_the_engine() -> None:
         ]
         for state, status, reason in states:
             engine.state = state
-            for path in ("/health", "/ready"):
+            for path in ("/health", "/ready", "/livez"):
                 answer = client.get(path)
                 assert (answer.status_code, reason in answer.text) == (status, True), (path, state)
                 assert client.head(path).status_code == status
@@ -75,8 +75,8 @@ def test_draining_lets_running_requests_finish() -> None:
         refused = httpx2.post(f"{url}/v1/completions", json=body())
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "7")
         error_of(refused.json())
-        assert httpx2.get(f"{url}/ready").status_code == 503
-        assert httpx2.get(f"{url}/health").status_code == 200
+        for path, status in (("/ready", 503), ("/health", 503), ("/livez", 200)):
+            assert httpx2.get(f"{url}{path}").status_code == status
         go_on.set()
         thread.join(30)
     assert answers[0].json()["choices"][0]["text"] == "Hello"
@@ -145,6 +145,7 @@ def test_unknown_routes(path: str) -> None:
         ("POST", "/v1/models/x", {"GET", "HEAD"}),
         ("POST", "/health", {"GET", "HEAD"}),
         ("PUT", "/ready", {"GET", "HEAD"}),
+        ("PUT", "/livez", {"GET", "HEAD"}),
         ("POST", "/metrics", {"GET", "HEAD"}),
     ],
 )

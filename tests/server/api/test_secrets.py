@@ -14,7 +14,7 @@ from tests.support.server_app import body, client_of, error_of, fake_engine
 SECRET = "RuntimeError: no such file: /srv/prompts/of/another"
 
 
-@pytest.mark.parametrize("path", ["/health", "/ready"])
+@pytest.mark.parametrize("path", ["/health", "/ready", "/livez"])
 def test_a_probe_of_a_dead_engine_refers_to_the_log(path: str) -> None:
     engine = fake_engine()
     engine.state = EngineStatus("dead", SECRET)

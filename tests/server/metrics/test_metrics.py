@@ -45,6 +45,7 @@ def test_metrics() -> None:
         kernels="native",
         num_running=3,
         num_waiting=2,
+        block_size=16,
         blocks_total=8,
         blocks_free=6,
         blocks_cached=5,
@@ -73,6 +74,7 @@ def test_metrics() -> None:
     assert (head.status_code, head.content) == (200, b"")
     found = samples(answer.text)
     assert found["jaxgen_kernels_info", "nativeno faster ones"] == 1
+    assert found["jaxgen_cache_config_info", "168"] == 1  # block_size and num_gpu_blocks
     expected = {
         "num_requests_running": 3,
         "num_requests_waiting": 2,

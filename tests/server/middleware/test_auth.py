@@ -1,6 +1,7 @@
 """API keys: which routes want one, keys of a file, and what callers with different keys share."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +56,19 @@ def test_every_route_but_the_probes_wants_a_key(header: str | None) -> None:
             assert "first-key" not in answer.text
         for path in ("/metrics", "/v1/models"):
             assert client.head(path, headers=headers).status_code == 401
-        for path in ("/health", "/ready"):
+        for path in ("/health", "/ready", "/livez"):
             assert client.get(path, headers=headers).status_code == 200
     assert engine.requests == []
+
+
+def test_metrics_may_be_read_without_a_key() -> None:
+    with client_of(fake_engine(), replace(KEYS, public_metrics=True)) as client:
+        assert client.get("/metrics").status_code == 200
+        for path in ("/v1/models", "/metrics/", "/steps/history"):
+            assert client.get(path).status_code == 401, path
+        described = client.get("/openapi.json", headers={b"authorization": b"Bearer first-key"}).json()["paths"]
+    assert "401" not in described["/metrics"]["get"]["responses"]
+    assert "401" in described["/version"]["get"]["responses"]
 
 
 @pytest.mark.parametrize("header", [b"Bearer first-key", b"bearer  first-key ", "Bearer clé-2".encode()])

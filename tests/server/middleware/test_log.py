@@ -105,7 +105,7 @@ def test_failures_have_their_line_too(log: pytest.LogCaptureFixture) -> None:
 
 def test_probes_are_for_debugging(log: pytest.LogCaptureFixture) -> None:
     with client_of(fake_engine()) as client:
-        for path in ("/health", "/ready", "/metrics"):
+        for path in ("/health", "/ready", "/livez", "/metrics"):
             client.get(path)
         assert lines(log) == []
         with log.at_level(logging.DEBUG, "jaxgen"):

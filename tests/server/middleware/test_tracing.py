@@ -112,7 +112,7 @@ def test_failures_of_the_server_are_marked(stream: bool, status: int) -> None:
 
 def test_refusals_are_the_callers_and_probes_have_no_span() -> None:
     with traced(fake_engine()) as (client, exporter):
-        for path in ("/health", "/ready", "/metrics"):
+        for path in ("/health", "/ready", "/livez", "/metrics"):
             client.get(path)
         client.post("/v1/chat/completions", json={"model": "other"})
     span, attributes = only(exporter)
