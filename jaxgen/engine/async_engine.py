@@ -86,6 +86,7 @@ class AsyncEngine:
         self._settled = threading.Event()
         self._stats = EngineStats()
         self._journal: Journal | None = None
+        self._digest = ""
         self._busy_since: float | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._main, name="jaxgen-engine", daemon=True)
@@ -97,6 +98,11 @@ class AsyncEngine:
     @property
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer
+
+    @property
+    def digest(self) -> str:
+        """See EngineClient; empty while the engine starts."""
+        return self._digest
 
     def start(self) -> None:
         """Begin to load and compile, and return at once."""
@@ -203,7 +209,7 @@ class AsyncEngine:
     def _main(self) -> None:
         try:
             engine = self._build()
-            self._stats, self._journal = engine.stats(), engine.journal
+            self._stats, self._journal, self._digest = engine.stats(), engine.journal, engine.digest
             self._status = EngineStatus("ready")
             self._settled.set()
             while self._receive(engine):

@@ -96,6 +96,9 @@ class Engine:
         self._recorder = Recorder(config, self._scheduler, self._host_blocks)
         self._compilations_at_ready = num_compilations()
 
+    digest = ""
+    """Name of what the bits of answers depend on; empty where nobody has asked."""
+
     @property
     def journal(self) -> Journal:
         return self._recorder.journal

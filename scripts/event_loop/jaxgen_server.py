@@ -26,6 +26,7 @@ class FakeEngine:
 
     held_for = 0.0
     journal = None
+    digest = "0123456789abcdef"
 
     def __init__(self, period: float) -> None:
         self._period = period

@@ -81,6 +81,7 @@ class FakeEngine:
     )
     state: EngineStatus = field(default_factory=lambda: EngineStatus("ready"))
     numbers: EngineStats = field(default_factory=EngineStats)
+    digest: str = "0123456789abcdef"
     requests: list[Request] = field(default_factory=list)
     open: set[str] = field(default_factory=set)
     aborted: list[str] = field(default_factory=list)
