@@ -13,18 +13,20 @@ import psutil
 
 from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.core.config import DType, EngineConfig, EngineOptions, HubOptions, KernelChoice, KVResidency, ModelConfig
-from jaxgen.core.errors import ConfigError
+from jaxgen.core.identity import Identity
 from jaxgen.core.kv_dtype import parse_kv_dtype
-from jaxgen.core.model_info import ChatFormat, EmbeddingFormat, ModelInfo, PoolingChoice
+from jaxgen.core.model_info import EmbeddingFormat, ModelInfo, PoolingChoice
 from jaxgen.core.quantization import Quantization
 from jaxgen.engine.async_engine import AsyncEngine
 from jaxgen.engine.engine import Engine
-from jaxgen.engine.runners import Compiled, compile_for
+from jaxgen.engine.runners import Compiled, compile_for, program_texts
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.nvidia import Gpu, find_gpu
+from jaxgen.identify import identify
 from jaxgen.kernels.choice import Kernels, choose, reference
 from jaxgen.kernels.verdict import Verdict
 from jaxgen.model_choice import find_model, token_budget, tuning_folder, weight_bytes
+from jaxgen.model_texts import ModelTexts, read_texts
 from jaxgen.models import PackedParams
 from jaxgen.models.placement import placing
 from jaxgen.opening import free_memory, is_open, judge_kernels, served_shapes, share_memory
@@ -35,14 +37,8 @@ from jaxgen.sizing.memory_request import DeviceMemory
 from jaxgen.sizing.token_budget import CPU_BUDGET
 from jaxgen.terminal.progress import show_progress
 from jaxgen.text.constraint import Constraints
-from jaxgen.text.named_templates import TEMPLATE_NAMES, end_of_turn, named_format
-from jaxgen.text.tokenizer import Tokenizer
-from jaxgen.text.tokenizer_cache import load_tokenizer
-from jaxgen.weights.chat_template import read_chat_format
-from jaxgen.weights.generation_config import read_sampling_defaults
-from jaxgen.weights.hf_config import read_eos_token_ids
-from jaxgen.weights.load import DEMO, load_params, resolve_tokenizer
-from jaxgen.weights.pooling import read_pooling
+from jaxgen.weights.contents import weights_digest
+from jaxgen.weights.load import DEMO, load_params
 from jaxgen.weights.weight_formats import parameter_bytes
 
 logger = logging.getLogger(__name__)
@@ -100,10 +96,20 @@ class ResolvedModel:
             return choose(self.device, self.model, block_size, folder, self.verdict, progress=progress)
 
     def build(
-        self, config: EngineConfig, options: EngineOptions, eos_token_ids: frozenset[int], *, progress: bool
+        self,
+        config: EngineConfig,
+        options: EngineOptions,
+        texts: ModelTexts,
+        *,
+        ends: bool = True,
+        progress: bool,
     ) -> Engine:
-        """Load, compile, and plan again if the program needs more memory than estimated. Raises ConfigError."""
+        """Load, compile, and plan again if the program needs more memory than estimated. Raises ConfigError.
+
+        ``ends``: whether the tokens of ``texts`` that end answers do.
+        """
         kernels, params = self.load(block_size=config.cache.block_size, progress=progress)
+        weights = weights_digest(self.directory, self.caches.checksums, progress=progress)
         as_codes = kernels.quantized is not None
         params_bytes = self.params_bytes if as_codes else parameter_bytes(replace(self.model, weight_formats=()))
         if self.device.is_cpu and options.token_budget is None and not kernels.skips_padding:
@@ -112,7 +118,26 @@ class ResolvedModel:
             model = self.model.within(config.scheduler.max_model_len)
             config, compiled = compile_to_fit(options, model, config, kernels, self.memory, params_bytes)
             advance(1)
-        return Engine(model, config, params, eos_token_ids, compiled=compiled)
+        identity = self._identify(model, config, compiled, weights, texts)
+        eos_token_ids = texts.eos_token_ids if ends else frozenset[int]()
+        return Engine(model, config, params, eos_token_ids, compiled=compiled, identity=identity)
+
+    def _identify(
+        self, model: ModelConfig, config: EngineConfig, compiled: Compiled, weights: str, texts: ModelTexts
+    ) -> Identity:
+        kernels = compiled.kernels
+        identity = identify(
+            self.device,
+            model,
+            config,
+            kernels={"name": kernels.name, **dict(kernels.build)},
+            settings={name: getattr(jax.config, name) for name in ("jax_default_matmul_precision", "jax_enable_x64")},
+            programs=program_texts(compiled),
+            weights=weights,
+            texts=texts.identity(),
+        )
+        logger.info("digest %s: engines of the same digest give the same bits", identity.digest)
+        return identity
 
 
 def find_parts(
@@ -217,58 +242,30 @@ def load_engine(
     parts = find_parts(
         model, dtype=dtype, kernels=kernels, quantization=quantization, cache_dir=cache_dir, options=options, hub=hub
     )
-    words, texts = _load_tokenizer(parts, tokenizer, hub)
-    chat = _chat_format(texts, chat_template, words)
-    eos_token_ids = read_eos_token_ids(parts.directory) | _turn_token_ids(chat_template, words)
+    words, texts = read_texts(
+        parts.directory,
+        parts.model.vocab_size,
+        parts.caches.tokenizers,
+        tokenizer=tokenizer,
+        chat_template=chat_template,
+        generation_config=generation_config,
+        pooling=pooling,
+        hub=hub,
+    )
     config = parts.resolve(options)
 
     def build() -> Engine:
         with persistent_compilation(parts.caches.compiled if compilation_cache else None):
-            return parts.build(config, options, eos_token_ids, progress=progress)
+            return parts.build(config, options, texts, progress=progress)
 
     info = ModelInfo(
         served_name or model or "jaxgen-default",
         config.scheduler.max_model_len,
         parts.model.vocab_size,
         note=TINY_NOTE if model is None and parts.directory != DEMO else "",
-        chat=chat,
-        embedding=EmbeddingFormat(parts.model.output_size, read_pooling(parts.directory, pooling)),
-        defaults=read_sampling_defaults(parts.directory, generation_config),
+        chat=texts.chat,
+        embedding=EmbeddingFormat(parts.model.output_size, texts.pooling),
+        defaults=texts.defaults,
         embedded=model is None,
     )
-    return AsyncEngine(info, words, build, Constraints(words, parts.model.vocab_size, eos_token_ids))
-
-
-def _load_tokenizer(parts: ResolvedModel, name: str | None, hub: HubOptions | None) -> tuple[Tokenizer, Path]:
-    """Return the tokenizer, and its directory; ``name`` None: the model's own. Raises ConfigError."""
-    if name is None:
-        return load_tokenizer(parts.directory, parts.caches.tokenizers), parts.directory
-    directory = resolve_tokenizer(name, None if hub is None else hub.download_dir)
-    tokenizer = load_tokenizer(directory, parts.caches.tokenizers)
-    if tokenizer.vocab_size > parts.model.vocab_size:
-        raise ConfigError(
-            f"--tokenizer {name} has {tokenizer.vocab_size} tokens, the model has {parts.model.vocab_size}: it is "
-            "another model's"
-        )
-    return tokenizer, directory
-
-
-def _chat_format(directory: Path, chat_template: Path | str | None, tokenizer: Tokenizer) -> ChatFormat | None:
-    """Return the chat template of this name, of this file, or of the model; None: it has none. Raises ConfigError."""
-    if isinstance(chat_template, str) and chat_template in TEMPLATE_NAMES:
-        return named_format(chat_template, tokenizer)
-    return read_chat_format(directory, None if chat_template is None else Path(chat_template))
-
-
-def _turn_token_ids(chat_template: Path | str | None, tokenizer: Tokenizer) -> frozenset[int]:
-    """Return the tokens that end an answer beside the model's own, since the template of this name ends turns so."""
-    name = end_of_turn(chat_template) if isinstance(chat_template, str) else None
-    token = None if name is None else tokenizer.added_token(name)
-    if name is not None and token is None:
-        logger.warning(
-            "--chat-template %s: the model's tokenizer has no token %s, so answers end only where the model ends a "
-            "text; the template plain is for such models",
-            chat_template,
-            name,
-        )
-    return frozenset() if token is None else frozenset({token})
+    return AsyncEngine(info, words, build, Constraints(words, parts.model.vocab_size, texts.eos_token_ids))

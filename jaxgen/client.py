@@ -1,8 +1,8 @@
 """The interface of an engine for its front ends: the HTTP server and others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.request import Request, TokenEvent
@@ -32,6 +32,16 @@ class EngineClient(Protocol):
 
     @property
     def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def digest(self) -> str:
+        """Name what the bits of answers depend on: engines of one digest give the same. Empty while it starts."""
+        ...
+
+    @property
+    def digest_parts(self) -> Mapping[str, Any]:
+        """What the digest is made of, as named JSON values without paths and secrets. Empty while it starts."""
+        ...
 
     async def follow(self, request: Request, take: Callable[[TokenEvent], bool]) -> None:
         """Run the request until its event with a finish_reason, which is its last.

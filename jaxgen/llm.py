@@ -96,6 +96,16 @@ class LLM:
         """End the engine's thread and free its memory."""
         self.engine.stop()
 
+    @property
+    def digest(self) -> str:
+        """Name what the bits of answers depend on: engines of one digest give the same (docs/reproducibility.md)."""
+        return self.engine.digest
+
+    @property
+    def digest_parts(self) -> Mapping[str, Any]:
+        """What the digest is made of, as named JSON values."""
+        return self.engine.digest_parts
+
     def get_default_sampling_params(self) -> SamplingParams:
         """Return the parameters of prompts that come without any: the model's own, see ``generation_config``."""
         return self.engine.model.defaults.params()

@@ -10,6 +10,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from jaxgen.client import EngineClient
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.sampling_params import MAX_LOGPROBS
@@ -133,19 +134,22 @@ def check_prefix(prefix: str) -> None:
 
 
 class Description:
-    """Endpoints of both documents, which are made once, and of a short list of the routes."""
+    """Endpoints of both documents, which are made once but for the engine's digest, and of a short list of the
+    routes."""
 
-    def __init__(self, model: ModelInfo, config: ServerConfig, version: str) -> None:
+    def __init__(self, engine: EngineClient, config: ServerConfig, version: str) -> None:
+        self._engine = engine
         keyed = bool(config.api_keys or config.api_key_file)
         self._openapi = openapi_document(version, keys=keyed, open_paths=open_paths(config))
-        self._capabilities = capabilities_document(model, config)
+        self._capabilities = capabilities_document(engine.model, config)
 
     async def openapi(self, request: Request) -> Response:
         root: str = request.scope.get("root_path", "")  # where a proxy or another app has put this one
         return JSONResponse({**self._openapi, "servers": [{"url": root}]} if root else self._openapi)
 
     async def capabilities(self, _: Request) -> Response:
-        return JSONResponse(self._capabilities)
+        identity = {"digest": self._engine.digest, "digest_parts": self._engine.digest_parts}
+        return JSONResponse(self._capabilities | identity)
 
     async def index(self, _: Request) -> Response:
         return JSONResponse({"routes": [f"{route.method} {route.path}" for route in ROUTES]})

@@ -1,6 +1,7 @@
 """LLM on the embedded tiny model: batches, streams, stop strings, and the same engine as an ASGI app."""
 
 import asyncio
+import json
 import logging
 import shutil
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import jaxgen
 from jaxgen import LLM, SamplingParams
 from jaxgen.assemble import load_engine
 from jaxgen.core.errors import ConfigError, RequestRefusedError
+from jaxgen.core.identity import Identity
 from jaxgen.core.model_info import EmbeddingFormat, Pooling
 from jaxgen.core.request import FinishReason
 from jaxgen.core.sampling_params import NEUTRAL
@@ -146,6 +148,20 @@ def test_the_engine_of_an_llm_is_served_as_an_app(llm: LLM) -> None:
             extra_body={"ignore_eos": True},
         )
     assert answer.choices[0].text == llm.generate(["def main():"], GREEDY)[0].text
+
+
+def test_the_digest_is_that_of_its_parts_and_of_another_engine_of_an_equal_directory(
+    llm: LLM, directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options: dict[str, Any] = {"max_model_len": 512, "token_budget": 32, "max_num_seqs": 8}
+    options["num_blocks"] = llm.digest_parts["steps"]["num_blocks"]
+    copy = shutil.copytree(directory, tmp_path / "copy")
+    caplog.set_level(logging.INFO, "jaxgen.assemble")
+    with LLM(str(copy), **options) as other:
+        assert other.digest == llm.digest == Identity(llm.digest_parts).digest != ""
+        assert other.generate(["def main():"], GREEDY) == llm.generate(["def main():"], GREEDY)
+        assert f"digest {other.digest}" in caplog.text
+    assert str(tmp_path) not in json.dumps(dict(llm.digest_parts))
 
 
 def test_texts_become_vectors_that_an_openai_client_gets_too(llm: LLM) -> None:

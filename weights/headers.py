@@ -26,7 +26,7 @@ def stored_weights(directory: Path) -> Stored:
 
     Raises ConfigError that names a file which is missing, cut off or damaged.
     """
-    names = _weight_files(directory)
+    names = weight_files(directory)
     numbers: Counter[str] = Counter()
     for name in names:
         for tensor in read_header(member(directory, name)).values():
@@ -35,7 +35,8 @@ def stored_weights(directory: Path) -> Stored:
     return Stored(len(names), size, dict(numbers.most_common()))
 
 
-def _weight_files(directory: Path) -> list[str]:
+def weight_files(directory: Path) -> list[str]:
+    """Return the names of a Hugging Face directory's safetensors files. Raises ConfigError where it has none."""
     if member(directory, SINGLE).exists():
         return [SINGLE]
     if member(directory, INDEX).exists():

@@ -53,7 +53,7 @@ def write_manifest(
 ) -> None:
     """Write the manifest, with every file that is in the directory now."""
     names = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
-    sums = _checksums(directory, names, "computing checksums", progress)
+    sums = checksums_of(directory, names, "computing checksums", progress)
     files = {name: asdict(FileRecord((directory / name).stat().st_size, sums[name])) for name in names}
     data: dict[str, Any] = {"format_version": 1, "family": family, "dtype": dtype, "files": files}
     if formats:
@@ -99,7 +99,7 @@ def verify(directory: Path, manifest: Manifest, *, checksums: bool = True, progr
             )
     if not checksums:
         return
-    for name, found in _checksums(directory, manifest.files, "verifying checksums", progress).items():
+    for name, found in checksums_of(directory, manifest.files, "verifying checksums", progress).items():
         if found != manifest.files[name].sha256:
             raise ConfigError(
                 f"{directory / name} is corrupt: its SHA-256 is not the one in {MANIFEST}; "
@@ -121,7 +121,7 @@ def _format(entry: Any) -> WeightFormat:
     return form
 
 
-def _checksums(directory: Path, names: Iterable[str], label: str, progress: bool) -> dict[str, str]:
+def checksums_of(directory: Path, names: Iterable[str], label: str, progress: bool) -> dict[str, str]:
     """Return the SHA-256 of files by name, computed in threads: hashlib releases the interpreter lock meanwhile."""
     names = list(names)
     total = sum((directory / name).stat().st_size for name in names)

@@ -27,6 +27,8 @@ class CacheDirs:
     """Native kernels compiled for this machine, see jaxgen.kernels.choice."""
     proofs: Path | None = None
     """Verdicts on kernels for GPUs, see jaxgen.kernels.proof."""
+    checksums: Path | None = None
+    """Checksums of large weight files, see jaxgen.weights.contents."""
 
 
 def default_cache_dir() -> Path:
@@ -45,7 +47,7 @@ def open_cache_dirs(root: Path | str | None = None) -> CacheDirs:
     """
     root = default_cache_dir() if root is None else Path(root)
     check_path("--cache-dir", root)
-    folders = [root / name / "v1" for name in ("compiled", "tokenizers", "tuning", "kernels", "proofs")]
+    folders = [root / name / "v1" for name in ("compiled", "tokenizers", "tuning", "kernels", "proofs", "checksums")]
     try:
         for folder in folders:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

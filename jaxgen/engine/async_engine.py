@@ -5,12 +5,14 @@ import logging
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from jaxgen.client import EngineStatus
 from jaxgen.core.errors import ConfigError, EngineDeadError, RequestRefusedError, one_line
+from jaxgen.core.identity import UNKNOWN
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.core.sampling_params import SamplingParams
@@ -86,6 +88,7 @@ class AsyncEngine:
         self._settled = threading.Event()
         self._stats = EngineStats()
         self._journal: Journal | None = None
+        self._identity = UNKNOWN
         self._busy_since: float | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._main, name="jaxgen-engine", daemon=True)
@@ -97,6 +100,16 @@ class AsyncEngine:
     @property
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer
+
+    @property
+    def digest(self) -> str:
+        """See EngineClient; empty while the engine starts."""
+        return self._identity.digest
+
+    @property
+    def digest_parts(self) -> Mapping[str, Any]:
+        """See EngineClient; empty while the engine starts."""
+        return self._identity.parts
 
     def start(self) -> None:
         """Begin to load and compile, and return at once."""
@@ -203,7 +216,7 @@ class AsyncEngine:
     def _main(self) -> None:
         try:
             engine = self._build()
-            self._stats, self._journal = engine.stats(), engine.journal
+            self._stats, self._journal, self._identity = engine.stats(), engine.journal, engine.identity
             self._status = EngineStatus("ready")
             self._settled.set()
             while self._receive(engine):

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.errors import DeviceLostError, RequestRefusedError
+from jaxgen.core.identity import UNKNOWN, Identity
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.stats import EngineStats
@@ -68,14 +69,16 @@ class Engine:
         eos_token_ids: frozenset[int],
         *,
         compiled: Compiled | None = None,
+        identity: Identity = UNKNOWN,
     ):
         """Compile the step unless ``compiled`` is given, and pack the parameters that its kernels read packed.
 
         Other parameters are not copied, unless the cache is streamed: then all parameters of the layers are, and
-        ``params`` is emptied.
+        ``params`` is emptied. ``identity``: what its bits depend on; empty where nobody asks.
         """
         self.model = model
         self.config = config
+        self.identity = identity
         self._eos_token_ids = eos_token_ids
         self._device = make_device(model, config, params, compiled or compile_for(model, config))
         self._latencies = LatencyMeter()

@@ -1,5 +1,9 @@
 """Compile, make and start the runner that a configuration asks for."""
 
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.kernels.choice import REFERENCE, Kernels
 from jaxgen.layerwise.model_runner import CompiledLayers, LayerwiseRunner
@@ -27,6 +31,27 @@ def compile_for(model: ModelConfig, config: EngineConfig, kernels: Kernels = REF
         keep_inputs=streaming.keep_inputs,
     )
     return CompiledLayers(layers, compile_rows(model, config))
+
+
+def program_texts(compiled: Compiled) -> Iterator[str]:
+    """Yield the text of each compiled program that computes what is wider than a decode's: XLA's last form of it.
+
+    Not of the narrow programs, which are used only where their bits are the wide ones'.
+    """
+    if isinstance(compiled, CompiledStep):
+        yield _text(compiled.run)
+        return
+    layers = compiled.layers
+    wide = layers.widths[max(layers.widths)]
+    for program in (wide.begin, wide.layer, wide.end, layers.project):
+        if program is not None:
+            yield _text(program)
+
+
+def _text(program: Any) -> str:
+    """Return a compiled program's text or, where XLA shows none, one that no other has: nothing says they are equal."""
+    text: str | None = program.as_text()
+    return text or uuid4().hex
 
 
 def make_device(model: ModelConfig, config: EngineConfig, params: PackedParams, compiled: Compiled) -> Runner:

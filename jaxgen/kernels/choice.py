@@ -91,6 +91,8 @@ class Kernels:
     the same bits."""
     separate_layers: bool = False
     """Whether the program has unrolled layers, with matrices that are separate arrays."""
+    build: tuple[tuple[str, str], ...] = ()
+    """How native kernels were compiled: by name, the digest of their code and their compiler."""
     reason: str = field(default="", compare=False)
     """Why no faster kernels were chosen, for the log and metrics; empty: these are the fastest."""
 
@@ -146,6 +148,7 @@ def native(library: Library) -> Kernels:
         layer_norm=library.layer_norm,
         activate=library.activate,
         gated=library.gated,
+        build=(("library", library.code), ("compiler", library.compiler)),
     )
 
 

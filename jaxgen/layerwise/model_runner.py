@@ -45,6 +45,10 @@ class CompiledLayers:
     rows: RowPrograms
 
     @property
+    def kernels(self) -> Kernels:
+        return self.layers.kernels
+
+    @property
     def temporary_bytes(self) -> int:
         return self.layers.temporary_bytes
 

@@ -25,6 +25,8 @@ _SETTINGS: dict[str, Any] = {
     "jax_compilation_cache_max_size": MAX_BYTES,
     "jax_persistent_cache_min_compile_time_secs": 0.0,
     "jax_persistent_cache_min_entry_size_bytes": -1,
+    # What XLA measured of a GPU's kernels stays in a folder beside the programs, for those that are compiled later.
+    "jax_persistent_cache_enable_xla_caches": "xla_gpu_per_fusion_autotune_cache_dir",
 }
 _TROUBLE = re.compile(r"Error (?:reading|writing) persistent compilation cache entry for '(?P<program>[^']*)'")
 _lock = threading.Lock()

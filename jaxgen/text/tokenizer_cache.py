@@ -20,7 +20,7 @@ def load_tokenizer(directory: Path, cache: Path | None) -> Tokenizer:
     """
     if cache is None:
         return Tokenizer.from_directory(directory)
-    kept = cache / f"{_fingerprint(directory)}.json"
+    kept = cache / f"{text_files_digest(directory)}.json"
     if kept.is_file():
         try:
             return Tokenizer.from_json(kept.read_text(encoding="utf-8"))
@@ -33,7 +33,8 @@ def load_tokenizer(directory: Path, cache: Path | None) -> Tokenizer:
     return tokenizer
 
 
-def _fingerprint(directory: Path) -> str:
+def text_files_digest(directory: Path) -> str:
+    """Return the SHA-256 of all files that a tokenizer is made from, and of the versions of what makes it."""
     digest = hashlib.sha256()
     for library in ("transformers", "tokenizers"):
         digest.update(f"{library} {version(library)}\0".encode())

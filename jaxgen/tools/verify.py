@@ -8,6 +8,7 @@ from typing import Any, Literal
 from jaxgen.assemble import ResolvedModel, find_parts
 from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice
 from jaxgen.core.quantization import Quantization
+from jaxgen.model_texts import own_texts
 from jaxgen.runner.compilation_cache import persistent_compilation
 from jaxgen.tools.determinism import Scenario, Verifier
 
@@ -38,7 +39,7 @@ def verify_determinism(
     )
     options = _verify_options(parts, options)
     with persistent_compilation(parts.caches.compiled):
-        engine = parts.build(parts.resolve(options), options, frozenset(), progress=False)
+        engine = parts.build(parts.resolve(options), options, own_texts(parts.directory), ends=False, progress=False)
     scenarios = Verifier(engine, requests=requests, seed=seed, progress=progress).verify()
     about = {
         "model": model or "the embedded default",
@@ -51,6 +52,8 @@ def verify_determinism(
         "num_blocks": engine.config.cache.num_blocks,
         "steps": engine.stats().steps,
         "narrow_steps": engine.stats().narrow_steps,
+        "digest": engine.identity.digest,
+        "digest_parts": engine.identity.parts,
     }
     return about, scenarios
 

@@ -19,6 +19,8 @@ COMPILERS = ("g++", "clang++", "c++")
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-fvisibility=hidden")
 """-ffp-contract=off: a sum is fused where the source says so and nowhere else, so all copies of a loop round alike."""
 LINKED = "-shared"
+PREFIX_MAP = "-ffile-prefix-map={headers}=jaxlib"
+"""XLA's headers put their path into what they say of errors; with it, libraries would differ by where they are made."""
 UNITS = ("handlers.cc", "bfloat16.cc", "quantized.cc", "experts.cc", "float32.cc", "elements.cc")
 """Source files that compile at the same time, the slowest first."""
 BUILD_SECONDS = 300
@@ -36,6 +38,8 @@ class Recipe:
     command: tuple[str, ...]
     digest: str
     """Of everything that decides what the library does: sources, compiler, flags, jaxlib's headers, the processor."""
+    compiler: str
+    """Name and version of the compiler, as it says them."""
 
     @classmethod
     def find(cls, compiler: str | None = None) -> "Recipe":
@@ -47,8 +51,9 @@ class Recipe:
         command = (found, *FLAGS, native, *(("-DKERNELS_INTEL",) if _is_intel() else ()))
         version = run([found, "--version"], seconds=30)
         sources = [path.name.encode() + b"\0" + path.read_bytes() for path in sorted(_SOURCES.glob("*.[ch]*"))]
-        parts = [*sources, repr((command, LINKED, version, jaxlib.version.__version__, processor())).encode()]
-        return cls(command, hashlib.sha256(b"\0".join(parts)).hexdigest()[:20])
+        decided = (command, LINKED, PREFIX_MAP, version, jaxlib.version.__version__, processor())
+        parts = [*sources, repr(decided).encode()]
+        return cls(command, hashlib.sha256(b"\0".join(parts)).hexdigest()[:20], version.partition("\n")[0])
 
     def compile(self, target: Path, compiled: Callable[[], object] = lambda: None) -> None:
         """Write the shared library; raises UnavailableError with the compiler's words if it cannot.
@@ -61,7 +66,8 @@ class Recipe:
 
             def compile_unit(name: str) -> str:
                 made = str(Path(work, name).with_suffix(".o"))
-                source = ("-isystem", jax.ffi.include_dir(), "-c", str(_SOURCES / name))
+                headers = jax.ffi.include_dir()
+                source = ("-isystem", headers, PREFIX_MAP.format(headers=headers), "-c", str(_SOURCES / name))
                 run([*self.command, *source, "-o", made], seconds=BUILD_SECONDS)
                 compiled()
                 return made

@@ -1,6 +1,7 @@
 """The native kernels of a shared library, as functions on arrays."""
 
 import ctypes
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +44,10 @@ class Library:
     """
 
     digest: str
+    """Of the recipe, by which XLA knows the handlers."""
+    code: str = ""
+    """Digest of the library's file, so of its instructions."""
+    compiler: str = ""
 
     def ragged_paged_attention(
         self,
@@ -269,10 +274,10 @@ class Library:
         return f"pallas_kernels_cpu_{handler}_{self.digest}"
 
     @classmethod
-    def open(cls, path: Path, digest: str) -> "Library":
+    def open(cls, path: Path, digest: str, compiler: str = "") -> "Library":
         """Load a shared library into this process, unless one of this digest is, and make its handlers known to XLA."""
         if digest not in _opened:
-            library = cls(digest)
+            library = cls(digest, hashlib.sha256(path.read_bytes()).hexdigest()[:20], compiler)
             loaded = ctypes.CDLL(str(path))
             for handler in HANDLERS:
                 capsule = jax.ffi.pycapsule(loaded[handler])

@@ -39,7 +39,7 @@ def load(directory: Path, *, compiler: str | None = None, watch: Watch = lambda 
             logger.info("compiling the native kernels for this machine, which takes some ten seconds, once")
             with watch(len(UNITS) + 1) as advance:
                 _make(recipe, path, advance)
-        return Library.open(path, recipe.digest)
+        return Library.open(path, recipe.digest, recipe.compiler)
     except OSError as error:
         raise UnavailableError(str(error)) from error
 

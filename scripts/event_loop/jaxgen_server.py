@@ -8,6 +8,7 @@ import sys
 import time
 from typing import Any, cast
 
+from jaxgen.core.identity import Identity
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.stats import EngineStats
@@ -26,6 +27,7 @@ class FakeEngine:
 
     held_for = 0.0
     journal = None
+    identity = Identity({"steps": "none"})
 
     def __init__(self, period: float) -> None:
         self._period = period

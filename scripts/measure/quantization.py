@@ -17,6 +17,7 @@ from jaxgen.core.quantization import QUANTIZATIONS, Quantization
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
+from jaxgen.model_texts import own_texts
 from jaxgen.weights.load import DEMO
 from scripts.demo_model.corpus import encode_documents, load_corpus
 from scripts.demo_model.evaluate import QUERIES, RecallCase, RecallTest, windows
@@ -45,7 +46,7 @@ def measure(
     """Return the figures of the embedded model with its weights in a format."""
     options = EngineOptions()
     parts = find_parts(dtype=dtype, quantization=quantization, options=options)
-    engine = parts.build(parts.resolve(options), options, frozenset(), progress=False)
+    engine = parts.build(parts.resolve(options), options, own_texts(parts.directory), ends=False, progress=False)
     scored = [
         Request(f"w{i}", tuple(row), SamplingParams(prompt_logprobs=0, max_tokens=0)) for i, row in enumerate(rows)
     ]

@@ -70,6 +70,7 @@ class ResponseBuilder(ABC):
         self._id = f"{prefix}-{uuid4().hex}"
         self._created = int(time())
         self._model = engine.model.name
+        self._fingerprint = f"fp_{engine.digest}"
         self._prompts = prompts
         self._params = params
         self._request_context = context
@@ -227,7 +228,13 @@ class ChoicesBuilder(ResponseBuilder):
         return [sse_event({**head, "choices": [], "usage": self._usage().as_json()}), DONE]
 
     def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
+        return {
+            "id": self._id,
+            "object": kind,
+            "created": self._created,
+            "model": self._model,
+            "system_fingerprint": self._fingerprint,
+        }
 
     def _update_events(self, choice: Choice) -> Iterable[bytes]:
         piece = choice.take()

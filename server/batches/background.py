@@ -1,7 +1,8 @@
 """Run requests of batches in the background of the engine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from jaxgen.client import EngineClient, EngineStatus
 from jaxgen.core.errors import RequestRefusedError
@@ -25,6 +26,14 @@ class BackgroundEngine:
     @property
     def tokenizer(self) -> Tokenizer:
         return self._engine.tokenizer
+
+    @property
+    def digest(self) -> str:
+        return self._engine.digest
+
+    @property
+    def digest_parts(self) -> Mapping[str, Any]:
+        return self._engine.digest_parts
 
     async def follow(self, request: Request, take: Callable[[TokenEvent], bool]) -> None:
         if request.service.has_targets and request.service.name != DEFAULT_CLASS.name:

@@ -107,6 +107,7 @@ class Completion(BaseModel):
     object: Literal["text_completion"]
     created: int
     model: str
+    system_fingerprint: str
     choices: list[CompletionChoice]
     usage: Usage
 
@@ -163,6 +164,7 @@ class ChatCompletion(PromptExtras):
     object: Literal["chat.completion"]
     created: int
     model: str
+    system_fingerprint: str
     choices: list[ChatChoice]
     usage: Usage
     service_tier: str = Field(default="default")

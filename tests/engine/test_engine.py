@@ -11,6 +11,7 @@ import pytest
 
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.request import FinishReason, Request, TokenEvent
+from jaxgen.engine.runners import program_texts
 from jaxgen.models import abstract_params
 from jaxgen.models.kv_cache import cache_shape
 from jaxgen.runner.compilation import num_compilations
@@ -279,3 +280,10 @@ def test_a_process_may_end_while_a_step_runs() -> None:
     """XLA would abort it: the engine waits."""
     done = subprocess.run([sys.executable, "-c", LEAVE], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_text_of_its_programs_can_be_had_for_a_digest() -> None:
+    """An engine on a GPU has its digest of them, and its tests are without one."""
+    (text,) = program_texts(compiled_step(LLAMA, engine_config()))
+    assert text.startswith("HloModule jit_step")
+    assert "\nENTRY " in text

@@ -8,11 +8,13 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+from jax._src.compiler import get_compile_options  # no public function shows them
 from jax.experimental.compilation_cache import compilation_cache as jax_cache
 
 from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.core.request import TokenEvent
 from jaxgen.engine.engine import Engine
+from jaxgen.identify import program_digest
 from jaxgen.runner import compilation_cache
 from jaxgen.runner.compilation import num_compilations
 from jaxgen.runner.compilation_cache import persistent_compilation
@@ -51,6 +53,25 @@ def compute(directory: Path | None, factor: float = 2.0) -> float:
 
 def entries(directory: Path) -> list[Path]:
     return sorted(directory.glob("*-cache"))
+
+
+def test_what_xla_measures_on_a_gpu_is_kept_beside_the_programs(tmp_path: Path) -> None:
+    """Here only the options of a compilation are looked at: nothing is measured on a CPU."""
+    with persistent_compilation(tmp_path):
+        options = get_compile_options(num_replicas=1, num_partitions=1)
+    debug = options.executable_build_options.debug_options
+    assert Path(debug.xla_gpu_per_fusion_autotune_cache_dir).parent == tmp_path
+
+
+def test_a_program_from_the_cache_has_the_digest_of_a_fresh_one(tmp_path: Path, events: Counter[str]) -> None:
+    digests, shape = set(), jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    for directory in (tmp_path, tmp_path, None):
+        jax.clear_caches()
+        with persistent_compilation(directory):
+            program = jax.jit(lambda x: jnp.sin(x @ x).sum()).lower(shape).compile()
+        digests.add(program_digest(program.as_text() or ""))
+    assert events[HIT] == 1
+    assert len(digests) == 1
 
 
 def test_a_cached_engine_gives_the_bits_of_a_fresh_one(tmp_path: Path, events: Counter[str]) -> None:

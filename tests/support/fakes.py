@@ -81,6 +81,8 @@ class FakeEngine:
     )
     state: EngineStatus = field(default_factory=lambda: EngineStatus("ready"))
     numbers: EngineStats = field(default_factory=EngineStats)
+    digest: str = "0123456789abcdef"
+    digest_parts: dict[str, str] = field(default_factory=lambda: {"weights": "none"})
     requests: list[Request] = field(default_factory=list)
     open: set[str] = field(default_factory=set)
     aborted: list[str] = field(default_factory=list)

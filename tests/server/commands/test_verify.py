@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from jaxgen.core.identity import Identity
 from jaxgen.kernels.choice import REFERENCE
 from jaxgen.server.cli import main
 from jaxgen.tools.determinism import Scenario
@@ -55,6 +56,7 @@ def test_all_bits_agree(
     found = json.loads(report.read_text())
     assert found["passed"] is True
     assert (found["model"], found["token_budget"]) == (directory, 32)
+    assert f"digest {Identity(found['digest_parts']).digest}" in printed
     assert len(found["scenarios"]) == scenarios
     for scenario in found["scenarios"]:
         assert scenario["name"] in printed

@@ -1,0 +1,34 @@
+"""What the bits of an engine's answers depend on, and the digest that names it. Host only, no jax."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+DIGITS = 16
+"""Hexadecimal digits of a digest: 64 bits tell any number of replicas apart."""
+
+
+def digest_of(value: Any) -> str:
+    """Return the digest of a JSON value: the first digits of SHA-256 over its canonical text."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Named parts, JSON values, of all that the bits of answers depend on, and the digest of them; no parts: empty.
+
+    Paths and secrets have no place in it: it is shown to callers.
+    """
+
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    digest: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "digest", digest_of(self.parts) if self.parts else "")
+
+
+UNKNOWN = Identity()
+"""Of an engine that is made without one."""

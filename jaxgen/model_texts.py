@@ -1,0 +1,118 @@
+"""Read how requests to a model become tokens and where its answers end: tokenizer, chat template, defaults, pooling."""
+
+import logging
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxgen.core.config import HubOptions
+from jaxgen.core.errors import ConfigError
+from jaxgen.core.identity import digest_of
+from jaxgen.core.model_info import ChatFormat, Pooling, PoolingChoice
+from jaxgen.core.sampling_params import SamplingDefaults
+from jaxgen.text.named_templates import TEMPLATE_NAMES, end_of_turn, named_format
+from jaxgen.text.tokenizer import Tokenizer
+from jaxgen.text.tokenizer_cache import load_tokenizer, text_files_digest
+from jaxgen.weights.chat_template import read_chat_format
+from jaxgen.weights.generation_config import read_sampling_defaults
+from jaxgen.weights.hf_config import read_eos_token_ids
+from jaxgen.weights.load import resolve_tokenizer
+from jaxgen.weights.pooling import read_pooling
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTexts:
+    """A model's chat format, the tokens that end its answers, the defaults of requests and the pooling of embeddings.
+
+    ``directory``: of the tokenizer's files.
+    """
+
+    directory: Path
+    chat: ChatFormat | None
+    eos_token_ids: frozenset[int]
+    defaults: SamplingDefaults
+    pooling: Pooling
+
+    def identity(self) -> dict[str, Any]:
+        """Return what of them an answer depends on, for jaxgen.identify."""
+        return {
+            "tokenizer": digest_of(text_files_digest(self.directory)),
+            "chat_template": None if self.chat is None else digest_of(asdict(self.chat)),
+            "eos_token_ids": sorted(self.eos_token_ids),
+            "sampling_defaults": asdict(self.defaults),
+            "pooling": str(self.pooling),
+        }
+
+
+def own_texts(model: Path) -> ModelTexts:
+    """Return those of a model's directory, where no flag names others. Raises ConfigError."""
+    return ModelTexts(
+        model,
+        read_chat_format(model, None),
+        read_eos_token_ids(model),
+        read_sampling_defaults(model, "auto"),
+        read_pooling(model, "auto"),
+    )
+
+
+def read_texts(
+    model: Path,
+    vocab_size: int,
+    cache: Path | None,
+    *,
+    tokenizer: str | None = None,
+    chat_template: Path | str | None = None,
+    generation_config: str = "auto",
+    pooling: PoolingChoice = "auto",
+    hub: HubOptions | None = None,
+) -> tuple[Tokenizer, ModelTexts]:
+    """Return the tokenizer and the texts of a model; the arguments are those of ``load_engine``.
+
+    ``cache``: folder of tokenizers; None: none are kept. Raises ConfigError.
+    """
+    words, directory = _load_tokenizer(model, vocab_size, cache, tokenizer, hub)
+    return words, ModelTexts(
+        directory,
+        _chat_format(directory, chat_template, words),
+        read_eos_token_ids(model) | _turn_token_ids(chat_template, words),
+        read_sampling_defaults(model, generation_config),
+        read_pooling(model, pooling),
+    )
+
+
+def _load_tokenizer(
+    model: Path, vocab_size: int, cache: Path | None, name: str | None, hub: HubOptions | None
+) -> tuple[Tokenizer, Path]:
+    """Return the tokenizer, and its directory; ``name`` None: the model's own. Raises ConfigError."""
+    if name is None:
+        return load_tokenizer(model, cache), model
+    directory = resolve_tokenizer(name, None if hub is None else hub.download_dir)
+    tokenizer = load_tokenizer(directory, cache)
+    if tokenizer.vocab_size > vocab_size:
+        raise ConfigError(
+            f"--tokenizer {name} has {tokenizer.vocab_size} tokens, the model has {vocab_size}: it is another model's"
+        )
+    return tokenizer, directory
+
+
+def _chat_format(directory: Path, chat_template: Path | str | None, tokenizer: Tokenizer) -> ChatFormat | None:
+    """Return the chat template of this name, of this file, or of the model; None: it has none. Raises ConfigError."""
+    if isinstance(chat_template, str) and chat_template in TEMPLATE_NAMES:
+        return named_format(chat_template, tokenizer)
+    return read_chat_format(directory, None if chat_template is None else Path(chat_template))
+
+
+def _turn_token_ids(chat_template: Path | str | None, tokenizer: Tokenizer) -> frozenset[int]:
+    """Return the tokens that end an answer beside the model's own, since the template of this name ends turns so."""
+    name = end_of_turn(chat_template) if isinstance(chat_template, str) else None
+    token = None if name is None else tokenizer.added_token(name)
+    if name is not None and token is None:
+        logger.warning(
+            "--chat-template %s: the model's tokenizer has no token %s, so answers end only where the model ends a "
+            "text; the template plain is for such models",
+            chat_template,
+            name,
+        )
+    return frozenset() if token is None else frozenset({token})

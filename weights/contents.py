@@ -1,0 +1,73 @@
+"""Name the content of a model's weight files, wherever they lie. Host only, no jax.
+
+A converted directory's manifest has the SHA-256 of each file, which loading verifies. Files of a Hugging Face directory
+are read once: their SHA-256 is kept in the cache directory while path, inode, size and times are the same. The time of
+the last change of an inode cannot be set by programs, so a file that was written to is read again.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from jaxgen.core.cache_dirs import write_file
+from jaxgen.core.identity import digest_of
+from jaxgen.weights.files import member
+from jaxgen.weights.headers import weight_files
+from jaxgen.weights.manifest import checksums_of, is_converted, read_manifest
+
+PARAMS = "params/"
+LEAST_KEPT = 64 * 2**20
+"""Bytes of the smallest file whose checksum is kept: smaller ones are read in less than a tenth of a second."""
+
+
+def weights_digest(directory: Path, kept: Path | None = None, *, progress: bool = False) -> str:
+    """Return a digest of the names and contents of a model directory's weight files, whatever its path.
+
+    ``kept``: folder of checksums that were computed before; None: all files are read. Raises ConfigError for a
+    directory without weights.
+    """
+    if is_converted(directory):
+        files = read_manifest(directory).files
+        return digest_of({name: record.sha256 for name, record in files.items() if name.startswith(PARAMS)})
+    names = weight_files(directory)
+    known = {name: found for name in names if (found := _kept(member(directory, name), kept)) is not None}
+    before = {name: _state(member(directory, name)) for name in names if name not in known}
+    if before:
+        made = checksums_of(directory, before, "computing checksums of the weights", progress)
+        for name, state in before.items():
+            _keep(member(directory, name), state, made[name], kept)
+        known |= made
+    return digest_of(known)
+
+
+def _state(path: Path) -> dict[str, int]:
+    """Return what changes whenever a file is written to, replaced or copied."""
+    status = path.stat()
+    return {
+        "inode": status.st_ino,
+        "size": status.st_size,
+        "mtime_ns": status.st_mtime_ns,
+        "ctime_ns": status.st_ctime_ns,
+    }
+
+
+def _file(path: Path, kept: Path) -> Path:
+    return kept / f"{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:20]}.json"
+
+
+def _kept(path: Path, kept: Path | None) -> str | None:
+    """Return the kept checksum of a file that has not changed since; None: there is none."""
+    if kept is None or not (file := _file(path, kept)).is_file():
+        return None
+    try:
+        found: Any = json.loads(file.read_text(encoding="utf-8"))
+        return str(found["sha256"]) if found["state"] == _state(path) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # it is made again
+
+
+def _keep(path: Path, before: dict[str, int], checksum: str, kept: Path | None) -> None:
+    """Keep the checksum of a large file, unless it changed while it was read."""
+    if kept is not None and before["size"] >= LEAST_KEPT and _state(path) == before:
+        write_file(_file(path, kept), json.dumps({"state": before, "sha256": checksum}) + "\n")
