@@ -33,6 +33,11 @@ class EngineClient(Protocol):
     @property
     def tokenizer(self) -> Tokenizer: ...
 
+    @property
+    def digest(self) -> str:
+        """What the engine computes with: engines of one digest give the same bits. Empty while it starts."""
+        ...
+
     async def follow(self, request: Request, take: Callable[[TokenEvent], bool]) -> None:
         """Run the request until its event with a finish_reason, which is its last.
 

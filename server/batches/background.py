@@ -26,6 +26,10 @@ class BackgroundEngine:
     def tokenizer(self) -> Tokenizer:
         return self._engine.tokenizer
 
+    @property
+    def digest(self) -> str:
+        return self._engine.digest
+
     async def follow(self, request: Request, take: Callable[[TokenEvent], bool]) -> None:
         if request.service.has_targets and request.service.name != DEFAULT_CLASS.name:
             raise RequestRefusedError(
