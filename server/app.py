@@ -47,6 +47,7 @@ from jaxgen.server.requests.prompts import PromptReader
 from jaxgen.server.responses.endpoint import InputTokensEndpoint, ResponsesEndpoint
 from jaxgen.server.responses.kept import KeptResponses
 from jaxgen.server.responses.store import ResponseStore
+from jaxgen.server.resume.resumption import Identities
 from jaxgen.server.steps.app import Steps
 
 
@@ -78,6 +79,7 @@ def create_app(
         conversations,
         AnswerReader(engine, config),
         Bodies(config.max_body_bytes, config.max_arriving_bytes),
+        Identities(config.seed),
     )
     tokens = TokensEndpoint(services)
     responses = ResponseStore(config.max_stored_responses, config.max_response_bytes, config.response_lifetime_s)

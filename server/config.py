@@ -17,6 +17,7 @@ MAY_BE_ZERO = (
     "max_stored_responses",
     "log_prompts",
     "check_origin",
+    "seed",
     "ui",
     "public_metrics",
     "structured_additional_properties",
@@ -138,6 +139,8 @@ class ServerConfig:
     """Whether a request's log line has the text of its prompts."""
     max_log_len: int = 4096
     """Most characters of each prompt in such a line."""
+    seed: int | None = None
+    """Seed of the generator from which requests without a seed get theirs; None: a random one."""
     root_path: str = ""
     """Prefix of all paths at the proxy in front, as ``/jaxgen``; requests come with it or without."""
     cors: Cors | None = None

@@ -21,6 +21,7 @@ from jaxgen.server.batches.upload import FileForm
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.middleware.auth import open_paths
 from jaxgen.server.requests.answers import format_of
+from jaxgen.server.resume.ticket import FIELD
 from jaxgen.server.schema import answers as shapes
 from jaxgen.server.schema.base import Body, CompletionRequest
 from jaxgen.server.schema.chat import ChatRequest
@@ -38,6 +39,7 @@ NO_LIMITS = (
     "log_prompts",
     "max_log_len",
     "public_metrics",
+    "seed",
     "root_path",
     "structured_additional_properties",
     "ui",
@@ -62,6 +64,8 @@ class Described:
     media: str = "application/json"
     """Content type of the body."""
     streams: bool = False
+    resumes: bool = False
+    """Whether a stream that broke goes on after the event that Last-Event-ID names."""
 
 
 _BODY_ERRORS = (400, 404, 408, 413, 415, 503)
@@ -69,7 +73,11 @@ _GENERATING = (*_BODY_ERRORS, 429, 500, 504)
 
 
 def _generating(path: str, summary: str, answer: type[BaseModel], body: type[Body]) -> Described:
-    return Described("POST", path, summary, answer, body, _GENERATING, streams="stream" in body.model_fields)
+    resumes = "resume" in body.model_fields
+    errors = (*_GENERATING, 409) if resumes else _GENERATING
+    return Described(
+        "POST", path, summary, answer, body, errors, streams="stream" in body.model_fields, resumes=resumes
+    )
 
 
 _KEPT = (400, 404, 503)
@@ -194,6 +202,7 @@ def capabilities_document(model: ModelInfo, config: ServerConfig) -> dict[str, A
             f"{route.method} {route.path}": [] if route.body is None else sorted(route.body.model_fields)
             for route in ROUTES
         },
+        "resumable_streams": [route.path for route in ROUTES if route.resumes],
         "limits": {**limits, "max_model_len": model.max_model_len, "max_logprobs": MAX_LOGPROBS},
     }
 
@@ -212,10 +221,14 @@ def _operation(route: Described, body: Any, answer: Any, errors: tuple[int, ...]
     }
     if body is not None:
         found["requestBody"] = {"required": True, "content": {route.media: {"schema": body}}}
-    if names := re.findall(r"{(\w+)}", route.path):
-        found["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
-        ]
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"{(\w+)}", route.path)
+    ]
+    if route.resumes:
+        parameters.append({"name": FIELD, "in": "header", "required": False, "schema": {"type": "string"}})
+    if parameters:
+        found["parameters"] = parameters
     return found
 
 

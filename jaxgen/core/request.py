@@ -50,6 +50,8 @@ class Request:
     tenant_weight: float = 1.0
     waited_seconds: float = 0.0
     """Seconds that the request had waited before the engine got it; its targets include them."""
+    answer: tuple[int, ...] = ()
+    """Tokens that the answer begins with: they are computed like a prompt and count as generated, without events."""
     latency: bool = False
     """Whether each event of the request has a ``Latency``."""
 
@@ -66,6 +68,11 @@ class Request:
             self.pooling is None or self.params.max_tokens == 0,
             "max_tokens",
             f"must be 0 with pooling, which generates nothing, not {self.params.max_tokens}",
+        )
+        require(
+            not self.answer or len(self.answer) < self.params.max_tokens,
+            "answer",
+            f"has {len(self.answer)} tokens, and max_tokens is {self.params.max_tokens}: no token is left to compute",
         )
         # Not of the caller's choice: a wrong value is a mistake of the front end.
         if not 0.0 <= self.waited_seconds < inf:

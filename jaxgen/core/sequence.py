@@ -107,8 +107,8 @@ class Sequence:
         self.service = self.request.service
         self.level = Level.BACKGROUND if self.request.background else Level.BEST_EFFORT
         self.place = 0.0, self.arrival
-        self.tokens = list(self.request.prompt)
-        self.num_prompt = len(self.tokens)
+        self.num_prompt = len(self.request.prompt)
+        self.tokens = [*self.request.prompt, *self.request.answer]  # as after a preemption
         self.max_length = self.num_prompt + params.max_tokens
         self.max_cached = max(self.max_length - 1, self.num_prompt)
         self._min_length = self.num_prompt + max(params.min_tokens, 1)  # no token of the prompt ends it

@@ -15,7 +15,6 @@ from jaxgen.core.errors import ConfigError, EngineDeadError, RequestRefusedError
 from jaxgen.core.identity import UNKNOWN
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.request import Request, TokenEvent
-from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.stats import EngineStats
 from jaxgen.engine.engine import Engine
 from jaxgen.journal import Journal
@@ -185,7 +184,7 @@ class AsyncEngine:
     @asynccontextmanager
     async def _under_way(self, request: Request, put: Callable[[_Item], None]) -> AsyncIterator[None]:
         """Send the request to the engine, and abort it if it has not ended when the context is left."""
-        constraint = await self._start_constraint(request.params)
+        constraint = await self._start_constraint(request)
         stream = _Stream(asyncio.get_running_loop(), put)
         self._send(_Submit(request, stream, constraint))
         try:
@@ -194,12 +193,14 @@ class AsyncEngine:
             if not stream.over:
                 self._send(_Abort(request.request_id, stream))
 
-    async def _start_constraint(self, params: SamplingParams) -> Constraint | None:
+    async def _start_constraint(self, request: Request) -> Constraint | None:
         """Compile a request's constraint, if it has one. Neither the event loop nor the engine waits meanwhile."""
+        params = request.params
         if not params.is_constrained or self._constraints is None:
             return None
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(self._constraints.start(params)), COMPILE_SECONDS)
+            started = self._constraints.start(params, request.answer)
+            return await asyncio.wait_for(asyncio.wrap_future(started), COMPILE_SECONDS)
         except TimeoutError as error:
             source = "bad_words" if params.grammar is None else params.grammar.source
             raise RequestRefusedError(f"{source}: it takes over {COMPILE_SECONDS} s to compile", source) from error

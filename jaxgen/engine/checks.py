@@ -10,6 +10,7 @@ def check_request(request: Request, model: ModelConfig, config: EngineConfig, eo
     """Raise RequestRefusedError for tokens outside the vocabulary and for lists too long for the rows on the device."""
     params, vocab = request.params, model.vocab_size
     check_token_ids("prompt", request.prompt, vocab)
+    check_token_ids("answer", request.answer, vocab)
     check_token_ids("logit_bias", params.logit_bias.keys(), vocab)
     check_token_ids("stop_token_ids", params.stop_token_ids, vocab)
     ending = len(eos_token_ids | set(params.stop_token_ids))

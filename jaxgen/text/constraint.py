@@ -126,18 +126,18 @@ class Constraints:
         self._making = Lock()
         self._threads: ThreadPoolExecutor | None = None
 
-    def start(self, params: SamplingParams) -> "Future[Constraint]":
-        """Return a future of the constraint before the first token of a request that has one.
+    def start(self, params: SamplingParams, answer: Sequence[int] = ()) -> "Future[Constraint]":
+        """Return a future of the constraint of a request that has one, before the first token after ``answer``.
 
         Its result raises RequestRefusedError, which names the field, for a grammar that is invalid or costs too much,
-        and for fields that together allow nothing.
+        and for fields that together allow nothing, or not the ``answer``.
         """
         with self._making:
             if self._threads is None:
                 self._threads = _deep_threads()
-        return self._threads.submit(self._start, params)
+        return self._threads.submit(self._start, params, answer)
 
-    def _start(self, params: SamplingParams) -> Constraint:
+    def _start(self, params: SamplingParams, answer: Sequence[int]) -> Constraint:
         allowed = params.allowed_token_ids or ()
         check_token_ids("allowed_token_ids", allowed, self._vocab_size)
         grammar = None if params.grammar is None else self._grammars.start(params.grammar)
@@ -154,6 +154,9 @@ class Constraints:
             words=self._spelled(params.bad_words),
             ending=(frozenset() if params.ignore_eos else self._eos_token_ids) | frozenset(params.stop_token_ids),
         )
+        for token in answer:
+            if constraint.error is None:
+                follow([(constraint, token)])
         if constraint.error is not None:
             raise RequestRefusedError(f"{constraint.source}: {constraint.error}", constraint.source)
         return constraint

@@ -130,14 +130,17 @@ class Verifier:
         return scenario
 
     def continued(self) -> Scenario:
-        """Append a part of each answer to its prompt: the rest of the answer must be the same."""
+        """Give each request a part of its answer, and append one to its prompt: the rest must be the same."""
         scenario = self._begin("an answer continued")
         for request in self._requests:
-            params = request.params
+            params, reference = request.params, self._reference[request.request_id]
+            known = self._random.randrange(1, params.max_tokens)
+            begun = replace(request, answer=tuple(_tokens(reference)[:known]))
+            scenario.compare(
+                request.request_id, _texts(reference[known:]), _texts(self._alone(begun, self._new_salt()))
+            )
             if params.presence_penalty or params.frequency_penalty:
                 continue  # these count the tokens of the answer, which is shorter now
-            known = self._random.randrange(1, params.max_tokens)
-            reference = self._reference[request.request_id]
             longer = replace(
                 request,
                 prompt=(*request.prompt, *_tokens(reference)[:known]),

@@ -13,6 +13,7 @@ from jaxgen.server.requests.answers import AnswerReading
 from jaxgen.server.requests.params import CompletionParams, most_tokens, resolve_chat_params
 from jaxgen.server.requests.structured import closes_objects
 from jaxgen.server.requests.tools import ToolChoice
+from jaxgen.server.resume.ticket import Identity
 from jaxgen.server.schema.base import parse_body
 from jaxgen.server.schema.chat import ChatRequest
 from jaxgen.server.schema.tools import NamedToolChoice
@@ -23,9 +24,9 @@ class ChatEndpoint(GeneratingEndpoint[ChatRequest]):
     def _parse(self, data: dict[str, Any]) -> ChatRequest:
         return parse_body(ChatRequest, data, self._services.config)
 
-    async def _build_response(self, body: ChatRequest, context: RequestContext) -> ResponseBuilder:
+    async def _build_response(self, body: ChatRequest, context: RequestContext, identity: Identity) -> ResponseBuilder:
         params, reading = await resolve_chat(body, self._services)
-        return ChatCompletion(self._engine, params, context, reading)
+        return ChatCompletion(self._engine, params, context, identity, reading)
 
 
 async def resolve_chat(body: ChatRequest, services: AppState) -> tuple[CompletionParams, AnswerReading]:
@@ -55,10 +56,19 @@ class ChatCompletion(ChoicesBuilder):
         engine: EngineClient,
         params: CompletionParams,
         context: RequestContext,
+        identity: Identity,
         reading: AnswerReading,
     ) -> None:
-        prompts = [reading.prompt]
-        super().__init__(engine, prompts, params, context, prefix="chatcmpl", logprobs=ChatLogprobs, reading=reading)
+        super().__init__(
+            engine,
+            [reading.prompt],
+            params,
+            context,
+            identity,
+            prefix="chatcmpl",
+            logprobs=ChatLogprobs,
+            reading=reading,
+        )
         self._begun: set[int] = set()
         self._spoken: set[int] = set()
         """Choices that have streamed content, reasoning or calls."""

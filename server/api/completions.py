@@ -11,6 +11,7 @@ from jaxgen.server.generation.logprobs import LogprobList
 from jaxgen.server.middleware.context import RequestContext
 from jaxgen.server.requests.params import CompletionParams, resolve_params
 from jaxgen.server.requests.prompts import Prompt
+from jaxgen.server.resume.ticket import Identity
 from jaxgen.server.schema.base import CompletionRequest, parse_body
 
 
@@ -18,10 +19,12 @@ class CompletionsEndpoint(GeneratingEndpoint[CompletionRequest]):
     def _parse(self, data: dict[str, Any]) -> CompletionRequest:
         return parse_body(CompletionRequest, data, self._services.config)
 
-    async def _build_response(self, body: CompletionRequest, context: RequestContext) -> ResponseBuilder:
+    async def _build_response(
+        self, body: CompletionRequest, context: RequestContext, identity: Identity
+    ) -> ResponseBuilder:
         params = resolve_params(body, self._engine.model, self._services.config)
         prompts = await self._services.prompts.read(body, params)
-        return Completion(self._engine, prompts, params, context)
+        return Completion(self._engine, prompts, params, context, identity)
 
 
 class Completion(ChoicesBuilder):
@@ -30,9 +33,14 @@ class Completion(ChoicesBuilder):
     _chunk_object = "text_completion"
 
     def __init__(
-        self, engine: EngineClient, prompts: Sequence[Prompt], params: CompletionParams, context: RequestContext
+        self,
+        engine: EngineClient,
+        prompts: Sequence[Prompt],
+        params: CompletionParams,
+        context: RequestContext,
+        identity: Identity,
     ) -> None:
-        super().__init__(engine, prompts, params, context, prefix="cmpl", logprobs=LogprobList)
+        super().__init__(engine, prompts, params, context, identity, prefix="cmpl", logprobs=LogprobList)
 
     def whole(self) -> dict[str, Any]:
         """Return the response as one object, with the n of best_of choices with the highest mean log-probability."""

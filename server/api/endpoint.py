@@ -26,6 +26,8 @@ from jaxgen.server.middleware.lifecycle import Lifecycle
 from jaxgen.server.requests.answers import AnswerReader
 from jaxgen.server.requests.chat_template import Conversations
 from jaxgen.server.requests.prompts import PromptReader
+from jaxgen.server.resume.resumption import Binding, Identities, read_last_event
+from jaxgen.server.resume.ticket import Identity
 from jaxgen.server.schema.base import CallerFields, ComputingFields
 
 
@@ -42,6 +44,7 @@ class AppState:
     conversations: Conversations
     answers: AnswerReader
     bodies: Bodies
+    identities: Identities
 
 
 class ComputingEndpoint[Fields: ComputingFields](ABC):
@@ -102,13 +105,17 @@ class GeneratingEndpoint[Fields: CallerFields](ComputingEndpoint[Fields]):
     """An endpoint that generates text and responds with one object or a stream."""
 
     @abstractmethod
-    async def _build_response(self, body: Fields, context: RequestContext) -> ResponseBuilder:
+    async def _build_response(self, body: Fields, context: RequestContext, identity: Identity) -> ResponseBuilder:
         """Return the choices to compute for the body. Raises ApiError."""
 
     async def _respond(self, body: Fields, deadline: Deadline, scope: Scope, receive: Receive, send: Send) -> None:
         context, services = context_of(scope), self._services
+        last = read_last_event(body, scope)
+        identity = services.identities.new() if last is None else last.ticket.identity
         async with deadline.bound():
-            made = context.answer = await self._build_response(body, context)
+            made = context.answer = await self._build_response(body, context, identity)
+        if body.stream:
+            made.number_events(Binding(context.secret, self._engine.digest, body), last)
         async with Generation(
             self._engine, made.choices, services.queue, services.metrics, context, deadline
         ) as generation:

@@ -2,52 +2,31 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
-from time import time
 from typing import Any
 from uuid import uuid4
 
 from starlette.types import Send
 
 from jaxgen.client import EngineClient
+from jaxgen.core.sampling_params import choice_seed
 from jaxgen.server.api.sse import DONE, EventWriter, encode, sse_event, start_of_events
 from jaxgen.server.errors import ApiError, as_api_error
 from jaxgen.server.generation.choice import Choice, Piece, latency_json
 from jaxgen.server.generation.generation import Generation
 from jaxgen.server.generation.logprobs import Logprobs, prompt_logprobs_json
+from jaxgen.server.generation.usage import Usage
 from jaxgen.server.middleware.context import RequestContext
 from jaxgen.server.requests.answers import AnswerReading
 from jaxgen.server.requests.engine_requests import completion_request
 from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.requests.prompts import Prompt
+from jaxgen.server.resume.event_ids import EventIds, LastEvent, Mark, Position, Told
+from jaxgen.server.resume.resumption import Binding, digest_of
+from jaxgen.server.resume.ticket import Identity, malformed
 
 _TEXT = uuid4().hex
 """Placeholder for a text: an encoded event is cut at it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Token counts. A prompt counts once, however many choices it has; every generated token counts.
-
-    ``cached_tokens``: prompt tokens whose keys and values were in the prefix cache when the first choice began.
-    ``reasoning_tokens``: generated tokens of reasoning; None: the model's answers have none.
-    """
-
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-    reasoning_tokens: int | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        reasoning = {"completion_tokens_details": {"reasoning_tokens": self.reasoning_tokens}}
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
-            **({} if self.reasoning_tokens is None else reasoning),
-        }
 
 
 class ResponseBuilder(ABC):
@@ -59,6 +38,7 @@ class ResponseBuilder(ABC):
         prompts: Sequence[Prompt],
         params: CompletionParams,
         context: RequestContext,
+        identity: Identity,
         *,
         prefix: str,
         logprobs: Callable[[bool], Logprobs],
@@ -67,10 +47,13 @@ class ResponseBuilder(ABC):
         """``context``: of the caller's request. ``prefix``: of the response's id. ``logprobs``: makes the list of a
         choice's log-probabilities, which may show tokens by their ids. ``reading``: how answers are read; None: as
         text alone."""
-        self._id = f"{prefix}-{uuid4().hex}"
-        self._created = int(time())
+        given = params.sampling.seed
+        self._identity = identity if given is None else identity._replace(seed=given)
+        self._id = f"{prefix}-{identity.name.hex()}"
+        self._created = identity.created
         self._model = engine.model.name
         self._fingerprint = f"fp_{engine.digest}"
+        self._vocab_size = engine.model.vocab_size
         self._prompts = prompts
         self._params = params
         self._request_context = context
@@ -80,11 +63,15 @@ class ResponseBuilder(ABC):
         self._around: dict[int, tuple[bytes, bytes]] = {}
         """By choice: the bytes before and after the text of an event that has only text."""
         self._error: str | None = None
-        self.choices = [
-            self._choice(prompt, i, j, logprobs(params.tokens_as_ids))
-            for i, prompt in enumerate(prompts)
-            for j in range(params.best_of)
-        ]
+        self._logprobs = logprobs
+        self.choices = self._new_choices()
+
+    @abstractmethod
+    def number_events(self, binding: Binding, last: LastEvent | None) -> None:
+        """Prepare a stream whose events have ids, if any have. ``last``: the last event that the caller has.
+
+        Raises ApiError if the id of that is not of this stream.
+        """
 
     @abstractmethod
     def whole(self) -> dict[str, Any]:
@@ -109,14 +96,18 @@ class ResponseBuilder(ABC):
         first message, ``send_more`` the others. Raises ApiError before anything is sent.
         """
         # Until the first token the response can still be an error with its own status.
-        events = self._events(await generation.next_updates())
+        updates: Sequence[Choice] = ()
+        events: list[bytes] = []
+        while not events and (updates := await generation.next_updates()):
+            events = self._events(updates)  # none, where all of it was told before
         await send(start_of_events())
         writer = EventWriter(send_more)
         # Output of several choices goes out together; only a single choice is written without waking this task.
         drain = partial(self._write_at_once, self.choices[0], writer) if len(self.choices) == 1 else None
         try:
-            while events:
-                await writer.write(events)
+            while updates:
+                if events:
+                    await writer.write(events)
                 try:
                     updates = await generation.next_updates(drain)
                     await writer.until_free()  # take the output only then
@@ -132,7 +123,7 @@ class ResponseBuilder(ABC):
 
     def _write_at_once(self, choice: Choice, writer: EventWriter) -> bool:
         """Write the choice's new output. Return False where the caller must: at its end, or while a write waits."""
-        if choice.finish_reason is not None or not writer.is_free:
+        if choice.finish_reason is not None or choice.has_pieces or not writer.is_free:
             return False
         if choice.has_updates:
             writer.write_at_once(self._update_events(choice))
@@ -141,10 +132,32 @@ class ResponseBuilder(ABC):
     def _events(self, updates: Iterable[Choice]) -> list[bytes]:
         return [event for choice in updates for event in self._update_events(choice)]
 
-    def _choice(self, prompt: Prompt, i: int, j: int, logprobs: Logprobs) -> Choice:
-        index = i * self._params.best_of + j
-        request = completion_request(f"{self._id}-{i}-{j}", prompt, self._params, j, self._request_context)
-        return Choice(index, prompt, request, self._tokenizer, self._params, logprobs, self._reading)
+    def _new_choices(self, told: Sequence[Told] | None = None) -> list[Choice]:
+        """Return the choices. ``told``: what the caller has of each; None: nothing, and no id."""
+        indices = range(len(self._prompts) * self._params.best_of)
+        return [self._choice(index, None if told is None else told[index]) for index in indices]
+
+    def _choice(self, index: int, told: Told | None) -> Choice:
+        params = self._params
+        i, j = divmod(index, params.best_of)
+        prompt, name = self._prompts[i], f"{self._id}-{i}-{j}"
+        # Without a seed of the caller's no two choices are alike, with one prompts are answered as if they were alone.
+        seed = choice_seed(self._identity.seed, index if params.sampling.seed is None else j)
+        # The request of which this one is the rest may still run here.
+        request_id = name if told is None else f"{name}-{uuid4().hex[:8]}"
+        answer = () if told is None else told.tokens
+        request = completion_request(request_id, prompt, params, seed, answer, self._request_context)
+        return Choice(
+            index,
+            prompt,
+            request,
+            self._tokenizer,
+            params,
+            self._logprobs(params.tokens_as_ids),
+            self._reading,
+            name=name,
+            ends=() if told is None else told.position.ends,
+        )
 
     @property
     def failed(self) -> bool:
@@ -179,7 +192,7 @@ class ResponseBuilder(ABC):
             self._reasoning_tokens(self.choices),
         )
 
-    def _reasoning_tokens(self, choices: Iterable[Choice]) -> int | None:
+    def _reasoning_tokens(self, choices: Iterable[Choice | Piece]) -> int | None:
         if self._reading is None or self._reading.form.reasoning is None:
             return None
         return sum(choice.num_reasoning_tokens for choice in choices)
@@ -187,6 +200,30 @@ class ResponseBuilder(ABC):
 
 class ChoicesBuilder(ResponseBuilder):
     """A response with ``choices``, or events with one choice each."""
+
+    _ids = EventIds(b"", ())
+    _usage_told = False
+
+    def number_events(self, binding: Binding, last: LastEvent | None) -> None:
+        ticket = binding.ticket(self._identity, digest_of(self._params, self._prompts, self._reading))
+        positions: Sequence[Position] = [Position() for _ in self.choices]
+        if last is not None:
+            last.ticket.check(ticket)
+            if len(last.positions) != len(positions):
+                raise malformed()
+            positions, self._usage_told = last.positions, last.usage
+            given = binding.tokens(len(positions), self._vocab_size)
+            self.choices = self._new_choices([*map(self._already, self.choices, positions, given)])
+        self._ids = EventIds(ticket.encode(binding.secret), positions)
+
+    def _already(self, choice: Choice, position: Position, tokens: Sequence[int]) -> Told:
+        """Return what the caller has of a choice, with the tokens that need not be computed one by one.
+
+        These are not the last ones: the answer is compared there, and log-probabilities may not have been told.
+        """
+        told = 0 if position.whole is None else min(position.whole.tokens, self._params.sampling.max_tokens)
+        known = tokens[: max(0, told - 1)]
+        return Told(position, known[: len(known) - choice.held(known)])
 
     @abstractmethod
     def _pieces(self, choice: Choice, piece: Piece) -> Iterable[dict[str, Any]]:
@@ -222,10 +259,10 @@ class ChoicesBuilder(ResponseBuilder):
         return [sse_event(error.body())]
 
     def _ended(self) -> list[bytes]:
-        if not self._params.include_usage:
+        if not self._params.include_usage or self._usage_told:
             return [DONE]
-        head = self._head(self._chunk_object)
-        return [sse_event({**head, "choices": [], "usage": self._usage().as_json()}), DONE]
+        last = {**self._head(self._chunk_object), "choices": [], "usage": self._usage().as_json()}
+        return [self._ids.usage(_data(last)), DONE]
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {
@@ -238,25 +275,25 @@ class ChoicesBuilder(ResponseBuilder):
 
     def _update_events(self, choice: Choice) -> Iterable[bytes]:
         piece = choice.take()
+        mark = Mark(piece.num_tokens, piece.checksum)
         text = piece.only_text
         around = self._around.get(choice.index)
         if text is not None and around is not None:
-            return (around[0] + encode(text) + around[1],)
+            return self._ids.numbered(choice.index, mark, (around[0] + encode(text) + around[1],))
         events = list(self._encoded(choice, piece))
         if text is not None and not (self._params.return_token_ids or self._params.continuous_usage):
             # From here on only the text changes: for most tokens just the text is encoded.
             (event,) = self._encoded(choice, piece._replace(deltas=(_TEXT,)))
             before, after = event.split(encode(_TEXT))
             self._around[choice.index] = before, after
-        return events
+        return self._ids.numbered(choice.index, mark, events)
 
-    def _usage_so_far(self, choice: Choice, entry: dict[str, Any]) -> Usage:
+    def _usage_so_far(self, choice: Choice, piece: Piece, entry: dict[str, Any]) -> Usage:
         """Return the usage of the choice up to an event's entry; one with the role comes before the first token."""
         begins = "role" in entry.get("delta", ())
-        told = 0 if begins else choice.num_tokens
-        return Usage(
-            len(choice.prompt.tokens), told, choice.cached_tokens, self._reasoning_tokens(() if begins else (choice,))
-        )
+        told = 0 if begins else piece.num_tokens
+        reasoning = self._reasoning_tokens(() if begins else (piece,))
+        return Usage(len(choice.prompt.tokens), told, choice.cached_tokens, reasoning)
 
     def _encoded(self, choice: Choice, piece: Piece) -> Iterator[bytes]:
         for entry in self._pieces(choice, piece):
@@ -264,12 +301,17 @@ class ChoicesBuilder(ResponseBuilder):
                 entry.update(self._end_extras(choice))
             chunk = {"choices": [entry], **self._chunk_extras()}
             if self._params.continuous_usage:
-                chunk["usage"] = self._usage_so_far(choice, entry).as_json()
+                chunk["usage"] = self._usage_so_far(choice, piece, entry).as_json()
             elif self._params.include_usage:
                 chunk["usage"] = None
             # The common head of all chunks is encoded once: one object, cut after its last field.
-            yield self._event_head + encode(chunk)[1:] + b"\n\n"
+            yield self._event_head + encode(chunk)[1:]
 
     @cached_property
     def _event_head(self) -> bytes:
-        return b"data: " + encode(self._head(self._chunk_object))[:-1] + b","
+        return _data(self._head(self._chunk_object))[:-1] + b","
+
+
+def _data(value: Any) -> bytes:
+    """Return an event's data, to which its id is added."""
+    return b"data: " + encode(value)

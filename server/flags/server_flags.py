@@ -238,6 +238,7 @@ def server_config(args: Any) -> ServerConfig:
         public_metrics=args.public_metrics,
         log_prompts=args.log_prompts,
         max_log_len=args.max_log_len,
+        seed=args.seed,
         root_path=args.root_path or "",
         ui=args.ui,
         forwarded_allow_ips=args.forwarded_allow_ips,

@@ -1,8 +1,10 @@
 """Turn the token events of one choice into text, log-probabilities and a finish reason, in pieces or whole."""
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from jaxgen.core.request import FinishReason, Latency, Request, TokenEvent, TokenLogprobs
 from jaxgen.server.errors import ApiError, bad_request
@@ -10,6 +12,7 @@ from jaxgen.server.generation.logprobs import Logprobs
 from jaxgen.server.requests.answers import AnswerReading
 from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.requests.prompts import Prompt
+from jaxgen.server.resume.ticket import answer_differs
 from jaxgen.server.tool_calls.deltas import Delta, Reasoning, content_of, merged
 from jaxgen.text.detokenizer import NONE_SHOWN
 from jaxgen.text.tokenizer import Tokenizer
@@ -23,6 +26,12 @@ class Piece(NamedTuple):  # once for every token: a frozen dataclass takes twice
     logprobs: dict[str, Any] | None
     finish_reason: str | None
     token_ids: tuple[int, ...] = ()
+    num_tokens: int = 0
+    """Tokens of the choice up to its end."""
+    checksum: int = 0
+    """Of the ids of these tokens."""
+    num_reasoning_tokens: int = 0
+    """How many of these tokens are reasoning."""
 
     @property
     def text(self) -> str:
@@ -52,7 +61,12 @@ class Choice:
         params: CompletionParams,
         logprobs: Logprobs,
         reading: AnswerReading | None = None,
+        *,
+        name: str = "",
+        ends: Sequence[int] = (),
     ):
+        """``name``: from which the ids of calls are made. ``ends``: numbers of tokens, ascending, at each of which a
+        piece must end, whenever it is taken; until all have come, only these pieces are output."""
         self.index = index
         self.prompt = prompt
         self.request = request
@@ -76,7 +90,7 @@ class Choice:
             include_stop=sampling.include_stop_str_in_output,
             skip_special=sampling.skip_special_tokens,
         )
-        self._parser = None if reading is None else reading.parser()
+        self._parser = None if reading is None else reading.parser(name)
         self._hides_reasoning = reading is not None and not reading.include_reasoning
         self.num_reasoning_tokens = 0
         """Generated tokens of the reasoning, with that which ends it."""
@@ -84,6 +98,9 @@ class Choice:
         self._told_finish = False
         self._deltas: list[Delta] = []
         self._token_ids: list[int] = []
+        self._ends = deque(ends)
+        self._ended_pieces: deque[Piece] = deque()
+        self._checksum = 0
         self._length = 0
         self._prompt_length = 0
         self._logprobs = logprobs
@@ -102,22 +119,55 @@ class Choice:
     @property
     def has_updates(self) -> bool:
         """Whether ``take`` would return something new."""
+        if self._ended_pieces:
+            return True
+        if self._ends:
+            return False
         if self.finish_reason is not None:
             return not self._told_finish
         return bool(self._deltas) or self._logprobs.begins_within(self._length)
+
+    @property
+    def has_pieces(self) -> bool:
+        """Whether ``take`` would return a piece that ended where it must."""
+        return bool(self._ended_pieces)
 
     def feed(self, event: TokenEvent) -> None:
         """Add an event's output. Raises ApiError when the engine failed on the request or aborted it."""
         if event.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
             raise given_up(event)
         if not self._begun:
-            self._begun = True
-            self.cached_tokens = event.cached_tokens or 0
-            self.prompt_logprobs = event.prompt_logprobs or ()
-            if self._echo:
-                self._echo_prompt(event)
+            self._begin(event)
         if event.latency is not None:
             self.latency = event.latency
+        self._add(event)
+
+    def held(self, tokens: Sequence[int]) -> int:
+        """Return of how many of the tokens the log-probabilities would wait for their places, if these were its first.
+
+        It takes the tokens as its own.
+        """
+        if not self._show_logprobs:
+            return 0
+        for token in tokens:
+            self._count_token(token, TokenLogprobs(token, 0.0, (), 1))
+            self._read_text(TokenEvent(self.request.request_id, token))
+            if self._text.finish_reason is not None:
+                break
+        self._take()
+        return len(self._logprobs)
+
+    def _begin(self, event: TokenEvent) -> None:
+        """Take what only the first event has, and the tokens that have none because they were known before."""
+        self._begun = True
+        self.cached_tokens = event.cached_tokens or 0
+        self.prompt_logprobs = event.prompt_logprobs or ()
+        if self._echo:
+            self._echo_prompt(event)
+        for token in self.request.answer:
+            self._add(TokenEvent(event.request_id, token))
+
+    def _add(self, event: TokenEvent) -> None:
         if event.token is not None:
             self._count_token(event.token, event.logprobs)
         self._read_text(event)
@@ -125,8 +175,21 @@ class Choice:
             self._finish("stop")
         elif self._text.finish_reason is not None:
             self._finish(self._text.finish_reason.value)
+        if self._ends:
+            self._end_piece()
 
     def take(self) -> Piece:
+        return self._ended_pieces.popleft() if self._ended_pieces else self._take()
+
+    def _end_piece(self) -> None:
+        """End a piece if it must end here. Raises ApiError 409 if it must have ended before, or can no more."""
+        if self.num_tokens == self._ends[0]:
+            self._ends.popleft()
+            self._ended_pieces.append(self._take())
+        if self._ends and (self.num_tokens > self._ends[0] or self.finish_reason is not None):
+            raise answer_differs()
+
+    def _take(self) -> Piece:
         deltas = merged(self._deltas)
         self._deltas.clear()
         ended = self.finish_reason is not None
@@ -134,7 +197,15 @@ class Choice:
         logprobs = self._logprobs.take(self._length, ended=ended) if self._show_logprobs else None
         token_ids = tuple(self._token_ids)
         self._token_ids.clear()
-        return Piece(deltas, logprobs, self.finish_reason, token_ids)
+        return Piece(
+            deltas,
+            logprobs,
+            self.finish_reason,
+            token_ids,
+            self.num_tokens,
+            self._checksum,
+            self.num_reasoning_tokens,
+        )
 
     def _finish(self, reason: str) -> None:
         if self._parser is not None:
@@ -146,6 +217,7 @@ class Choice:
     def _count_token(self, token: int, logprobs: TokenLogprobs | None) -> None:
         self.num_tokens += 1  # the EOS or stop token too, which is not part of the text
         self._token_ids.append(token)
+        self._checksum = crc32(token.to_bytes(4, "little"), self._checksum)
         if logprobs is not None:
             self._logprob_sum += logprobs.logprob
             if self._show_logprobs:

@@ -26,6 +26,10 @@ def clamped(logprob: float) -> float:
 class Logprobs(Protocol):
     """Log-probabilities of a choice's tokens, in order. ``offset``: where a token's text begins in the choice's."""
 
+    def __len__(self) -> int:
+        """Return the number of entries."""
+        ...
+
     def append(self, tokenizer: Tokenizer, token: int, logprobs: TokenLogprobs | None, offset: int) -> None:
         """Add a token. ``logprobs`` None: the first token of a prompt, which has no context."""
         ...
@@ -54,6 +58,9 @@ class LogprobList:
     token_logprobs: list[float | None] = field(default_factory=list)
     top_logprobs: list[dict[str, float] | None] = field(default_factory=list)
     text_offset: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
 
     def append(self, tokenizer: Tokenizer, token: int, logprobs: TokenLogprobs | None, offset: int) -> None:
         self.tokens.append(shown(tokenizer, token, as_id=self.as_ids))
@@ -96,6 +103,9 @@ class ChatLogprobs:
     as_ids: bool = False
     content: list[dict[str, Any]] = field(default_factory=list)
     _offsets: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.content)
 
     def append(self, tokenizer: Tokenizer, token: int, logprobs: TokenLogprobs | None, offset: int) -> None:
         assert logprobs is not None, "a chat answer has no tokens of the prompt"

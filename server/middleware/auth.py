@@ -123,12 +123,14 @@ class ApiKeyMiddleware:
         if scope["type"] != "http" or not self._keys.asked_for or context_of(scope).path in self._open_paths:
             await self._app(scope, receive, send)
             return
-        found = self._check(Headers(scope=scope).get("authorization", ""))
+        key = Headers(scope=scope).get("authorization", "")
+        found = self._check(key)
         if isinstance(found, ApiError):
             await found.response()(scope, receive, send)
         else:
             context = context_of(scope)
             context.caller, context.weight = found, self._keys.weight(found)
+            context.secret = _digest(b"secret of " + key.partition(" ")[2].strip().encode("latin-1"))
             await self._app({**scope, CALLER: found}, receive, send)
 
     def _check(self, authorization: str) -> str | ApiError:

@@ -50,17 +50,18 @@ class AnswerReading:
     continued: str = ""
     """The text of the message that the answer goes on with, which is the prompt's end; empty: it begins one."""
 
-    def parser(self) -> MessageParser | None:
-        """Return a new parser for one answer; None: it is content as a whole."""
+    def parser(self, name: str) -> MessageParser | None:
+        """Return a new parser for one answer; None: it is content as a whole. ``name``: of the choice."""
         tools, form = self.tools, self.form
         if form.is_harmony:
             names = {} if tools is None else tools.schemas
-            harmony = HarmonyParser(names, None if tools is None else tools.most, reasoning=form.reasoning is not None)
+            most, reasoning = None if tools is None else tools.most, form.reasoning is not None
+            harmony = HarmonyParser(names, most, reasoning=reasoning, name=name)
             harmony.begin(self._opening)
             return harmony
         calls = None
         if tools is not None and tools.kind is not None:
-            calls = ToolParser(tools.kind, tools.schemas, tools.most, only_calls=tools.required)
+            calls = ToolParser(tools.kind, tools.schemas, tools.most, only_calls=tools.required, name=name)
         if form.reasoning is None:
             return calls
         interrupts = "" if tools is None or tools.kind is None else tools.kind.interrupts

@@ -1,10 +1,11 @@
 """Build the engine's requests from a caller's prompts and parameters and from the caller's own data."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from jaxgen.core.model_info import Pooling
 from jaxgen.core.request import Request
-from jaxgen.core.sampling_params import SamplingParams, choice_seed
+from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.service_class import ServiceClass
 from jaxgen.server.middleware.context import RequestContext
 from jaxgen.server.requests.params import CompletionParams
@@ -14,14 +15,10 @@ NOTHING = SamplingParams(max_tokens=0)
 
 
 def completion_request(
-    request_id: str, prompt: Prompt, params: CompletionParams, index: int, context: RequestContext
+    request_id: str, prompt: Prompt, params: CompletionParams, seed: int, answer: Sequence[int], context: RequestContext
 ) -> Request:
-    """Return the request of choice ``index`` of one prompt.
-
-    Its seed depends on ``index`` within its prompt, so that an answer does not depend on other prompts in the body.
-    """
+    """Return the request of one choice, which has the ``seed``. ``answer``: tokens that the choice begins with."""
     sampling = params.sampling
-    seed = None if sampling.seed is None else choice_seed(sampling.seed, index)
     return Request(
         request_id,
         prompt.tokens,
@@ -32,6 +29,7 @@ def completion_request(
         tenant=context.caller,
         tenant_weight=context.weight,
         waited_seconds=context.seconds,
+        answer=tuple(answer),
         latency=params.return_latency,
     )
 

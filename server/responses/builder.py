@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from time import time
-from typing import Any
+from typing import Any, override
 
 from jaxgen.client import EngineClient
 from jaxgen.server.api.response_builder import ResponseBuilder
@@ -13,6 +13,9 @@ from jaxgen.server.middleware.context import RequestContext
 from jaxgen.server.requests.answers import AnswerReading
 from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.responses.output import Event, ItemLogprobs, Output
+from jaxgen.server.resume.event_ids import LastEvent
+from jaxgen.server.resume.resumption import Binding
+from jaxgen.server.resume.ticket import Identity
 from jaxgen.server.schema.responses import ResponsesRequest
 
 type Keep = Callable[[dict[str, Any]], None]
@@ -28,17 +31,29 @@ class ItemsBuilder(ResponseBuilder):
         engine: EngineClient,
         params: CompletionParams,
         context: RequestContext,
+        identity: Identity,
         reading: AnswerReading,
         keep: Keep | None,
     ) -> None:
         """``keep`` None: the response is not kept."""
         super().__init__(
-            engine, [reading.prompt], params, context, prefix="resp", logprobs=ItemLogprobs, reading=reading
+            engine,
+            [reading.prompt],
+            params,
+            context,
+            identity,
+            prefix="resp",
+            logprobs=ItemLogprobs,
+            reading=reading,
         )
         self._body = body
         self._keep = keep
         self._output = Output(self.choices[0].starts)
         self._num_events = 0
+
+    @override
+    def number_events(self, binding: Binding, last: LastEvent | None) -> None:
+        """Do nothing: these events have numbers of their own, and no stream goes on."""
 
     def whole(self) -> dict[str, Any]:
         for _ in self._grow(self.choices[0]):

@@ -19,6 +19,7 @@ from jaxgen.server.responses.builder import ItemsBuilder
 from jaxgen.server.responses.input import FORMAT, as_chat, renamed
 from jaxgen.server.responses.items import Asked, read_items
 from jaxgen.server.responses.store import ResponseStore
+from jaxgen.server.resume.ticket import Identity
 from jaxgen.server.schema.base import parse_body
 from jaxgen.server.schema.responses import ConversationFields, InputTokensRequest, ResponsesRequest
 
@@ -37,13 +38,15 @@ class ResponsesEndpoint(GeneratingEndpoint[ResponsesRequest]):
             raise bad_request("store: no responses are kept here; send false, or leave it out.", "store")
         return body
 
-    async def _build_response(self, body: ResponsesRequest, context: RequestContext) -> ResponseBuilder:
+    async def _build_response(
+        self, body: ResponsesRequest, context: RequestContext, identity: Identity
+    ) -> ResponseBuilder:
         asked = read_items(body, self._store, context.caller, self._services.config)
         params, reading = await _resolve(body, asked, self._services)
         keep = None
         if self._store.keeps_any and body.store is not False:
             keep = partial(self._store.keep, context.caller, items=asked.as_json(), previous=asked.previous)
-        return ItemsBuilder(body, self._engine, params, context, reading, keep)
+        return ItemsBuilder(body, self._engine, params, context, identity, reading, keep)
 
 
 class InputTokensEndpoint:

@@ -182,6 +182,16 @@ class CallerFields(ComputingFields):
     stream: bool | None = None
 
 
+class Resume(Body):
+    """The id of the last event that came of a stream with this body, which goes on after it.
+
+    ``token_ids``: the tokens that came, a list for each choice; they are then not computed one by one again.
+    """
+
+    last_event_id: str
+    token_ids: ListOf[ListOf[int]] | None = None
+
+
 class SamplingFields(CallerFields):
     """What text and chat completions have in common: OpenAI's fields, then those that others add."""
 
@@ -206,6 +216,7 @@ class SamplingFields(CallerFields):
     prompt_logprobs: int | None = None
     repetition_penalty: RepetitionPenalty = None
     response_format: ResponseFormat | None = None
+    resume: Resume | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     service_tier: str | None = None

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 
 class CallStart(NamedTuple):
-    """The beginning of a call. ``position`` counts the calls of one message from 0; ``call_id`` is random."""
+    """The beginning of a call. ``position`` counts the calls of one message from 0."""
 
     position: int
     call_id: str

@@ -3,10 +3,10 @@
 A format's ``read`` is a parser as a coroutine: it reads a whole message, and treats an invalid call as content.
 """
 
-import secrets
 import string
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 
 from jaxgen.server.tool_calls.reader import CallReader, NotACallError, Reading
 from jaxgen.server.tool_calls.xml_formats import END_TOOL_CALL, TOOL_CALL, read_glm45, read_qwen3_xml
@@ -18,14 +18,21 @@ _ALPHANUMERIC = string.ascii_letters + string.digits
 _NAME = frozenset(_ALPHANUMERIC + "_-")
 
 
-def new_call_id() -> str:
-    """Return a random id of a call."""
-    return f"call_{secrets.token_hex(12)}"
+def call_id(choice: str, position: int) -> str:
+    """Return the id of a call, which only depends on the name of the choice and on its number there.
+
+    So a stream that goes on at another server names its calls as before.
+    """
+    return f"call_{_hashed(choice, position).hex()[:24]}"
 
 
-def _short_call_id() -> str:
+def _short_call_id(choice: str, position: int) -> str:
     """Return an id of 9 characters: Mistral's templates take no other."""
-    return "".join(secrets.choice(_ALPHANUMERIC) for _ in range(9))
+    return "".join(_ALPHANUMERIC[byte % len(_ALPHANUMERIC)] for byte in _hashed(choice, position)[:9])
+
+
+def _hashed(choice: str, position: int) -> bytes:
+    return sha256(f"{choice}:{position}".encode()).digest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +57,7 @@ class ToolFormat:
     closing: str = ""
     argument: str = ""
     interrupts: str = ""
-    new_id: Callable[[], str] = new_call_id
+    call_id: Callable[[str, int], str] = call_id
 
 
 def _read_hermes(reader: CallReader) -> Reading[None]:
@@ -165,7 +172,7 @@ MISTRAL = ToolFormat(
     after="}",
     separator=", ",
     closing="]",
-    new_id=_short_call_id,
+    call_id=_short_call_id,
 )
 MISTRAL_V11 = ToolFormat(
     read=_read_mistral,
@@ -174,7 +181,7 @@ MISTRAL_V11 = ToolFormat(
     before=TOOL_CALLS + "{name}" + ARGS,
     after="",
     separator="",
-    new_id=_short_call_id,
+    call_id=_short_call_id,
 )
 
 QWEN3_XML = ToolFormat(

@@ -11,7 +11,7 @@ from collections.abc import Container
 import pydantic_core
 
 from jaxgen.server.tool_calls.deltas import Arguments, CallStart, Delta, Reasoning, merged
-from jaxgen.server.tool_calls.formats import new_call_id
+from jaxgen.server.tool_calls.formats import call_id
 
 NAMES = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>")
 MARKS = {name: chr(0xD800 + i) for i, name in enumerate(NAMES)}
@@ -32,12 +32,15 @@ class HarmonyParser:
     content. Headers are left out, and so is what stands between messages.
     """
 
-    def __init__(self, tools: Container[str] = (), most: int | None = None, *, reasoning: bool = True) -> None:
+    def __init__(
+        self, tools: Container[str] = (), most: int | None = None, *, reasoning: bool = True, name: str = ""
+    ) -> None:
         """``tools``: names of the known ones. ``most``: number of calls that ends the answer; None: no limit.
-        ``reasoning`` False: the analysis is content."""
+        ``reasoning`` False: the analysis is content. ``name``: of the choice."""
         self._tools = tools
         self._most = most
         self._reasoning = reasoning
+        self._name = name
         self._header = ""
         self._given = 0
         """Characters of the header that the prompt has."""
@@ -122,7 +125,7 @@ class HarmonyParser:
         if name and name in self._tools:
             self._kind, self._arguments = "call", []
             self._num_calls += 1
-            return [CallStart(self._num_calls - 1, new_call_id(), name)]
+            return [CallStart(self._num_calls - 1, call_id(self._name, self._num_calls - 1), name)]
         analysis = self._reasoning and _ANALYSIS.search(header) is not None
         self._kind = "analysis" if analysis else "content"
         return []

@@ -1,6 +1,7 @@
 """Parse a model's text incrementally, in any of the formats of tool calls."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from jaxgen.server.tool_calls.deltas import Delta, merged
@@ -64,14 +65,21 @@ class ToolParser:
     """
 
     def __init__(
-        self, kind: ToolFormat, tools: Mapping[str, Mapping[str, Any]], most: int | None, *, only_calls: bool = False
+        self,
+        kind: ToolFormat,
+        tools: Mapping[str, Mapping[str, Any]],
+        most: int | None,
+        *,
+        only_calls: bool = False,
+        name: str = "",
     ) -> None:
         """``tools``: the known ones, the JSON schemas of their arguments by name. ``most``: number of calls that ends
         the message; None: no limit.
 
         ``only_calls``: a grammar holds the message to calls, so that what is held at its end belongs to one.
+        ``name``: of the choice, from which the ids of calls are made.
         """
-        self._reader = CallReader(tools, kind.new_id)
+        self._reader = CallReader(tools, partial(kind.call_id, name))
         self._most = most
         self._only_calls = only_calls
         self._reading = _whole(kind, self._reader)

@@ -24,15 +24,15 @@ class NotACallError(Exception):
 class CallReader:
     """Building blocks of the formats' parsers. ``char``: the next character, not yet read; "" at the text's end."""
 
-    def __init__(self, tools: Mapping[str, Mapping[str, Any]], new_id: Callable[[], str]) -> None:
+    def __init__(self, tools: Mapping[str, Mapping[str, Any]], call_id: Callable[[int], str]) -> None:
         """``tools``: the JSON schemas of the known tools' arguments by name; a call of another name is content.
-        ``new_id``: makes the id of a call."""
+        ``call_id``: makes the id of a call from its number."""
         self.char = ""
         self.num_calls = 0
         self.num_ended = 0
         """Calls whose arguments are complete."""
         self.tools = tools
-        self._new_id = new_id
+        self._call_id = call_id
         self._held: list[str] = []
         self._deltas: list[Delta] = []
         self._after_call = False
@@ -192,7 +192,7 @@ class CallReader:
     def begin(self, name: str) -> None:
         """Begin a call. What is held belongs to it."""
         self.drop()
-        self._deltas.append(CallStart(self.num_calls, self._new_id(), name))
+        self._deltas.append(CallStart(self.num_calls, self._call_id(self.num_calls), name))
         self.num_calls += 1
         self._after_call = True
 

@@ -29,9 +29,18 @@ def says(tokens: Sequence[int]) -> Reply:
     return lambda request: tokens
 
 
+def given_seed(request: Request) -> int:
+    """0 for a seed of more than 32 bits, as a server draws for requests without one."""
+    seed = request.params.seed or 0
+    return seed if abs(seed) < 2**32 else 0
+
+
 def counts_up(request: Request) -> Iterable[int]:
-    """(last prompt token + seed + 1) and so on, within the ids 2 to 257: the bytes of a byte-level tokenizer."""
-    start = request.prompt[-1] + (request.params.seed or 0)
+    """(last prompt token + seed + 1) and so on, within the ids 2 to 257: the bytes of a byte-level tokenizer.
+
+    A seed that its caller did not give counts for nothing.
+    """
+    start = request.prompt[-1] + given_seed(request)
     return ((start + i) % 256 + 2 for i in range(10**9))
 
 
@@ -134,8 +143,9 @@ def _events(request: Request, reply: Iterable[int], eos: int) -> Iterable[TokenE
         if _stops(token, params, eos) and i >= params.min_tokens:
             reason = FinishReason.STOP
         logprobs = None if params.logprobs is None else fake_logprobs(token, params.logprobs)
-        first = prompt if i == 0 else None
-        yield TokenEvent(name, token, logprobs, prompt_logprobs=first, finish_reason=reason)
+        first = prompt if i == len(request.answer) else None
+        if i >= len(request.answer):
+            yield TokenEvent(name, token, logprobs, prompt_logprobs=first, finish_reason=reason)
         if reason is not None:
             return
 

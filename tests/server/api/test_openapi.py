@@ -40,7 +40,8 @@ def test_the_fields_are_those_that_bodies_are_checked_for() -> None:
     name = body["$ref"].rpartition("/")[2]
     assert set(schemas[name]["properties"]) == set(CompletionRequest.model_fields)
     assert schemas[name]["additionalProperties"] is False
-    assert "429" in operation["responses"]
+    assert {"409", "429"} <= set(operation["responses"])
+    assert operation["parameters"][0]["name"] == "Last-Event-ID"
     assert "security" not in found
 
 
@@ -115,3 +116,4 @@ def test_capabilities(chat: ChatFormat | None, parser: str | None) -> None:
     assert (found["limits"]["max_n"], found["limits"]["max_model_len"], found["limits"]["max_logprobs"]) == (3, 128, 20)
     assert found["routes"]["POST /v1/completions"] == sorted(CompletionRequest.model_fields)
     assert found["routes"]["GET /health"] == []
+    assert found["resumable_streams"] == ["/v1/completions", "/v1/chat/completions"]

@@ -14,7 +14,7 @@ from jaxgen.core.request import Request
 from jaxgen.server.api.sse import sse_event
 from jaxgen.server.app import create_app
 from tests.server.api.test_chat import chat_engine, user
-from tests.support.fakes import MODEL, says
+from tests.support.fakes import MODEL, given_seed, says
 from tests.support.live_server import serve
 from tests.support.server_app import (
     NONE_CACHED,
@@ -27,6 +27,7 @@ from tests.support.server_app import (
     error_of,
     fake_engine,
     stream_chunks,
+    without_id,
 )
 from tests.support.stream_answers import joined, streamed
 
@@ -53,7 +54,7 @@ def test_a_stream_joins_to_the_answer_that_is_not_streamed(
     fields: dict[str, Any], spaced: bool, tokens: list[int]
 ) -> None:
     tokenizer = SPACED_TOKENIZER if spaced else TOKENIZER
-    engine = fake_engine(tokenizer=tokenizer, reply=lambda r: [(t + (r.params.seed or 0)) % 261 for t in tokens])
+    engine = fake_engine(tokenizer=tokenizer, reply=lambda r: [(t + given_seed(r)) % 261 for t in tokens])
     whole = complete(engine, **fields)
     chunks = streamed(engine, **fields)
     assert joined(chunks) == whole["choices"]
@@ -249,7 +250,7 @@ def test_events_in_the_middle_differ_in_their_text_alone(path: str) -> None:
         answer = client.post(path, json={"model": MODEL, **options, **prompt})
     said, others = ["", ""], set()
     for event, chunk in zip(answer.text.split("\n\n"), stream_chunks(answer.text)[:-1], strict=False):
-        assert event.encode() + b"\n\n" == sse_event(chunk)
+        assert without_id(event).encode() + b"\n\n" == sse_event(chunk)
         (choice,) = chunk["choices"]
         holder = choice.get("delta", choice)
         said[choice["index"]] += holder.pop("content" if "delta" in choice else "text", "")

@@ -45,7 +45,11 @@ def join(pieces: list[Piece]) -> Piece:
             logprobs.setdefault(name, []).extend(values)
     token_ids = tuple(token for piece in pieces for token in piece.token_ids)
     return Piece(
-        merged([delta for piece in pieces for delta in piece.deltas]), logprobs, pieces[-1].finish_reason, token_ids
+        merged([delta for piece in pieces for delta in piece.deltas]),
+        logprobs,
+        pieces[-1].finish_reason,
+        token_ids,
+        *pieces[-1][4:],  # of all tokens so far
     )
 
 

@@ -76,7 +76,6 @@ DEFAULTS = {
     "frequency_penalty": 0.0,
     "repetition_penalty": 1.0,
     "logit_bias": {},
-    "seed": None,
     "stop": (),
     "stop_token_ids": (),
     "ignore_eos": False,
@@ -206,6 +205,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("priority", "high", "valid integer"),
     ("service_tier", 5, "valid string"),
     ("service_tier", "gold", "must be one of auto, default"),
+    ("resume", "7", "valid dictionary"),
     ("nonsense", 1, "Unknown field 'nonsense'"),
 ]
 
@@ -226,8 +226,8 @@ def test_a_field_reaches_the_engine_and_no_other_changes(
     engine: FakeEngine, field: str, value: Any, name: str, expected: Any
 ) -> None:
     complete(engine, **{field: value})
-    params = engine.requests[0].params
-    assert {key: getattr(params, key) for key in DEFAULTS} == DEFAULTS | {name: expected}
+    params, wanted = engine.requests[0].params, DEFAULTS | {name: expected}
+    assert {key: getattr(params, key) for key in wanted} == wanted
 
 
 def test_every_field_has_a_test_of_its_refusal_and_one_of_its_use() -> None:
@@ -243,6 +243,7 @@ def test_every_field_has_a_test_of_its_refusal_and_one_of_its_use() -> None:
         "user",
         "cache_salt",
         "priority",
+        "resume",
         "return_latency",
         "return_token_ids",
         "return_tokens_as_token_ids",
@@ -263,9 +264,10 @@ def test_a_bad_value_is_refused_by_name(engine: FakeEngine, field: str, value: A
 @pytest.mark.parametrize("field", FIELDS)
 def test_null_means_absent(field: str) -> None:
     absent, null = fake_engine(), fake_engine()
-    with client_of(absent) as client:
+    config = ServerConfig(seed=0)
+    with client_of(absent, config) as client:
         without = client.post("/v1/completions", json={k: v for k, v in body().items() if k != field})
-    with client_of(null) as client:
+    with client_of(null, config) as client:
         answer = client.post("/v1/completions", json=body(**{field: None}))
     assert answer.status_code == without.status_code
     if field == "prompt":
@@ -410,11 +412,6 @@ def test_every_choice_has_the_priority_of_its_request(engine: FakeEngine) -> Non
     complete(engine, n=2, priority=-(2**31) + 1)
     complete(engine)
     assert [request.priority for request in engine.requests] == [-(2**31) + 1] * 2 + [0]
-
-
-def test_without_a_seed_the_engine_chooses(engine: FakeEngine) -> None:
-    complete(engine, n=2)
-    assert [request.params.seed for request in engine.requests] == [None, None]
 
 
 def test_what_is_left_out_is_the_models_own() -> None:

@@ -1,0 +1,130 @@
+"""Number the events of a stream by tokens of its choices, and leave out those that its caller has."""
+
+import re
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from jaxgen.server.resume.ticket import Ticket, answer_differs, malformed
+
+_POSITION = re.compile(r"(?:([0-9]{1,9})-([0-9a-f]{8}))?(?:~([0-9]{1,9})-([0-9]{1,6}))?")
+_MOST = 2**16
+"""Most characters of an id that is read: some 2,000 choices."""
+_USAGE = "u"
+
+
+class Mark(NamedTuple):
+    """A place in a choice: its first ``tokens`` tokens, and a checksum of their ids."""
+
+    tokens: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How much of a choice was told: all up to ``whole`` (None: nothing) and the first ``events`` of those made of the
+    tokens after it up to ``next``."""
+
+    whole: Mark | None = None
+    next: int = 0
+    events: int = 0
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The numbers of tokens at which a piece of output ended, or would have."""
+        whole = () if self.whole is None else (self.whole.tokens,)
+        return (*whole, self.next) if self.events else whole
+
+    @classmethod
+    def decode(cls, text: str) -> "Position":
+        """Read one position of an id. Raises ApiError 400."""
+        found = _POSITION.fullmatch(text)
+        if found is None:
+            raise malformed()
+        tokens, checksum, after, events = found.groups()
+        whole = None if tokens is None else Mark(int(tokens), int(checksum, 16))
+        position = cls(whole, int(after or 0), int(events or 0))
+        if after is not None and not (position.events and position.next > (-1 if whole is None else whole.tokens)):
+            raise malformed()
+        return position
+
+
+class Told(NamedTuple):
+    """What a caller has of a choice. ``tokens``: its first ones, which need not be computed one by one again."""
+
+    position: Position
+    tokens: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class LastEvent:
+    """What the id of a caller's last event says. ``usage``: whether that was the usage, after all choices."""
+
+    ticket: Ticket
+    positions: tuple[Position, ...]
+    usage: bool
+
+    @classmethod
+    def decode(cls, text: str, secret: bytes) -> "LastEvent":
+        """Read an id. Raises ApiError: 400 for another text, 403 for another caller's."""
+        ticket, *rest = text[:_MOST].split(".")
+        if len(text) > _MOST or len(rest) not in (1, 2) or rest[1:] not in ([], [_USAGE]):
+            raise malformed()
+        return cls(Ticket.decode(ticket, secret), tuple(map(Position.decode, rest[0].split(","))), len(rest) == 2)
+
+
+class EventIds:
+    """Ends the events of one stream with their ids. An event is what comes before its id, without a line's end.
+
+    How tokens are joined to events depends on time, so an id has the tokens of each choice, not the number of events.
+    """
+
+    def __init__(self, ticket: bytes, positions: Sequence[Position]) -> None:
+        """``positions``: what the caller has of each choice; ``numbered`` leaves that out."""
+        self._head = b"\nid: " + ticket + b"."
+        self._told = [b"" for _ in positions]
+        self._due = [_dropped(position) for position in positions]
+
+    def numbered(self, index: int, mark: Mark, events: Sequence[bytes]) -> list[bytes]:
+        """Return the events of choice ``index``'s output up to ``mark``, which were not told, with their ids.
+
+        Raises ApiError 409 where the tokens are not those that were told.
+        """
+        told, before, whole = self._told, self._told[index], b"%d-%08x" % mark
+        if len(events) == 1 and not self._due[index]:  # nearly always
+            told[index] = whole
+            return [events[0] + self._head + b",".join(told) + b"\n\n"]
+        ended = []
+        for i, event in enumerate(events, 1):
+            told[index] = whole if i == len(events) else before + b"~%d-%d" % (mark.tokens, i)
+            ended.append(event + self._head + b",".join(told) + b"\n\n")
+        told[index] = whole
+        if self._due[index]:
+            del ended[: self._due[index].popleft().of(mark, len(ended))]
+        return ended
+
+    def usage(self, event: bytes) -> bytes:
+        """Return the event with the usage, after all choices, with its id."""
+        return event + self._head + b",".join(self._told) + b"." + _USAGE.encode() + b"\n\n"
+
+
+class _Dropped(NamedTuple):
+    """Events of one piece that were told: all, if its tokens have the checksum, or the first ``events``."""
+
+    checksum: int | None
+    events: int
+
+    def of(self, mark: Mark, count: int) -> int:
+        if self.checksum is None:
+            return self.events
+        if self.checksum != mark.checksum:
+            raise answer_differs()
+        return count
+
+
+def _dropped(position: Position) -> deque[_Dropped]:
+    found = deque([] if position.whole is None else [_Dropped(position.whole.checksum, 0)])
+    if position.events:
+        found.append(_Dropped(None, position.events))
+    return found

@@ -1,0 +1,112 @@
+"""Streams with the ids of their events, and what a caller makes of them who loses one and goes on with it."""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from starlette.testclient import TestClient
+
+from jaxgen.core.request import Request
+from jaxgen.server.config import DEFAULT_CONFIG, ServerConfig
+from tests.support.fakes import FakeEngine, StepTimeModel
+from tests.support.server_app import client_of
+
+HEADER = "Last-Event-ID"
+
+
+class Event(NamedTuple):
+    data: str
+    last_id: str
+
+    @property
+    def value(self) -> Any:
+        return json.loads(self.data)
+
+
+def events_of(text: str) -> list[Event]:
+    """The events of a stream but the last, [DONE], by the rules for EventSource."""
+    *events, rest = text.split("\n\n")
+    assert rest == ""
+    found = []
+    for event in events:
+        fields = dict(line.split(": ", 1) for line in event.split("\n"))
+        found.append(Event(fields["data"], fields.get("id", "")))
+    done = found.pop()
+    assert done == ("[DONE]", ""), done
+    assert all(event.last_id for event in found)
+    return found
+
+
+def ask(
+    client: TestClient, path: str, body: dict[str, Any], last_id: str = "", key: str = "", status: int = 200
+) -> Any:
+    """The events of a stream, or the error."""
+    headers = {HEADER: last_id} if last_id else {}
+    headers |= {"Authorization": f"Bearer {key}"} if key else {}
+    answer = client.post(path, json={**body, "stream": True}, headers=headers)
+    assert answer.status_code == status, answer.text
+    return events_of(answer.text) if status == 200 else answer.json()["error"]
+
+
+def streamed(
+    engine: FakeEngine,
+    path: str,
+    body: dict[str, Any],
+    last_id: str = "",
+    key: str = "",
+    status: int = 200,
+    config: ServerConfig = DEFAULT_CONFIG,
+) -> Any:
+    """As ``ask``, of an app of its own."""
+    with client_of(engine, config) as client:
+        return ask(client, path, body, last_id, key, status)
+
+
+def every(count: int) -> StepTimeModel:
+    """Tokens come ``count`` at once."""
+
+    async def pace(request: Request, index: int) -> None:
+        if index % count == 0:
+            for _ in range(4):
+                await asyncio.sleep(0)
+
+    return pace
+
+
+async def slowly(request: Request, index: int) -> None:
+    """Each token is an event of its own."""
+    await asyncio.sleep(0.003)
+
+
+def whole(events: Iterable[Event]) -> dict[Any, Any]:
+    """All that the events say, joined by choice: however output was cut into them it is the same."""
+    found: dict[Any, Any] = {}
+    for event in events:
+        chunk = event.value
+        found.setdefault("head", set()).add((chunk["id"], chunk["created"], chunk["object"]))
+        if not chunk["choices"]:
+            assert "usage" not in found, "told twice"
+            found["usage"] = chunk["usage"]
+        for choice in chunk["choices"]:
+            _add(found.setdefault(choice["index"], {}), choice)
+    return found
+
+
+def _add(known: Any, new: Any, *path: Any) -> None:
+    """Join what is new to what is known: texts and lists grow, calls are told apart by their number."""
+    for name, value in new.items():
+        where = (*path, name)
+        if name == "tool_calls":
+            for call in value:
+                calls = known.setdefault(name, {})
+                _add(calls.setdefault(call["index"], {}), {k: v for k, v in call.items() if k != "index"}, *where)
+        elif isinstance(value, dict):
+            _add(known.setdefault(name, {}), value, *where)
+        elif isinstance(value, list):
+            known[name] = known.get(name, []) + value
+        elif name in ("text", "content", "reasoning", "reasoning_content", "arguments"):
+            known[name] = (known.get(name) or "") + (value or "")
+        elif value is not None and name != "index":
+            assert name not in known, f"{where} came twice"
+            known[name] = value
