@@ -1,10 +1,12 @@
 """Build an engine from weights, tokenizer and device: the composition root of the package."""
 
 import logging
+import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +15,7 @@ import psutil
 
 from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.core.config import DType, EngineConfig, EngineOptions, HubOptions, KernelChoice, KVResidency, ModelConfig
-from jaxgen.core.errors import ConfigError
+from jaxgen.core.errors import ConfigError, check_path
 from jaxgen.core.kv_dtype import parse_kv_dtype
 from jaxgen.core.model_info import ChatFormat, EmbeddingFormat, ModelInfo, PoolingChoice
 from jaxgen.core.quantization import Quantization
@@ -112,7 +114,27 @@ class ResolvedModel:
             model = self.model.within(config.scheduler.max_model_len)
             config, compiled = compile_to_fit(options, model, config, kernels, self.memory, params_bytes)
             advance(1)
-        return Engine(model, config, params, eos_token_ids, compiled=compiled)
+        namespace = kv_namespace(self.directory, model, config, kernels, self.device)
+        return Engine(model, config, params, eos_token_ids, compiled=compiled, namespace=namespace)
+
+
+def kv_namespace(
+    directory: Path, model: ModelConfig, config: EngineConfig, kernels: Kernels, device: DeviceInfo
+) -> bytes:
+    """Return what decides the bits of a block of the KV cache beside its tokens, for the keys of a KV tier.
+
+    Files of a model count by their name (in the hub's cache a hash of the content), size and time. The number of blocks
+    does not count: it follows the memory that is free at a start, and no product or sum depends on it.
+    """
+    found = sorted(path.resolve() for path in ([directory] if directory.is_file() else directory.iterdir()))
+    files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in found if path.is_file()]
+    versions = [version(package) for package in ("jaxgen", "jax", "jaxlib")]
+    scheduler, offload = config.scheduler, config.offload
+    shapes = config.cache.block_size, config.cache.keep_inputs, scheduler.token_budget, scheduler.max_num_seqs
+    host_dtype = None if offload is None else offload.host_dtype
+    flags = os.environ.get("XLA_FLAGS", "")
+    parts = files, versions, model, shapes, config.narrow_width, host_dtype, kernels.name, device, flags
+    return repr(parts).encode()
 
 
 def find_parts(
@@ -134,6 +156,7 @@ def find_parts(
     """
     options, caches, was_open = options or EngineOptions(), open_cache_dirs(cache_dir), is_open()
     check_options(options)
+    _check_tier_dir(options)
     share_memory(options.gpu_memory_utilization)
     gpu = find_gpu(jax.config.jax_platforms)
     device = device_info() if gpu is None else gpu.device
@@ -150,6 +173,15 @@ def find_parts(
         verdict = Verdict("unavailable", f"JAX opened {opened.title}, they were proven for {device.title}")
         directory, config = find_model(model, dtype, kernels, opened, hub, quantization=quantization, kv_dtype=kv_dtype)
     return ResolvedModel(directory, config, opened, device_memory(was_open=was_open), caches, kernels, verdict)
+
+
+def _check_tier_dir(options: EngineOptions) -> None:
+    """Raise ConfigError for a --kv-tier-dir that is a file; one that is missing is made when something is written."""
+    if options.kv_tier_dir is None:
+        return
+    check_path("--kv-tier-dir", options.kv_tier_dir)
+    if Path(options.kv_tier_dir).is_file():
+        raise ConfigError(f"--kv-tier-dir {options.kv_tier_dir} is a file: name a directory")
 
 
 def device_memory(*, was_open: bool) -> DeviceMemory:

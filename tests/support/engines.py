@@ -78,10 +78,16 @@ def compiled_step(model: ModelConfig, config: EngineConfig, kernels: Kernels = R
 _compiled_step = cache(compile_step)
 
 
-def make_engine(model: ModelConfig = LLAMA, config: EngineConfig | None = None, kernels: Kernels = REFERENCE) -> Engine:
+def make_engine(
+    model: ModelConfig = LLAMA,
+    config: EngineConfig | None = None,
+    kernels: Kernels = REFERENCE,
+    *,
+    namespace: bytes = b"",
+) -> Engine:
     config = config or engine_config()
     compiled = compiled_step(model, config, kernels)
-    return Engine(model, config, params_of(model), frozenset({EOS}), compiled=compiled)
+    return Engine(model, config, params_of(model), frozenset({EOS}), compiled=compiled, namespace=namespace)
 
 
 def request(name: str, prompt: Iterable[int], **params: object) -> Request:

@@ -24,7 +24,8 @@ from tests.support.server_process import served, until
 FLAGS = (
     "--model --served-model-name --host --port --dtype --max-model-len --token-budget --max-num-batched-tokens "
     "--max-num-seqs --block-size --num-blocks --gpu-memory-utilization --api-key --seed --cache-dir --kernels "
-    "--kv-cache-dtype --kv-residency --kv-offloading-size --kv-offload-policy --kv-host-dtype --kv-offload-inputs"
+    "--kv-cache-dtype --kv-residency --kv-offloading-size --kv-offload-policy --kv-host-dtype --kv-offload-inputs "
+    "--kv-tier-dir --kv-tier-size"
 )
 
 
