@@ -29,6 +29,10 @@ LEFT_OUT = {
     "jaxgen_offload_restored_input_bytes_total": "part of restored_bytes",
     "jaxgen_offload_restores_total": "the board has tokens and bytes",
     "jaxgen_offload_saved_blocks_total": "the board has bytes",
+    "jaxgen_kv_tier_compared_blocks_total": "the board has those that differ",
+    "jaxgen_kv_tier_read_bytes_total": "the board has blocks",
+    "jaxgen_kv_tier_read_seconds_total": "for those who tune a KV tier",
+    "jaxgen_kv_tier_written_bytes_total": "the board has blocks",
 }
 
 
