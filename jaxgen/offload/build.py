@@ -59,8 +59,8 @@ class Offload:
             self.tier.fetcher.tier.close(seconds)
 
     def kv_tier_stats(self) -> KVTierStats | None:
-        """Return a snapshot for metrics."""
-        return None if self.tier.fetcher is None else replace(self.tier.fetcher.tier.stats)
+        """Return the counters themselves, not a snapshot: threads write blocks when the engine has nothing to do."""
+        return None if self.tier.fetcher is None else self.tier.fetcher.tier.stats
 
     def stats(self) -> OffloadStats:
         """Return a snapshot for metrics."""

@@ -4,7 +4,7 @@ Processes are started in turn, in pairs: one without a tier, one with the direct
 Each answers a short prompt first, then one of ``--tokens`` tokens. Prints a line of JSON for each pair: seconds to the
 first token, and the tokens of the prompt that were computed.
 
-    .venv/bin/python -m scripts.offload.restarted --tokens 2000 --pairs 5
+    .venv/bin/python -m scripts.offload.restarted --tokens 1980 --pairs 5
 """
 
 import argparse
