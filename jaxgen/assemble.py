@@ -13,6 +13,7 @@ import psutil
 
 from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.core.config import DType, EngineConfig, EngineOptions, HubOptions, KernelChoice, KVResidency, ModelConfig
+from jaxgen.core.errors import ConfigError, check_path
 from jaxgen.core.identity import Identity
 from jaxgen.core.kv_dtype import parse_kv_dtype
 from jaxgen.core.model_info import EmbeddingFormat, ModelInfo, PoolingChoice
@@ -159,6 +160,7 @@ def find_parts(
     """
     options, caches, was_open = options or EngineOptions(), open_cache_dirs(cache_dir), is_open()
     check_options(options)
+    _check_tier_dir(options)
     share_memory(options.gpu_memory_utilization)
     gpu = find_gpu(jax.config.jax_platforms)
     device = device_info() if gpu is None else gpu.device
@@ -175,6 +177,15 @@ def find_parts(
         verdict = Verdict("unavailable", f"JAX opened {opened.title}, they were proven for {device.title}")
         directory, config = find_model(model, dtype, kernels, opened, hub, quantization=quantization, kv_dtype=kv_dtype)
     return ResolvedModel(directory, config, opened, device_memory(was_open=was_open), caches, kernels, verdict)
+
+
+def _check_tier_dir(options: EngineOptions) -> None:
+    """Raise ConfigError for a --kv-tier-dir that is a file; one that is missing is made when something is written."""
+    if options.kv_tier_dir is None:
+        return
+    check_path("--kv-tier-dir", options.kv_tier_dir)
+    if Path(options.kv_tier_dir).is_file():
+        raise ConfigError(f"--kv-tier-dir {options.kv_tier_dir} is a file: name a directory")
 
 
 def device_memory(*, was_open: bool) -> DeviceMemory:

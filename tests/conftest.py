@@ -31,8 +31,8 @@ collect_ignore = ["aot", "clients"]
 WITH_ARRAYS = """arrays engine.engine engine.narrow engine.output_processor engine.runners engine.step_time_probe
     kernels.choice layerwise.calibration layerwise.layer_pool layerwise.layer_stream
     layerwise.layer_weights layerwise.links layerwise.model_runner layerwise.programs
-    layerwise.start models offload.codec offload.kv_transfer offload.link offload.projection
-    runner.interface runner.model_runner runner.packer runner.programs runner.row_state runner.step
+    layerwise.start models offload.codec offload.kv_tier.block_format offload.kv_transfer offload.link
+    offload.projection runner.interface runner.model_runner runner.packer runner.programs runner.row_state runner.step
     sampling.exact_sum sampling.penalties sampling.sampler tools.tune"""
 install_import_hook(
     ["pallas_kernels", *(f"jaxgen.{name}" for name in WITH_ARRAYS.split())], "tests.support.typechecker.check"

@@ -1,14 +1,36 @@
-"""The interface of a host memory tier behind the KV cache. Host only, no jax."""
+"""The interfaces of a host memory tier behind the KV cache, and of what fetches blocks into it. Host only, no jax."""
 
+from collections.abc import Sequence as Several
 from typing import Protocol
 
 from jaxgen.cache.block_pool import PoolWatcher
-from jaxgen.core.sequence import Restore, Sequence
+from jaxgen.core.sequence import Fetch, Restore, Sequence
 from jaxgen.core.step_plan import Save
+
+
+class Fetcher(Protocol):
+    """Fetches KV blocks into host memory from a KV tier behind it. ``jaxgen.offload.kv_tier`` implements it."""
+
+    def fetch(self, sequence: Sequence, start: int, keys: Several[bytes], num_waiting: int) -> Fetch | None:
+        """Begin to fetch the blocks of ``keys``, at least one, for a waiting sequence, if that pays.
+
+        They follow its first ``start`` tokens. Returns another sequence's fetch that brings the first of them, and
+        None if there is no room for blocks now.
+        """
+        ...
+
+    def may_wait(self, fetch: Fetch) -> bool:
+        """Whether a sequence that could begin now should wait for a fetch: it is under way and not late."""
+        ...
 
 
 class HostTier(PoolWatcher, Protocol):
     """KV blocks in host memory: copies of blocks that the device no longer uses. ``jaxgen.offload`` implements it."""
+
+    @property
+    def fetcher(self) -> Fetcher | None:
+        """None: there is nothing behind host memory."""
+        ...
 
     def holds(self, key: bytes) -> bool:
         """Whether the host has the block of this key, complete."""

@@ -39,7 +39,7 @@ class PrefixCache:
         """``enabled`` False: no block is registered, so none is found."""
         self.enabled = enabled
         self._pool = pool
-        self._block_size = block_size
+        self.block_size = block_size
         self._tokens = Struct(f"<{block_size}i")
 
     def may_look_up(self, sequence: Sequence) -> bool:
@@ -75,14 +75,14 @@ class PrefixCache:
     def _keys_from(self, sequence: Sequence, first: int) -> Iterator[bytes]:
         """Yield the keys of a sequence's blocks that may be looked up, from block ``first`` on."""
         if self.may_look_up(sequence):
-            for index in range(first, (len(sequence.tokens) - 1) // self._block_size):
+            for index in range(first, (len(sequence.tokens) - 1) // self.block_size):
                 yield self._key(sequence, index)
 
     def register(self, sequence: Sequence) -> None:
         """Register a sequence's blocks that are full of tokens that are both computed and known on the host."""
         if not self.enabled:
             return
-        full = min(sequence.num_computed, len(sequence.tokens)) // self._block_size
+        full = min(sequence.num_computed, len(sequence.tokens)) // self.block_size
         for index in range(sequence.num_registered, full):
             self._pool.register(sequence.block_table[index], self._key(sequence, index))
             sequence.num_registered += 1
@@ -92,6 +92,6 @@ class PrefixCache:
         keys = sequence.block_keys
         if index == len(keys):
             previous = keys[-1] if keys else root_key(sequence.request.cache_salt)
-            tokens = sequence.tokens[index * self._block_size : (index + 1) * self._block_size]
+            tokens = sequence.tokens[index * self.block_size : (index + 1) * self.block_size]
             keys.append(blake2b(previous + self._tokens.pack(*tokens), digest_size=KEY_BYTES).digest())
         return keys[index]

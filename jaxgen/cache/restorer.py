@@ -32,6 +32,29 @@ class Restorer:
         begun, self._begun = tuple(self._begun), []
         return begun
 
+    def expect(self, sequence: Sequence, num_waiting: int) -> None:
+        """Fetch blocks of a sequence that has begun to wait into host memory, if there is a KV tier and that pays."""
+        fetcher = self._tier.fetcher
+        if fetcher is None:
+            return
+        first = len(self._prefixes.look_up(sequence))
+        first += len(self._known(sequence, first))
+        keys = self._prefixes.look_up_host(sequence, first, lambda _: True)
+        if keys:
+            sequence.fetch = fetcher.fetch(sequence, first * self._prefixes.block_size, keys, num_waiting)
+
+    def waits(self, sequence: Sequence, num_waiting: int) -> bool:
+        """Whether a sequence that could begin should wait for blocks that are on their way."""
+        return self.waits_for_another(sequence) or self._waits_for_fetch(sequence, num_waiting)
+
+    def _waits_for_fetch(self, sequence: Sequence, num_waiting: int) -> bool:
+        fetcher, fetch = self._tier.fetcher, sequence.fetch
+        if fetcher is None:
+            return False
+        if fetch is None or (fetch.ended and fetch.sequence is not sequence):  # another's may have brought only a part
+            self.expect(sequence, num_waiting)
+        return sequence.fetch is not None and fetcher.may_wait(sequence.fetch)
+
     def waits_for_another(self, sequence: Sequence) -> bool:
         """Whether half or more of the blocks that a waiting sequence would restore are being restored for another one.
 

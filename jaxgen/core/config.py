@@ -121,6 +121,10 @@ class EngineOptions:
     """A KVDType or an alias of one: becomes the model's ``kv_dtype`` where the model is found."""
     kv_offload_inputs: bool = False
     """Keep layer inputs beside K and V, so that some KV blocks can be restored by projecting their layer inputs."""
+    kv_tier_dir: Path | str | None = None
+    """Directory that keeps KV blocks beyond the process, behind host memory; None: none does."""
+    kv_tier_size: float = 16.0
+    """Most GiB of it."""
     background_tokens: int | None = None
     """Most tokens of background requests in a step that also has online requests."""
     single_shape: bool = False
@@ -170,12 +174,15 @@ class SchedulerConfig:
 class OffloadConfig:
     """Host memory behind the KV cache of the device: ``host_blocks`` blocks.
 
-    ``simulated_bytes_per_second`` delays copies as a slower link would, for measurements.
+    ``tier_directory``: a KV tier behind it, of at most ``tier_bytes``. ``simulated_bytes_per_second`` delays copies as
+    a slower link would, for measurements.
     """
 
     host_blocks: int
     policy: OffloadPolicy = "plan"
     host_dtype: HostDType = "auto"
+    tier_directory: Path | None = None
+    tier_bytes: int = 0
     simulated_bytes_per_second: float | None = None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 DIGITS = 16
 """Hexadecimal digits of a digest: 64 bits tell any number of replicas apart."""
+_SIZES = ("num_blocks", "max_model_len")
 
 
 def digest_of(value: Any) -> str:
@@ -28,6 +29,17 @@ class Identity:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "digest", digest_of(self.parts) if self.parts else "")
+
+    @property
+    def kv_namespace(self) -> bytes:
+        """What the bits of a block of the KV cache depend on beside its tokens.
+
+        Not on how requests become tokens. Nor on the number of blocks and the longest context, on which no product or
+        sum depends: they follow the memory that is free at a start.
+        """
+        parts = {name: value for name, value in self.parts.items() if name != "texts"}
+        steps = {name: value for name, value in parts.get("steps", {}).items() if name not in _SIZES}
+        return digest_of({**parts, "steps": steps}).encode()
 
 
 UNKNOWN = Identity()

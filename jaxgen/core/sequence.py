@@ -81,6 +81,8 @@ class Sequence:
     awaited: "Restore | None" = field(init=False, default=None, repr=False)
     """A restore of another sequence that it waits for, since it needs half or more of the same blocks; it waits for
     one restore only."""
+    fetch: "Fetch | None" = field(init=False, default=None, repr=False)
+    """The fetch of its blocks from a KV tier, or another sequence's that brings the same ones."""
     block_keys: list[bytes] = field(init=False, default_factory=list, repr=False)
     """Prefix-cache keys of its first full blocks, as far as they were computed."""
     num_shared: int = field(init=False, default=0)
@@ -240,3 +242,23 @@ class Restore:
     def is_under_way(self) -> bool:
         """Whether its sequence still waits for it: it has not ended, failed or been cancelled."""
         return self.sequence.restore is self
+
+
+@dataclass(slots=True, eq=False)
+class Fetch:
+    """A fetch of KV blocks from a KV tier into host memory, for a waiting sequence; the tier's prefetcher changes it.
+
+    The blocks are those of ``keys``, which follow the sequence's first ``start`` tokens.
+    """
+
+    sequence: Sequence
+    start: int
+    keys: list[bytes]
+    num_waiting: int
+    """How many other sequences waited when it was asked for."""
+    patience: float = field(default=0.0)
+    """Seconds that a sequence waits for it at most. 0: it is a probe, and none waits."""
+    waited_from: float | None = field(default=None)
+    """When a sequence that could have begun first waited for it, in seconds of the tier's clock."""
+    num_arrived: int = field(default=0)
+    ended: bool = field(default=False)

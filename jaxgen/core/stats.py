@@ -49,6 +49,33 @@ class OffloadStats:
     """Seconds in which a device that streams its KV cache had nothing to compute and waited for a copy."""
 
 
+@dataclass(slots=True, kw_only=True)
+class KVTierStats:
+    """Counters of a KV tier, in blocks unless their name says otherwise; they only grow."""
+
+    hit_blocks: int = 0
+    """Blocks looked up and found."""
+    missed_blocks: int = 0
+    """Blocks looked up that were not there, or lie behind one that was not."""
+    read_blocks: int = 0
+    read_bytes: int = 0
+    read_seconds: float = 0.0
+    written_blocks: int = 0
+    written_bytes: int = 0
+    dropped_writes: int = 0
+    """Blocks not written because too many waited, or the tier had failed."""
+    errors: int = 0
+    """Calls of the tier that failed."""
+    damaged_blocks: int = 0
+    """Blocks read that were not what was written."""
+    timeouts: int = 0
+    """Sequences that stopped waiting for blocks, and computed them."""
+    compared_blocks: int = 0
+    """Blocks computed again and compared with the tier's."""
+    differing_blocks: int = 0
+    """Of these, blocks with other bits."""
+
+
 class Pace(Protocol):
     """Predicted seconds of a request that comes now."""
 
@@ -117,3 +144,4 @@ class EngineStats:
     preemptions: int = 0
     compilations_after_ready: int = 0
     offload: OffloadStats | None = None
+    kv_tier: KVTierStats | None = None

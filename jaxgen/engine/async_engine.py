@@ -226,6 +226,7 @@ class AsyncEngine:
                 before, self._stats = self._stats, engine.stats()
                 self._note_progress(moved=bool(events) or self._stats.steps > before.steps)
                 self._post(events)
+            engine.close()
             self._die("the engine has stopped")
         except BaseException as error:
             self._error = error

@@ -43,6 +43,8 @@ QUIET_SECONDS = 1.0
 """Seconds after the last online request in which background requests get no tokens, if they get none beside online
 requests. A request that finds the device busy with background ones waits for two steps, and after one online request
 more are likely to arrive."""
+CLOSE_SECONDS = 5.0
+"""Most seconds in which an engine that ends goes on to write blocks to its KV tier."""
 MOST_WAIT = 0.02
 """Most seconds that a call of ``step`` waits for copies if it has no other work: new requests come between calls."""
 
@@ -92,7 +94,7 @@ class Engine:
         self._counters = Counters()
         self._step_time = self._warm_up()
         start_device(self._device, model, config)
-        self.offload = build_offload(model, config, self._device, self._step_time)
+        self.offload = build_offload(model, config, self._device, self._step_time, identity.kv_namespace)
         tier = None if self.offload is None else self.offload.tier
         narrow = self._device.uses_narrow(StepPlan(()))
         self._scheduler = Scheduler(config.scheduler, config.cache, policy=ServicePolicy, tier=tier, narrow=narrow)
@@ -140,7 +142,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        saves = self.offload is not None and (self.offload.tier.has_saves or self.offload.transfer.busy)
+        saves = self.offload is not None and self.offload.has_saves
         return bool(self._answered) or self._scheduler.has_work or saves
 
     @property
@@ -188,6 +190,15 @@ class Engine:
         self._counters.host_seconds += time.perf_counter() - started - waited
         return events
 
+    def close(self) -> None:
+        """Write to the KV tier what waits for that, within a few seconds; the engine runs nothing more."""
+        if self.offload is None or self.offload.tier.fetcher is None:
+            return
+        until = time.monotonic() + CLOSE_SECONDS
+        while not self._scheduler.has_work and self.offload.has_saves and time.monotonic() < until:
+            self.step()
+        self.offload.close(max(0.0, until - time.monotonic()))
+
     def stats(self) -> EngineStats:
         """Return a snapshot for metrics."""
         scheduler, counters, rows = self._scheduler, self._counters, self.config.scheduler.max_num_seqs
@@ -207,6 +218,7 @@ class Engine:
             compilations_after_ready=num_compilations() - self._compilations_at_ready,
             pace=StepPace(self._step_time.model, self._step_time.spread, running, rows, ahead),
             offload=self._device.offload_stats() if self.offload is None else self.offload.stats(),
+            kv_tier=None if self.offload is None else self.offload.kv_tier_stats(),
             **vars(counters),
         )
 
@@ -221,7 +233,7 @@ class Engine:
             plan = self._scheduler.schedule(now)
             self._recorder.planned(plan)
             return plan
-        for restore, whole in self.offload.transfer.poll():
+        for restore, whole in self.offload.poll():
             self._recorder.restored(restore, whole=whole)
             self._scheduler.restored(restore, whole=whole)
         plan = self._scheduler.schedule(now)
@@ -234,10 +246,10 @@ class Engine:
 
     def _wait_for_copies(self) -> float:
         """Wait for copies, as there is nothing to compute. Return the seconds waited."""
-        if self.offload is None or not self.offload.transfer.busy:
+        if self.offload is None or not self.offload.busy:
             return 0.0
         started = time.perf_counter()
-        self.offload.transfer.wait(MOST_WAIT)
+        self.offload.wait(MOST_WAIT)
         waited = time.perf_counter() - started
         self._counters.stalled_seconds += waited
         return waited

@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 
 from jaxgen.cache.block_sizes import block_bytes, host_block_bytes, input_bytes
 from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, OffloadPolicy
-from jaxgen.core.stats import OffloadStats
+from jaxgen.core.sequence import Restore
+from jaxgen.core.stats import KVTierStats, OffloadStats
 from jaxgen.offload.host_store import HostBlock, HostStore
+from jaxgen.offload.kv_tier.build import build_prefetcher
 from jaxgen.offload.kv_transfer import KVTransfer
 from jaxgen.offload.projection import Projection
 from jaxgen.offload.rates import RateMeter
@@ -22,11 +24,43 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """The tier on the host, the transfer on the device, and the measured rates of both."""
+    """The tier on the host, with a KV tier behind it or none, the transfer on the device, and the measured rates."""
 
     tier: OffloadTier
     transfer: KVTransfer
     meter: RateMeter
+
+    @property
+    def has_saves(self) -> bool:
+        """Whether steps must go on, although no request does, until blocks are in host memory."""
+        return self.tier.has_saves or self.transfer.busy
+
+    @property
+    def busy(self) -> bool:
+        """Whether any copy or fetch is under way."""
+        return self.transfer.busy or (self.tier.fetcher is not None and self.tier.fetcher.busy)
+
+    def poll(self) -> list[tuple[Restore, bool]]:
+        """Enter finished fetches and copies. Return the restores that have ended, and whether each is complete."""
+        if self.tier.fetcher is not None:
+            self.tier.fetcher.poll()
+        return self.transfer.poll()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until a copy or a fetch ends, for ``seconds`` at most."""
+        if self.transfer.busy or self.tier.fetcher is None:
+            self.transfer.wait(seconds)
+        else:
+            self.tier.fetcher.tier.wait(seconds)
+
+    def close(self, seconds: float) -> None:
+        """Write what waits for that to the KV tier, for ``seconds`` at most."""
+        if self.tier.fetcher is not None:
+            self.tier.fetcher.tier.close(seconds)
+
+    def kv_tier_stats(self) -> KVTierStats | None:
+        """Return the counters themselves, not a snapshot: threads write blocks when the engine has nothing to do."""
+        return None if self.tier.fetcher is None else self.tier.fetcher.tier.stats
 
     def stats(self) -> OffloadStats:
         """Return a snapshot for metrics."""
@@ -40,10 +74,12 @@ class Offload:
         )
 
 
-def build_offload(model: ModelConfig, config: EngineConfig, device: Runner, steps: StepTimeEstimator) -> Offload | None:
+def build_offload(
+    model: ModelConfig, config: EngineConfig, device: Runner, steps: StepTimeEstimator, namespace: bytes = b""
+) -> Offload | None:
     """Compile what offloading needs and measure the links; None where nothing is offloaded.
 
-    ``steps``: the engine's estimate of what steps take, which restores are planned with.
+    ``steps``: the engine's estimate of what steps take, which restores are planned with. ``namespace``: see KVTier.
     """
     offload = config.offload
     if offload is None:
@@ -79,6 +115,9 @@ def build_offload(model: ModelConfig, config: EngineConfig, device: Runner, step
         meter.restore.bytes_per_second / 1e9,
         offload.policy,
     )
+    if offload.tier_directory is not None:
+        cost = context_cost(model, config)
+        tier.fetcher = build_prefetcher(config, transfer.block_format(), store, meter, cost, namespace)
     return Offload(tier, transfer, meter)
 
 

@@ -28,6 +28,7 @@ from jaxgen.core.step_plan import Save, StepPlan
 from jaxgen.models.kv_cache import KVCache
 from jaxgen.offload.codec import Piece, decode, encode
 from jaxgen.offload.host_store import HostBlock
+from jaxgen.offload.kv_tier.block_format import ArrayFormat
 from jaxgen.offload.link import Link, Transfer
 from jaxgen.offload.projection import Projection
 from jaxgen.offload.rates import LinkRate, RateMeter
@@ -109,6 +110,7 @@ class KVTransfer:
         self._saving: deque[tuple[tuple[bytes, ...], Transfer]] = deque()
         self._incoming: deque[_Incoming] = deque()
         self._staged: deque[tuple[_Incoming, _Group, Transfer]] = deque()
+        self._host_dtype, self._to_host = host_dtype, to_host
         self._gather, self._scatter = _compile(device.cache, group, host_dtype)
 
     def measure(self) -> None:
@@ -132,6 +134,12 @@ class KVTransfer:
             pieces = transfer.pieces
         if self._projection is not None:
             self._meter.projection = Average(self._projection.measure())
+
+    def block_format(self) -> ArrayFormat:
+        """Return the format of bytes of the blocks in host memory."""
+        inputs = self._device.cache.inputs
+        of_block = None if inputs is None else jax.ShapeDtypeStruct(inputs.shape[1:], inputs.dtype)
+        return ArrayFormat(_host_piece(self._device.cache, self._host_dtype), of_block, self._to_host)
 
     def simulate(self, bytes_per_second: float | None) -> None:
         """Delay copies, both ways and from now on, as links of this bandwidth would; None: do not."""
@@ -276,12 +284,18 @@ class KVTransfer:
         return ids
 
 
+def _host_piece(cache: KVCache, host_dtype: HostDType) -> Any:
+    """Return the shapes of a block of the cache in the host's format."""
+    block = jax.ShapeDtypeStruct(cache.data.shape[1:], cache.data.dtype)
+    return jax.eval_shape(partial(encode, host_dtype=host_dtype), block)
+
+
 def _compile(cache: KVCache, group: int, host_dtype: HostDType) -> tuple[Any, Any]:
     """Compile the programs that copy ``group`` blocks from a cache to the host's format, and back into it (donated)."""
     ids, count = jax.ShapeDtypeStruct((group,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), cache)
     block = jax.ShapeDtypeStruct(cache.data.shape[1:], cache.data.dtype)
-    piece = jax.eval_shape(partial(encode, host_dtype=host_dtype), block)
+    piece = _host_piece(cache, host_dtype)
 
     def gather(cache: KVCache, ids: Int[Array, "m"], count: Int[Array, ""]) -> tuple[tuple[Piece, Array | None], ...]:
         kv = (encode(block, host_dtype) for block in cache.gather(ids, count))

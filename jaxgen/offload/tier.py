@@ -14,6 +14,7 @@ from jaxgen.core.sequence import Restore, Sequence
 from jaxgen.core.stats import OffloadStats
 from jaxgen.core.step_plan import Save
 from jaxgen.offload.host_store import HostBlock, HostStore
+from jaxgen.offload.kv_tier.prefetcher import Prefetcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +35,23 @@ inputs of all blocks) -> their Split."""
 class OffloadTier:
     """The host's part of the KV cache, for the scheduler and the block pool: a ``HostTier``."""
 
-    def __init__(self, store: HostStore[HostBlock], *, block_size: int, most_saving: int, planner: Planner) -> None:
-        """``most_saving``: most blocks that may be copied to the host at a time."""
+    def __init__(
+        self,
+        store: HostStore[HostBlock],
+        *,
+        block_size: int,
+        most_saving: int,
+        planner: Planner,
+        fetcher: Prefetcher | None = None,
+    ) -> None:
+        """``most_saving``: most blocks that may be copied to the host at a time. ``fetcher``: of a KV tier."""
         self.store = store
         self.counters = OffloadStats()
         """Counters of the tier; the other fields are filled in where a snapshot is made."""
         self._block_size = block_size
         self._most_saving = most_saving
         self.planner = planner
+        self.fetcher = fetcher
         self._candidates: OrderedDict[bytes, int] = OrderedDict()
         self._saves: list[Save] = []
         self._without_inputs: set[int] = set()
@@ -87,6 +97,8 @@ class OffloadTier:
         else:
             self.store.fill(key, piece)
             self.counters.saved_blocks += 1
+            if self.fetcher is not None:
+                self.fetcher.keep(key, piece)
 
     def close(self) -> None:
         """Stop copying blocks to the host: there is no memory for them."""

@@ -60,17 +60,17 @@ class Admission:
         if self._must_wait(sequence):
             self.round_over = True
             return False
-        if kv_cache.restorer is not None and kv_cache.restorer.waits_for_another(sequence):
+        num_others = len(self.policy.queues.waiting) - 1
+        if kv_cache.restorer is not None and kv_cache.restorer.waits(sequence, num_others):
             return False  # not overtaken: no block would help it
         may_grow = kv_cache.may_grow(sequence)
-        num_others = len(self.policy.queues.waiting) - 1
         if not kv_cache.begin(sequence, self._growing + may_grow, free_tokens=self.free_tokens, num_waiting=num_others):
             self._skipped.append(sequence)
             self.closed = len(self._skipped) >= ADMISSION_WINDOW
             return False
         for older in self._skipped:
             older.overtaken += 1
-        sequence.overtaken, sequence.awaited = 0, None
+        sequence.overtaken, sequence.awaited, sequence.fetch = 0, None, None
         self.policy.queues.begin(sequence)
         self._growing += may_grow
         self.admitted.append(sequence)
@@ -121,7 +121,7 @@ def make_room(
             tokens -= prompts.popleft().num_uncomputed
         if tokens <= 0 or sequence.request.background is not background:
             break
-        if kv_cache.restorer is not None and kv_cache.restorer.waits_for_another(sequence):
+        if kv_cache.restorer is not None and kv_cache.restorer.waits(sequence, len(queues.waiting) - 1):
             continue
         coming.append(sequence)
         blocks += kv_cache.blocks_for(len(sequence.tokens)) + kv_cache.may_grow(sequence)

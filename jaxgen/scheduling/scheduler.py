@@ -25,10 +25,11 @@ class Scheduler:
     token is planned gives row and blocks back at the next plan and is ENDING until that token arrives. The device runs
     steps in the order planned, so the next owner of a block writes it after it was read.
 
-    If anything runs or waits, and is not held, the plan is not empty. Every online sequence that decodes is in every
-    plan, since max_num_seqs <= token_budget; only sequences under a grammar may sit out, and a plan is empty where all
-    that could be computed do so. With a ``tier``, blocks found in host memory come from there while steps go on. A
-    sequence that waits for them has no chunk. Steps never wait: ``restored`` says when blocks are there.
+    If anything runs or waits, and is neither held nor waits for a KV tier, the plan is not empty. Every online sequence
+    that decodes is in every plan, since max_num_seqs <= token_budget; only sequences under a grammar may sit out, and a
+    plan is empty where all that could be computed do so. With a ``tier``, blocks found in host memory come from there
+    while steps go on. A sequence that waits for them has no chunk. Steps never wait: ``restored`` says when blocks are
+    there. Sequences that wait to begin may wait for blocks on their way from a KV tier, for a bounded time.
 
     The order of calls: ``schedule`` when one plan at most is in flight, ``complete`` with each plan in the order
     planned, or ``fail``, which drops the plans in flight; ``add`` and ``abort`` at any time. Plans without chunks are
@@ -120,6 +121,8 @@ class Scheduler:
         self._live[sequence.request_id] = sequence
         self.policy.join(sequence)
         self.num_online += not sequence.request.background
+        if self._restorer is not None:
+            self._restorer.expect(sequence, self.num_waiting - 1)
 
     def schedule(self, now: float = 0.0) -> StepPlan:
         """Plans the next step and counts it as computed; empty when there is nothing that can be computed. May preempt.

@@ -63,6 +63,10 @@ def _streams_inputs(options: EngineOptions, model: ModelConfig) -> bool:
             "--kv-offload-inputs is for a cache on the device: with --kv-residency host layer inputs are kept wherever "
             "that pays, so drop the flag"
         )
+    if options.kv_tier_dir is not None:
+        raise ConfigError(
+            "--kv-tier-dir is behind the host memory of a cache on the device: with --kv-residency host drop the flag"
+        )
     if not 0 < size < float("inf"):
         raise ConfigError(f"--kv-residency host needs --kv-offloading-size, the GiB of host memory to use, not {size}")
     pays = input_bytes(model, 1) < block_bytes(model, 1)

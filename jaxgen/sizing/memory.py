@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import floor
+from pathlib import Path
 
 from jaxgen.cache.block_sizes import GIB, block_bytes, host_block_bytes, input_bytes
 from jaxgen.core.config import EngineConfig, EngineOptions, ModelConfig, OffloadConfig, SchedulerConfig
@@ -14,6 +15,8 @@ from jaxgen.sizing.token_budget import CPU_NARROW
 
 DEFAULT_BLOCK_SIZE = 64
 CPU_CACHE_BYTES = 2 * GIB
+HOST_BYTES_BEFORE_TIER = GIB
+"""Bytes of host memory between device and KV tier, or an eighth of a CPU's memory, unless the options say more."""
 
 
 def estimate_temporaries(model: ModelConfig, config: SchedulerConfig) -> int:
@@ -62,7 +65,7 @@ def resolve(
 def _resident(wanted: MemoryRequest) -> EngineConfig:
     """Return the configuration with the cache on the device. Raises ConfigError."""
     model, memory, block_size = wanted.model, wanted.memory, wanted.block_size
-    offload, inputs = _offload_config(wanted.options, model, block_size), _keeps_inputs(wanted.options, model)
+    offload, inputs = _offload_config(wanted.options, model, memory, block_size), _keeps_inputs(wanted.options, model)
     size, room = block_bytes(model, block_size, inputs=inputs), wanted.room
     if offload is not None:
         room -= staging_bytes(size)
@@ -148,20 +151,31 @@ def _background_tokens(options: EngineOptions, *, is_cpu: bool) -> int | None:
     return options.background_tokens
 
 
-def _offload_config(options: EngineOptions, model: ModelConfig, block_size: int) -> OffloadConfig | None:
-    size = options.kv_offloading_size
+def _offload_config(
+    options: EngineOptions, model: ModelConfig, memory: DeviceMemory, block_size: int
+) -> OffloadConfig | None:
+    size, flag = options.kv_offloading_size, "--kv-offloading-size"
+    if not 0 <= size < float("inf"):
+        raise ConfigError(f"--kv-offloading-size must be 0 (none) or more GiB, not {size}")
+    if size == 0 and options.kv_tier_dir is not None:
+        bytes_here = memory.free_bytes // 8 if memory.is_cpu else HOST_BYTES_BEFORE_TIER
+        size, flag = min(bytes_here, HOST_BYTES_BEFORE_TIER) / GIB, "--kv-tier-dir"
     if size == 0:
         return None
-    if not 0 < size < float("inf"):
-        raise ConfigError(f"--kv-offloading-size must be 0 (none) or more GiB, not {size}")
     if not options.prefix_caching:
-        raise ConfigError("--kv-offloading-size needs the prefix cache, by which blocks are found: drop one of the two")
+        raise ConfigError(f"{flag} needs the prefix cache, by which blocks are found: drop one of the two")
     inputs = _keeps_inputs(options, model)
     one = host_block_bytes(model, block_size, options.kv_host_dtype, inputs=inputs)
     blocks = int(size * GIB / one)
     if blocks < 1:
         raise NoRoomError(f"--kv-offloading-size {size} GiB does not hold one block of {one / GIB:.4f} GiB")
-    return OffloadConfig(blocks, options.kv_offload_policy, options.kv_host_dtype)
+    directory = None if options.kv_tier_dir is None else Path(options.kv_tier_dir)
+    tier_bytes = 0 if directory is None else int(options.kv_tier_size * GIB)
+    if directory is not None and tier_bytes < 2 * one:
+        raise ConfigError(
+            f"--kv-tier-size {options.kv_tier_size} GiB does not hold two blocks of {one / GIB:.4f} GiB: use more"
+        )
+    return OffloadConfig(blocks, options.kv_offload_policy, options.kv_host_dtype, directory, tier_bytes)
 
 
 def _too_large(options: EngineOptions, most: int, where: str) -> NoRoomError:
@@ -207,6 +221,8 @@ def check_options(options: EngineOptions) -> None:
         value: int | None = getattr(options, name)
         if value is not None and value < 1:
             raise ConfigError(f"--{name.replace('_', '-')} must be 1 or more, not {value}")
+    if not 0 < options.kv_tier_size < float("inf"):
+        raise ConfigError(f"--kv-tier-size must be more than 0 GiB, not {options.kv_tier_size}")
     if parse_kv_dtype(options.kv_cache_dtype) != "auto" and options.kv_host_dtype != "auto":
         raise ConfigError(
             f"--kv-host-dtype {options.kv_host_dtype} quantises blocks that --kv-cache-dtype {options.kv_cache_dtype} "

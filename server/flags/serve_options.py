@@ -195,6 +195,13 @@ def _add_kv_cache(engine: Any) -> None:
         help="keep layer inputs too, from which K and V are made again: fewer bytes to copy back where attention has "
         "as many KV heads as heads, more memory on device and host",
     )
+    engine.add_argument(
+        "--kv-tier-dir",
+        type=Path,
+        metavar="DIR",
+        help="keeps KV blocks beyond the process, behind host memory: a later start finds prefixes there",
+    )
+    engine.add_argument("--kv-tier-size", type=float, default=16.0, help="most GiB of --kv-tier-dir")
 
 
 def _add_cache(cache: Any) -> None:

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from jaxgen.client import EngineClient
 from jaxgen.core.request import TokenEvent
 from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
-from jaxgen.core.stats import OffloadStats
+from jaxgen.core.stats import KVTierStats, OffloadStats
 from jaxgen.server.metrics.histogram import Histogram
 
 _TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 10.0)
@@ -208,6 +208,8 @@ class _EngineCollector(Collector):
         if stats.offload is not None:
             gauges |= _offload_gauges(stats.offload)
             counters |= _offload_counters(stats.offload)
+        if stats.kv_tier is not None:
+            counters |= _kv_tier_counters(stats.kv_tier)
         model = [self._engine.model.name]
         kernels = InfoMetricFamily("jaxgen_kernels", "What steps are made of, and why of no faster.", labels=_LABEL)
         kernels.add_metric(model, {"kernels": stats.kernels, "reason": stats.kernels_reason})
@@ -263,4 +265,22 @@ def _offload_counters(stats: OffloadStats) -> dict[str, tuple[str, float]]:
         "offload_restored_input_bytes": ("Of these, layer inputs.", stats.restored_input_bytes),
         "offload_restore_link_seconds": ("That the link from host memory was busy.", stats.restore_link_seconds),
         "offload_idle_seconds": ("That a device that streams its cache waited for copies.", stats.idle_seconds),
+    }
+
+
+def _kv_tier_counters(stats: KVTierStats) -> dict[str, tuple[str, float]]:
+    return {
+        "kv_tier_hits": ("Blocks looked up in the KV tier and found.", stats.hit_blocks),
+        "kv_tier_misses": ("Blocks looked up in the KV tier and not found.", stats.missed_blocks),
+        "kv_tier_read_blocks": ("Blocks read from the KV tier.", stats.read_blocks),
+        "kv_tier_read_bytes": ("Read from the KV tier.", stats.read_bytes),
+        "kv_tier_read_seconds": ("What these reads took.", stats.read_seconds),
+        "kv_tier_written_blocks": ("Blocks written to the KV tier.", stats.written_blocks),
+        "kv_tier_written_bytes": ("Written to the KV tier.", stats.written_bytes),
+        "kv_tier_dropped_writes": ("Blocks not written, as too many waited or it failed.", stats.dropped_writes),
+        "kv_tier_errors": ("Calls of the KV tier that failed.", stats.errors),
+        "kv_tier_damaged_blocks": ("Blocks read that were not what was written.", stats.damaged_blocks),
+        "kv_tier_timeouts": ("Requests that stopped waiting for blocks and computed them.", stats.timeouts),
+        "kv_tier_compared_blocks": ("Blocks computed again and compared with the KV tier's.", stats.compared_blocks),
+        "kv_tier_differing_blocks": ("Of these, blocks with other bits.", stats.differing_blocks),
     }

@@ -1,5 +1,7 @@
 """A digest is of the parts' values alone."""
 
+from typing import Any
+
 from jaxgen.core.identity import DIGITS, UNKNOWN, Identity
 
 
@@ -21,3 +23,16 @@ def test_a_digest_stays_what_it_was() -> None:
 
 def test_an_engine_that_nobody_asked_has_none() -> None:
     assert (UNKNOWN.digest, dict(UNKNOWN.parts)) == ("", {})
+
+
+def test_blocks_outlive_another_template_and_amount_of_memory_but_no_other_part() -> None:
+    parts: dict[str, Any] = {
+        "weights": "a",
+        "texts": {"chat": "b"},
+        "steps": {"num_blocks": 1, "max_model_len": 2, "block_size": 3},
+    }
+    namespace = Identity(parts).kv_namespace
+    alike = {**parts, "texts": {}, "steps": {"num_blocks": 9, "max_model_len": 8, "block_size": 3}}
+    assert Identity(alike).kv_namespace == namespace
+    assert Identity({**parts, "weights": "c"}).kv_namespace != namespace
+    assert Identity({**parts, "steps": {**parts["steps"], "block_size": 4}}).kv_namespace != namespace

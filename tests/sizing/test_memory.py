@@ -1,6 +1,7 @@
 """Every "auto" is decided from model and memory, and what cannot fit is refused with the value that would."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -324,3 +325,29 @@ def test_on_an_accelerator_it_is_the_hosts_memory_that_counts() -> None:
 def test_weights_that_leave_no_room_do_not_blame_host_memory() -> None:
     with pytest.raises(ConfigError, match="leave no room for a KV cache"):
         plan(CPU, params=9 * GIB, kv_offloading_size=1)
+
+
+def test_a_kv_tier_has_a_little_host_memory_before_it() -> None:
+    found = plan(GPU, kv_tier_dir="tier", kv_tier_size=2.0).offload
+    assert found == OffloadConfig(GIB // BLOCK, tier_directory=Path("tier"), tier_bytes=2 * GIB)
+    on_cpu = plan(DeviceMemory("cpu", 4 * GIB), kv_tier_dir="tier").offload
+    assert on_cpu is not None
+    assert on_cpu.host_blocks == GIB // 2 // BLOCK
+    asked = plan(GPU, kv_tier_dir="tier", kv_offloading_size=10.5 * BLOCK / GIB).offload
+    assert asked is not None
+    assert asked.host_blocks == 10
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"kv_tier_size": 0.0}, "--kv-tier-size must be more than 0 GiB"),
+        ({"kv_tier_size": float("nan")}, "--kv-tier-size must be more than 0 GiB"),
+        ({"kv_tier_size": 1e-9}, "--kv-tier-size 1e-09 GiB does not hold two blocks"),
+        ({"prefix_caching": False}, "--kv-tier-dir needs the prefix cache"),
+        ({"kv_residency": "host", "kv_offloading_size": 1.0}, "with --kv-residency host drop the flag"),
+    ],
+)
+def test_a_kv_tier_that_cannot_work_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        plan(GPU, kv_tier_dir="tier", **options)

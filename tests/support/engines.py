@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from jaxgen.core.decoder_config import RopeConfig, llama_config
+from jaxgen.core.identity import UNKNOWN, Identity
 from jaxgen.core.model_info import Pooling
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.sampling_params import SamplingParams
@@ -78,10 +79,16 @@ def compiled_step(model: ModelConfig, config: EngineConfig, kernels: Kernels = R
 _compiled_step = cache(compile_step)
 
 
-def make_engine(model: ModelConfig = LLAMA, config: EngineConfig | None = None, kernels: Kernels = REFERENCE) -> Engine:
+def make_engine(
+    model: ModelConfig = LLAMA,
+    config: EngineConfig | None = None,
+    kernels: Kernels = REFERENCE,
+    *,
+    identity: Identity = UNKNOWN,
+) -> Engine:
     config = config or engine_config()
     compiled = compiled_step(model, config, kernels)
-    return Engine(model, config, params_of(model), frozenset({EOS}), compiled=compiled)
+    return Engine(model, config, params_of(model), frozenset({EOS}), compiled=compiled, identity=identity)
 
 
 def request(name: str, prompt: Iterable[int], **params: object) -> Request:

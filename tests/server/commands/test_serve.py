@@ -19,12 +19,13 @@ from jaxgen.weights.tiny import make_tiny_checkpoint
 from pallas_kernels.cpu.build import Recipe
 from tests.support.native import directory, native
 from tests.support.paths import ROOT
-from tests.support.server_process import served, until
+from tests.support.server_process import ServerProcess, served, until
 
 FLAGS = (
     "--model --served-model-name --host --port --dtype --max-model-len --token-budget --max-num-batched-tokens "
     "--max-num-seqs --block-size --num-blocks --gpu-memory-utilization --api-key --seed --cache-dir --kernels "
-    "--kv-cache-dtype --kv-residency --kv-offloading-size --kv-offload-policy --kv-host-dtype --kv-offload-inputs"
+    "--kv-cache-dtype --kv-residency --kv-offloading-size --kv-offload-policy --kv-host-dtype --kv-offload-inputs "
+    "--kv-tier-dir --kv-tier-size"
 )
 
 
@@ -64,6 +65,35 @@ def test_a_cache_in_host_memory() -> None:
     assert float(found["compilations_after_ready_total"]) == 0
     for name in ("restored_bytes", "restore_link_seconds", "planned_restore", "predicted_seconds", "restore_seconds"):
         assert float(found[f"offload_{name}_total"]) > 0, name
+
+
+@pytest.mark.full
+def test_a_restarted_server_does_not_compute_a_known_prefix(tmp_path: Path) -> None:
+    """Full: two servers start. One is killed; the other has its answer to the bit, and computes no whole block."""
+    prompt = [10 + 7 * n % 1900 for n in range(2000)]
+    body = {"model": "m", "prompt": prompt, "max_tokens": 8, "logprobs": 2, "temperature": 0}
+    flags = ("--served-model-name", "m", "--max-model-len", "2040", "--kv-tier-dir", str(tmp_path / "tier"))
+    blocks, answers = (len(prompt) - 1) // 64, []
+
+    def counted(server: ServerProcess, name: str) -> float:
+        metrics = httpx2.get(server.root + "/metrics").text
+        found = re.search(rf"^jaxgen_{name}\S* (\S+)$", metrics, re.MULTILINE)
+        assert found is not None
+        return float(found[1])
+
+    for _ in range(2):
+        with served(*flags, "--kv-offload-policy", "transfer") as server:
+            assert "KV tier: at most 16.00 GiB" in server.log()
+            answers.append(httpx2.post(f"{server.url}/completions", json=body, timeout=60).json())
+            computed = counted(server, "prompt_tokens_total")
+            until(
+                lambda server=server: (
+                    counted(server, "kv_tier_hits_total") + counted(server, "kv_tier_written_blocks_total") >= blocks
+                )
+            )
+    assert answers[0]["choices"] == answers[1]["choices"]
+    assert answers[1]["usage"]["prompt_tokens_details"]["cached_tokens"] == 64 * blocks
+    assert computed == len(prompt) - 64 * blocks
 
 
 @pytest.mark.full
@@ -169,6 +199,7 @@ def test_a_step_that_hangs_does_not_hold_the_process() -> None:
         (["--host", "203.0.113.1"], "--host 203.0.113.1"),
         (["--no-such-flag"], "--no-such-flag"),
         (["--kv-residency", "host"], "--kv-offloading-size"),
+        (["--kv-tier-dir", __file__], "is a file: name a directory"),
     ],
 )
 def test_what_cannot_start_says_so_in_one_line(arguments: list[str], says: str) -> None:

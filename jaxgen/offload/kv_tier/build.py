@@ -1,0 +1,97 @@
+"""Build the KV tier of a configuration, and the planner of what is fetched from it."""
+
+import logging
+import time
+from dataclasses import replace
+
+from jaxgen.core.config import EngineConfig
+from jaxgen.offload.host_store import HostBlock, HostStore
+from jaxgen.offload.kv_tier.block_format import ArrayFormat
+from jaxgen.offload.kv_tier.directory import DirectoryStore
+from jaxgen.offload.kv_tier.kv_tier import KVTier
+from jaxgen.offload.kv_tier.prefetcher import MOST_PATIENCE, FetchPlan, FetchPlanner, Prefetcher
+from jaxgen.offload.rates import RateMeter
+from jaxgen.offload.restore_plan import ContextCost, plan_restore
+
+logger = logging.getLogger(__name__)
+
+BATCH_BYTES = 8 * 2**20
+"""Bytes of the blocks that are read together: few enough that what has arrived is soon in host memory."""
+
+
+def build_prefetcher(
+    config: EngineConfig,
+    form: ArrayFormat,
+    store: HostStore[HostBlock],
+    meter: RateMeter,
+    cost: ContextCost,
+    namespace: bytes,
+) -> Prefetcher:
+    """Start the threads of the configuration's KV tier, and measure how fast it is.
+
+    ``cost``: of a token in host memory's format. ``namespace``: see KVTier.
+    """
+    offload = config.offload
+    assert offload is not None, "a KV tier is behind host memory"
+    assert offload.tier_directory is not None, "this is called for a KV tier"
+    tier = KVTier(DirectoryStore(offload.tier_directory, offload.tier_bytes), form, namespace)
+    measured = tier.probe(MOST_PATIENCE)
+    logger.info(
+        "KV tier: at most %.2f GiB in %s, %s",
+        offload.tier_bytes / 2**30,
+        tier.name,
+        f"{tier.rate.bytes_per_second / 1e6:.0f} MB/s from it"
+        if tier.rate.bytes_per_second
+        else "which failed"
+        if measured
+        else f"which did not answer in {MOST_PATIENCE:.0f} s",
+    )
+    return Prefetcher(
+        tier,
+        store,
+        make_fetch_planner(config, tier, meter, cost),
+        batch=max(1, BATCH_BYTES // form.num_bytes),
+        # Blocks of codes depend on how what is before them came back, and so do blocks made of layer inputs.
+        compares=offload.host_dtype == "auto" and not config.cache.keep_inputs,
+        clock=time.monotonic,
+    )
+
+
+def make_fetch_planner(config: EngineConfig, tier: KVTier, meter: RateMeter, cost: ContextCost) -> FetchPlanner:
+    """Return the planner of the configuration's policy, which reads the current rates of tier, link and steps.
+
+    By the policy ``plan``, blocks are fetched if they are in the device's cache sooner than they are computed there,
+    where computing counts 1 + n times while n other sequences wait. A sequence waits until it could have computed them.
+    """
+    assert config.offload is not None
+    policy, block_size = config.offload.policy, config.cache.block_size
+    token_budget = config.scheduler.token_budget
+
+    def transfer(blocks: int, start: int, ahead: int, num_waiting: int) -> FetchPlan:
+        del blocks, start, ahead, num_waiting
+        return FetchPlan(pays=True)
+
+    def recompute(blocks: int, start: int, ahead: int, num_waiting: int) -> FetchPlan:
+        del blocks, start, ahead, num_waiting
+        return FetchPlan(pays=False)
+
+    def plan(blocks: int, start: int, ahead: int, num_waiting: int) -> FetchPlan:
+        rates = meter.rates()
+        if rates is None:
+            return FetchPlan(pays=False)
+        planned = plan_restore(
+            blocks * block_size,
+            start=start,
+            block_size=block_size,
+            cost=cost,
+            rates=replace(rates, flops_per_second=0.0),
+            free_tokens=token_budget,
+            x_stored=False,
+        )
+        per_byte = tier.rate.bytes_per_second
+        reading = (ahead + blocks) * block_size * cost.kv_bytes / per_byte if per_byte else 0.0  # unknown: try
+        looking_up = rates.step_seconds + (tier.look_up_seconds.value or 0.0)  # answers are read between steps
+        seconds, computing = looking_up + reading + planned.transfer_seconds, planned.recompute_seconds
+        return FetchPlan(seconds < (1 + num_waiting) * computing, computing)
+
+    return {"plan": plan, "transfer": transfer, "recompute": recompute}[policy]

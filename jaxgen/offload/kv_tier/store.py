@@ -1,0 +1,36 @@
+"""The interface of a store of bytes, of which a KV tier is made. Host only, no jax."""
+
+from collections.abc import Buffer, Sequence
+from typing import Protocol
+
+
+class ByteStore(Protocol):
+    """Values by keys of 16 bytes. Several processes may use it at once.
+
+    It is called from worker threads, so a call may take its time. A key without a value is no error; what fails raises
+    any exception, and may be tried again later.
+    """
+
+    @property
+    def name(self) -> str:
+        """What logs call it."""
+        ...
+
+    def count(self, keys: Sequence[bytes]) -> int:
+        """Return how many of the first keys have a value, up to the first that has none."""
+        ...
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of the keys; None for those without one. Notes that they were used."""
+        ...
+
+    def put(self, key: bytes, parts: Sequence[Buffer]) -> bool:
+        """Store a value, which is made of these parts, unless the key has one; return whether it was stored.
+
+        Others see all of it or nothing. A value that the key has already is noted as used.
+        """
+        ...
+
+    def remove(self, key: bytes) -> None:
+        """Remove the key's value, if it has one."""
+        ...
