@@ -11,7 +11,7 @@ from scripts.peers.agreement import agree
 from scripts.peers.limits import fractions
 from scripts.peers.load import LONG_ANSWER, LONG_PROMPT, OUTPUT_MEAN, PROMPT_MEAN, Cell
 from scripts.peers.records import Line, Records
-from scripts.peers.shapes import Shape
+from scripts.peers.shapes import DEFAULT, Shape
 
 OURS = "jaxgen"
 SLAS_SHOWN = [f"{sla:g}" for sla in SLAS]
@@ -48,6 +48,14 @@ LOADS = f"""
   rounds, so of starts that find what earlier ones compiled, in a cache apart from the user's.
 """
 WIDTH = 120
+CURVE = """
+## Early first tokens or short gaps
+
+Each rule that fills steps is a point, simulated at this machine's costs ([tuning.md](tuning.md#where-padding-costs-nothing)
+has the figures); crosses are measured, in bfloat16. The default is "6 times". Beyond it first tokens come hardly earlier.
+
+![P95 between tokens over time to first token](fill.png)
+"""
 NOTHING = "\n**Nothing has been measured yet.**\n"
 
 
@@ -70,6 +78,8 @@ def sections(records: Records, shape: Shape) -> Iterator[str]:
     if failures := records.failures():
         yield "Not measured:"
         yield "\n".join(f"- {_failure(failure)}" for failure in failures)
+    if shape.name == DEFAULT:
+        yield CURVE.strip("\n")
     for name in _values(servers, "format"):
         mine = [server for server in servers if server["format"] == name]
         yield f"## {name}"

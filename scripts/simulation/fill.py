@@ -26,9 +26,9 @@ from scripts.simulation.policies import SplitFuse
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-COST = LinearCost(base=0.0075, per_token=0.00047)
-"""88M in bfloat16 on the machine of docs/peers.md: one decode 8.3 ms, the longest steps of 64, 128 and 256 tokens 38,
-68 and 128 ms by its P95 inter-token times."""
+COST = LinearCost(base=0.0062, per_token=0.00062)
+"""88M in bfloat16 on the machine of docs/peers.md: one decode 6.8 ms, a step of 256 tokens 165 ms by the P95 inter-token
+time of 16 clients."""
 WIDTH, ROWS, SEED = 256, 16, 1
 LONG = 2000
 BUDGETS = (48, 64, 80, 96, 128, 160, 192, 256)
