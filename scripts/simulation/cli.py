@@ -26,6 +26,7 @@ def main(description: str | None) -> int:
     what.add_argument("--trace", type=Path, metavar="FILE", help="of requests, a line of JSON each")
     what.add_argument("--check", action="store_true", help="predict live runs of a model on this machine")
     what.add_argument("--fill", action="store_true", help="rules that fill steps: docs/fill.png")
+    what.add_argument("--replicas", action="store_true", help="1 to 16 replicas behind routers: docs/scale.md")
     parser.add_argument("--setting", choices=list(settings()), help="a trace's costs and cache; default: calibrated")
     parser.add_argument("--policy", choices=("SplitFuse", "prompt-first", "static"), help="default: SplitFuse")
     parser.add_argument("--model", help="that is checked, a directory or hub id; default: the embedded one")
@@ -53,6 +54,13 @@ def run(args: argparse.Namespace) -> int:
         from scripts.simulation.fill import run_study  # it wants matplotlib
 
         run_study(args.out)
+        return 0
+    if args.replicas:
+        from scripts.simulation.replicas.page import write_scale_page  # it wants matplotlib
+        from scripts.simulation.replicas.study import study_replicas
+
+        study_replicas(args.out / "results", lambda line: print(line, flush=True))
+        write_scale_page(args.out)
         return 0
     results = args.out / "results"
     results.mkdir(parents=True, exist_ok=True)

@@ -31,6 +31,10 @@ class SimulatedRequest:
     tenant: str = ""
     tenant_weight: float = 1.0
 
+    def prompt(self, number: int) -> tuple[int, ...]:
+        """Return token ids for the request with this number, where nothing computes them: no two begin alike."""
+        return (number,) * self.prompt_tokens
+
     def to_request(self, request_id: str, prompt: tuple[int, ...]) -> Request:
         """``prompt``: its token ids, as many as ``prompt_tokens``."""
         params = SamplingParams(max_tokens=self.output_tokens, ignore_eos=True)

@@ -1,21 +1,16 @@
-"""The discrete-event loop: a policy serves a load in virtual time; steps cost what a model of them says."""
+"""The discrete-event loop: replicas serve a load in virtual time; steps cost what a model of them says."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence as Several
 from math import inf
 
-from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.scheduling.step_time import StepTimeModel
-from scripts.simulation.load import Load
+from scripts.simulation.load import Due, Load
 from scripts.simulation.policies import Policy
 from scripts.simulation.record import Recorder
-
-StepSeconds = Callable[[StepPlan], float]
-"""What a step takes, from its beginning on the device until its tokens are read."""
-DUMMY = 0
-"""The token that everything samples, and that prompts are made of."""
+from scripts.simulation.replicas.replica import Replica, StepSeconds
+from scripts.simulation.replicas.routers import RoundRobin, Router
 
 
 def seconds_at(step_time: StepTimeModel) -> StepSeconds:
@@ -28,70 +23,60 @@ def seconds_at(step_time: StepTimeModel) -> StepSeconds:
     return seconds
 
 
-@dataclass(frozen=True, slots=True)
-class _InFlight:
-    plan: StepPlan
-    end: float
+class Fleet:
+    """Replicas behind a router, with one clock that jumps from event to event. Routing takes no time."""
 
-
-class Simulation:
-    """What ``Engine.step`` does, with a clock that jumps: the next plan is made and follows on the device, then the one
-    before it is awaited and completed. Planning takes no time."""
-
-    def __init__(self, policy: Policy, step_seconds: StepSeconds, load: Load) -> None:
+    def __init__(self, policies: Several[Policy], step_seconds: StepSeconds, load: Load, router: Router) -> None:
         self.recorder = Recorder()
-        self.num_steps = 0
-        self.clock = 0.0
-        self._policy = policy
-        self._step_seconds = step_seconds
+        self.replicas = [Replica(policy, step_seconds) for policy in policies]
         self._load = load
-        self._in_flight: _InFlight | None = None
+        self._router = router
         self._arrivals = 0
 
+    @property
+    def num_steps(self) -> int:
+        return sum(replica.num_steps for replica in self.replicas)
+
     def run(self) -> Recorder:
-        """Until all requests are answered. Raises RuntimeError if the policy leaves some without."""
-        while self._step():
-            pass
+        """Until all requests are answered. Raises RuntimeError if a policy leaves some without."""
+        while (now := min(self._load.next_due, *(replica.next_end for replica in self.replicas))) < inf:
+            self._advance(now)
         if self.recorder.num_live:
             raise RuntimeError(f"{self.recorder.num_live} requests are live, and the policy plans nothing for them")
         return self.recorder
 
-    def _step(self) -> bool:
-        """False: nothing is left to do."""
-        self._take_arrivals()
-        before, self._in_flight = self._in_flight, None
-        if before is None or self._policy.runs_ahead:
-            self._dispatch(self.clock if before is None else before.end)
-        if before is not None:
-            self._complete(before)
-        elif self._in_flight is None:
-            if self._load.next_due == inf:
-                return False
-            self.clock = self._load.next_due
-        return True
+    def _advance(self, now: float) -> None:
+        """Steps that end together all end before anything is sent, and all is sent before anything is planned: so
+        replicas that do the same stay alike."""
+        ended = [replica for replica in self.replicas if replica.next_end <= now]
+        for replica in ended:
+            self._complete(replica, now)
+        for due in self._load.take(now):
+            self._send(due, now)
+        for replica in self.replicas:
+            if replica.next_end == inf or replica in ended:
+                for sequence, error in replica.take(now):
+                    self._load.ended(now, self.recorder.refuse(sequence.request_id, now, error))
+                replica.plan(now)
 
-    def _take_arrivals(self) -> None:
-        for due in self._load.take(self.clock):
-            request_id = self.recorder.begin(due)
-            request = due.request.to_request(request_id, (DUMMY,) * due.request.prompt_tokens)
-            sequence = Sequence(request, eos_token_ids=frozenset(), arrival=self._arrivals, seed=0)
-            self._arrivals += 1
-            try:
-                self._policy.add(sequence, self.clock)
-            except RequestRefusedError as error:
-                self._load.ended(self.clock, self.recorder.refuse(request_id, self.clock, error))
-
-    def _dispatch(self, device_free: float) -> None:
-        plan = self._policy.schedule(self.clock)
-        if plan.chunks:
-            self.num_steps += 1
-            self._in_flight = _InFlight(plan, device_free + self._step_seconds(plan))
-
-    def _complete(self, step: _InFlight) -> None:
-        self.clock = step.end
-        for outcome in self._policy.complete(step.plan, [DUMMY] * step.plan.num_samples):
+    def _complete(self, replica: Replica, now: float) -> None:
+        for outcome in replica.complete():
             request_id = outcome.sequence.request_id
             if outcome.token is not None:
-                self.recorder.token(request_id, self.clock)
+                self.recorder.token(request_id, now)
             if outcome.finish_reason is not None:
-                self._load.ended(self.clock, self.recorder.end(request_id, self.clock))
+                self._load.ended(now, self.recorder.end(request_id, now))
+
+    def _send(self, due: Due, now: float) -> None:
+        request_id = self.recorder.begin(due)
+        request = due.request.to_request(request_id, due.request.prompt(self._arrivals))
+        sequence = Sequence(request, eos_token_ids=frozenset(), arrival=self._arrivals, seed=0)
+        self._arrivals += 1
+        self._router.choose(sequence, self.replicas, now).send(sequence)
+
+
+class Simulation(Fleet):
+    """One replica, to which everything is sent."""
+
+    def __init__(self, policy: Policy, step_seconds: StepSeconds, load: Load) -> None:
+        super().__init__([policy], step_seconds, load, RoundRobin())

@@ -45,12 +45,13 @@ def _figures(found: dict[str, Any]) -> Point:
         **{f"token_{name}": found["inter_token_s"][name] for name in ("p50", "p90", "p95", "p99")},
         "effective": effective,
     }
-    return _rounded(figures)
+    return rounded(figures)
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """Return figures to four digits."""
     if isinstance(value, dict):
-        return {name: _rounded(one) for name, one in value.items()}
+        return {name: rounded(one) for name, one in value.items()}
     return float(f"{value:.4g}")
 
 

@@ -1,5 +1,6 @@
 """What decides which tokens a step computes: the server's own scheduler, behind the interface that baselines share."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
@@ -33,7 +34,7 @@ class Policy(Protocol):
 
 
 class SplitFuse:
-    """The server's own ``Scheduler``. Prompts are taken to begin differently: nothing is found cached."""
+    """The server's own ``Scheduler``. Without ``prefix_caching`` nothing is found cached, whatever a prompt is."""
 
     runs_ahead = True
 
@@ -45,17 +46,28 @@ class SplitFuse:
         narrow: bool = False,
         step_time: StepTimeModel | None = None,
         fill: FillRule = DEFAULT_FILL,
+        prefix_caching: bool = False,
     ) -> None:
         """As the scheduler's own."""
-        config = replace(config, prefix_caching=False)
+        config = replace(config, prefix_caching=prefix_caching)
         self._scheduler = Scheduler(config, cache, policy=ServicePolicy, narrow=narrow)
-        policy = self._scheduler.policy
-        assert isinstance(policy, ServicePolicy)
-        policy.step_time, policy.fill = step_time, fill
+        assert isinstance(self._scheduler.policy, ServicePolicy)
+        self._policy = self._scheduler.policy
+        self._policy.step_time, self._policy.fill = step_time, fill
 
     @property
     def has_work(self) -> bool:
         return self._scheduler.has_work
+
+    @property
+    def prefix_queries(self) -> int:
+        """Tokens that were looked up in the prefix cache."""
+        return self._scheduler.prefix_queries
+
+    @property
+    def prefix_hits(self) -> int:
+        """Those of them that were found."""
+        return self._scheduler.prefix_hits
 
     def add(self, sequence: Sequence, now: float) -> None:
         self._scheduler.add(sequence, now)
@@ -65,3 +77,15 @@ class SplitFuse:
 
     def complete(self, plan: StepPlan, sampled: list[int]) -> list[Outcome]:
         return self._scheduler.complete(plan, sampled)
+
+    def first_token(self, sequence: Sequence, now: float, under_way: float, before: Iterable[Sequence]) -> float:
+        """Return the predicted seconds to the first token of a sequence that would arrive now; it is not changed.
+
+        Steps in flight end in ``under_way`` seconds. ``before``: sequences that were not added yet, and come first.
+        Raises ValueError without ``step_time``.
+        """
+        asked = Sequence(sequence.request, eos_token_ids=frozenset(), arrival=sequence.arrival, seed=0)
+        asked.block_keys = sequence.block_keys  # they depend on its tokens only
+        found = self._policy.prediction(asked, now, under_way)
+        assert self._policy.step_time is not None
+        return found.first_token + self._policy.step_time.prompt_seconds(sum(one.num_prompt for one in before))

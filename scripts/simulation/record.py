@@ -25,6 +25,8 @@ class Recorder:
         self.records: list[RequestRecord] = []
         self.requests: list[SimulatedRequest] = []
         """Those of ``records``, in the same order: as they ended."""
+        self.ids: list[str] = []
+        """Theirs, in the same order."""
         self._live: dict[str, _Live] = {}
         self._count = 0
 
@@ -53,6 +55,7 @@ class Recorder:
     def _end(self, request_id: str, now: float, outcome: Outcome, reason: str) -> SimulatedRequest:
         live = self._live.pop(request_id)
         self.requests.append(live.due.request)
+        self.ids.append(request_id)
         self.records.append(
             RequestRecord(
                 outcome=outcome,

@@ -22,7 +22,8 @@ A trace has a line of JSON for each request: `{"arrival": 0.5, "prompt_tokens": 
 tokens. It may name `tenant`, `tenant_weight` and `priority`, and have a `service` class such as `{"name": "fast",
 "first_token_seconds": 2, "inter_token_seconds": 0.2}` (`jaxgen/core/service_class.py`). Where these differ, the figures
 of each class and the tokens of each tenant are told apart; `kept` counts the requests of a class that got what it
-promises. Figures are those of `jaxgen benchmark` ([benchmark.md](benchmark.md)).
+promises. Figures are those of `jaxgen benchmark` ([benchmark.md](benchmark.md)). [scale.md](scale.md) has several
+schedulers behind a router.
 
 Three schedulers are compared:
 

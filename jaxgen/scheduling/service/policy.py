@@ -19,7 +19,7 @@ from jaxgen.scheduling.fill import DEFAULT_FILL, MOST_REGARDED, FillRule
 from jaxgen.scheduling.policy import Fifo
 from jaxgen.scheduling.service.fair_share import FairShare
 from jaxgen.scheduling.service.queues import ServiceQueues, may_preempt, set_place
-from jaxgen.scheduling.service.slo import SchedulerSnapshot, check, predict
+from jaxgen.scheduling.service.slo import Prediction, SchedulerSnapshot, check, predict
 from jaxgen.scheduling.service.targets import breaks_targets, time_for_prompts, time_left
 from jaxgen.scheduling.step_time import StepBudget
 
@@ -53,6 +53,17 @@ class ServicePolicy(Fifo):
             # It would be late at any place, and at this one others would be too.
             sequence.drop_targets()
             set_place(sequence, now, prompt_seconds)
+
+    def prediction(self, sequence: Sequence, now: float, under_way: float) -> Prediction:
+        """Predict the latencies of a sequence that arrives now and has not joined: it gets its place, nothing else.
+
+        Steps in flight end in ``under_way`` seconds. Raises ValueError without ``step_time``.
+        """
+        if self.step_time is None:
+            raise ValueError("nothing is predicted without step_time")
+        set_place(sequence, now, self.step_time.prompt_seconds(sequence.num_prompt))
+        load = SchedulerSnapshot(self.queues, self._kv_cache, self._fair_shares[False], self._answered.value or 1.0)
+        return predict(sequence, load, self.step_time, now, under_way)
 
     def join(self, sequence: Sequence) -> None:
         background = sequence.request.background
@@ -141,10 +152,9 @@ class ServicePolicy(Fifo):
             return True
         if serve_late and self.queues.late_one_waits(sequence):
             return False  # if it came before those, they might not be served at all
-        load = SchedulerSnapshot(self.queues, self._kv_cache, self._fair_shares[False], self._answered.value or 1.0)
         under_way = sum([self.step_time.step_seconds(plan) for plan in in_flight])
         try:
-            check(sequence, predict(sequence, load, self.step_time, now, under_way))
+            check(sequence, self.prediction(sequence, now, under_way))
         except WouldBeLateError:
             if serve_late:
                 return False
