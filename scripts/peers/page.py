@@ -51,8 +51,8 @@ WIDTH = 120
 CURVE = """
 ## Early first tokens or short gaps
 
-Each rule that fills steps is a point, simulated at this machine's costs ([tuning.md](tuning.md#where-padding-costs-nothing)
-has the figures); crosses are measured, in bfloat16. The default is "6 times". Beyond it first tokens come hardly earlier.
+Each rule that fills steps is a point, simulated at this machine's costs; crosses are measured, in bfloat16. The default
+is "6 times": beyond it first tokens come hardly earlier ([tuning.md](tuning.md#where-padding-costs-nothing) has figures).
 
 ![P95 between tokens over time to first token](fill.png)
 """

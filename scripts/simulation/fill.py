@@ -27,8 +27,8 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 
 COST = LinearCost(base=0.0062, per_token=0.00062)
-"""88M in bfloat16 on the machine of docs/peers.md: one decode 6.8 ms, a step of 256 tokens 165 ms by the P95 inter-token
-time of 16 clients."""
+"""88M in bfloat16 on the machine of docs/peers.md: one decode 6.8 ms, a step of 256 tokens 165 ms by the P95 time between
+tokens of 16 clients."""
 WIDTH, ROWS, SEED = 256, 16, 1
 LONG = 2000
 BUDGETS = (48, 64, 80, 96, 128, 160, 192, 256)
