@@ -51,8 +51,9 @@ WIDTH = 120
 CURVE = """
 ## Early first tokens or short gaps
 
-Each rule that fills steps is a point, simulated at this machine's costs; crosses are measured, in bfloat16. The default
-is "6 times": beyond it first tokens come hardly earlier ([tuning.md](tuning.md#where-padding-costs-nothing) has figures).
+Each rule that fills steps is a point, simulated at this machine's costs; crosses are measured, in bfloat16.
+[tuning.md](tuning.md#where-padding-costs-nothing) has the figures. The default is "6 times": beyond it first tokens
+come hardly earlier.
 
 ![P95 between tokens over time to first token](fill.png)
 """

@@ -27,7 +27,7 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 
 COST = LinearCost(base=0.0062, per_token=0.00062)
-"""88M in bfloat16 on the machine of docs/peers.md: one decode 6.8 ms, a step of 256 tokens 165 ms by the P95 time between
+"""88M in bfloat16 on the machine of docs/peers.md: one decode 6.8 ms, a step of 256 tokens 165 ms by the P95 between
 tokens of 16 clients."""
 WIDTH, ROWS, SEED = 256, 16, 1
 LONG = 2000
