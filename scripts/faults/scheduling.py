@@ -66,8 +66,8 @@ CACHE = (
         "hit-of-the-whole-prompt",
         "cache",
         "jaxgen/cache/prefix_cache.py",
-        "range(first, (len(sequence.tokens) - 1) // self._block_size)",
-        "range(first, len(sequence.tokens) // self._block_size)",
+        "range(first, (len(sequence.tokens) - 1) // self.block_size)",
+        "range(first, len(sequence.tokens) // self.block_size)",
         ("tests/cache/test_prefix_cache.py",),
     ),
     Fault(

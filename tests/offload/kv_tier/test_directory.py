@@ -60,7 +60,8 @@ def test_the_files_used_longest_ago_make_room(tmp_path: Path) -> None:
 
 
 def test_of_blocks_read_together_the_last_makes_room_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, touched = DirectoryStore(tmp_path, BIG), []
+    store = DirectoryStore(tmp_path, BIG)
+    touched: list[Path] = []
     for n in range(3):
         store.put(key(n), [b"x"])
     monkeypatch.setattr(os, "utime", touched.append)
@@ -77,7 +78,8 @@ def test_what_another_process_wrote_counts_too(tmp_path: Path) -> None:
 
 def test_two_writers_and_a_reader_see_whole_values_only(tmp_path: Path) -> None:
     """Both write the same keys, and remove each other's oldest files."""
-    value, errors = bytes(range(256)) * 40, []
+    value = bytes(range(256)) * 40
+    errors: list[object] = []
 
     def write() -> None:
         store = DirectoryStore(tmp_path, 20 * len(value))
@@ -86,7 +88,7 @@ def test_two_writers_and_a_reader_see_whole_values_only(tmp_path: Path) -> None:
                 store.put(key(n % 30), [value[:5000], value[5000:]])
                 errors.extend(1 for found in store.get([key(m) for m in range(30)]) if found not in (None, value))
         except Exception as error:
-            errors.append(error)  # type: ignore[arg-type]
+            errors.append(error)
 
     threads = [threading.Thread(target=write) for _ in range(2)]
     for thread in threads:

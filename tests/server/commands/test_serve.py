@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import httpx2
@@ -81,16 +82,15 @@ def test_a_restarted_server_does_not_compute_a_known_prefix(tmp_path: Path) -> N
         assert found is not None
         return float(found[1])
 
+    def all_are_there(server: ServerProcess) -> bool:
+        return counted(server, "kv_tier_hits_total") + counted(server, "kv_tier_written_blocks_total") >= blocks
+
     for _ in range(2):
         with served(*flags, "--kv-offload-policy", "transfer") as server:
             assert "KV tier: at most 16.00 GiB" in server.log()
             answers.append(httpx2.post(f"{server.url}/completions", json=body, timeout=60).json())
             computed = counted(server, "prompt_tokens_total")
-            until(
-                lambda server=server: (
-                    counted(server, "kv_tier_hits_total") + counted(server, "kv_tier_written_blocks_total") >= blocks
-                )
-            )
+            until(partial(all_are_there, server))
     assert answers[0]["choices"] == answers[1]["choices"]
     assert answers[1]["usage"]["prompt_tokens_details"]["cached_tokens"] == 64 * blocks
     assert computed == len(prompt) - 64 * blocks
@@ -145,7 +145,8 @@ def test_new_requests_are_refused_while_draining() -> None:
             refused = other.post("/v1/completions", json={"model": "m", "prompt": "a"})
             assert refused.status_code == 503
             assert refused.json()["error"]["code"] == "draining"
-            assert other.get("/health").status_code == 200
+            assert other.get("/health").status_code == 503
+            assert other.get("/livez").status_code == 200
             server.process.send_signal(signal.SIGTERM)  # a second one gives up what runs
             with pytest.raises(APIError, match="the server is shutting down"):
                 list(pieces)
