@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -165,8 +166,7 @@ class Description:
 
 def openapi_document(version: str, *, keys: bool, open_paths: Collection[str]) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document. ``keys``: whether callers need an API key, but for ``open_paths``."""
-    shown = [model for route in ROUTES for model in (route.body, route.answer) if model is not None]
-    references, definitions = models_json_schema([(model, "validation") for model in shown], ref_template=REFERENCE)
+    references, definitions = _schemas()
     schemas = {**definitions.get("$defs", {}), "Error": _ERROR}
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
@@ -183,6 +183,13 @@ def openapi_document(version: str, *, keys: bool, open_paths: Collection[str]) -
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"key": []}]
     return document
+
+
+@cache
+def _schemas() -> tuple[Any, dict[str, Any]]:
+    """Return pydantic's references and definitions of all bodies and answers, which take longer to make than an app."""
+    shown = [model for route in ROUTES for model in (route.body, route.answer) if model is not None]
+    return models_json_schema([(model, "validation") for model in shown], ref_template=REFERENCE)
 
 
 def capabilities_document(model: ModelInfo, config: ServerConfig) -> dict[str, Any]:

@@ -4,6 +4,8 @@ directories of the run's own."""
 import logging
 import os
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -44,12 +46,28 @@ pytest.register_assert_rewrite(
 )
 
 
+@cache
+def _source(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Refuse marks that a file has from elsewhere: scripts/ci/run_tests.py finds files by the marks that they name."""
+    for mark in ("full", "shipped"):
+        if item.get_closest_marker(mark) and f"mark.{mark}" not in _source(item.path):
+            raise pytest.UsageError(f"{item.nodeid} has the mark {mark}, which its file must name: pytest.mark.{mark}")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _cache_dirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The processes of a run, and those that tests start, share what takes long to make: each program is compiled once,
-    by a cache of JAX's own, and so are the native kernels. Nothing is written into the user's cache."""
+    by a cache of JAX's own, and so are the native kernels. Nothing is written into the user's cache.
+
+    scripts/ci/run_tests.py names a folder that all parts of its run share."""
     run = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
+    if "TEST_CACHE_DIR" in os.environ:
+        run = Path(os.environ["TEST_CACHE_DIR"])
+    elif "PYTEST_XDIST_WORKER" in os.environ:
         run = run.parent
     ours = run / "cache"
     settings: dict[str, Any] = {

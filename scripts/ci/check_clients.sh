@@ -5,7 +5,7 @@
 # None of them may ask anything of a hub; some keep connections until their process ends; one brings plugins for pytest.
 cd "$(dirname "$0")/../.." || exit 1
 . scripts/ci/environment.sh
-export HF_ENDPOINT=http://127.0.0.1:9 HF_HUB_DISABLE_TELEMETRY=1 JAXGEN_CACHE_DIR="$PWD/.venv-clients/cache"
+export HF_ENDPOINT=http://127.0.0.1:9 HF_HUB_DISABLE_TELEMETRY=1 JAXGEN_CACHE_DIR="${TEST_CACHE_DIR:-$PWD/.venv-clients}/cache"
 export LITELLM_LOCAL_MODEL_COST_MAP=True LITELLM_LOCAL_BLOG_POSTS=True OPENAI_AGENTS_DISABLE_TRACING=1
 export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1
 folder=scripts/ci/clients

@@ -4,6 +4,7 @@ set -e
 cd "$(dirname "$0")/../.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+export JAXGEN_CACHE_DIR="${TEST_CACHE_DIR:-$work}/cache"
 .venv/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$work" .
 .venv/bin/python -m venv "$work/venv"
 "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint scripts/ci/constraints.txt "$work"/jaxgen-*.whl

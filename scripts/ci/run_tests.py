@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -17,6 +18,8 @@ from pathlib import Path
 
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "--durations=10")
 """Two tests at a time: most of a test is compilation, in one thread; compiled programs have threads of their own."""
+SHARED = "TEST_CACHE_DIR"
+"""The variable that names the folder in which a run's parts share compiled programs and native kernels."""
 
 LEAST_COVERAGE = 97
 """Percent of the packages' lines that the quick tests must reach; measured by ``--full``."""
@@ -40,19 +43,39 @@ class Part:
 
 
 BIN, HERE = Path(sys.executable).parent, Path(__file__).parent
+
+
+def files_with(mark: str) -> tuple[str, ...]:
+    """Return the files of tests that name a mark: to import all of them takes most of a minute of each process."""
+    root = HERE.parents[1]
+    files = sorted((root / "tests").rglob("test_*.py"))
+    return tuple(str(file.relative_to(root)) for file in files if f"mark.{mark}" in file.read_text(encoding="utf-8"))
+
+
 PARTS = (
     Part("lint", (str(BIN / "ruff"), "check", ".")),
     Part("format", (str(BIN / "ruff"), "format", "--check", ".")),
     Part("types", (str(BIN / "mypy"),), beside=True),
     Part("imports", (sys.executable, f"{HERE}/check_imports.py"), beside=True),
+    # First, by itself: tests and servers of all parts would compile them at once, each for itself.
+    Part("kernels", (sys.executable, "-m", "tests.support.native")),
     Part("tests", (*PYTEST, "-m", "not full and not browser"), if_full=COVERAGE),
     Part("aot", ("sh", f"{HERE}/check_aot.sh"), full_only=True),
     Part("clients", ("sh", f"{HERE}/check_clients.sh", sys.executable), full_only=True, beside=True),
     Part("browser", ("sh", f"{HERE}/check_browser.sh", sys.executable), full_only=True, beside=True),
     Part("wheel", ("sh", f"{HERE}/check_wheel.sh"), full_only=True, beside=True),
     # Again, compiled with XLA's own settings as for users: the other tests have some that compile sooner.
-    Part("shipped", (*PYTEST, "-m", "shipped and not full"), full_only=True, environment=(("XLA_FLAGS", ""),)),
-    Part("long tests", (*PYTEST, "-m", "full and not browser", "--timeout", "2400"), full_only=True),
+    Part(
+        "shipped",
+        (*PYTEST, "-m", "shipped and not full", *files_with("shipped")),
+        full_only=True,
+        environment=(("XLA_FLAGS", ""),),
+    ),
+    Part(
+        "long tests",
+        (*PYTEST, "-m", "full and not browser", "--timeout", "2400", *files_with("full")),
+        full_only=True,
+    ),
 )
 
 
@@ -109,7 +132,9 @@ def main() -> int:
     if args.paths:
         parts = [Part("tests", (*PYTEST, *(() if args.full else ("-m", "not full")), *args.paths))]
     started = time.monotonic()
-    results = run_all(parts)
+    with tempfile.TemporaryDirectory(prefix="jaxgen-tests-") as shared:
+        os.environ[SHARED] = shared
+        results = run_all(parts)
     print("\npart        seconds  result")
     for name, ok, seconds in results:
         print(f"{name:10} {seconds:8.1f}  {'ok' if ok else 'FAILED'}")

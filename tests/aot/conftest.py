@@ -28,7 +28,7 @@ def _is_for(item: pytest.Item, major: int) -> bool:
     params = item.callspec.params if hasattr(item, "callspec") else {}
     case = params.get("case")
     if major == AMPERE and "max_num_seqs" in params:
-        return bool(params["max_num_seqs"] == 64)
+        return bool((params["max_num_seqs"], params.get("width", 256)) == (64, 256))
     if major in BLACKWELL:
         return isinstance(case, Case) and (case.needs is None or major in case.needs)
     return not (isinstance(case, Case) and case.needs == BLACKWELL)

@@ -18,8 +18,8 @@ import pytest
 from tests.support.server_process import ServerProcess, served
 from tests.support.stress_load import BULKY, MODEL, STREAMED, TEMPLATE, WHOLE, Ask, malformed, said
 
-STREAMS = 200
-MALFORMED = 1000
+STREAMS = 120
+MALFORMED = 400
 """Of a round; so many streams too, all at once."""
 SENDERS = 8
 """Who send the malformed bodies, one after another each."""

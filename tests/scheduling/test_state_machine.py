@@ -10,6 +10,7 @@ at any time after, unless it was cancelled, and any copy may take long or fail. 
 slot those last computed or projected there, which a copy of K and V does not bring; they are saved only if its own.
 """
 
+import os
 from collections import Counter
 from dataclasses import replace
 from typing import ClassVar
@@ -330,8 +331,9 @@ MOST_RUNS = 24
 
 
 QUICK_EXAMPLES = 50
-LONG_EXAMPLES = 400
-"""Of a run, in the quick tests and at length."""
+LONG_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "200"))
+"""Of a run, in the quick tests and at length. Each run draws others; FUZZ_EXAMPLES=N draws more, as after a change of
+the scheduler."""
 
 
 def run_machine(machine: type[SchedulerMachine], events: tuple[str, ...], examples: int) -> None:

@@ -3,7 +3,7 @@
 ``python -m tests.support.fake_gpu HOW SECONDS serve ...`` is jaxgen with a proof of kernels that ends as HOW says,
 or after so many seconds.
 
-The proof is the real one, in its process, until it computes with the kernels: there it kills itself, aborts, or hangs,
+The proof is the real one, in its process, until it computes with the kernels: there it kills itself or hangs,
 or they are right.
 """
 
@@ -25,7 +25,6 @@ from pallas_kernels.gpu.attention import ragged_paged_attention
 H200 = Gpu(DeviceInfo("gpu", "NVIDIA H200", 132, compute_capability=(9, 0)), "13000 580.65.06", 141 * 2**30)
 HOW: dict[str, Callable[[], None]] = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "abort": os.abort,
     "hang": lambda: time.sleep(600),
 }
 

@@ -1,6 +1,10 @@
-"""The native kernels, compiled once for the whole test run."""
+"""The native kernels, compiled once for the whole test run.
+
+``python -m tests.support.native`` compiles them into TEST_CACHE_DIR, before the parts of a run begin that need them.
+"""
 
 import os
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -33,3 +37,9 @@ def native() -> Library:
         if "no C++ compiler" in str(reason):
             pytest.skip(str(reason))
         raise
+
+
+if __name__ == "__main__":
+    os.environ["JAXGEN_CACHE_DIR"] = str(Path(os.environ["TEST_CACHE_DIR"], "cache"))
+    with suppress(UnavailableError, pytest.skip.Exception):  # tests say why there are none
+        native()

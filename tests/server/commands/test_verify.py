@@ -19,9 +19,9 @@ FLAGS = (
     "--max-num-seqs",
     "8",
     "--max-model-len",
-    "128",
+    "96",
     "--block-size",
-    "16",
+    "8",
 )
 
 
