@@ -159,7 +159,8 @@ def test_a_call_is_one_round_trip_whatever_the_number_of_keys(
 ) -> None:
     from redis.connection import Connection
 
-    store, sent = redis(BIG), []
+    store = redis(BIG)
+    sent: list[object] = []
     store.put(key(1), [b"x"])
     send = Connection.send_packed_command
 
