@@ -13,7 +13,7 @@ COPY weights weights
 COPY server server
 
 FROM sources AS build-cpu
-RUN pip install --no-cache-dir --no-compile --constraint scripts/ci/constraints.txt ".[otel]"
+RUN pip install --no-cache-dir --no-compile --constraint scripts/ci/constraints.txt ".[otel,redis,s3]"
 
 FROM sources AS build-cuda
 ARG CUDA=cuda12

@@ -13,11 +13,11 @@ import psutil
 
 from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.core.config import DType, EngineConfig, EngineOptions, HubOptions, KernelChoice, KVResidency, ModelConfig
-from jaxgen.core.errors import ConfigError, check_path
 from jaxgen.core.identity import Identity
 from jaxgen.core.kv_dtype import parse_kv_dtype
 from jaxgen.core.model_info import EmbeddingFormat, ModelInfo, PoolingChoice
 from jaxgen.core.quantization import Quantization
+from jaxgen.core.tier_address import RedisAddress, S3Address, tier_address
 from jaxgen.engine.async_engine import AsyncEngine
 from jaxgen.engine.engine import Engine
 from jaxgen.engine.runners import Compiled, compile_for, program_texts
@@ -36,6 +36,7 @@ from jaxgen.runner.model_runner import device_info
 from jaxgen.sizing.memory import cache_bytes, check_options, no_wider, resolve
 from jaxgen.sizing.memory_request import DeviceMemory
 from jaxgen.sizing.token_budget import CPU_BUDGET
+from jaxgen.terminal.extras import need
 from jaxgen.terminal.progress import show_progress
 from jaxgen.text.constraint import Constraints
 from jaxgen.weights.contents import weights_digest
@@ -160,7 +161,7 @@ def find_parts(
     """
     options, caches, was_open = options or EngineOptions(), open_cache_dirs(cache_dir), is_open()
     check_options(options)
-    _check_tier_dir(options)
+    _check_tier(options)
     share_memory(options.gpu_memory_utilization)
     gpu = find_gpu(jax.config.jax_platforms)
     device = device_info() if gpu is None else gpu.device
@@ -179,13 +180,12 @@ def find_parts(
     return ResolvedModel(directory, config, opened, device_memory(was_open=was_open), caches, kernels, verdict)
 
 
-def _check_tier_dir(options: EngineOptions) -> None:
-    """Raise ConfigError for a --kv-tier-dir that is a file; one that is missing is made when something is written."""
-    if options.kv_tier_dir is None:
-        return
-    check_path("--kv-tier-dir", options.kv_tier_dir)
-    if Path(options.kv_tier_dir).is_file():
-        raise ConfigError(f"--kv-tier-dir {options.kv_tier_dir} is a file: name a directory")
+def _check_tier(options: EngineOptions) -> None:
+    """Raise ConfigError for a KV tier that cannot be; a directory that is missing is made when something is written."""
+    tier = tier_address(options.kv_tier, options.kv_tier_dir, options.kv_tier_password)
+    package = {RedisAddress: "redis", S3Address: "obstore"}.get(type(tier))
+    if package is not None:
+        need(package, f"--kv-tier {tier}")
 
 
 def device_memory(*, was_open: bool) -> DeviceMemory:

@@ -4,7 +4,7 @@
 settings that the engine has resolved at start; they do not change after that.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Self
 
@@ -12,6 +12,7 @@ from jaxgen.core.errors import ConfigError, NoRoomError
 from jaxgen.core.host_dtype import HostDType
 from jaxgen.core.kv_dtype import KVDType
 from jaxgen.core.quantization import WeightFormat
+from jaxgen.core.tier_address import TierAddress
 
 DType = Literal["float32", "bfloat16", "float16"]
 DTYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")
@@ -121,8 +122,12 @@ class EngineOptions:
     """A KVDType or an alias of one: becomes the model's ``kv_dtype`` where the model is found."""
     kv_offload_inputs: bool = False
     """Keep layer inputs beside K and V, so that some KV blocks can be restored by projecting their layer inputs."""
+    kv_tier: str | None = field(default=None, repr=False)
+    """Directory or URL of a server that keeps KV blocks beyond the process, behind host memory; None: none does."""
     kv_tier_dir: Path | str | None = None
-    """Directory that keeps KV blocks beyond the process, behind host memory; None: none does."""
+    """The same, of a directory."""
+    kv_tier_password: str | None = field(default=None, repr=False)
+    """Of a redis server, if ``kv_tier`` has none."""
     kv_tier_size: float = 16.0
     """Most GiB of it."""
     background_tokens: int | None = None
@@ -174,14 +179,14 @@ class SchedulerConfig:
 class OffloadConfig:
     """Host memory behind the KV cache of the device: ``host_blocks`` blocks.
 
-    ``tier_directory``: a KV tier behind it, of at most ``tier_bytes``. ``simulated_bytes_per_second`` delays copies as
+    ``tier``: a KV tier behind it, of at most ``tier_bytes``. ``simulated_bytes_per_second`` delays copies as
     a slower link would, for measurements.
     """
 
     host_blocks: int
     policy: OffloadPolicy = "plan"
     host_dtype: HostDType = "auto"
-    tier_directory: Path | None = None
+    tier: TierAddress | None = None
     tier_bytes: int = 0
     simulated_bytes_per_second: float | None = None
 

@@ -115,7 +115,7 @@ def build_offload(
         meter.restore.bytes_per_second / 1e9,
         offload.policy,
     )
-    if offload.tier_directory is not None:
+    if offload.tier is not None:
         cost = context_cost(model, config)
         tier.fetcher = build_prefetcher(config, transfer.block_format(), store, meter, cost, namespace)
     return Offload(tier, transfer, meter)

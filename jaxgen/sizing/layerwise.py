@@ -63,9 +63,10 @@ def _streams_inputs(options: EngineOptions, model: ModelConfig) -> bool:
             "--kv-offload-inputs is for a cache on the device: with --kv-residency host layer inputs are kept wherever "
             "that pays, so drop the flag"
         )
-    if options.kv_tier_dir is not None:
+    if options.kv_tier is not None or options.kv_tier_dir is not None:
+        flag = "--kv-tier-dir" if options.kv_tier is None else "--kv-tier"
         raise ConfigError(
-            "--kv-tier-dir is behind the host memory of a cache on the device: with --kv-residency host drop the flag"
+            f"{flag} is behind the host memory of a cache on the device: with --kv-residency host drop the flag"
         )
     if not 0 < size < float("inf"):
         raise ConfigError(f"--kv-residency host needs --kv-offloading-size, the GiB of host memory to use, not {size}")

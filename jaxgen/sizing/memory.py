@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 from math import floor
-from pathlib import Path
 
 from jaxgen.cache.block_sizes import GIB, block_bytes, host_block_bytes, input_bytes
 from jaxgen.core.config import EngineConfig, EngineOptions, ModelConfig, OffloadConfig, SchedulerConfig
 from jaxgen.core.errors import ConfigError, NoRoomError
 from jaxgen.core.kv_dtype import parse_kv_dtype
+from jaxgen.core.tier_address import tier_address
 from jaxgen.offload.staging import staging_bytes
 from jaxgen.sizing.layerwise import stream_sizes, streamed_cache
 from jaxgen.sizing.memory_request import DeviceMemory, MemoryRequest
@@ -157,9 +157,10 @@ def _offload_config(
     size, flag = options.kv_offloading_size, "--kv-offloading-size"
     if not 0 <= size < float("inf"):
         raise ConfigError(f"--kv-offloading-size must be 0 (none) or more GiB, not {size}")
-    if size == 0 and options.kv_tier_dir is not None:
+    tier = tier_address(options.kv_tier, options.kv_tier_dir, options.kv_tier_password)
+    if size == 0 and tier is not None:
         bytes_here = memory.free_bytes // 8 if memory.is_cpu else HOST_BYTES_BEFORE_TIER
-        size, flag = min(bytes_here, HOST_BYTES_BEFORE_TIER) / GIB, "--kv-tier-dir"
+        size, flag = min(bytes_here, HOST_BYTES_BEFORE_TIER) / GIB, "--kv-tier" if options.kv_tier else "--kv-tier-dir"
     if size == 0:
         return None
     if not options.prefix_caching:
@@ -169,13 +170,12 @@ def _offload_config(
     blocks = int(size * GIB / one)
     if blocks < 1:
         raise NoRoomError(f"--kv-offloading-size {size} GiB does not hold one block of {one / GIB:.4f} GiB")
-    directory = None if options.kv_tier_dir is None else Path(options.kv_tier_dir)
-    tier_bytes = 0 if directory is None else int(options.kv_tier_size * GIB)
-    if directory is not None and tier_bytes < 2 * one:
+    tier_bytes = 0 if tier is None else int(options.kv_tier_size * GIB)
+    if tier is not None and tier_bytes < 2 * one:
         raise ConfigError(
             f"--kv-tier-size {options.kv_tier_size} GiB does not hold two blocks of {one / GIB:.4f} GiB: use more"
         )
-    return OffloadConfig(blocks, options.kv_offload_policy, options.kv_host_dtype, directory, tier_bytes)
+    return OffloadConfig(blocks, options.kv_offload_policy, options.kv_host_dtype, tier, tier_bytes)
 
 
 def _too_large(options: EngineOptions, most: int, where: str) -> NoRoomError:

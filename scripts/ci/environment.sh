@@ -5,7 +5,7 @@
 # make_client_environment NAME REQUIREMENTS makes .venv-clients/NAME likewise, for clients of the server.
 # make_node_environment makes .venv-clients/node_packages, for those that node runs (tests/clients/node/).
 # make_browser installs Chromium by apt for the tests of the page, where there is none, on CI and as root alone.
-# make_kubectl installs kubectl likewise, for the tests of docs/kubernetes/.
+# make_kubectl installs kubectl likewise, for the tests of docs/kubernetes/, and make_redis a redis-server for KV tiers.
 
 find_python() {
     # VERSIONS CANDIDATES: a pyenv shim can be found and still fail, so each candidate is tried by running it.
@@ -108,6 +108,10 @@ make_browser() {
 
 make_kubectl() {
     command -v kubectl >/dev/null 2>&1 || install_by_apt kubectl kubernetes-client
+}
+
+make_redis() {
+    command -v redis-server >/dev/null 2>&1 || install_by_apt redis-server redis-server
 }
 
 install_by_apt() { # WHAT PACKAGES

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from jaxgen.core.tier_address import without_password
 from jaxgen.server.flags.serve_options import make_parser
 from jaxgen.server.flags.server_flags import server_config
 from jaxgen.terminal.command_line import CommandLine
@@ -13,7 +14,7 @@ from jaxgen.terminal.environment import check_environment
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print YAML with every flag that has a value, from any source; API keys are shown as ``***``.
+    """Print YAML with every flag that has a value, from any source; API keys and passwords are shown as ``***``.
 
     Raises ConfigError.
     """
@@ -43,6 +44,10 @@ def resolved(parser: CommandLine, args: Any) -> dict[str, Any]:
 def _plain(name: str, value: Any) -> Any:
     if name == "api-key":
         return ["***"] * len(value)
+    if name == "kv-tier-password":
+        return "***"
+    if name == "kv-tier":
+        return without_password(value)
     if isinstance(value, list):
         return [str(item) for item in value]
     return value if isinstance(value, bool | int | float) else str(value)

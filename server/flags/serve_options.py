@@ -196,12 +196,18 @@ def _add_kv_cache(engine: Any) -> None:
         "as many KV heads as heads, more memory on device and host",
     )
     engine.add_argument(
-        "--kv-tier-dir",
-        type=Path,
-        metavar="DIR",
-        help="keeps KV blocks beyond the process, behind host memory: a later start finds prefixes there",
+        "--kv-tier",
+        metavar="DIR|URL",
+        help="keeps KV blocks beyond the process, behind host memory, where a later start finds prefixes: a directory, "
+        "redis://HOST, rediss://HOST or s3://BUCKET/PREFIX",
     )
-    engine.add_argument("--kv-tier-size", type=float, default=16.0, help="most GiB of --kv-tier-dir")
+    engine.add_argument("--kv-tier-dir", type=Path, metavar="DIR", help="the same, of a directory")
+    engine.add_argument(
+        "--kv-tier-password",
+        metavar="PASSWORD",
+        help="of a redis server; better set as JAXGEN_KV_TIER_PASSWORD, since ps shows flags",
+    )
+    engine.add_argument("--kv-tier-size", type=float, default=16.0, help="most GiB of the KV tier")
 
 
 def _add_cache(cache: Any) -> None:

@@ -11,6 +11,7 @@ from jaxgen.cache.block_sizes import GIB, block_bytes, host_block_bytes, input_b
 from jaxgen.core.config import CacheConfig, EngineConfig, EngineOptions, ModelConfig, OffloadConfig, StreamConfig
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
+from jaxgen.core.tier_address import DirectoryAddress
 from jaxgen.models.kv_cache import init_cache
 from jaxgen.offload.staging import staging_bytes
 from jaxgen.sizing.memory import cache_bytes, resolve
@@ -329,7 +330,7 @@ def test_weights_that_leave_no_room_do_not_blame_host_memory() -> None:
 
 def test_a_kv_tier_has_a_little_host_memory_before_it() -> None:
     found = plan(GPU, kv_tier_dir="tier", kv_tier_size=2.0).offload
-    assert found == OffloadConfig(GIB // BLOCK, tier_directory=Path("tier"), tier_bytes=2 * GIB)
+    assert found == OffloadConfig(GIB // BLOCK, tier=DirectoryAddress(Path("tier")), tier_bytes=2 * GIB)
     on_cpu = plan(DeviceMemory("cpu", 4 * GIB), kv_tier_dir="tier").offload
     assert on_cpu is not None
     assert on_cpu.host_blocks == GIB // 2 // BLOCK
@@ -345,6 +346,7 @@ def test_a_kv_tier_has_a_little_host_memory_before_it() -> None:
         ({"kv_tier_size": float("nan")}, "--kv-tier-size must be more than 0 GiB"),
         ({"kv_tier_size": 1e-9}, "--kv-tier-size 1e-09 GiB does not hold two blocks"),
         ({"prefix_caching": False}, "--kv-tier-dir needs the prefix cache"),
+        ({"kv_tier": "redis://host"}, "--kv-tier and --kv-tier-dir both"),
         ({"kv_residency": "host", "kv_offloading_size": 1.0}, "with --kv-residency host drop the flag"),
     ],
 )

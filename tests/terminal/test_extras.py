@@ -36,6 +36,8 @@ COMMANDS = [
     ("matplotlib", ["benchmark", "--plot", "x.png"], "--plot needs matplotlib"),
     ("matplotlib", ["tune", "--plot", "x.png"], "--plot needs matplotlib"),
     ("gguf", ["convert-weights", "x.gguf", "x"], "reading x.gguf needs gguf"),
+    ("redis", ["serve", "--kv-tier", "redis://:word@host"], "--kv-tier redis://host:6379/0 needs redis"),
+    ("obstore", ["serve", "--kv-tier", "s3://bucket/p"], "--kv-tier s3://bucket/p needs obstore"),
     ("opentelemetry", ["serve", TRACES, "http://127.0.0.1:1/"], f"{TRACES} needs opentelemetry"),
 ]
 TOOLS = [

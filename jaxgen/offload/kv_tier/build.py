@@ -3,13 +3,16 @@
 import logging
 import time
 from dataclasses import replace
+from math import ceil
 
 from jaxgen.core.config import EngineConfig
+from jaxgen.core.tier_address import DirectoryAddress, RedisAddress, TierAddress
 from jaxgen.offload.host_store import HostBlock, HostStore
 from jaxgen.offload.kv_tier.block_format import ArrayFormat
 from jaxgen.offload.kv_tier.directory import DirectoryStore
 from jaxgen.offload.kv_tier.kv_tier import KVTier
 from jaxgen.offload.kv_tier.prefetcher import MOST_PATIENCE, FetchPlan, FetchPlanner, Prefetcher
+from jaxgen.offload.kv_tier.store import ByteStore
 from jaxgen.offload.rates import RateMeter
 from jaxgen.offload.restore_plan import ContextCost, plan_restore
 
@@ -17,6 +20,19 @@ logger = logging.getLogger(__name__)
 
 BATCH_BYTES = 8 * 2**20
 """Bytes of the blocks that are read together: few enough that what has arrived is soon in host memory."""
+
+
+def open_store(address: TierAddress, most_bytes: int) -> ByteStore:
+    """Return the store at an address. It is not asked for anything yet; its package must be installed."""
+    if isinstance(address, DirectoryAddress):
+        return DirectoryStore(address.path, most_bytes)
+    if isinstance(address, RedisAddress):
+        from jaxgen.offload.kv_tier.redis_store import RedisStore
+
+        return RedisStore(address, most_bytes)
+    from jaxgen.offload.kv_tier.s3_store import open_bucket
+
+    return open_bucket(address, most_bytes)
 
 
 def build_prefetcher(
@@ -33,19 +49,11 @@ def build_prefetcher(
     """
     offload = config.offload
     assert offload is not None, "a KV tier is behind host memory"
-    assert offload.tier_directory is not None, "this is called for a KV tier"
-    tier = KVTier(DirectoryStore(offload.tier_directory, offload.tier_bytes), form, namespace)
-    measured = tier.probe(MOST_PATIENCE)
-    logger.info(
-        "KV tier: at most %.2f GiB in %s, %s",
-        offload.tier_bytes / 2**30,
-        tier.name,
-        f"{tier.rate.bytes_per_second / 1e6:.0f} MB/s from it"
-        if tier.rate.bytes_per_second
-        else "which failed"
-        if measured
-        else f"which did not answer in {MOST_PATIENCE:.0f} s",
-    )
+    assert offload.tier is not None, "this is called for a KV tier"
+    tier = KVTier(open_store(offload.tier, offload.tier_bytes), form, namespace)
+    answered = tier.probe(MOST_PATIENCE)
+    said = _speed(tier) if answered else f"which did not answer in {MOST_PATIENCE:.0f} s"
+    logger.info("KV tier: at most %.2f GiB in %s, %s", offload.tier_bytes / 2**30, tier.name, said)
     return Prefetcher(
         tier,
         store,
@@ -55,6 +63,11 @@ def build_prefetcher(
         compares=offload.host_dtype == "auto" and not config.cache.keep_inputs,
         clock=time.monotonic,
     )
+
+
+def _speed(tier: KVTier) -> str:
+    rate, call = tier.rate.bytes_per_second, tier.call_seconds.value or 0.0
+    return f"{rate / 1e6:.0f} MB/s from it, {1e3 * call:.1f} ms a call" if rate else "which failed"
 
 
 def make_fetch_planner(config: EngineConfig, tier: KVTier, meter: RateMeter, cost: ContextCost) -> FetchPlanner:
@@ -88,10 +101,10 @@ def make_fetch_planner(config: EngineConfig, tier: KVTier, meter: RateMeter, cos
             free_tokens=token_budget,
             x_stored=False,
         )
-        per_byte = tier.rate.bytes_per_second
-        reading = (ahead + blocks) * block_size * cost.kv_bytes / per_byte if per_byte else 0.0  # unknown: try
-        looking_up = rates.step_seconds + (tier.look_up_seconds.value or 0.0)  # answers are read between steps
-        seconds, computing = looking_up + reading + planned.transfer_seconds, planned.recompute_seconds
+        num_bytes = (ahead + blocks) * block_size * cost.kv_bytes
+        reading = tier.seconds(num_bytes, 1 + ceil(num_bytes / BATCH_BYTES))  # 1: blocks are looked up first
+        seconds = rates.step_seconds + reading + planned.transfer_seconds  # answers are read between steps
+        computing = planned.recompute_seconds
         return FetchPlan(seconds < (1 + num_waiting) * computing, computing)
 
     return {"plan": plan, "transfer": transfer, "recompute": recompute}[policy]

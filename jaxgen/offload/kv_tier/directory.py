@@ -13,10 +13,8 @@ from collections.abc import Buffer, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-ROOM_LEFT = 0.1
-"""Share of the size that is free after files were removed, so that not every write has to look for more."""
-LOOK_AGAIN = 1 / 16
-"""Share of the size that is written before all files are counted again: other processes write too."""
+from jaxgen.offload.kv_tier.room import Room, Stored
+
 PARTIAL_SECONDS = 3600.0
 """Age of a temporary file that nobody writes any more."""
 PARTIAL = ".part"
@@ -27,10 +25,7 @@ class DirectoryStore:
 
     def __init__(self, directory: Path, most_bytes: int) -> None:
         self._directory, self._folder = directory, directory / "v1"
-        self._most_bytes = most_bytes
-        self._known_bytes: int | None = None
-        """Bytes of all files when they were counted last, and of those written since; None: never counted."""
-        self._since_count = 0
+        self._room = Room(most_bytes, self._files, self._remove_files)
 
     @property
     def name(self) -> str:
@@ -65,14 +60,13 @@ class DirectoryStore:
             os.utime(self._path(key))
             return False
         size = sum(memoryview(part).nbytes for part in parts)
-        self._make_room(size)
+        self._room.make(size)
         try:
             self._write(self._path(key), parts)
         except FileNotFoundError:  # the first in its folder, or the folder was removed
             self._make_folders(self._path(key).parent)
             self._write(self._path(key), parts)
-        self._known_bytes = (self._known_bytes or 0) + size
-        self._since_count += size
+        self._room.taken(size)
         return True
 
     def remove(self, key: bytes) -> None:
@@ -101,26 +95,13 @@ class DirectoryStore:
                 partial.unlink()
             raise
 
-    def _make_room(self, size: int) -> None:
-        """Remove the files used longest ago, if ``size`` more bytes would be too many."""
-        known = self._known_bytes
-        due = self._since_count > LOOK_AGAIN * self._most_bytes
-        if known is not None and not due and known + size <= self._most_bytes:
-            return
-        files = sorted(self._files())
-        total = sum(file_size for _, file_size, _ in files)
-        if total + size > self._most_bytes:
-            goal = (1 - ROOM_LEFT) * self._most_bytes - size
-            for _, file_size, path in files:
-                if total <= goal:
-                    break
-                Path(path).unlink(missing_ok=True)
-                total -= file_size
-        self._known_bytes, self._since_count = total, 0
+    def _remove_files(self, files: Sequence[Stored]) -> None:
+        for file in files:
+            Path(file.name).unlink(missing_ok=True)
 
-    def _files(self) -> list[tuple[float, int, str]]:
-        """Return time, size and path of each value, and remove temporary files that were left behind."""
-        found: list[tuple[float, int, str]] = []
+    def _files(self) -> list[Stored]:
+        """Return all values, and remove temporary files that were left behind."""
+        found: list[Stored] = []
         if not self._folder.is_dir():
             return found
         for folder in self._folder.iterdir():
@@ -132,5 +113,5 @@ class DirectoryStore:
                             if time.time() - state.st_mtime > PARTIAL_SECONDS:
                                 Path(entry.path).unlink()
                         else:
-                            found.append((state.st_mtime, state.st_size, entry.path))
+                            found.append(Stored(state.st_mtime, state.st_size, entry.path))
         return found

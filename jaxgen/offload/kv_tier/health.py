@@ -26,7 +26,8 @@ class Health:
     def failed(self, error: Exception) -> None:
         """Note an error of the store."""
         if self._failed_at is None:
-            logger.warning("nothing is %s until it works again: %r", self._what, error)
+            words = (str(error).splitlines() or [""])[0]  # the lines below are a library's own view of it
+            logger.warning("nothing is %s until it works again: %s: %s", self._what, type(error).__name__, words)
         self._failed_at = self._clock()
 
     def worked(self) -> None:

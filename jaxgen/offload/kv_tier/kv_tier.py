@@ -26,6 +26,8 @@ MOST_READS = 64
 MOST_WRITTEN_BYTES = 256 * 2**20
 """Bytes of the blocks that may wait to be written."""
 MOST_TO_COMPARE = 100
+LEAST_SHARE = 0.01
+"""Least share of a read's time that its bytes take: the time of a call varies."""
 KEY_BYTES = 16
 
 
@@ -58,10 +60,12 @@ class KVTier:
         """``namespace``: of all that decides a block's bits beside its tokens. Blocks of other namespaces are not
         found."""
         self.stats = KVTierStats()
-        """Counters; each is changed by one thread only."""
+        """Counters; each is changed by one thread only, but for dropped writes."""
+        self._dropping = threading.Lock()
         self.rate = LinkRate()
-        """Of reads, checks included."""
-        self.look_up_seconds = Average()
+        """Of reads, checks included, beyond what a call takes that brings nothing."""
+        self.call_seconds = Average()
+        """Of looking up: what every call takes."""
         self._store = store
         self._form = form
         self._namespace = blake2b(namespace, digest_size=32).digest()
@@ -78,10 +82,15 @@ class KVTier:
     def name(self) -> str:
         return self._store.name
 
+    def seconds(self, num_bytes: float, calls: int) -> float:
+        """Return how long that many calls take that read so many bytes, as lately measured; 0 if nothing was."""
+        rate = self.rate.bytes_per_second
+        return calls * (self.call_seconds.value or 0.0) + (num_bytes / rate if rate else 0.0)
+
     def keep(self, key: bytes, block: HostBlock) -> None:
         """Write a block, unless the store has it; drop it if too many wait, or the store failed a short time ago."""
         if not self._writing.usable or not self._writer.submit(partial(self._write, key, block)):
-            self.stats.dropped_writes += 1
+            self._drop()
 
     def compare(self, key: bytes) -> None:
         """When this block is computed again and kept, compare it with what the store has."""
@@ -135,7 +144,7 @@ class KVTier:
         try:
             found = self._store.count([self._name(key) for key in keys])
             self._reading.worked()
-            self.look_up_seconds.observe(self._clock() - started)
+            self.call_seconds.observe(self._clock() - started)
         except Exception as error:  # any error of a store: blocks are computed
             self._fail(self._reading, error)
         self._answer(partial(then, found))
@@ -153,7 +162,7 @@ class KVTier:
             if afresh:
                 self.rate = LinkRate()
             if blocks:
-                self.rate.observe(num_bytes, self._clock() - started)
+                self._observe(num_bytes, self._clock() - started)
             self.stats.read_blocks += len(blocks)
             self.stats.read_bytes += num_bytes
             self.stats.read_seconds += self._clock() - started
@@ -161,6 +170,11 @@ class KVTier:
         except Exception as error:
             self._fail(self._reading, error)
         self._answer(partial(then, blocks))
+
+    def _observe(self, num_bytes: int, seconds: float) -> None:
+        """Learn from a call that read so many bytes."""
+        own = self.call_seconds.value or 0.0
+        self.rate.observe(num_bytes, max(seconds - own, LEAST_SHARE * seconds))
 
     def _open(self, name: bytes, value: bytes) -> HostBlock | None:
         """Return the block of a value; None if that is damaged, which removes it."""
@@ -172,7 +186,14 @@ class KVTier:
             self._store.remove(name)
             return None
 
+    def _drop(self) -> None:
+        with self._dropping:
+            self.stats.dropped_writes += 1
+
     def _write(self, key: bytes, block: HostBlock) -> None:
+        if not self._writing.usable:  # it has failed since the block was queued
+            self._drop()
+            return
         name = self._name(key)
         try:
             parts = self._form.parts(block)
@@ -202,10 +223,13 @@ class KVTier:
         try:
             self._store.put(name, frame(name, [bytes(self._form.num_bytes)]))
             started = self._clock()
+            self._store.count([name])
+            self.call_seconds.observe(self._clock() - started)
+            started = self._clock()
             (value,) = self._store.get([name])
             if value is not None:
                 content_of(name, value)
-                self.rate.observe(len(value), self._clock() - started)
+                self._observe(len(value), self._clock() - started)
             self._store.remove(name)
         except Exception as error:
             self._fail(self._writing, error)

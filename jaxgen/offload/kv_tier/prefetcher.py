@@ -86,6 +86,7 @@ class Prefetcher:
 
     def fetch(self, sequence: Sequence, start: int, keys: Several[bytes], num_waiting: int) -> Fetch | None:
         """See Fetcher."""
+        self.poll()  # an engine that had nothing to do has not: a late answer may have come
         self._fetches = [fetch for fetch in self._fetches if not fetch.ended or _waits(fetch)]
         for fetch in self._fetches:
             if not fetch.ended and keys[0] in fetch.keys:

@@ -11,7 +11,10 @@ SIZE = 8
 
 
 class MemoryStore:
-    """A ``ByteStore``. ``gate``: calls wait until it is set; ``error``: what they raise."""
+    """A ``ByteStore``. ``gate``: calls wait until it is set; ``error``: what they raise.
+
+    ``latency``, ``bytes_per_second``: what calls take by ``clock``.
+    """
 
     name = "memory"
 
@@ -21,9 +24,13 @@ class MemoryStore:
         self.gate.set()
         self.error: Exception | None = None
         self.write_error: Exception | None = None
+        self.clock: Clock | None = None
+        self.latency, self.bytes_per_second = 0.0, float("inf")
 
-    def _call(self, error: Exception | None = None) -> None:
+    def _call(self, error: Exception | None = None, num_bytes: int = 0) -> None:
         assert self.gate.wait(60)
+        if self.clock is not None:
+            self.clock.now += self.latency + num_bytes / self.bytes_per_second
         if error or self.error:
             raise error or self.error or AssertionError
 
@@ -32,8 +39,9 @@ class MemoryStore:
         return next((index for index, key in enumerate(keys) if key not in self.values), len(keys))
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        self._call()
-        return [self.values.get(key) for key in keys]
+        values = [self.values.get(key) for key in keys]
+        self._call(num_bytes=sum(len(value) for value in values if value is not None))
+        return values
 
     def put(self, key: bytes, parts: Sequence[Buffer]) -> bool:
         self._call(self.write_error)

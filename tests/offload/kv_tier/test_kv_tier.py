@@ -93,12 +93,12 @@ def test_a_failing_store_is_logged_once_and_asked_again_later(caplog: pytest.Log
     store.write_error = OSError(28, "No space left on device")
     written(tier, 2, 3)
     written(tier, 4)
-    assert (tier.stats.errors, tier.stats.written_blocks) == (2, 1), "two were queued at once"
-    assert tier.stats.dropped_writes == 1
+    assert (tier.stats.errors, tier.stats.written_blocks) == (1, 1), "what was queued behind it is not tried"
+    assert tier.stats.dropped_writes == 2
     assert read(tier, 1) == [block(1)], "a full disk can be read"
     clock.now += RETRY_SECONDS
     written(tier, 5)
-    assert tier.stats.errors == 3
+    assert tier.stats.errors == 2
     store.write_error = None
     clock.now += RETRY_SECONDS
     written(tier, 6)
@@ -162,3 +162,18 @@ def test_a_block_computed_again_is_compared() -> None:
     written(tier, 3, 1)
     assert (tier.stats.compared_blocks, tier.stats.differing_blocks) == (2, 1)
     assert read(tier, 2) == [block(7)]
+
+
+def test_the_time_of_a_call_and_that_of_its_bytes_are_told_apart() -> None:
+    store, clock = MemoryStore(), Clock()
+    store.clock, store.latency, store.bytes_per_second = clock, 0.2, 1000.0
+    tier = tier_of(store, clock=clock)
+    assert tier.seconds(1e6, 3) == 0.0, "nothing is known"
+    assert tier.probe(60)
+    assert tier.seconds(5000, 3) == pytest.approx(3 * 0.2 + 5.0)
+    written(tier, 1, 2)
+    assert read(tier, 1, 2) == [block(1), block(2)]
+    assert tier.seconds(5000, 3) == pytest.approx(3 * 0.2 + 5.0)
+    store.latency = 0.0  # a read that took less than calls did so far
+    assert read(tier, 1) == [block(1)]
+    assert 0 < tier.rate.bytes_per_second < 10**6

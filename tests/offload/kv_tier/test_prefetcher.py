@@ -1,5 +1,6 @@
 """What is fetched for sequences that wait, and how long they wait for it: by a clock and rates that a test sets."""
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -114,6 +115,22 @@ def test_a_slow_tier_costs_one_timeout_until_it_answers() -> None:
     assert (fetch.ended, world.prefetcher.busy) == (True, False)
     assert world.prefetcher.may_wait(world.fetch(8, 9)), "it has answered"
     world.settle()
+
+
+def test_a_late_answer_that_came_while_the_engine_was_idle_is_noted() -> None:
+    world = World()
+    world.store.gate.clear()
+    late = world.fetch(0, 1)
+    assert world.prefetcher.may_wait(late)
+    world.clock.now += 3.0
+    assert not world.prefetcher.may_wait(late)
+    done = threading.Event()
+    world.tier._reader.submit(done.set)
+    world.store.gate.set()
+    assert done.wait(60)
+    assert not world.fetch(8, 9).ended
+    world.settle()
+    assert world.held == [8, 9]
 
 
 def test_nobody_waits_longer_than_the_most() -> None:

@@ -13,6 +13,7 @@ from jaxgen.core.config import EngineConfig, OffloadConfig
 from jaxgen.core.identity import Identity
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.core.stats import KVTierStats
+from jaxgen.core.tier_address import DirectoryAddress
 from jaxgen.engine.engine import Engine
 from jaxgen.offload.kv_tier import prefetcher
 from jaxgen.offload.kv_tier.directory import DirectoryStore
@@ -24,7 +25,7 @@ BLOCKS = (len(PROMPT) - 1) // BLOCK
 
 
 def config(directory: Path, **changes: Any) -> EngineConfig:
-    offload = OffloadConfig(100, "transfer", tier_directory=directory, tier_bytes=10**9)
+    offload = OffloadConfig(100, "transfer", tier=DirectoryAddress(directory), tier_bytes=10**9)
     return replace(engine_config(block_size=BLOCK), offload=replace(offload, **changes))
 
 

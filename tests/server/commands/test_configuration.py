@@ -55,6 +55,15 @@ def test_a_file_that_makes_no_sense_is_refused(
     assert says in capsys.readouterr().err
 
 
+def test_passwords_are_not_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("JAXGEN_KV_TIER_PASSWORD", "secret")
+    assert main(["config", "--kv-tier", "rediss://me:secret@host/1"]) == 0
+    printed = capsys.readouterr().out
+    assert "secret" not in printed
+    found = yaml.safe_load(printed)
+    assert (found["kv-tier"], found["kv-tier-password"]) == ("rediss://***@host/1", "***")
+
+
 def test_what_is_printed_is_a_file_for_the_same_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

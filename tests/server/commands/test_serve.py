@@ -27,7 +27,7 @@ FLAGS = (
     "--model --served-model-name --host --port --dtype --max-model-len --token-budget --max-num-batched-tokens "
     "--max-num-seqs --block-size --num-blocks --gpu-memory-utilization --api-key --seed --cache-dir --kernels "
     "--kv-cache-dtype --kv-residency --kv-offloading-size --kv-offload-policy --kv-host-dtype --kv-offload-inputs "
-    "--kv-tier-dir --kv-tier-size"
+    "--kv-tier --kv-tier-dir --kv-tier-password --kv-tier-size"
 )
 
 
@@ -201,6 +201,7 @@ def test_a_step_that_hangs_does_not_hold_the_process() -> None:
         (["--host", "203.0.113.1"], "--host 203.0.113.1"),
         (["--kv-residency", "host"], "--kv-offloading-size"),
         (["--kv-tier-dir", __file__], "is a file: name a directory"),
+        (["--kv-tier", "redis://me:word@host/db"], "the number of a database, not 'db'"),
     ],
 )
 def test_what_cannot_start_says_so_in_one_line(

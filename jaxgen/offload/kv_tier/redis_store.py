@@ -1,0 +1,101 @@
+"""A store on a server of the redis protocol (redis, valkey), of bounded size. Host only, no jax.
+
+The key of a value is ``jaxgen:kv1:`` and 32 hexadecimal digits. A value lives for KEEP_SECONDS after it was used last,
+by the server's clock. What is left of that says when it was used: the values used longest ago are removed first. What
+is asked of several keys is one pipeline, so it costs one round trip.
+"""
+
+from collections.abc import Buffer, Iterator, Sequence
+from itertools import batched
+from typing import Any
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as NotConnectedError
+from redis.retry import Retry
+
+from jaxgen.core.tier_address import RedisAddress
+from jaxgen.offload.kv_tier.room import Room, Stored
+
+KEEP_SECONDS = 7 * 24 * 3600
+"""How long a value is kept that nobody uses."""
+CONNECT_SECONDS = 3.0
+SILENT_SECONDS = 10.0
+"""Most seconds without a byte of an answer."""
+PREFIX = "jaxgen:kv1:"
+LISTED_TOGETHER = 1000
+
+
+class RedisStore:
+    """A ``ByteStore`` of at most ``most_bytes``. It connects when it is first asked for something."""
+
+    def __init__(self, address: RedisAddress, most_bytes: int) -> None:
+        tls = {"ssl_ca_certs": address.ca, "ssl_certfile": address.cert, "ssl_keyfile": address.key}
+        self._name = str(address)
+        self._client: Any = Redis(
+            address.host,
+            address.port,
+            address.database,
+            username=address.user,
+            password=address.password,
+            socket_timeout=SILENT_SECONDS,
+            socket_connect_timeout=CONNECT_SECONDS,
+            socket_read_size=2**20,  # values are long
+            retry=Retry(NoBackoff(), 1, (NotConnectedError,)),  # the server may have closed a connection long unused
+            ssl=address.tls,
+            **(tls if address.tls else {}),
+        )
+        self._room = Room(most_bytes, self._values, self._remove_values)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def count(self, keys: Sequence[bytes]) -> int:
+        """See ByteStore."""
+        with self._client.pipeline(transaction=False) as calls:
+            for key in keys:
+                calls.exists(_key(key))
+            found = calls.execute()
+        return next((index for index, there in enumerate(found) if not there), len(keys))
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """See ByteStore."""
+        with self._client.pipeline(transaction=False) as calls:
+            for index, key in enumerate(keys):  # a block is useful only with those before it: it may go sooner
+                calls.getex(_key(key), px=KEEP_SECONDS * 1000 - index)
+            found: list[bytes | None] = calls.execute()
+        return found
+
+    def put(self, key: bytes, parts: Sequence[Buffer]) -> bool:
+        """See ByteStore."""
+        if self._client.expire(_key(key), KEEP_SECONDS):
+            return False
+        value = b"".join(parts)
+        self._room.make(len(value))
+        if not self._client.set(_key(key), value, ex=KEEP_SECONDS, nx=True):
+            return False
+        self._room.taken(len(value))
+        return True
+
+    def remove(self, key: bytes) -> None:
+        """See ByteStore."""
+        self._client.unlink(_key(key))
+
+    def _values(self) -> Iterator[Stored]:
+        for keys in batched(self._client.scan_iter(f"{PREFIX}*", count=LISTED_TOGETHER), LISTED_TOGETHER):
+            with self._client.pipeline(transaction=False) as calls:
+                for key in keys:
+                    calls.pttl(key)
+                    calls.strlen(key)
+                found = calls.execute()
+            for key, left, num_bytes in zip(keys, found[::2], found[1::2], strict=True):
+                yield Stored(left, num_bytes, key.decode())
+
+    def _remove_values(self, values: Sequence[Stored]) -> None:
+        for some in batched(values, LISTED_TOGETHER):
+            self._client.unlink(*(value.name for value in some))
+
+
+def _key(key: bytes) -> str:
+    return PREFIX + key.hex()

@@ -1,0 +1,123 @@
+"""A store in a bucket of S3, or of a server that speaks its protocol, of bounded size. Host only, no jax.
+
+A value is an object PREFIX/v1/ab/cdef..., which appears whole. S3 does not tell when an object was read: the values
+written longest ago, by the server's clock, are removed first. What is asked of several keys is asked at the same time.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Buffer, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import obstore
+from obstore.store import S3Store
+
+from jaxgen.core.tier_address import S3Address
+from jaxgen.offload.kv_tier.room import Room, Stored
+
+CONNECT_SECONDS, REQUEST_SECONDS = 3, 10
+"""Most seconds that a connection, and a request, may take. A request is tried twice."""
+CALL_SECONDS = 30.0
+"""Most seconds for all requests of a call."""
+AT_ONCE = 32
+"""Requests under way at the same time."""
+
+
+class BucketStore:
+    """A ``ByteStore`` of at most ``most_bytes`` over one of obstore's stores."""
+
+    def __init__(self, store: Any, name: str, most_bytes: int) -> None:
+        self._store, self._name = store, name
+        self._room = Room(most_bytes, self._values, self._remove_values)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def count(self, keys: Sequence[bytes]) -> int:
+        """See ByteStore."""
+        for start in range(0, len(keys), AT_ONCE):
+            some = keys[start : start + AT_ONCE]
+            found = _all(lambda path: obstore.head_async(self._store, path), some)
+            missing = next((index for index, there in enumerate(found) if there is None), None)
+            if missing is not None:
+                return start + missing
+        return len(keys)
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """See ByteStore."""
+        return _all(self._read, keys)
+
+    def put(self, key: bytes, parts: Sequence[Buffer]) -> bool:
+        """See ByteStore."""
+        if self.count([key]):
+            return False
+        value = b"".join(parts)
+        self._room.make(len(value))
+        obstore.put(self._store, _path(key), value, use_multipart=False)
+        self._room.taken(len(value))
+        return True
+
+    def remove(self, key: bytes) -> None:
+        """See ByteStore."""
+        self._remove([_path(key)])
+
+    async def _read(self, path: str) -> bytes:
+        found = await obstore.get_async(self._store, path)
+        value: bytes = (await found.bytes_async()).to_bytes()
+        return value
+
+    def _values(self) -> Iterator[Stored]:
+        for some in obstore.list(self._store, "v1"):
+            for one in some:
+                yield Stored(one["last_modified"].timestamp(), one["size"], one["path"])
+
+    def _remove_values(self, values: Sequence[Stored]) -> None:
+        self._remove([value.name for value in values])
+
+    def _remove(self, paths: list[str]) -> None:
+        if paths:
+            obstore.delete(self._store, paths)
+
+
+def open_bucket(address: S3Address, most_bytes: int) -> BucketStore:
+    """Return the store of a bucket; obstore reads credentials as AWS_ACCESS_KEY_ID and its like say."""
+    settings = {"endpoint": address.endpoint, "region": address.region}
+    options: dict[str, Any] = {
+        "connect_timeout": f"{CONNECT_SECONDS}s",
+        "timeout": f"{REQUEST_SECONDS}s",
+        "allow_http": True,  # only to an endpoint that begins so
+    }
+    if address.ca is not None:
+        options["root_certificate"] = Path(address.ca).read_bytes()
+    store = S3Store(
+        address.bucket,
+        prefix=address.prefix or None,
+        config={name: value for name, value in settings.items() if value is not None},
+        client_options=options,
+        retry_config={"max_retries": 1},
+    )
+    return BucketStore(store, str(address), most_bytes)
+
+
+def _all[T](call: Callable[[str], Awaitable[T]], keys: Sequence[bytes]) -> list[T | None]:
+    """Return what the call answers for the path of each key, None for one that has no object."""
+
+    async def one(key: bytes, free: asyncio.Semaphore) -> T | None:
+        async with free:
+            try:
+                return await call(_path(key))
+            except FileNotFoundError:
+                return None
+
+    async def every() -> list[T | None]:
+        free = asyncio.Semaphore(AT_ONCE)
+        async with asyncio.timeout(CALL_SECONDS):
+            return await asyncio.gather(*(one(key, free) for key in keys))
+
+    return asyncio.run(every())
+
+
+def _path(key: bytes) -> str:
+    name = key.hex()
+    return f"v1/{name[:2]}/{name[2:]}"
