@@ -2,8 +2,9 @@
 
 import logging
 import random
+import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.errors import DeviceLostError, RequestRefusedError
 from jaxgen.core.identity import UNKNOWN, Identity
+from jaxgen.core.quote import Quote
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.stats import EngineStats
@@ -131,6 +133,18 @@ class Engine:
         self._scheduler.add(sequence, time.monotonic())
         self._recorder.queued(sequence)
         self._latencies.arrive(request.request_id, time.perf_counter())
+
+    def quote(self, request: Request) -> Quote:
+        """Predict the latencies that a request would have if it were added now. Nothing changes by it.
+
+        Raises RequestRefusedError and WouldBeLateError as ``add`` does; grammars are not compiled for it.
+        """
+        check_request(request, self.model, self.config, self._eos_token_ids)
+        if request.params.max_tokens == 0 and not request.wants_every_token:
+            return Quote()
+        sequence = Sequence(request, eos_token_ids=self._eos_token_ids, arrival=sys.maxsize, seed=0)
+        self._scheduler.policy.step_time = self._step_time.model
+        return replace(self._scheduler.quote(sequence, time.monotonic()), spread=self._step_time.spread)
 
     def limit_prompts(self, tokens: int | None) -> None:
         """Compute at most so many tokens of prompts in each step from now on, 1 or more; None: as many as is best."""
