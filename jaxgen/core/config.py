@@ -125,6 +125,8 @@ class EngineOptions:
     """Directory that keeps KV blocks beyond the process, behind host memory; None: none does."""
     kv_tier_size: float = 16.0
     """Most GiB of it."""
+    kv_events_config: str | None = None
+    """JSON of a KVEventsConfig: where events of KV blocks are published; None: nowhere."""
     background_tokens: int | None = None
     """Most tokens of background requests in a step that also has online requests."""
     single_shape: bool = False

@@ -9,6 +9,7 @@ from itertools import count
 
 import numpy as np
 
+from jaxgen.cache.block_log import BlockEventSink
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.errors import DeviceLostError, RequestRefusedError
 from jaxgen.core.identity import UNKNOWN, Identity
@@ -17,6 +18,7 @@ from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.stats import EngineStats
 from jaxgen.core.step_plan import Outcome, StepPlan
+from jaxgen.engine.block_events import BlockEvents
 from jaxgen.engine.checks import check_request
 from jaxgen.engine.constraints import follow_constraints
 from jaxgen.engine.counters import Counters
@@ -74,11 +76,13 @@ class Engine:
         *,
         compiled: Compiled | None = None,
         identity: Identity = UNKNOWN,
+        events: BlockEventSink | None = None,
     ):
         """Compile the step unless ``compiled`` is given, and pack the parameters that its kernels read packed.
 
         Other parameters are not copied, unless the cache is streamed: then all parameters of the layers are, and
-        ``params`` is emptied. ``identity``: what its bits depend on; empty where nobody asks.
+        ``params`` is emptied. ``identity``: what its bits depend on; empty where nobody asks. ``events``: gets which
+        contents blocks of the cache come to hold and give up.
         """
         self.model = model
         self.config = config
@@ -99,7 +103,11 @@ class Engine:
         self.offload = build_offload(model, config, self._device, self._step_time, identity.kv_namespace)
         tier = None if self.offload is None else self.offload.tier
         narrow = self._device.uses_narrow(StepPlan(()))
-        self._scheduler = Scheduler(config.scheduler, config.cache, policy=ServicePolicy, tier=tier, narrow=narrow)
+        self._block_events = None if events is None else BlockEvents(events)
+        log = None if self._block_events is None else self._block_events.log
+        self._scheduler = Scheduler(
+            config.scheduler, config.cache, policy=ServicePolicy, tier=tier, log=log, narrow=narrow
+        )
         self._recorder = Recorder(config, self._scheduler, self._host_blocks)
         self._compilations_at_ready = num_compilations()
 
@@ -157,7 +165,8 @@ class Engine:
     @property
     def has_work(self) -> bool:
         saves = self.offload is not None and self.offload.has_saves
-        return bool(self._answered) or self._scheduler.has_work or saves
+        told = self._block_events is not None and self._block_events.pending
+        return bool(self._answered) or self._scheduler.has_work or saves or told
 
     @property
     def held_for(self) -> float:
@@ -183,6 +192,8 @@ class Engine:
         plan = StepPlan(())
         try:
             plan = self._plan()
+            if self._block_events is not None:
+                self._block_events.planned(plan)
             if plan.chunks:
                 dispatched = time.perf_counter()
                 projected = 0 if self.offload is None else self.offload.transfer.projected
@@ -205,7 +216,10 @@ class Engine:
         return events
 
     def close(self) -> None:
-        """Write to the KV tier what waits for that, within a few seconds; the engine runs nothing more."""
+        """Publish events of blocks that wait, and write to the KV tier what waits for that, within a few seconds; the
+        engine runs nothing more."""
+        if self._block_events is not None:
+            self._block_events.close(CLOSE_SECONDS)
         if self.offload is None or self.offload.tier.fetcher is None:
             return
         until = time.monotonic() + CLOSE_SECONDS
@@ -233,6 +247,7 @@ class Engine:
             pace=StepPace(self._step_time.model, self._step_time.spread, running, rows, ahead),
             offload=self._device.offload_stats() if self.offload is None else self.offload.stats(),
             kv_tier=None if self.offload is None else self.offload.kv_tier_stats(),
+            kv_events=None if self._block_events is None else self._block_events.stats(),
             **vars(counters),
         )
 
@@ -298,6 +313,8 @@ class Engine:
         self._last_read = now
         sampled = [int(tokens[i]) for i, chunk in enumerate(step.plan.chunks) if chunk.samples]
         outcomes = self._scheduler.complete(step.plan, sampled)
+        if self._block_events is not None:
+            self._block_events.ended()
         events = [self._events.make(outcome, now) for outcome in outcomes]
         self._recorder.read(step.plan, step_time, outcomes, events)
         return events + self._follow_constraints(outcomes)
@@ -320,6 +337,8 @@ class Engine:
         """End all running requests after a failed step, which owned cache and rows: their content may be lost."""
         self._in_flight = None
         failed = self._scheduler.fail()
+        if self._block_events is not None:
+            self._block_events.failed()
         self._recover(error)
         if self.offload is not None:
             self.offload.transfer.fail()

@@ -2,6 +2,7 @@
 
 from collections import deque
 
+from jaxgen.cache.block_log import BlockLog
 from jaxgen.cache.cache_manager import KVCacheManager
 from jaxgen.cache.host_tier import HostTier
 from jaxgen.core.config import CacheConfig, SchedulerConfig
@@ -45,10 +46,12 @@ class Scheduler:
         policy: type[Fifo] = Fifo,
         max_overtaken: int = MAX_OVERTAKEN,
         tier: HostTier | None = None,
+        log: BlockLog | None = None,
         narrow: bool = False,
     ) -> None:
-        """``narrow``: steps of which no chunk is longer than a token are cheaper than others."""
-        self._kv_cache = KVCacheManager(config, cache, tier)
+        """``log``: is told which contents blocks come to hold and give up. ``narrow``: steps of which no chunk is
+        longer than a token are cheaper than others."""
+        self._kv_cache = KVCacheManager(config, cache, tier, log)
         self.pool = self._kv_cache.pool
         self.hold_background = False
         self.num_online = 0

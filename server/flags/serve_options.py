@@ -201,6 +201,12 @@ def _add_kv_cache(engine: Any) -> None:
         metavar="DIR",
         help="keeps KV blocks beyond the process, behind host memory: a later start finds prefixes there",
     )
+    engine.add_argument(
+        "--kv-events-config",
+        metavar="JSON",
+        help="publishes which prefixes the KV cache holds, with their tokens, as vLLM does: keys endpoint "
+        "(tcp://*:5557), replay_endpoint, topic, buffer_steps, hwm, max_queue_size (needs the extra events)",
+    )
     engine.add_argument("--kv-tier-size", type=float, default=16.0, help="most GiB of --kv-tier-dir")
 
 
