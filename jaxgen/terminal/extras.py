@@ -11,7 +11,7 @@ from jaxgen.core.errors import ConfigError
 
 EXTRAS = {
     "bench": ("aiohttp", "matplotlib"),
-    "events": ("zmq", "msgpack"),
+    "events": ("zmq",),
     "gguf": ("gguf",),
     "otel": ("opentelemetry",),
     "test": (

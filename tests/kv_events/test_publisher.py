@@ -1,11 +1,13 @@
 """Events of a real engine over ZeroMQ: a subscriber keeps an index of the cache, and gets what it missed again."""
 
+import json
 import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from jaxgen.cache.block_log import Cleared, Removed
@@ -14,6 +16,7 @@ from jaxgen.core.kv_events import KVEventsConfig
 from tests.engine.test_block_events import held, workload
 from tests.support.block_index import BlockIndex
 from tests.support.engines import engine_config, make_engine, run
+from tests.support.server_process import served
 
 zmq = pytest.importorskip("zmq", reason="the extra events is not installed")
 from jaxgen.kv_events.publisher import END, ZmqPublisher  # noqa: E402
@@ -127,3 +130,26 @@ def test_an_endpoint_that_is_in_use_is_named(endpoints: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=f"endpoint 'tcp://\\*:{port}' cannot be used"):
         ZmqPublisher(KVEventsConfig(endpoint=f"tcp://*:{port}"))
     first.close(10)
+
+
+@pytest.mark.full
+def test_a_server_publishes_what_its_cache_holds(endpoints: dict[str, str], context: Any) -> None:
+    """Full: a server starts. What it renders of a prompt is what the events say is cached of it afterwards."""
+    config = json.dumps({**endpoints, "topic": TOPIC})
+    body = {"prompt": "def main():\n" * 40, "max_tokens": 1}
+    index, subscriber = BlockIndex(), subscribed(context, endpoints["endpoint"])
+    with served("--block-size", "16", "--kv-events-config", config) as server:
+        (rendered,) = httpx2.post(f"{server.url}/completions/render", json=body).json()
+        assert rendered["text"] == body["prompt"]
+        httpx2.post(f"{server.url}/completions", json=body).raise_for_status()
+        for _, payload in asked_for(context, endpoints["replay_endpoint"], 0):
+            index.apply(payload)
+        found = index.matched(rendered["token_ids"])
+        assert found == len(rendered["token_ids"]) // 16 * 16 > 100
+        quote = httpx2.post(f"{server.url}/latency", json=body).json()
+        assert quote["cached_tokens"] in (found, found - 16)  # its last token is computed again
+        assert quote["prompt_tokens"] == len(rendered["token_ids"])
+        metrics = httpx2.get(server.root + "/metrics").text
+    assert "jaxgen_kv_event_dropped_batches_total" in metrics
+    assert subscriber.recv_multipart()[0] == TOPIC.encode()
+    subscriber.close()

@@ -68,8 +68,10 @@ class ServicePolicy(Fifo):
         return predict(sequence, load, self.step_time, now, under_way)
 
     def quote(self, sequence: Sequence, now: float, in_flight: Iterable[StepPlan]) -> Quote:
-        self.place(sequence, now, in_flight)
-        found = self.prediction(sequence, now, self._under_way(in_flight))
+        """See Fifo. The next step is planned before a request can follow its quote: it counts as one more in flight."""
+        coming = [*in_flight, *list(in_flight)[-1:]]
+        self.place(sequence, now, coming)
+        found = self.prediction(sequence, now, self._under_way(coming))
         return Quote(
             cached_tokens=sequence.num_expected,
             first_token=found.first_token,

@@ -91,10 +91,10 @@ def test_nothing_is_quoted_without_step_times() -> None:
         scheduler.quote(sequence_for())
 
 
-def test_steps_in_flight_come_first() -> None:
+def test_steps_in_flight_come_first_and_one_more_that_is_planned_before_the_request_can_come() -> None:
     scheduler = scheduler_of()
     running(scheduler, 10, 50)
     idle = scheduler.quote(sequence_for(10)).first_token
     plan = scheduler.schedule()
-    assert scheduler.quote(sequence_for(10)).first_token == pytest.approx(idle + PACE.step_seconds(plan))
+    assert scheduler.quote(sequence_for(10)).first_token == pytest.approx(idle + 2 * PACE.step_seconds(plan))
     scheduler.complete(plan, [TOKEN] * plan.num_samples)
