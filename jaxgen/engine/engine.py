@@ -216,16 +216,15 @@ class Engine:
         return events
 
     def close(self) -> None:
-        """Publish events of blocks that wait, and write to the KV tier what waits for that, within a few seconds; the
+        """Write to the KV tier what waits for that, and publish what is known of blocks, within a few seconds; the
         engine runs nothing more."""
-        if self._block_events is not None:
-            self._block_events.close(CLOSE_SECONDS)
-        if self.offload is None or self.offload.tier.fetcher is None:
-            return
         until = time.monotonic() + CLOSE_SECONDS
-        while not self._scheduler.has_work and self.offload.has_saves and time.monotonic() < until:
-            self.step()
-        self.offload.close(max(0.0, until - time.monotonic()))
+        if self.offload is not None and self.offload.tier.fetcher is not None:
+            while not self._scheduler.has_work and self.offload.has_saves and time.monotonic() < until:
+                self.step()
+            self.offload.close(max(0.0, until - time.monotonic()))
+        if self._block_events is not None:
+            self._block_events.close(max(1.0, until - time.monotonic()))
 
     def stats(self) -> EngineStats:
         """Return a snapshot for metrics."""
