@@ -11,10 +11,13 @@ from typing import Literal
 import jax
 import psutil
 
+from jaxgen.cache.block_log import BlockEventSink
 from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.core.config import DType, EngineConfig, EngineOptions, HubOptions, KernelChoice, KVResidency, ModelConfig
 from jaxgen.core.identity import Identity
 from jaxgen.core.kv_dtype import parse_kv_dtype
+from jaxgen.core.kv_events import FLAG as KV_EVENTS_FLAG
+from jaxgen.core.kv_events import parse_kv_events
 from jaxgen.core.model_info import EmbeddingFormat, ModelInfo, PoolingChoice
 from jaxgen.core.quantization import Quantization
 from jaxgen.core.tier_address import RedisAddress, S3Address, tier_address
@@ -36,7 +39,7 @@ from jaxgen.runner.model_runner import device_info
 from jaxgen.sizing.memory import cache_bytes, check_options, no_wider, resolve
 from jaxgen.sizing.memory_request import DeviceMemory
 from jaxgen.sizing.token_budget import CPU_BUDGET
-from jaxgen.terminal.extras import need
+from jaxgen.terminal.extras import naming_extras, need
 from jaxgen.terminal.progress import show_progress
 from jaxgen.text.constraint import Constraints
 from jaxgen.weights.contents import weights_digest
@@ -122,7 +125,8 @@ class ResolvedModel:
             advance(1)
         identity = self._identify(model, config, compiled, weights, texts)
         eos_token_ids = texts.eos_token_ids if ends else frozenset[int]()
-        return Engine(model, config, params, eos_token_ids, compiled=compiled, identity=identity)
+        events = _open_kv_events(options)
+        return Engine(model, config, params, eos_token_ids, compiled=compiled, identity=identity, events=events)
 
     def _identify(
         self, model: ModelConfig, config: EngineConfig, compiled: Compiled, weights: str, texts: ModelTexts
@@ -162,6 +166,8 @@ def find_parts(
     options, caches, was_open = options or EngineOptions(), open_cache_dirs(cache_dir), is_open()
     check_options(options)
     _check_tier(options)
+    if parse_kv_events(options.kv_events_config) is not None:
+        need("zmq", KV_EVENTS_FLAG)
     share_memory(options.gpu_memory_utilization)
     gpu = find_gpu(jax.config.jax_platforms)
     device = device_info() if gpu is None else gpu.device
@@ -186,6 +192,16 @@ def _check_tier(options: EngineOptions) -> None:
     package = {RedisAddress: "redis", S3Address: "obstore"}.get(type(tier))
     if package is not None:
         need(package, f"--kv-tier {tier}")
+
+
+def _open_kv_events(options: EngineOptions) -> BlockEventSink | None:
+    """Return the publisher of KV events, if there is to be one. Raises ConfigError for an endpoint that is in use."""
+    config = parse_kv_events(options.kv_events_config)
+    if config is None:
+        return None
+    with naming_extras(KV_EVENTS_FLAG):
+        from jaxgen.kv_events.publisher import ZmqPublisher
+    return ZmqPublisher(config)
 
 
 def device_memory(*, was_open: bool) -> DeviceMemory:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from jaxgen.core.model_info import ModelInfo
+from jaxgen.core.quote import Quote
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.core.stats import EngineStats
 from jaxgen.journal import Journal
@@ -50,6 +51,14 @@ class EngineClient(Protocol):
         it returns False or raises, or the call is cancelled, it gets no more events and the request is aborted.
         Raises what ``take`` raises, RequestRefusedError for a request that can never run, and EngineDeadError if the
         engine is dead.
+        """
+        ...
+
+    async def quote(self, request: Request) -> Quote:
+        """Predict the latencies of a request that comes now, without taking it.
+
+        Raises RequestRefusedError for one that can never run, WouldBeLateError for one that would be refused as late,
+        and EngineDeadError if the engine is dead.
         """
         ...
 

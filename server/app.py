@@ -41,6 +41,8 @@ from jaxgen.server.middleware.request_id import RequestIdMiddleware
 from jaxgen.server.middleware.root_path import RootPathMiddleware
 from jaxgen.server.openapi import Description, check_prefix
 from jaxgen.server.page.site_routes import page_routes
+from jaxgen.server.preview.latency import LatencyEndpoint
+from jaxgen.server.preview.render import RenderEndpoint
 from jaxgen.server.requests.answers import AnswerReader
 from jaxgen.server.requests.chat_template import Conversations
 from jaxgen.server.requests.prompts import PromptReader
@@ -103,6 +105,9 @@ def create_app(
             ),
             *KeptResponses(responses).routes(counted),
             Route("/v1/embeddings", EmbeddingsEndpoint(services), methods=["POST"]),
+            Route("/v1/latency", LatencyEndpoint(services), methods=["POST"]),
+            Route("/v1/completions/render", RenderEndpoint(services, chat=False), methods=["POST"]),
+            Route("/v1/chat/completions/render", RenderEndpoint(services, chat=True), methods=["POST"]),
             Route("/tokenize", tokens.tokenize, methods=["POST"], middleware=[counted]),
             Route("/detokenize", tokens.detokenize, methods=["POST"], middleware=[counted]),
             *batches.routes,
@@ -136,6 +141,7 @@ def create_app(
     app.router.redirect_slashes = False
     app.state.lifecycle = lifecycle
     app.state.keys = keys
+    app.state.queue = services.queue
     app.state.config = config
     return app
 

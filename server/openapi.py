@@ -67,6 +67,12 @@ class Described:
     streams: bool = False
     resumes: bool = False
     """Whether a stream that broke goes on after the event that Last-Event-ID names."""
+    or_body: type[Body] | None = None
+    """Model of the other bodies that it takes."""
+
+    @property
+    def bodies(self) -> list[type[Body]]:
+        return [body for body in (self.body, self.or_body) if body is not None]
 
 
 _BODY_ERRORS = (400, 404, 408, 413, 415, 503)
@@ -81,6 +87,7 @@ def _generating(path: str, summary: str, answer: type[BaseModel], body: type[Bod
     )
 
 
+_PREVIEW = (*_BODY_ERRORS, 409, 429, 504)
 _KEPT = (400, 404, 503)
 _TOKENIZE = "Tokens of a text or a conversation."
 ROUTES = (
@@ -100,6 +107,31 @@ ROUTES = (
     Described("GET", "/v1/responses/{response_id}/input_items", "What it answered.", shapes.InputItems, errors=_KEPT),
     Described("POST", "/v1/responses/{response_id}/cancel", "Always refused.", None, errors=_KEPT),
     _generating("/v1/embeddings", "Vectors of texts.", shapes.Embeddings, EmbeddingRequest),
+    Described(
+        "POST",
+        "/v1/latency",
+        "When a request would be answered.",
+        shapes.PredictedLatency,
+        CompletionRequest,
+        _PREVIEW,
+        or_body=ChatRequest,
+    ),
+    Described(
+        "POST",
+        "/v1/completions/render",
+        "What a request would be: one for each prompt.",
+        shapes.RenderedPrompts,
+        CompletionRequest,
+        _PREVIEW,
+    ),
+    Described(
+        "POST",
+        "/v1/chat/completions/render",
+        "What a request would be.",
+        shapes.Rendered,
+        ChatRequest,
+        _PREVIEW,
+    ),
     Described("POST", "/tokenize", _TOKENIZE, shapes.Tokens, TokenizeRequest, (*_BODY_ERRORS, 429)),
     Described("POST", "/detokenize", "The text of tokens.", shapes.Text, DetokenizeRequest, (*_BODY_ERRORS, 429)),
     Described(
@@ -170,7 +202,9 @@ def openapi_document(version: str, *, keys: bool, open_paths: Collection[str]) -
     schemas = {**definitions.get("$defs", {}), "Error": _ERROR}
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
-        body, answer = (model and references[model, "validation"] for model in (route.body, route.answer))
+        bodies = [references[model, "validation"] for model in route.bodies]
+        body = {"anyOf": bodies} if route.or_body else next(iter(bodies), None)
+        answer = route.answer and references[route.answer, "validation"]
         errors = (*route.errors, 403, 401) if keys and route.path not in open_paths else (*route.errors, 403)
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, body, answer, errors)
     document: dict[str, Any] = {
@@ -188,7 +222,7 @@ def openapi_document(version: str, *, keys: bool, open_paths: Collection[str]) -
 @cache
 def _schemas() -> tuple[Any, dict[str, Any]]:
     """Return pydantic's references and definitions of all bodies and answers, which take longer to make than an app."""
-    shown = [model for route in ROUTES for model in (route.body, route.answer) if model is not None]
+    shown = [model for route in ROUTES for model in (*route.bodies, route.answer) if model is not None]
     return models_json_schema([(model, "validation") for model in shown], ref_template=REFERENCE)
 
 
@@ -206,7 +240,7 @@ def capabilities_document(model: ModelInfo, config: ServerConfig) -> dict[str, A
         "sampling_defaults": asdict(model.defaults),
         "embeddings": None if model.embedding is None else asdict(model.embedding),
         "routes": {
-            f"{route.method} {route.path}": [] if route.body is None else sorted(route.body.model_fields)
+            f"{route.method} {route.path}": sorted({name for body in route.bodies for name in body.model_fields})
             for route in ROUTES
         },
         "resumable_streams": [route.path for route in ROUTES if route.resumes],

@@ -33,7 +33,7 @@ class BlockPool:
     handed out again in the order in which they were given to ``release``.
     """
 
-    def __init__(self, num_blocks: int, watcher: PoolWatcher | None = None) -> None:
+    def __init__(self, num_blocks: int, *watchers: PoolWatcher) -> None:
         """Raises ValueError if ``num_blocks`` is below 1."""
         if num_blocks < 1:
             raise ValueError(f"num_blocks must be 1 or more, not {num_blocks}")
@@ -42,7 +42,7 @@ class BlockPool:
         self._owners = [0] * num_blocks
         self._keys: list[bytes | None] = [None] * num_blocks
         self._by_key: dict[bytes, int] = {}
-        self._watcher = watcher
+        self._watchers = watchers
 
     @property
     def num_blocks(self) -> int:
@@ -96,20 +96,22 @@ class BlockPool:
                 continue
             self._cached[block] = None
             self._cached.move_to_end(block, last=not evict_first)
-            if self._watcher is not None:
-                self._watcher.cached(block, key)
+            for watcher in self._watchers:
+                watcher.cached(block, key)
 
-    def register(self, block: int, key: bytes) -> None:
+    def register(self, block: int, key: bytes) -> bool:
         """Record the content of a block in use, by a key that no other content has.
 
-        If another block is known for the same content, that one stays known and this one does not become so. Raises
-        ValueError for a block that is not in use or whose content is known.
+        If another block is known for the same content, that one stays known and this one does not become so: returns
+        False. Raises ValueError for a block that is not in use or whose content is known.
         """
         if self._owners[block] == 0 or self._keys[block] is not None:
             raise ValueError(f"block {block} is not in use, or its content is known")
-        if key not in self._by_key:
-            self._keys[block] = key
-            self._by_key[key] = block
+        if key in self._by_key:
+            return False
+        self._keys[block] = key
+        self._by_key[key] = block
+        return True
 
     def find(self, key: bytes) -> int | None:
         """Return the block, in use or cached, that has the content of this key; None if there is none."""
@@ -124,8 +126,8 @@ class BlockPool:
         self._cached.clear()
         self._by_key.clear()
         self._keys = [None] * len(self._keys)
-        if self._watcher is not None:
-            self._watcher.forgotten()
+        for watcher in self._watchers:
+            watcher.forgotten()
 
     def _evict(self) -> int:
         block, _ = self._cached.popitem(last=False)
@@ -133,6 +135,6 @@ class BlockPool:
         assert key is not None, "cached means known"
         del self._by_key[key]
         self._keys[block] = None
-        if self._watcher is not None:
-            self._watcher.evicted(block, key)
+        for watcher in self._watchers:
+            watcher.evicted(block, key)
         return block

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence as Several
 
+from jaxgen.cache.block_log import BlockLog
 from jaxgen.cache.block_pool import BlockPool
 from jaxgen.cache.host_tier import HostTier
 from jaxgen.cache.prefix_cache import PrefixCache
@@ -17,9 +18,11 @@ class KVCacheManager:
     behind these, a restore brings back what host memory holds. A sequence's ``num_computed`` changes here alone.
     """
 
-    def __init__(self, config: SchedulerConfig, cache: CacheConfig, tier: HostTier | None) -> None:
-        self.pool = BlockPool(cache.num_blocks, tier)
-        self.prefixes = PrefixCache(self.pool, cache.block_size, enabled=config.prefix_caching)
+    def __init__(
+        self, config: SchedulerConfig, cache: CacheConfig, tier: HostTier | None, log: BlockLog | None = None
+    ) -> None:
+        self.pool = BlockPool(cache.num_blocks, *[watcher for watcher in (tier, log) if watcher is not None])
+        self.prefixes = PrefixCache(self.pool, cache.block_size, enabled=config.prefix_caching, log=log)
         self.restorer = None if tier is None else Restorer(tier, self.prefixes)
         self.prefix_queries = 0
         """Tokens of admitted sequences that were looked up in the prefix cache."""

@@ -16,6 +16,7 @@ from hashlib import blake2b
 from itertools import takewhile
 from struct import Struct
 
+from jaxgen.cache.block_log import BlockLog, Stored
 from jaxgen.cache.block_pool import BlockPool
 from jaxgen.core.sequence import Sequence
 
@@ -35,9 +36,10 @@ class PrefixCache:
     written again.
     """
 
-    def __init__(self, pool: BlockPool, block_size: int, *, enabled: bool = True) -> None:
-        """``enabled`` False: no block is registered, so none is found."""
+    def __init__(self, pool: BlockPool, block_size: int, *, enabled: bool = True, log: BlockLog | None = None) -> None:
+        """``enabled`` False: no block is registered, so none is found. ``log``: is told of registered blocks."""
         self.enabled = enabled
+        self._log = log
         self._pool = pool
         self.block_size = block_size
         self._tokens = Struct(f"<{block_size}i")
@@ -84,8 +86,15 @@ class PrefixCache:
             return
         full = min(sequence.num_computed, len(sequence.tokens)) // self.block_size
         for index in range(sequence.num_registered, full):
-            self._pool.register(sequence.block_table[index], self._key(sequence, index))
+            new = self._pool.register(sequence.block_table[index], self._key(sequence, index))
             sequence.num_registered += 1
+            if new and self._log is not None:
+                self._log.stored(self._stored(sequence, index))
+
+    def _stored(self, sequence: Sequence, index: int) -> Stored:
+        """Return the event of block ``index``, whose key is known."""
+        keys, tokens = sequence.block_keys, sequence.tokens[index * self.block_size : (index + 1) * self.block_size]
+        return Stored(keys[index], keys[index - 1] if index else None, tuple(tokens), sequence.request.cache_salt)
 
     def _key(self, sequence: Sequence, index: int) -> bytes:
         """Return the key of block ``index``, which is at most the one after those computed before."""

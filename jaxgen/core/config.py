@@ -130,6 +130,8 @@ class EngineOptions:
     """Of a redis server, if ``kv_tier`` has none."""
     kv_tier_size: float = 16.0
     """Most GiB of it."""
+    kv_events_config: str | None = None
+    """JSON of a KVEventsConfig: where events of KV blocks are published; None: nowhere."""
     background_tokens: int | None = None
     """Most tokens of background requests in a step that also has online requests."""
     single_shape: bool = False

@@ -76,6 +76,15 @@ class KVTierStats:
     """Of these, blocks with other bits."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVEventStats:
+    """Batches of events of KV blocks; counters only grow."""
+
+    batches: int = 0
+    dropped_batches: int = 0
+    """Of these, batches that were not sent, because too many waited."""
+
+
 class Pace(Protocol):
     """Predicted seconds of a request that comes now."""
 
@@ -145,3 +154,4 @@ class EngineStats:
     compilations_after_ready: int = 0
     offload: OffloadStats | None = None
     kv_tier: KVTierStats | None = None
+    kv_events: KVEventStats | None = None

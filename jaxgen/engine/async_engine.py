@@ -1,6 +1,7 @@
 """Run the engine in a thread of its own, and deliver its events to event loops; implements EngineClient."""
 
 import asyncio
+import concurrent.futures
 import logging
 import threading
 import time
@@ -14,6 +15,7 @@ from jaxgen.client import EngineStatus
 from jaxgen.core.errors import ConfigError, EngineDeadError, RequestRefusedError, one_line
 from jaxgen.core.identity import UNKNOWN
 from jaxgen.core.model_info import ModelInfo
+from jaxgen.core.quote import Quote
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.core.stats import EngineStats
 from jaxgen.engine.engine import Engine
@@ -60,6 +62,15 @@ class _Abort:
     stream: _Stream
 
 
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    request: Request
+    answer: concurrent.futures.Future[Quote]
+
+
+_Message = _Submit | _Abort | _Ask
+
+
 class AsyncEngine:
     """Drives an Engine in a thread of its own and serves any number of event loops.
 
@@ -79,7 +90,7 @@ class AsyncEngine:
         self._constraints = constraints
         self._tokenizer = tokenizer
         self._build = build
-        self._inbox: deque[_Submit | _Abort] = deque()
+        self._inbox: deque[_Message] = deque()
         self._wake = threading.Condition()
         self._stopping = False
         self._streams: dict[str, _Stream] = {}
@@ -181,6 +192,12 @@ class AsyncEngine:
                 ended = item.finish_reason is not None
                 yield item
 
+    async def quote(self, request: Request) -> Quote:
+        """See EngineClient. Answered between two steps."""
+        answer: concurrent.futures.Future[Quote] = concurrent.futures.Future()
+        self._send(_Ask(request, answer))
+        return await asyncio.wrap_future(answer)
+
     @asynccontextmanager
     async def _under_way(self, request: Request, put: Callable[[_Item], None]) -> AsyncIterator[None]:
         """Send the request to the engine, and abort it if it has not ended when the context is left."""
@@ -205,10 +222,10 @@ class AsyncEngine:
             source = "bad_words" if params.grammar is None else params.grammar.source
             raise RequestRefusedError(f"{source}: it takes over {COMPILE_SECONDS} s to compile", source) from error
 
-    def _send(self, message: _Submit | _Abort) -> None:
+    def _send(self, message: _Message) -> None:
         with self._wake:
             if self._status.state == "dead" or self._stopping:
-                if isinstance(message, _Submit):
+                if not isinstance(message, _Abort):
                     raise EngineDeadError(self._status.reason or "the engine has stopped")
                 return
             self._inbox.append(message)
@@ -249,6 +266,8 @@ class AsyncEngine:
         for message in messages:
             if isinstance(message, _Submit):
                 self._accept(engine, message)
+            elif isinstance(message, _Ask):
+                _answer(engine, message)
             elif self._streams.get(message.request_id) is message.stream:
                 engine.abort(message.request_id)
                 del self._streams[message.request_id]
@@ -301,10 +320,24 @@ class AsyncEngine:
             self._busy_since = None
             streams = list(self._streams.values())
             streams += [message.stream for message in self._inbox if isinstance(message, _Submit)]
+            asked = [message.answer for message in self._inbox if isinstance(message, _Ask)]
             self._streams.clear()
             self._inbox.clear()
         for stream in streams:
             _deliver(stream.loop, [(stream, EngineDeadError(reason))])
+        for answer in asked:
+            if answer.set_running_or_notify_cancel():
+                answer.set_exception(EngineDeadError(reason))
+
+
+def _answer(engine: Engine, message: _Ask) -> None:
+    """Answer a question, unless its caller has gone."""
+    if not message.answer.set_running_or_notify_cancel():
+        return
+    try:
+        message.answer.set_result(engine.quote(message.request))
+    except Exception as error:  # any error of one question is its answer
+        message.answer.set_exception(error)
 
 
 def _deliver(loop: asyncio.AbstractEventLoop, items: list[tuple[_Stream, _Item]]) -> bool:

@@ -2,19 +2,23 @@
 
 import logging
 import random
+import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import numpy as np
 
+from jaxgen.cache.block_log import BlockEventSink
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.core.errors import DeviceLostError, RequestRefusedError
 from jaxgen.core.identity import UNKNOWN, Identity
+from jaxgen.core.quote import Quote
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.stats import EngineStats
 from jaxgen.core.step_plan import Outcome, StepPlan
+from jaxgen.engine.block_events import BlockEvents
 from jaxgen.engine.checks import check_request
 from jaxgen.engine.constraints import follow_constraints
 from jaxgen.engine.counters import Counters
@@ -72,11 +76,13 @@ class Engine:
         *,
         compiled: Compiled | None = None,
         identity: Identity = UNKNOWN,
+        events: BlockEventSink | None = None,
     ):
         """Compile the step unless ``compiled`` is given, and pack the parameters that its kernels read packed.
 
         Other parameters are not copied, unless the cache is streamed: then all parameters of the layers are, and
-        ``params`` is emptied. ``identity``: what its bits depend on; empty where nobody asks.
+        ``params`` is emptied. ``identity``: what its bits depend on; empty where nobody asks. ``events``: gets which
+        contents blocks of the cache come to hold and give up.
         """
         self.model = model
         self.config = config
@@ -97,7 +103,11 @@ class Engine:
         self.offload = build_offload(model, config, self._device, self._step_time, identity.kv_namespace)
         tier = None if self.offload is None else self.offload.tier
         narrow = self._device.uses_narrow(StepPlan(()))
-        self._scheduler = Scheduler(config.scheduler, config.cache, policy=ServicePolicy, tier=tier, narrow=narrow)
+        self._block_events = None if events is None else BlockEvents(events)
+        log = None if self._block_events is None else self._block_events.log
+        self._scheduler = Scheduler(
+            config.scheduler, config.cache, policy=ServicePolicy, tier=tier, log=log, narrow=narrow
+        )
         self._recorder = Recorder(config, self._scheduler, self._host_blocks)
         self._compilations_at_ready = num_compilations()
 
@@ -132,6 +142,18 @@ class Engine:
         self._recorder.queued(sequence)
         self._latencies.arrive(request.request_id, time.perf_counter())
 
+    def quote(self, request: Request) -> Quote:
+        """Predict the latencies that a request would have if it were added now. Nothing changes by it.
+
+        Raises RequestRefusedError and WouldBeLateError as ``add`` does; grammars are not compiled for it.
+        """
+        check_request(request, self.model, self.config, self._eos_token_ids)
+        if request.params.max_tokens == 0 and not request.wants_every_token:
+            return Quote()
+        sequence = Sequence(request, eos_token_ids=self._eos_token_ids, arrival=sys.maxsize, seed=0)
+        self._scheduler.policy.step_time = self._step_time.model
+        return replace(self._scheduler.quote(sequence, time.monotonic()), spread=self._step_time.spread)
+
     def limit_prompts(self, tokens: int | None) -> None:
         """Compute at most so many tokens of prompts in each step from now on, 1 or more; None: as many as is best."""
         self._scheduler.limit_prompts(tokens)
@@ -143,7 +165,8 @@ class Engine:
     @property
     def has_work(self) -> bool:
         saves = self.offload is not None and self.offload.has_saves
-        return bool(self._answered) or self._scheduler.has_work or saves
+        told = self._block_events is not None and self._block_events.pending
+        return bool(self._answered) or self._scheduler.has_work or saves or told
 
     @property
     def held_for(self) -> float:
@@ -169,6 +192,8 @@ class Engine:
         plan = StepPlan(())
         try:
             plan = self._plan()
+            if self._block_events is not None:
+                self._block_events.planned(plan)
             if plan.chunks:
                 dispatched = time.perf_counter()
                 projected = 0 if self.offload is None else self.offload.transfer.projected
@@ -191,13 +216,15 @@ class Engine:
         return events
 
     def close(self) -> None:
-        """Write to the KV tier what waits for that, within a few seconds; the engine runs nothing more."""
-        if self.offload is None or self.offload.tier.fetcher is None:
-            return
+        """Write to the KV tier what waits for that, and publish what is known of blocks, within a few seconds; the
+        engine runs nothing more."""
         until = time.monotonic() + CLOSE_SECONDS
-        while not self._scheduler.has_work and self.offload.has_saves and time.monotonic() < until:
-            self.step()
-        self.offload.close(max(0.0, until - time.monotonic()))
+        if self.offload is not None and self.offload.tier.fetcher is not None:
+            while not self._scheduler.has_work and self.offload.has_saves and time.monotonic() < until:
+                self.step()
+            self.offload.close(max(0.0, until - time.monotonic()))
+        if self._block_events is not None:
+            self._block_events.close(max(1.0, until - time.monotonic()))
 
     def stats(self) -> EngineStats:
         """Return a snapshot for metrics."""
@@ -219,6 +246,7 @@ class Engine:
             pace=StepPace(self._step_time.model, self._step_time.spread, running, rows, ahead),
             offload=self._device.offload_stats() if self.offload is None else self.offload.stats(),
             kv_tier=None if self.offload is None else self.offload.kv_tier_stats(),
+            kv_events=None if self._block_events is None else self._block_events.stats(),
             **vars(counters),
         )
 
@@ -284,6 +312,8 @@ class Engine:
         self._last_read = now
         sampled = [int(tokens[i]) for i, chunk in enumerate(step.plan.chunks) if chunk.samples]
         outcomes = self._scheduler.complete(step.plan, sampled)
+        if self._block_events is not None:
+            self._block_events.ended()
         events = [self._events.make(outcome, now) for outcome in outcomes]
         self._recorder.read(step.plan, step_time, outcomes, events)
         return events + self._follow_constraints(outcomes)
@@ -306,6 +336,8 @@ class Engine:
         """End all running requests after a failed step, which owned cache and rows: their content may be lost."""
         self._in_flight = None
         failed = self._scheduler.fail()
+        if self._block_events is not None:
+            self._block_events.failed()
         self._recover(error)
         if self.offload is not None:
             self.offload.transfer.fail()

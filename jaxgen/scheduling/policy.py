@@ -7,6 +7,7 @@ from operator import attrgetter
 
 from jaxgen.cache.cache_manager import KVCacheManager
 from jaxgen.core.config import SchedulerConfig
+from jaxgen.core.quote import Quote
 from jaxgen.core.request import FinishReason
 from jaxgen.core.sequence import Chunk, Sequence
 from jaxgen.core.step_plan import StepPlan
@@ -31,6 +32,13 @@ class Fifo:
 
         Raises WouldBeLateError if the policy refuses it; it is then as if it had never come.
         """
+
+    def quote(self, sequence: Sequence, now: float, in_flight: Iterable[StepPlan]) -> Quote:
+        """Predict the latencies of a sequence that would be placed now; only the sequence changes.
+
+        Raises as ``place`` does, and ValueError where nothing is predicted: without ``step_time``, and here always.
+        """
+        raise ValueError("first in, first out predicts nothing")
 
     def join(self, sequence: Sequence) -> None:
         """Put a new sequence, which has its place, among the waiting ones."""

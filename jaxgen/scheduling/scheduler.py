@@ -2,11 +2,13 @@
 
 from collections import deque
 
+from jaxgen.cache.block_log import BlockLog
 from jaxgen.cache.cache_manager import KVCacheManager
 from jaxgen.cache.host_tier import HostTier
 from jaxgen.core.config import CacheConfig, SchedulerConfig
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.limits import check_context_length
+from jaxgen.core.quote import Quote
 from jaxgen.core.request import FinishReason
 from jaxgen.core.sequence import Restore, Sequence, SequenceStatus
 from jaxgen.core.step_plan import Outcome, StepPlan
@@ -44,10 +46,12 @@ class Scheduler:
         policy: type[Fifo] = Fifo,
         max_overtaken: int = MAX_OVERTAKEN,
         tier: HostTier | None = None,
+        log: BlockLog | None = None,
         narrow: bool = False,
     ) -> None:
-        """``narrow``: steps of which no chunk is longer than a token are cheaper than others."""
-        self._kv_cache = KVCacheManager(config, cache, tier)
+        """``log``: is told which contents blocks come to hold and give up. ``narrow``: steps of which no chunk is
+        longer than a token are cheaper than others."""
+        self._kv_cache = KVCacheManager(config, cache, tier, log)
         self.pool = self._kv_cache.pool
         self.hold_background = False
         self.num_online = 0
@@ -123,6 +127,14 @@ class Scheduler:
         self.num_online += not sequence.request.background
         if self._restorer is not None:
             self._restorer.expect(sequence, self.num_waiting - 1)
+
+    def quote(self, sequence: Sequence, now: float = 0.0) -> Quote:
+        """Predict the latencies of a new sequence as if it were added now; it is not, and nothing else changes.
+
+        Raises RequestRefusedError and WouldBeLateError as ``add`` does, and ValueError where the policy knows nothing.
+        """
+        self._check_length(sequence)
+        return self.policy.quote(sequence, now, self._in_flight)
 
     def schedule(self, now: float = 0.0) -> StepPlan:
         """Plans the next step and counts it as computed; empty when there is nothing that can be computed. May preempt.

@@ -11,6 +11,7 @@ from jaxgen.core.errors import ConfigError
 
 EXTRAS = {
     "bench": ("aiohttp", "matplotlib"),
+    "events": ("zmq",),
     "gguf": ("gguf",),
     "otel": ("opentelemetry",),
     "redis": ("redis",),

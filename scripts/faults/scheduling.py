@@ -4,6 +4,22 @@ from scripts.faults.fault import Fault
 
 SCHEDULER = (
     Fault(
+        "quote-without-the-step-planned-next",
+        "scheduler",
+        "jaxgen/scheduling/service/policy.py",
+        "coming = [*in_flight, *list(in_flight)[-1:]]",
+        "coming = [*in_flight]",
+        ("tests/scheduling/service/test_quote.py",),
+    ),
+    Fault(
+        "quote-as-if-steps-were-full",
+        "scheduler",
+        "jaxgen/scheduling/service/slo.py",
+        "if by_fill and decodes.count:",
+        "if by_fill and decodes.count < 0:",
+        ("tests/scheduling/service/test_quote.py",),
+    ),
+    Fault(
         "chunk-beyond-the-budget",
         "scheduler",
         "jaxgen/scheduling/planner.py",
@@ -62,6 +78,30 @@ SCHEDULER = (
 )
 
 CACHE = (
+    Fault(
+        "block-told-of-twice",
+        "cache",
+        "jaxgen/cache/prefix_cache.py",
+        "if new and self._log is not None:",
+        "if self._log is not None:",
+        ("tests/engine/test_block_events.py",),
+    ),
+    Fault(
+        "failure-leaves-blocks-in-the-index",
+        "cache",
+        "jaxgen/cache/block_log.py",
+        "self._events = [Cleared()]",
+        "self._events = []",
+        ("tests/engine/test_block_events.py",),
+    ),
+    Fault(
+        "eviction-not-told",
+        "cache",
+        "jaxgen/cache/block_log.py",
+        "self._events.append(Removed(key))",
+        "self._events.extend(())",
+        ("tests/engine/test_block_events.py",),
+    ),
     Fault(
         "hit-of-the-whole-prompt",
         "cache",

@@ -21,7 +21,7 @@ from jaxgen.server.tool_calls.deltas import CallStart, Delta, Reasoning, calls_o
 
 
 class ChatEndpoint(GeneratingEndpoint[ChatRequest]):
-    def _parse(self, data: dict[str, Any]) -> ChatRequest:
+    def parse(self, data: dict[str, Any]) -> ChatRequest:
         return parse_body(ChatRequest, data, self._services.config)
 
     async def _build_response(self, body: ChatRequest, context: RequestContext, identity: Identity) -> ResponseBuilder:
@@ -88,7 +88,7 @@ class ChatCompletion(ChoicesBuilder):
         return {**self._head("chat.completion"), "choices": choices, "usage": usage, **self._chunk_extras()}
 
     def _chunk_extras(self) -> dict[str, Any]:
-        tier = {"service_tier": self._params.service.name} if self._params.names_service else {}
+        tier = {"service_tier": self.params.service.name} if self.params.names_service else {}
         return self._prompt_extras(self.choices[0]) | tier  # all choices have one prompt
 
     def _pieces(self, choice: Choice, piece: Piece) -> Iterator[dict[str, Any]]:

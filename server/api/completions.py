@@ -16,7 +16,7 @@ from jaxgen.server.schema.base import CompletionRequest, parse_body
 
 
 class CompletionsEndpoint(GeneratingEndpoint[CompletionRequest]):
-    def _parse(self, data: dict[str, Any]) -> CompletionRequest:
+    def parse(self, data: dict[str, Any]) -> CompletionRequest:
         return parse_body(CompletionRequest, data, self._services.config)
 
     async def _build_response(
@@ -52,7 +52,7 @@ class Completion(ChoicesBuilder):
         return {**self._head(self._chunk_object), "choices": choices, "usage": self._usage().as_json()}
 
     def _best(self, i: int) -> Sequence[Choice]:
-        n, best_of = self._params.n, self._params.best_of
+        n, best_of = self.params.n, self.params.best_of
         candidates = self.choices[i * best_of : (i + 1) * best_of]
         if n == best_of:
             return candidates

@@ -42,7 +42,7 @@ class EmbeddingRequest(ComputingFields):
 
 
 class EmbeddingsEndpoint(ComputingEndpoint[EmbeddingRequest]):
-    def _parse(self, data: dict[str, Any]) -> EmbeddingRequest:
+    def parse(self, data: dict[str, Any]) -> EmbeddingRequest:
         return parse_body(EmbeddingRequest, data, self._services.config)
 
     async def _respond(

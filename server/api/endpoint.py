@@ -55,7 +55,7 @@ class ComputingEndpoint[Fields: ComputingFields](ABC):
         self._engine = services.engine
 
     @abstractmethod
-    def _parse(self, data: dict[str, Any]) -> Fields:
+    def parse(self, data: dict[str, Any]) -> Fields:
         """Return the typed request. Raises ApiError 400 that names the field."""
 
     @abstractmethod
@@ -96,7 +96,7 @@ class ComputingEndpoint[Fields: ComputingFields](ABC):
         return answer
 
     def _read(self, data: dict[str, Any], caller: str) -> Fields:
-        body = self._parse(data)
+        body = self.parse(data)
         check_model(body.model, self._engine)
         return _of_caller(body, caller)
 
@@ -108,7 +108,8 @@ class GeneratingEndpoint[Fields: CallerFields](ComputingEndpoint[Fields]):
     async def _build_response(self, body: Fields, context: RequestContext, identity: Identity) -> ResponseBuilder:
         """Return the choices to compute for the body. Raises ApiError."""
 
-    async def _respond(self, body: Fields, deadline: Deadline, scope: Scope, receive: Receive, send: Send) -> None:
+    async def prepare(self, body: Fields, deadline: Deadline, scope: Scope) -> ResponseBuilder:
+        """Return the choices to compute for the body, of which nothing is computed yet. Raises ApiError."""
         context, services = context_of(scope), self._services
         last = read_last_event(body, scope)
         identity = services.identities.new() if last is None else last.ticket.identity
@@ -116,6 +117,11 @@ class GeneratingEndpoint[Fields: CallerFields](ComputingEndpoint[Fields]):
             made = context.answer = await self._build_response(body, context, identity)
         if body.stream:
             made.number_events(Binding(context.secret, self._engine.digest, body), last)
+        return made
+
+    async def _respond(self, body: Fields, deadline: Deadline, scope: Scope, receive: Receive, send: Send) -> None:
+        made = await self.prepare(body, deadline, scope)
+        context, services = context_of(scope), self._services
         async with Generation(
             self._engine, made.choices, services.queue, services.metrics, context, deadline
         ) as generation:

@@ -55,7 +55,7 @@ class ResponseBuilder(ABC):
         self._fingerprint = f"fp_{engine.digest}"
         self._vocab_size = engine.model.vocab_size
         self._prompts = prompts
-        self._params = params
+        self.params = params
         self._request_context = context
         self._tokenizer = engine.tokenizer
         self._reading = reading
@@ -134,11 +134,11 @@ class ResponseBuilder(ABC):
 
     def _new_choices(self, told: Sequence[Told] | None = None) -> list[Choice]:
         """Return the choices. ``told``: what the caller has of each; None: nothing, and no id."""
-        indices = range(len(self._prompts) * self._params.best_of)
+        indices = range(len(self._prompts) * self.params.best_of)
         return [self._choice(index, None if told is None else told[index]) for index in indices]
 
     def _choice(self, index: int, told: Told | None) -> Choice:
-        params = self._params
+        params = self.params
         i, j = divmod(index, params.best_of)
         prompt, name = self._prompts[i], f"{self._id}-{i}-{j}"
         # Without a seed of the caller's no two choices are alike, with one prompts are answered as if they were alone.
@@ -182,13 +182,13 @@ class ResponseBuilder(ABC):
 
     def _end_extras(self, choice: Choice) -> dict[str, Any]:
         """Return the requested extra fields of a choice that has ended."""
-        return latency_json(choice.latency, choice.cached_tokens) if self._params.return_latency else {}
+        return latency_json(choice.latency, choice.cached_tokens) if self.params.return_latency else {}
 
     def _usage(self) -> Usage:
         return Usage(
             sum(len(prompt.tokens) for prompt in self._prompts),
             sum(choice.num_tokens for choice in self.choices),
-            sum(choice.cached_tokens for choice in self.choices[:: self._params.best_of]),
+            sum(choice.cached_tokens for choice in self.choices[:: self.params.best_of]),
             self._reasoning_tokens(self.choices),
         )
 
@@ -205,7 +205,7 @@ class ChoicesBuilder(ResponseBuilder):
     _usage_told = False
 
     def number_events(self, binding: Binding, last: LastEvent | None) -> None:
-        ticket = binding.ticket(self._identity, digest_of(self._params, self._prompts, self._reading))
+        ticket = binding.ticket(self._identity, digest_of(self.params, self._prompts, self._reading))
         positions: Sequence[Position] = [Position() for _ in self.choices]
         if last is not None:
             last.ticket.check(ticket)
@@ -221,7 +221,7 @@ class ChoicesBuilder(ResponseBuilder):
 
         These are not the last ones: the answer is compared there, and log-probabilities may not have been told.
         """
-        told = 0 if position.whole is None else min(position.whole.tokens, self._params.sampling.max_tokens)
+        told = 0 if position.whole is None else min(position.whole.tokens, self.params.sampling.max_tokens)
         known = tokens[: max(0, told - 1)]
         return Told(position, known[: len(known) - choice.held(known)])
 
@@ -239,11 +239,11 @@ class ChoicesBuilder(ResponseBuilder):
         extras: dict[str, Any] = {}
         if choice.index not in self._told:
             self._told.add(choice.index)
-            if self._params.return_token_ids:
+            if self.params.return_token_ids:
                 extras["prompt_token_ids"] = choice.prompt.tokens
-            if self._params.prompt_logprobs is not None:
+            if self.params.prompt_logprobs is not None:
                 known = choice.prompt_logprobs
-                extras["prompt_logprobs"] = prompt_logprobs_json(self._tokenizer, known, self._params.prompt_logprobs)
+                extras["prompt_logprobs"] = prompt_logprobs_json(self._tokenizer, known, self.params.prompt_logprobs)
         return extras
 
     def _chunk_extras(self) -> dict[str, Any]:
@@ -252,14 +252,14 @@ class ChoicesBuilder(ResponseBuilder):
 
     def _token_extras(self, piece: Piece) -> dict[str, Any]:
         """Return the requested extra fields of the generated tokens."""
-        return {"token_ids": piece.token_ids} if self._params.return_token_ids else {}
+        return {"token_ids": piece.token_ids} if self.params.return_token_ids else {}
 
     def _failed(self, error: ApiError) -> list[bytes]:
         """Return the error as the last event, without [DONE]."""
         return [sse_event(error.body())]
 
     def _ended(self) -> list[bytes]:
-        if not self._params.include_usage or self._usage_told:
+        if not self.params.include_usage or self._usage_told:
             return [DONE]
         last = {**self._head(self._chunk_object), "choices": [], "usage": self._usage().as_json()}
         return [self._ids.usage(_data(last)), DONE]
@@ -281,7 +281,7 @@ class ChoicesBuilder(ResponseBuilder):
         if text is not None and around is not None:
             return self._ids.numbered(choice.index, mark, (around[0] + encode(text) + around[1],))
         events = list(self._encoded(choice, piece))
-        if text is not None and not (self._params.return_token_ids or self._params.continuous_usage):
+        if text is not None and not (self.params.return_token_ids or self.params.continuous_usage):
             # From here on only the text changes: for most tokens just the text is encoded.
             (event,) = self._encoded(choice, piece._replace(deltas=(_TEXT,)))
             before, after = event.split(encode(_TEXT))
@@ -300,9 +300,9 @@ class ChoicesBuilder(ResponseBuilder):
             if entry["finish_reason"] is not None:
                 entry.update(self._end_extras(choice))
             chunk = {"choices": [entry], **self._chunk_extras()}
-            if self._params.continuous_usage:
+            if self.params.continuous_usage:
                 chunk["usage"] = self._usage_so_far(choice, piece, entry).as_json()
-            elif self._params.include_usage:
+            elif self.params.include_usage:
                 chunk["usage"] = None
             # The common head of all chunks is encoded once: one object, cut after its last field.
             yield self._event_head + encode(chunk)[1:]

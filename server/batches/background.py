@@ -7,6 +7,7 @@ from typing import Any
 from jaxgen.client import EngineClient, EngineStatus
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.model_info import ModelInfo
+from jaxgen.core.quote import Quote
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.core.service_class import DEFAULT_CLASS
 from jaxgen.core.stats import EngineStats
@@ -42,6 +43,9 @@ class BackgroundEngine:
                 "service_tier",
             )
         await self._engine.follow(replace(request, background=True, service=DEFAULT_CLASS), take)
+
+    async def quote(self, request: Request) -> Quote:
+        return await self._engine.quote(request)
 
     def status(self) -> EngineStatus:
         return self._engine.status()

@@ -208,6 +208,12 @@ def _add_kv_cache(engine: Any) -> None:
         help="of a redis server; better set as JAXGEN_KV_TIER_PASSWORD, since ps shows flags",
     )
     engine.add_argument("--kv-tier-size", type=float, default=16.0, help="most GiB of the KV tier")
+    engine.add_argument(
+        "--kv-events-config",
+        metavar="JSON",
+        help="publishes which prefixes the KV cache holds, with their tokens, as vLLM does: keys endpoint "
+        "(tcp://*:5557), replay_endpoint, topic, buffer_steps, hwm, max_queue_size (needs the extra events)",
+    )
 
 
 def _add_cache(cache: Any) -> None:

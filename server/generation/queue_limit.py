@@ -44,7 +44,16 @@ class QueueLimit:
         return sum(entry.tokens for entry in self._waiting.values())
 
     def enter(self, choices: Sequence[Queued], caller: str = "") -> None:
-        """Add a request's choices to the queue. Raises ApiError 429 where they exceed a limit, by number or tokens.
+        """Add a request's choices to the queue. Raises ApiError 429 as ``check`` does."""
+        bounded = self.check(choices, caller)
+        first = choices[0].request
+        for request in (choice.request for choice in choices):
+            name = request.request_id if request.pooling is None else first.request_id
+            self._waiting[request.request_id] = _Entry(name, len(request.prompt), caller, bounded)
+
+    def check(self, choices: Sequence[Queued], caller: str = "") -> bool:
+        """Raise ApiError 429 where a request's choices exceed a limit, by number or tokens. Return whether they are of
+        the queue that is bounded by the engine.
 
         An empty queue takes any request. A caller within an equal share of the limits is not refused because of other
         callers' requests. Requests of classes with a first-token target, which are refused where they would be late,
@@ -70,9 +79,7 @@ class QueueLimit:
                 code="queue_full",
                 headers={"Retry-After": str(self._retry_after(tokens))},
             )
-        for request in (choice.request for choice in choices):
-            name = request.request_id if request.pooling is None else first.request_id
-            self._waiting[request.request_id] = _Entry(name, len(request.prompt), caller, bounded)
+        return bounded
 
     def _fits(self, beside: Sequence[_Entry], choices: Sequence[Queued], shares: int = 1) -> bool:
         """Whether the choices fit beside these entries within the limits, each divided by ``shares``."""

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from jaxgen.client import EngineClient
 from jaxgen.core.request import TokenEvent
 from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
-from jaxgen.core.stats import KVTierStats, OffloadStats
+from jaxgen.core.stats import KVEventStats, KVTierStats, OffloadStats
 from jaxgen.server.metrics.histogram import Histogram
 
 _TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 10.0)
@@ -210,6 +210,8 @@ class _EngineCollector(Collector):
             counters |= _offload_counters(stats.offload)
         if stats.kv_tier is not None:
             counters |= _kv_tier_counters(stats.kv_tier)
+        if stats.kv_events is not None:
+            counters |= _kv_event_counters(stats.kv_events)
         model = [self._engine.model.name]
         kernels = InfoMetricFamily("jaxgen_kernels", "What steps are made of, and why of no faster.", labels=_LABEL)
         kernels.add_metric(model, {"kernels": stats.kernels, "reason": stats.kernels_reason})
@@ -265,6 +267,13 @@ def _offload_counters(stats: OffloadStats) -> dict[str, tuple[str, float]]:
         "offload_restored_input_bytes": ("Of these, layer inputs.", stats.restored_input_bytes),
         "offload_restore_link_seconds": ("That the link from host memory was busy.", stats.restore_link_seconds),
         "offload_idle_seconds": ("That a device that streams its cache waited for copies.", stats.idle_seconds),
+    }
+
+
+def _kv_event_counters(stats: KVEventStats) -> dict[str, tuple[str, float]]:
+    return {
+        "kv_event_batches": ("Batches of events of KV blocks.", stats.batches),
+        "kv_event_dropped_batches": ("Of these, not sent, as too many waited.", stats.dropped_batches),
     }
 
 

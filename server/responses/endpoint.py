@@ -31,7 +31,7 @@ class ResponsesEndpoint(GeneratingEndpoint[ResponsesRequest]):
         super().__init__(services)
         self._store = store or ResponseStore(0, 0, 0.0)
 
-    def _parse(self, data: dict[str, Any]) -> ResponsesRequest:
+    def parse(self, data: dict[str, Any]) -> ResponsesRequest:
         body = parse_body(ResponsesRequest, data, self._services.config)
         body.refuse_what_is_missing()
         if body.store and not self._store.keeps_any:

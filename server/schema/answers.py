@@ -3,7 +3,7 @@ compares them with its responses."""
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, RootModel
 
 Logprob = float
 PromptLogprobs = list[dict[str, Any] | None]
@@ -280,3 +280,50 @@ class StepHistory(BaseModel):
 
 class Batches(Page):
     data: list[Batch]
+
+
+class PredictedSeconds(BaseModel):
+    """``most_seconds``: as long as steps take that are as slow as one in 100 is."""
+
+    expected_seconds: float
+    most_seconds: float
+
+
+class WouldBeRefused(BaseModel):
+    """The 429 that the request would get."""
+
+    code: Literal["would_be_late", "queue_full"]
+    message: str
+    retry_after_seconds: int
+
+
+class PredictedLatency(BaseModel):
+    """Of a request that would come now; the times are null where it would be refused."""
+
+    object: Literal["latency"]
+    model: str
+    prompt_tokens: int
+    cached_tokens: int | None
+    first_token: PredictedSeconds | None
+    inter_token: PredictedSeconds | None
+    refused: WouldBeRefused | None
+
+
+class Rendered(BaseModel):
+    """A request to the engine: vLLM's GenerateRequest, and the ``text`` of its tokens."""
+
+    request_id: str
+    token_ids: list[int]
+    text: str
+    features: None
+    sampling_params: dict[str, Any]
+    model: str
+    stream: bool
+    stream_options: dict[str, Any] | None
+    cache_salt: str | None
+    priority: int
+    kv_transfer_params: None
+
+
+class RenderedPrompts(RootModel[list[Rendered]]):
+    """In the order of the prompts."""

@@ -231,3 +231,29 @@ def test_a_thread_that_does_not_end_in_time_is_told() -> None:
     assert not engine.stop(0.05)
     release.set()
     assert engine.stop()
+
+
+def test_a_quote_comes_between_steps_and_leaves_seeds_and_answers_as_they_were(engine: AsyncEngine) -> None:
+    def drawn(name: str) -> Request:
+        return request(name, PROMPT, temperature=1.0, max_tokens=12, ignore_eos=True)
+
+    plain = make_engine()
+    want = [tokens(run(plain, [drawn(name)])[name]) for name in ("a", "b")]
+
+    async def main() -> list[list[TokenEvent]]:
+        found = []
+        for name in ("a", "b"):
+            quote = await engine.quote(drawn("q"))
+            assert 0.0 < quote.first_token <= quote.first_token_most
+            assert 0.0 < quote.inter_token <= quote.longest_step
+            found.append(await collect(engine, drawn(name)))
+        with pytest.raises(RequestRefusedError, match="token"):
+            await engine.quote(request("q", [10**6]))
+        assert (await engine.quote(request("q", PROMPT, max_tokens=0))).first_token == 0.0
+        return found
+
+    assert [tokens(events) for events in asyncio.run(main())] == want
+    assert engine.stats().num_running == engine.stats().num_waiting == 0
+    engine.stop()
+    with pytest.raises(EngineDeadError):
+        asyncio.run(engine.quote(drawn("late")))

@@ -8,6 +8,7 @@ from functools import cache
 import jax
 import numpy as np
 
+from jaxgen.cache.block_log import BlockEventSink
 from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from jaxgen.core.decoder_config import RopeConfig, llama_config
 from jaxgen.core.identity import UNKNOWN, Identity
@@ -85,10 +86,13 @@ def make_engine(
     kernels: Kernels = REFERENCE,
     *,
     identity: Identity = UNKNOWN,
+    events: BlockEventSink | None = None,
 ) -> Engine:
     config = config or engine_config()
     compiled = compiled_step(model, config, kernels)
-    return Engine(model, config, params_of(model), frozenset({EOS}), compiled=compiled, identity=identity)
+    return Engine(
+        model, config, params_of(model), frozenset({EOS}), compiled=compiled, identity=identity, events=events
+    )
 
 
 def request(name: str, prompt: Iterable[int], **params: object) -> Request:

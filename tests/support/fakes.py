@@ -9,6 +9,7 @@ from itertools import islice
 
 from jaxgen.client import EngineStatus
 from jaxgen.core.model_info import EmbeddingFormat, ModelInfo, Pooling
+from jaxgen.core.quote import Quote
 from jaxgen.core.request import FinishReason, Latency, Request, TokenEvent, TokenLogprobs
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.stats import EngineStats
@@ -92,6 +93,10 @@ class FakeEngine:
     numbers: EngineStats = field(default_factory=EngineStats)
     digest: str = "0123456789abcdef"
     digest_parts: dict[str, str] = field(default_factory=lambda: {"weights": "none"})
+    late: Exception | None = None
+    """What its quotes raise."""
+    asked: list[Request] = field(default_factory=list)
+    """Requests that quotes were asked for."""
     requests: list[Request] = field(default_factory=list)
     open: set[str] = field(default_factory=set)
     aborted: list[str] = field(default_factory=list)
@@ -108,6 +113,14 @@ class FakeEngine:
             async for event in events:
                 if not take(event):
                     return
+
+    async def quote(self, request: Request) -> Quote:
+        """Half a second for each token of the prompt that is not cached, and a quarter between tokens."""
+        self.asked.append(request)
+        if self.late is not None:
+            raise self.late
+        first = (len(request.prompt) - self.cached) / 2
+        return Quote(cached_tokens=self.cached, first_token=first, inter_token=0.25, longest_step=0.5, spread=2.0)
 
     async def generate(self, request: Request) -> AsyncGenerator[TokenEvent, None]:
         self.requests.append(request)

@@ -52,6 +52,7 @@ STREAMED: list[Ask] = [
 WHOLE: list[Ask] = [
     ("/v1/embeddings", {"model": MODEL, "input": [_TEXT, "a"]}),
     ("/tokenize", {"model": MODEL, "prompt": _TEXT}),
+    ("/v1/latency", {"model": MODEL, "prompt": _TEXT}),
     _completion(2, best_of=4, n=2),
 ]
 BULKY: Ask = _completion(1, n=2, max_tokens=150, ignore_eos=True, logprobs=20, priority=0)

@@ -31,6 +31,7 @@ else:
 NOTHING_TO_IMPORT = {"cuda12", "cuda13", "dev"}
 """Extras whose packages are programs, or found by JAX, which says itself that it lacks them."""
 TRACES = "--otlp-traces-endpoint"
+EVENTS = "--kv-events-config"
 COMMANDS = [
     ("aiohttp", ["benchmark"], "aiohttp is missing"),
     ("matplotlib", ["benchmark", "--plot", "x.png"], "--plot needs matplotlib"),
@@ -38,6 +39,7 @@ COMMANDS = [
     ("gguf", ["convert-weights", "x.gguf", "x"], "reading x.gguf needs gguf"),
     ("redis", ["serve", "--kv-tier", "redis://:word@host"], "--kv-tier redis://host:6379/0 needs redis"),
     ("obstore", ["serve", "--kv-tier", "s3://bucket/p"], "--kv-tier s3://bucket/p needs obstore"),
+    ("zmq", ["serve", EVENTS, "{}"], f"{EVENTS} needs zmq"),
     ("opentelemetry", ["serve", TRACES, "http://127.0.0.1:1/"], f"{TRACES} needs opentelemetry"),
 ]
 TOOLS = [
@@ -93,7 +95,7 @@ def test_every_module_of_an_extra_has_a_tool_in_the_table() -> None:
 def test_extras_are_those_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert set(EXTRAS) | NOTHING_TO_IMPORT == set(project["optional-dependencies"])
-    packages = {"importlinter": "import-linter", "opentelemetry": "opentelemetry-sdk"}
+    packages = {"importlinter": "import-linter", "opentelemetry": "opentelemetry-sdk", "zmq": "pyzmq"}
     for extra, modules in EXTRAS.items():
         names = {re.split(r"[>\[]", one)[0] for one in project["optional-dependencies"][extra]}
         assert {packages.get(module, module) for module in modules} <= names, extra

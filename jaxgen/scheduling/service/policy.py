@@ -10,6 +10,7 @@ from operator import attrgetter
 from jaxgen.cache.cache_manager import KVCacheManager
 from jaxgen.core.config import SchedulerConfig
 from jaxgen.core.errors import WouldBeLateError
+from jaxgen.core.quote import Quote
 from jaxgen.core.request import FinishReason
 from jaxgen.core.sequence import Chunk, Level, Sequence
 from jaxgen.core.service_class import STARVATION_TIMEOUT_S
@@ -62,8 +63,21 @@ class ServicePolicy(Fifo):
         if self.step_time is None:
             raise ValueError("nothing is predicted without step_time")
         set_place(sequence, now, self.step_time.prompt_seconds(sequence.num_prompt))
-        load = SchedulerSnapshot(self.queues, self._kv_cache, self._fair_shares[False], self._answered.value or 1.0)
+        answered = self._answered.value or 1.0
+        load = SchedulerSnapshot(self.queues, self._kv_cache, self._fair_shares[False], answered, self.fill)
         return predict(sequence, load, self.step_time, now, under_way)
+
+    def quote(self, sequence: Sequence, now: float, in_flight: Iterable[StepPlan]) -> Quote:
+        """See Fifo. The next step is planned before a request can follow its quote: it counts as one more in flight."""
+        coming = [*in_flight, *list(in_flight)[-1:]]
+        self.place(sequence, now, coming)
+        found = self.prediction(sequence, now, self._under_way(coming))
+        return Quote(
+            cached_tokens=sequence.num_expected,
+            first_token=found.first_token,
+            inter_token=found.inter_token,
+            longest_step=found.longest_step,
+        )
 
     def join(self, sequence: Sequence) -> None:
         background = sequence.request.background
@@ -152,11 +166,14 @@ class ServicePolicy(Fifo):
             return True
         if serve_late and self.queues.late_one_waits(sequence):
             return False  # if it came before those, they might not be served at all
-        under_way = sum([self.step_time.step_seconds(plan) for plan in in_flight])
         try:
-            check(sequence, self.prediction(sequence, now, under_way))
+            check(sequence, self.prediction(sequence, now, self._under_way(in_flight)))
         except WouldBeLateError:
             if serve_late:
                 return False
             raise
         return True
+
+    def _under_way(self, in_flight: Iterable[StepPlan]) -> float:
+        """Seconds in which the steps in flight end."""
+        return 0.0 if self.step_time is None else sum([self.step_time.step_seconds(plan) for plan in in_flight])

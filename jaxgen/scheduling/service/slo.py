@@ -1,17 +1,18 @@
 """Predict whether a request's targets can be met beside what runs and waits. Host only, no jax, no clock."""
 
 from collections.abc import Sequence as Several
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from jaxgen.cache.cache_manager import KVCacheManager
 from jaxgen.core.errors import WouldBeLateError
 from jaxgen.core.sequence import Level, Sequence
-from jaxgen.core.service_class import ServiceClass
+from jaxgen.core.service_class import STARVATION_TIMEOUT_S, ServiceClass
+from jaxgen.scheduling.fill import DEFAULT_FILL, MOST_REGARDED, FillRule
 from jaxgen.scheduling.service.fair_share import FairShare
 from jaxgen.scheduling.service.queues import ServiceQueues, may_preempt
 from jaxgen.scheduling.service.targets import targets_between
-from jaxgen.scheduling.step_time import Decodes, StepTimeModel
+from jaxgen.scheduling.step_time import MARGIN, Decodes, StepTimeModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class SchedulerSnapshot:
     kv_cache: KVCacheManager
     fair_share: FairShare
     answered: float = 1.0
+    fill: FillRule = DEFAULT_FILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class Prediction:
 
     first_token: float
     inter_token: float
+    longest_step: float
+    """Seconds of the longest step beside all of these, with prompts in it."""
     strictest: ServiceClass
     """The class with the shortest inter-token target among its own and those of these sequences."""
     delayed: ServiceClass | None = None
@@ -54,6 +58,9 @@ def predict(
     ahead = [s for s in first if s.row is None]
     _expect(sequence, first, kv_cache)
     decodes = _decodes(staying, first, load, step_time)
+    by_fill = sequence.level is Level.BEST_EFFORT and not queues.has(Level.WITH_TARGETS)
+    if by_fill and decodes.count:
+        decodes = _beside_filled(decodes, [*first, sequence], load.fill, step_time, now)
     before, prompt = (step_time.prompt_seconds(*_work(some), decodes) for some in (first, [sequence]))
     missing = _missing_blocks(sequence, ahead, load)
     steps = _steps_to_room(staying, len(ahead) + 1 - (kv_cache.num_rows - len(staying)), missing, load.answered)
@@ -61,8 +68,14 @@ def predict(
     steps -= sum([s.num_to_compute for s in first]) / step_time.prompt_tokens(decodes)
     wait = max(0.0, steps) * step_time.decode_seconds(decodes.count, decodes.positions)
     delayed = _delayed(sequence, order_key, wanting, step_time, decodes, now + under_way, prompt)
-    between = _between_tokens(sequence, staying, queues, step_time, kv_cache.num_rows)
-    return Prediction(under_way + before + wait + prompt, *between, delayed)
+    beside, strictest = _beside_tokens(sequence, staying, queues, kv_cache.num_rows)
+    inter_token = step_time.decode_seconds(beside.count, beside.positions)
+    longest = load.fill.longest(step_time, beside.count, beside.positions) if by_fill else _longest(beside, step_time)
+    first_token = under_way + before + wait + prompt
+    if by_fill:
+        behind = sum([s.num_to_compute for s in set(wanting) - set(first)])
+        first_token += _filling(sequence, behind, decodes, step_time)
+    return Prediction(first_token, inter_token, max(inter_token, longest), strictest, delayed)
 
 
 def check(sequence: Sequence, prediction: Prediction) -> None:
@@ -119,6 +132,28 @@ def _decodes(
     return Decodes(count, positions, targets_between([*running, *ahead]))
 
 
+def _beside_filled(
+    decodes: Decodes, prompts: Several[Sequence], fill: FillRule, step_time: StepTimeModel, now: float
+) -> Decodes:
+    """Return the decodes with the time between tokens that ``fill`` leaves them beside ``prompts``, none of which has a
+    target."""
+    due = [(s, s.deadline - STARVATION_TIMEOUT_S - now) for s in prompts[:MOST_REGARDED]]
+    seconds = fill.seconds_for_prompts(step_time, decodes.count, decodes.positions, due)
+    seconds += step_time.wide.seconds(decodes.count, decodes.positions)
+    return replace(decodes, targets=(seconds / MARGIN,))
+
+
+def _longest(beside: Decodes, step_time: StepTimeModel) -> float:
+    """Return the seconds of a step with these decodes and as many tokens of prompts as their targets allow."""
+    return step_time.wide.seconds(step_time.prompt_tokens(beside) + beside.count, beside.positions)
+
+
+def _filling(sequence: Sequence, behind: int, decodes: Decodes, step_time: StepTimeModel) -> float:
+    """Return the seconds that ``behind`` tokens of prompts after it add to the step with the last of its own."""
+    each = step_time.prompt_tokens(decodes)
+    return step_time.wide.per_token * min(behind, -sequence.num_to_compute % each)
+
+
 def _missing_blocks(sequence: Sequence, ahead: Several[Sequence], load: SchedulerSnapshot) -> int:
     """Blocks that it and those before it lack, once the sequences that it preempts have freed theirs."""
     kv_cache = load.kv_cache
@@ -151,18 +186,18 @@ def _delayed(
     return None
 
 
-def _between_tokens(
-    sequence: Sequence, staying: Several[Sequence], queues: ServiceQueues, step_time: StepTimeModel, num_rows: int
-) -> tuple[float, ServiceClass]:
-    """Seconds between tokens when all sequences before it decode, as far as there are rows, and the class with the
-    shortest inter-token target among them."""
+def _beside_tokens(
+    sequence: Sequence, staying: Several[Sequence], queues: ServiceQueues, num_rows: int
+) -> tuple[Decodes, ServiceClass]:
+    """Return the decodes of a step in which all sequences before it decode, as far as there are rows, and it too; and
+    the class with the shortest inter-token target among them."""
     waiting = [s for s in queues.waiting if s.level is Level.WITH_TARGETS]
     decoding = [s for s in (*staying, *waiting, sequence) if s.params.max_tokens > 1]
     rows = min(len(decoding), num_rows)
     contexts = sum([s.num_tokens for s in decoding]) * rows // max(1, len(decoding))
     relying = [s.service for s in (*staying, *waiting) if not s.service.serve_late]
     strictest = min([sequence.service, *relying], key=lambda s: s.inter_token_seconds or float("inf"))
-    return step_time.decode_seconds(rows, contexts), strictest
+    return Decodes(rows, contexts, targets_between(decoding)), strictest
 
 
 def _work(sequences: Several[Sequence]) -> tuple[int, int]:

@@ -28,7 +28,8 @@ over a network. How much of the differences between routers that leaves is not k
 - **quotes**: the router asks replicas when the first token would come, and takes the earliest. The answer is what the
   scheduler predicts for requests with latency targets (`ServicePolicy.prediction`, [service.md](service.md)), so it
   knows queue, steps in flight and what is cached. It asks two that are drawn, all, or one that is drawn beside the
-  one to which the prefix belongs. The server has no route for that yet. *After its quote*: how much later than quoted
+  one to which the prefix belongs. The server's route for that is `/v1/latency`. These figures are older than it: what
+  was predicted here did not know of the rule by which steps are filled. *After its quote*: how much later than quoted
   first tokens came: no quote knows of later requests, of which shorter prompts may go first, and prompts that wait
   are counted whole, whatever of them is cached.
 """

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from jaxgen.core.model_info import ChatFormat
 from jaxgen.server.app import create_app
 from jaxgen.server.openapi import ROUTES
+from jaxgen.server.schema.base import CompletionRequest
 from tests.support.fakes import MODEL
 from tests.support.server_app import fake_engine
 
@@ -87,6 +88,9 @@ NEEDED: dict[str, dict[str, Any]] = {
     "/v1/responses": {"input": "Hi"},
     "/v1/responses/input_tokens": {"input": "Hi"},
     "/v1/embeddings": {"input": "Hi"},
+    "/v1/latency": {"prompt": "Say"},
+    "/v1/completions/render": {"prompt": "Say"},
+    "/v1/chat/completions/render": {"messages": [{"role": "user", "content": "Hi"}]},
     "/tokenize": {"prompt": "Say", "messages": None},
     "/detokenize": {"tokens": [3, 4]},
 }
@@ -101,6 +105,9 @@ def check(case: Case) -> None:
         needed = NEEDED.get(case.path, {})
         one_of_two = needed if case.path == "/tokenize" else {}
         case.body = {**needed, **fitted, **one_of_two}
+        if case.path == "/v1/latency":  # with messages it would be the other body
+            case.body = {name: value for name, value in case.body.items() if name in CompletionRequest.model_fields}
+            case.body |= {"n": 1, "best_of": 1, "prompt": "Say"}
         if needed:
             case.body["model"] = MODEL
     elif case.path == "/v1/models/{model}" and good:

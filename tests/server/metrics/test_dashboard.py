@@ -7,7 +7,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from jaxgen.core.service_class import ServiceClass
-from jaxgen.core.stats import EngineStats, KVTierStats, OffloadStats
+from jaxgen.core.stats import EngineStats, KVEventStats, KVTierStats, OffloadStats
 from jaxgen.server.config import ServerConfig
 from tests.support.paths import ROOT
 from tests.support.server_app import body, client_of, fake_engine
@@ -34,13 +34,16 @@ LEFT_OUT = {
     "jaxgen_kv_tier_read_bytes_total": "the board has blocks",
     "jaxgen_kv_tier_read_seconds_total": "for those who tune a KV tier",
     "jaxgen_kv_tier_written_bytes_total": "the board has blocks",
+    "jaxgen_kv_event_batches_total": "for those whose router reads them",
+    "jaxgen_kv_event_dropped_batches_total": "as above",
 }
 
 
 def offered() -> set[str]:
     """The names that a server with everything on has samples of."""
     config = ServerConfig(service_classes=(ServiceClass(name="priority", first_token_seconds=1.0),))
-    with client_of(fake_engine(numbers=EngineStats(offload=OffloadStats(), kv_tier=KVTierStats())), config) as client:
+    numbers = EngineStats(offload=OffloadStats(), kv_tier=KVTierStats(), kv_events=KVEventStats())
+    with client_of(fake_engine(numbers=numbers), config) as client:
         client.post("/v1/completions", json=body())
         text = client.get("/metrics").text
     names = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}

@@ -1,0 +1,76 @@
+"""Note down which contents blocks of the device come to hold and give up, for indexes kept elsewhere. Host only, no
+jax."""
+
+from collections.abc import Sequence as Several
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from jaxgen.core.stats import KVEventStats
+
+
+class Stored(NamedTuple):
+    """A block holds the K and V of ``tokens``, which follow those of the block ``parent``; None: they are the first.
+
+    ``salt``: the cache salt of all sequences that may use it.
+    """
+
+    key: bytes
+    parent: bytes | None
+    tokens: tuple[int, ...]
+    salt: str | None
+
+
+class Removed(NamedTuple):
+    """No block holds the content of this key any more."""
+
+    key: bytes
+
+
+class Cleared(NamedTuple):
+    """No block holds anything that is known."""
+
+
+type BlockEvent = Stored | Removed | Cleared
+
+
+@runtime_checkable
+class BlockEventSink(Protocol):
+    """Takes events of blocks in their order. ``jaxgen.kv_events`` implements it."""
+
+    def publish(self, events: Several[BlockEvent]) -> None:
+        """Take events and return at once."""
+        ...
+
+    def stats(self) -> KVEventStats: ...
+
+    def close(self, seconds: float) -> None:
+        """Send what was taken, for so many seconds at most."""
+        ...
+
+
+class BlockLog:
+    """Collects the events of a pool and of its prefix cache until they are taken."""
+
+    def __init__(self) -> None:
+        self._events: list[BlockEvent] = []
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._events
+
+    def take(self) -> list[BlockEvent]:
+        """Return the events since the last call, in their order."""
+        events, self._events = self._events, []
+        return events
+
+    def stored(self, event: Stored) -> None:
+        self._events.append(event)
+
+    def cached(self, block: int, key: bytes) -> None:
+        """Note nothing: the content stays."""
+
+    def evicted(self, block: int, key: bytes) -> None:
+        del block  # indexes know contents alone
+        self._events.append(Removed(key))
+
+    def forgotten(self) -> None:
+        self._events = [Cleared()]

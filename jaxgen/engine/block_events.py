@@ -1,0 +1,54 @@
+"""Hand on what the cache has noted of its blocks, once the steps that compute them have ended."""
+
+from collections import deque
+
+from jaxgen.cache.block_log import BlockEvent, BlockEventSink, BlockLog
+from jaxgen.core.stats import KVEventStats
+from jaxgen.core.step_plan import StepPlan
+
+
+class BlockEvents:
+    """Publishes a log of blocks in its order, each piece when the step that was planned with it has ended.
+
+    The cache registers blocks when a step is planned; an index must not point at what may never be computed.
+    """
+
+    def __init__(self, sink: BlockEventSink) -> None:
+        self.log = BlockLog()
+        self._sink = sink
+        self._in_flight: deque[list[BlockEvent]] = deque()
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything waits to be published: then steps must go on."""
+        return bool(self._in_flight) or not self.log.is_empty
+
+    def planned(self, plan: StepPlan) -> None:
+        """Take what was noted up to a plan; it waits for the plan's step, or else for the one in flight."""
+        noted = self.log.take()
+        if plan.chunks:
+            self._in_flight.append(noted)
+        elif self._in_flight:
+            self._in_flight[-1] += noted
+        else:
+            self._publish(noted)
+
+    def ended(self) -> None:
+        """Publish what waited for the oldest step."""
+        self._publish(self._in_flight.popleft())
+
+    def failed(self) -> None:
+        """Publish that everything is forgotten, which the log says; what waited for steps is void."""
+        self._in_flight.clear()
+        self._publish(self.log.take())
+
+    def stats(self) -> KVEventStats:
+        return self._sink.stats()
+
+    def close(self, seconds: float) -> None:
+        """Send what is left, for so many seconds at most."""
+        self._sink.close(seconds)
+
+    def _publish(self, events: list[BlockEvent]) -> None:
+        if events:
+            self._sink.publish(events)

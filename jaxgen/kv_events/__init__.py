@@ -1,0 +1,1 @@
+"""Events of KV blocks for routers and indexes, over ZeroMQ as vLLM sends them."""

@@ -1,0 +1,193 @@
+"""Whether first tokens come when /v1/latency said: the same prompts are quoted and then sent, beside each other.
+
+    scripts/serve &
+    .venv/bin/python -m scripts.measure.quotes --clients 1,4,16,48 --seconds 15
+    .venv/bin/python -m scripts.measure.quotes --service-tier priority        a class of the server's
+
+Clients in closed loops, which begin within the first quarter of the time, each ask for a quote and send the request at
+once, or ask for another where it would be refused. Times are the client's, from sending to the first token, with HTTP
+in them. Keep the machine otherwise idle.
+"""
+
+import argparse
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import aiohttp
+
+from jaxgen.hardware.device_info import this_cpu
+from jaxgen.server.benchmark.client import CompletionsClient, LoadError
+from jaxgen.server.benchmark.load import Load, closed_loop, run_bounded
+from jaxgen.server.benchmark.metrics import RequestRecord, spread
+from jaxgen.server.benchmark.requests import IdPrompts, Lengths, PlannedRequest, Planner, request_fields, stagger
+
+PATIENCE = 120.0
+JSON = {"Content-Type": "application/json"}
+PER_CLIENT_SECOND = 20
+"""Requests that are planned for each client and second: more than it gets to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A quote and what came of it, in seconds."""
+
+    quote: dict[str, Any]
+    record: RequestRecord
+    asked_seconds: float
+
+    @property
+    def first(self) -> float:
+        return self.record.first_token_time
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Of one load. Shares are of requests that were sent, or of gaps; later: of those that came later."""
+
+    clients: int
+    service_tier: str | None
+    requests: int
+    refused: int
+    first_p50: float | None
+    as_expected: float
+    kept: float
+    later_p50: float | None
+    later_p95: float | None
+    ratio_p5: float | None
+    ratio_p50: float | None
+    ratio_p95: float | None
+    gaps_kept: float
+    quote_p50: float | None
+    quote_p95: float | None
+
+
+class QuotedLoad(Load):
+    """Asks for a quote before it sends a request; sends none that would be refused."""
+
+    def __init__(self, client: CompletionsClient, session: aiohttp.ClientSession, url: str) -> None:
+        super().__init__(client, PATIENCE)
+        self._session = session
+        self._url = url
+        self.kept: list[Kept] = []
+        self.refused = 0
+
+    async def send(self, request: PlannedRequest, arrival: float | None = None) -> None:
+        asked = perf_counter()
+        async with self._session.post(self._url, data=request.body, headers=JSON) as answer:
+            quote = json.loads(await answer.read())
+        if answer.status != 200:
+            raise LoadError(f"{self._url} answered {answer.status}: {quote}")
+        took = perf_counter() - asked
+        if quote["refused"] is not None:
+            self.refused += 1
+            await asyncio.sleep(0.1)
+            return
+        single = Load(self._client, PATIENCE)
+        await single.send(request, arrival)
+        (record,) = single.records
+        if record.arrivals:
+            self.kept.append(Kept(quote, record, took))
+
+
+def row_of(clients: int, tier: str | None, load: QuotedLoad) -> Row:
+    """Sum a load up. Later times are of the quotes that were not kept."""
+    kept = load.kept
+    if not kept:
+        raise SystemExit("no request got its first token")
+    late = [one.first - one.quote["first_token"]["most_seconds"] for one in kept]
+    ratios = [one.first / max(1e-6, one.quote["first_token"]["expected_seconds"]) for one in kept]
+    gaps = [gap <= one.quote["inter_token"]["most_seconds"] for one in kept for gap in one.record.arrival_gaps()]
+    later, asked = percentiles([by for by in late if by > 0.0]), percentiles([one.asked_seconds for one in kept])
+    ratio = percentiles(ratios)
+    return Row(
+        clients=clients,
+        service_tier=tier,
+        requests=len(kept),
+        refused=load.refused,
+        first_p50=percentiles([one.first for one in kept])[50],
+        as_expected=sum(one <= 1.0 for one in ratios) / len(kept),
+        kept=sum(by <= 0.0 for by in late) / len(kept),
+        later_p50=later[50],
+        later_p95=later[95],
+        ratio_p5=ratio[5],
+        ratio_p50=ratio[50],
+        ratio_p95=ratio[95],
+        gaps_kept=sum(gaps) / max(1, len(gaps)),
+        quote_p50=asked[50],
+        quote_p95=asked[95],
+    )
+
+
+def percentiles(values: Sequence[float]) -> dict[int, float | None]:
+    """Return the 5th, 50th and 95th percentile; None of no values."""
+    found = spread(values)
+    low = sorted(values)[len(values) // 20] if values else None
+    return {5: low, 50: found["p50"], 95: found["p95"]}
+
+
+def show(row: Row) -> None:
+    times = [row.first_p50, row.later_p50, row.later_p95, row.quote_p50]
+    first, later, late, asked = ("-" if one is None else f"{1e3 * one:.0f}" for one in times)
+    ratios = " ".join(f"{one:.2f}" for one in (row.ratio_p5, row.ratio_p50, row.ratio_p95) if one is not None)
+    print(
+        f"{row.clients:4d} clients, {row.service_tier or 'no class'}: {row.requests} sent, {row.refused} refused; "
+        f"first token P50 {first} ms, kept {row.kept:.1%}, as expected {row.as_expected:.1%}; "
+        f"late by P50 {later} ms, P95 {late} ms; measured / expected P5 P50 P95 {ratios}; "
+        f"gaps kept {row.gaps_kept:.2%}; a quote takes {asked} ms",
+        flush=True,
+    )
+
+
+async def measure(args: argparse.Namespace, clients: int, seed: int) -> Row:
+    async with CompletionsClient(args.base_url) as client, aiohttp.ClientSession() as session:
+        model = (await client.models())[0]["id"]
+        fields = request_fields(
+            model, usage="continuous", ignore_eos=True, temperature=0.0, top_p=1.0, service_tier=args.service_tier
+        )
+        lengths = Lengths.about(args.prompt_mean, args.output_mean, args.std_share)
+        planner = Planner(
+            lengths, IdPrompts(args.vocab_size, args.shared_prefix, seed), args.shared_prefix, fields, seed
+        )
+        requests = planner.requests(round(clients * args.seconds * PER_CLIENT_SECOND) + clients)
+        load = QuotedLoad(client, session, f"{args.base_url}/latency")
+        await run_bounded(
+            closed_loop(load, requests, stagger(seed, clients, args.seconds / 4 / clients)),
+            args.seconds,
+            asyncio.Event(),
+        )
+        return row_of(clients, args.service_tier, load)
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--base-url", default="http://127.0.0.1:8000/v1")
+    parser.add_argument("--clients", default="1,4,16,48", help="comma-separated; a load of each")
+    parser.add_argument("--seconds", type=float, default=15.0, help="of each load")
+    parser.add_argument("--service-tier", help="a class of the server's")
+    parser.add_argument("--prompt-mean", type=int, default=300)
+    parser.add_argument("--output-mean", type=int, default=60)
+    parser.add_argument("--std-share", type=float, default=0.3, help="of both, deviation / mean")
+    parser.add_argument("--shared-prefix", type=int, default=0, help="first tokens that all prompts share")
+    parser.add_argument("--vocab-size", type=int, default=2000)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the rows are added to it, with the machine")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = options()
+    for seed, clients in enumerate(map(int, args.clients.split(","))):
+        row = asyncio.run(measure(args, clients, seed))
+        show(row)
+        if args.json is not None:
+            load = {"prompt": args.prompt_mean, "output": args.output_mean, "shared_prefix": args.shared_prefix}
+            with args.json.open("a") as file:
+                file.write(json.dumps({"machine": this_cpu().title, **load, **asdict(row)}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

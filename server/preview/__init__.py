@@ -1,0 +1,1 @@
+"""What a request would be, and when it would be answered: nothing is computed for it."""
