@@ -167,7 +167,7 @@ class CheckpointTensors:
                 if value.order is not None and not form.ordered:
                     raise self._error(found, "has inputs in an order, which its configuration does not say")
                 return source.ordered_weight(value.in_order() if form.ordered else value)
-            value = dequantized(value)
+            value = dequantized(value, dtype)
         return self._rounded(parameter, source.ordered(value), found, dtype, form)
 
     def _rounded(

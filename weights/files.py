@@ -8,8 +8,8 @@ from jaxgen.core.errors import ConfigError
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
-OLD_QUANTIZATION = "quantize_config.json"
-"""In which AutoGPTQ described its checkpoints before config.json did."""
+QUANTIZATION_FILES = {"quantize_config.json": "gptq", "hf_quant_config.json": "modelopt"}
+"""Files in which AutoGPTQ and ModelOpt described their checkpoints before config.json did, and the method of each."""
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",

@@ -100,21 +100,19 @@ def stored_formats(directory: Path, config: ModelConfig) -> dict[str, WeightForm
 
 
 def _kept(parameter: Parameter, tensors: CheckpointTensors) -> tuple[WeightFormat | None, str]:
-    """Return the format in which a parameter is kept as it is stored, or else why it is not, if it has an encoding."""
+    """Return the format in which a parameter with an encoding can be kept as it is stored, and why it may not be."""
     where = [(source, tensors.find(source)) for source, _ in parameter.pieces()]
     titles = sorted({found.encoding.title for _, found in where if found.encoding is not None})
     if not titles:
         return None, ""
     form, *others = dict.fromkeys(tensors.stored_format(source, found) for source, found in where)
-    if form is None and not others:
-        return None, f"stored in {' and '.join(titles)}"
     if others or form is None:
         return None, "not all of it is stored in one format"
     if parameter.path not in (*PRODUCTS, *EMBEDDINGS):
         return None, "it is always computed in full"
     if not form.is_computed:
         return None, f"its groups of {form.group} inputs are not computed"
-    return _with_order(parameter, tensors, form) if form.ordered else (form, "")
+    return _with_order(parameter, tensors, form) if form.ordered else (form, f"stored in {' and '.join(titles)}")
 
 
 def _with_order(

@@ -26,7 +26,7 @@ from jaxgen.weights.hf_config import read_model_config
 from jaxgen.weights.manifest import is_converted, read_manifest
 from jaxgen.weights.names import Place, Value
 from jaxgen.weights.tiny import make_tiny_checkpoint
-from jaxgen.weights.weight_formats import quantization_of, quantized_config, with_formats
+from jaxgen.weights.weight_formats import kept_formats, quantization_of, quantized_config, with_formats
 
 if TYPE_CHECKING:
     import jax
@@ -114,13 +114,14 @@ def load_model_config(
     """Return the configuration of a Hugging Face or converted directory, with the formats of its weights.
 
     ``dtype`` "auto": that in config.json of a Hugging Face directory, or the stored dtype of a converted one.
-    ``quantization``: what the weights are rounded to when they are loaded; "none": they stay as they are stored.
+    ``quantization``: what the weights are rounded to when they are loaded, or stay in if they are stored in it; "none":
+    integers stay as they are stored, and so do all of a converted directory; other floating-point codes become numbers.
     Raises ConfigError for a quantization of weights that are stored with another.
     """
     if not is_converted(directory):
         config = read_model_config(directory, dtype)
         formats = hf_checkpoint.stored_formats(directory, config) if encodings_of(directory) else {}
-        return _quantized(directory, with_formats(config, formats), quantization)
+        return _quantized(directory, with_formats(config, kept_formats(formats, quantization)), quantization)
     manifest = read_manifest(directory)
     config = read_model_config(directory, manifest.dtype if dtype == "auto" else dtype)
     return _quantized(directory, with_formats(config, manifest.formats), quantization)
@@ -129,6 +130,11 @@ def load_model_config(
 def _quantized(directory: Path, config: ModelConfig, quantization: Quantization) -> ModelConfig:
     stored = quantization_of(config)
     if stored == "none":
+        if quantization == "fp4":
+            raise ConfigError(
+                f"--quantization fp4 keeps weights that are stored in it, in NVFP4 or MXFP4, and {directory} has none: "
+                f"use int4 or fp8"
+            )
         return quantized_config(config, quantization)
     if quantization not in ("none", stored):
         raise ConfigError(

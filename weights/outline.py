@@ -17,7 +17,7 @@ from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progr
 
 from jaxgen.core.config import HubOptions
 from jaxgen.core.errors import ConfigError
-from jaxgen.weights.files import CONFIG, OLD_QUANTIZATION, member
+from jaxgen.weights.files import CONFIG, QUANTIZATION_FILES, member
 from jaxgen.weights.load import Fetch, download_model
 from jaxgen.weights.safetensors_files import INDEX, LENGTH_BYTES, SINGLE, weight_map
 
@@ -75,7 +75,7 @@ def _outline(name: str, hub: HubOptions, folder: Path) -> Path:
         raise
     there = {sibling.rfilename for sibling in info.siblings or ()}
     folder.mkdir()
-    for file in sorted(there & {CONFIG, INDEX, OLD_QUANTIZATION}):
+    for file in sorted(there & {CONFIG, INDEX, *QUANTIZATION_FILES}):
         huggingface_hub.hf_hub_download(name, file, revision=info.sha, local_dir=folder)
     files = {SINGLE} & there
     if not files and INDEX in there:

@@ -9,24 +9,20 @@ import pytest
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.quantization import WeightFormat
-from jaxgen.weights.load import load_model_config, load_params
-from jaxgen.weights.quantize import dequantized
-from jaxgen.weights.survey import check_weights, describe, num_parameters, survey
+from jaxgen.weights.load import load_model_config
+from jaxgen.weights.survey import check_weights, num_parameters, survey
 from tests.support.conversions import run
 from tests.support.quantised_cases import (
     AWQ,
-    FP8,
     GPTQ,
     Encode,
     Made,
     both,
     compressed,
     encoding,
-    fp8,
 )
 from tests.support.quantised_checkpoints import (
     BFLOAT16,
-    POWERS,
     awq,
     gptq,
     int8,
@@ -140,41 +136,6 @@ def test_groups_that_products_do_not_compute_are_dequantised(tmp_path: Path) -> 
     assert config.weight_formats == ()
 
 
-# --- FP8
-
-
-FLOAT = {"num_bits": 8, "type": "float", "group_size": None}
-FP8_CASES: dict[str, tuple[dict[str, Any], Encode]] = {
-    "block": (FP8, fp8("block", name="weight_scale_inv")),
-    "block of powers of two": (FP8 | {"scale_fmt": "ue8m0"}, fp8("block", name="weight_scale_inv", dtype=POWERS)),
-    "block of other sizes": (FP8 | {"weight_block_size": [40, 128]}, fp8("block", (40, 128), "weight_scale_inv")),
-    "tensor": (FP8 | {"weight_block_size": None, "activation_scheme": "static"}, fp8("tensor")),
-    "compressed, tensor": (compressed("float-quantized", **FLOAT, strategy="tensor"), fp8("tensor")),
-    "compressed, channel": (compressed("float-quantized", **FLOAT, strategy="channel"), fp8("channel", dtype=BFLOAT16)),
-    "compressed, block": (
-        compressed("float-quantized", **FLOAT, strategy="block", block_structure=[16, 48]),
-        fp8("block"),
-    ),
-    "modelopt": ({"quant_method": "modelopt", "quant_algo": "FP8"}, fp8("tensor")),
-}
-
-
-@pytest.mark.parametrize("case", FP8_CASES)
-def test_fp8_is_dequantised(case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    config, _ = both(quantised_pair(tmp_path, "llama", *FP8_CASES[case]))
-    assert config.weight_formats == ()
-    assert f"dequantised to float32: {QKV}, {OUT}, {GATE_UP}, {DOWN} (stored in FP8" in caplog.text
-
-
-def test_fp8_may_be_rounded_again(tmp_path: Path) -> None:
-    packed, plain = quantised_pair(tmp_path, "llama", *FP8_CASES["block"])
-    config, expected = (load_model_config(directory, quantization="int8") for directory in (packed, plain))
-    assert config == expected
-    found, rounded = (load_params(one, config, place=lambda _, value: value, progress=False) for one in (packed, plain))
-    assert np.array_equal(dequantized(found[QKV]), dequantized(rounded[QKV]))
-
-
 # --- what is made of them
 
 
@@ -211,9 +172,6 @@ def test_it_is_said_what_weights_are(tmp_path: Path) -> None:
     assert str(survey(packed)) == "LlamaForCausalLM, 94,528 parameters, int4 (AWQ), context 128, no window"
     assert check_weights(packed, config).numbers == {"int4 (AWQ)": num_parameters(config)}
     assert survey(run(packed, tmp_path / "converted")).dtype == "int4"
-    floats, _ = quantised_pair(tmp_path / "fp8", "llama", *FP8_CASES["block"])
-    assert survey(floats).dtype == "FP8 as float32"
-    assert describe(floats, load_model_config(floats, quantization="int8")).dtype == "int8"
 
 
 @pytest.mark.parametrize("case", ["awq", "gptq in an order", "packed in an order"])
