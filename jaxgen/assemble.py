@@ -26,7 +26,7 @@ from jaxgen.hardware.nvidia import Gpu, find_gpu
 from jaxgen.identify import identify
 from jaxgen.kernels.choice import Kernels, choose, reference
 from jaxgen.kernels.verdict import Verdict
-from jaxgen.model_choice import find_model, token_budget, tuning_folder, weight_bytes
+from jaxgen.model_choice import dequantised_bytes, find_model, token_budget, tuning_folder, weight_bytes
 from jaxgen.model_texts import ModelTexts, read_texts
 from jaxgen.models import PackedParams
 from jaxgen.models.placement import placing
@@ -72,7 +72,14 @@ class ResolvedModel:
     def resolve(self, options: EngineOptions) -> EngineConfig:
         """Return the configuration that meets ``options`` and fits, and log which rule chose the token budget."""
         budget = token_budget(self.model, self.device, self.kernels, self.caches)
-        config = resolve(options, self.model, self.memory, token_budget=budget.tokens, params_bytes=self.params_bytes)
+        config = resolve(
+            options,
+            self.model,
+            self.memory,
+            token_budget=budget.tokens,
+            params_bytes=self.params_bytes,
+            dequantised_bytes=dequantised_bytes(self.model, self.device),
+        )
         if options.token_budget is None:
             logger.info("token budget %d: %s", config.scheduler.token_budget, budget.reason)
         return config

@@ -35,6 +35,11 @@ def is_gguf(path: Path) -> bool:
     return path.suffix == ".gguf"
 
 
+def convert_first(file: Path | str) -> str:
+    """Return how a GGUF file becomes a model that can be served."""
+    return f"convert it first: jaxgen convert-weights {file} DIRECTORY, and then --model DIRECTORY"
+
+
 def member(directory: Path, name: str) -> Path:
     """Return the path of the file ``name`` in a checkpoint directory; the file need not exist.
 

@@ -66,7 +66,7 @@ def read_parameters(
     tensors.check(table, unread_tensors(config))
     if isinstance(tensors, CheckpointTensors):
         tensors.check_tied_head(table)
-        _log_dequantised(directory, config, tensors)
+        _log_changes(directory, config, tensors)
     dtypes = [NUMPY_DTYPES[parameter.dtype or config.dtype] for parameter in table]
     total = sum(prod(one.shape) * dtype.itemsize for one, dtype in zip(table, dtypes, strict=True))
     with show_progress("loading weights", total, "B", bar=progress) as advance:
@@ -132,14 +132,19 @@ def _with_order(
     return replace(form, ordered=ordered), ""
 
 
-def _log_dequantised(directory: Path, config: ModelConfig, tensors: CheckpointTensors) -> None:
-    """Say which weights take more memory than in the files."""
+def _log_changes(directory: Path, config: ModelConfig, tensors: CheckpointTensors) -> None:
+    """Say which weights take more memory than in the files, and that scales of activations are left out."""
     paths: dict[str, list[str]] = {}
     for parameter in parameters(config):
         if config.weight_format(parameter.path) is None and (reason := _kept(parameter, tensors)[1]):
             paths.setdefault(reason, []).append(parameter.path)
     for reason, named in paths.items():
         logger.info("%s: dequantised to %s: %s (%s)", directory, config.dtype, ", ".join(named), reason)
+    if tensors.has_activation_scales():
+        logger.info(
+            "%s: its scales of activations are not used: products take activations as they are, or round them by token",
+            directory,
+        )
 
 
 class ZeroWeights:

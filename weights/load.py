@@ -21,7 +21,7 @@ from jaxgen.text.named_templates import template_text
 from jaxgen.weights import hf_checkpoint
 from jaxgen.weights.chat_template import TEMPLATE_FILE
 from jaxgen.weights.encodings import encodings_of
-from jaxgen.weights.files import CARRIED_FILES, CONFIG, TOKENIZER_FILES, is_gguf, member
+from jaxgen.weights.files import CARRIED_FILES, CONFIG, TOKENIZER_FILES, convert_first, is_gguf, member
 from jaxgen.weights.hf_config import read_model_config
 from jaxgen.weights.manifest import is_converted, read_manifest
 from jaxgen.weights.names import Place, Value
@@ -36,6 +36,9 @@ DEMO = Path(__file__).parent / "demo"
 _WANTED = ["*.json", "*.safetensors", "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model"]
 _UNWANTED = ["[!1]*/*", "consolidated*"]
 """Subfolders other than 1_Pooling, and Mistral's own format: they repeat the weights."""
+
+_SECONDS = 10.0
+"""Until the hub is taken to be out of reach."""
 
 Fetch = Callable[[str, HubOptions], Path]
 """A function that returns a directory with the files of a hub id. It may raise any error."""
@@ -61,23 +64,38 @@ def resolve_model(model: str, hub: HubOptions | None = None, *, fetch: Fetch = d
     directory = Path(model).expanduser()
     if directory.is_file():
         if is_gguf(directory):
-            raise ConfigError(f"--model {model} is a GGUF file; {_convert(directory)}")
+            raise ConfigError(f"--model {model} is a GGUF file; {convert_first(directory)}")
         raise ConfigError(f"--model {model} is a file; name the directory it is in")
     if not directory.is_dir():
         directory = _fetched("--model", model, hub, fetch)
+        _check_not_gguf(model, directory, hub)
     elif hub.revision is not None:
         raise ConfigError(f"--revision {hub.revision} needs a hub id: --model {model} is a directory")
     for name in CARRIED_FILES:
         member(directory, name)
     if not (directory / CONFIG).is_file():
         found = next((file for file in sorted(directory.iterdir()) if is_gguf(file)), None)
-        hint = "" if found is None else f", but a GGUF file; {_convert(found)}"
+        hint = "" if found is None else f", but a GGUF file; {convert_first(found)}"
         raise ConfigError(f"{directory} is no model directory: it has no {CONFIG}{hint}")
     return directory
 
 
-def _convert(file: Path) -> str:
-    return f"convert it first: jaxgen convert-weights {file} DIRECTORY, and then --model DIRECTORY"
+def _check_not_gguf(model: str, directory: Path, hub: HubOptions) -> None:
+    """Raise ConfigError for a hub id that has its weights in GGUF files alone, which are not fetched."""
+    if (directory / CONFIG).is_file() and any(directory.glob("*.safetensors*")):
+        return
+    try:
+        found = huggingface_hub.HfApi().model_info(model, revision=hub.revision, timeout=_SECONDS).siblings or ()
+    # the hub's client raises errors of its HTTP library; that what is needed is missing is said later
+    except Exception:
+        return
+    names = sorted(file.rfilename for file in found if is_gguf(Path(file.rfilename)))
+    if names:
+        one = names[0]
+        raise ConfigError(
+            f"--model {model} has its weights in GGUF files, such as {one}: download one (hf download {model} {one} "
+            f"--local-dir .); {convert_first(one)}"
+        )
 
 
 def resolve_tokenizer(tokenizer: str, download_dir: Path | None = None) -> Path:

@@ -10,7 +10,7 @@ from jaxgen.core.quantization import Quantization, WeightFormat
 from jaxgen.weights.names import parameters
 from jaxgen.weights.tensors import Parameter
 
-EMBEDDINGS = ("embed.weight", "lm_head.weight")
+EMBEDDINGS = _EMBEDDING, _HEAD = ("embed.weight", "lm_head.weight")
 PRODUCTS = (
     *("layers.attn.qkv.weight", "layers.attn.out.weight"),
     *("layers.mlp.gate_up.weight", "layers.mlp.up.weight", "layers.mlp.down.weight"),
@@ -82,6 +82,14 @@ def parameter_bytes(config: ModelConfig) -> int:
     """Return the bytes of a model's parameters, each in its format or dtype."""
     formats = dict(config.weight_formats)
     return sum(_num_bytes(one, formats.get(one.path), config.dtype) for one in parameters(config))
+
+
+def largest_matrix_bytes(config: ModelConfig) -> int:
+    """Return the bytes of the largest matrix of a product that is kept in codes, as numbers of the model's dtype."""
+    formats, table = dict(config.weight_formats), {one.path: one for one in parameters(config)}
+    if _HEAD in table:  # of the embedding, rows alone become numbers
+        formats.pop(_EMBEDDING, None)
+    return max((prod(table[path].shape[-2:]) * _BYTES[config.dtype] for path in formats), default=0)
 
 
 def _num_bytes(parameter: Parameter, form: WeightFormat | None, dtype: DType) -> int:

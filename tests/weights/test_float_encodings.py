@@ -110,6 +110,16 @@ def test_they_may_be_rounded_again(case: str, tmp_path: Path) -> None:
     assert np.array_equal(dequantized(found[QKV]), dequantized(rounded[QKV]))
 
 
+@pytest.mark.parametrize("case", ["tensor", "nvfp4", "compressed, mxfp4"])
+def test_scales_of_activations_are_said_to_be_left_out(
+    case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    packed, _ = quantised_pair(tmp_path, "llama", *CASES[case][:2])
+    loaded(packed, "none")
+    assert ("scales of activations are not used" in caplog.text) == (case != "compressed, mxfp4")
+
+
 def test_experts_in_mxfp4_stay_codes_where_that_is_asked_for() -> None:
     config, found = loaded(GOLDENS / "gpt_oss_mxfp4", "fp4")
     _, numbers = loaded(GOLDENS / "gpt_oss_mxfp4", "none")
