@@ -138,7 +138,7 @@ def read_compressed_tensors(fields: Fields) -> tuple[Encoding, ...]:
 
     Raises ConfigError.
     """
-    fields.choice("format", "dense", FORMATS)
+    _check_format(fields)
     for name in ("transform_config", "sparsity_config"):
         about = fields.get(name)
         if about and not (isinstance(about, Mapping) and about.get("format") == "dense"):
@@ -151,11 +151,17 @@ def read_compressed_tensors(fields: Fields) -> tuple[Encoding, ...]:
         if not isinstance(group, Mapping) or not isinstance(group.get("weights"), Mapping | None):
             raise fields.error("config_groups", f"must have objects, not {group!r:.80}")
         inner = fields.below(f"config_groups.{name}", group)
-        inner.choice("format", "dense", FORMATS)
+        _check_format(inner)
         if group.get("weights") is not None:
             for encoding in _of_weights(inner.below("weights", group["weights"])):
                 found.setdefault(type(encoding).__name__, encoding)
     return tuple(found.values())
+
+
+def _check_format(fields: Fields) -> None:
+    """Raise ConfigError for a format that is not read; null: that of the whole checkpoint."""
+    if fields.get("format") is not None:
+        fields.choice("format", "dense", FORMATS)
 
 
 def _of_weights(fields: Fields) -> tuple[Encoding, ...]:
