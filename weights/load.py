@@ -37,7 +37,7 @@ _WANTED = ["*.json", "*.safetensors", "*.jinja", "merges.txt", "vocab.txt", "tok
 _UNWANTED = ["[!1]*/*", "consolidated*"]
 """Subfolders other than 1_Pooling, and Mistral's own format: they repeat the weights."""
 
-_SECONDS = 10.0
+HUB_SECONDS = 10.0
 """Until the hub is taken to be out of reach."""
 
 Fetch = Callable[[str, HubOptions], Path]
@@ -85,7 +85,7 @@ def _check_not_gguf(model: str, directory: Path, hub: HubOptions) -> None:
     if (directory / CONFIG).is_file() and any(directory.glob("*.safetensors*")):
         return
     try:
-        found = huggingface_hub.HfApi().model_info(model, revision=hub.revision, timeout=_SECONDS).siblings or ()
+        found = huggingface_hub.HfApi().model_info(model, revision=hub.revision, timeout=HUB_SECONDS).siblings or ()
     # the hub's client raises errors of its HTTP library; that what is needed is missing is said later
     except Exception:
         return

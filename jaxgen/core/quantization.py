@@ -143,10 +143,13 @@ class GroupedWeight:
 
     def as_integers(self) -> "GroupedWeight":
         """Return a weight of FP4 as one of 8 bits: twice each number is an integer."""
-        assert self.format.as_integers is not None
-        twice = (2 * _table(self.format) + 128).astype(np.uint8)
-        codes, half = twice[unpacked(self.codes, self.format)], self.scales.dtype.type(0.5)
-        return replace(self, format=self.format.as_integers, codes=codes, scales=self.scales * half)
+        form, half = self.format.as_integers, self.scales.dtype.type(0.5)
+        assert form is not None
+        twice = (2 * _table(self.format) + form.zero).astype(np.uint8)
+        codes = np.empty(self.shape, np.uint8)
+        for index in np.ndindex(*self.shape[:-2]):  # a matrix at a time, so that what is between is small
+            codes[index] = twice[unpacked(self.codes[index], self.format)]
+        return replace(self, format=form, codes=codes, scales=self.scales * half)
 
     def take(self, outputs: npt.NDArray[np.intp]) -> Self:
         """Return the weight of these outputs, in this order."""

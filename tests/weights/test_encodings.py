@@ -2,7 +2,6 @@
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,65 +11,24 @@ from jaxgen.core.quantization import WeightFormat
 from jaxgen.weights.load import load_model_config
 from jaxgen.weights.survey import check_weights, num_parameters, survey
 from tests.support.conversions import run
+from tests.support.format_cases import INTEGERS as CASES
 from tests.support.quantised_cases import (
     AWQ,
     GPTQ,
-    Encode,
     Made,
     both,
     compressed,
     encoding,
 )
 from tests.support.quantised_checkpoints import (
-    BFLOAT16,
     awq,
     gptq,
-    int8,
     pack_quantized,
     quantised_pair,
 )
 
 QKV, OUT, GATE_UP, DOWN = (f"layers.{name}.weight" for name in ("attn.qkv", "attn.out", "mlp.gate_up", "mlp.down"))
 EXPERTS = ("layers.mlp.experts.gate_up.weight", "layers.mlp.experts.down.weight")
-V1, V2 = GPTQ, GPTQ | {"checkpoint_format": "gptq_v2"}
-OF_GROUP = WeightFormat(4, 16, "float32", zeros=True)
-CASES: dict[str, tuple[dict[str, Any], Encode, WeightFormat]] = {
-    "gptq v1": (V1, encoding(gptq), OF_GROUP),
-    "gptq v2": (V2, encoding(gptq, version=2), OF_GROUP),
-    "gptq symmetric": (V1 | {"sym": True}, encoding(gptq, symmetric=True), WeightFormat(4, 16, "float32")),
-    "gptq one group": (V1 | {"group_size": -1}, encoding(gptq, group=0), WeightFormat(4, None, "float32", zeros=True)),
-    "gptq 8 bits": (V1 | {"bits": 8}, encoding(gptq, bits=8), WeightFormat(8, 16, "float32", zeros=True)),
-    "gptq in an order": (
-        V1 | {"desc_act": True},
-        encoding(gptq, inputs="shared"),
-        WeightFormat(4, 16, "float32", zeros=True, ordered=True),
-    ),
-    "gptq with an order that is none": (V1 | {"desc_act": True}, encoding(gptq), OF_GROUP),
-    "awq": (AWQ, encoding(awq), OF_GROUP),
-    "awq in bfloat16": (AWQ, encoding(awq, dtype=BFLOAT16), WeightFormat(4, 16, zeros=True)),
-    "packed": (compressed(), encoding(pack_quantized, symmetric=True, dtype=BFLOAT16), WeightFormat(4, 16)),
-    "packed with zeros": (compressed(symmetric=False), encoding(pack_quantized, zeros=True), OF_GROUP),
-    "packed in 8 bits": (
-        compressed(num_bits=8, strategy="channel", group_size=None),
-        encoding(pack_quantized, bits=8, symmetric=True, group=0),
-        WeightFormat(8, None, "float32"),
-    ),
-    "packed in an order": (
-        compressed(symmetric=False, actorder="group"),
-        encoding(pack_quantized, zeros=True, order=True, inputs="shared", dtype=BFLOAT16),
-        WeightFormat(4, 16, zeros=True, ordered=True),
-    ),
-    "int8": (
-        compressed("int-quantized", {"num_bits": 8, "dynamic": True}, num_bits=8, strategy="channel"),
-        encoding(int8, symmetric=True, group=0, dtype=np.float32),
-        WeightFormat(8, None, "float32"),
-    ),
-    "int8 with zeros": (
-        compressed("int-quantized", num_bits=8, strategy="channel", symmetric=False),
-        encoding(int8, zeros=True, group=0, dtype=BFLOAT16),
-        WeightFormat(8, None, zeros=True),
-    ),
-}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -15,53 +15,16 @@ from jaxgen.weights.load import load_model_config, load_params
 from jaxgen.weights.quantize import dequantized
 from jaxgen.weights.survey import describe, survey
 from tests.support.conversions import run
+from tests.support.format_cases import FLOATS as CASES
 from tests.support.goldens import GOLDENS, bits
-from tests.support.quantised_cases import FP8, Encode, both, compressed, fp4, fp8, mxfp8
-from tests.support.quantised_checkpoints import BFLOAT16, POWERS, Tensors, quantised_pair
+from tests.support.quantised_cases import FP8, both, fp4
+from tests.support.quantised_checkpoints import Tensors, quantised_pair
 
 QKV, OUT, GATE_UP, DOWN = (f"layers.{name}.weight" for name in ("attn.qkv", "attn.out", "mlp.gate_up", "mlp.down"))
-FLOAT = {"num_bits": 8, "type": "float", "group_size": None}
-FOUR = {"num_bits": 4, "type": "float"}
-Kept = tuple[int, int | None, str]
-"""Bits, inputs of a group, and dtype of the scales."""
-CASES: dict[str, tuple[dict[str, Any], Encode, Kept]] = {
-    "block": (FP8, fp8("block", name="weight_scale_inv"), (8, 48, "float32")),
-    "block of powers of two": (
-        FP8 | {"scale_fmt": "ue8m0"},
-        fp8("block", name="weight_scale_inv", dtype=POWERS),
-        (8, 48, "bfloat16"),
-    ),
-    "tensor": (FP8 | {"weight_block_size": None, "activation_scheme": "static"}, fp8("tensor"), (8, None, "float32")),
-    "compressed, tensor": (
-        compressed("float-quantized", **FLOAT, strategy="tensor"),
-        fp8("tensor"),
-        (8, None, "float32"),
-    ),
-    "compressed, channel": (
-        compressed("float-quantized", **FLOAT, strategy="channel"),
-        fp8("channel", dtype=BFLOAT16),
-        (8, None, "bfloat16"),
-    ),
-    "compressed, block": (
-        compressed("float-quantized", **FLOAT, strategy="block", block_structure=[16, 48]),
-        fp8("block"),
-        (8, 48, "float32"),
-    ),
-    "compressed, group": (
-        compressed("float-quantized", **FLOAT | {"group_size": 32}),
-        fp8("block", (1, 32)),
-        (8, 32, "float32"),
-    ),
-    "compressed, mxfp8": (compressed("mxfp8-quantized", **FLOAT | {"group_size": 32}), mxfp8(), (8, 32, "bfloat16")),
-    "modelopt": ({"quant_method": "modelopt", "quant_algo": "FP8"}, fp8("tensor"), (8, None, "float32")),
-    "nvfp4": (compressed("nvfp4-pack-quantized", **FOUR, group_size=16), fp4("nvfp4"), (4, 16, "float32")),
-    "nvfp4 of modelopt": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, fp4("modelopt"), (4, 16, "float32")),
-    "compressed, mxfp4": (compressed("mxfp4-pack-quantized", **FOUR, group_size=32), fp4("mxfp4"), (4, 32, "bfloat16")),
-}
 
 
 def flag(case: str) -> Quantization:
-    return "fp8" if CASES[case][2][0] == 8 else "fp4"
+    return CASES[case][2].title
 
 
 def loaded(directory: Path, quantization: Quantization) -> tuple[ModelConfig, dict[str, Any]]:
@@ -79,10 +42,9 @@ def test_they_become_numbers(case: str, tmp_path: Path, caplog: pytest.LogCaptur
 
 @pytest.mark.parametrize("case", CASES)
 def test_they_stay_codes_where_that_is_asked_for(case: str, tmp_path: Path) -> None:
-    about, encode, (width, group, scales) = CASES[case]
+    about, encode, form = CASES[case]
     packed, plain = quantised_pair(tmp_path, "llama", about, encode)
     config, found = loaded(packed, flag(case))
-    form = WeightFormat(width, group, scales, floats=True)  # type: ignore[arg-type]
     _, numbers = loaded(plain, "none")
     assert found.keys() == numbers.keys()
     for path in (QKV, OUT, GATE_UP, DOWN):
@@ -92,7 +54,7 @@ def test_they_stay_codes_where_that_is_asked_for(case: str, tmp_path: Path) -> N
         assert np.array_equal(same, numbers[path]), path
 
 
-@pytest.mark.parametrize("case", ["block", "nvfp4"])
+@pytest.mark.parametrize("case", ["fp8 block", "compressed nvfp4"])
 def test_converted_they_stay_codes(case: str, tmp_path: Path) -> None:
     packed, plain = quantised_pair(tmp_path, "llama", *CASES[case][:2])
     directory = run(packed, tmp_path / "converted", quantization=flag(case))
@@ -102,7 +64,7 @@ def test_converted_they_stay_codes(case: str, tmp_path: Path) -> None:
         load_model_config(directory, quantization="int8")
 
 
-@pytest.mark.parametrize("case", ["block", "nvfp4"])
+@pytest.mark.parametrize("case", ["fp8 block", "compressed nvfp4"])
 def test_they_may_be_rounded_again(case: str, tmp_path: Path) -> None:
     packed, plain = quantised_pair(tmp_path, "llama", *CASES[case][:2])
     (config, found), (expected, rounded) = (loaded(directory, "int8") for directory in (packed, plain))
@@ -110,14 +72,14 @@ def test_they_may_be_rounded_again(case: str, tmp_path: Path) -> None:
     assert np.array_equal(dequantized(found[QKV]), dequantized(rounded[QKV]))
 
 
-@pytest.mark.parametrize("case", ["tensor", "nvfp4", "compressed, mxfp4"])
+@pytest.mark.parametrize("case", ["fp8 tensor", "compressed nvfp4", "compressed mxfp4"])
 def test_scales_of_activations_are_said_to_be_left_out(
     case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     packed, _ = quantised_pair(tmp_path, "llama", *CASES[case][:2])
     loaded(packed, "none")
-    assert ("scales of activations are not used" in caplog.text) == (case != "compressed, mxfp4")
+    assert ("scales of activations are not used" in caplog.text) == (case != "compressed mxfp4")
 
 
 def test_experts_in_mxfp4_stay_codes_where_that_is_asked_for() -> None:
@@ -144,7 +106,10 @@ def test_fp4_is_not_made(tmp_path: Path) -> None:
 
 def test_modelopts_own_file_describes_a_checkpoint(tmp_path: Path) -> None:
     packed, plain = quantised_pair(tmp_path, "llama", None, fp4("modelopt"))
-    about = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}}
+    about = {
+        "producer": {"name": "modelopt"},
+        "quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"},
+    }
     (packed / "hf_quant_config.json").write_text(json.dumps(about))
     both((packed, plain))
     (packed / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "MIXED_PRECISION"}}))
@@ -153,7 +118,7 @@ def test_modelopts_own_file_describes_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_it_is_said_what_weights_are(tmp_path: Path) -> None:
-    floats, _ = quantised_pair(tmp_path, "llama", *CASES["block"][:2])
+    floats, _ = quantised_pair(tmp_path, "llama", *CASES["fp8 block"][:2])
     assert survey(floats).dtype == "FP8 as float32"
     assert describe(floats, load_model_config(floats, quantization="int8")).dtype == "int8"
     assert describe(floats, load_model_config(floats, quantization="fp8")).dtype == "FP8"
@@ -175,10 +140,14 @@ def short_scales(name: str, tensors: Tensors) -> None:
 @pytest.mark.parametrize(
     ("case", "change", "message"),
     [
-        ("block", not_a_number, "in FP8 has numbers that are not finite"),
-        ("nvfp4", no_scale, r"in NVFP4 \(compressed-tensors\) has scales that are not finite"),
-        ("nvfp4", short_scales, r"has weight_scale of dtype F8_E4M3 and shape \[64, 3\]; .* F8_E4M3 and \[64, 4\]"),
-        ("compressed, mxfp4", short_scales, r"has weight_scale of dtype U8 and shape \[64, 1\]"),
+        ("fp8 block", not_a_number, "in FP8 has numbers that are not finite"),
+        ("compressed nvfp4", no_scale, r"in NVFP4 \(compressed-tensors\) has scales that are not finite"),
+        (
+            "compressed nvfp4",
+            short_scales,
+            r"has weight_scale of dtype F8_E4M3 and shape \[64, 3\]; .* F8_E4M3 and \[64, 4\]",
+        ),
+        ("compressed mxfp4", short_scales, r"has weight_scale of dtype U8 and shape \[64, 1\]"),
     ],
 )
 def test_damaged_checkpoints_are_refused_by_name(case: str, change: Any, message: str, tmp_path: Path) -> None:
@@ -199,7 +168,7 @@ def test_damaged_checkpoints_are_refused_by_name(case: str, change: Any, message
 
 def test_what_is_left_in_the_models_dtype_stays(tmp_path: Path) -> None:
     """With the flag too: a checkpoint that has some FP8 is not rounded further."""
-    encode = CASES["block"][1]
+    encode = CASES["fp8 block"][1]
     packed, _ = quantised_pair(
         tmp_path, "llama", FP8, lambda name, shape: None if "down_proj" in name else encode(name, shape)
     )
