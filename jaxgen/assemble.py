@@ -29,7 +29,7 @@ from jaxgen.hardware.nvidia import Gpu, find_gpu
 from jaxgen.identify import identify
 from jaxgen.kernels.choice import Kernels, choose, reference
 from jaxgen.kernels.verdict import Verdict
-from jaxgen.model_choice import find_model, token_budget, tuning_folder, weight_bytes
+from jaxgen.model_choice import dequantised_bytes, find_model, token_budget, tuning_folder, weight_bytes
 from jaxgen.model_texts import ModelTexts, read_texts
 from jaxgen.models import PackedParams
 from jaxgen.models.placement import placing
@@ -44,7 +44,7 @@ from jaxgen.terminal.progress import show_progress
 from jaxgen.text.constraint import Constraints
 from jaxgen.weights.contents import weights_digest
 from jaxgen.weights.load import DEMO, load_params
-from jaxgen.weights.weight_formats import parameter_bytes
+from jaxgen.weights.weight_formats import parameter_bytes, placed_config
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,14 @@ class ResolvedModel:
     def resolve(self, options: EngineOptions) -> EngineConfig:
         """Return the configuration that meets ``options`` and fits, and log which rule chose the token budget."""
         budget = token_budget(self.model, self.device, self.kernels, self.caches)
-        config = resolve(options, self.model, self.memory, token_budget=budget.tokens, params_bytes=self.params_bytes)
+        config = resolve(
+            options,
+            self.model,
+            self.memory,
+            token_budget=budget.tokens,
+            params_bytes=self.params_bytes,
+            dequantised_bytes=dequantised_bytes(self.model, self.device),
+        )
         if options.token_budget is None:
             logger.info("token budget %d: %s", config.scheduler.token_budget, budget.reason)
         return config
@@ -84,10 +91,12 @@ class ResolvedModel:
     def load(self, *, block_size: int, progress: bool) -> tuple[Kernels, PackedParams]:
         """Return the device's kernels, and the parameters in their layout. Raises ConfigError."""
         kernels = reference(self.device) if self.kernels == "xla" else self._choose_kernels(block_size, progress)
-        if kernels.quantized is None and self.model.weight_formats:
+        formats = {form for _, form in self.model.weight_formats}
+        if numbers := sorted({form.title for form in formats if kernels.placed(form) is None}):
             logger.warning(
-                "weights of few bits become %s when they are loaded, and take as much memory and time as others: the "
-                "%s kernels do not multiply them as they are",
+                "weights in %s become %s when they are loaded, and take as much memory and time as others: the %s "
+                "kernels do not multiply them as they are",
+                " and ".join(numbers),
                 self.model.dtype,
                 kernels.name,
             )
@@ -115,8 +124,7 @@ class ResolvedModel:
         """
         kernels, params = self.load(block_size=config.cache.block_size, progress=progress)
         weights = weights_digest(self.directory, self.caches.checksums, progress=progress)
-        as_codes = kernels.quantized is not None
-        params_bytes = self.params_bytes if as_codes else parameter_bytes(replace(self.model, weight_formats=()))
+        params_bytes = parameter_bytes(placed_config(self.model, kernels.placed))
         if self.device.is_cpu and options.token_budget is None and not kernels.skips_padding:
             config = no_wider(config, options, CPU_BUDGET)
         with show_progress("compiling the step", 1, "program", bar=progress) as advance:

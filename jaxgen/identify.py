@@ -135,7 +135,7 @@ def _device(device: DeviceInfo) -> dict[str, Any]:
 
 
 def _model(model: ModelConfig) -> dict[str, Any]:
-    kinds = sorted({f"int{form.bits}" for _, form in model.weight_formats})
+    kinds = sorted({form.title for _, form in model.weight_formats})
     return {
         "dtype": model.dtype,
         "kv_cache_dtype": model.kv_dtype,

@@ -18,7 +18,7 @@ from jaxgen.kernels.native_support import multiplies_codes, native_dtypes, skips
 from jaxgen.sizing.token_budget import TokenBudget
 from jaxgen.sizing.tuning_store import choose_budget
 from jaxgen.weights.load import Fetch, default_model, download_model, load_model_config, resolve_model
-from jaxgen.weights.weight_formats import parameter_bytes
+from jaxgen.weights.weight_formats import largest_matrix_bytes, parameter_bytes, placed_config
 
 logger = logging.getLogger(__name__)
 
@@ -72,5 +72,10 @@ def weight_bytes(model: ModelConfig, device: DeviceInfo, kernels: KernelChoice) 
 
     Weights of few bits become numbers where no kernel multiplies them as they are.
     """
-    as_codes = multiplies_codes(device, model.dtype) and not (device.is_cpu and kernels == "xla")
-    return parameter_bytes(model if as_codes else replace(model, weight_formats=()))
+    integers = multiplies_codes(device, model.dtype) and not (device.is_cpu and kernels == "xla")
+    return parameter_bytes(placed_config(model, lambda form: form.placed(integers=integers, floats=not device.is_cpu)))
+
+
+def dequantised_bytes(model: ModelConfig, device: DeviceInfo) -> int:
+    """Return the bytes of numbers that a step makes of codes at a time: of the largest matrix, and none on a CPU."""
+    return 0 if device.is_cpu else largest_matrix_bytes(model)

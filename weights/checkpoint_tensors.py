@@ -27,6 +27,7 @@ _NOT_TEXT = re.compile(
 )
 _BIAS = ".bias"
 _EMBEDDING = "embed.weight"
+_ACTIVATION_SCALES = (".input_scale", ".input_global_scale", ".activation_scale")
 _PIECE = 1024
 """Rows that are compared at a time."""
 
@@ -71,6 +72,10 @@ class CheckpointTensors:
                 f"{self._directory}: {CONFIG} describes a model without the tensors {', '.join(extra[:3])}{more}; "
                 f"they belong to another architecture or option"
             )
+
+    def has_activation_scales(self) -> bool:
+        """Whether the files have scales with which activations were to be rounded."""
+        return any(name.endswith(_ACTIVATION_SCALES) for name in self._files)
 
     def check_tied_head(self, table: tuple[Parameter, ...]) -> None:
         """Raise ConfigError if there is a head although the embeddings are used as one, and it is another matrix.
@@ -167,7 +172,7 @@ class CheckpointTensors:
                 if value.order is not None and not form.ordered:
                     raise self._error(found, "has inputs in an order, which its configuration does not say")
                 return source.ordered_weight(value.in_order() if form.ordered else value)
-            value = dequantized(value)
+            value = dequantized(value, dtype)
         return self._rounded(parameter, source.ordered(value), found, dtype, form)
 
     def _rounded(

@@ -38,7 +38,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     add_dtype_flag(
         parser, "dtype to store; auto: as in SOURCE's config.json; of a GGUF file that is quantised, bfloat16"
     )
-    add_quantization_flag(parser, "what matrices are rounded to; none: they are stored as they are in SOURCE")
+    add_quantization_flag(
+        parser,
+        "what matrices are rounded to, or kept in (fp8, fp4); none: integers are stored as they are in SOURCE, "
+        "others as numbers",
+    )
     add_hub_flags(parser)
     parser.add_argument("--force", action="store_true", help="replace DEST when it is an earlier conversion")
     options = parser.parse_args(argv)

@@ -8,8 +8,8 @@ from jaxgen.core.errors import ConfigError
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
-OLD_QUANTIZATION = "quantize_config.json"
-"""In which AutoGPTQ described its checkpoints before config.json did."""
+QUANTIZATION_FILES = {"quantize_config.json": "gptq", "hf_quant_config.json": "modelopt"}
+"""Files in which AutoGPTQ and ModelOpt described their checkpoints before config.json did, and the method of each."""
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -33,6 +33,11 @@ CARRIED_FILES = (CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES, *POOLING_FILES)
 def is_gguf(path: Path) -> bool:
     """Whether the name is that of a file of llama.cpp's format."""
     return path.suffix == ".gguf"
+
+
+def convert_first(file: Path | str) -> str:
+    """Return how a GGUF file becomes a model that can be served."""
+    return f"convert it first: jaxgen convert-weights {file} DIRECTORY, and then --model DIRECTORY"
 
 
 def member(directory: Path, name: str) -> Path:

@@ -66,7 +66,7 @@ def read_parameters(
     tensors.check(table, unread_tensors(config))
     if isinstance(tensors, CheckpointTensors):
         tensors.check_tied_head(table)
-        _log_dequantised(directory, config, tensors)
+        _log_changes(directory, config, tensors)
     dtypes = [NUMPY_DTYPES[parameter.dtype or config.dtype] for parameter in table]
     total = sum(prod(one.shape) * dtype.itemsize for one, dtype in zip(table, dtypes, strict=True))
     with show_progress("loading weights", total, "B", bar=progress) as advance:
@@ -100,21 +100,19 @@ def stored_formats(directory: Path, config: ModelConfig) -> dict[str, WeightForm
 
 
 def _kept(parameter: Parameter, tensors: CheckpointTensors) -> tuple[WeightFormat | None, str]:
-    """Return the format in which a parameter is kept as it is stored, or else why it is not, if it has an encoding."""
+    """Return the format in which a parameter with an encoding can be kept as it is stored, and why it may not be."""
     where = [(source, tensors.find(source)) for source, _ in parameter.pieces()]
     titles = sorted({found.encoding.title for _, found in where if found.encoding is not None})
     if not titles:
         return None, ""
     form, *others = dict.fromkeys(tensors.stored_format(source, found) for source, found in where)
-    if form is None and not others:
-        return None, f"stored in {' and '.join(titles)}"
     if others or form is None:
         return None, "not all of it is stored in one format"
     if parameter.path not in (*PRODUCTS, *EMBEDDINGS):
         return None, "it is always computed in full"
     if not form.is_computed:
         return None, f"its groups of {form.group} inputs are not computed"
-    return _with_order(parameter, tensors, form) if form.ordered else (form, "")
+    return _with_order(parameter, tensors, form) if form.ordered else (form, f"stored in {' and '.join(titles)}")
 
 
 def _with_order(
@@ -134,14 +132,19 @@ def _with_order(
     return replace(form, ordered=ordered), ""
 
 
-def _log_dequantised(directory: Path, config: ModelConfig, tensors: CheckpointTensors) -> None:
-    """Say which weights take more memory than in the files."""
+def _log_changes(directory: Path, config: ModelConfig, tensors: CheckpointTensors) -> None:
+    """Say which weights take more memory than in the files, and that scales of activations are left out."""
     paths: dict[str, list[str]] = {}
     for parameter in parameters(config):
         if config.weight_format(parameter.path) is None and (reason := _kept(parameter, tensors)[1]):
             paths.setdefault(reason, []).append(parameter.path)
     for reason, named in paths.items():
         logger.info("%s: dequantised to %s: %s (%s)", directory, config.dtype, ", ".join(named), reason)
+    if tensors.has_activation_scales():
+        logger.info(
+            "%s: its scales of activations are not used: products take activations as they are, or round them by token",
+            directory,
+        )
 
 
 class ZeroWeights:

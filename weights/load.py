@@ -21,12 +21,12 @@ from jaxgen.text.named_templates import template_text
 from jaxgen.weights import hf_checkpoint
 from jaxgen.weights.chat_template import TEMPLATE_FILE
 from jaxgen.weights.encodings import encodings_of
-from jaxgen.weights.files import CARRIED_FILES, CONFIG, TOKENIZER_FILES, is_gguf, member
+from jaxgen.weights.files import CARRIED_FILES, CONFIG, TOKENIZER_FILES, convert_first, is_gguf, member
 from jaxgen.weights.hf_config import read_model_config
 from jaxgen.weights.manifest import is_converted, read_manifest
 from jaxgen.weights.names import Place, Value
 from jaxgen.weights.tiny import make_tiny_checkpoint
-from jaxgen.weights.weight_formats import quantization_of, quantized_config, with_formats
+from jaxgen.weights.weight_formats import kept_formats, quantization_of, quantized_config, with_formats
 
 if TYPE_CHECKING:
     import jax
@@ -36,6 +36,9 @@ DEMO = Path(__file__).parent / "demo"
 _WANTED = ["*.json", "*.safetensors", "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model"]
 _UNWANTED = ["[!1]*/*", "consolidated*"]
 """Subfolders other than 1_Pooling, and Mistral's own format: they repeat the weights."""
+
+HUB_SECONDS = 10.0
+"""Until the hub is taken to be out of reach."""
 
 Fetch = Callable[[str, HubOptions], Path]
 """A function that returns a directory with the files of a hub id. It may raise any error."""
@@ -61,23 +64,38 @@ def resolve_model(model: str, hub: HubOptions | None = None, *, fetch: Fetch = d
     directory = Path(model).expanduser()
     if directory.is_file():
         if is_gguf(directory):
-            raise ConfigError(f"--model {model} is a GGUF file; {_convert(directory)}")
+            raise ConfigError(f"--model {model} is a GGUF file; {convert_first(directory)}")
         raise ConfigError(f"--model {model} is a file; name the directory it is in")
     if not directory.is_dir():
         directory = _fetched("--model", model, hub, fetch)
+        _check_not_gguf(model, directory, hub)
     elif hub.revision is not None:
         raise ConfigError(f"--revision {hub.revision} needs a hub id: --model {model} is a directory")
     for name in CARRIED_FILES:
         member(directory, name)
     if not (directory / CONFIG).is_file():
         found = next((file for file in sorted(directory.iterdir()) if is_gguf(file)), None)
-        hint = "" if found is None else f", but a GGUF file; {_convert(found)}"
+        hint = "" if found is None else f", but a GGUF file; {convert_first(found)}"
         raise ConfigError(f"{directory} is no model directory: it has no {CONFIG}{hint}")
     return directory
 
 
-def _convert(file: Path) -> str:
-    return f"convert it first: jaxgen convert-weights {file} DIRECTORY, and then --model DIRECTORY"
+def _check_not_gguf(model: str, directory: Path, hub: HubOptions) -> None:
+    """Raise ConfigError for a hub id that has its weights in GGUF files alone, which are not fetched."""
+    if (directory / CONFIG).is_file() and any(directory.glob("*.safetensors*")):
+        return
+    try:
+        found = huggingface_hub.HfApi().model_info(model, revision=hub.revision, timeout=HUB_SECONDS).siblings or ()
+    # the hub's client raises errors of its HTTP library; that what is needed is missing is said later
+    except Exception:
+        return
+    names = sorted(file.rfilename for file in found if is_gguf(Path(file.rfilename)))
+    if names:
+        one = names[0]
+        raise ConfigError(
+            f"--model {model} has its weights in GGUF files, such as {one}: download one (hf download {model} {one} "
+            f"--local-dir .); {convert_first(one)}"
+        )
 
 
 def resolve_tokenizer(tokenizer: str, download_dir: Path | None = None) -> Path:
@@ -114,13 +132,14 @@ def load_model_config(
     """Return the configuration of a Hugging Face or converted directory, with the formats of its weights.
 
     ``dtype`` "auto": that in config.json of a Hugging Face directory, or the stored dtype of a converted one.
-    ``quantization``: what the weights are rounded to when they are loaded; "none": they stay as they are stored.
+    ``quantization``: what the weights are rounded to when they are loaded, or stay in if they are stored in it; "none":
+    integers stay as they are stored, and so do all of a converted directory; other floating-point codes become numbers.
     Raises ConfigError for a quantization of weights that are stored with another.
     """
     if not is_converted(directory):
         config = read_model_config(directory, dtype)
         formats = hf_checkpoint.stored_formats(directory, config) if encodings_of(directory) else {}
-        return _quantized(directory, with_formats(config, formats), quantization)
+        return _quantized(directory, with_formats(config, kept_formats(formats, quantization)), quantization)
     manifest = read_manifest(directory)
     config = read_model_config(directory, manifest.dtype if dtype == "auto" else dtype)
     return _quantized(directory, with_formats(config, manifest.formats), quantization)
@@ -129,6 +148,11 @@ def load_model_config(
 def _quantized(directory: Path, config: ModelConfig, quantization: Quantization) -> ModelConfig:
     stored = quantization_of(config)
     if stored == "none":
+        if quantization == "fp4":
+            raise ConfigError(
+                f"--quantization fp4 keeps weights that are stored in it, in NVFP4 or MXFP4, and {directory} has none: "
+                f"use int4 or fp8"
+            )
         return quantized_config(config, quantization)
     if quantization not in ("none", stored):
         raise ConfigError(

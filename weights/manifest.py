@@ -115,7 +115,7 @@ def _record(entry: Any) -> FileRecord:
 
 def _format(entry: Any) -> WeightFormat:
     form = WeightFormat(**entry)
-    known = form.bits in (4, 8) and form.scale_dtype in SCALE_DTYPES
+    known = form.bits in (4, 8) and form.scale_dtype in SCALE_DTYPES and not (form.floats and form.zeros)
     if not known or not (form.group is None or (isinstance(form.group, int) and form.group > 0)):
         raise ValueError(entry)
     return form

@@ -17,13 +17,11 @@ from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progr
 
 from jaxgen.core.config import HubOptions
 from jaxgen.core.errors import ConfigError
-from jaxgen.weights.files import CONFIG, OLD_QUANTIZATION, member
-from jaxgen.weights.load import Fetch, download_model
+from jaxgen.weights.files import CONFIG, QUANTIZATION_FILES, member
+from jaxgen.weights.load import HUB_SECONDS, Fetch, download_model
 from jaxgen.weights.safetensors_files import INDEX, LENGTH_BYTES, SINGLE, weight_map
 
 _AT_ONCE = 8
-_SECONDS = 10.0
-"""Until the hub is taken to be out of reach."""
 
 
 @contextmanager
@@ -68,14 +66,14 @@ def _outline(name: str, hub: HubOptions, folder: Path) -> Path:
     Headers come by range requests, of 100 kB at first, the other files whole. Raises the errors of the hub's client.
     """
     try:
-        info = huggingface_hub.HfApi().model_info(name, revision=hub.revision, timeout=_SECONDS)
+        info = huggingface_hub.HfApi().model_info(name, revision=hub.revision, timeout=HUB_SECONDS)
     except Exception:
         with suppress(Exception):
             return download_model(name, hub, cached=True)
         raise
     there = {sibling.rfilename for sibling in info.siblings or ()}
     folder.mkdir()
-    for file in sorted(there & {CONFIG, INDEX, OLD_QUANTIZATION}):
+    for file in sorted(there & {CONFIG, INDEX, *QUANTIZATION_FILES}):
         huggingface_hub.hf_hub_download(name, file, revision=info.sha, local_dir=folder)
     files = {SINGLE} & there
     if not files and INDEX in there:

@@ -1,6 +1,7 @@
 """Round weights to few bits, and make numbers of them again. Host only, no jax.
 
-Each number is rounded to the nearest of its group's ``(code - zero) * scale``, with the scale as it is stored. Groups
+Each number is rounded to the nearest of its group's ``(code - zero) * scale``, or ``number * scale``, with the scale as
+it is stored. Groups
 are rounded by themselves, a block of outputs at a time, so that the result depends neither on how a weight is cut into
 tensors nor on the machine, and takes little memory beside it.
 """
@@ -9,12 +10,14 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from math import prod
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from jaxgen.core.errors import ConfigError
-from jaxgen.core.quantization import SCALE_DTYPES, GroupedWeight, WeightFormat, packed
+from jaxgen.core.quantization import FLOATS, SCALE_DTYPES, GroupedWeight, WeightFormat, packed
 
 _BLOCK = 1 << 18
 """Numbers that are rounded at a time: what is computed between stays in a core's cache."""
@@ -51,11 +54,16 @@ def quantized(weight: npt.NDArray[np.generic], form: WeightFormat, name: str) ->
     return result
 
 
-def dequantized(weight: GroupedWeight) -> Floats:
-    """Return the numbers of a weight, [*stack, O, I] in float32, for products that know no codes."""
-    numbers = np.empty(weight.shape, np.float32)
-    for index in np.ndindex(*weight.shape[:-2]):  # a matrix at a time, so that what is between is small
-        numbers[index] = weight.dequantized(index)
+def dequantized(weight: GroupedWeight, dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
+    """Return the numbers of a weight, [*stack, O, I], for products that know no codes."""
+    numbers = np.empty(weight.shape, dtype)
+    for index in np.ndindex(*weight.shape[:-2]):
+
+        def make_block(rows: slice, index: tuple[int, ...] = index) -> None:
+            with np.errstate(over="ignore"):
+                numbers[*index, rows] = weight.dequantized((*index, rows))
+
+        _by_blocks(make_block, *weight.shape[-2:])
     return numbers
 
 
@@ -84,10 +92,12 @@ def _scales(grouped: Floats, form: WeightFormat) -> tuple[npt.NDArray[np.generic
     """Return scale and zero point of each group: with zero points its range, widened to hold 0, is all codes'.
 
     Without, the number that is farthest from 0 has the lowest code, of which the scale's sign makes either sign: that
-    is one code more than there is on the other side.
+    is one code more than there is on the other side. Of floating-point codes it has the greatest.
     """
     highest, lowest = _reduced(np.maximum, grouped), _reduced(np.minimum, grouped)
     dtype = SCALE_DTYPES[form.scale_dtype]
+    if form.floats:
+        return (np.maximum(highest, -lowest) / _greatest(form)).astype(dtype), None
     if not form.zeros:
         farthest = np.where(highest > -lowest, highest, lowest)
         return (farthest / np.float32(-form.zero)).astype(dtype), None
@@ -111,10 +121,19 @@ def _rounded(
 ) -> npt.NDArray[np.uint8]:
     """Return the codes [R, G * g] of groups, whose array is used up."""
     grouped /= _divisor(scales)[..., None]
+    if form.floats:
+        greatest = _greatest(form)
+        np.clip(grouped, -greatest, greatest, out=grouped)  # a scale may have been rounded to a smaller number
+        return grouped.astype(FLOATS[form.bits]).view(np.uint8).reshape(len(grouped), -1)
     np.rint(grouped, out=grouped)
     grouped += np.float32(form.zero) if zeros is None else zeros[..., None]
     np.clip(grouped, 0, 2 * form.zero - 1, out=grouped)
     return grouped.astype(np.uint8).reshape(len(grouped), -1)
+
+
+def _greatest(form: WeightFormat) -> np.float32:
+    """Return the greatest number that a floating-point code is."""
+    return np.float32(ml_dtypes.finfo(FLOATS[form.bits]).max)
 
 
 def _divisor(scales: npt.NDArray[np.generic]) -> Floats:

@@ -73,7 +73,7 @@ def describe(directory: Path, config: ModelConfig) -> Survey:
     if kept == "none":
         dtype = f"{stored} as {config.dtype}" if stored else config.dtype
     else:
-        dtype = stored if kept in stored else kept
+        dtype = stored if kept in stored.lower() else kept
     return Survey(architecture, num_parameters(config), dtype, config.max_position, config.windows)
 
 

@@ -1,6 +1,6 @@
 """Choose the formats of a model's weights, and count their bytes. Host only, no jax."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
 
@@ -10,7 +10,7 @@ from jaxgen.core.quantization import Quantization, WeightFormat
 from jaxgen.weights.names import parameters
 from jaxgen.weights.tensors import Parameter
 
-EMBEDDINGS = ("embed.weight", "lm_head.weight")
+EMBEDDINGS = _EMBEDDING, _HEAD = ("embed.weight", "lm_head.weight")
 PRODUCTS = (
     *("layers.attn.qkv.weight", "layers.attn.out.weight"),
     *("layers.mlp.gate_up.weight", "layers.mlp.up.weight", "layers.mlp.down.weight"),
@@ -21,8 +21,13 @@ PRODUCTS = (
 projections around the layers."""
 INT8 = WeightFormat(bits=8, group=None)
 INT4 = WeightFormat(bits=4, group=32)
-_FORMATS: dict[Quantization, tuple[WeightFormat, WeightFormat]] = {"int8": (INT8, INT8), "int4": (INT4, INT8)}
-"""Of the layers' products, and of embedding and head."""
+FP8 = WeightFormat(bits=8, group=None, floats=True)
+_FORMATS: dict[Quantization, tuple[WeightFormat, WeightFormat | None]] = {
+    "int8": (INT8, INT8),
+    "int4": (INT4, INT8),
+    "fp8": (FP8, None),
+}
+"""Of the layers' products, and of embedding and head; None: they stay."""
 _BYTES: dict[DType, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -36,7 +41,9 @@ def quantized_config[Config: ModelConfig](config: Config, quantization: Quantiza
     if quantization not in _FORMATS:
         raise ConfigError(f"--quantization must be none or one of {', '.join(_FORMATS)}, not {quantization!r:.40}")
     of_products, of_embeddings = _FORMATS[quantization]
-    chosen = dict.fromkeys(PRODUCTS, of_products) | dict.fromkeys(EMBEDDINGS, of_embeddings)
+    chosen = dict.fromkeys(PRODUCTS, of_products)
+    if of_embeddings is not None:
+        chosen |= dict.fromkeys(EMBEDDINGS, of_embeddings)
     formats = {one.path: chosen[one.path] for one in parameters(config) if one.path in chosen}
     for one in parameters(config):
         if one.path in formats and formats[one.path].bits == 4 and one.shape[-1] % 2:
@@ -51,16 +58,38 @@ def with_formats[Config: ModelConfig](config: Config, formats: Mapping[str, Weig
     return replace(config, weight_formats=tuple(sorted(formats.items())))
 
 
-def quantization_of(config: ModelConfig) -> Quantization:
-    """Return what the fewest bits of any weight are called."""
-    bits = min((form.bits for _, form in config.weight_formats), default=None)
-    return "none" if bits is None else "int4" if bits == 4 else "int8"
+def quantization_of(config: ModelConfig) -> str:
+    """Return what the codes of the fewest bits of any weight are called; "none": there are no codes."""
+    fewest = min((form for _, form in config.weight_formats), key=lambda form: form.bits, default=None)
+    return "none" if fewest is None else fewest.title
+
+
+def kept_formats(stored: Mapping[str, WeightFormat], quantization: Quantization) -> dict[str, WeightFormat]:
+    """Return the formats in which weights of a checkpoint stay: integers always, others if the quantization is theirs.
+
+    What else is stored in floating-point codes becomes numbers, or is rounded to the quantization.
+    """
+    return {path: form for path, form in stored.items() if not form.floats or form.title == quantization}
+
+
+def placed_config[Config: ModelConfig](config: Config, placed: Callable[[WeightFormat], WeightFormat | None]) -> Config:
+    """Return the configuration with the formats that programs read; ``placed`` is WeightFormat.placed for them."""
+    formats = ((path, placed(form)) for path, form in config.weight_formats)
+    return with_formats(config, {path: form for path, form in formats if form is not None})
 
 
 def parameter_bytes(config: ModelConfig) -> int:
     """Return the bytes of a model's parameters, each in its format or dtype."""
     formats = dict(config.weight_formats)
     return sum(_num_bytes(one, formats.get(one.path), config.dtype) for one in parameters(config))
+
+
+def largest_matrix_bytes(config: ModelConfig) -> int:
+    """Return the bytes of the largest matrix of a product that is kept in codes, as numbers of the model's dtype."""
+    formats, table = dict(config.weight_formats), {one.path: one for one in parameters(config)}
+    if _HEAD in table:  # of the embedding, rows alone become numbers
+        formats.pop(_EMBEDDING, None)
+    return max((prod(table[path].shape[-2:]) * _BYTES[config.dtype] for path in formats), default=0)
 
 
 def _num_bytes(parameter: Parameter, form: WeightFormat | None, dtype: DType) -> int:

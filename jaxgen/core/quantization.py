@@ -15,8 +15,13 @@ SCALE_DTYPES: dict[ScaleDType, np.dtype[np.generic]] = {
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
     "float32": np.dtype(np.float32),
 }
-Quantization = Literal["none", "int8", "int4"]
-QUANTIZATIONS: tuple[Quantization, ...] = ("none", "int8", "int4")
+Quantization = Literal["none", "int8", "int4", "fp8", "fp4"]
+QUANTIZATIONS: tuple[Quantization, ...] = ("none", "int8", "int4", "fp8", "fp4")
+FLOATS: dict[Bits, np.dtype[np.generic]] = {
+    8: np.dtype(ml_dtypes.float8_e4m3fn),
+    4: np.dtype(ml_dtypes.float4_e2m1fn),
+}
+"""Floating-point numbers that codes of so many bits may be."""
 _GROUPS = 128
 """Larger groups are of so many inputs, or a multiple of them."""
 Index = tuple[int | slice, ...]
@@ -28,7 +33,8 @@ class WeightFormat:
 
     ``group``: None: all inputs of an output; the last group may be shorter than the others. ``zeros``: whether zero
     points are stored; without them 8 or 128 means 0. ``ordered``: whether inputs are in an order of their own, which is
-    stored with the weight.
+    stored with the weight. ``floats``: whether codes are small floating-point numbers (FLOATS), which have no zero
+    points: ``number * scale``.
     """
 
     bits: Bits
@@ -36,6 +42,28 @@ class WeightFormat:
     scale_dtype: ScaleDType = "bfloat16"
     zeros: bool = False
     ordered: bool = False
+    floats: bool = False
+
+    @property
+    def title(self) -> Literal["int8", "int4", "fp8", "fp4"]:
+        """What the codes are called."""
+        if self.floats:
+            return "fp8" if self.bits == 8 else "fp4"
+        return "int8" if self.bits == 8 else "int4"
+
+    @property
+    def as_integers(self) -> "WeightFormat | None":
+        """The format of integers that holds every weight of this one; None: there is none, or it is one."""
+        return replace(self, bits=8, floats=False) if self.floats and self.bits == 4 else None
+
+    def placed(self, *, integers: bool, floats: bool) -> "WeightFormat | None":
+        """Return the format of a weight where programs read it, which multiply codes that are ``integers``, or floats.
+
+        None: it becomes numbers of the model's dtype.
+        """
+        if floats if self.floats else integers:
+            return self
+        return self.as_integers if integers else None
 
     @property
     def zero(self) -> int:
@@ -113,6 +141,16 @@ class GroupedWeight:
         order = np.broadcast_to(np.arange(inputs, dtype=np.int32), (*self.shape[:-2], inputs))
         return replace(self, format=replace(self.format, ordered=True), order=order)
 
+    def as_integers(self) -> "GroupedWeight":
+        """Return a weight of FP4 as one of 8 bits: twice each number is an integer."""
+        form, half = self.format.as_integers, self.scales.dtype.type(0.5)
+        assert form is not None
+        twice = (2 * _table(self.format) + form.zero).astype(np.uint8)
+        codes = np.empty(self.shape, np.uint8)
+        for index in np.ndindex(*self.shape[:-2]):  # a matrix at a time, so that what is between is small
+            codes[index] = twice[unpacked(self.codes[index], self.format)]
+        return replace(self, format=form, codes=codes, scales=self.scales * half)
+
     def take(self, outputs: npt.NDArray[np.intp]) -> Self:
         """Return the weight of these outputs, in this order."""
         parts = {name: np.take(part, outputs, axis=-2) for name, part in self.arrays() if name != "order"}
@@ -125,20 +163,21 @@ class GroupedWeight:
         for name, array in self.arrays():
             array[place[:stack] if name == "order" else place] = getattr(part, name)
 
-    def dequantized(self, index: tuple[int, ...] = ()) -> npt.NDArray[np.float32]:
-        """Return the numbers [*stack, O, I], or those of one matrix of the stack."""
+    def dequantized(self, index: Index = ()) -> npt.NDArray[np.float32]:
+        """Return the numbers [*stack, O, I], or those of one matrix of the stack, or of some of its outputs."""
         form, codes, inputs = self.format, self.codes[index], self.shape[-1]
 
         def by_input(values: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:
             each = values[index].astype(np.float32)
             return each if form.group is None else np.repeat(each, form.group, axis=-1)[..., :inputs]
 
-        numbers = unpacked(codes, form).astype(np.float32)
-        numbers -= np.float32(form.zero) if self.zeros is None else by_input(self.zeros)
+        numbers = numbers_of(unpacked(codes, form), form)
+        if not form.floats:
+            numbers -= np.float32(form.zero) if self.zeros is None else by_input(self.zeros)
         numbers *= by_input(self.scales)
         if self.order is None:
             return numbers
-        places = np.argsort(self.order[index], axis=-1)[..., None, :]
+        places = np.argsort(self.order[index[: len(self.shape) - 2]], axis=-1)[..., None, :]
         return np.take_along_axis(numbers, places, axis=-1)
 
 
@@ -152,3 +191,16 @@ def unpacked(codes: npt.NDArray[np.uint8], form: WeightFormat) -> npt.NDArray[np
     if form.bits == 8:
         return codes
     return np.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:-1], -1)
+
+
+def numbers_of(codes: npt.NDArray[np.uint8], form: WeightFormat) -> npt.NDArray[np.float32]:
+    """Return codes [..., I] of a byte each as numbers, before zero points and scales."""
+    if not form.floats:
+        return codes.astype(np.float32)
+    found: npt.NDArray[np.float32] = _table(form)[codes]
+    return found
+
+
+def _table(form: WeightFormat) -> npt.NDArray[np.float32]:
+    """Return the number of each floating-point code."""
+    return np.arange(1 << form.bits, dtype=np.uint8).view(FLOATS[form.bits]).astype(np.float32)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxgen.core.config import ModelConfig
+from jaxgen.core.quantization import WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.nvidia import compiler_trouble
 from jaxgen.kernels.native_support import MATRIX_UNITS, uses_matrix_units
@@ -78,6 +79,8 @@ class Kernels:
     """None: XLA's own products, with weights that are not packed."""
     quantized: QuantizedProduct | None = None
     """None: weights of few bits become numbers of the model's dtype when they are loaded."""
+    floats: QuantizedProduct | None = None
+    """Of codes that are floating-point numbers. None: these become integers, if such hold them, or numbers."""
     rms_norm: Kernel = rms_norm_ref
     layer_norm: Kernel = layer_norm_ref
     activate: Kernel = activate_ref
@@ -96,6 +99,10 @@ class Kernels:
     reason: str = field(default="", compare=False)
     """Why no faster kernels were chosen, for the log and metrics; empty: these are the fastest."""
 
+    def placed(self, form: WeightFormat) -> WeightFormat | None:
+        """Return the format of a weight that programs read; None: numbers of the model's dtype."""
+        return form.placed(integers=self.quantized is not None, floats=self.floats is not None)
+
     @property
     def skips_padding(self) -> bool:
         """Whether products leave out rows of padding, so that a step's time follows its tokens."""
@@ -105,14 +112,21 @@ class Kernels:
 REFERENCE = Kernels("XLA", ragged_paged_attention_ref, write_kv_ref)
 """The ``_ref`` twins in plain jnp, which run on all devices."""
 _GPU_EXPERT_PRODUCT = partial(expert_product_ref, tile_rows=GPU_TILE_ROWS)
-_GPU_QUANTIZED = QuantizedProduct(
-    pack_codes,
-    pack_groups,
-    partial(quantized_product_ref, exact_inputs=True),
-    quantized_rows,
-    partial(quantized_expert_product_ref, exact_inputs=True, tile_rows=GPU_TILE_ROWS),
-)
-"""Products with the numbers that codes mean, which a step makes of a matrix before it multiplies."""
+
+
+def _exact(*, floats: bool) -> QuantizedProduct:
+    """Return products with the numbers that codes mean, which a step makes of a matrix before it multiplies."""
+    options = {"exact_inputs": True, "floats": floats}
+    return QuantizedProduct(
+        pack_codes,
+        pack_groups,
+        partial(quantized_product_ref, **options),
+        partial(quantized_rows, floats=floats),
+        partial(quantized_expert_product_ref, **options, tile_rows=GPU_TILE_ROWS),
+    )
+
+
+_GPU_QUANTIZED, _GPU_FLOATS = _exact(floats=False), _exact(floats=True)
 REFERENCE_GPU = replace(
     REFERENCE,
     ragged_paged_attention=partial(
@@ -120,6 +134,7 @@ REFERENCE_GPU = replace(
     ),
     expert_product=_GPU_EXPERT_PRODUCT,
     quantized=_GPU_QUANTIZED,
+    floats=_GPU_FLOATS,
     separate_layers=True,
     partial_recompute=partial_recompute_ref,
 )
@@ -198,6 +213,7 @@ def _pallas(name: str, num_ctas: int, *, bulk: bool, wgmma: bool, bulk_copies: b
         scatter_blocks=partial(copy_blocks.scatter_blocks, **copies),
         expert_product=_GPU_EXPERT_PRODUCT,
         quantized=_GPU_QUANTIZED,
+        floats=_GPU_FLOATS,
         partial_recompute=partial_recompute_ref,
         separate_layers=True,
     )

@@ -32,4 +32,8 @@ def uses_matrix_units(device: DeviceInfo, model: ModelConfig) -> bool:
 
     Weights of few bits have kernels of their own, beside which the others are native too.
     """
-    return model.dtype == "bfloat16" and MATRIX_UNITS in device.features and not model.weight_formats
+    return (
+        model.dtype == "bfloat16"
+        and MATRIX_UNITS in device.features
+        and not any(form.placed(integers=True, floats=False) for _, form in model.weight_formats)
+    )

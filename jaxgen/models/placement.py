@@ -32,14 +32,14 @@ def placing(config: ModelConfig, kernels: Kernels) -> Place:
     The value may be on the host or the device; one that needs no other layout stays on the device as it is. A
     GroupedWeight becomes a QuantizedWeight if the kernels multiply codes.
     """
-    formats = dict(config.weight_formats)
+    formats = placed_formats(config, kernels)
     matrices = {dotted(path) for path, leaf in nnx.to_flat_state(abstract_model(config)[1]) if isinstance(leaf, Matrix)}
 
     def place(path: str, value: Any) -> Any:
         if isinstance(value, GroupedWeight):
-            if kernels.quantized is None:
+            if path not in formats:
                 return place(path, _numbers(value, config.dtype))
-            value = Codes.of(value)
+            value = Codes.of(value if value.format == formats[path] else value.as_integers())
         if isinstance(value, Codes):
             return _placed_codes(value, formats[path], kernels, config.dtype)
         if path in matrices and isinstance(value, jax.Array | np.ndarray):
@@ -49,10 +49,17 @@ def placing(config: ModelConfig, kernels: Kernels) -> Place:
     return place
 
 
+def placed_formats(config: ModelConfig, kernels: Kernels) -> dict[str, WeightFormat]:
+    """Return the formats of the weights that stay codes where these kernels read them, by path."""
+    placed = ((path, kernels.placed(form)) for path, form in config.weight_formats)
+    return {path: form for path, form in placed if form is not None}
+
+
 def _placed_codes(weight: Codes, about: WeightFormat, kernels: Kernels, dtype: str) -> Any:
     """Return a weight of few bits packed for its kernel, the layers of a stack apart if the program has them so."""
-    assert kernels.quantized is not None
-    pack = partial(QuantizedWeight.pack, about, kernel=kernels.quantized, dtype=dtype)
+    kernel = kernels.floats if about.floats else kernels.quantized
+    assert kernel is not None
+    pack = partial(QuantizedWeight.pack, about, kernel=kernel, dtype=dtype)
     if not kernels.separate_layers or weight.codes.ndim == 2:
         return pack(weight)
     layers = range(len(weight.codes))
@@ -86,8 +93,7 @@ def pack_params(config: ModelConfig, params: PackedParams, kernels: Kernels) -> 
 def abstract_packed_params(config: ModelConfig, kernels: Kernels) -> PackedParams:
     """Return the shapes and dtypes of the result of ``pack_params``."""
     loaded: PackedParams = dict(abstract_params(config))
-    if kernels.quantized is not None:
-        for path, about in config.weight_formats:
-            loaded[path] = Codes.abstract(loaded[path].shape, about)
+    for path, about in placed_formats(config, kernels).items():
+        loaded[path] = Codes.abstract(loaded[path].shape, about)
     packed: PackedParams = jax.eval_shape(lambda params: pack_params(config, params, kernels), loaded)
     return packed

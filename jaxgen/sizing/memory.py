@@ -43,10 +43,12 @@ def resolve(
     token_budget: int,
     params_bytes: int,
     temporary_bytes: int | None = None,
+    dequantised_bytes: int = 0,
 ) -> EngineConfig:
     """Return the configuration that meets ``options`` and fits: weights, step temporaries (None: estimated), KV blocks.
 
-    ``token_budget``: tokens of a step if the options do not name them. If no configuration fits, raises NoRoomError
+    ``token_budget``: tokens of a step if the options do not name them. ``dequantised_bytes``: numbers that a step makes
+    of codes at a time, beside what is estimated. If no configuration fits, raises NoRoomError
     that names the flag, and the value that would fit; ConfigError for options that are invalid in any memory.
     """
     check_options(options)
@@ -55,7 +57,7 @@ def resolve(
     block_size = options.block_size or DEFAULT_BLOCK_SIZE
     scheduler = scheduler_config(options, model, token_budget, is_cpu=memory.is_cpu)
     if temporary_bytes is None:
-        temporary_bytes = estimate_temporaries(model, scheduler)
+        temporary_bytes = estimate_temporaries(model, scheduler) + dequantised_bytes
     wanted = MemoryRequest(options, model, memory, scheduler, block_size, params_bytes, temporary_bytes)
     if options.kv_residency == "auto":
         return _wherever(wanted)

@@ -17,7 +17,7 @@ class PlanRequest:
 
     ``total_bytes``: all of an accelerator's memory, of which ``options.gpu_memory_utilization`` is used; of a CPU the
     free memory. ``host_bytes``: all memory of the machine; None: unknown. ``token_budget``: tokens of a step if the
-    options do not name them.
+    options do not name them. ``dequantised``: bytes of numbers that a step makes of codes at a time.
     """
 
     options: EngineOptions
@@ -27,6 +27,7 @@ class PlanRequest:
     total_bytes: int
     host_bytes: int | None
     token_budget: int
+    dequantised: int = 0
 
     @property
     def memory(self) -> DeviceMemory:
@@ -45,7 +46,19 @@ class PlanRequest:
 
     def resolve(self) -> EngineConfig:
         """Return the configuration that serving would choose. Raises ConfigError, NoRoomError if it does not fit."""
-        return resolve(self.options, self.model, self.memory, token_budget=self.token_budget, params_bytes=self.weights)
+        return resolve(
+            self.options,
+            self.model,
+            self.memory,
+            token_budget=self.token_budget,
+            params_bytes=self.weights,
+            dequantised_bytes=self.dequantised,
+        )
+
+    @property
+    def temporaries(self) -> int:
+        """Bytes of a step beside weights and cache, as estimated. Raises ConfigError."""
+        return estimate_temporaries(self.model, self.scheduler) + self.dequantised
 
     def changed(self, **options: object) -> "PlanRequest":
         """Return the request with other options."""
@@ -93,11 +106,8 @@ def make_plan(request: PlanRequest) -> Plan:
     try:
         config = request.resolve()
     except NoRoomError as error:
-        scheduler = request.scheduler
-        temporaries = estimate_temporaries(model, scheduler)
-        return Plan(memory, scheduler, request.weights, temporaries, problem=str(error))
-    temporaries = estimate_temporaries(model, request.scheduler)
-    plan = Plan(memory, config.scheduler, request.weights, temporaries, cache_bytes(model, config, memory))
+        return Plan(memory, request.scheduler, request.weights, request.temporaries, problem=str(error))
+    plan = Plan(memory, config.scheduler, request.weights, request.temporaries, cache_bytes(model, config, memory))
     size, blocks, inputs = config.cache.block_size, config.cache.num_blocks, config.cache.keep_inputs
     if config.streaming is not None:
         sizes = stream_sizes(model, size, memory, keep_inputs=config.streaming.keep_inputs)

@@ -15,7 +15,7 @@ from jaxgen.core.kv_dtype import parse_kv_dtype
 from jaxgen.core.quantization import Quantization
 from jaxgen.hardware.device_info import DeviceInfo, this_cpu
 from jaxgen.hardware.nvidia import find_gpu
-from jaxgen.model_choice import find_model, token_budget, weight_bytes
+from jaxgen.model_choice import dequantised_bytes, find_model, token_budget, weight_bytes
 from jaxgen.sizing.memory import check_options
 from jaxgen.sizing.plan import Plan, PlanRequest, make_plan
 from jaxgen.sizing.plan_changes import find_changes, wanted_context
@@ -87,6 +87,7 @@ def plan_model(
         target.total_bytes,
         target.host_bytes,
         budget.tokens,
+        dequantised_bytes(config, target.device),
     )
     plan = make_plan(request)
     budget = replace(budget, tokens=plan.scheduler.token_budget)

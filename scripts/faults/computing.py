@@ -178,6 +178,14 @@ WEIGHTS = (
         ("tests/weights/test_encodings.py::test_weights_are_kept_as_they_are_stored",),
     ),
     Fault(
+        "nvfp4-scale-multiplied",
+        "weights",
+        "weights/encodings/fp4.py",
+        'scales / tensors["divisor"]',
+        'scales * tensors["divisor"]',
+        ("tests/weights/test_compressed_tensors_files.py",),
+    ),
+    Fault(
         "zero-points-not-rounded",
         "weights",
         "weights/quantize.py",

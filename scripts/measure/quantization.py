@@ -1,4 +1,4 @@
-"""Measure what few bits cost the embedded model: ``python -m scripts.measure.quantization [--formats none,int8,int4]``.
+"""Measure what few bits cost the embedded model: ``python -m scripts.measure.quantization [--formats none,fp8]``.
 
 Prints for each format the bytes of the weights, the perplexity of held-out text in windows of 256 tokens, the change of
 it, the mean difference of a token's log-probability, and how many values of names the model recalls (the test of
@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxgen.assemble import find_parts
 from jaxgen.core.config import DType, EngineOptions
-from jaxgen.core.quantization import QUANTIZATIONS, Quantization
+from jaxgen.core.quantization import Quantization
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
@@ -83,7 +83,7 @@ def _run(engine: Engine, requests: Sequence[Request]) -> Iterator[list[Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--formats", default=",".join(QUANTIZATIONS), help="values of --quantization")
+    parser.add_argument("--formats", default="none,int8,int4,fp8", help="values of --quantization")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     parser.add_argument("--windows", type=int, default=200, help=f"of held-out text, {WINDOW} tokens each")
     parser.add_argument("--cases", type=int, default=50, help="of recall for each kind of value and question")

@@ -67,7 +67,9 @@ def _add_model(model: Any) -> None:
     model.add_argument("--served-model-name", help="name in the API (default: as given to --model)")
     add_dtype_flag(model, "auto: the checkpoint's own, or float32 where the device computes that faster")
     add_quantization_flag(
-        model, "round weights to 8 or 4 bits when they are loaded; checkpoints that are quantised say so themselves"
+        model,
+        "round weights to 8 or 4 bits when they are loaded; fp8, fp4: also keep the codes of a checkpoint in them (fp4 "
+        "does this alone); checkpoints of integers stay as they are",
     )
     model.add_argument(
         "--tokenizer", help="directory or hub id of the tokenizer and its chat template (default: the model's own)"

@@ -12,9 +12,12 @@ import pytest
 
 from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.core.quantization import WeightFormat
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernels, ampere, hopper
 from jaxgen.models.placement import abstract_packed_params
 from jaxgen.runner.programs import STEP_DONATES, step_program
+from jaxgen.weights.names import parameters
+from jaxgen.weights.weight_formats import PRODUCTS, largest_matrix_bytes, with_formats
 from scripts.gpu.shapes import LLAMA3_8B, OPT_6_7B
 from tests.aot import cases
 from tests.aot.models import LAYERS, model_of
@@ -105,6 +108,25 @@ def test_weights_are_read_where_they_lie(target: Target) -> None:
     down = jax.ShapeDtypeStruct((LLAMA3_8B.hidden_size, LLAMA3_8B.intermediate_size), jnp.bfloat16)
     assert not compile_step(target, REFERENCE_GPU, STEP_DONATES, FEW_LAYERS)[0].copies(down, WHOLE)
     assert compile_step(target, REFERENCE, STEP_DONATES, FEW_LAYERS)[0].copies(down, WHOLE)
+
+
+FORMATS = {
+    "int4": WeightFormat(4, 32),
+    "fp8": WeightFormat(8, None, floats=True),
+    "fp4": WeightFormat(4, 16, "float32", floats=True),
+}
+
+
+@pytest.mark.only(cases.AMPERE)  # XLA's passes are the same for all
+@pytest.mark.parametrize("name", FORMATS)
+def test_numbers_are_made_of_one_matrix_of_codes_at_a_time(target: Target, name: str) -> None:
+    """Although a GPU has no FP8 or FP4 of its own."""
+    matrices = [one.path for one in parameters(LLAMA3_8B) if one.path in PRODUCTS]
+    model = with_formats(LLAMA3_8B, dict.fromkeys(matrices, FORMATS[name]))
+    compiled, _, donated = compile_step(target, REFERENCE_GPU, STEP_DONATES, FEW_LAYERS, model)
+    logger.info("%s: %d MiB of temporaries", name, compiled.temporaries // 2**20)
+    assert compiled.aliased == donated
+    assert compiled.temporaries < MAX_TEMPORARIES + largest_matrix_bytes(model)
 
 
 @pytest.mark.only(cases.AMPERE)  # XLA's passes are the same for all

@@ -8,18 +8,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxgen.core.quantization import WeightFormat
+from jaxgen.core.quantization import FLOATS as NUMBERS
+from jaxgen.core.quantization import GroupedWeight, WeightFormat
 from jaxgen.core.request import TokenEvent
 from jaxgen.engine.engine import Engine
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, ampere, blackwell, blackwell_rtx, hopper, native
-from jaxgen.models.placement import abstract_packed_params, pack_params
+from jaxgen.models.placement import abstract_packed_params, pack_params, placed_formats
 from jaxgen.models.quantized_weight import Codes, QuantizedWeight
+from pallas_kernels.quantized_product import float_numbers
 from tests.support.engines import EOS, LLAMA, compiled_step, engine_config, make_engine, params_of, request, run
 from tests.support.native import native as library
-from tests.support.quantized import INT4, INT8, ORDERED, TWINS, numbers, quantized, random_weight
+from tests.support.quantized import FP4, FP8, INT4, INT8, ORDERED, TWINS, numbers, quantized, random_weight
 
 TIED = replace(LLAMA, head=replace(LLAMA.head, tied=True), num_heads=2, head_dim=32)
 FORMATS = {"int8": INT8, "int4": INT4, "ordered": ORDERED}
+FLOATS = {"fp8": FP8, "fp8 in groups": WeightFormat(8, 32, floats=True), "fp4": FP4}
 PROMPTS = [np.random.default_rng(1).integers(3, 300, size=n).tolist() for n in (1, 7, 40)]
 REQUESTS = [
     request(f"r{i}", prompt, max_tokens=6, temperature=0.0, ignore_eos=True, logprobs=3)
@@ -64,6 +67,51 @@ def test_dequantized_numbers_are_codes_less_zero_times_scale(name: str) -> None:
         assert whole[layer, out, at] == np.float32(value - zero) * np.float32(weight.scales[layer, out, group])
 
 
+@pytest.mark.parametrize("name", FLOATS)
+def test_a_weight_of_floats_multiplies_as_its_numbers_do(name: str) -> None:
+    about, rng = FLOATS[name], np.random.default_rng(0)
+    weight = random_weight(about, (3, 70, 96), rng)
+    assert REFERENCE_GPU.floats is not None
+    placed = QuantizedWeight.pack(about, Codes.of(weight), REFERENCE_GPU.floats, "float32")
+    x, wanted = rng.normal(size=(5, 96)).astype(np.float32), weight.dequantized((2,)).astype(np.float64)
+    found = placed.at(jnp.int32(2)).product(jnp.asarray(x), jnp.int32(5))
+    np.testing.assert_allclose(found, x @ wanted.T, atol=1e-5 * np.abs(x @ wanted.T).max())
+    np.testing.assert_array_equal(placed.rows(jnp.asarray([0, 69])), weight.dequantized((0,))[[0, 69]])
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_each_floating_point_code_is_its_number(bits: int) -> None:
+    """Also those below the normal numbers; e4m3 has one that is none, of either sign."""
+    codes = np.arange(1 << bits, dtype=np.uint8)
+    wanted = codes.view(NUMBERS[bits]).astype(np.float32)  # type: ignore[index]
+    finite = np.isfinite(wanted)
+    assert finite.sum() == len(codes) - (2 if bits == 8 else 0)
+    np.testing.assert_array_equal(np.asarray(float_numbers(jnp.asarray(codes), bits=bits))[finite], wanted[finite])
+
+
+def test_native_kernels_get_integers_of_fp4_and_numbers_of_fp8() -> None:
+    kernels = native(library())
+    fp4, fp8 = (quantized(LLAMA, about) for about in (FP4, FP8))
+    assert set(placed_formats(fp4, kernels).values()) == {WeightFormat(8, 16, "float32")}
+    for value in params_of(fp4).values():
+        if isinstance(value, GroupedWeight):
+            np.testing.assert_array_equal(value.as_integers().dequantized(), value.dequantized())
+    assert placed_formats(fp8, kernels) == {}
+    placed = pack_params(fp8, dict(params_of(fp8)), kernels)
+    plain = pack_params(replace(fp8, weight_formats=()), numbers(params_of(fp8)), kernels)
+    for found, wanted in zip(jax.tree.leaves(placed), jax.tree.leaves(plain), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    check_shapes(pack_params(fp4, dict(params_of(fp4)), kernels), abstract_packed_params(fp4, kernels))
+
+
+def test_native_kernels_answer_as_the_numbers_of_fp4() -> None:
+    model = quantized(TIED, FP4)
+    config, plain = engine_config(), replace(model, weight_formats=())
+    exact = Engine(plain, config, numbers(params_of(model)), frozenset({EOS}), compiled=compiled_step(plain, config))
+    found = run(make_engine(model, kernels=native(library())), REQUESTS)
+    assert first_logprobs(found) == pytest.approx(first_logprobs(run(exact, REQUESTS)), abs=0.2)
+
+
 def test_kernels_without_products_of_codes_get_numbers() -> None:
     model = quantized(LLAMA, INT4)
     placed = pack_params(model, dict(params_of(model)), REFERENCE)
@@ -71,9 +119,9 @@ def test_kernels_without_products_of_codes_get_numbers() -> None:
         np.testing.assert_array_equal(placed[path], value)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", FORMATS | FLOATS)
 def test_shapes_are_known_before_weights_are_loaded(name: str) -> None:
-    model = quantized(LLAMA, FORMATS[name])
+    model = quantized(LLAMA, (FORMATS | FLOATS)[name])
     for kernels in (TWINS, REFERENCE_GPU):
         check_shapes(pack_params(model, dict(params_of(model)), kernels), abstract_packed_params(model, kernels))
 
@@ -104,9 +152,9 @@ def test_a_request_has_the_same_bits_alone_and_among_others(about: WeightFormat,
         assert together[one.request_id] == run(make_engine(model, config, kernels), [one])[one.request_id]
 
 
-@pytest.mark.parametrize("name", ["int8", "ordered"])
+@pytest.mark.parametrize("name", ["int8", "ordered", "fp4"])
 def test_programs_for_gpus_multiply_by_the_numbers(name: str) -> None:
-    model = quantized(LLAMA, FORMATS[name])
+    model = quantized(LLAMA, (FORMATS | FLOATS)[name])
     config, plain = engine_config(), replace(model, weight_formats=())
     exact = Engine(plain, config, numbers(params_of(model)), frozenset({EOS}), compiled=compiled_step(plain, config))
     found = run(make_engine(model, kernels=REFERENCE_GPU), REQUESTS)
@@ -115,4 +163,6 @@ def test_programs_for_gpus_multiply_by_the_numbers(name: str) -> None:
 
 def test_all_kernels_of_gpus_take_the_same_weights() -> None:
     """Memory is planned, and a cache in host memory served, whichever of them a device gets."""
-    assert {make(8).quantized for make in (hopper, ampere, blackwell, blackwell_rtx)} == {REFERENCE_GPU.quantized}
+    made = {make(8) for make in (hopper, ampere, blackwell, blackwell_rtx)}
+    assert {kernels.quantized for kernels in made} == {REFERENCE_GPU.quantized}
+    assert {kernels.floats for kernels in made} == {REFERENCE_GPU.floats}

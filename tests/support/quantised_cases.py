@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,6 +18,9 @@ AWQ = {"quant_method": "awq", "bits": 4, "group_size": 16, "zero_point": True, "
 FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [16, 48]}
 Made = tuple[Tensors, Floats]
 Encode = Callable[[str, tuple[int, int]], Made | None]
+
+
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 
 
 def compressed(name: str = "pack-quantized", inputs: object = None, **weights: object) -> dict[str, Any]:
@@ -90,5 +93,44 @@ def fp8(scaled: str, block: tuple[int, int] = (16, 48), name: str = "weight_scal
             f"{base}.{name}": stored,
             f"{base}.input_scale": np.ones(1, np.float32),
         }, numbers
+
+    return encode
+
+
+def mxfp8() -> Encode:
+    """Groups of 32 inputs with powers of two, as bytes."""
+    rng = np.random.default_rng(3)
+
+    def encode(base: str, shape: tuple[int, int]) -> Made:
+        codes = rng.standard_normal(shape).astype(FLOAT8)
+        powers = rng.integers(100, 140, (shape[0], shape[1] // 32)).astype(np.uint8)
+        scales = np.repeat(2.0 ** (powers.astype(np.float32) - 127), 32, axis=1)
+        return {f"{base}.weight": codes, f"{base}.weight_scale": powers}, codes.astype(np.float32) * scales
+
+    return encode
+
+
+def fp4(kind: Literal["nvfp4", "modelopt", "mxfp4"]) -> Encode:
+    rng = np.random.default_rng(4)
+
+    def encode(base: str, shape: tuple[int, int]) -> Made:
+        codes = rng.integers(0, 16, shape)
+        group = 32 if kind == "mxfp4" else 16
+        whole = np.float32(rng.uniform(100, 3000))
+        groups = (shape[0], shape[1] // group)
+        stored: Any = rng.integers(110, 130, groups).astype(np.uint8)
+        scales = 2.0 ** (stored.astype(np.float32) - 127)
+        if kind != "mxfp4":
+            stored = (rng.uniform(1, 448, groups) ** 1.1).clip(0, 448).astype(FLOAT8)
+            scales = stored.astype(np.float32) * whole if kind == "modelopt" else stored.astype(np.float32) / whole
+        weight, more = {
+            "nvfp4": ("weight_packed", {"weight_global_scale": whole.reshape(1), "input_global_scale": np.ones(1)}),
+            "modelopt": ("weight", {"weight_scale_2": np.asarray(whole), "input_scale": np.ones(())}),
+            "mxfp4": ("weight_packed", {}),
+        }[kind]
+        tensors = {weight: (codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8), "weight_scale": stored}
+        floats = {name: value.astype(np.float32) for name, value in more.items()}
+        numbers = E2M1[codes] * np.repeat(scales, group, axis=1).astype(np.float32)
+        return {f"{base}.{name}": value for name, value in (tensors | floats).items()}, numbers
 
     return encode

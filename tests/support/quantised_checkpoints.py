@@ -26,6 +26,7 @@ _NAMES = {
     "int64": "I64",
     "int32": "I32",
     "int8": "I8",
+    "uint8": "U8",
     "float8_e4m3fn": "F8_E4M3",
     "float8_e8m0fnu": "F8_E8M0",
 }

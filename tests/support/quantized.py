@@ -4,10 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 
 from jaxgen.core.config import ModelConfig
-from jaxgen.core.quantization import GroupedWeight, WeightFormat, packed
+from jaxgen.core.quantization import FLOATS, GroupedWeight, WeightFormat, packed
 from jaxgen.kernels.choice import REFERENCE, QuantizedProduct
 from jaxgen.models import abstract_params
 from pallas_kernels.quantized_product import (
@@ -27,6 +28,8 @@ TWINS = replace(
 INT8 = WeightFormat(8, None)
 INT4 = WeightFormat(4, 32, "float32", zeros=True)
 ORDERED = WeightFormat(4, 32, ordered=True)
+FP8 = WeightFormat(8, None, floats=True)
+FP4 = WeightFormat(4, 16, "float32", floats=True)
 
 
 def quantized[Config: ModelConfig](model: Config, about: WeightFormat) -> Config:
@@ -41,6 +44,10 @@ def random_weight(about: WeightFormat, shape: tuple[int, ...], rng: np.random.Ge
     groups = 1 if about.group is None else -(-size_in // about.group)
     zero, levels = 1 << (about.bits - 1), 1 << about.bits
     numbers = np.clip(np.round(rng.normal(scale=levels / 6, size=shape)) + zero, 0, levels - 1).astype(np.uint8)
+    if about.floats:  # of all codes
+        most = float(ml_dtypes.finfo(FLOATS[about.bits]).max)
+        levels = int(8 * most)
+        numbers = rng.uniform(-most, most, size=shape).astype(FLOATS[about.bits]).view(np.uint8)
     codes = packed(numbers, about)
     scales = rng.uniform(0.5, 1.5, size=(*stack, size_out, groups)) * 0.12 * 6 / levels
     zeros = rng.integers(zero - 1, zero + 2, size=scales.shape).astype(np.uint8) if about.zeros else None

@@ -8,6 +8,7 @@ import pytest
 
 from jaxgen.core.config import DType, EngineConfig, OffloadConfig
 from jaxgen.core.kv_dtype import KVDType
+from jaxgen.core.quantization import WeightFormat
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.kernels.choice import REFERENCE, Kernels, native
 from jaxgen.runner.model_runner import ModelRunner
@@ -15,6 +16,7 @@ from jaxgen.runner.step import StepOutput
 from jaxgen.tools.determinism import ANSWER_TOKENS, Scenario, Verifier
 from tests.support.engines import LLAMA, engine_config, make_engine
 from tests.support.native import native as library
+from tests.support.quantized import FP4, FP8, INT4, INT8, ORDERED, quantized
 
 CONFIG = engine_config(token_budget=16, max_num_seqs=8, max_model_len=96, block_size=8, num_blocks=24)
 
@@ -77,6 +79,24 @@ def test_a_cache_of_codes_keeps_the_bits_too(dtype: DType, kernels: str, kv_dtyp
     scenarios = verify(config, model=model, kernels=kernels_named(kernels))
     assert [scenario for scenario in scenarios.values() if not scenario.passed] == []
     assert len(scenarios) == 9
+
+
+@pytest.mark.parametrize(
+    ("dtype", "about"),
+    [
+        ("bfloat16", FP4),  # integers of 8 bits in small groups
+        # Products of integers know no more of rows than these; tests/models has two requests of them.
+        pytest.param("bfloat16", INT4, marks=pytest.mark.full),
+        pytest.param("float32", ORDERED, marks=pytest.mark.full),
+        pytest.param("bfloat16", INT8, marks=pytest.mark.full),
+        pytest.param("bfloat16", FP8, marks=pytest.mark.full),
+    ],
+    ids=str,
+)
+def test_weights_of_few_bits_keep_the_bits_too(dtype: DType, about: WeightFormat) -> None:
+    scenarios = verify(model=quantized(replace(LLAMA, dtype=dtype), about), kernels=native(library()))
+    assert [scenario for scenario in scenarios.values() if not scenario.passed] == []
+    assert len(scenarios) == 8
 
 
 def test_one_bit_of_a_log_probability_or_a_hidden_state_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,79 +2,33 @@
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.quantization import WeightFormat
-from jaxgen.weights.load import load_model_config, load_params
-from jaxgen.weights.quantize import dequantized
-from jaxgen.weights.survey import check_weights, describe, num_parameters, survey
+from jaxgen.weights.load import load_model_config
+from jaxgen.weights.survey import check_weights, num_parameters, survey
 from tests.support.conversions import run
+from tests.support.format_cases import INTEGERS as CASES
 from tests.support.quantised_cases import (
     AWQ,
-    FP8,
     GPTQ,
-    Encode,
     Made,
     both,
     compressed,
     encoding,
-    fp8,
 )
 from tests.support.quantised_checkpoints import (
-    BFLOAT16,
-    POWERS,
     awq,
     gptq,
-    int8,
     pack_quantized,
     quantised_pair,
 )
 
 QKV, OUT, GATE_UP, DOWN = (f"layers.{name}.weight" for name in ("attn.qkv", "attn.out", "mlp.gate_up", "mlp.down"))
 EXPERTS = ("layers.mlp.experts.gate_up.weight", "layers.mlp.experts.down.weight")
-V1, V2 = GPTQ, GPTQ | {"checkpoint_format": "gptq_v2"}
-OF_GROUP = WeightFormat(4, 16, "float32", zeros=True)
-CASES: dict[str, tuple[dict[str, Any], Encode, WeightFormat]] = {
-    "gptq v1": (V1, encoding(gptq), OF_GROUP),
-    "gptq v2": (V2, encoding(gptq, version=2), OF_GROUP),
-    "gptq symmetric": (V1 | {"sym": True}, encoding(gptq, symmetric=True), WeightFormat(4, 16, "float32")),
-    "gptq one group": (V1 | {"group_size": -1}, encoding(gptq, group=0), WeightFormat(4, None, "float32", zeros=True)),
-    "gptq 8 bits": (V1 | {"bits": 8}, encoding(gptq, bits=8), WeightFormat(8, 16, "float32", zeros=True)),
-    "gptq in an order": (
-        V1 | {"desc_act": True},
-        encoding(gptq, inputs="shared"),
-        WeightFormat(4, 16, "float32", zeros=True, ordered=True),
-    ),
-    "gptq with an order that is none": (V1 | {"desc_act": True}, encoding(gptq), OF_GROUP),
-    "awq": (AWQ, encoding(awq), OF_GROUP),
-    "awq in bfloat16": (AWQ, encoding(awq, dtype=BFLOAT16), WeightFormat(4, 16, zeros=True)),
-    "packed": (compressed(), encoding(pack_quantized, symmetric=True, dtype=BFLOAT16), WeightFormat(4, 16)),
-    "packed with zeros": (compressed(symmetric=False), encoding(pack_quantized, zeros=True), OF_GROUP),
-    "packed in 8 bits": (
-        compressed(num_bits=8, strategy="channel", group_size=None),
-        encoding(pack_quantized, bits=8, symmetric=True, group=0),
-        WeightFormat(8, None, "float32"),
-    ),
-    "packed in an order": (
-        compressed(symmetric=False, actorder="group"),
-        encoding(pack_quantized, zeros=True, order=True, inputs="shared", dtype=BFLOAT16),
-        WeightFormat(4, 16, zeros=True, ordered=True),
-    ),
-    "int8": (
-        compressed("int-quantized", {"num_bits": 8, "dynamic": True}, num_bits=8, strategy="channel"),
-        encoding(int8, symmetric=True, group=0, dtype=np.float32),
-        WeightFormat(8, None, "float32"),
-    ),
-    "int8 with zeros": (
-        compressed("int-quantized", num_bits=8, strategy="channel", symmetric=False),
-        encoding(int8, zeros=True, group=0, dtype=BFLOAT16),
-        WeightFormat(8, None, zeros=True),
-    ),
-}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -140,41 +94,6 @@ def test_groups_that_products_do_not_compute_are_dequantised(tmp_path: Path) -> 
     assert config.weight_formats == ()
 
 
-# --- FP8
-
-
-FLOAT = {"num_bits": 8, "type": "float", "group_size": None}
-FP8_CASES: dict[str, tuple[dict[str, Any], Encode]] = {
-    "block": (FP8, fp8("block", name="weight_scale_inv")),
-    "block of powers of two": (FP8 | {"scale_fmt": "ue8m0"}, fp8("block", name="weight_scale_inv", dtype=POWERS)),
-    "block of other sizes": (FP8 | {"weight_block_size": [40, 128]}, fp8("block", (40, 128), "weight_scale_inv")),
-    "tensor": (FP8 | {"weight_block_size": None, "activation_scheme": "static"}, fp8("tensor")),
-    "compressed, tensor": (compressed("float-quantized", **FLOAT, strategy="tensor"), fp8("tensor")),
-    "compressed, channel": (compressed("float-quantized", **FLOAT, strategy="channel"), fp8("channel", dtype=BFLOAT16)),
-    "compressed, block": (
-        compressed("float-quantized", **FLOAT, strategy="block", block_structure=[16, 48]),
-        fp8("block"),
-    ),
-    "modelopt": ({"quant_method": "modelopt", "quant_algo": "FP8"}, fp8("tensor")),
-}
-
-
-@pytest.mark.parametrize("case", FP8_CASES)
-def test_fp8_is_dequantised(case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    config, _ = both(quantised_pair(tmp_path, "llama", *FP8_CASES[case]))
-    assert config.weight_formats == ()
-    assert f"dequantised to float32: {QKV}, {OUT}, {GATE_UP}, {DOWN} (stored in FP8" in caplog.text
-
-
-def test_fp8_may_be_rounded_again(tmp_path: Path) -> None:
-    packed, plain = quantised_pair(tmp_path, "llama", *FP8_CASES["block"])
-    config, expected = (load_model_config(directory, quantization="int8") for directory in (packed, plain))
-    assert config == expected
-    found, rounded = (load_params(one, config, place=lambda _, value: value, progress=False) for one in (packed, plain))
-    assert np.array_equal(dequantized(found[QKV]), dequantized(rounded[QKV]))
-
-
 # --- what is made of them
 
 
@@ -211,9 +130,6 @@ def test_it_is_said_what_weights_are(tmp_path: Path) -> None:
     assert str(survey(packed)) == "LlamaForCausalLM, 94,528 parameters, int4 (AWQ), context 128, no window"
     assert check_weights(packed, config).numbers == {"int4 (AWQ)": num_parameters(config)}
     assert survey(run(packed, tmp_path / "converted")).dtype == "int4"
-    floats, _ = quantised_pair(tmp_path / "fp8", "llama", *FP8_CASES["block"])
-    assert survey(floats).dtype == "FP8 as float32"
-    assert describe(floats, load_model_config(floats, quantization="int8")).dtype == "int8"
 
 
 @pytest.mark.parametrize("case", ["awq", "gptq in an order", "packed in an order"])

@@ -164,6 +164,17 @@ def test_unknown_repository_is_one_error(hub: Hub, cache: Path) -> None:
     assert "not found" in last.lower()
 
 
+@pytest.mark.parametrize("config", [{}, {"config.json": b"{}"}])
+def test_a_repository_of_gguf_files_says_what_to_do(config: dict[str, bytes], cache: Path) -> None:
+    with serving_hub({"m-Q4_K_M.gguf": b"", "m-Q8_0.gguf": b"", "README.md": b"", **config}) as hub:
+        result = fetch(hub, cache, "model")
+    assert result.stderr.strip().splitlines()[-1] == (
+        "jaxgen.core.errors.ConfigError: --model org/model has its weights in GGUF files, such as m-Q4_K_M.gguf: "
+        "download one (hf download org/model m-Q4_K_M.gguf --local-dir .); convert it first: jaxgen convert-weights "
+        "m-Q4_K_M.gguf DIRECTORY, and then --model DIRECTORY"
+    )
+
+
 # --- the embedded default
 
 

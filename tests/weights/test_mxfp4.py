@@ -1,9 +1,12 @@
-"""MXFP4 to bfloat16, against its definition in float64."""
+"""MXFP4 of experts, against its definition in float64."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from jaxgen.weights.encodings.mxfp4 import Mxfp4, dequantized
+from jaxgen.weights.encodings.encoding import RawWeight
+from jaxgen.weights.encodings.mxfp4 import Mxfp4
+from jaxgen.weights.quantize import dequantized
 from jaxgen.weights.safetensors_files import Tensor
 
 NUMBERS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
@@ -16,7 +19,8 @@ def test_every_number_is_exact(scales: tuple[int, int]) -> None:
     blocks = rng.integers(0, 256, size=(2, 3, 4, 16), dtype=np.uint8)
     powers = rng.integers(*scales, size=(2, 3, 4), endpoint=True).astype(np.uint8)
     powers[0, 0, :2] = scales
-    got = dequantized(blocks, powers)
+    weight = Mxfp4().read(RawWeight({"codes": blocks, "scales": powers}, (2, 3, 128), None))
+    got = dequantized(weight, ml_dtypes.bfloat16)
     assert got.shape == (2, 3, 128)
     for expert, output, group, byte in np.ndindex(blocks.shape):
         for half in range(2):
@@ -34,3 +38,9 @@ def test_shapes_that_do_not_fit_are_seen(blocks: tuple[int, ...], scales: tuple[
     headers = {"codes": Tensor("U8", blocks, 0, 0), "scales": Tensor("U8", scales, 0, 0)}
     with pytest.raises(ValueError, match=r"has (blocks|scales) of dtype U8 and shape"):
         Mxfp4().kept_as(headers, (2, 3, 128))
+
+
+def test_a_power_of_two_that_is_none_is_refused() -> None:
+    blocks, powers = np.zeros((1, 1, 1, 16), np.uint8), np.full((1, 1, 1), 255, np.uint8)
+    with pytest.raises(ValueError, match="has scales that are not finite"):
+        Mxfp4().read(RawWeight({"codes": blocks, "scales": powers}, (1, 1, 32), None))

@@ -17,7 +17,7 @@ from jaxgen.weights.load import load_model_config, load_params
 from jaxgen.weights.names import Array
 from jaxgen.weights.quantize import dequantized, quantized
 from jaxgen.weights.tiny import make_tiny_checkpoint
-from jaxgen.weights.weight_formats import INT4, INT8, parameter_bytes, quantization_of
+from jaxgen.weights.weight_formats import FP8, INT4, INT8, parameter_bytes, quantization_of
 from tests.support.goldens import GOLDENS, bits
 
 FORMATS = (
@@ -27,6 +27,12 @@ FORMATS = (
     WeightFormat(8, None, zeros=True),
     WeightFormat(4, 16, zeros=True),
     WeightFormat(4, None, "float32"),
+)
+FLOAT_FORMATS = (
+    FP8,
+    WeightFormat(8, 32, "float32", floats=True),
+    WeightFormat(4, 16, floats=True),
+    WeightFormat(4, None, "float32", floats=True),
 )
 
 
@@ -46,6 +52,8 @@ def stored(value: Fraction, dtype: ScaleDType) -> Fraction:
 
 def nearest(group: list[Fraction], form: WeightFormat) -> list[Fraction]:
     """The numbers that a group is rounded to, by the definition in exact arithmetic."""
+    if form.floats:
+        return nearest_floats(group, form)
     highest, lowest, last = max(*group, Fraction(0)), min(*group, Fraction(0)), 2**form.bits - 1
     if form.zeros:
         scale = stored((highest - lowest) / last, form.scale_dtype)
@@ -56,7 +64,30 @@ def nearest(group: list[Fraction], form: WeightFormat) -> list[Fraction]:
     return [scale * (min(max(round(x / scale) + zero, 0), last) - zero) if scale else Fraction(0) for x in group]
 
 
-@pytest.mark.parametrize("form", FORMATS, ids=str)
+def float_codes(form: WeightFormat) -> list[Fraction]:
+    """The number of each code, e4m3 or e2m1, from 0 up, by the definition of such numbers."""
+    mantissa, bias = (3, 7) if form.bits == 8 else (1, 1)
+    found = []
+    for code in range(2 ** (form.bits - 1) - (1 if form.bits == 8 else 0)):  # the last of e4m3 is none
+        exponent, rest = divmod(code, 2**mantissa)
+        whole = rest + (2**mantissa if exponent else 0)
+        found.append(Fraction(whole) * Fraction(2) ** (max(exponent, 1) - bias - mantissa))
+    return found
+
+
+def nearest_floats(group: list[Fraction], form: WeightFormat) -> list[Fraction]:
+    codes = float_codes(form)
+    scale = stored(max(map(abs, group)) / codes[-1], form.scale_dtype)
+
+    def closest(x: Fraction) -> Fraction:
+        distance, _, best = min((abs(abs(x) / scale - value), code % 2, value) for code, value in enumerate(codes))
+        assert distance <= codes[-1]
+        return scale * (best if x > 0 else -best)
+
+    return [closest(x) if scale else Fraction(0) for x in group]
+
+
+@pytest.mark.parametrize("form", FORMATS + FLOAT_FORMATS, ids=str)
 @pytest.mark.parametrize("inputs", [96, 90])
 def test_each_number_is_the_nearest_of_its_group(form: WeightFormat, inputs: int) -> None:
     """Also where the last group is shorter than the others."""
@@ -84,7 +115,7 @@ def test_the_error_is_at_most_half_a_step(form: WeightFormat) -> None:
 
 def test_stacks_and_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = noise(2, 3, 10, 64)
-    for form in FORMATS:
+    for form in FORMATS + FLOAT_FORMATS:
         whole = quantized(weight, form, "w")
         monkeypatch.setattr(quantize, "_BLOCK", 3 * 64)
         for index in np.ndindex(2, 3):
@@ -102,7 +133,7 @@ def test_any_floating_point_numbers_are_taken(dtype: type) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("form", [INT8, WeightFormat(4, 16, zeros=True)], ids=str)
+@pytest.mark.parametrize("form", [INT8, WeightFormat(4, 16, zeros=True), FP8], ids=str)
 def test_numbers_that_are_not_finite_are_refused(value: float, form: WeightFormat) -> None:
     weight = noise(4, 64)
     weight[2, 40] = value
@@ -126,7 +157,7 @@ def loaded(directory: Path, quantization: Quantization) -> tuple[ModelConfig, di
     return config, load_params(directory, config, place=lambda _, value: value, progress=False)
 
 
-@pytest.mark.parametrize("quantization", ["int8", "int4"])
+@pytest.mark.parametrize("quantization", ["int8", "int4", "fp8"])
 @pytest.mark.parametrize("name", ["llama", "opt_350m", "gpt2", "qwen2_moe", "gpt_oss", "gpt_oss_mxfp4"])
 def test_matrices_are_quantised_and_nothing_else(name: str, quantization: Quantization) -> None:
     """As the matrices of the whole parameter are; the bytes are those that are counted without loading."""
@@ -134,11 +165,12 @@ def test_matrices_are_quantised_and_nothing_else(name: str, quantization: Quanti
     _, plain = loaded(GOLDENS / name, "none")
     left = {"norm", "bias", "router", "shared_gate", "positions", "project_in", "project_out", "sinks"}
     for path, value in found.items():
-        if left & set(path.replace("_norm", ".norm").split(".")):
+        in_layers = path.startswith("layers")
+        if left & set(path.replace("_norm", ".norm").split(".")) or (quantization == "fp8" and not in_layers):
             assert bits(value) == bits(plain[path])
             continue
         assert isinstance(value, GroupedWeight)
-        form = INT4 if quantization == "int4" and path.startswith("layers") else INT8
+        form = {"int8": INT8, "int4": INT4 if in_layers else INT8, "fp8": FP8}[quantization]
         assert value.format == form == config.weight_format(path)
         expected = quantized(np.asarray(plain[path]), form, path)
         assert {name: bits(array) for name, array in value.arrays()} == {
@@ -163,7 +195,7 @@ def test_an_odd_number_of_inputs_is_refused_by_name(tmp_path: Path) -> None:
         quantized(np.zeros((2, 161), np.float32), INT4, "w")
 
 
-@pytest.mark.parametrize("quantization", ["int8", "int4"])
+@pytest.mark.parametrize("quantization", ["int8", "int4", "fp8"])
 def test_no_more_than_one_tensor_is_in_memory_beside_the_result(quantization: Quantization, tmp_path: Path) -> None:
     """And what the blocks in work take."""
     make_tiny_checkpoint(tmp_path, hidden_size=512, intermediate_size=4096, vocab_size=16384)

@@ -8,10 +8,11 @@ from jaxgen.weights.config_fields import Fields
 from jaxgen.weights.encodings.awq import read_awq
 from jaxgen.weights.encodings.compressed_tensors import read_compressed_tensors
 from jaxgen.weights.encodings.encoding import Encoding
-from jaxgen.weights.encodings.fp8 import read_fp8, read_modelopt
+from jaxgen.weights.encodings.fp8 import read_fp8
 from jaxgen.weights.encodings.gptq import read_gptq
+from jaxgen.weights.encodings.modelopt import read_modelopt
 from jaxgen.weights.encodings.mxfp4 import read_mxfp4
-from jaxgen.weights.files import CONFIG, OLD_QUANTIZATION, member, read_json
+from jaxgen.weights.files import CONFIG, QUANTIZATION_FILES, member, read_json
 
 METHODS: dict[str, Callable[[Fields], tuple[Encoding, ...]]] = {
     "awq": read_awq,
@@ -19,6 +20,7 @@ METHODS: dict[str, Callable[[Fields], tuple[Encoding, ...]]] = {
     "compressed-tensors": read_compressed_tensors,
     "fp8": read_fp8,
     "modelopt": read_modelopt,
+    "modelopt_fp4": read_modelopt,
     "mxfp4": read_mxfp4,
 }
 """By ``quant_method``, the function that reads its configuration."""
@@ -34,10 +36,11 @@ def encodings_of(directory: Path) -> tuple[Encoding, ...]:
     data, source = read_json(directory, CONFIG), str(directory / CONFIG)
     text = data.get("text_config")
     about = data.get(_FIELD) or (text.get(_FIELD) if isinstance(text, Mapping) else None)
-    if about is None and member(directory, OLD_QUANTIZATION).exists():
-        old = read_json(directory, OLD_QUANTIZATION)
-        return _read(Fields(old, str(directory / OLD_QUANTIZATION)), old.get("quant_method", "gptq"))
     if about is None:
+        for file, method in QUANTIZATION_FILES.items():
+            if member(directory, file).exists():
+                of_file = read_json(directory, file)
+                return _read(Fields(of_file, str(directory / file)), of_file.get("quant_method", method))
         return ()
     fields = Fields(data, source)
     if not isinstance(about, Mapping):

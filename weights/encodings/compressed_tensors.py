@@ -1,9 +1,10 @@
-"""compressed-tensors, as llm-compressor writes it: groups of 4 or 8 bits, int8 and FP8. Host only, no jax.
+"""compressed-tensors, as llm-compressor writes it: groups of 4 or 8 bits, int8, FP8 and FP4. Host only, no jax.
 
 pack-quantized: ``weight_packed`` int32 [out, in / 8], a word of 8 inputs, lowest bits first, each 8 more than its
 signed code; ``weight_scale`` [out, groups]; ``weight_zero_point`` int32 [out / 8, groups] packed along outputs, or int8
 [out, groups] of older versions; ``weight_g_idx`` [in], the group of each input. int-quantized: ``weight`` int8
-[out, in], ``weight_scale`` [out, 1] or [1]. float-quantized: see Fp8.
+[out, in], ``weight_scale`` [out, 1] or [1]. float-quantized and mxfp8-quantized: see
+Fp8; nvfp4- and mxfp4-pack-quantized: see Fp4.
 """
 
 import re
@@ -15,6 +16,7 @@ import numpy as np
 from jaxgen.core.quantization import GroupedWeight, WeightFormat
 from jaxgen.weights.config_fields import Fields
 from jaxgen.weights.encodings.encoding import ORDER, Encoding, RawWeight, Shape, expect, first, matrix, stem
+from jaxgen.weights.encodings.fp4 import Fp4
 from jaxgen.weights.encodings.fp8 import Fp8, read_block
 from jaxgen.weights.encodings.groups import (
     FLOATS,
@@ -30,8 +32,13 @@ from jaxgen.weights.encodings.groups import (
 from jaxgen.weights.safetensors_files import SafetensorsFiles, Tensor
 from jaxgen.weights.tensors import Array
 
-FORMATS = ("dense", "pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "mixed-precision")
-BESIDE = re.compile(r".*\.(weight_shape|input_scale|input_zero_point|output_scale|[kqv]_scale|[kqv]_zero_point)")
+FORMATS = (
+    *("dense", "pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "mixed-precision"),
+    *("nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp8-quantized"),
+)
+BESIDE = re.compile(
+    r".*\.(weight_shape|input_(global_)?scale|input_zero_point|output_scale|[kqv]_scale|[kqv]_zero_point)"
+)
 """Shapes, which the model's configuration has, and scales of activations, which are not rounded so here."""
 
 
@@ -47,7 +54,7 @@ class Packed:
     def parts(self, name: str, files: SafetensorsFiles) -> dict[str, str] | None:
         """As in Encoding."""
         base = stem(name)
-        if f"{base}.weight_packed" not in files:
+        if f"{base}.weight_packed" not in files or files.header(f"{base}.weight_packed").dtype == "U8":
             return None
         maybe = {"zeros": f"{base}.weight_zero_point", ORDER: f"{base}.weight_g_idx"}
         return {
@@ -131,7 +138,7 @@ def read_compressed_tensors(fields: Fields) -> tuple[Encoding, ...]:
 
     Raises ConfigError.
     """
-    fields.choice("format", "dense", FORMATS)
+    _check_format(fields)
     for name in ("transform_config", "sparsity_config"):
         about = fields.get(name)
         if about and not (isinstance(about, Mapping) and about.get("format") == "dense"):
@@ -144,19 +151,29 @@ def read_compressed_tensors(fields: Fields) -> tuple[Encoding, ...]:
         if not isinstance(group, Mapping) or not isinstance(group.get("weights"), Mapping | None):
             raise fields.error("config_groups", f"must have objects, not {group!r:.80}")
         inner = fields.below(f"config_groups.{name}", group)
-        inner.choice("format", "dense", FORMATS)
+        _check_format(inner)
         if group.get("weights") is not None:
             for encoding in _of_weights(inner.below("weights", group["weights"])):
                 found.setdefault(type(encoding).__name__, encoding)
     return tuple(found.values())
 
 
+def _check_format(fields: Fields) -> None:
+    """Raise ConfigError for a format that is not read; null: that of the whole checkpoint."""
+    if fields.get("format") is not None:
+        fields.choice("format", "dense", FORMATS)
+
+
 def _of_weights(fields: Fields) -> tuple[Encoding, ...]:
     kind, bits = fields.choice("type", "int", ("int", "float")), fields.size("num_bits")
+    if bits not in (4, 8):
+        raise fields.error("num_bits", f"is {bits} of type {kind}; int and float of 4 and 8 bits are read")
     if kind == "float" and bits == 8:
-        return (Fp8("FP8 (compressed-tensors)", BESIDE, read_block(fields, "block_structure")),)
-    if kind == "float" or bits not in (4, 8):
-        raise fields.error("num_bits", f"is {bits} of type {kind}; int of 4 and 8 bits and float of 8 are read")
+        size = read_group_size(fields)
+        block = read_block(fields, "block_structure") if size is None else (1, size)
+        return (Fp8("FP8 (compressed-tensors)", BESIDE, block),)
+    if kind == "float":
+        return (Fp4(f"{'MXFP4' if fields.get('group_size') == 32 else 'NVFP4'} (compressed-tensors)", BESIDE),)
     act_order = str(fields.get("actorder")).lower() in ("group", "dynamic", "true")
     packed = Packed(f"int{bits} (compressed-tensors)", read_group_size(fields), act_order)
     return (packed, Int8(f"int{bits} (compressed-tensors)"))

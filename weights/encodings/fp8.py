@@ -1,4 +1,4 @@
-"""FP8 (e4m3) with scales by block, by output or of the whole matrix, to floating-point numbers. Host only, no jax.
+"""FP8 (e4m3) with scales by block, by output or of the whole matrix. Host only, no jax.
 
 ``weight`` [out, in], and ``weight_scale_inv`` (DeepSeek-V3, arXiv 2412.19437) or ``weight_scale``, by which it is
 multiplied in spite of the first name: [blocks of outputs, blocks of inputs], [out, 1], [1] or a number.
@@ -8,16 +8,21 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 
+from jaxgen.core.quantization import GroupedWeight, ScaleDType, WeightFormat
 from jaxgen.weights.config_fields import Fields
 from jaxgen.weights.encodings.encoding import RawWeight, Shape, expect, matrix, stem
+from jaxgen.weights.encodings.groups import grouped
 from jaxgen.weights.safetensors_files import SafetensorsFiles, Tensor
-from jaxgen.weights.tensors import Array
 
-_SCALES = ("F32", "BF16", "F16", "F8_E8M0")
+_SCALES = ("F32", "BF16", "F16", "F8_E8M0", "U8")
+"""Of U8 powers of two, as of F8_E8M0."""
 _BESIDE = re.compile(r".*\.(activation_scale|input_scale|output_scale|[kqv]_scale)")
 _BLOCK = (128, 128)
+_NOT_A_NUMBER = 0x7F
+"""The bits of it, of either sign: e4m3 has no infinity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,28 +40,28 @@ class Fp8:
         inverse = f"{stem(name)}.weight_scale_inv"
         return {"codes": name, "scales": inverse if inverse in files else f"{stem(name)}.weight_scale"}
 
-    def kept_as(self, headers: Mapping[str, Tensor], shape: Shape) -> None:
+    def kept_as(self, headers: Mapping[str, Tensor], shape: Shape) -> WeightFormat:
         """As in Encoding."""
         outputs, inputs = matrix(shape)
         blocks = (-(-outputs // self.block[0]), -(-inputs // self.block[1]))
+        scales = headers["scales"]
         expect("weight", headers["codes"], ("F8_E4M3",), (outputs, inputs))
-        expect("weight_scale", headers["scales"], _SCALES, blocks, (outputs, 1), (outputs,), (1,), ())
+        expect("weight_scale", scales, _SCALES, blocks, (outputs, 1), (outputs,), (1,), ())
+        by_block = scales.shape == blocks and blocks[1] > 1
+        dtype: ScaleDType = "bfloat16" if scales.dtype in ("BF16", "F8_E8M0", "U8") else "float32"
+        return WeightFormat(8, self.block[1] if by_block else None, dtype, floats=True)
 
-    def read(self, raw: RawWeight) -> Array:
+    def read(self, raw: RawWeight) -> GroupedWeight:
         """As in Encoding."""
-        shape = raw.shape
-        scales = raw.tensors["scales"].astype(np.float32)
-        if not np.isfinite(scales).all():
-            raise ValueError("has scales that are not finite")
-        numbers = raw.tensors["codes"].astype(np.float32)
-        if scales.ndim != 2:
-            scales = scales.reshape(-1, 1)  # by output, or one of all
-        elif scales.shape != (shape[0], 1):
-            scales = np.repeat(scales, self.block[1], axis=1)[:, : shape[1]]
-        if scales.shape[0] not in (1, shape[0]):
-            scales = np.repeat(scales, self.block[0], axis=0)[: shape[0]]
-        numbers *= scales
-        return numbers
+        codes, scales = raw.tensors["codes"].view(np.uint8), raw.tensors["scales"]
+        if (codes & _NOT_A_NUMBER == _NOT_A_NUMBER).any():
+            raise ValueError("has numbers that are not finite")
+        if scales.dtype == np.uint8:
+            scales = scales.view(ml_dtypes.float8_e8m0fnu)
+        scales = scales.reshape(len(scales) if scales.ndim else 1, -1)
+        if len(scales) not in (1, len(codes)):
+            scales = np.repeat(scales, self.block[0], axis=0)[: len(codes)]
+        return grouped(codes, scales, None, None, raw.kept)
 
 
 def read_block(fields: Fields, name: str) -> tuple[int, int]:
@@ -73,9 +78,3 @@ def read_fp8(fields: Fields) -> tuple[Fp8, ...]:
     """Return the encoding that a configuration describes. Raises ConfigError."""
     fields.must_be("fmt", "e4m3")
     return (Fp8("FP8", block=read_block(fields, "weight_block_size")),)
-
-
-def read_modelopt(fields: Fields) -> tuple[Fp8, ...]:
-    """Return the encoding that a configuration of ModelOpt describes. Raises ConfigError."""
-    fields.choice("quant_algo", "", ("FP8",))
-    return (Fp8("FP8 (ModelOpt)"),)

@@ -1,0 +1,19 @@
+"""Every format of weights gives its numbers' logits, loads in little memory, and keeps its bits when converted."""
+
+import pytest
+
+from scripts.measure.formats import NAMES, measure
+
+QUICK = ("gptq in an order", "compressed nvfp4")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.full) for name in NAMES]
+)
+def test_a_format_is_its_numbers(name: str) -> None:
+    row = measure(name)
+    print(row)  # noqa: T201
+    assert row.gpu < 1e-4
+    assert row.cpu < 0.05
+    assert row.loading < 1.1
+    assert row.same

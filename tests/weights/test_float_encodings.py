@@ -1,0 +1,177 @@
+"""Checkpoints in FP8 and FP4 are the numbers that their formats define, as numbers or in the codes that they store."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxgen.core.config import ModelConfig
+from jaxgen.core.errors import ConfigError
+from jaxgen.core.quantization import GroupedWeight, Quantization, WeightFormat
+from jaxgen.weights.load import load_model_config, load_params
+from jaxgen.weights.quantize import dequantized
+from jaxgen.weights.survey import describe, survey
+from tests.support.conversions import run
+from tests.support.format_cases import FLOATS as CASES
+from tests.support.goldens import GOLDENS, bits
+from tests.support.quantised_cases import FP8, both, fp4
+from tests.support.quantised_checkpoints import Tensors, quantised_pair
+
+QKV, OUT, GATE_UP, DOWN = (f"layers.{name}.weight" for name in ("attn.qkv", "attn.out", "mlp.gate_up", "mlp.down"))
+
+
+def flag(case: str) -> Quantization:
+    return CASES[case][2].title
+
+
+def loaded(directory: Path, quantization: Quantization) -> tuple[ModelConfig, dict[str, Any]]:
+    config = load_model_config(directory, quantization=quantization)
+    return config, load_params(directory, config, place=lambda _, value: value, progress=False)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_they_become_numbers(case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    config, _ = both(quantised_pair(tmp_path, "llama", *CASES[case][:2]))
+    assert config.weight_formats == ()
+    assert f"dequantised to float32: {QKV}, {OUT}, {GATE_UP}, {DOWN} (stored in " in caplog.text
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_they_stay_codes_where_that_is_asked_for(case: str, tmp_path: Path) -> None:
+    about, encode, form = CASES[case]
+    packed, plain = quantised_pair(tmp_path, "llama", about, encode)
+    config, found = loaded(packed, flag(case))
+    _, numbers = loaded(plain, "none")
+    assert found.keys() == numbers.keys()
+    for path in (QKV, OUT, GATE_UP, DOWN):
+        assert found[path].format == config.weight_format(path) == form
+    for path, value in found.items():
+        same = dequantized(value) if isinstance(value, GroupedWeight) else value
+        assert np.array_equal(same, numbers[path]), path
+
+
+@pytest.mark.parametrize("case", ["fp8 block", "compressed nvfp4"])
+def test_converted_they_stay_codes(case: str, tmp_path: Path) -> None:
+    packed, plain = quantised_pair(tmp_path, "llama", *CASES[case][:2])
+    directory = run(packed, tmp_path / "converted", quantization=flag(case))
+    config, _ = both((directory, plain))
+    assert config == load_model_config(packed, quantization=flag(case))
+    with pytest.raises(ConfigError, match=f"has weights that are quantised already, to {flag(case)}; leave the flag"):
+        load_model_config(directory, quantization="int8")
+
+
+@pytest.mark.parametrize("case", ["fp8 block", "compressed nvfp4"])
+def test_they_may_be_rounded_again(case: str, tmp_path: Path) -> None:
+    packed, plain = quantised_pair(tmp_path, "llama", *CASES[case][:2])
+    (config, found), (expected, rounded) = (loaded(directory, "int8") for directory in (packed, plain))
+    assert config == expected
+    assert np.array_equal(dequantized(found[QKV]), dequantized(rounded[QKV]))
+
+
+@pytest.mark.parametrize("case", ["fp8 tensor", "compressed nvfp4", "compressed mxfp4"])
+def test_scales_of_activations_are_said_to_be_left_out(
+    case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    packed, _ = quantised_pair(tmp_path, "llama", *CASES[case][:2])
+    loaded(packed, "none")
+    assert ("scales of activations are not used" in caplog.text) == (case != "compressed mxfp4")
+
+
+def test_experts_in_mxfp4_stay_codes_where_that_is_asked_for() -> None:
+    config, found = loaded(GOLDENS / "gpt_oss_mxfp4", "fp4")
+    _, numbers = loaded(GOLDENS / "gpt_oss_mxfp4", "none")
+    assert [path for path, _ in config.weight_formats] == [
+        "layers.mlp.experts.down.weight",
+        "layers.mlp.experts.gate_up.weight",
+    ]
+    for path, form in config.weight_formats:
+        assert form == WeightFormat(4, 32, floats=True)
+        assert np.array_equal(dequantized(found[path]), numbers[path].astype(np.float32))
+        assert np.array_equal(found[path].as_integers().dequantized(), dequantized(found[path]))
+
+
+def test_fp4_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_model_config(GOLDENS / "llama", quantization="fp4")
+    assert str(caught.value) == (
+        f"--quantization fp4 keeps weights that are stored in it, in NVFP4 or MXFP4, and {GOLDENS / 'llama'} has none: "
+        f"use int4 or fp8"
+    )
+
+
+def test_modelopts_own_file_describes_a_checkpoint(tmp_path: Path) -> None:
+    packed, plain = quantised_pair(tmp_path, "llama", None, fp4("modelopt"))
+    about = {
+        "producer": {"name": "modelopt"},
+        "quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"},
+    }
+    (packed / "hf_quant_config.json").write_text(json.dumps(about))
+    both((packed, plain))
+    (packed / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "MIXED_PRECISION"}}))
+    with pytest.raises(ConfigError, match="quantization: quant_algo is 'MIXED_PRECISION'; supported: FP8, NVFP4"):
+        load_model_config(packed)
+
+
+def test_it_is_said_what_weights_are(tmp_path: Path) -> None:
+    floats, _ = quantised_pair(tmp_path, "llama", *CASES["fp8 block"][:2])
+    assert survey(floats).dtype == "FP8 as float32"
+    assert describe(floats, load_model_config(floats, quantization="int8")).dtype == "int8"
+    assert describe(floats, load_model_config(floats, quantization="fp8")).dtype == "FP8"
+    assert survey(run(floats, tmp_path / "converted", quantization="fp8")).dtype == "fp8"
+
+
+def not_a_number(name: str, tensors: Tensors) -> None:
+    tensors[f"{name}.weight"].view(np.uint8)[1, 2] = 0xFF
+
+
+def no_scale(name: str, tensors: Tensors) -> None:
+    tensors[f"{name}.weight_global_scale"][...] = 0
+
+
+def short_scales(name: str, tensors: Tensors) -> None:
+    tensors[f"{name}.weight_scale"] = tensors[f"{name}.weight_scale"][:, 1:]
+
+
+@pytest.mark.parametrize(
+    ("case", "change", "message"),
+    [
+        ("fp8 block", not_a_number, "in FP8 has numbers that are not finite"),
+        ("compressed nvfp4", no_scale, r"in NVFP4 \(compressed-tensors\) has scales that are not finite"),
+        (
+            "compressed nvfp4",
+            short_scales,
+            r"has weight_scale of dtype F8_E4M3 and shape \[64, 3\]; .* F8_E4M3 and \[64, 4\]",
+        ),
+        ("compressed mxfp4", short_scales, r"has weight_scale of dtype U8 and shape \[64, 1\]"),
+    ],
+)
+def test_damaged_checkpoints_are_refused_by_name(case: str, change: Any, message: str, tmp_path: Path) -> None:
+    about, encode, _ = CASES[case]
+
+    def damaged(name: str, shape: tuple[int, int]) -> Any:
+        tensors, numbers = encode(name, shape)  # type: ignore[misc]
+        if name.endswith("layers.1.self_attn.o_proj"):
+            change(name, tensors)
+        return tensors, numbers
+
+    packed, _ = quantised_pair(tmp_path, "llama", about, damaged)
+    with pytest.raises(
+        ConfigError, match=rf"model.safetensors: model\.layers\.1\.self_attn\.o_proj\.weight .*{message}"
+    ):
+        load_params(packed, load_model_config(packed), progress=False)
+
+
+def test_what_is_left_in_the_models_dtype_stays(tmp_path: Path) -> None:
+    """With the flag too: a checkpoint that has some FP8 is not rounded further."""
+    encode = CASES["fp8 block"][1]
+    packed, _ = quantised_pair(
+        tmp_path, "llama", FP8, lambda name, shape: None if "down_proj" in name else encode(name, shape)
+    )
+    config, found = loaded(packed, "fp8")
+    assert config.weight_format(DOWN) is None
+    assert bits(found[DOWN]) == bits(loaded(GOLDENS / "llama", "none")[1][DOWN])
