@@ -13,6 +13,7 @@ EXTRAS = {
     "bench": ("aiohttp", "matplotlib"),
     "gguf": ("gguf",),
     "otel": ("opentelemetry",),
+    "ray": ("ray",),
     "test": (
         *("beartype", "httpx2", "hypothesis", "importlinter", "mypy", "openai", "pytest", "ruff", "schemathesis"),
         *("scipy", "trustme"),
