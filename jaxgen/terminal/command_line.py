@@ -93,6 +93,11 @@ class CommandLine(configargparse.ArgumentParser):  # type: ignore[misc]
     def has(self, flag: str) -> bool:
         return flag in self._option_string_actions
 
+    def words(self, name: str, value: str | list[str]) -> list[str]:
+        """Return the arguments that set the flag of this name, without dashes, as an entry of a file would."""
+        found: list[str] = self.convert_item_to_command_line_arg(self._option_string_actions[f"--{name}"], name, value)
+        return found
+
     def was_given(self, flag: str) -> bool:
         """Whether the last ``parse_args`` found this flag among its arguments, not in the environment or a file."""
         return any(argument.partition("=")[0] == flag for argument in self._given)

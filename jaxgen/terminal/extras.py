@@ -14,6 +14,7 @@ EXTRAS = {
     "events": ("zmq",),
     "gguf": ("gguf",),
     "otel": ("opentelemetry",),
+    "ray": ("ray",),
     "redis": ("redis",),
     "s3": ("obstore",),
     "test": (

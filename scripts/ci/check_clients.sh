@@ -14,7 +14,9 @@ folder=scripts/ci/clients
 status=0
 for pins in "$folder"/*.txt; do
     name=$(basename "$pins" .txt)
-    make_client_environment "$name" "$pins" || exit 1
+    jaxgen=
+    [ "$name" = ray ] && jaxgen=$1 # its processes import jaxgen
+    make_client_environment "$name" "$pins" $jaxgen || exit 1
     ".venv-clients/$name/bin/python" -m pytest -q -p pytest_timeout -W ignore::ResourceWarning -m clients --durations=10 \
         --confcutdir=tests/clients tests/clients/test_"$name"*.py --server-python "$1" || status=1
 done

@@ -2,7 +2,8 @@
 # make_environment EXTRA makes .venv, or brings it up to date, with the pinned dependencies of that extra ("" for none).
 # make_aot_environment VERSION makes .venv-aot-VERSION, or anew where the pins have changed, to compile for GPUs that are
 # not there with that version of jax.
-# make_client_environment NAME REQUIREMENTS makes .venv-clients/NAME likewise, for clients of the server.
+# make_client_environment NAME REQUIREMENTS [PYTHON] makes .venv-clients/NAME likewise, for clients of the server; with
+# PYTHON it has that one's packages as well, after its own.
 # make_node_environment makes .venv-clients/node_packages, for those that node runs (tests/clients/node/).
 # make_browser installs Chromium by apt for the tests of the page, where there is none, on CI and as root alone.
 # make_kubectl installs kubectl likewise, for the tests of docs/kubernetes/, and make_redis a redis-server for KV tiers.
@@ -61,6 +62,14 @@ make_aot_environment() {
 make_client_environment() {
     directory=.venv-clients/$1
     is_installed "$directory" "$2" && return 0
+    if [ -n "${3:-}" ]; then
+        "$3" -m venv --without-pip "$directory" || return 1
+        "$3" -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' \
+            >"$(echo "$directory"/lib/python3*/site-packages)/others.pth" || return 1
+        echo "installing $1 into $directory (once) ..." >&2
+        install_exactly "$directory" "$2"
+        return
+    fi
     # The wheel of torch for this one is small: that for others brings CUDA.
     if ! python=$(find_python 'sys.version_info[:2] == (3, 11)' python3.11 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.11*/bin/python3); then
         echo "$0: no Python 3.11 with venv found, which the clients are pinned for: install one (for example" \

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def _open_engine(args: Any) -> "AsyncEngine":
+def open_engine(args: Any) -> "AsyncEngine":
+    """Return the engine that the flags ask for, not started yet. Raises ConfigError."""
     from jaxgen.assemble import load_engine
 
     return load_engine(
@@ -93,7 +94,7 @@ async def _serve_until_told(
 
 
 @contextlib.contextmanager
-def _tracing(endpoint: str | None) -> Iterator[Middleware | None]:
+def tracing(endpoint: str | None) -> Iterator[Middleware | None]:
     """Give tracing middleware, if it is configured. Remaining spans are sent at the end. Raises ConfigError."""
     if endpoint is None:
         yield None
@@ -130,11 +131,11 @@ def _serve(args: Any, until_end: contextlib.ExitStack) -> Ending:
     try:
         config = server_config(args)
         tls = tls_options(args.ssl_certfile, args.ssl_keyfile, args.ssl_ca_certs)
-        tracing = until_end.enter_context(_tracing(args.otlp_traces_endpoint))
+        traced = until_end.enter_context(tracing(args.otlp_traces_endpoint))
         listener = until_end.enter_context(listening(args.host, args.port, args.uds))
         warn_if_open(listener, config, certificates=args.ssl_ca_certs is not None)
-        engine = _open_engine(args)
-        app = create_app(engine, config, tracing=tracing)
+        engine = open_engine(args)
+        app = create_app(engine, config, tracing=traced)
     except ConfigError as error:
         return Ending(2, one_line(str(error)))
     engine.start()

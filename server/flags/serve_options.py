@@ -33,12 +33,12 @@ class ServeLine(CommandLine):
 SERVES = "Serve a model at /v1/completions, /v1/chat/completions, /v1/responses and /v1/embeddings."
 
 
-def make_parser(command: str = "serve", does: str = SERVES) -> CommandLine:
+def make_parser(command: str = "serve", does: str = SERVES, kind: type[ServeLine] = ServeLine) -> CommandLine:
     """Return the parser. Every flag can also be set by a variable JAXGEN_<FLAG>, and in the file of ``--config``.
 
-    ``does``: what the command does, in a sentence of its help.
+    ``does``: what the command does, in a sentence of its help. ``kind``: of the parser.
     """
-    parser = ServeLine(
+    parser = kind(
         prog=f"jaxgen {command}",
         description=f"{does} Each flag can also be set by a variable, --max-num-seqs by JAXGEN_MAX_NUM_SEQS, or in the "
         "file of --config; the command line wins, then the variable (docs/configuration.md).",

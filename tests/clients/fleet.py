@@ -7,10 +7,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
@@ -23,11 +24,11 @@ WORKER = "x-smg-routed-worker-id"
 """The router's header that names the replica."""
 
 
-def until(holds: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + SECONDS
+def until(holds: Callable[[], bool], what: str, seconds: float = SECONDS, every: float = 0.02) -> None:
+    end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, what
-        time.sleep(0.02)
+        time.sleep(every)
 
 
 def free_port() -> int:
@@ -134,29 +135,56 @@ class Stream:
     status: int = 0
     url: str = ""
     """Of the replica that it comes from."""
+    last: str = ""
+    """The id of the last event that came; ``run`` goes on after it."""
 
     def run(self) -> None:
         with suppress(ConnectionError, http.client.HTTPException, TimeoutError):
-            for line in self._lines():
+            for data, event_id in self.events():
                 self.begun = True
-                if line == "[DONE]":
+                if data == "[DONE]":
                     self.whole = True
                     break
-                event = json.loads(line)
+                event = json.loads(data)
                 if "error" in event:
                     break
                 self.text += "".join(choice["text"] for choice in event["choices"])
+                self.last = event_id
+
+    def events(self) -> Generator[tuple[str, str]]:
+        """The data and the id of each event that came whole."""
+        fields: dict[str, str] = {}
+        for line in self._lines():
+            if line:
+                name, _, value = line.partition(": ")
+                fields[name] = value
+            else:
+                yield fields.pop("data"), fields.pop("id", "")
 
     def _lines(self) -> Iterator[str]:
         connection = http.client.HTTPConnection("127.0.0.1", self.fleet.port, timeout=SECONDS)
         body = {"model": MODEL, "prompt": self.prompt, "max_tokens": self.num_tokens, "ignore_eos": True}
+        headers = {"Content-Type": "application/json"} | ({"Last-Event-ID": self.last} if self.last else {})
         try:
-            content = json.dumps({**body, "temperature": 0, "stream": True})
-            connection.request("POST", "/v1/completions", content, {"Content-Type": "application/json"})
+            connection.request(
+                "POST", "/v1/completions", json.dumps({**body, "temperature": 0, "stream": True}), headers
+            )
             answer = connection.getresponse()
             self.status, self.url = answer.status, answer.getheader(WORKER, "")
             for raw in answer:
-                if raw.startswith(b"data: "):
-                    yield raw[6:].decode().strip()
+                yield raw.decode().strip()
         finally:
             connection.close()
+
+
+def begin(streams: list[Stream]) -> list[Thread]:
+    threads = [Thread(target=stream.run, daemon=True) for stream in streams]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def join(threads: list[Thread]) -> None:
+    for thread in threads:
+        thread.join(SECONDS)
+        assert not thread.is_alive()

@@ -6,12 +6,11 @@ The last two tests each end a replica and need both, so one of them shows that a
 import signal
 import subprocess
 from collections.abc import Iterator
-from threading import Thread
 
 import pytest
 
 from tests.clients.conftest import MODEL, post
-from tests.clients.fleet import SECONDS, Fleet, Replica, Stream, until
+from tests.clients.fleet import SECONDS, Fleet, Replica, Stream, begin, join, until
 
 pytestmark = pytest.mark.clients
 LONG = 600
@@ -43,19 +42,6 @@ def routed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def fleet(routed: Fleet) -> Fleet:
     routed.make_whole()
     return routed
-
-
-def begin(streams: list[Stream]) -> list[Thread]:
-    threads = [Thread(target=stream.run, daemon=True) for stream in streams]
-    for thread in threads:
-        thread.start()
-    return threads
-
-
-def join(threads: list[Thread]) -> None:
-    for thread in threads:
-        thread.join(SECONDS)
-        assert not thread.is_alive()
 
 
 def load(fleet: Fleet, num_tokens: int) -> list[Stream]:

@@ -19,7 +19,7 @@ from scripts.simulation.load import ClosedLoop, Due, Load, OpenLoop, SimulatedRe
 from scripts.simulation.loop import Fleet, Simulation, seconds_at
 from scripts.simulation.policies import SplitFuse
 from scripts.simulation.replicas.loads import PrefixedRequest, scaled_closed_loop, zipf_requests
-from scripts.simulation.replicas.page import PAGE, page
+from scripts.simulation.replicas.page import LIVE, PAGE, page
 from scripts.simulation.replicas.replica import Replica
 from scripts.simulation.replicas.routers import LeastWork, PrefixAffinity, Quote, RoundRobin, Router
 from scripts.simulation.replicas.study import RESULTS, simulate, studies
@@ -209,5 +209,5 @@ def test_a_study_repeats_and_its_efficiency_is_per_replica() -> None:
 
 
 def test_the_page_is_that_of_the_results() -> None:
-    found = json.loads((DOCS / "results" / RESULTS).read_text())
-    assert (DOCS / PAGE).read_text() == page(found)
+    simulated, live = (json.loads((DOCS / "results" / name).read_text()) for name in (RESULTS, LIVE))
+    assert (DOCS / PAGE).read_text() == page(simulated, live)

@@ -7,8 +7,9 @@ from typing import Any
 import matplotlib as mpl
 
 from scripts.offload.page import percent, table
+from scripts.scaling.page import LIVE, live_parts
 from scripts.simulation.replicas.study import RESULTS, Point
-from scripts.simulation.replicas.texts import ABOUT, INTRO, NOT_YET
+from scripts.simulation.replicas.texts import ABOUT, INTRO, NOT_HERE
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt
@@ -21,14 +22,22 @@ def write_scale_page(docs: Path) -> None:
     """Write the page, and the plot beside it."""
     found = json.loads((docs / "results" / RESULTS).read_text())
     _plot(found["loads"], docs / PICTURE)
-    (docs / PAGE).write_text(page(found))
+    write_page(docs)
 
 
-def page(found: dict[str, Any]) -> str:
+def write_page(docs: Path) -> None:
+    """Write the page alone."""
+    simulated, live = ((docs / "results" / name) for name in (RESULTS, LIVE))
+    (docs / PAGE).write_text(
+        page(*(json.loads(path.read_text()) if path.exists() else {} for path in (simulated, live)))
+    )
+
+
+def page(found: dict[str, Any], live: dict[str, Any]) -> str:
     parts = [INTRO, f"![simulated: efficiency and first tokens]({PICTURE})"]
     for name, load in found["loads"].items():
         parts += [f"## Simulated: {load['title']}", ABOUT[name], _table(load["points"])]
-    return "\n\n".join(part.strip() for part in [*parts, NOT_YET]) + "\n"
+    return "\n\n".join(part.strip() for part in [*parts, *live_parts(live), NOT_HERE]) + "\n"
 
 
 def _table(points: list[Point]) -> str:

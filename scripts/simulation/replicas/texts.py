@@ -2,20 +2,23 @@
 
 INTRO = """# Scale
 
-**Every figure of this page is simulated.** Nothing here ran on several devices, machines or processes; live
-measurements are not there yet ([below](#what-is-not-here)). Made by
+What sections call *simulated* ran in virtual time, in one process. What they call *live* ran as several processes
+on one machine of two cores, with real servers, sockets and a real router. Nothing here ran on several devices or
+machines. Made by
 
 ```sh
 .venv/bin/python -m scripts.simulation --replicas    # minutes: docs/results/replicas.json, this page and its plot
+.venv/bin/python -m scripts.scaling pinned --smg SMG    # SMG's command: docs/results/scaling.json, this page
+.venv/bin/python -m scripts.scaling sleeping --smg SMG
 ```
 
-One to sixteen copies of the server's own scheduler (`jaxgen/scheduling`) run in virtual time, by the loop of
-[simulation.md](simulation.md) with one clock for all. A step costs what is *calibrated* there: 70B on four A100-80G,
-by two token latencies of FastGen's publication. Replicas share nothing but the router. The load grows with them: of
-so many replicas it is that of one so often, each request, each client or the rate of arrivals, in an order drawn from
-a seed. So *efficiency* is requests/s divided by those of one replica and by the number of replicas; a run repeats to
-the bit. All figures are of one seed (42), from an empty start to the last answer; those of few replicas are of few
-requests.
+Simulated: one to sixteen copies of the server's own scheduler (`jaxgen/scheduling`) run in virtual time, by the
+loop of [simulation.md](simulation.md) with one clock for all. A step costs what is *calibrated* there: 70B on four
+A100-80G, by two token latencies of FastGen's publication. Replicas share nothing but the router. The load grows
+with them: of so many replicas it is that of one so often, each request, each client or the rate of arrivals, in an
+order drawn from a seed. So *efficiency* is requests/s divided by those of one replica and by the number of
+replicas; a run repeats to the bit. All these figures are of one seed (42), from an empty start to the last answer;
+those of few replicas are of few requests.
 
 Routing takes no time and what a router knows is never old; a real one reads metrics that are seconds old, and asks
 over a network. How much of the differences between routers that leaves is not known.
@@ -62,10 +65,9 @@ bound: as much is found as by prefix, at the most requests/s and the earliest fi
 the replica that has the prefix; asking its home beside another brings much of the rest.""",
 }
 
-NOT_YET = """## What is not here
+NOT_HERE = """## What is not here
 
-- **Live measurements.** Two replicas behind a router beside the same two without one, and many processes behind a
-  real router, have not been measured. What a proxy, sockets, streams and old metrics cost is in no figure above.
+- **Routers that read metrics**, live: SMG is measured in turn alone. What old metrics cost is in no figure above.
 - **What a machine with CPUs only cannot show**: how GPUs scale, what network cards and NCCL do, and whether hosts
   that share a link, a disk or a power limit slow each other down.
 - **Costs of FastGen's system, not of jaxgen's.** They are calibrated by two of its figures; jaxgen has not run 70B on

@@ -77,7 +77,7 @@ def test_what_serve_hands_to_the_engine(monkeypatch: pytest.MonkeyPatch) -> None
     asked: dict[str, Any] = {}
     monkeypatch.setattr("jaxgen.assemble.load_engine", lambda model, **options: asked.update(options, model=model))
     flags = ("--revision", "r", "--download-dir", "/d", "--tokenizer", "T", "--generation-config", "none")
-    serve._open_engine(parsed("org/m", *flags))
+    serve.open_engine(parsed("org/m", *flags))
     assert (asked["model"], asked["tokenizer"], asked["generation_config"]) == ("org/m", "T", "none")
     assert asked["hub"] == HubOptions(revision="r", download_dir=Path("/d"))
 

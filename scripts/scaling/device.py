@@ -1,0 +1,74 @@
+"""A device that computes nothing: a step takes the seconds that a model of step times says, asleep."""
+
+import time
+
+import numpy as np
+
+from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.kernels.choice import REFERENCE, Kernels
+from jaxgen.runner.step import Logprobs, StepOutput
+from scripts.event_loop.text import tokens
+from scripts.simulation.replicas.replica import StepSeconds
+
+
+class Awaited(np.ndarray):
+    """Tokens that are there at ``due``, by ``time.monotonic``."""
+
+    due = 0.0
+
+    def block_until_ready(self) -> None:
+        time.sleep(max(0.0, self.due - time.monotonic()))
+
+
+class SleepingRunner:
+    """A ``jaxgen.runner.interface.Runner``: a step begins when it is dispatched, or when the one before it ends if that
+    is later. Every row gets the same text, a token after the other."""
+
+    runs_ahead = True
+    kernels: Kernels = REFERENCE
+
+    def __init__(self, model: ModelConfig, config: EngineConfig, step_seconds: StepSeconds) -> None:
+        rows, budget = config.scheduler.max_num_seqs, config.scheduler.token_budget
+        self._step_seconds = step_seconds
+        self._text = np.asarray(tokens(config.scheduler.max_model_len), np.int32)
+        self._due = 0.0
+        self._rows = rows
+        self._logprobs, self._prompt_logprobs = _zeros(rows), _zeros(budget)
+        self._hidden = np.zeros((budget, model.hidden_size), np.float32)
+
+    def reset(self) -> None:
+        pass
+
+    def load(self, plan: StepPlan) -> None:
+        pass
+
+    def run(self, plan: StepPlan, *, narrow: bool | None = None, again: bool = False) -> StepOutput:
+        del narrow, again
+        self._due = max(self._due, time.monotonic()) + self._step_seconds(plan)
+        found = np.zeros(self._rows, np.int32).view(Awaited)
+        found.due = self._due
+        for row, chunk in enumerate(plan.chunks):
+            found[row] = self._text[max(0, chunk.end - chunk.sequence.num_prompt)]
+        return StepOutput(found, self._logprobs, self._prompt_logprobs, self._hidden)
+
+    def wait(self) -> None:
+        time.sleep(max(0.0, self._due - time.monotonic()))
+
+    def first_not_finite(self, plan: StepPlan) -> int:
+        raise NotImplementedError("zeros are finite")
+
+    def uses_narrow(self, plan: StepPlan) -> bool:
+        del plan
+        return False
+
+    def disable_narrow(self) -> None:
+        pass
+
+    def offload_stats(self) -> None:
+        pass
+
+
+def _zeros(n: int) -> Logprobs:
+    zeros, none = np.zeros(n, np.float32), np.zeros((n, 1), np.int32)
+    return Logprobs(zeros, zeros.astype(np.int32), none, none.astype(np.float32))
