@@ -68,7 +68,7 @@ class AttentionWalk {
     int count, per_step;
     int64_t row_bytes;
 
-    FetchTokens Share(int, int) const { return *this; }  // its products are of one tile
+    FetchTokens Share(int, int, int) const { return *this; }  // its products are of one tile
 
     KERNELS_FETCH void operator()(int step) const {
       for (int j = step * per_step; j < std::min(count, (step + 1) * per_step); ++j)

@@ -51,11 +51,15 @@ struct PackedProduct {
       const auto multiply = [&](auto fetch) {
         const Matrix<const Unit> inputs = {x + first * depth + k, depth};
         const Start start = k == 0 ? Start::kZero : Start::kAdd;
+        // Tile by tile, so that the memory takes results while the next are computed.
+        const auto done = [&](int row, int some) {
+          if (k + count == depth) result.Finish(item, sums, row, some);
+        };
         if constexpr (std::is_same_v<Unit, Pair>) {
           if (rows >= kFewestWideRows)
-            return WideProduct(inputs, block, sums, rows, kPanel, count, start, fetch, sums.data + num_sums);
+            return WideProduct(inputs, block, sums, rows, kPanel, count, start, fetch, sums.data + num_sums, done);
         }
-        Product<Unit>(inputs, Packed<Unit>{block, kPanel}, sums, rows, kPanel / kLanes, count, start, fetch);
+        Product<Unit>(inputs, Packed<Unit>{block, kPanel}, sums, rows, kPanel / kLanes, count, start, fetch, done);
       };
       // A block that is read again leaves time to ask for the next, of this panel or of the next item's.
       const bool asks = kFetchesAlways || rows > kTileRows;
@@ -63,10 +67,9 @@ struct PackedProduct {
       if (next == nullptr) {
         multiply(FetchNothing());
       } else {
-        multiply(FetchRows{reinterpret_cast<const char*>(next), kPanel * sizeof(Unit)});
+        multiply(FetchAhead(next, kPanel * sizeof(Unit)));
       }
     }
-    result.Finish(item, sums);
   }
 
  private:

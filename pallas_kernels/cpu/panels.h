@@ -41,10 +41,10 @@ struct PanelResult {
   int64_t FirstRow(int64_t item) const { return item / panels() * rows_per_item; }
   int Rows(int64_t item) const { return static_cast<int>(std::min(rows_per_item, tokens - FirstRow(item))); }
 
-  // An item's sums to results, each rounded to its type before the residual is added.
-  void Finish(int64_t item, Matrix<float> sums) const {
+  // Sums of `count` of an item's rows from `first` on to results, each rounded to its type before the residual is added.
+  void Finish(int64_t item, Matrix<float> sums, int first, int count) const {
     const int64_t column = Panel(item) * kPanel;
-    for (int r = 0; r < Rows(item); ++r) {
+    for (int r = first; r < first + count; ++r) {
       const int64_t at = (FirstRow(item) + r) * outputs + column;
       ForVectors(std::min<int64_t>(kPanel, outputs - column), [&](int64_t i, int count) {
         Floats result = Load<Floats>(sums.Row(r) + i);

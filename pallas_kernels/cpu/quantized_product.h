@@ -73,6 +73,23 @@ template <int kBits, int kRows, typename Fetch>
   }
 }
 
+// Exact sums begin at kMagic's bits, so that as bits of a float they are kMagic + the sum: 1.5 * 2^23, beside which any
+// integer of less than 2^22 fits. Sums are less: 128 inputs of at most 127 times codes that are at most 255 from zero.
+constexpr float kMagic = 12582912.0f;
+
+// sum * scale, rounded once: as (sum + kMagic) * scale - kMagic * scale, whose last product is exact with scales of few bits.
+struct GroupScale {
+  Floats scale, shift;
+  bool few_bits;
+
+  GroupScale(Floats scale, bool few_bits) : scale(scale), shift(Broadcast(-kMagic) * scale), few_bits(few_bits) {}
+
+  Floats operator()(Ints sum) const {
+    const Floats shifted = BitCast<Floats>(sum);
+    return kFusedMultiplyAdd && few_bits ? MultiplyAdd(shifted, scale, shift) : (shifted - Broadcast(kMagic)) * scale;
+  }
+};
+
 // Add the products of one group, of the weight's group `group`, to the sums [rows][kPanel] from the first `output` on.
 template <int kBits, int kRows, typename Fetch>
 [[gnu::always_inline]] inline void AddGroup(const QuantizedWeight& weight, int64_t group, const InputTile& x,
@@ -80,27 +97,27 @@ template <int kBits, int kRows, typename Fetch>
                                             Fetch fetch) {
   Ints exact[kRows][kIntegerVectors];
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 16
-    for (int v = 0; v < kIntegerVectors; ++v) exact[r][v] = Broadcast(x.offsets[r]);
-  if (weight.zeros != nullptr) {
-#pragma GCC unroll 16
-    for (int v = 0; v < kIntegerVectors; ++v) {
+  for (int v = 0; v < kIntegerVectors; ++v) {
+    if (weight.zeros != nullptr) {
       const Ints zeros = weight.Zeros(group, output + v * kLanes);
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) exact[r][v] *= zeros;
+      for (int r = 0; r < kRows; ++r) exact[r][v] = Broadcast(x.offsets[r]) * zeros + BitCast<int32_t>(kMagic);
+    } else {
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) exact[r][v] = Broadcast(x.offsets[r] + BitCast<int32_t>(kMagic));
     }
   }
   AddCodes<kBits, kRows>(x.words, codes + output, quads, fetch, exact);
 #pragma GCC unroll 16
   for (int v = 0; v < kIntegerVectors; ++v) {
-    const Floats scales = weight.Scales(group, output + v * kLanes);
+    const GroupScale scaled(weight.Scales(group, output + v * kLanes), weight.scale_bytes == 2);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       float* const sum = sums + r * kPanel + output + v * kLanes;
-      Store(sum, MultiplyAdd(ToFloats(exact[r][v]) * scales, Broadcast(x.scales[r]), Load<Floats>(sum)));
+      Store(sum, MultiplyAdd(scaled(exact[r][v]), Broadcast(x.scales[r]), Load<Floats>(sum)));
     }
   }
+  KeepInMemory();
 }
 
 // Groups [begin, end) of the inputs.
@@ -119,8 +136,10 @@ void AddGroups(const QuantizedWeight& weight, const uint32_t* codes, InputTile x
     if (rows < kRows) return AddGroups<kBits, kRows - 1>(weight, codes, x, rows, range, sums, fetch);
   }
   const int64_t units = range.quads * kBits / 8;
+  int64_t of_weight = range.begin * range.quads / weight.group_quads;
   for (int64_t group = range.begin; group < range.end; ++group) {
-    const int64_t of_weight = group * range.quads / weight.group_quads, quads = range.QuadsOf(group);
+    const int64_t quads = range.QuadsOf(group);
+    if (group * range.quads == (of_weight + 1) * weight.group_quads) ++of_weight;
     AddGroup<kBits, kRows>(weight, of_weight, x, codes, quads, 0, sums, fetch);
     for (int output = kIntegerVectors * kLanes; output < kPanel; output += kIntegerVectors * kLanes)
       AddGroup<kBits, kRows>(weight, of_weight, x, codes, quads, output, sums, FetchNothing());
@@ -181,7 +200,6 @@ struct QuantizedProduct {
       }
       codes = after;
     }
-    result.Finish(item, sums);
   }
 
  private:
@@ -189,14 +207,16 @@ struct QuantizedProduct {
   void AddTiles(const QuantizedWeight& panel, int64_t item, const uint32_t* codes, GroupRange range,
                 Matrix<float> sums, const uint32_t* next) const {
     const ptrdiff_t stride = next == nullptr ? 0 : kPanel * kQuad * weight.bits / kBits;  // as many units are widened
-    const FetchRows fetch = {reinterpret_cast<const char*>(next), stride};
+    const FetchAhead fetch(next, stride);
+    const int steps = static_cast<int>(range.all_quads() * kBits / 8);
     const int rows = result.Rows(item), tiles = Ceil(rows, kTileRows);
     const int64_t first = first_tile + result.FirstRow(item) / kTileRows;
     for (int tile = 0; tile < tiles; ++tile) {
+      const int row = tile * kTileRows, some = std::min(kTileRows, rows - row);
       const int64_t value = x.Value(first + tile, range.begin);
       const InputTile inputs = {x.Words(first + tile, range.begin * range.quads), x.scales + value, x.offsets + value};
-      AddGroups<kBits, kTileRows>(panel, codes, inputs, std::min(kTileRows, rows - tile * kTileRows), range,
-                                  sums.Row(tile * kTileRows), fetch.Share(tile, tiles));
+      AddGroups<kBits, kTileRows>(panel, codes, inputs, some, range, sums.Row(row), fetch.Share(tile, tiles, steps));
+      if (range.end == x.groups()) result.Finish(item, sums, row, some);
     }
   }
 };

@@ -39,33 +39,41 @@ enum class Start { kZero, kAdd };
 // gcc deletes calls of a function that only prefetches, as of one without effect; inlined, prefetches stay.
 #define KERNELS_FETCH [[gnu::always_inline]]
 
-// What a product asks the memory for meanwhile: nothing, or at step i of its depth row i of what is multiplied next.
-// Share gives what one of its tiles of rows asks for, From what is asked for from a step on, Halves what is asked for in
-// two steps for each.
+// What a product asks the memory for meanwhile: nothing, or at each step of its depth some of what is multiplied next.
+// Share gives what one of its tiles of rows asks for in its own steps, From what is asked for from a step on, Halves what
+// is asked for in two steps for each.
 struct FetchNothing {
   KERNELS_FETCH void operator()(int) const {}
-  FetchNothing Share(int, int) const { return {}; }
+  FetchNothing Share(int, int, int) const { return {}; }
   FetchNothing From(ptrdiff_t) const { return {}; }
   FetchNothing Halves() const { return {}; }
 };
 
-struct FetchRows {
-  static constexpr ptrdiff_t kLine = 64;
-
-  const char* data;
-  ptrdiff_t stride;  // bytes from one row to the next
-  ptrdiff_t begin = 0, end = stride / kLine;  // cache lines of a row
+// Bytes from `data` on, in their order and equally many at each step: more at once than memory gives would be waited for.
+class FetchAhead {
+ public:
+  FetchAhead(const void* data, ptrdiff_t bytes) : FetchAhead(static_cast<const char*>(data), 0, bytes << kFraction) {}
 
   KERNELS_FETCH void operator()(int i) const {
-    for (ptrdiff_t line = begin; line < end; ++line) __builtin_prefetch(data + i * stride + line * kLine, 0, 2);
+    const char* const at = data_ + ((begin_ + i * step_) >> kFraction);
+    for (ptrdiff_t line = 0; line << kFraction < step_; line += kLine) __builtin_prefetch(at + line, 0, 2);
   }
-  // Each line once: the first tile alone would ask for more than memory gives in its time, and wait.
-  FetchRows Share(int tile, int tiles) const {
-    const auto from = [&](int t) { return begin + ((end - begin) * t + tiles - 1) / tiles; };
-    return {data, stride, from(tile), from(tile + 1)};
+  // Of `tiles`, which have `steps` steps each.
+  FetchAhead Share(int tile, int tiles, int steps) const {
+    const ptrdiff_t step = step_ / tiles;
+    return {data_, begin_ + tile * steps * step, step};
   }
-  FetchRows From(ptrdiff_t step) const { return {data + step * stride, stride, begin, end}; }
-  FetchRows Halves() const { return {data, stride / 2}; }
+  FetchAhead From(ptrdiff_t step) const { return {data_, begin_ + step * step_, step_}; }
+  FetchAhead Halves() const { return {data_, begin_, step_ / 2}; }
+
+ private:
+  static constexpr ptrdiff_t kLine = 64;
+  static constexpr int kFraction = 8;  // bits of `begin` and `step` below one byte
+
+  FetchAhead(const char* data, ptrdiff_t begin, ptrdiff_t step) : data_(data), begin_(begin), step_(step) {}
+
+  const char* data_;
+  ptrdiff_t begin_, step_;
 };
 
 template <typename Unit, int kRows, int kVectors, typename Right, typename Fetch>
@@ -119,15 +127,23 @@ inline void ProductRows(Matrix<const Unit> a, Right b, Matrix<float> c, int rows
   columns(std::integral_constant<int, 1>());
 }
 
-// Any number of rows; c has room for whole vectors of columns.
+// Any number of rows, in tiles; c has room for whole vectors of columns. done(row, count) is called for each tile's rows.
+template <typename Unit, typename Right, typename Fetch, typename Done>
+inline void Product(Matrix<const Unit> a, Right b, Matrix<float> c, int rows, int vectors, int depth, Start start,
+                    Fetch fetch, const Done& done) {
+  const int tiles = (rows + kTileRows - 1) / kTileRows;
+  for (int tile = 0; tile < tiles; ++tile) {
+    const int r = tile * kTileRows, count = rows - r < kTileRows ? rows - r : kTileRows;
+    ProductRows<Unit, kTileRows>({a.Row(r), a.stride}, b, {c.Row(r), c.stride}, count, vectors, depth, start,
+                                 fetch.Share(tile, tiles, depth));
+    done(r, count);
+  }
+}
+
 template <typename Unit, typename Right, typename Fetch>
 inline void Product(Matrix<const Unit> a, Right b, Matrix<float> c, int rows, int vectors, int depth, Start start,
                     Fetch fetch) {
-  for (int r = 0; r < rows; r += kTileRows) {
-    const int count = rows - r < kTileRows ? rows - r : kTileRows;
-    ProductRows<Unit, kTileRows>({a.Row(r), a.stride}, b, {c.Row(r), c.stride}, count, vectors, depth, start,
-                                 fetch.Share(r / kTileRows, (rows + kTileRows - 1) / kTileRows));
-  }
+  Product<Unit>(a, b, c, rows, vectors, depth, start, fetch, [](int, int) {});
 }
 
 }  // namespace kernels

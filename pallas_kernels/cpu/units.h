@@ -103,6 +103,15 @@ inline Floats MultiplyAdd(Floats a, Floats b, Floats c) {
 #endif
 }
 
+#if defined(__AVX512F__) || (defined(__AVX__) && defined(__FMA__)) || defined(__aarch64__)
+constexpr bool kFusedMultiplyAdd = true;
+#else
+constexpr bool kFusedMultiplyAdd = false;
+#endif
+
+// gcc would carry what one round of a loop stored to the next in registers, of which there are too few.
+inline void KeepInMemory() { asm volatile("" ::: "memory"); }
+
 // acc + sum of the products of the units' elements.
 inline Floats Accumulate(float x, Floats w, Floats acc) { return MultiplyAdd(Broadcast(x), w, acc); }
 

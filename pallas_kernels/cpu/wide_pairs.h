@@ -58,9 +58,10 @@ inline void WidenRow(const Pair* source, int count, float* target) {
 }
 
 // c[rows][columns] (+)= a[rows][depth] b[depth][columns], of units; columns: a multiple of kLanes.
-template <typename Fetch>
+// `done` as Product's.
+template <typename Fetch, typename Done>
 inline void WideProduct(Matrix<const Pair> a, const Pair* b, Matrix<float> c, int rows, int columns, int depth,
-                        Start start, Fetch fetch, float* room) {
+                        Start start, Fetch fetch, float* room, const Done& done) {
   const Matrix<float> inputs = {room + 2 * kWideDepth * columns, 2 * kWideDepth};
   const int tiles = Ceil(rows, kTileRows);
   for (int k = 0; k < depth; k += kWideDepth) {
@@ -72,7 +73,8 @@ inline void WideProduct(Matrix<const Pair> a, const Pair* b, Matrix<float> c, in
       for (int r = 0; r < some; ++r) WidenRow(a.Row(first + r) + k, count, inputs.Row(r));
       Product<float>({inputs.data, inputs.stride}, Packed<float>{room, columns}, {c.Row(first), c.stride}, some,
                      columns / kLanes, 2 * count, k == 0 ? start : Start::kAdd,
-                     fetch.From(k).Halves().Share(tile, tiles));
+                     fetch.From(k).Halves().Share(tile, tiles, 2 * count));
+      if (k + count == depth) done(first, some);
     }
   }
 }
