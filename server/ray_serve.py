@@ -67,7 +67,7 @@ def application(flags: Flags, **options: Any) -> Any:
 class Replica:
     """An engine and the app around it, in a process that Ray starts, asks after, drains and ends."""
 
-    async def __init__(self, flags: Flags) -> None:
+    async def __init__(self, flags: Flags) -> None:  # type: ignore[misc]    # Ray awaits it
         """Return when the engine is ready; Ray sends no request before."""
         self._until_end = ExitStack()
         args = parse_flags(flags)

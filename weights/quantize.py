@@ -59,7 +59,7 @@ def dequantized(weight: GroupedWeight, dtype: npt.DTypeLike = np.float32) -> npt
     numbers = np.empty(weight.shape, dtype)
     for index in np.ndindex(*weight.shape[:-2]):
 
-        def make_block(rows: slice, index: tuple[int, ...] = index) -> None:
+        def make_block(rows: slice, index: Any = index) -> None:
             with np.errstate(over="ignore"):
                 numbers[*index, rows] = weight.dequantized((*index, rows))
 
@@ -133,7 +133,7 @@ def _rounded(
 
 def _greatest(form: WeightFormat) -> np.float32:
     """Return the greatest number that a floating-point code is."""
-    return np.float32(ml_dtypes.finfo(FLOATS[form.bits]).max)
+    return np.float32(ml_dtypes.finfo(FLOATS[form.bits]).max)  # type: ignore[no-untyped-call]
 
 
 def _divisor(scales: npt.NDArray[np.generic]) -> Floats:

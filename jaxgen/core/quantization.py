@@ -143,7 +143,8 @@ class GroupedWeight:
 
     def as_integers(self) -> "GroupedWeight":
         """Return a weight of FP4 as one of 8 bits: twice each number is an integer."""
-        form, half = self.format.as_integers, self.scales.dtype.type(0.5)
+        form = self.format.as_integers
+        half: Any = self.scales.dtype.type(0.5)
         assert form is not None
         twice = (2 * _table(self.format) + form.zero).astype(np.uint8)
         codes = np.empty(self.shape, np.uint8)

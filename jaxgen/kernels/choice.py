@@ -116,7 +116,7 @@ _GPU_EXPERT_PRODUCT = partial(expert_product_ref, tile_rows=GPU_TILE_ROWS)
 
 def _exact(*, floats: bool) -> QuantizedProduct:
     """Return products with the numbers that codes mean, which a step makes of a matrix before it multiplies."""
-    options = {"exact_inputs": True, "floats": floats}
+    options: dict[str, Any] = {"exact_inputs": True, "floats": floats}
     return QuantizedProduct(
         pack_codes,
         pack_groups,

@@ -99,7 +99,7 @@ def _loaded(directory: Path, flag: Quantization) -> tuple[ModelConfig, dict[str,
 
 
 def _bits(params: Mapping[str, Any]) -> dict[str, bytes]:
-    found = {}
+    found: dict[str, bytes] = {}
     for path, value in params.items():
         arrays = value.arrays() if isinstance(value, GroupedWeight) else (("", np.asarray(value)),)
         found |= {f"{path}.{part}": np.ascontiguousarray(array).tobytes() for part, array in arrays}

@@ -1,6 +1,7 @@
 """A device that computes nothing: a step takes the seconds that a model of step times says, asleep."""
 
 import time
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,7 @@ class SleepingRunner:
         self._due = 0.0
         self._rows = rows
         self._logprobs, self._prompt_logprobs = _zeros(rows), _zeros(budget)
-        self._hidden = np.zeros((budget, model.hidden_size), np.float32)
+        self._hidden: Any = np.zeros((budget, model.hidden_size), np.float32)
 
     def reset(self) -> None:
         pass
@@ -46,7 +47,7 @@ class SleepingRunner:
     def run(self, plan: StepPlan, *, narrow: bool | None = None, again: bool = False) -> StepOutput:
         del narrow, again
         self._due = max(self._due, time.monotonic()) + self._step_seconds(plan)
-        found = np.zeros(self._rows, np.int32).view(Awaited)
+        found: Any = np.zeros(self._rows, np.int32).view(Awaited)
         found.due = self._due
         for row, chunk in enumerate(plan.chunks):
             found[row] = self._text[max(0, chunk.end - chunk.sequence.num_prompt)]
@@ -70,5 +71,6 @@ class SleepingRunner:
 
 
 def _zeros(n: int) -> Logprobs:
-    zeros, none = np.zeros(n, np.float32), np.zeros((n, 1), np.int32)
+    zeros: Any = np.zeros(n, np.float32)
+    none: Any = np.zeros((n, 1), np.int32)
     return Logprobs(zeros, zeros.astype(np.int32), none, none.astype(np.float32))

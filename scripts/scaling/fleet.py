@@ -54,7 +54,7 @@ class Process:
         until = time.monotonic() + START_SECONDS
         while True:
             if self._process.poll() is not None or time.monotonic() > until:
-                raise ScalingError(f"{self._process.args} is not ready:\n{self.last_lines}")
+                raise ScalingError(f"{self._process.args!r} is not ready:\n{self.last_lines}")
             with suppress(OSError, urllib.error.URLError), urllib.request.urlopen(self.url + path, timeout=5):
                 return
             time.sleep(0.2)

@@ -63,7 +63,8 @@ def pinned(model: Path, smg: Path, logs: Path, window: Window, rounds: int, say:
     """Measure two replicas on a core each, one of them alone, both in turn, and both behind SMG, in turns."""
     command = [sys.executable, "-m", "jaxgen.server.cli", "serve", "--model", str(model)]
     command += ["--tokenizer", str(MODEL), "--served-model-name", SERVED_NAME, "--port"]
-    tokenizer, points = Tokenizer.from_directory(MODEL), []
+    tokenizer = Tokenizer.from_directory(MODEL)
+    points: list[dict[str, Any]] = []
     with started([command] * 2, logs, [[0], [1]]) as servers, routed(smg, servers, logs) as router:
         for number in range(rounds):
             for name, members, way in (

@@ -37,7 +37,7 @@ def context() -> Iterator[Any]:
     made.destroy(linger=0)
 
 
-def publisher_of(endpoints: dict[str, str], **fields: Any) -> ZmqPublisher:
+def publisher_of(endpoints: dict[str, Any], **fields: Any) -> ZmqPublisher:
     return ZmqPublisher(KVEventsConfig(topic=TOPIC, **endpoints, **fields))
 
 

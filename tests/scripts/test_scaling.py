@@ -46,8 +46,9 @@ def test_a_step_begins_when_the_one_before_it_ends(monkeypatch: pytest.MonkeyPat
     first, second = runner.run(prompt), runner.run(decode)
     assert clock.now == 100.0, "it returns at once"
     for output, due, token in ((first, 101.5, tokens(2)[0]), (second, 102.0, tokens(2)[1])):
-        output.tokens.block_until_ready()  # type: ignore[union-attr]
-        assert (clock.now, output.tokens[0]) == (due, token)
+        output.tokens.block_until_ready()
+        assert clock.now == due
+        assert int(output.tokens[0]) == token
     clock.now = 200.0
     runner.run(decode)
     runner.wait()
@@ -111,7 +112,7 @@ def test_what_cannot_be_measured(words: list[str], said: str, capsys: pytest.Cap
 
 def test_the_page_alone_is_written_again(tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
-    empty = {"loads": {}}
+    empty: dict[str, Any] = {"loads": {}}
     (tmp_path / "results" / "replicas.json").write_text(json.dumps(empty))
     assert main("", ["page", "--out", str(tmp_path)]) == 0
     assert (tmp_path / "scale.md").read_text().startswith("# Scale")

@@ -13,13 +13,14 @@ from jaxgen.core.sequence import Sequence
 from jaxgen.scheduling.cost_model import LinearCost
 from jaxgen.scheduling.step_time import StepTimeModel
 from jaxgen.server.benchmark.metrics import RequestRecord
+from scripts.scaling.page import LIVE
 from scripts.simulation.baselines import WholePrompts
 from scripts.simulation.fastgen import make_policies, settings
 from scripts.simulation.load import ClosedLoop, Due, Load, OpenLoop, SimulatedRequest, closed_loop, normal_requests
 from scripts.simulation.loop import Fleet, Simulation, seconds_at
 from scripts.simulation.policies import SplitFuse
 from scripts.simulation.replicas.loads import PrefixedRequest, scaled_closed_loop, zipf_requests
-from scripts.simulation.replicas.page import LIVE, PAGE, page
+from scripts.simulation.replicas.page import PAGE, page
 from scripts.simulation.replicas.replica import Replica
 from scripts.simulation.replicas.routers import LeastWork, PrefixAffinity, Quote, RoundRobin, Router
 from scripts.simulation.replicas.study import RESULTS, simulate, studies

@@ -28,7 +28,8 @@ class BlockIndex:
 
     def matched(self, tokens: Sequence[int], salt: str | None = None) -> int:
         """Return how many first tokens of a prompt are there."""
-        held, path, count = set(self.paths.values()), (salt,), 0
+        path: Path = (salt,)
+        held, count = set(self.paths.values()), 0
         for start in range(0, len(tokens) - self.block_size + 1, self.block_size):
             path = (*path, tuple(tokens[start : start + self.block_size]))
             if path not in held:

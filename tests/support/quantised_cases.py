@@ -123,11 +123,12 @@ def fp4(kind: Literal["nvfp4", "modelopt", "mxfp4"]) -> Encode:
         if kind != "mxfp4":
             stored = (rng.uniform(1, 448, groups) ** 1.1).clip(0, 448).astype(FLOAT8)
             scales = stored.astype(np.float32) * whole if kind == "modelopt" else stored.astype(np.float32) / whole
-        weight, more = {
+        layouts: dict[str, tuple[str, dict[str, Any]]] = {
             "nvfp4": ("weight_packed", {"weight_global_scale": whole.reshape(1), "input_global_scale": np.ones(1)}),
             "modelopt": ("weight", {"weight_scale_2": np.asarray(whole), "input_scale": np.ones(())}),
             "mxfp4": ("weight_packed", {}),
-        }[kind]
+        }
+        weight, more = layouts[kind]
         tensors = {weight: (codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8), "weight_scale": stored}
         floats = {name: value.astype(np.float32) for name, value in more.items()}
         numbers = E2M1[codes] * np.repeat(scales, group, axis=1).astype(np.float32)

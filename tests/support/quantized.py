@@ -45,7 +45,7 @@ def random_weight(about: WeightFormat, shape: tuple[int, ...], rng: np.random.Ge
     zero, levels = 1 << (about.bits - 1), 1 << about.bits
     numbers = np.clip(np.round(rng.normal(scale=levels / 6, size=shape)) + zero, 0, levels - 1).astype(np.uint8)
     if about.floats:  # of all codes
-        most = float(ml_dtypes.finfo(FLOATS[about.bits]).max)
+        most = float(ml_dtypes.finfo(FLOATS[about.bits]).max)  # type: ignore[no-untyped-call]
         levels = int(8 * most)
         numbers = rng.uniform(-most, most, size=shape).astype(FLOATS[about.bits]).view(np.uint8)
     codes = packed(numbers, about)
