@@ -1,5 +1,4 @@
-"""Measure each format of weights: ``python -m scripts.measure.formats [NAME ...]`` prints the table of
-docs/quantization.md.
+"""Measure each format of weights: ``python -m scripts.measure.formats [NAME ...]`` prints a table.
 
 Checkpoints are the ones that tests write. The error of logits is the largest difference from the model with the same
 weights as numbers in float32, as a share of the largest logit, on a text of a golden checkpoint: by the program for
