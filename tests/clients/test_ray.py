@@ -172,4 +172,4 @@ def test_there_is_none_until_a_request_comes(application: Application) -> None:
     application.reaches()
     assert ask(application, prompt="def main():")["choices"]
     application.reaches()
-    assert processes() == []
+    until(lambda: processes() == [], "the process has not ended")
