@@ -85,13 +85,15 @@ def point(router: str, replicas: int, rate: float, **fields: Any) -> dict[str, A
 def test_the_tables() -> None:
     busy = {"cores": {"servers": 1.5, "router": 0.25, "client": 0.125}}
     study = {"machine": "a machine", "warmup_s": 1.0, "window_s": 2.0}
-    alone = [point("one replica alone", 1, rate, round=turn, **busy) for turn, rate in enumerate((90.0, 100.0, 110.0))]
+    alone = [
+        point("one alone, on core 0", 1, rate, round=turn, **busy) for turn, rate in enumerate((90.0, 100.0, 110.0))
+    ]
     both = [point("SMG", 2, 180.0, round=turn, **busy) for turn in range(3)]
     processes = [point("SMG", 1, 100.0, **busy), point("SMG", 16, 1520.0, **busy), point("virtual time", 16, 1500.0)]
     text = "\n".join(
         live_parts({"pinned": study | {"points": alone + both}, "sleeping": study | {"points": processes}})
     )
-    assert "| 1 | one replica alone | 100 (90-110) | 100 % | 0.50, 1.25 | 0.062 | 1.50, 0.25, 0.12 |" in text
+    assert "| 1 | one alone, on core 0 | 100 (90-110) | 100 % | 0.50, 1.25 | 0.062 | 1.50, 0.25, 0.12 |" in text
     assert "| 2 | SMG | 180 (180-180) | 90 % | 0.50, 1.25 | 0.062 | 1.50, 0.25, 0.12 |" in text
     assert "| 16 | SMG | 30.40 | 1520 | 95 % | 0.50, 1.25 | 0.062 | 1.50, 0.25, 0.12 |" in text
     assert "| 16 | virtual time | 30.00 | 1500 | 94 % | 0.50, 1.25 | 0.062 |  |" in text
