@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import cache, partial
 from itertools import cycle
@@ -64,43 +64,58 @@ def bodies(requests: Sequence[SimulatedRequest], tokenizer: Tokenizer, seed: int
 
 
 def measure(
-    urls: Sequence[str],
+    feeds: Sequence[Sequence[str]],
     requests: Sequence[PlannedRequest],
     delays: Sequence[float],
     window: Window,
     groups: Mapping[str, Sequence[Process]],
 ) -> Figures:
-    """Return the figures of a window, in seconds from the beginning. ``groups``: processes whose processor time counts
-    together, as the cores that they keep busy."""
+    """Return the figures of a window, in seconds from the beginning.
+
+    ``feeds``: each is some servers' URLs, which get an equal part of requests and clients for themselves, in turn.
+    ``groups``: processes whose processor time counts together, as the cores that they keep busy.
+    """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_measure(urls, requests, delays, window, groups))
+        return runner.run(_measure(feeds, requests, delays, window, groups))
 
 
 async def _measure(
-    urls: Sequence[str],
+    feeds: Sequence[Sequence[str]],
     requests: Sequence[PlannedRequest],
     delays: Sequence[float],
     window: Window,
     groups: Mapping[str, Sequence[Process]],
 ) -> Figures:
+    records: list[RequestRecord] = []
     async with AsyncExitStack() as stack:
-        clients = [await stack.enter_async_context(CompletionsClient(f"{url}/v1")) for url in urls]
-        load = Load(InTurn(clients), PATIENCE)
+        loads = []
+        for urls in feeds:
+            clients = [await stack.enter_async_context(CompletionsClient(f"{url}/v1")) for url in urls]
+            loads.append(Load(InTurn(clients), PATIENCE, records.append))
         begin = perf_counter()
-        loop, most = closed_loop(load, requests, delays), window.end + FIRST_TOKEN_SECONDS
-        work = asyncio.ensure_future(run_bounded(loop, most, asyncio.Event()))
+        parts = [
+            closed_loop(load, requests[number :: len(loads)], delays[number :: len(loads)])
+            for number, load in enumerate(loads)
+        ]
+        work = asyncio.ensure_future(run_bounded(_all(parts), window.end + FIRST_TOKEN_SECONDS, asyncio.Event()))
         await asyncio.sleep(window.begin)
         before, real = _cpu(groups), perf_counter()
         await asyncio.sleep(begin + window.end - perf_counter() - 0.01)
         cpu = {name: seconds - before[name] for name, seconds in _cpu(groups).items()}
         elapsed = perf_counter() - real
         ended = await work
-        if failed := [record.reason for record in load.records if record.outcome == "failed"]:
+        if failed := [record.reason for record in records if record.outcome == "failed"]:
             raise ScalingError(f"{len(failed)} requests failed, the first by {failed[0]}")
         if ended:
             raise RuntimeError("the load ran out of requests before the window ended")
-    found = figures(load.records, Window(begin + window.begin, begin + window.end))
+    found = figures(records, Window(begin + window.begin, begin + window.end))
     return found | {"cores": {name: seconds / elapsed for name, seconds in cpu.items()}}
+
+
+async def _all(parts: Iterable[Coroutine[Any, Any, None]]) -> None:
+    async with asyncio.TaskGroup() as together:
+        for part in parts:
+            together.create_task(part)
 
 
 def figures(records: Sequence[RequestRecord], window: Window) -> Figures:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from math import inf, isfinite
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from scripts.offload.page import percent, table
@@ -38,7 +38,7 @@ def _about(text: str, study: dict[str, Any]) -> str:
 def _pinned(points: list[dict[str, Any]]) -> str:
     names = list(dict.fromkeys(point["router"] for point in points))
     rates = {name: median(_all(points, name, "output_tokens_per_s")) for name in names}
-    one = rates[names[0]]
+    one = mean(rates[name] for name in names if name.startswith("one alone"))
     rows = []
     for name in names:
         runs = [point for point in points if point["router"] == name]
@@ -46,7 +46,7 @@ def _pinned(points: list[dict[str, Any]]) -> str:
         each = _all(points, name, "output_tokens_per_s")
         row = [str(replicas), name, f"{rates[name]:.0f} ({min(each):.0f}-{max(each):.0f})"]
         rows.append([*row, percent(rates[name] / (replicas * one)), *_times(runs), _cores(runs)])
-    return table(f"replicas | router | tokens/s (least, most) | of one alone, each | {HEAD}", rows)
+    return table(f"replicas | router | tokens/s (least, most) | of one alone (mean), each | {HEAD}", rows)
 
 
 def _sleeping(points: list[dict[str, Any]]) -> str:

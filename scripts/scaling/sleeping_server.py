@@ -14,6 +14,7 @@ from jaxgen.engine.async_engine import AsyncEngine
 from jaxgen.engine.engine import Engine
 from jaxgen.hardware.device_info import this_cpu
 from jaxgen.model_choice import find_model
+from jaxgen.runner.programs import CompiledStep
 from jaxgen.server.app import create_app
 from jaxgen.server.commands.listener import listen
 from jaxgen.server.commands.serve import serve_app
@@ -32,8 +33,7 @@ def sleeping_engine(model: ModelConfig, config: EngineConfig, step_seconds: Step
     device = SleepingRunner(model, config, step_seconds)
     made: Any = jaxgen.engine.engine
     made.make_device = lambda *_: device  # the engine makes its device itself, from programs that are compiled
-    nothing: Any = object()
-    return Engine(model, config, {}, frozenset(), compiled=nothing)
+    return Engine(model, config, {}, frozenset(), compiled=object.__new__(CompiledStep))
 
 
 def main() -> int:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 from jaxgen.server.benchmark.requests import stagger
 from jaxgen.text.tokenizer import Tokenizer
@@ -23,8 +23,13 @@ from scripts.simulation.replicas.study import CLIENTS, OUTPUT, PROMPT, SEED, SET
 
 PINNED_CLIENTS = 8
 """Of each replica."""
-ALONE, DIRECT, ROUTED, VIRTUAL = "one replica alone", "no router", "SMG", "virtual time"
+FIRST, SECOND = "one alone, on core 0", "one alone, on core 1"
+OWN: Final = "clients of its own"
+DIRECT: Final = "no router, in turn"
+ROUTED, VIRTUAL = "SMG", "virtual time"
 Say = Callable[[str], None]
+Way = Process | Literal["clients of its own", "no router, in turn"]
+"""How requests come to servers: by a router, or without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +47,16 @@ class Loop:
     def delays(self, replicas: int) -> list[float]:
         return [delay for delay in stagger(SEED, self.clients) for _ in range(replicas)]
 
-    def measure(
-        self, servers: Sequence[Process], window: Window, router: Process | None, tokenizer: Tokenizer, seed: int = SEED
-    ) -> Figures:
-        """Return the figures of the servers behind the router, or in turn."""
-        replicas = len(servers)
-        groups = {"servers": servers} | ({} if router is None else {"router": [router]})
-        urls = [one.url for one in ([router] if router is not None else servers)]
-        planned = bodies(self.requests(replicas), tokenizer, seed)
-        return measure(urls, planned, self.delays(replicas), window, groups)
+    def measure(self, servers: Sequence[Process], window: Window, way: Way, tokenizer: Tokenizer, seed: int) -> Figures:
+        """Return the figures of the servers, to which requests come that way. ``seed``: another for each, so that no
+        prompt is found cached."""
+        planned = bodies(self.requests(len(servers)), tokenizer, seed)
+        if isinstance(way, Process):
+            feeds, router = [[way.url]], {"router": [way]}
+        else:
+            urls = [one.url for one in servers]
+            feeds, router = [urls] if way == DIRECT else [[url] for url in urls], {}
+        return measure(feeds, planned, self.delays(len(servers)), window, {"servers": servers} | router)
 
 
 FASTGEN = Loop(PROMPT, OUTPUT, CLIENTS, 96)
@@ -60,18 +66,21 @@ SHORT = Loop(PROMPT_MEAN, OUTPUT_MEAN, PINNED_CLIENTS, 512)
 
 
 def pinned(model: Path, smg: Path, logs: Path, window: Window, rounds: int, say: Say) -> list[Figures]:
-    """Measure two replicas on a core each, one of them alone, both in turn, and both behind SMG, in turns."""
+    """Measure two replicas on a core each: one alone, both with clients of their own, in turn, and behind SMG."""
     command = [sys.executable, "-m", "jaxgen.server.cli", "serve", "--model", str(model)]
     command += ["--tokenizer", str(MODEL), "--served-model-name", SERVED_NAME, "--port"]
     tokenizer = Tokenizer.from_directory(MODEL)
     points: list[dict[str, Any]] = []
     with started([command] * 2, logs, [[0], [1]]) as servers, routed(smg, servers, logs) as router:
         for number in range(rounds):
-            for name, members, way in (
-                (ALONE, servers[:1], None),
-                (DIRECT, servers, None),
+            ways: list[tuple[str, Sequence[Process], Way]] = [
+                (FIRST, servers[:1], OWN),
+                (SECOND, servers[1:], OWN),
+                (OWN, servers, OWN),
+                (DIRECT, servers, DIRECT),
                 (ROUTED, servers, router),
-            ):
+            ]
+            for name, members, way in ways:
                 found = SHORT.measure(members, window, way, tokenizer, SEED + len(points))
                 points.append({"round": number, "replicas": len(members), "router": name} | found)
                 say(f"pinned, {name}: {found['output_tokens_per_s']:.1f} tokens/s, cores {found['cores']}")
@@ -82,13 +91,14 @@ def sleeping(smg: Path, logs: Path, window: Window, sizes: Sequence[int], say: S
     """Measure so many processes whose device sleeps behind SMG, the most also without it, and each in virtual time."""
     command = [sys.executable, "-m", "scripts.scaling.sleeping_server"]
     most = max(sizes)
-    tokenizer, points = Tokenizer.from_directory(MODEL), []
+    tokenizer = Tokenizer.from_directory(MODEL)
+    points: list[dict[str, Any]] = []
     with started([command] * most, logs, [None] * most) as servers:
         for replicas in sizes:
             members = servers[:replicas]
             with _ways(smg, members, logs, alone=replicas == most) as ways:
-                for name, router in ways:
-                    found = FASTGEN.measure(members, window, router, tokenizer)
+                for name, way in ways:
+                    found = FASTGEN.measure(members, window, way, tokenizer, SEED + len(points))
                     points.append({"replicas": replicas, "router": name} | found)
                     say(
                         f"{replicas} sleeping, {name}: {found['requests_per_s']:.2f} requests/s, cores {found['cores']}"
@@ -98,10 +108,10 @@ def sleeping(smg: Path, logs: Path, window: Window, sizes: Sequence[int], say: S
 
 
 @contextmanager
-def _ways(smg: Path, servers: Sequence[Process], logs: Path, *, alone: bool) -> Iterator[list[tuple[str, Any]]]:
+def _ways(smg: Path, servers: Sequence[Process], logs: Path, *, alone: bool) -> Iterator[list[tuple[str, Way]]]:
     with ExitStack() as stack:
-        ways: list[tuple[str, Any]] = [(ROUTED, stack.enter_context(routed(smg, servers, logs)))]
-        yield [*ways, (DIRECT, None)] if alone else ways
+        ways: list[tuple[str, Way]] = [(ROUTED, stack.enter_context(routed(smg, servers, logs)))]
+        yield [*ways, (DIRECT, DIRECT)] if alone else ways
 
 
 def in_virtual_time(window: Window, sizes: Sequence[int]) -> list[Figures]:

@@ -184,7 +184,7 @@ def begin(streams: list[Stream]) -> list[Thread]:
     return threads
 
 
-def join(threads: list[Thread]) -> None:
+def join(threads: list[Thread], seconds: float = SECONDS) -> None:
     for thread in threads:
-        thread.join(SECONDS)
+        thread.join(seconds)
         assert not thread.is_alive()

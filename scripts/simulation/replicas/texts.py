@@ -3,8 +3,9 @@
 INTRO = """# Scale
 
 What sections call *simulated* ran in virtual time, in one process. What they call *live* ran as several processes
-on one machine of two cores, with real servers, sockets and a real router. Nothing here ran on several devices or
-machines. Made by
+on one machine of two cores, with real servers, sockets and a real router: [two
+replicas](#live-two-replicas-on-a-core-each) that compute, and [sixteen](#live-but-for-the-device-1-to-16-processes)
+whose device sleeps. Nothing here ran on several devices or machines. Made by
 
 ```sh
 .venv/bin/python -m scripts.simulation --replicas    # minutes: docs/results/replicas.json, this page and its plot
