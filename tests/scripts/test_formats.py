@@ -2,7 +2,9 @@
 
 import pytest
 
+from jaxgen.kernels.choice import native
 from scripts.measure.formats import NAMES, measure
+from tests.support.native import native as library
 
 QUICK = ("gptq in an order", "compressed nvfp4")
 
@@ -11,9 +13,9 @@ QUICK = ("gptq in an order", "compressed nvfp4")
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.full) for name in NAMES]
 )
 def test_a_format_is_its_numbers(name: str) -> None:
-    row = measure(name)
+    row = measure(name, native(library()))
     print(row)  # noqa: T201
     assert row.gpu < 1e-4
-    assert row.cpu < 0.05
-    assert row.loading < 1.1
+    assert row.cpu < 0.1
+    assert row.loading < 1.2  # a tensor, and blocks in work, which are large beside matrices that are so small
     assert row.same
