@@ -3,7 +3,7 @@
 Checkpoints are the ones that tests write. The error of logits is the largest difference from the model with the same
 weights as numbers in float32, as a share of the largest logit, on a text of a golden checkpoint: by the program for
 GPUs, in which activations stay as they are, and by the native kernels for CPUs. What loading takes beside its result is
-measured on larger matrices, as a share of the largest tensor in float32.
+measured on larger matrices, as a share of the largest matrix in float32.
 """
 
 import argparse
@@ -28,10 +28,10 @@ from jaxgen.weights.load import load_model_config, load_params
 from jaxgen.weights.quantize import dequantized
 from jaxgen.weights.tiny import make_tiny_checkpoint
 from jaxgen.weights.weight_formats import FP8, INT4, INT8, parameter_bytes, with_formats
+from pallas_kernels.cpu.loading import load
 from tests.support.format_cases import EVERY
 from tests.support.golden_runs import SMALL, Forward, logits_of_chunks, make_forward
 from tests.support.goldens import GOLDENS, golden_answers
-from tests.support.native import native as library
 from tests.support.quantised_checkpoints import quantised_pair
 
 GOLDEN = "llama"
@@ -44,8 +44,8 @@ LARGE = {"hidden_size": 256, "intermediate_size": 1024, "vocab_size": 512}
 class Row:
     """``bits``: of a weight of the layers' matrices, with its scales. ``gpu``, ``cpu``: errors of logits.
 
-    ``loading``: bytes beside the result, as a share of the largest tensor. ``same``: whether the bits of a converted
-    directory are those that were loaded.
+    ``loading``: bytes beside the result, as a share of the largest matrix in float32. ``same``: whether a converted
+    directory has the bits that were loaded.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Row:
         return f"| {self.name} | {self.bits:.2f} | {errors} | {self.loading:.2f} | {same} |"
 
 
-def measure(name: str) -> Row:
+def measure(name: str, native_kernels: Kernels) -> Row:
     """Return the figures of a format, one of NAMES."""
     with TemporaryDirectory() as folder:
         directory, flag = _checkpoint(name, Path(folder, "small"), GOLDEN)
@@ -75,7 +75,7 @@ def measure(name: str) -> Row:
     wanted = _logits(with_formats(config, {}), numbers, REFERENCE)
     gpu, cpu = (
         float(np.abs(_logits(config, params, kernels) - wanted).max() / np.abs(wanted).max())
-        for kernels in (REFERENCE_GPU, native(library()))
+        for kernels in (REFERENCE_GPU, native_kernels)
     )
     matrices = with_formats(config, {path: form for path, form in config.weight_formats if path.startswith("layers")})
     saved = parameter_bytes(with_formats(config, {})) - parameter_bytes(matrices)
@@ -134,8 +134,10 @@ def main() -> None:
     if unknown := sorted(set(names) - set(NAMES)):
         parser.error(f"{unknown[0]} is no format; there are {', '.join(NAMES)}")
     print("| format | bits | error, GPU | error, CPU | loading | converted |\n|---|---:|---:|---:|---:|---|")
+    with TemporaryDirectory() as folder:
+        kernels = native(load(Path(folder)))
     for name in names:
-        print(measure(name), flush=True)
+        print(measure(name, kernels), flush=True)
 
 
 if __name__ == "__main__":

@@ -36,11 +36,13 @@ def first_logprobs(events: dict[str, list[TokenEvent]]) -> list[float]:
     return [one.logprob for one in found if one is not None]
 
 
-@pytest.mark.parametrize(("name", "inputs"), [("int8", 96), ("int8", 301), ("int4", 96), ("ordered", 96)])
+@pytest.mark.parametrize(
+    ("name", "inputs"), [("int8", 96), ("int8", 301), ("int4", 96), ("ordered", 96), ("ordered", 320)]
+)
 def test_a_weight_multiplies_as_its_numbers_do(name: str, inputs: int) -> None:
     about, rng = FORMATS[name], np.random.default_rng(0)
     weight = random_weight(about, (3, 70, inputs), rng)
-    kernel = native(library()).quantized if inputs == 301 else TWINS.quantized
+    kernel = native(library()).quantized if inputs > 96 else TWINS.quantized
     assert kernel is not None
     placed = QuantizedWeight.pack(about, Codes.of(weight), kernel, "float32")
     x, wanted = rng.normal(size=(5, inputs)).astype(np.float32), weight.dequantized((2,)).astype(np.float64)

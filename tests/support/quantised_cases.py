@@ -81,7 +81,7 @@ def fp8(scaled: str, block: tuple[int, int] = (16, 48), name: str = "weight_scal
 
     def encode(base: str, shape: tuple[int, int]) -> Made:
         rows, columns = block if scaled == "block" else (1, shape[1]) if scaled == "channel" else shape
-        scales = 2.0 ** rng.integers(-8, 8, (-(-shape[0] // rows), -(-shape[1] // columns)))
+        scales = 2.0 ** rng.integers(-9, -2, (-(-shape[0] // rows), -(-shape[1] // columns)))
         scales = (scales * (1 if dtype == POWERS else rng.uniform(1, 2, scales.shape))).astype(dtype)
         codes = rng.standard_normal(shape).astype(FLOAT8)
         numbers = codes.astype(np.float32)
@@ -103,7 +103,7 @@ def mxfp8() -> Encode:
 
     def encode(base: str, shape: tuple[int, int]) -> Made:
         codes = rng.standard_normal(shape).astype(FLOAT8)
-        powers = rng.integers(100, 140, (shape[0], shape[1] // 32)).astype(np.uint8)
+        powers = rng.integers(112, 125, (shape[0], shape[1] // 32)).astype(np.uint8)
         scales = np.repeat(2.0 ** (powers.astype(np.float32) - 127), 32, axis=1)
         return {f"{base}.weight": codes, f"{base}.weight_scale": powers}, codes.astype(np.float32) * scales
 
@@ -116,9 +116,9 @@ def fp4(kind: Literal["nvfp4", "modelopt", "mxfp4"]) -> Encode:
     def encode(base: str, shape: tuple[int, int]) -> Made:
         codes = rng.integers(0, 16, shape)
         group = 32 if kind == "mxfp4" else 16
-        whole = np.float32(rng.uniform(100, 3000))
+        whole = np.float32(1 / rng.uniform(3000, 15000) if kind == "modelopt" else rng.uniform(3000, 15000))
         groups = (shape[0], shape[1] // group)
-        stored: Any = rng.integers(110, 130, groups).astype(np.uint8)
+        stored: Any = rng.integers(115, 124, groups).astype(np.uint8)
         scales = 2.0 ** (stored.astype(np.float32) - 127)
         if kind != "mxfp4":
             stored = (rng.uniform(1, 448, groups) ** 1.1).clip(0, 448).astype(FLOAT8)

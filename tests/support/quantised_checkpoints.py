@@ -58,16 +58,18 @@ def draw(
     order: Ints | None = None,
     dtype: Any = np.float16,
 ) -> Drawn:
-    """With outliers among the scales. ``order``: inputs in the order in which they are cut into groups."""
+    """With outliers among the scales, and numbers about 0. ``order``: inputs in the order in which they are cut into
+    groups."""
     outputs, inputs = shape
     count = inputs // group
-    scales = (0.02 * rng.standard_normal((outputs, count)) ** 3).astype(dtype)
     top = 2**bits
+    scales = (0.16 / top * rng.standard_normal((outputs, count)) ** 3).astype(dtype)
     zeros = np.full((outputs, count), top // 2) if symmetric else rng.integers(0, top, (outputs, count))
     groups = np.arange(inputs) // group
     if order is not None:
         groups = groups[np.argsort(order)]
-    return Drawn(rng.integers(0, top, (outputs, inputs)), scales, zeros, groups)
+    codes = np.rint(rng.normal(zeros[:, groups], top / 6)).clip(0, top - 1).astype(np.int64)
+    return Drawn(codes, scales, zeros, groups)
 
 
 def words(values: Ints, bits: int) -> npt.NDArray[np.int32]:

@@ -141,6 +141,14 @@ def test_numbers_that_are_not_finite_are_refused(value: float, form: WeightForma
         quantized(weight, form, "mine")
 
 
+def test_the_smallest_scales_make_numbers_too() -> None:
+    """They are rounded so much that what is divided by them may be far beyond the greatest code."""
+    weight = np.linspace(1e-38, 9e-38, 64, dtype=np.float32).reshape(8, 8)
+    found = dequantized(quantized(weight, FP8, "w"))
+    assert np.isfinite(found).all()
+    assert found.any()
+
+
 def test_an_order_says_which_input_a_code_is_of() -> None:
     weight = noise(4, 64)
     plain = quantized(weight, INT4, "w")
