@@ -14,8 +14,6 @@ constexpr int kQuad = 4;
 typedef int8_t SignedBytes __attribute__((vector_size(kLanes)));
 typedef uint8_t Bytes __attribute__((vector_size(kLanes)));
 
-inline Floats ToFloats(Ints x) { return __builtin_convertvector(x, Floats); }
-
 inline Ints LoadBytes(const uint8_t* source) {
 #if defined(__AVX512F__)
   return BitCast<Ints>(_mm512_cvtepu8_epi32(Load<__m128i>(source)));  // gcc 12 would do it in quarters

@@ -41,7 +41,7 @@ struct PanelResult {
   int64_t FirstRow(int64_t item) const { return item / panels() * rows_per_item; }
   int Rows(int64_t item) const { return static_cast<int>(std::min(rows_per_item, tokens - FirstRow(item))); }
 
-  // Sums of `count` of an item's rows from `first` on to results, each rounded to its type before the residual is added.
+  // Sums of `count` of an item's rows from `first` on to results, each rounded to its type before a residual is added.
   void Finish(int64_t item, Matrix<float> sums, int first, int count) const {
     const int64_t column = Panel(item) * kPanel;
     for (int r = first; r < first + count; ++r) {

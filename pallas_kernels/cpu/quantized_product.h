@@ -77,7 +77,8 @@ template <int kBits, int kRows, typename Fetch>
 // integer of less than 2^22 fits. Sums are less: 128 inputs of at most 127 times codes that are at most 255 from zero.
 constexpr float kMagic = 12582912.0f;
 
-// sum * scale, rounded once: as (sum + kMagic) * scale - kMagic * scale, whose last product is exact with scales of few bits.
+// sum * scale, rounded once: as (sum + kMagic) * scale - kMagic * scale, whose last product is exact if scales have few
+// bits, as bfloat16's.
 struct GroupScale {
   Floats scale, shift;
   bool few_bits;

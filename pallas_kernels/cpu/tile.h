@@ -40,8 +40,8 @@ enum class Start { kZero, kAdd };
 #define KERNELS_FETCH [[gnu::always_inline]]
 
 // What a product asks the memory for meanwhile: nothing, or at each step of its depth some of what is multiplied next.
-// Share gives what one of its tiles of rows asks for in its own steps, From what is asked for from a step on, Halves what
-// is asked for in two steps for each.
+// Share gives what one of its tiles of rows asks for in its own steps, From what is asked for from a step on, Halves
+// what is asked for in two steps for each.
 struct FetchNothing {
   KERNELS_FETCH void operator()(int) const {}
   FetchNothing Share(int, int, int) const { return {}; }
@@ -49,7 +49,8 @@ struct FetchNothing {
   FetchNothing Halves() const { return {}; }
 };
 
-// Bytes from `data` on, in their order and equally many at each step: more at once than memory gives would be waited for.
+// Bytes from `data` on, in their order and equally many at each step: more at once than memory gives would be waited
+// for.
 class FetchAhead {
  public:
   FetchAhead(const void* data, ptrdiff_t bytes) : FetchAhead(static_cast<const char*>(data), 0, bytes << kFraction) {}
@@ -127,7 +128,8 @@ inline void ProductRows(Matrix<const Unit> a, Right b, Matrix<float> c, int rows
   columns(std::integral_constant<int, 1>());
 }
 
-// Any number of rows, in tiles; c has room for whole vectors of columns. done(row, count) is called for each tile's rows.
+// Any number of rows, in tiles; c has room for whole vectors of columns. done(row, count) is called for the rows of each
+// tile.
 template <typename Unit, typename Right, typename Fetch, typename Done>
 inline void Product(Matrix<const Unit> a, Right b, Matrix<float> c, int rows, int vectors, int depth, Start start,
                     Fetch fetch, const Done& done) {

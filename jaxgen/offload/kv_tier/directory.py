@@ -13,7 +13,7 @@ from collections.abc import Buffer, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from jaxgen.offload.kv_tier.room import Room, Stored
+from jaxgen.offload.kv_tier.room import Room, StoredValue
 
 PARTIAL_SECONDS = 3600.0
 """Age of a temporary file that nobody writes any more."""
@@ -95,13 +95,13 @@ class DirectoryStore:
                 partial.unlink()
             raise
 
-    def _remove_files(self, files: Sequence[Stored]) -> None:
+    def _remove_files(self, files: Sequence[StoredValue]) -> None:
         for file in files:
             Path(file.name).unlink(missing_ok=True)
 
-    def _files(self) -> list[Stored]:
+    def _files(self) -> list[StoredValue]:
         """Return all values, and remove temporary files that were left behind."""
-        found: list[Stored] = []
+        found: list[StoredValue] = []
         if not self._folder.is_dir():
             return found
         for folder in self._folder.iterdir():
@@ -113,5 +113,5 @@ class DirectoryStore:
                             if time.time() - state.st_mtime > PARTIAL_SECONDS:
                                 Path(entry.path).unlink()
                         else:
-                            found.append(Stored(state.st_mtime, state.st_size, entry.path))
+                            found.append(StoredValue(state.st_mtime, state.st_size, entry.path))
         return found

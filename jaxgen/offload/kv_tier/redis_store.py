@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError as NotConnectedError
 from redis.retry import Retry
 
 from jaxgen.core.tier_address import RedisAddress
-from jaxgen.offload.kv_tier.room import Room, Stored
+from jaxgen.offload.kv_tier.room import Room, StoredValue
 
 KEEP_SECONDS = 7 * 24 * 3600
 """How long a value is kept that nobody uses."""
@@ -82,7 +82,7 @@ class RedisStore:
         """See ByteStore."""
         self._client.unlink(_key(key))
 
-    def _values(self) -> Iterator[Stored]:
+    def _values(self) -> Iterator[StoredValue]:
         for keys in batched(self._client.scan_iter(f"{PREFIX}*", count=LISTED_TOGETHER), LISTED_TOGETHER):
             with self._client.pipeline(transaction=False) as calls:
                 for key in keys:
@@ -90,9 +90,9 @@ class RedisStore:
                     calls.strlen(key)
                 found = calls.execute()
             for key, left, num_bytes in zip(keys, found[::2], found[1::2], strict=True):
-                yield Stored(left, num_bytes, key.decode())
+                yield StoredValue(left, num_bytes, key.decode())
 
-    def _remove_values(self, values: Sequence[Stored]) -> None:
+    def _remove_values(self, values: Sequence[StoredValue]) -> None:
         for some in batched(values, LISTED_TOGETHER):
             self._client.unlink(*(value.name for value in some))
 

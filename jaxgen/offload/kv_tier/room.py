@@ -9,7 +9,7 @@ LOOK_AGAIN = 1 / 16
 """Share of the size that is written before all values are counted again: other processes write too."""
 
 
-class Stored(NamedTuple):
+class StoredValue(NamedTuple):
     """A value in a store, in the order in which values are removed."""
 
     used: float
@@ -24,8 +24,8 @@ class Room:
     def __init__(
         self,
         most_bytes: int,
-        values: Callable[[], Iterable[Stored]],
-        remove: Callable[[Sequence[Stored]], None],
+        values: Callable[[], Iterable[StoredValue]],
+        remove: Callable[[Sequence[StoredValue]], None],
     ) -> None:
         """``values``: all that the store has, of every process. ``remove``: of these; some may be gone."""
         self._most_bytes, self._values, self._remove = most_bytes, values, remove

@@ -13,7 +13,7 @@ import obstore
 from obstore.store import S3Store
 
 from jaxgen.core.tier_address import S3Address
-from jaxgen.offload.kv_tier.room import Room, Stored
+from jaxgen.offload.kv_tier.room import Room, StoredValue
 
 CONNECT_SECONDS, REQUEST_SECONDS = 3, 10
 """Most seconds that a connection, and a request, may take. A request is tried twice."""
@@ -67,12 +67,12 @@ class BucketStore:
         value: bytes = (await found.bytes_async()).to_bytes()
         return value
 
-    def _values(self) -> Iterator[Stored]:
+    def _values(self) -> Iterator[StoredValue]:
         for some in obstore.list(self._store, "v1"):
             for one in some:
-                yield Stored(one["last_modified"].timestamp(), one["size"], one["path"])
+                yield StoredValue(one["last_modified"].timestamp(), one["size"], one["path"])
 
-    def _remove_values(self, values: Sequence[Stored]) -> None:
+    def _remove_values(self, values: Sequence[StoredValue]) -> None:
         self._remove([value.name for value in values])
 
     def _remove(self, paths: list[str]) -> None:
