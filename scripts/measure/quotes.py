@@ -47,7 +47,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Of one load. Shares are of requests that were sent, or of gaps; later: of those that came later."""
+    """Figures of one load. Shares are of requests that were sent, or of gaps; later: of those that came later."""
 
     clients: int
     service_tier: str | None

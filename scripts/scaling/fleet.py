@@ -1,4 +1,4 @@
-"""Server processes on cores that are chosen, and SMG in front of them."""
+"""Start server processes on chosen cores, and SMG in front of them."""
 
 import json
 import os
@@ -41,7 +41,7 @@ class Process:
 
     @property
     def cpu_seconds(self) -> float:
-        """Processor time until now."""
+        """Return the processor time until now, in seconds."""
         times = self._seen.cpu_times()
         return float(times.user + times.system)
 
@@ -50,7 +50,7 @@ class Process:
         return int(self._seen.memory_info().rss)
 
     def wait(self, path: str = "/ready") -> None:
-        """Until it answers with 200 there. Raises ScalingError when it ends or takes too long."""
+        """Wait until it answers with 200 there. Raises ScalingError when it ends or takes too long."""
         until = time.monotonic() + START_SECONDS
         while True:
             if self._process.poll() is not None or time.monotonic() > until:
@@ -61,7 +61,7 @@ class Process:
 
     @property
     def last_lines(self) -> str:
-        """The end of what it has printed."""
+        """Return the last lines that it has printed."""
         return last_lines(self._log)
 
     def stop(self) -> None:
@@ -76,7 +76,7 @@ class Process:
 def started(
     commands: Sequence[Sequence[object]], logs: Path, cores: Sequence[Sequence[int] | None]
 ) -> Iterator[list[Process]]:
-    """Servers that are ready, started as many at a time as there are cores. A command lacks its port, the last word."""
+    """Start servers and yield them when they are ready, as many at a time as there are cores. A command lacks its port, the last word."""
     running: list[Process] = []
     together = len(os.sched_getaffinity(0))
     try:
@@ -95,7 +95,7 @@ def started(
 
 @contextmanager
 def routed(smg: Path, servers: Sequence[Process], logs: Path) -> Iterator[Process]:
-    """SMG in front of the servers, in turn, which has found all of them healthy."""
+    """Start SMG in front of the servers, in turn, and yield it when it has found all of them healthy."""
     port = free_port()
     command: list[object] = [smg, "launch", "--host", HOST, "--port", port, "--policy", "round_robin"]
     command += ["--worker-urls", *(server.url for server in servers), "--worker-startup-check-interval", 1]

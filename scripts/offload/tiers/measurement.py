@@ -1,4 +1,4 @@
-"""Contexts that only a KV tier has, asked for again: fetched, computed, or as the planner decides."""
+"""Measure contexts that only a KV tier has: fetched, computed, or as the planner decides."""
 
 import random
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ PROBE_SECONDS = 60.0
 @dataclass(frozen=True, slots=True)
 class Asked:
     seconds: float
-    """To the first token."""
+    """From the request to its first token."""
     computed: int
     """Tokens."""
     read: int
@@ -65,7 +65,7 @@ class Measurement:
             self.ask("recompute")
 
     def ask(self, policy: OffloadPolicy) -> Asked:
-        """The next context's first token."""
+        """Ask for the next context, and return what its first token took."""
         engine, cost = self.engine, context_cost(self.engine.model, self.engine.config)
         assert engine.config.offload is not None
         config = replace(engine.config, offload=replace(engine.config.offload, policy=policy))
@@ -84,7 +84,7 @@ class Measurement:
         assert tier.probe(PROBE_SECONDS), "the store did not answer"
 
     def measure(self, bytes_per_second: float, latency: float, repeats: int) -> dict[str, Any]:
-        """Medians of the policies, asked in turn."""
+        """Return the medians of the policies, asked in turn, over a link."""
         self.link(bytes_per_second, latency)
         found: dict[str, list[Asked]] = {policy: [] for policy in POLICIES}
         for _ in range(repeats):
