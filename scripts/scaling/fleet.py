@@ -76,7 +76,10 @@ class Process:
 def started(
     commands: Sequence[Sequence[object]], logs: Path, cores: Sequence[Sequence[int] | None]
 ) -> Iterator[list[Process]]:
-    """Start servers and yield them when they are ready, as many at a time as there are cores. A command lacks its port, the last word."""
+    """Start servers, as many at a time as there are cores, and yield them when they are ready.
+
+    A command lacks its port, the last word.
+    """
     running: list[Process] = []
     together = len(os.sched_getaffinity(0))
     try:
