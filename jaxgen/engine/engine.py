@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxgen.cache.block_log import BlockEventSink
 from jaxgen.core.config import EngineConfig, ModelConfig
-from jaxgen.core.errors import DeviceLostError, RequestRefusedError
+from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.identity import UNKNOWN, Identity
 from jaxgen.core.quote import Quote
 from jaxgen.core.request import FinishReason, Request, TokenEvent
@@ -21,24 +21,21 @@ from jaxgen.core.step_plan import Outcome, StepPlan
 from jaxgen.engine.block_events import BlockEvents
 from jaxgen.engine.checks import check_request
 from jaxgen.engine.constraints import follow_constraints
-from jaxgen.engine.counters import Counters
-from jaxgen.engine.finite import check_finite
 from jaxgen.engine.latency import LatencyMeter
-from jaxgen.engine.narrow import compare
 from jaxgen.engine.output_processor import OutputProcessor
-from jaxgen.engine.recorder import Recorder, StepTime
+from jaxgen.engine.recorder import Recorder
+from jaxgen.engine.recovery import recover
 from jaxgen.engine.runners import Compiled, compile_for, make_device, start_device
-from jaxgen.engine.step_time_probe import measure_step_time
+from jaxgen.engine.step_meter import StepMeter
+from jaxgen.engine.warm_up import warm_up
 from jaxgen.journal import Journal
 from jaxgen.models import PackedParams
 from jaxgen.offload.build import build_offload
 from jaxgen.runner.compilation import num_compilations
 from jaxgen.runner.step import StepOutput
-from jaxgen.scheduling.cost_model import StepSample
 from jaxgen.scheduling.pace import StepPace
 from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.scheduling.service.policy import ServicePolicy
-from jaxgen.scheduling.step_time import StepTimeEstimator
 from jaxgen.text.constraint import Constraint
 
 logger = logging.getLogger(__name__)
@@ -97,10 +94,10 @@ class Engine:
         self._in_flight: _InFlight | None = None
         self._quiet_from = 0.0
         self._last_read = 0.0
-        self._counters = Counters()
-        self._step_time = self._warm_up()
+        self._step_time = warm_up(self._device, model, config)
         start_device(self._device, model, config)
         self.offload = build_offload(model, config, self._device, self._step_time, identity.kv_namespace)
+        self._meter = StepMeter(config, self._device, self._step_time, self._latencies, self.offload)
         tier = None if self.offload is None else self.offload.tier
         narrow = self._device.uses_narrow(StepPlan(()))
         self._block_events = None if events is None else BlockEvents(events)
@@ -212,7 +209,7 @@ class Engine:
             dispatched_before = "none" if before is None else before.plan.describe()
             logger.exception("a step failed: %s; under way: %s", plan.describe(), dispatched_before)
             events += self._fail(error)
-        self._counters.host_seconds += time.perf_counter() - started - waited
+        self._meter.counters.host_seconds += time.perf_counter() - started - waited
         return events
 
     def close(self) -> None:
@@ -228,7 +225,7 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Return a snapshot for metrics."""
-        scheduler, counters, rows = self._scheduler, self._counters, self.config.scheduler.max_num_seqs
+        scheduler, rows = self._scheduler, self.config.scheduler.max_num_seqs
         running, ahead = scheduler.num_running, scheduler.waiting_tokens
         return EngineStats(
             kernels=self._device.kernels.name,
@@ -247,7 +244,7 @@ class Engine:
             offload=self._device.offload_stats() if self.offload is None else self.offload.stats(),
             kv_tier=None if self.offload is None else self.offload.kv_tier_stats(),
             kv_events=None if self._block_events is None else self._block_events.stats(),
-            **vars(counters),
+            **vars(self._meter.counters),
         )
 
     def _plan(self) -> StepPlan:
@@ -279,36 +276,16 @@ class Engine:
         started = time.perf_counter()
         self.offload.wait(MOST_WAIT)
         waited = time.perf_counter() - started
-        self._counters.stalled_seconds += waited
+        self._meter.counters.stalled_seconds += waited
         return waited
-
-    def _warm_up(self) -> StepTimeEstimator:
-        """Run each program once, check that logits are finite, decide whether the narrow program may be used, and
-        measure the time of steps. Raises ConfigError for a model whose logits are not."""
-        self._device.run(StepPlan(()))
-        check_finite(self._device, self.model, self.config)
-        if self.config.narrow_width is not None:
-            verdict = compare(self._device, self.model, self.config)
-            if not verdict.use_narrow:
-                self._device.disable_narrow()
-            logger.info(
-                "steps of decodes: a program of %d tokens takes %.0f %% of the time of that of %d, its bits %s: %s",
-                self.config.narrow_width,
-                100 * verdict.ratio,
-                self.config.scheduler.token_budget,
-                "agree" if verdict.equal else "differ",
-                "used" if verdict.use_narrow else "not used",
-            )
-        step_time = measure_step_time(self._device, self.config)
-        self._device.reset()
-        return step_time
 
     def _read(self, step: _InFlight) -> list[TokenEvent]:
         """Read the output of a step and return the events. Waits for the step."""
         tokens = np.asarray(step.output.tokens)
         self._events.read(step.plan, step.output)
         now = time.perf_counter()
-        step_time = self._count(step, max(step.dispatched, self._last_read), now)
+        began = max(step.dispatched, self._last_read)
+        step_time = self._meter.count(step.plan, began, now, projected=step.projected)
         self._last_read = now
         sampled = [int(tokens[i]) for i, chunk in enumerate(step.plan.chunks) if chunk.samples]
         outcomes = self._scheduler.complete(step.plan, sampled)
@@ -338,7 +315,7 @@ class Engine:
         failed = self._scheduler.fail()
         if self._block_events is not None:
             self._block_events.failed()
-        self._recover(error)
+        recover(self._device, error)
         if self.offload is not None:
             self.offload.transfer.fail()
         for sequence in failed:
@@ -347,49 +324,8 @@ class Engine:
         message = f"the step that computed this request failed: {type(error).__name__}"
         return [TokenEvent(s.request_id, finish_reason=FinishReason.ERROR, error=message) for s in failed]
 
-    def _recover(self, failure: Exception) -> None:
-        """Reset the device and prove that it still runs.
-
-        An error that CUDA keeps until the process ends (a fault of an address, of memory or of the bus) is reported as
-        the same INTERNAL error as one of a single step. The message does not tell them apart, so an empty step is run.
-        """
-        try:
-            self._device.reset()
-            self._device.run(StepPlan(()))
-            self._device.wait()
-        except Exception as error:
-            what = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
-            raise DeviceLostError(
-                f"after {type(failure).__name__} in a step the device runs no other: {what}"
-            ) from error
-
     def _host_blocks(self) -> int:
         if self.offload is not None:
             return len(self.offload.tier.store)
         streamed = self._device.offload_stats()
         return 0 if streamed is None else streamed.host_blocks
-
-    def _count(self, step: _InFlight, began: float, ended: float) -> StepTime:
-        """Count a step. ``began``: when it was dispatched, or when the step before it was read, if that was later."""
-        counters, plan, seconds = self._counters, step.plan, ended - began
-        narrow = self._device.uses_narrow(plan)
-        width = (self.config.narrow_width if narrow else None) or self.config.scheduler.token_budget
-        counters.steps += 1
-        counters.narrow_steps += narrow
-        counters.step_seconds += seconds
-        counters.generation_tokens += plan.num_samples
-        counters.step_tokens += width
-        counters.padded_tokens += width - plan.num_tokens
-        self._latencies.count(plan, began, width)
-        sample = StepSample(plan.num_tokens, plan.num_positions, seconds)
-        predicted = self._step_time.model.seconds(sample.tokens, sample.positions, narrow=narrow)
-        if self.offload is None or not step.projected:
-            self._step_time.observe(sample, narrow=narrow)
-        elif not narrow:  # seconds of a projection are not the step's: they would have requests refused
-            self.offload.meter.observe_projection(sample, step.projected)
-        pieces = [chunk for chunk in plan.chunks if chunk.length > 1 or chunk.start < chunk.sequence.num_prompt]
-        for chunk in pieces:
-            if chunk.start < chunk.sequence.num_prompt:
-                counters.prompt_tokens += min(chunk.end, chunk.sequence.num_prompt) - chunk.start
-                self._latencies.count_prompt_chunk(chunk.sequence.request_id)
-        return StepTime(counters.steps, seconds, predicted, width, pieces)

@@ -2,6 +2,7 @@
 
     .venv/bin/python -m scripts.measure.step_profile --kernels chosen --clients 16
     .venv/bin/python -m scripts.measure.step_profile --kernels XLA --dtype float32 --top 20
+    .venv/bin/python -m scripts.measure.step_profile --shape 1b --quantization int4 --clients 1
 
 Times are summed over all threads that ran the operation (an operation that two threads share counts twice), and given
 per step. Loops are left out, since what is in them is listed.
@@ -21,11 +22,14 @@ from typing import Any
 import jax
 
 from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
+from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
-from jaxgen.models import init_params
+from jaxgen.models import PackedParams, init_params
 from jaxgen.runner.programs import compile_step
+from jaxgen.weights.quantize import quantized
+from jaxgen.weights.weight_formats import quantized_config
 from scripts.measure.step_time import SHAPES, kernels_for
 
 PROMPT_TOKENS, ANSWER_TOKENS = 256, 60
@@ -73,26 +77,39 @@ def operations(program: str) -> dict[str, str]:
     return found
 
 
+def params_of(model: DecoderConfig) -> PackedParams:
+    """Random weights, in the formats of the model."""
+    params: PackedParams = dict(init_params(replace(model, weight_formats=()), seed=0))
+    for path, form in model.weight_formats:
+        params[path] = quantized(jax.device_get(params[path]), form, path)
+    return params
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, default="88m")
+    parser.add_argument("--quantization", choices=("none", "int8", "int4"), default="none")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--kernels", choices=("XLA", "chosen"), default="chosen")
     parser.add_argument("--budget", type=int, default=64)
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--top", type=int, default=10)
     args = parser.parse_args()
-    model = replace(SHAPES["88m"], dtype=args.dtype)
+    model = quantized_config(replace(SHAPES[args.shape], dtype=args.dtype), args.quantization)
     kernels = kernels_for(args.kernels, model)
     scheduler = SchedulerConfig(args.budget, min(16, args.budget), 2048)
     config = EngineConfig(CacheConfig(64, 256), scheduler, seed=0, max_logit_bias=16)
     compiled = compile_step(model, config, kernels)
-    engine = Engine(model, config, init_params(model, seed=0), frozenset(), compiled=compiled)
+    engine = Engine(model, config, params_of(model), frozenset(), compiled=compiled)
     spent, steps = profile(engine, args.clients)
     program: Any = compiled.run
     known = operations(program.as_text())
     costs = Counter({name: time for name, time in spent.items() if name in known})
     total = sum(costs.values())
-    print(f"# {kernels.name} kernels, {args.dtype}, budget {args.budget}, {args.clients} clients, {steps} steps")
+    weights = args.dtype if args.quantization == "none" else args.quantization
+    print(
+        f"# {args.shape}, {weights}, {kernels.name} kernels, budget {args.budget}, {args.clients} clients, {steps} steps"
+    )
     print(f"{total / steps / 1e3:8.2f} ms a step in all operations")
     for name, time in costs.most_common(args.top):
         print(f"{time / steps / 1e3:8.2f} ms {100 * time / total:5.1f} %  {name}: {known[name]}")

@@ -1,0 +1,20 @@
+"""Go on after a failed step, if the device still runs."""
+
+from jaxgen.core.errors import DeviceLostError
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.runner.interface import Runner
+
+
+def recover(device: Runner, failure: Exception) -> None:
+    """Reset the device and prove that it still runs. Raises DeviceLostError if it does not.
+
+    An error that CUDA keeps until the process ends (a fault of an address, of memory or of the bus) is reported as the
+    same INTERNAL error as one of a single step. The message does not tell them apart, so an empty step is run.
+    """
+    try:
+        device.reset()
+        device.run(StepPlan(()))
+        device.wait()
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+        raise DeviceLostError(f"after {type(failure).__name__} in a step the device runs no other: {what}") from error
