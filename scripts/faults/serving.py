@@ -76,7 +76,7 @@ SERVER = (
     Fault(
         "stream-without-its-end",
         "server",
-        "server/api/response_builder.py",
+        "server/api/choices_builder.py",
         "return [DONE]",
         "return []",
         ("tests/server/api/test_stream.py",),
