@@ -4,16 +4,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import openai
 import pytest
 from starlette.testclient import TestClient
 
 from jaxgen.core.request import Request
+from jaxgen.server.app import create_app
 from jaxgen.server.config import ServerConfig
 from tests.server.api.test_reasoning import ENDS, FINAL, thinks
 from tests.server.responses.test_responses import PARIS, WEATHER, F
 from tests.server.resume.test_resume import requests_of
 from tests.server.tool_calls.test_parser import written
 from tests.support.fakes import MODEL, FakeEngine
+from tests.support.live_server import serve
 from tests.support.resumed import HEADER, RESPONSES, Event, ask, every, slowly, streamed, whole_response
 from tests.support.server_app import client_of, error_of
 from tests.support.tool_engines import tool_engine
@@ -24,7 +27,7 @@ ALLOWED = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False}
 THOUGHT = "<think>\nHm, é.\n</think>\n\nWell 😀. "
 TURNS = f"{FINAL}Hel{ENDS}<|channel|>analysis<|message|>Hm{ENDS}{FINAL}lo"
-ITEMS = [
+ITEMS: list[dict[str, Any]] = [
     {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
     {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
     {"type": "reasoning", "id": "rs", "summary": []},
@@ -45,6 +48,10 @@ CASES: dict[str, tuple[Callable[[], FakeEngine], dict[str, Any]]] = {
         {**TOOLS, "input": ITEMS, "include": ["message.output_text.logprobs"]},
     ),
     "short ids": (lambda: tool_engine("mistral", written("mistral", CALLS)), {**TOOLS, "tool_choice": ALLOWED}),
+    "a call": (
+        lambda: tool_engine("hermes", written("hermes", CALLS[1:])),
+        {**TOOLS, "tool_choice": {"type": "function", "name": "f"}},
+    ),
     "reasoning": (lambda: thinks(THOUGHT), {"top_logprobs": 1}),
     "all of it": (lambda: thinks(THOUGHT + written("hermes", CALLS)), {**TOOLS, "top_logprobs": 1}),
     "several messages": (lambda: thinks(TURNS, "openai_gptoss"), {"top_logprobs": 1}),
@@ -133,12 +140,26 @@ def test_where_it_ends_it_is_kept_under_the_same_ids() -> None:
             unbroken[-1].value["response"] | {"completed_at": 0},
             kept(client, name)[1],
         )
-        more = asked(previous_response_id=name)
+        references = [{"id": "mine"}, {"type": "item_reference", "id": response["output"][0]["id"]}]
+        more = asked(previous_response_id=name, input=[*references, {"role": "user", "content": "More"}])
         first = ask(other, RESPONSES, more)
         assert whole_response([*first[:6], *ask(other, RESPONSES, more, first[5].last_id)]) == whole_response(first)
         other.delete(f"{RESPONSES}/{name}")
         error = ask(other, RESPONSES, more, first[5].last_id, status=400)
         assert error["code"] == "previous_response_not_found"
+
+
+def test_the_openai_client_goes_on() -> None:
+    unbroken = streamed(hello(), RESPONSES, asked())
+    with (
+        serve(create_app(hello())) as url,
+        openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        for count in (1, 4, 7):
+            headers = {HEADER: unbroken[count - 1].last_id}
+            rest = client.responses.create(model=MODEL, input="Hi", stream=True, extra_headers=headers)
+            events = [Event(event.model_dump_json(exclude_unset=True), "x") for event in rest]
+            assert whole_response([*unbroken[:count], *events]) == whole_response(unbroken)
 
 
 class TestRefusals:
