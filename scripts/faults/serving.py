@@ -66,6 +66,22 @@ SERVER = (
         ("tests/server/resume/test_resume.py::test_a_completion_goes_on",),
     ),
     Fault(
+        "items-have-other-ids-after-a-break",
+        "server",
+        "server/responses/output.py",
+        "item_id(prefix, self._name, len(self.items))",
+        "item_id(prefix, str(id(self)), len(self.items))",
+        ("tests/server/resume/test_responses.py::test_a_response_goes_on",),
+    ),
+    Fault(
+        "a-number-comes-twice-after-a-break",
+        "server",
+        "server/api/response_builder.py",
+        "last.number + 1",
+        "last.number",
+        ("tests/server/resume/test_responses.py::test_a_response_goes_on",),
+    ),
+    Fault(
         "ids-go-for-every-key",
         "server",
         "server/resume/ticket.py",
@@ -76,7 +92,7 @@ SERVER = (
     Fault(
         "stream-without-its-end",
         "server",
-        "server/api/response_builder.py",
+        "server/api/choices_builder.py",
         "return [DONE]",
         "return []",
         ("tests/server/api/test_stream.py",),

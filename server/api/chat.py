@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from jaxgen.client import EngineClient
+from jaxgen.server.api.choices_builder import ChoicesBuilder
 from jaxgen.server.api.endpoint import AppState, GeneratingEndpoint
-from jaxgen.server.api.response_builder import ChoicesBuilder, ResponseBuilder
+from jaxgen.server.api.response_builder import ResponseBuilder
 from jaxgen.server.generation.choice import Choice, Piece
 from jaxgen.server.generation.logprobs import ChatLogprobs
 from jaxgen.server.middleware.context import RequestContext

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jaxgen.client import EngineClient
+from jaxgen.server.api.choices_builder import ChoicesBuilder
 from jaxgen.server.api.endpoint import GeneratingEndpoint
-from jaxgen.server.api.response_builder import ChoicesBuilder, ResponseBuilder
+from jaxgen.server.api.response_builder import ResponseBuilder
 from jaxgen.server.generation.choice import Choice, Piece
 from jaxgen.server.generation.logprobs import LogprobList
 from jaxgen.server.middleware.context import RequestContext

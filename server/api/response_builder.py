@@ -1,8 +1,8 @@
 """Build the response to a request from its choices: one JSON object, or server-sent events."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -10,27 +10,31 @@ from starlette.types import Send
 
 from jaxgen.client import EngineClient
 from jaxgen.core.sampling_params import choice_seed
-from jaxgen.server.api.sse import DONE, EventWriter, encode, sse_event, start_of_events
+from jaxgen.server.api.sse import EventWriter, start_of_events
 from jaxgen.server.errors import ApiError, as_api_error
 from jaxgen.server.generation.choice import Choice, Piece, latency_json
 from jaxgen.server.generation.generation import Generation
-from jaxgen.server.generation.logprobs import Logprobs, prompt_logprobs_json
+from jaxgen.server.generation.logprobs import Logprobs
 from jaxgen.server.generation.usage import Usage
 from jaxgen.server.middleware.context import RequestContext
 from jaxgen.server.requests.answers import AnswerReading
 from jaxgen.server.requests.engine_requests import completion_request
 from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.requests.prompts import Prompt
-from jaxgen.server.resume.event_ids import EventIds, LastEvent, Mark, Position, Told
+from jaxgen.server.resume.event_ids import EventIds, LastEvent, Position, Told
 from jaxgen.server.resume.resumption import Binding, digest_of
 from jaxgen.server.resume.ticket import Identity, malformed
-
-_TEXT = uuid4().hex
-"""Placeholder for a text: an encoded event is cut at it."""
 
 
 class ResponseBuilder(ABC):
     """The choices of one request, and the response made from them."""
+
+    _counts_events = False
+    """Whether events have numbers beside their ids."""
+    _ids = EventIds(b"", ())
+    _usage_told = False
+    _next_number = 0
+    """Of the next event, where they have numbers."""
 
     def __init__(
         self,
@@ -66,12 +70,31 @@ class ResponseBuilder(ABC):
         self._logprobs = logprobs
         self.choices = self._new_choices()
 
-    @abstractmethod
     def number_events(self, binding: Binding, last: LastEvent | None) -> None:
-        """Prepare a stream whose events have ids, if any have. ``last``: the last event that the caller has.
+        """Prepare a stream, whose events have ids. ``last``: the last event that the caller has.
 
         Raises ApiError if the id of that is not of this stream.
         """
+        ticket = binding.ticket(self._identity, digest_of(self.params, self._prompts, self._reading))
+        positions: Sequence[Position] = [Position() for _ in self.choices]
+        if last is not None:
+            last.ticket.check(ticket)
+            if len(last.positions) != len(positions) or (last.number is not None) != self._counts_events:
+                raise malformed()
+            positions, self._usage_told = last.positions, last.usage
+            self._next_number = 0 if last.number is None else last.number + 1
+            given = binding.tokens(len(positions), self._vocab_size)
+            self.choices = self._new_choices([*map(self._already, self.choices, positions, given)])
+        self._ids = EventIds(ticket.encode(binding.secret), positions)
+
+    def _already(self, choice: Choice, position: Position, tokens: Sequence[int]) -> Told:
+        """Return what the caller has of a choice, with the tokens that need not be computed one by one.
+
+        These are not the last ones: the answer is compared there, and log-probabilities may not have been told.
+        """
+        told = 0 if position.whole is None else min(position.whole.tokens, self.params.sampling.max_tokens)
+        known = tokens[: max(0, told - 1)]
+        return Told(position, known[: len(known) - choice.held(known)])
 
     @abstractmethod
     def whole(self) -> dict[str, Any]:
@@ -196,122 +219,3 @@ class ResponseBuilder(ABC):
         if self._reading is None or self._reading.form.reasoning is None:
             return None
         return sum(choice.num_reasoning_tokens for choice in choices)
-
-
-class ChoicesBuilder(ResponseBuilder):
-    """A response with ``choices``, or events with one choice each."""
-
-    _ids = EventIds(b"", ())
-    _usage_told = False
-
-    def number_events(self, binding: Binding, last: LastEvent | None) -> None:
-        ticket = binding.ticket(self._identity, digest_of(self.params, self._prompts, self._reading))
-        positions: Sequence[Position] = [Position() for _ in self.choices]
-        if last is not None:
-            last.ticket.check(ticket)
-            if len(last.positions) != len(positions):
-                raise malformed()
-            positions, self._usage_told = last.positions, last.usage
-            given = binding.tokens(len(positions), self._vocab_size)
-            self.choices = self._new_choices([*map(self._already, self.choices, positions, given)])
-        self._ids = EventIds(ticket.encode(binding.secret), positions)
-
-    def _already(self, choice: Choice, position: Position, tokens: Sequence[int]) -> Told:
-        """Return what the caller has of a choice, with the tokens that need not be computed one by one.
-
-        These are not the last ones: the answer is compared there, and log-probabilities may not have been told.
-        """
-        told = 0 if position.whole is None else min(position.whole.tokens, self.params.sampling.max_tokens)
-        known = tokens[: max(0, told - 1)]
-        return Told(position, known[: len(known) - choice.held(known)])
-
-    @abstractmethod
-    def _pieces(self, choice: Choice, piece: Piece) -> Iterable[dict[str, Any]]:
-        """Return the choice's new output as entries of ``choices``, one for each event."""
-
-    @property
-    @abstractmethod
-    def _chunk_object(self) -> str:
-        """The value of ``object`` in events."""
-
-    def _prompt_extras(self, choice: Choice) -> dict[str, Any]:
-        """Return the requested extra fields of the choice's prompt, once for each choice."""
-        extras: dict[str, Any] = {}
-        if choice.index not in self._told:
-            self._told.add(choice.index)
-            if self.params.return_token_ids:
-                extras["prompt_token_ids"] = choice.prompt.tokens
-            if self.params.prompt_logprobs is not None:
-                known = choice.prompt_logprobs
-                extras["prompt_logprobs"] = prompt_logprobs_json(self._tokenizer, known, self.params.prompt_logprobs)
-        return extras
-
-    def _chunk_extras(self) -> dict[str, Any]:
-        """Return the fields that an event has beside its choice."""
-        return {}
-
-    def _token_extras(self, piece: Piece) -> dict[str, Any]:
-        """Return the requested extra fields of the generated tokens."""
-        return {"token_ids": piece.token_ids} if self.params.return_token_ids else {}
-
-    def _failed(self, error: ApiError) -> list[bytes]:
-        """Return the error as the last event, without [DONE]."""
-        return [sse_event(error.body())]
-
-    def _ended(self) -> list[bytes]:
-        if not self.params.include_usage or self._usage_told:
-            return [DONE]
-        last = {**self._head(self._chunk_object), "choices": [], "usage": self._usage().as_json()}
-        return [self._ids.usage(_data(last)), DONE]
-
-    def _head(self, kind: str) -> dict[str, Any]:
-        return {
-            "id": self._id,
-            "object": kind,
-            "created": self._created,
-            "model": self._model,
-            "system_fingerprint": self._fingerprint,
-        }
-
-    def _update_events(self, choice: Choice) -> Iterable[bytes]:
-        piece = choice.take()
-        mark = Mark(piece.num_tokens, piece.checksum)
-        text = piece.only_text
-        around = self._around.get(choice.index)
-        if text is not None and around is not None:
-            return self._ids.numbered(choice.index, mark, (around[0] + encode(text) + around[1],))
-        events = list(self._encoded(choice, piece))
-        if text is not None and not (self.params.return_token_ids or self.params.continuous_usage):
-            # From here on only the text changes: for most tokens just the text is encoded.
-            (event,) = self._encoded(choice, piece._replace(deltas=(_TEXT,)))
-            before, after = event.split(encode(_TEXT))
-            self._around[choice.index] = before, after
-        return self._ids.numbered(choice.index, mark, events)
-
-    def _usage_so_far(self, choice: Choice, piece: Piece, entry: dict[str, Any]) -> Usage:
-        """Return the usage of the choice up to an event's entry; one with the role comes before the first token."""
-        begins = "role" in entry.get("delta", ())
-        told = 0 if begins else piece.num_tokens
-        reasoning = self._reasoning_tokens(() if begins else (piece,))
-        return Usage(len(choice.prompt.tokens), told, choice.cached_tokens, reasoning)
-
-    def _encoded(self, choice: Choice, piece: Piece) -> Iterator[bytes]:
-        for entry in self._pieces(choice, piece):
-            if entry["finish_reason"] is not None:
-                entry.update(self._end_extras(choice))
-            chunk = {"choices": [entry], **self._chunk_extras()}
-            if self.params.continuous_usage:
-                chunk["usage"] = self._usage_so_far(choice, piece, entry).as_json()
-            elif self.params.include_usage:
-                chunk["usage"] = None
-            # The common head of all chunks is encoded once: one object, cut after its last field.
-            yield self._event_head + encode(chunk)[1:]
-
-    @cached_property
-    def _event_head(self) -> bytes:
-        return _data(self._head(self._chunk_object))[:-1] + b","
-
-
-def _data(value: Any) -> bytes:
-    """Return an event's data, to which its id is added."""
-    return b"data: " + encode(value)

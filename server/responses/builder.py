@@ -6,14 +6,14 @@ from typing import Any, override
 
 from jaxgen.client import EngineClient
 from jaxgen.server.api.response_builder import ResponseBuilder
-from jaxgen.server.api.sse import sse_event
+from jaxgen.server.api.sse import encode
 from jaxgen.server.errors import ApiError
-from jaxgen.server.generation.choice import Choice
+from jaxgen.server.generation.choice import Choice, Piece
 from jaxgen.server.middleware.context import RequestContext
 from jaxgen.server.requests.answers import AnswerReading
 from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.responses.output import Event, ItemLogprobs, Output
-from jaxgen.server.resume.event_ids import LastEvent
+from jaxgen.server.resume.event_ids import LastEvent, Mark
 from jaxgen.server.resume.resumption import Binding
 from jaxgen.server.resume.ticket import Identity
 from jaxgen.server.schema.responses import ResponsesRequest
@@ -24,6 +24,8 @@ type Keep = Callable[[dict[str, Any]], None]
 
 class ItemsBuilder(ResponseBuilder):
     """OpenAI's response: output items with text and calls, in one object or as a stream."""
+
+    _counts_events = True
 
     def __init__(
         self,
@@ -48,34 +50,49 @@ class ItemsBuilder(ResponseBuilder):
         )
         self._body = body
         self._keep = keep
-        self._output = Output(self.choices[0].starts)
-        self._num_events = 0
+        self._output = self._new_output()
+        self._begun = False
 
     @override
     def number_events(self, binding: Binding, last: LastEvent | None) -> None:
-        """Do nothing: these events have numbers of their own, and no stream goes on."""
+        super().number_events(binding, last)
+        self._output = self._new_output()
+
+    def _new_output(self) -> Output:
+        return Output(self._identity.name.hex(), self.choices[0].starts)
 
     def whole(self) -> dict[str, Any]:
-        for _ in self._grow(self.choices[0]):
+        for _ in self._grow(self.choices[0].take()):
             pass
         return self._finished()
 
-    def _update_events(self, choice: Choice) -> Iterator[bytes]:
-        if self._num_events == 0:
-            for kind in ("created", "in_progress"):
-                yield self._numbered({"type": f"response.{kind}", "response": self._response("in_progress")})
-        yield from map(self._numbered, self._grow(choice))
+    def _update_events(self, choice: Choice) -> list[bytes]:
+        piece = choice.take()
+        events = [*self._first(), *self._grow(piece)]
+        ends = self._ids.ends(0, Mark(piece.num_tokens, piece.checksum), len(events), self._next_number)
+        return [self._numbered(event) + end for event, end in zip(events[len(events) - len(ends) :], ends, strict=True)]
 
     def _ended(self) -> list[bytes]:
-        return [self._numbered({"type": f"response.{self._status}", "response": self._finished()})]
+        event = {"type": f"response.{self._status}", "response": self._finished()}
+        if self._usage_told:
+            return []
+        end = self._ids.end_of_usage(self._next_number)
+        return [self._numbered(event) + end]
 
     def _failed(self, error: ApiError) -> list[bytes]:
+        """Return the error as the last event, without an id: that of the event before it stays valid."""
         response = self._response("failed") | {"error": {"code": "server_error", "message": error.message}}
-        return [self._numbered({"type": "response.failed", "response": response})]
+        return [self._numbered({"type": "response.failed", "response": response}) + b"\n\n"]
 
-    def _grow(self, choice: Choice) -> Iterator[Event]:
-        """Add the choice's new output to the items, and yield its events."""
-        piece = choice.take()
+    def _first(self) -> Iterator[Event]:
+        """Yield the events before all output, once."""
+        if not self._begun:
+            self._begun = True
+            for kind in ("created", "in_progress"):
+                yield {"type": f"response.{kind}", "response": self._response("in_progress")}
+
+    def _grow(self, piece: Piece) -> Iterator[Event]:
+        """Add new output to the items, and yield its events."""
         if piece.logprobs is not None:
             self._output.add_logprobs(piece.logprobs)
         for delta in piece.deltas:
@@ -96,9 +113,9 @@ class ItemsBuilder(ResponseBuilder):
         return response
 
     def _numbered(self, event: Event) -> bytes:
-        numbered = sse_event({**event, "sequence_number": self._num_events}, name=event["type"])
-        self._num_events += 1
-        return numbered
+        """Return an event with the next number, to which its id is added."""
+        number, self._next_number = self._next_number, self._next_number + 1
+        return f"event: {event['type']}\n".encode("ascii") + b"data: " + encode({**event, "sequence_number": number})
 
     def _response(self, status: str) -> dict[str, Any]:
         body, ended = self._body, status != "in_progress"

@@ -45,7 +45,8 @@ class ResponsesEndpoint(GeneratingEndpoint[ResponsesRequest]):
         params, reading = await _resolve(body, asked, self._services)
         keep = None
         if self._store.keeps_any and body.store is not False:
-            keep = partial(self._store.keep, context.caller, items=asked.as_json(), previous=asked.previous)
+            items = asked.as_json(identity.name.hex())
+            keep = partial(self._store.keep, context.caller, items=items, previous=asked.previous)
         return ItemsBuilder(body, self._engine, params, context, identity, reading, keep)
 
 

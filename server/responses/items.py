@@ -4,12 +4,12 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
 
 from pydantic import TypeAdapter
 
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import bad_request
+from jaxgen.server.responses.output import item_id
 from jaxgen.server.responses.store import Kept, ResponseStore
 from jaxgen.server.schema.items import (
     FunctionCallItem,
@@ -40,9 +40,9 @@ class Asked:
     own: list[StoredItem]
     fields: list[str]
 
-    def as_json(self) -> list[dict[str, Any]]:
-        """Return the own items as they are kept."""
-        return [_item_json(item) for item in self.own]
+    def as_json(self, name: str) -> list[dict[str, Any]]:
+        """Return the own items as they are kept. ``name``: of the response, from which their ids are made."""
+        return [_item_json(item, f"{name}-input", i) for i, item in enumerate(self.own)]
 
 
 def read_items(body: ConversationFields, store: ResponseStore, caller: str, config: ServerConfig) -> Asked:
@@ -123,7 +123,7 @@ def _referred(item: ItemReference, field: str, store: ResponseStore, caller: str
     return found
 
 
-def _item_json(item: StoredItem) -> dict[str, Any]:
+def _item_json(item: StoredItem, name: str, place: int) -> dict[str, Any]:
     """Return an item as it is kept, with an id. Parts of messages are of the type that goes with the role."""
     match item:
         case MessageItem():
@@ -137,7 +137,7 @@ def _item_json(item: StoredItem) -> dict[str, Any]:
             output = item.output if isinstance(item.output, str) else _parts_json(item.output, "input_text")
             found = {"type": item.type, "call_id": item.call_id, "output": output}
             prefix = "fco"
-    return {"id": item.id or f"{prefix}_{uuid4().hex}", "status": "completed", **found}
+    return {"id": item.id or item_id(prefix, name, place), "status": "completed", **found}
 
 
 def _parts_json(content: ItemContent, kind: str) -> list[dict[str, Any]]:

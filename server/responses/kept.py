@@ -11,6 +11,7 @@ from jaxgen.server.api.query import Query, caller
 from jaxgen.server.api.routes import route
 from jaxgen.server.errors import ApiError, bad_request
 from jaxgen.server.responses.store import Kept, ResponseStore
+from jaxgen.server.resume.ticket import FIELD
 
 MOST_LISTED = 100
 INCLUDE = ("include", "include[]")
@@ -35,7 +36,12 @@ class KeptResponses:
     async def _get(self, request: Request) -> Response:
         query = Query(request, (*INCLUDE, "include_obfuscation", "starting_after", "stream"))
         if query.choice("stream", ("false", "true")) == "true" or query.text("starting_after") is not None:
-            raise bad_request("stream: events are sent once, while a response is made; ask for it whole.", "stream")
+            raise bad_request(
+                "stream: events are not kept. A stream that broke goes on where its body is sent again to "
+                f"POST /v1/responses, with the id of the last event that came as the header {FIELD}; a response that "
+                "is kept is here whole, without stream and starting_after.",
+                "stream",
+            )
         query.choice("include_obfuscation", ("false",))
         return Response(self._kept(request).response, media_type="application/json")
 

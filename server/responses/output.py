@@ -1,8 +1,8 @@
 """Build the output items of a response piece by piece, and their events."""
 
 from collections.abc import Generator, Iterator, Sequence
+from hashlib import sha256
 from typing import Any, override
-from uuid import uuid4
 
 from jaxgen.server.generation.logprobs import ChatLogprobs
 from jaxgen.server.tool_calls.deltas import CallStart, Delta, Reasoning
@@ -14,6 +14,14 @@ _TEXTS = {"message": "output_text", "reasoning": "reasoning_text"}
 """By the type of an item with a text: the type of its part, and of the part's events."""
 
 
+def item_id(prefix: str, name: str, place: int) -> str:
+    """Return the id of an item, which only depends on its kind, the name of what has it, and its place there.
+
+    So a stream that goes on at another server names its items as before.
+    """
+    return f"{prefix}_{sha256(f'{name}-{place}'.encode()).hexdigest()[:32]}"
+
+
 class Output:
     """Reasoning, messages and function calls, in the order in which the model wrote them; at most the last is in
     progress.
@@ -22,8 +30,10 @@ class Output:
     part of a message.
     """
 
-    def __init__(self, starts: Sequence[tuple[int, int]] = ()) -> None:
-        """``starts``: where messages go on after something else, which may grow; see MessageParser."""
+    def __init__(self, name: str, starts: Sequence[tuple[int, int]] = ()) -> None:
+        """``name``: of the response, from which the ids of its items are made. ``starts``: where messages go on after
+        something else, which may grow; see MessageParser."""
+        self._name = name
         self._starts = starts
         self.items: list[dict[str, Any]] = []
         self._untold: list[dict[str, Any]] = []
@@ -107,7 +117,8 @@ class Output:
 
     def _begin(self, item: dict[str, Any], prefix: str) -> Iterator[Event]:
         yield from self._close("completed")
-        self.items.append({"id": f"{prefix}_{uuid4().hex}", "status": "in_progress", **item})
+        made = item_id(prefix, self._name, len(self.items))
+        self.items.append({"id": made, "status": "in_progress", **item})
         yield self._item_event("response.output_item.added")
 
     def _close(self, status: str) -> Iterator[Event]:

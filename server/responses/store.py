@@ -98,11 +98,14 @@ class ResponseStore:
     def keep(
         self, caller: str, response: dict[str, Any], items: Sequence[dict[str, Any]], previous: Kept | None
     ) -> None:
-        """Keep a response, and the items of its input. All items have ids."""
+        """Keep a response, and the items of its input. All items have ids. It replaces one of the same id, as of a
+        stream that went on from an earlier event."""
         output = map(_without_logprobs, response["output"])
         made = Kept(pydantic_core.to_json(response), _items(items), _items(output), previous)
         shelf = self._shelves.setdefault(caller, _Shelf())
-        _hold(shelf, made)
+        _hold(shelf, made)  # first: it continues the same one, which stays
+        if response["id"] in shelf.kept:
+            self._drop(shelf, response["id"])
         shelf.kept[response["id"]] = made
         shelf.items.update((*made.input, *made.output))
         made.expires = self._clock() + self._lifetime_s

@@ -11,7 +11,7 @@ from jaxgen.server.resume.ticket import Ticket, answer_differs, malformed
 _POSITION = re.compile(r"(?:([0-9]{1,9})-([0-9a-f]{8}))?(?:~([0-9]{1,9})-([0-9]{1,6}))?")
 _MOST = 2**16
 """Most characters of an id that is read: some 2,000 choices."""
-_USAGE = "u"
+_ID = re.compile(r"([^.]*)\.([^.]*)(?:\.([0-9]{1,9}))?(\.u)?")
 
 
 class Mark(NamedTuple):
@@ -59,19 +59,27 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LastEvent:
-    """What the id of a caller's last event says. ``usage``: whether that was the usage, after all choices."""
+    """What the id of a caller's last event says. ``number``: of the event; None: it has none. ``usage``: whether that
+    was the usage, after all choices."""
 
     ticket: Ticket
     positions: tuple[Position, ...]
+    number: int | None
     usage: bool
 
     @classmethod
     def decode(cls, text: str, secret: bytes) -> "LastEvent":
         """Read an id. Raises ApiError: 400 for another text, 403 for another caller's."""
-        ticket, *rest = text[:_MOST].split(".")
-        if len(text) > _MOST or len(rest) not in (1, 2) or rest[1:] not in ([], [_USAGE]):
+        found = None if len(text) > _MOST else _ID.fullmatch(text)
+        if found is None:
             raise malformed()
-        return cls(Ticket.decode(ticket, secret), tuple(map(Position.decode, rest[0].split(","))), len(rest) == 2)
+        ticket, positions, number, usage = found.groups()
+        return cls(
+            Ticket.decode(ticket, secret),
+            tuple(map(Position.decode, positions.split(","))),
+            None if number is None else int(number),
+            usage is not None,
+        )
 
 
 class EventIds:
@@ -81,7 +89,7 @@ class EventIds:
     """
 
     def __init__(self, ticket: bytes, positions: Sequence[Position]) -> None:
-        """``positions``: what the caller has of each choice; ``numbered`` leaves that out."""
+        """``positions``: what the caller has of each choice; that is left out."""
         self._head = b"\nid: " + ticket + b"."
         self._told = [b"" for _ in positions]
         self._due = [_dropped(position) for position in positions]
@@ -91,22 +99,33 @@ class EventIds:
 
         Raises ApiError 409 where the tokens are not those that were told.
         """
-        told, before, whole = self._told, self._told[index], b"%d-%08x" % mark
         if len(events) == 1 and not self._due[index]:  # nearly always
-            told[index] = whole
-            return [events[0] + self._head + b",".join(told) + b"\n\n"]
-        ended = []
-        for i, event in enumerate(events, 1):
-            told[index] = whole if i == len(events) else before + b"~%d-%d" % (mark.tokens, i)
-            ended.append(event + self._head + b",".join(told) + b"\n\n")
-        told[index] = whole
-        if self._due[index]:
-            del ended[: self._due[index].popleft().of(mark, len(ended))]
-        return ended
+            self._told[index] = b"%d-%08x" % mark
+            return [events[0] + self._end()]
+        ends = self.ends(index, mark, len(events))
+        return [event + end for event, end in zip(events[len(events) - len(ends) :], ends, strict=True)]
 
-    def usage(self, event: bytes) -> bytes:
-        """Return the event with the usage, after all choices, with its id."""
-        return event + self._head + b",".join(self._told) + b"." + _USAGE.encode() + b"\n\n"
+    def ends(self, index: int, mark: Mark, count: int, number: int | None = None) -> list[bytes]:
+        """Return the ids of those of ``count`` events, the last ones, that were not told; see ``numbered``.
+
+        ``number``: of the first of these, where events have numbers.
+        """
+        told, before, whole = self._told, self._told[index], b"%d-%08x" % mark
+        left_out = self._due[index].popleft().of(mark, count) if self._due[index] else 0
+        ends: list[bytes] = []
+        for i in range(left_out + 1, count + 1):
+            told[index] = whole if i == count else before + b"~%d-%d" % (mark.tokens, i)
+            ends.append(self._end(None if number is None else number + len(ends)))
+        told[index] = whole
+        return ends
+
+    def end_of_usage(self, number: int | None = None) -> bytes:
+        """Return the id of the event with the usage, after all choices. ``number``: see ``ends``."""
+        return self._end(number, b".u")
+
+    def _end(self, number: int | None = None, more: bytes = b"") -> bytes:
+        numbered = b"" if number is None else b".%d" % number
+        return self._head + b",".join(self._told) + numbered + more + b"\n\n"
 
 
 class _Dropped(NamedTuple):

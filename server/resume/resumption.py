@@ -20,7 +20,7 @@ from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.resume.event_ids import LastEvent
 from jaxgen.server.resume.ticket import FIELD, Identity, Ticket
-from jaxgen.server.schema.base import CallerFields, SamplingFields
+from jaxgen.server.schema.base import CallerFields, ResumeFromTokens
 
 _NOT_COMPUTED = {"resume", "cache_salt"}
 """Fields of a body that do not change what is computed; the salt has the caller's name in it by now."""
@@ -51,10 +51,11 @@ class Binding:
 
     def tokens(self, num_choices: int, vocab_size: int) -> Sequence[Sequence[int]]:
         """Return the tokens that the caller says it has of each choice. Raises ApiError 400."""
-        resume = self.body.resume if isinstance(self.body, SamplingFields) else None
-        if resume is None or resume.token_ids is None:
+        resume = self.body.resume
+        given = resume.token_ids if isinstance(resume, ResumeFromTokens) else None
+        if given is None:
             return [()] * num_choices
-        name, given = "resume.token_ids", resume.token_ids
+        name = "resume.token_ids"
         if len(given) != num_choices:
             raise bad_request(f"{name} has {len(given)} lists, and the stream has {num_choices} choices.", name)
         with refusals():
@@ -77,14 +78,12 @@ def digest_of(params: CompletionParams, prompts: Sequence[Prompt], reading: Answ
 def read_last_event(body: CallerFields, scope: Scope) -> LastEvent | None:
     """Return what the id in the header, or in the body, says; None: the request begins a stream. Raises ApiError."""
     text = Headers(scope=scope).get(FIELD, "") if "headers" in scope else ""
-    if isinstance(body, SamplingFields) and body.resume is not None:
+    if body.resume is not None:
         if text and text != body.resume.last_event_id:
             raise bad_request(f"resume.last_event_id and the header {FIELD} differ: send one.", "resume.last_event_id")
         text = body.resume.last_event_id
     if not text:
         return None
-    if not isinstance(body, SamplingFields):
-        raise bad_request(f"{FIELD}: streams of this route cannot be resumed.", FIELD)
     if not body.stream:
         raise bad_request(f"{FIELD} needs stream to be true.", FIELD)
     return LastEvent.decode(text, context_of(scope).secret)

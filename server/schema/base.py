@@ -96,6 +96,12 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+def fields_of(value: Any) -> dict[str, Any] | None:
+    """Return the fields of an object that is to be read, or written again; None: it is none."""
+    found = vars(value) if isinstance(value, Body) else value
+    return found if isinstance(found, dict) else None
+
+
 class PartOfHistory(Body):
     """An object that callers' software may have taken from an answer, of this server or of another, or marked for
     itself: keys that are not named are dropped, and said once for each kind at debug level."""
@@ -176,20 +182,23 @@ class ComputingFields(Body):
     return_latency: bool | None = None
 
 
+class Resume(Body):
+    """The id of the last event that came of a stream with this body, which goes on after it."""
+
+    last_event_id: str
+
+
+class ResumeFromTokens(Resume):
+    """``token_ids``: the tokens that came, a list for each choice; they are then not computed one by one again."""
+
+    token_ids: ListOf[ListOf[int]] | None = None
+
+
 class CallerFields(ComputingFields):
     """What every request for generated text has."""
 
+    resume: Resume | None = None
     stream: bool | None = None
-
-
-class Resume(Body):
-    """The id of the last event that came of a stream with this body, which goes on after it.
-
-    ``token_ids``: the tokens that came, a list for each choice; they are then not computed one by one again.
-    """
-
-    last_event_id: str
-    token_ids: ListOf[ListOf[int]] | None = None
 
 
 class SamplingFields(CallerFields):
@@ -216,7 +225,7 @@ class SamplingFields(CallerFields):
     prompt_logprobs: int | None = None
     repetition_penalty: RepetitionPenalty = None
     response_format: ResponseFormat | None = None
-    resume: Resume | None = None
+    resume: ResumeFromTokens | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     service_tier: str | None = None

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Tag
 
-from jaxgen.server.schema.base import ListOf, PartOfHistory
+from jaxgen.server.schema.base import ListOf, PartOfHistory, fields_of
 
 
 class TextItemPart(PartOfHistory):
@@ -26,7 +26,7 @@ class RefusalPart(PartOfHistory):
 
 
 def _part_tag(value: Any) -> str:
-    return ":refusal" if isinstance(value, dict) and value.get("type") == "refusal" else ":text"
+    return ":refusal" if (fields_of(value) or {}).get("type") == "refusal" else ":text"
 
 
 ItemPart = Annotated[
@@ -89,11 +89,12 @@ _KINDS = ("message", "function_call", "function_call_output", "reasoning", "item
 
 
 def _item_tag(value: Any) -> str:
-    if not isinstance(value, dict):
+    fields = fields_of(value)
+    if fields is None:
         return ":other"
-    kind = value.get("type")
+    kind = fields.get("type")
     if kind is None:
-        kind = "item_reference" if "id" in value and "role" not in value else "message"
+        kind = "item_reference" if "id" in fields and "role" not in fields else "message"
     return f":{kind}" if kind in _KINDS else ":other"
 
 

@@ -6,7 +6,16 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Tag
 
 from jaxgen.server.errors import bad_request
-from jaxgen.server.schema.base import Body, CallerFields, JsonSchema, ListOf, PartOfHistory, Stop, StructuredOutputs
+from jaxgen.server.schema.base import (
+    Body,
+    CallerFields,
+    JsonSchema,
+    ListOf,
+    PartOfHistory,
+    Stop,
+    StructuredOutputs,
+    fields_of,
+)
 from jaxgen.server.schema.items import Input
 from jaxgen.server.schema.ranges import (
     Alternatives,
@@ -45,7 +54,7 @@ class OtherTool(PartOfHistory):
 
 
 def _tool_tag(value: Any) -> str:
-    kind = value.get("type") if isinstance(value, dict) else None
+    kind = (fields_of(value) or {}).get("type")
     return ":other" if isinstance(kind, str) and kind != "function" else ":function"
 
 
@@ -82,10 +91,11 @@ class OtherChoice(PartOfHistory):
 
 
 def _choice_tag(value: Any) -> str:
-    if not isinstance(value, dict):
+    fields = fields_of(value)
+    if fields is None:
         return ":mode"
     known = {"function": ":named", "allowed_tools": ":allowed"}
-    kind = value.get("type")
+    kind = fields.get("type")
     return known.get(kind, ":other") if isinstance(kind, str) else ":named"
 
 

@@ -13,6 +13,7 @@ from tests.support.fakes import FakeEngine, StepTimeModel
 from tests.support.server_app import client_of
 
 HEADER = "Last-Event-ID"
+RESPONSES = "/v1/responses"
 
 
 class Event(NamedTuple):
@@ -24,16 +25,17 @@ class Event(NamedTuple):
         return json.loads(self.data)
 
 
-def events_of(text: str) -> list[Event]:
-    """The events of a stream but the last, [DONE], by the rules for EventSource."""
+def events_of(text: str, *, done: bool = True) -> list[Event]:
+    """The events of a stream but the last, [DONE], if it ends with that, by the rules for EventSource."""
     *events, rest = text.split("\n\n")
     assert rest == ""
     found = []
     for event in events:
         fields = dict(line.split(": ", 1) for line in event.split("\n"))
         found.append(Event(fields["data"], fields.get("id", "")))
-    done = found.pop()
-    assert done == ("[DONE]", ""), done
+    if done:
+        last = found.pop()
+        assert last == ("[DONE]", ""), last
     assert all(event.last_id for event in found)
     return found
 
@@ -46,7 +48,7 @@ def ask(
     headers |= {"Authorization": f"Bearer {key}"} if key else {}
     answer = client.post(path, json={**body, "stream": True}, headers=headers)
     assert answer.status_code == status, answer.text
-    return events_of(answer.text) if status == 200 else answer.json()["error"]
+    return events_of(answer.text, done=path != RESPONSES) if status == 200 else answer.json()["error"]
 
 
 def streamed(
@@ -110,3 +112,24 @@ def _add(known: Any, new: Any, *path: Any) -> None:
         elif value is not None and name != "index":
             assert name not in known, f"{where} came twice"
             known[name] = value
+
+
+def whole_response(events: Iterable[Event]) -> list[dict[str, Any]]:
+    """The events of /v1/responses, each the next by its number, with neighbouring deltas joined: however output was cut
+    into them they are the same."""
+    found: list[dict[str, Any]] = []
+    for number, event in enumerate(events):
+        value = event.value
+        assert value.pop("sequence_number") == number
+        before = found[-1] if found else {}
+        if value["type"].endswith(".delta") and before["type"] == value["type"]:
+            assert before.keys() == value.keys()
+            for name in ("delta", "logprobs"):
+                if name in value:
+                    before[name] += value.pop(name)
+            assert value.items() <= before.items()
+            continue
+        if value.get("response", {}).get("completed_at") is not None:
+            value["response"]["completed_at"] = "a time"
+        found.append(value)
+    return found

@@ -116,4 +116,4 @@ def test_capabilities(chat: ChatFormat | None, parser: str | None) -> None:
     assert (found["limits"]["max_n"], found["limits"]["max_model_len"], found["limits"]["max_logprobs"]) == (3, 128, 20)
     assert found["routes"]["POST /v1/completions"] == sorted(CompletionRequest.model_fields)
     assert found["routes"]["GET /health"] == []
-    assert found["resumable_streams"] == ["/v1/completions", "/v1/chat/completions"]
+    assert found["resumable_streams"] == ["/v1/completions", "/v1/chat/completions", "/v1/responses"]

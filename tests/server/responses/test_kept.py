@@ -246,7 +246,9 @@ def test_input_items_are_all_that_was_answered(client: TestClient) -> None:
 def test_parameters_of_the_query_are_checked(client: TestClient, path: str, param: str) -> None:
     made = ask(client)
     answer = client.get(f"{PATH}/{made['id']}{path}")
-    assert (answer.status_code, error_of(answer.json())["param"]) == (400, param)
+    error = error_of(answer.json())
+    assert (answer.status_code, error["param"]) == (400, param)
+    assert ("Last-Event-ID" in error["message"]) == (param == "stream"), "how to go on with a stream"
 
 
 def test_only_background_responses_could_be_cancelled(client: TestClient) -> None:

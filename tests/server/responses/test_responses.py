@@ -48,12 +48,13 @@ def ask(engine: FakeEngine, status: int = 200, **fields: Any) -> Any:
 
 
 def events_of(text: str) -> list[dict[str, Any]]:
-    """Each checked against OpenAI's type, its name and its number."""
+    """Each checked against OpenAI's type, its name and its number. All but failures have an id."""
     found: list[dict[str, Any]] = []
     for block in text.removesuffix("\n\n").split("\n\n"):
-        head, _, data = block.partition("\n")
+        head, data, *ids = block.split("\n")
         event = json.loads(data.removeprefix("data: "))
         assert head == f"event: {event['type']}"
+        assert [line.startswith("id: ") for line in ids] == [True] * (event["type"] != "response.failed")
         assert event["sequence_number"] == len(found)
         EVENT.validate_python(event)
         found.append(event)

@@ -168,3 +168,18 @@ def test_a_long_conversation_is_read_without_recursion() -> None:
 @pytest.mark.parametrize(("most", "keeps"), [(0, False), (1, True)])
 def test_whether_it_keeps_any(most: int, keeps: bool) -> None:
     assert ResponseStore(most, 10**6, 60).keeps_any == keeps
+
+
+def test_a_response_that_is_kept_again_replaces_itself() -> None:
+    """As of a stream that went on twice: it counts once, and what it continues stays."""
+    store = ResponseStore(10, 10**6, 60)
+    put(store, "1")
+    first = got(store, "1")
+    put(store, "2", after=first)
+    store.delete("a", "1")
+    size = store.size
+    put(store, "2", after=first)
+    assert (store.size, names(got(store, "2").context())) == (size, ["1-in", "1-out", "2-in"])
+    assert store.item("a", "2-out") is not None
+    store.delete("a", "2")
+    assert (store.size, store.item("a", "2-out")) == (0, None)

@@ -13,7 +13,7 @@ from tests.server.api.test_chat import chat_engine, user
 from tests.server.api.test_reasoning import thinks
 from tests.server.tool_calls.test_parser import written
 from tests.support.fakes import MODEL, FakeEngine, says
-from tests.support.resumed import HEADER, Event, ask, every, slowly, streamed, whole
+from tests.support.resumed import HEADER, RESPONSES, Event, ask, every, slowly, streamed, whole
 from tests.support.server_app import body, byte_by_byte, client_of, fake_engine
 from tests.support.tool_engines import tool_engine
 from tests.support.tool_requests import HI, PARIS, WEATHER, F
@@ -223,8 +223,7 @@ class TestRefusals:
         fields = {"model": MODEL, "messages": [user("Hi")]}
         assert self.refused(400, last_id, fields, engine=chat_engine(), path=CHAT) == "body_differs"
         items = {"model": MODEL, "input": "Hi"}
-        error = streamed(chat_engine(), "/v1/responses", items, last_id, status=400)
-        assert error["message"] == f"{HEADER}: streams of this route cannot be resumed."
+        assert self.refused(400, last_id, items, engine=chat_engine(), path=RESPONSES) == "body_differs"
 
     def test_another_key(self) -> None:
         config = ServerConfig(api_keys=("one", "two"))
@@ -241,7 +240,8 @@ class TestRefusals:
 
     def test_no_id(self, last_id: str) -> None:
         ticket, _, positions = last_id.partition(".")
-        for wrong in ("7", "cmpl-1", ticket, f"{ticket}.x", f"{ticket}.1", f"{last_id}.v", last_id[1:]):
+        odd = (f"{ticket}.x", f"{ticket}.1", f"{last_id}.v", f"{last_id}.7", f"{last_id}.7.u", f"{last_id}.u.u")
+        for wrong in ("7", "cmpl-1", ticket, last_id[1:], *odd):
             assert self.refused(400, wrong, self.fields) == "unknown_event_id", wrong
         for position in ("2-0~2-1", "1-00000000~1-1", "1-00000000~2-0", "~3-1~3-1", f"{positions},{positions}"):
             assert self.refused(400, f"{ticket}.{position}", self.fields) == "unknown_event_id"
