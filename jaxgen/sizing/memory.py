@@ -11,7 +11,7 @@ from jaxgen.core.tier_address import tier_address
 from jaxgen.offload.staging import staging_bytes
 from jaxgen.sizing.layerwise import stream_sizes, streamed_cache
 from jaxgen.sizing.memory_request import DeviceMemory, MemoryRequest
-from jaxgen.sizing.token_budget import CPU_NARROW
+from jaxgen.sizing.token_budget import CPU_NARROW, CPU_ROWS
 
 DEFAULT_BLOCK_SIZE = 64
 CPU_CACHE_BYTES = 2 * GIB
@@ -117,9 +117,9 @@ def no_wider(config: EngineConfig, options: EngineOptions, token_budget: int) ->
 def default_max_num_seqs(token_budget: int, *, is_cpu: bool) -> int:
     """Return the default number of rows of a step. A row costs logits and KV cache, and little of a step's time.
 
-    On a CPU a quarter of the budget, so that decodes leave room for prompts.
+    On a CPU a quarter of the budget at most, so that decodes leave room for prompts.
     """
-    return min(token_budget, max(CPU_NARROW, token_budget // 4) if is_cpu else 256)
+    return min(token_budget, min(max(CPU_NARROW, token_budget // 4), CPU_ROWS) if is_cpu else 256)
 
 
 def scheduler_config(options: EngineOptions, model: ModelConfig, token_budget: int, *, is_cpu: bool) -> SchedulerConfig:

@@ -13,8 +13,10 @@ from jaxgen.hardware.device_info import DeviceInfo
 CPU_NARROW = 16
 """Most sequences of a step that the narrow program takes on a CPU, and the fewest rows by default."""
 CPU_BUDGET = 64
-CPU_WIDTH = 256
+CPU_WIDTH = 384
 """Most tokens of a step on a CPU whose kernels skip padding; which of them are filled is decided step by step."""
+CPU_ROWS = 64
+"""Most rows of a step on a CPU by default."""
 UNKNOWN_BUDGET = 512
 MOST_BUDGET = 2048
 TUNE_CONTEXT, TUNE_ROUNDS = 128, 3

@@ -1,7 +1,5 @@
 """How full steps are beside decodes."""
 
-from math import inf
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,8 +22,17 @@ def waiting(prompt: int, left: float) -> tuple[Sequence, float]:
     return sequence_for(prompt), left
 
 
-def test_nothing_is_left_out_where_nothing_decodes() -> None:
-    assert DEFAULT_FILL.seconds_for_prompts(FAST, 0, 0, [waiting(100, 1.0)]) == inf
+def test_where_nothing_decodes_steps_are_short_or_of_a_chunk_that_pays() -> None:
+    assert DEFAULT_FILL.seconds_for_prompts(FAST, 0, 0, [waiting(100, 1.0)]) == pytest.approx(MARGIN * DEFAULT_FILL.gap)
+    assert DEFAULT_FILL.seconds_for_prompts(SLOW, 0, 0, []) == pytest.approx(256 * SLOW.wide.per_token)
+
+
+@pytest.mark.parametrize(("per_token", "tokens"), [(0.0001, 512), (0.0005, 450), (0.005, 256)])
+def test_how_full_steps_are_where_nothing_decodes(per_token: float, tokens: int) -> None:
+    server = VirtualServer(StepTimeModel(512, LinearCost(base=0.0, per_token=per_token)))
+    prompt = server.add(2000, 2)
+    server.step()
+    assert prompt.sequence.num_computed == tokens
 
 
 def test_a_prompt_in_time_stretches_a_step_so_far_and_no_further() -> None:

@@ -120,10 +120,10 @@ class ServicePolicy(Fifo):
     def limit_prompts(self, budget: StepBudget, decodes: list[Chunk], prompts: list[Sequence]) -> None:
         """By the inter-token targets of classes; where nothing has a target by ``fill``, by which prompts that must be
         early may lengthen steps."""
-        if self.step_time is None or not (decodes and (prompts or (self.queues.waiting and self._kv_cache.has_row))):
+        if self.step_time is None or not (prompts or (self.queues.waiting and self._kv_cache.has_row)):
             return
         budget.cost = self.step_time.wide
-        if self.queues.has(Level.WITH_TARGETS):
+        if decodes and self.queues.has(Level.WITH_TARGETS):
             start = prompts[0].num_computed if prompts else 0
             budget.seconds = time_for_prompts(self.step_time, decodes, start)
         else:
