@@ -119,7 +119,7 @@ def test_the_next_engine_uses_what_was_measured(
     assert f"token budget 24: measured by jaxgen tune ({kept})" in caplog.text
     caplog.clear()
     load_engine(str(directory), cache_dir=tmp_path / "other")
-    assert "token budget 256: the most of a step where padding costs nothing" in caplog.text
+    assert "token budget 384: the most of a step where padding costs nothing" in caplog.text
     caplog.clear()
     load_engine(str(directory), cache_dir=tmp_path, options=EngineOptions(token_budget=16))
     assert "token budget" not in caplog.text
