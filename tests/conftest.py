@@ -1,6 +1,7 @@
 """Shape and type checks on every annotated function of ours that handles arrays, in the whole test run; cache
 directories of the run's own."""
 
+import gc
 import logging
 import os
 from collections.abc import Iterator
@@ -56,6 +57,16 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     for mark in ("full", "shipped"):
         if item.get_closest_marker(mark) and f"mark.{mark}" not in _source(item.path):
             raise pytest.UsageError(f"{item.nodeid} has the mark {mark}, which its file must name: pytest.mark.{mark}")
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what was imported and collected, which stays to the end: a million objects or more.
+
+    It also begins after more objects than Python has it, since tracing a program makes many that stay for a while.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 10)
 
 
 @pytest.fixture(scope="session", autouse=True)
