@@ -83,7 +83,8 @@ def _cache_dirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     ours = run / "cache"
     settings: dict[str, Any] = {
         "jax_compilation_cache_dir": str(run / "programs"),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        # To write and read a smaller program takes as long as to compile it, and most of thousands are small.
+        "jax_persistent_cache_min_compile_time_secs": 0.1,
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }
     with pytest.MonkeyPatch.context() as patch:
