@@ -21,6 +21,11 @@ PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal"
 SHARED = "TEST_CACHE_DIR"
 """The variable that names the folder in which a run's parts share compiled programs and native kernels."""
 
+SETTINGS = {
+    "COVERAGE_CORE": "sysmon",  # slows tests down least
+    # Else each process, of which a run has hundreds, would compile all it imports, and pytest rewrite all tests.
+    "PYTHONDONTWRITEBYTECODE": "",
+}
 LEAST_COVERAGE = 97
 """Percent of the packages' lines that the quick tests must reach; measured by ``--full``."""
 COVERAGE = (
@@ -83,7 +88,7 @@ def run(part: Part) -> tuple[bool, float]:
     """Run one part with its output shown; a skipped test fails the part on CI."""
     started = time.monotonic()
     words = [f"== {part.name}\n"]
-    environment = os.environ | {"COVERAGE_CORE": "sysmon"} | dict(part.environment)  # slows tests down least
+    environment = os.environ | SETTINGS | dict(part.environment)
     process = subprocess.Popen(
         part.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     )
