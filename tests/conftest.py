@@ -4,7 +4,7 @@ directories of the run's own."""
 import gc
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -59,14 +59,19 @@ def pytest_itemcollected(item: pytest.Item) -> None:
             raise pytest.UsageError(f"{item.nodeid} has the mark {mark}, which its file must name: pytest.mark.{mark}")
 
 
-def pytest_collection_finish() -> None:
-    """Spare the garbage collector what was imported and collected, which stays to the end: a million objects or more.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spare the garbage collector what is imported and collected, which stays to the end: a million objects or more.
 
-    It also begins after more objects than Python has it, since tracing a program makes many that stay for a while.
+    After that it begins after more objects than Python has it: to trace a program makes many that stay for a while.
     """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 10)
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.set_threshold(10_000, 20, 10)
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
