@@ -16,8 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "--durations=10")
-"""Two tests at a time: most of a test is compilation, in one thread; compiled programs have threads of their own."""
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "3", "--dist", "worksteal", "--durations=10")
+"""Three tests at a time, for two cores: most of a test is compilation, in one thread, but a third of the time of two
+would go by in waits for processes, connections and the disk."""
 SHARED = "TEST_CACHE_DIR"
 """The variable that names the folder in which a run's parts share compiled programs and native kernels."""
 
