@@ -1,9 +1,10 @@
 """Shape and type checks on every annotated function of ours that handles arrays, in the whole test run; cache
 directories of the run's own."""
 
+import gc
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,21 @@ def pytest_itemcollected(item: pytest.Item) -> None:
             raise pytest.UsageError(f"{item.nodeid} has the mark {mark}, which its file must name: pytest.mark.{mark}")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spare the garbage collector what is imported and collected, which stays to the end: a million objects or more.
+
+    After that it begins after more objects than Python has it: to trace a program makes many that stay for a while.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.set_threshold(10_000, 20, 10)
+        gc.enable()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _cache_dirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The processes of a run, and those that tests start, share what takes long to make: each program is compiled once,
@@ -72,7 +88,8 @@ def _cache_dirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     ours = run / "cache"
     settings: dict[str, Any] = {
         "jax_compilation_cache_dir": str(run / "programs"),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        # To write and read a smaller program takes as long as to compile it, and most of thousands are small.
+        "jax_persistent_cache_min_compile_time_secs": 0.1,
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }
     with pytest.MonkeyPatch.context() as patch:

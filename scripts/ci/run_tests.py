@@ -16,11 +16,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "--durations=10")
-"""Two tests at a time: most of a test is compilation, in one thread; compiled programs have threads of their own."""
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "3", "--dist", "worksteal", "--durations=10")
+"""Three tests at a time, for two cores: most of a test is compilation, in one thread, but a third of the time of two
+would go by in waits for processes, connections and the disk."""
 SHARED = "TEST_CACHE_DIR"
 """The variable that names the folder in which a run's parts share compiled programs and native kernels."""
 
+SETTINGS = {
+    "COVERAGE_CORE": "sysmon",  # slows tests down least
+    # Else each process, of which a run has hundreds, would compile all it imports, and pytest rewrite all tests.
+    "PYTHONDONTWRITEBYTECODE": "",
+}
 LEAST_COVERAGE = 97
 """Percent of the packages' lines that the quick tests must reach; measured by ``--full``."""
 COVERAGE = (
@@ -83,7 +89,7 @@ def run(part: Part) -> tuple[bool, float]:
     """Run one part with its output shown; a skipped test fails the part on CI."""
     started = time.monotonic()
     words = [f"== {part.name}\n"]
-    environment = os.environ | {"COVERAGE_CORE": "sysmon"} | dict(part.environment)  # slows tests down least
+    environment = os.environ | SETTINGS | dict(part.environment)
     process = subprocess.Popen(
         part.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     )

@@ -25,7 +25,9 @@ def config_of(name: str) -> dict[str, Any]:
 
 
 def read(directory: Path, config: dict[str, Any]) -> DecoderConfig:
-    (directory / "config.json").write_text(json.dumps(config))
+    path = directory / "config.json"
+    path.unlink(missing_ok=True)  # to write over a file that was just written waits for the disk
+    path.write_text(json.dumps(config))
     found = read_model_config(directory)
     assert isinstance(found, DecoderConfig)
     return found
