@@ -1,6 +1,7 @@
 """Engines in turn on one directory: what one computed the next finds, with the same bits, or computes again."""
 
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -96,6 +97,41 @@ def test_two_engines_at_once_share_a_directory(start: Callable[..., Engine]) -> 
     assert answer(other) == expected
     assert computed(other) == 1
     other.close()
+
+
+@pytest.mark.parametrize("others", [4, 1])
+def test_a_fetch_begins_while_its_request_waits_and_others_go_on(
+    start: Callable[..., Engine], expected: list[TokenEvent], monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """It is queued behind others that have all rows, or could begin but for the fetch."""
+    engine = start()
+    get, reading, may_read = DirectoryStore.get, threading.Event(), threading.Event()
+
+    def slow(store: DirectoryStore, keys: list[bytes]) -> list[bytes | None]:
+        reading.set()
+        assert may_read.wait(60)
+        return get(store, keys)
+
+    monkeypatch.setattr(DirectoryStore, "get", slow)
+    for n in range(others):
+        engine.add(request(f"other {n}", [5 + n, 6, 7], max_tokens=50, temperature=0.0, ignore_eos=True))
+    engine.step()
+    engine.add(asked())
+    assert engine.offload is not None
+    assert engine.offload.tier.fetcher is not None
+    engine.offload.tier.fetcher.tier.wait(60)  # the blocks are looked up
+    events = engine.step()
+    assert reading.wait(60)
+    events += [event for _ in range(20) for event in engine.step()]
+    assert {event.request_id for event in events} == {f"other {n}" for n in range(others)}
+    assert len(events) >= 20 * others
+    assert engine.stats().num_waiting == 1
+    may_read.set()
+    found = run(engine, [])
+    assert found["r"][0].cached_tokens == BLOCKS * BLOCK
+    assert [replace(event, cached_tokens=None) for event in found["r"]] == expected
+    assert stats(engine).timeouts == 0
+    engine.close()
 
 
 @pytest.mark.parametrize("changes", [{"weights": "others"}, {"policy": "recompute"}])
