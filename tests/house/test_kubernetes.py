@@ -12,6 +12,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from jaxgen.core.stats import EngineStats
 from jaxgen.server.flags.serve_options import make_parser
 from jaxgen.server.middleware.access_log import PROBES
 from jaxgen.server.middleware.auth import OPEN_PATHS
@@ -147,7 +148,7 @@ def test_the_picker_reads_metrics_that_the_server_shows() -> None:
         == engine["name"]
         == labels(documents("base")["Deployment", "jaxgen"])["llm-d.ai/engine-type"]
     )
-    with client_of(fake_engine()) as client:
+    with client_of(fake_engine(numbers=EngineStats(block_size=16, blocks_total=8))) as client:
         text = client.get(plugins["metrics-data-source"]["path"]).text
     shown = {one.name: one for family in text_string_to_metric_families(text) for one in family.samples}
     assert {name for field, name in engine.items() if field.endswith("Spec")} <= set(shown)
