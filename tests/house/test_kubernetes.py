@@ -1,8 +1,9 @@
-"""docs/kubernetes/ agrees with the project, with itself and with the schema of InferencePool. It is read, not applied.
+"""docs/kubernetes/ agrees with the project, itself and the schemas of InferencePool and HTTPRoute; it is not applied.
 
 tests/clients/test_kubernetes.py has kubectl render it, and checks all else of it against Kubernetes' own models.
 """
 
+import json
 import re
 from functools import cache
 from typing import Any
@@ -49,15 +50,23 @@ def labels(of: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def pool_schema() -> dict[str, Any]:
-    """Of InferencePool, where a field that is not described is an error, as for a server that prunes nothing."""
-    text = (ROOT / "tests" / "data" / "kubernetes" / "inferencepools.yaml").read_text(encoding="utf-8")
-    definition = yaml.safe_load(text)
-    (version,) = definition["spec"]["versions"]
-    found: dict[str, Any] = version["schema"]["openAPIV3Schema"]
-    found["properties"]["metadata"]["properties"] = {"name": {"type": "string"}}
+@cache
+def schema(kind: str) -> dict[str, Any]:
+    """Of a kind, where a field that is not described is an error, as for a server that prunes nothing."""
+    folder = ROOT / "tests" / "data" / "kubernetes"
+    if kind == "InferencePool":
+        definition = yaml.safe_load((folder / "inferencepools.yaml").read_text(encoding="utf-8"))
+        (version,) = definition["spec"]["versions"]
+        found: dict[str, Any] = version["schema"]["openAPIV3Schema"]
+    else:
+        found = json.loads((folder / "httproute.json").read_text(encoding="utf-8"))
+    found["properties"]["metadata"] = {"type": "object", "properties": {"name": {"type": "string"}}}
     _close(found)
     return found
+
+
+def fits(kind: str, document: dict[str, Any]) -> bool:
+    return jsonschema_rs.validator_for(schema(kind)).is_valid(document)
 
 
 def _close(schema: dict[str, Any]) -> None:
@@ -115,7 +124,7 @@ def test_mounts_and_labels_agree() -> None:
 
 def test_the_pool_is_one_by_its_schema() -> None:
     pool = documents("gateway")["InferencePool", "jaxgen"]
-    jsonschema_rs.validator_for(pool_schema()).validate(pool)
+    jsonschema_rs.validator_for(schema("InferencePool")).validate(pool)
     assert pool["spec"]["selector"]["matchLabels"].items() <= labels(documents("base")["Deployment", "jaxgen"]).items()
     assert [port["number"] for port in pool["spec"]["targetPorts"]] == [PORT]
     picker, route = documents("gateway")["Service", "jaxgen-picker"], documents("gateway")["HTTPRoute", "jaxgen"]
@@ -135,7 +144,14 @@ def test_the_pool_is_one_by_its_schema() -> None:
 )
 def test_the_schema_refuses_what_is_wrong(change: dict[str, Any]) -> None:
     pool = documents("gateway")["InferencePool", "jaxgen"]
-    assert not jsonschema_rs.validator_for(pool_schema()).is_valid({**pool, "spec": {**pool["spec"], **change}})
+    assert not fits("InferencePool", {**pool, "spec": {**pool["spec"], **change}})
+
+
+def test_the_route_is_one_by_its_schema() -> None:
+    route = documents("gateway")["HTTPRoute", "jaxgen"]
+    jsonschema_rs.validator_for(schema("HTTPRoute")).validate(route)
+    for change in ({"timeouts": {"request": "0"}}, {"backendRef": []}, {"backendRefs": [{"kind": "InferencePool"}]}):
+        assert not fits("HTTPRoute", {**route, "spec": {**route["spec"], "rules": [change]}}), change
 
 
 def test_the_picker_reads_metrics_that_the_server_shows() -> None:
