@@ -18,6 +18,7 @@ from jaxgen.core.tier_address import DirectoryAddress
 from jaxgen.engine.engine import Engine
 from jaxgen.offload.kv_tier import prefetcher
 from jaxgen.offload.kv_tier.directory import DirectoryStore
+from jaxgen.offload.kv_tier.value import content_of, frame
 from tests.support.engines import LLAMA, engine_config, make_engine, request, run
 
 BLOCK = 8
@@ -163,6 +164,31 @@ def test_damaged_files_are_computed_again(
     assert 1 < computed(engine) <= len(PROMPT)
     assert (stats(engine).damaged_blocks > 0, stats(engine).errors) == (damage != "removed", 0)
     engine.close()
+
+
+@pytest.mark.parametrize("differs", [False, True])
+def test_a_block_of_the_tier_is_computed_again_and_compared(
+    start: Callable[..., Engine],
+    expected: list[TokenEvent],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    differs: bool,
+) -> None:
+    """The last of those that a fetch finds; what has another content is counted, though its checksum is right."""
+    monkeypatch.setattr(prefetcher, "COMPARE_ONE_IN", 1)
+    for path in values(tmp_path) if differs else ():
+        key = bytes.fromhex(path.parent.name + path.name)
+        content = bytearray(content_of(key, path.read_bytes()))
+        content[-1] ^= 1
+        path.write_bytes(b"".join(map(bytes, frame(key, [bytes(content)]))))
+    engine = start()
+    events = answer(engine)
+    assert computed(engine) == len(PROMPT) - (BLOCKS - 1) * BLOCK
+    engine.close()
+    found = stats(engine)
+    assert (found.compared_blocks, found.differing_blocks, found.damaged_blocks) == (1, int(differs), 0)
+    if not differs:
+        assert events == expected
 
 
 def test_a_directory_removed_while_it_is_used_costs_what_was_in_it(
