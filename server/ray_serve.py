@@ -4,22 +4,27 @@ Nothing else imports Ray, which the extra ``ray`` brings.
 """
 
 import asyncio
+import logging
 import os
+import threading
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, NoReturn
 
 from starlette.applications import Starlette
 
 from jaxgen.core.errors import ConfigError, one_line
 from jaxgen.server.app import create_app
-from jaxgen.server.commands.run import STEP_SECONDS
+from jaxgen.server.commands.run import STEP_SECONDS, ServedEngine, wait_for_death, wait_idle
 from jaxgen.server.commands.serve import open_engine, tracing
 from jaxgen.server.flags.serve_options import ServeLine, make_parser
 from jaxgen.server.flags.server_flags import server_config
 from jaxgen.server.log import set_up_logging
+from jaxgen.server.middleware.lifecycle import Lifecycle
 from jaxgen.terminal.environment import check_environment
 from jaxgen.terminal.extras import naming_extras
+
+logger = logging.getLogger(__name__)
 
 Flags = Mapping[str, Any]
 """Flags of ``jaxgen serve`` and their values, as in the file of ``--config``: with dashes or underscores, no leading
@@ -35,6 +40,8 @@ OF_THE_PROXY = frozenset(
 """Flags about connections, of which Ray's proxy has all."""
 ENDING_SECONDS = STEP_SECONDS + 5.0
 """Time that a replica gets to end, beyond what its requests get."""
+TELLING_SECONDS = 0.25
+"""Time in which Ray's proxy reads the errors by which a dead engine's requests end."""
 
 
 def build_app(flags: dict[str, Any]) -> Any:
@@ -79,6 +86,9 @@ class Replica:
         self._until_end.callback(engine.stop, STEP_SECONDS)
         engine.start()
         await asyncio.to_thread(engine.wait_ready)
+        ending = threading.Event()
+        self._until_end.callback(ending.set)  # the first of what __del__ does
+        self._watch = asyncio.create_task(_end_with(engine, self._served.state.lifecycle, ending))
 
     def __serve_build_asgi_app__(self) -> Starlette:
         """Return the app, as Ray asks for it, to run its lifespan and send it requests."""
@@ -93,6 +103,23 @@ class Replica:
     def __del__(self) -> None:
         """End the engine. Ray calls this when the last request has ended, and Python when ``__init__`` has raised."""
         self._until_end.close()
+
+
+async def _end_with(engine: ServedEngine, lifecycle: Lifecycle, ending: threading.Event) -> None:
+    """End the process soon after its engine has died, unless ``ending`` is set; Ray starts another.
+
+    Ray would ask after its health three times first, and send it more requests meanwhile than to others: it refuses
+    them at once, so that it seems to have little to do.
+    """
+    await wait_for_death(engine)
+    if ending.is_set():
+        return
+    logger.error("the engine is dead, and its process ends: %s", engine.status().reason)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(STEP_SECONDS):
+            await wait_idle(lifecycle)
+    await asyncio.sleep(TELLING_SECONDS)
+    os._exit(1)  # Ray's own end of a process waits for its requests
 
 
 def parse_flags(flags: Flags) -> Any:

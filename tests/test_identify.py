@@ -140,6 +140,16 @@ def test_versions_are_in_the_digest(package: str, monkeypatch: pytest.MonkeyPatc
     assert BASE.identity().digest != before.digest
 
 
+@pytest.mark.parametrize("package", ["jax-cuda12-plugin", "jax-cuda13-pjrt", "nvidia-cublas-cu12", "nvidia-cudnn-cu13"])
+def test_versions_of_what_computes_on_a_gpu_are_in_the_digest(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = {"jax": "0.11.2", package: "1"}
+    monkeypatch.setattr(module, "versions", lambda names: {n: v for n, v in installed.items() if n in names})
+    before, on_cpu = ON_GPU.identity(), BASE.identity()
+    installed[package] = "2"
+    assert ON_GPU.identity().digest != before.digest
+    assert BASE.identity() == on_cpu
+
+
 def test_sources_are_in_the_digest_wherever_they_lie(tmp_path: Path) -> None:
     digests = []
     for name, line in (("one", ""), ("two", ""), ("three", "# another\n")):

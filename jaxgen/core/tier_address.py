@@ -94,8 +94,8 @@ def _parse(tier: str, password: str | None) -> TierAddress:
         port = url.port
     except ValueError:  # its message may have the password in it
         raise ConfigError(
-            f"{FLAG} {without_password(tier)} is no valid URL: in a user or a password write characters other than "
-            "letters and digits as %XX"
+            f"{FLAG} {without_password(tier)} is no valid URL: its port is a number up to 65535, and in a user or a "
+            "password characters other than letters and digits are written as %XX"
         ) from None
     if scheme == "file":
         if url.netloc or not url.path.strip("/"):

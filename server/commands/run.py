@@ -134,7 +134,7 @@ async def _serve(
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     announcing = asyncio.create_task(_announce(engine, listener, "https" if server.config.is_ssl else "http"))
     draining = asyncio.create_task(_drain(stops, server, lifecycle, shutdown_timeout))
-    died = asyncio.create_task(_wait_for_death(engine))
+    died = asyncio.create_task(wait_for_death(engine))
     await asyncio.wait({serving, draining, died}, return_when=asyncio.FIRST_COMPLETED)
     was_ready, drained = announcing.done(), draining.result() if draining.done() else None
     for task in (announcing, draining, died):
@@ -171,7 +171,7 @@ async def _drain(
     if lifecycle.num_requests:
         text = "%s: finishing the requests under way, %d, for at most %g s (signal again to give them up)"
         logger.info(text, by, lifecycle.num_requests, shutdown_timeout)
-    idle = asyncio.create_task(_wait_idle(lifecycle))
+    idle = asyncio.create_task(wait_idle(lifecycle))
     again = asyncio.create_task(stops.get())
     await asyncio.wait({idle, again}, timeout=shutdown_timeout, return_when=asyncio.FIRST_COMPLETED)
     idle.cancel()
@@ -188,12 +188,14 @@ async def _hurry(stops: "asyncio.Queue[int]", server: Server) -> None:
     server.cut_at = 0.0
 
 
-async def _wait_idle(lifecycle: Lifecycle) -> None:
+async def wait_idle(lifecycle: Lifecycle) -> None:
+    """Return once no request is under way."""
     while lifecycle.num_requests > 0:
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _wait_for_death(engine: EngineClient) -> None:
+async def wait_for_death(engine: EngineClient) -> None:
+    """Return once the engine is dead."""
     while engine.status().state != "dead":
         await asyncio.sleep(POLL_SECONDS)
 

@@ -203,7 +203,7 @@ def _add_kv_cache(engine: Any) -> None:
         help="keeps KV blocks beyond the process, behind host memory, where a later start finds prefixes: a directory, "
         "redis://HOST, rediss://HOST or s3://BUCKET/PREFIX",
     )
-    engine.add_argument("--kv-tier-dir", type=Path, metavar="DIR", help="the same, of a directory")
+    engine.add_argument("--kv-tier-dir", metavar="DIR", help="the same, of a directory")
     engine.add_argument(
         "--kv-tier-password",
         metavar="PASSWORD",

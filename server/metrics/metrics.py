@@ -217,7 +217,8 @@ class _EngineCollector(Collector):
         kernels.add_metric(model, {"kernels": stats.kernels, "reason": stats.kernels_reason})
         yield kernels
         cache = InfoMetricFamily("jaxgen_cache_config", "The KV cache's shape, as routers read it.", labels=_LABEL)
-        cache.add_metric(model, {"block_size": str(stats.block_size), "num_gpu_blocks": str(stats.blocks_total)})
+        if stats.block_size:  # known once the engine is ready; a router may divide by it
+            cache.add_metric(model, {"block_size": str(stats.block_size), "num_gpu_blocks": str(stats.blocks_total)})
         yield cache
         for name, (text, value) in gauges.items():
             gauge = GaugeMetricFamily(f"jaxgen_{name}", text, labels=_LABEL)

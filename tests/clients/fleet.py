@@ -129,6 +129,8 @@ class Stream:
     fleet: Fleet
     prompt: str
     num_tokens: int
+    by_header: bool = True
+    """Whether it goes on by the header Last-Event-ID; else by its body."""
     text: str = ""
     begun: bool = False
     whole: bool = False
@@ -163,8 +165,17 @@ class Stream:
 
     def _lines(self) -> Iterator[str]:
         connection = http.client.HTTPConnection("127.0.0.1", self.fleet.port, timeout=SECONDS)
-        body = {"model": MODEL, "prompt": self.prompt, "max_tokens": self.num_tokens, "ignore_eos": True}
-        headers = {"Content-Type": "application/json"} | ({"Last-Event-ID": self.last} if self.last else {})
+        body: dict[str, Any] = {
+            "model": MODEL,
+            "prompt": self.prompt,
+            "max_tokens": self.num_tokens,
+            "ignore_eos": True,
+        }
+        headers = {"Content-Type": "application/json"}
+        if self.last and self.by_header:
+            headers["Last-Event-ID"] = self.last
+        elif self.last:
+            body["resume"] = {"last_event_id": self.last}
         try:
             connection.request(
                 "POST", "/v1/completions", json.dumps({**body, "temperature": 0, "stream": True}), headers

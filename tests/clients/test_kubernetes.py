@@ -14,7 +14,7 @@ from tests.clients.conftest import ROOT
 
 pytestmark = pytest.mark.clients
 OTHERS = {"HTTPRoute", "InferencePool"}
-"""Kinds that are not Kubernetes' own; tests/house/test_kubernetes.py has the schema of the second."""
+"""Kinds that are not Kubernetes' own; tests/house/test_kubernetes.py has their schemas."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Ray Serve with two replicas: its proxy, a replica that is killed or drained, and none until a request comes.
+"""Ray Serve with two replicas: its proxy, a replica that is killed, fails or drains, and none until a request comes.
 
 This environment has jaxgen, since Ray's processes import it. One test after the other changes the same application.
 """
@@ -25,6 +25,7 @@ with warnings.catch_warnings():
     from ray import serve
     from ray.serve.context import _get_global_client
     from ray.serve.schema import ServeDeploySchema
+    from ray.util import list_named_actors
 
 # metrics_interval_s is to be a variable.
 pytestmark = [pytest.mark.clients, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -86,6 +87,24 @@ def running(application: Application) -> float:
     with urlopen(f"{application.url}/metrics", timeout=SECONDS) as answer:
         found = re.findall(r"^jaxgen_num_requests_running\{.*\} (\S+)$", answer.read().decode(), re.MULTILINE)
     return sum(float(value) for value in found)
+
+
+def break_engine() -> int:
+    """Make the next step of a replica that runs one fail, and all after it; the id of its process."""
+
+    def breaks(_: Any) -> int:
+        from jaxgen.runner.model_runner import ModelRunner
+
+        def run(*_: Any, **__: Any) -> Any:
+            raise RuntimeError("the device is lost")
+
+        ModelRunner.run = run  # type: ignore[method-assign]
+        return os.getpid()
+
+    named = [one for one in list_named_actors(all_namespaces=True) if one["name"].startswith("SERVE_REPLICA::jaxgen#")]
+    actor = ray.get_actor(named[0]["name"], namespace=named[0]["namespace"])
+    found: int = ray.get(actor.__ray_call__.remote(breaks))
+    return found
 
 
 def start_ray() -> None:
@@ -154,6 +173,26 @@ def test_of_a_replica_that_is_killed_only_its_own_streams_end_and_go_on_elsewher
     until(lambda: len(processes()) == 2, "no other process has come", START_SECONDS, 0.2)
     application.reaches(RUNNING=2)
     assert victim not in processes()
+
+
+def test_a_replica_whose_engine_dies_is_another_one_soon(application: Application) -> None:
+    """Its process is well, so that nothing but jaxgen can tell."""
+    unbroken = streams(application)
+    join(begin(unbroken), WORK_SECONDS)
+    under_way = streams(application)
+    threads = begin(under_way)
+    until(lambda: all(stream.begun for stream in under_way), "not all streams have begun")
+    victim = break_engine()
+    join(threads, WORK_SECONDS)
+    broken = [stream for stream in under_way if not stream.whole]
+    assert 0 < len(broken) < len(under_way)
+    # Sooner than Ray would find by itself: by three checks, 10 s apart.
+    until(lambda: victim not in processes(), "the process of the dead engine goes on", 15)
+    assert [ask(application, prompt="def main():")["usage"]["completion_tokens"] for _ in range(8)] == [8] * 8
+    join(begin(broken), WORK_SECONDS)
+    assert [stream.text for stream in under_way] == [stream.text for stream in unbroken]
+    until(lambda: len(processes()) == 2, "no other process has come", START_SECONDS, 0.2)
+    application.reaches(RUNNING=2)
 
 
 def test_a_replica_that_drains_costs_no_request(application: Application) -> None:

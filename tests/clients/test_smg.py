@@ -45,8 +45,8 @@ def fleet(routed: Fleet) -> Fleet:
 
 
 def load(fleet: Fleet, num_tokens: int) -> list[Stream]:
-    """Prompts that share nothing, so that the router sends them to both."""
-    return [Stream(fleet, f"{10**index} is {index}", num_tokens) for index in range(8)]
+    """Prompts that share nothing, so that the router sends them to both; it drops the header by which streams go on."""
+    return [Stream(fleet, f"{10**index} is {index}", num_tokens, by_header=False) for index in range(8)]
 
 
 def test_answers_are_those_of_a_replica(fleet: Fleet) -> None:
@@ -68,7 +68,7 @@ def test_prompts_go_where_their_beginning_is_cached(fleet: Fleet) -> None:
         assert cached[0] < min(cached[1:])
 
 
-def test_of_a_replica_that_is_killed_only_its_own_streams_end(fleet: Fleet) -> None:
+def test_of_a_replica_that_is_killed_only_its_own_streams_end_and_go_on_elsewhere(fleet: Fleet) -> None:
     unbroken = load(fleet, LONG)
     join(begin(unbroken))
     assert all(stream.whole for stream in unbroken)
@@ -86,6 +86,10 @@ def test_of_a_replica_that_is_killed_only_its_own_streams_end(fleet: Fleet) -> N
         assert stream.whole == (stream.url == survivor.url)
         assert stream.text == other.text if stream.whole else other.text.startswith(stream.text)
     assert {url for _, url in after} == {survivor.url}
+    broken = [stream for stream in streams if not stream.whole]
+    join(begin(broken))
+    assert {stream.url for stream in broken} == {survivor.url}
+    assert [stream.text for stream in streams] == [stream.text for stream in unbroken]
     until(lambda: fleet.healthy() == {survivor.url}, "the router still uses the replica that is dead")
 
 

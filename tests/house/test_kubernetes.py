@@ -1,8 +1,9 @@
-"""docs/kubernetes/ agrees with the project, with itself and with the schema of InferencePool. It is read, not applied.
+"""docs/kubernetes/ agrees with the project, itself and the schemas of InferencePool and HTTPRoute; it is not applied.
 
 tests/clients/test_kubernetes.py has kubectl render it, and checks all else of it against Kubernetes' own models.
 """
 
+import json
 import re
 from functools import cache
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from jaxgen.core.stats import EngineStats
 from jaxgen.server.flags.serve_options import make_parser
 from jaxgen.server.middleware.access_log import PROBES
 from jaxgen.server.middleware.auth import OPEN_PATHS
@@ -48,15 +50,23 @@ def labels(of: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def pool_schema() -> dict[str, Any]:
-    """Of InferencePool, where a field that is not described is an error, as for a server that prunes nothing."""
-    text = (ROOT / "tests" / "data" / "kubernetes" / "inferencepools.yaml").read_text(encoding="utf-8")
-    definition = yaml.safe_load(text)
-    (version,) = definition["spec"]["versions"]
-    found: dict[str, Any] = version["schema"]["openAPIV3Schema"]
-    found["properties"]["metadata"]["properties"] = {"name": {"type": "string"}}
+@cache
+def schema(kind: str) -> dict[str, Any]:
+    """Of a kind, where a field that is not described is an error, as for a server that prunes nothing."""
+    folder = ROOT / "tests" / "data" / "kubernetes"
+    if kind == "InferencePool":
+        definition = yaml.safe_load((folder / "inferencepools.yaml").read_text(encoding="utf-8"))
+        (version,) = definition["spec"]["versions"]
+        found: dict[str, Any] = version["schema"]["openAPIV3Schema"]
+    else:
+        found = json.loads((folder / "httproute.json").read_text(encoding="utf-8"))
+    found["properties"]["metadata"] = {"type": "object", "properties": {"name": {"type": "string"}}}
     _close(found)
     return found
+
+
+def fits(kind: str, document: dict[str, Any]) -> bool:
+    return jsonschema_rs.validator_for(schema(kind)).is_valid(document)
 
 
 def _close(schema: dict[str, Any]) -> None:
@@ -114,7 +124,7 @@ def test_mounts_and_labels_agree() -> None:
 
 def test_the_pool_is_one_by_its_schema() -> None:
     pool = documents("gateway")["InferencePool", "jaxgen"]
-    jsonschema_rs.validator_for(pool_schema()).validate(pool)
+    jsonschema_rs.validator_for(schema("InferencePool")).validate(pool)
     assert pool["spec"]["selector"]["matchLabels"].items() <= labels(documents("base")["Deployment", "jaxgen"]).items()
     assert [port["number"] for port in pool["spec"]["targetPorts"]] == [PORT]
     picker, route = documents("gateway")["Service", "jaxgen-picker"], documents("gateway")["HTTPRoute", "jaxgen"]
@@ -134,7 +144,14 @@ def test_the_pool_is_one_by_its_schema() -> None:
 )
 def test_the_schema_refuses_what_is_wrong(change: dict[str, Any]) -> None:
     pool = documents("gateway")["InferencePool", "jaxgen"]
-    assert not jsonschema_rs.validator_for(pool_schema()).is_valid({**pool, "spec": {**pool["spec"], **change}})
+    assert not fits("InferencePool", {**pool, "spec": {**pool["spec"], **change}})
+
+
+def test_the_route_is_one_by_its_schema() -> None:
+    route = documents("gateway")["HTTPRoute", "jaxgen"]
+    jsonschema_rs.validator_for(schema("HTTPRoute")).validate(route)
+    for change in ({"timeouts": {"request": "0"}}, {"backendRef": []}, {"backendRefs": [{"kind": "InferencePool"}]}):
+        assert not fits("HTTPRoute", {**route, "spec": {**route["spec"], "rules": [change]}}), change
 
 
 def test_the_picker_reads_metrics_that_the_server_shows() -> None:
@@ -147,7 +164,7 @@ def test_the_picker_reads_metrics_that_the_server_shows() -> None:
         == engine["name"]
         == labels(documents("base")["Deployment", "jaxgen"])["llm-d.ai/engine-type"]
     )
-    with client_of(fake_engine()) as client:
+    with client_of(fake_engine(numbers=EngineStats(block_size=16, blocks_total=8))) as client:
         text = client.get(plugins["metrics-data-source"]["path"]).text
     shown = {one.name: one for family in text_string_to_metric_families(text) for one in family.samples}
     assert {name for field, name in engine.items() if field.endswith("Spec")} <= set(shown)

@@ -1,6 +1,7 @@
 """A program from the cache is the program that was compiled; what is wrong with the cache costs time, and one line."""
 
 import logging
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import pytest
 from jax._src.compiler import get_compile_options  # no public function shows them
 from jax.experimental.compilation_cache import compilation_cache as jax_cache
+from jaxlib.xla_client import AutotuneCacheMode
 
 from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.core.request import TokenEvent
@@ -28,6 +30,7 @@ from tests.support.engines import (
 )
 
 pytestmark = pytest.mark.usefixtures("without_programs")
+AUTOTUNED = "xla_gpu_per_fusion_autotune_cache_dir"
 HIT, MISS = "/jax/compilation_cache/cache_hits", "/jax/compilation_cache/cache_misses"
 
 
@@ -60,7 +63,8 @@ def test_what_xla_measures_on_a_gpu_is_kept_beside_the_programs(tmp_path: Path) 
     with persistent_compilation(tmp_path):
         options = get_compile_options(num_replicas=1, num_partitions=1)
     debug = options.executable_build_options.debug_options
-    assert Path(debug.xla_gpu_per_fusion_autotune_cache_dir).parent == tmp_path
+    assert Path(debug.xla_gpu_per_fusion_autotune_cache_dir) == tmp_path / AUTOTUNED
+    assert debug.xla_gpu_experimental_autotune_cache_mode == AutotuneCacheMode.UPDATE, "read and written"
 
 
 def test_a_program_from_the_cache_has_the_digest_of_a_fresh_one(tmp_path: Path, events: Counter[str]) -> None:
@@ -72,6 +76,19 @@ def test_a_program_from_the_cache_has_the_digest_of_a_fresh_one(tmp_path: Path, 
         digests.add(program_digest(program.as_text() or ""))
     assert events[HIT] == 1
     assert len(digests) == 1
+
+
+def test_a_directory_that_was_copied_elsewhere_is_used(tmp_path: Path, events: Counter[str]) -> None:
+    """Its place, which the options of each compilation name, is in no entry's name: it can be shipped to replicas."""
+    value = compute(tmp_path / "one")
+    names = [path.name for path in entries(tmp_path / "one")]
+    (tmp_path / "one" / AUTOTUNED).mkdir(exist_ok=True)
+    (tmp_path / "one" / AUTOTUNED / "some kernel.pb").write_text("its tiles")
+    shutil.copytree(tmp_path / "one", tmp_path / "far" / "other")
+    events.clear()
+    assert compute(tmp_path / "far" / "other") == value
+    assert (events[HIT], events[MISS]) == (len(names), 0)
+    assert [path.name for path in entries(tmp_path / "far" / "other")] == names
 
 
 def test_a_cached_engine_gives_the_bits_of_a_fresh_one(tmp_path: Path, events: Counter[str]) -> None:

@@ -1,6 +1,7 @@
 """The application of Ray Serve, without Ray: its flags, its replicas' lives, what is asked of Ray."""
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -103,24 +104,72 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         build_app({})
 
 
-def test_the_life_of_a_replica(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture
+def replica(monkeypatch: pytest.MonkeyPatch) -> tuple[Replica, StartedEngine]:
+    """A replica that has not begun, and its engine."""
     engine = StartedEngine(tokenizer=fake_engine().tokenizer)
     monkeypatch.setattr(ray_serve, "open_engine", lambda args: engine)
+    return Replica.__new__(Replica), engine
+
+
+def test_the_life_of_a_replica(tmp_path: Path, replica: tuple[Any, StartedEngine]) -> None:
+    one, engine = replica
 
     async def live() -> None:
-        replica: Any = Replica.__new__(Replica)
-        await replica.__init__(  # as Ray's wrapper does
+        await one.__init__(  # as Ray's wrapper does
             {"api-key": "k", "batch-dir": str(tmp_path)}
         )
         assert engine.calls == ["start", "wait_ready"]
-        app = replica.__serve_build_asgi_app__()
+        app = one.__serve_build_asgi_app__()
         assert (app.state.config.api_keys, app.state.config.batch_dir) == (("k",), tmp_path)
-        await replica.check_health()
+        await one.check_health()
         for status in (EngineStatus("dead", "out of memory"), EngineStatus("ready", stalled_seconds=61.0)):
             engine.state = status
             with pytest.raises(RuntimeError, match=r"the engine is dead|finished no step for 61 s"):
-                await replica.check_health()
-        replica.__del__()
+                await one.check_health()
+        one.__del__()
         assert engine.calls == ["start", "wait_ready", "stop"]
 
     asyncio.run(live())
+
+
+def test_the_process_ends_with_its_engine_after_what_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, replica: tuple[Any, StartedEngine]
+) -> None:
+    one, engine = replica
+    noted: list[object] = []
+    monkeypatch.setattr(os, "_exit", noted.append)
+    monkeypatch.setattr(ray_serve, "TELLING_SECONDS", 0.0)
+
+    async def live() -> None:
+        await one.__init__({"batch-dir": str(tmp_path)})
+        died = asyncio.Event()
+        monkeypatch.setattr(ray_serve.logger, "error", lambda *said: died.set())
+
+        async def is_asked() -> None:
+            with one._served.state.lifecycle.request():
+                engine.state = EngineStatus("dead", "out of memory")
+                await died.wait()
+                noted.append("its request has ended")
+
+        await asyncio.gather(is_asked(), one._watch)
+
+    asyncio.run(live())
+    assert noted == ["its request has ended", 1]
+
+
+def test_a_replica_that_ray_ends_ends_no_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, replica: tuple[Any, StartedEngine]
+) -> None:
+    one, engine = replica
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+
+    async def live() -> None:
+        await one.__init__({"batch-dir": str(tmp_path)})
+        one.__del__()
+        engine.state = EngineStatus("dead", "the engine has stopped")
+        await one._watch
+
+    asyncio.run(live())
+    assert codes == []

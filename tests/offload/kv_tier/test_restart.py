@@ -1,6 +1,7 @@
 """Engines in turn on one directory: what one computed the next finds, with the same bits, or computes again."""
 
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from jaxgen.core.tier_address import DirectoryAddress
 from jaxgen.engine.engine import Engine
 from jaxgen.offload.kv_tier import prefetcher
 from jaxgen.offload.kv_tier.directory import DirectoryStore
+from jaxgen.offload.kv_tier.value import content_of, frame
 from tests.support.engines import LLAMA, engine_config, make_engine, request, run
 
 BLOCK = 8
@@ -98,6 +100,41 @@ def test_two_engines_at_once_share_a_directory(start: Callable[..., Engine]) -> 
     other.close()
 
 
+@pytest.mark.parametrize("others", [4, 1])
+def test_a_fetch_begins_while_its_request_waits_and_others_go_on(
+    start: Callable[..., Engine], expected: list[TokenEvent], monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """It is queued behind others that have all rows, or could begin but for the fetch."""
+    engine = start()
+    get, reading, may_read = DirectoryStore.get, threading.Event(), threading.Event()
+
+    def slow(store: DirectoryStore, keys: list[bytes]) -> list[bytes | None]:
+        reading.set()
+        assert may_read.wait(60)
+        return get(store, keys)
+
+    monkeypatch.setattr(DirectoryStore, "get", slow)
+    for n in range(others):
+        engine.add(request(f"other {n}", [5 + n, 6, 7], max_tokens=50, temperature=0.0, ignore_eos=True))
+    engine.step()
+    engine.add(asked())
+    assert engine.offload is not None
+    assert engine.offload.tier.fetcher is not None
+    engine.offload.tier.fetcher.tier.wait(60)  # the blocks are looked up
+    events = engine.step()
+    assert reading.wait(60)
+    events += [event for _ in range(20) for event in engine.step()]
+    assert {event.request_id for event in events} == {f"other {n}" for n in range(others)}
+    assert len(events) >= 20 * others
+    assert engine.stats().num_waiting == 1
+    may_read.set()
+    found = run(engine, [])
+    assert found["r"][0].cached_tokens == BLOCKS * BLOCK
+    assert [replace(event, cached_tokens=None) for event in found["r"]] == expected
+    assert stats(engine).timeouts == 0
+    engine.close()
+
+
 @pytest.mark.parametrize("changes", [{"weights": "others"}, {"policy": "recompute"}])
 def test_what_may_not_be_read_is_computed(
     start: Callable[..., Engine], expected: list[TokenEvent], changes: dict[str, Any]
@@ -127,6 +164,31 @@ def test_damaged_files_are_computed_again(
     assert 1 < computed(engine) <= len(PROMPT)
     assert (stats(engine).damaged_blocks > 0, stats(engine).errors) == (damage != "removed", 0)
     engine.close()
+
+
+@pytest.mark.parametrize("differs", [False, True])
+def test_a_block_of_the_tier_is_computed_again_and_compared(
+    start: Callable[..., Engine],
+    expected: list[TokenEvent],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    differs: bool,
+) -> None:
+    """The last of those that a fetch finds; what has another content is counted, though its checksum is right."""
+    monkeypatch.setattr(prefetcher, "COMPARE_ONE_IN", 1)
+    for path in values(tmp_path) if differs else ():
+        key = bytes.fromhex(path.parent.name + path.name)
+        content = bytearray(content_of(key, path.read_bytes()))
+        content[-1] ^= 1
+        path.write_bytes(b"".join(map(bytes, frame(key, [bytes(content)]))))
+    engine = start()
+    events = answer(engine)
+    assert computed(engine) == len(PROMPT) - (BLOCKS - 1) * BLOCK
+    engine.close()
+    found = stats(engine)
+    assert (found.compared_blocks, found.differing_blocks, found.damaged_blocks) == (1, int(differs), 0)
+    if not differs:
+        assert events == expected
 
 
 def test_a_directory_removed_while_it_is_used_costs_what_was_in_it(

@@ -201,6 +201,7 @@ def test_a_step_that_hangs_does_not_hold_the_process() -> None:
         (["--host", "203.0.113.1"], "--host 203.0.113.1"),
         (["--kv-residency", "host"], "--kv-offloading-size"),
         (["--kv-tier-dir", __file__], "is a file: name a directory"),
+        (["--kv-tier-dir", ""], "--kv-tier-dir is empty"),
         (["--kv-tier", "redis://me:word@host/db"], "the number of a database, not 'db'"),
     ],
 )

@@ -42,7 +42,7 @@ LEFT_OUT = {
 def offered() -> set[str]:
     """The names that a server with everything on has samples of."""
     config = ServerConfig(service_classes=(ServiceClass(name="priority", first_token_seconds=1.0),))
-    numbers = EngineStats(offload=OffloadStats(), kv_tier=KVTierStats(), kv_events=KVEventStats())
+    numbers = EngineStats(block_size=16, offload=OffloadStats(), kv_tier=KVTierStats(), kv_events=KVEventStats())
     with client_of(fake_engine(numbers=numbers), config) as client:
         client.post("/v1/completions", json=body())
         text = client.get("/metrics").text

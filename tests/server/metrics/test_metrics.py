@@ -3,6 +3,7 @@
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from jaxgen.client import EngineStatus
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.request import Request, TokenEvent
 from jaxgen.core.service_class import DEFAULT_CLASS, ServiceClass
@@ -110,6 +111,13 @@ def test_metrics() -> None:
     assert {name: found[f"jaxgen_{name}", ""] for name in expected} == expected
     finished = {reason: value for (name, reason), value in found.items() if name == "jaxgen_request_success_total"}
     assert finished == {"stop": 2, "length": 2, "abort": 0, "error": 0, "refused": 0}
+
+
+def test_routers_learn_the_shape_of_the_cache_once_it_is_known() -> None:
+    with client_of(fake_engine(state=EngineStatus("starting"))) as client:
+        text = client.get("/metrics").text
+    assert "jaxgen_num_requests_running" in text
+    assert "jaxgen_cache_config_info{" not in text
 
 
 def test_metrics_count_failures_apart() -> None:
