@@ -108,8 +108,7 @@ class Replica:
 async def _end_with(engine: ServedEngine, lifecycle: Lifecycle, ending: threading.Event) -> None:
     """End the process soon after its engine has died, unless ``ending`` is set; Ray starts another.
 
-    Ray would ask after its health three times first, and send it more requests meanwhile than to others: it refuses
-    them at once, so that it seems to have little to do.
+    Ray would ask after its health three times first, 10 s apart, and send it requests meanwhile, which it refuses.
     """
     await wait_for_death(engine)
     if ending.is_set():

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxgen.core.model_info import ChatFormat
-from jaxgen.core.pooling import Pooling
+from jaxgen.core.model_info import ChatFormat, Pooling
 from jaxgen.model_texts import ModelTexts, own_texts
 from jaxgen.weights.tiny import make_tiny_checkpoint
 

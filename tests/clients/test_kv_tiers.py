@@ -256,11 +256,20 @@ def test_redis_and_what_may_happen_to_it(serve: Callable[..., Any], redis: Redis
         says_no_secret(server)
 
 
-def test_redis_refuses_a_wrong_password_and_holds_a_size(serve: Callable[..., Any], redis: Redis) -> None:
+def test_redis_refuses_a_wrong_password_is_refused_by_its_certificate_and_holds_a_size(
+    serve: Callable[..., Any], redis: Redis, tmp_path: Path
+) -> None:
     with serve(redis.url, JAXGEN_KV_TIER_PASSWORD="wrong-one") as server:
         assert "which failed" in server.log
         assert server.answer(0)[1] == 0
         assert "wrong-one" not in server.log
+        assert redis.ask("DBSIZE") == "0"
+    stranger = tmp_path / "stranger.pem"
+    trustme.CA().cert_pem.write_to_path(stranger)
+    untrusted = redis.url.partition("?")[0] + f"?ca={stranger}"
+    with serve(untrusted, JAXGEN_KV_TIER_PASSWORD=PASSWORD) as server:
+        assert "CERTIFICATE_VERIFY_FAILED" in server.log
+        assert server.answer(0)[1] == 0
         assert redis.ask("DBSIZE") == "0"
     with serve(redis.url, JAXGEN_KV_TIER_PASSWORD=PASSWORD) as server:
         server.answer(0)

@@ -150,7 +150,12 @@ def test_the_schema_refuses_what_is_wrong(change: dict[str, Any]) -> None:
 def test_the_route_is_one_by_its_schema() -> None:
     route = documents("gateway")["HTTPRoute", "jaxgen"]
     jsonschema_rs.validator_for(schema("HTTPRoute")).validate(route)
-    for change in ({"timeouts": {"request": "0"}}, {"backendRef": []}, {"backendRefs": [{"kind": "InferencePool"}]}):
+    wrong: list[dict[str, Any]] = [
+        {"timeouts": {"request": "0"}},
+        {"backendRef": []},
+        {"backendRefs": [{"kind": "InferencePool"}]},
+    ]
+    for change in wrong:
         assert not fits("HTTPRoute", {**route, "spec": {**route["spec"], "rules": [change]}}), change
 
 
