@@ -23,7 +23,7 @@ from jaxgen.engine.checks import check_request
 from jaxgen.engine.constraints import follow_constraints
 from jaxgen.engine.latency import LatencyMeter
 from jaxgen.engine.output_processor import OutputProcessor
-from jaxgen.engine.recorder import Recorder
+from jaxgen.engine.recorder import Recorder, StepTime
 from jaxgen.engine.recovery import recover
 from jaxgen.engine.runners import Compiled, compile_for, make_device, start_device
 from jaxgen.engine.step_meter import StepMeter
@@ -284,8 +284,7 @@ class Engine:
         tokens = np.asarray(step.output.tokens)
         self._events.read(step.plan, step.output)
         now = time.perf_counter()
-        began = max(step.dispatched, self._last_read)
-        step_time = self._meter.count(step.plan, began, now, projected=step.projected)
+        step_time = self._count(step, max(step.dispatched, self._last_read), now)
         self._last_read = now
         sampled = [int(tokens[i]) for i, chunk in enumerate(step.plan.chunks) if chunk.samples]
         outcomes = self._scheduler.complete(step.plan, sampled)
@@ -329,3 +328,7 @@ class Engine:
             return len(self.offload.tier.store)
         streamed = self._device.offload_stats()
         return 0 if streamed is None else streamed.host_blocks
+
+    def _count(self, step: _InFlight, began: float, ended: float) -> StepTime:
+        """Count a step. ``began``: when it was dispatched, or when the step before it was read, if that was later."""
+        return self._meter.count(step.plan, began, ended, projected=step.projected)

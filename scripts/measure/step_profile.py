@@ -107,9 +107,8 @@ def main() -> None:
     costs = Counter({name: time for name, time in spent.items() if name in known})
     total = sum(costs.values())
     weights = args.dtype if args.quantization == "none" else args.quantization
-    print(
-        f"# {args.shape}, {weights}, {kernels.name} kernels, budget {args.budget}, {args.clients} clients, {steps} steps"
-    )
+    load = f"budget {args.budget}, {args.clients} clients, {steps} steps"
+    print(f"# {args.shape}, {weights}, {kernels.name} kernels, {load}")
     print(f"{total / steps / 1e3:8.2f} ms a step in all operations")
     for name, time in costs.most_common(args.top):
         print(f"{time / steps / 1e3:8.2f} ms {100 * time / total:5.1f} %  {name}: {known[name]}")

@@ -1,4 +1,4 @@
-"""What grammar, allowed_token_ids and bad_words together let come next: by the definition, for each token of the vocabulary."""
+"""What grammar, allowed_token_ids and bad_words together let come next, by the definition: each token is tried."""
 
 import random
 
