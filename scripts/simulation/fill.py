@@ -15,6 +15,7 @@ from jaxgen.scheduling.cost_model import LinearCost
 from jaxgen.scheduling.fill import DEFAULT_FILL, FillRule
 from jaxgen.scheduling.step_time import StepTimeModel
 from jaxgen.server.benchmark.metrics import percentile
+from jaxgen.sizing.token_budget import CPU_ROWS, CPU_WIDTH
 from scripts.peers.load import Cell
 from scripts.peers.page import cells
 from scripts.peers.records import Records
@@ -26,12 +27,12 @@ from scripts.simulation.policies import SplitFuse
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-COST = LinearCost(base=0.0062, per_token=0.00062)
-"""88M in bfloat16 on the machine of docs/peers.md: one decode 6.8 ms, a step of 256 tokens 165 ms by the P95 between
+COST = LinearCost(base=0.0042, per_token=0.0002)
+"""88M in bfloat16 on the machine of docs/peers.md: one decode 4.4 ms, a step of 256 tokens 55 ms by the P95 between
 tokens of 16 clients."""
-WIDTH, ROWS, SEED = 256, 16, 1
+WIDTH, ROWS, SEED = CPU_WIDTH, CPU_ROWS, 1
 LONG = 2000
-BUDGETS = (48, 64, 80, 96, 128, 160, 192, 256)
+BUDGETS = (48, 64, 96, 128, 192, 256, 384)
 STRETCHES = (3.0, 4.0, 5.0, 6.0, 8.0, 12.0)
 CELLS = ((4, False), (16, False), (4, True))
 """Clients, and whether long prompts come beside them, as in docs/peers.md but less often: one each 1.3 s."""
