@@ -34,7 +34,8 @@ class FillRule:
     - Where a prompt's first token would come later than ``early`` of the time that FastGen grants it, steps take as
       much longer as brings it there, up to full ones.
     - Still they take no longer than ``gap`` seconds, unless prompts would then get less than ``least`` of the time.
-    - Where nothing decodes, they take no longer either, but for ``alone`` tokens: the next request waits for them.
+    - Where nothing decodes, they take no longer than ``gap`` or than ``chunk`` tokens of prompts need, whichever is
+      more: the next request waits for their end.
 
     Where a step costs the same however full it is, none of this leaves a token out.
     """
@@ -43,7 +44,7 @@ class FillRule:
     early: float = 0.5
     gap: float = 0.25
     least: float = 0.5
-    alone: int = 256
+    chunk: int = 256
 
     def longest(self, step_time: StepTimeModel, rows: int, positions: int = 0) -> float:
         """Return the most seconds that a step is made to take in which ``rows`` sequences decode, whose context lengths
@@ -67,7 +68,7 @@ class FillRule:
         """
         cost = step_time.wide
         if rows == 0:
-            return max(MARGIN * self.gap, self.alone * cost.per_token)
+            return max(MARGIN * self.gap, self.chunk * cost.per_token)
         alone, each = cost.seconds(rows, positions), cost.per_token
         wanted, most, ahead = (self.stretch - 1.0) * alone, self._bound(alone) - alone, 0.0
         for sequence, granted in prompts:

@@ -119,7 +119,8 @@ def default_max_num_seqs(token_budget: int, *, is_cpu: bool) -> int:
 
     On a CPU a quarter of the budget at most, so that decodes leave room for prompts.
     """
-    return min(token_budget, min(max(CPU_NARROW, token_budget // 4), CPU_ROWS) if is_cpu else 256)
+    most = min(max(CPU_NARROW, token_budget // 4), CPU_ROWS) if is_cpu else 256
+    return min(token_budget, most)
 
 
 def scheduler_config(options: EngineOptions, model: ModelConfig, token_budget: int, *, is_cpu: bool) -> SchedulerConfig:
