@@ -36,8 +36,8 @@ def expert_product_ref(
     """x @ weight.T for each row of ``x`` and the weight of its expert in ``layer``, accumulated in float32 and rounded
     to ``dtype``.
 
-    Rows from ``starts[-1]`` on are zeros. float32 operands are not rounded to fewer bits. The whole stack is passed
-    because a slice of it would be a copy. E1 = E + 1; starts[0] = 0.
+    Rows from ``starts[-1]`` on hold nothing to read. float32 operands are not rounded to fewer bits. The whole stack is
+    passed because a slice of it would be a copy. E1 = E + 1; starts[0] = 0.
 
     Work: 2 * I * O FLOPs for each row of the used tiles of ``tile_rows`` rows, which read the weight once each.
     """
@@ -96,4 +96,4 @@ def by_tiles(
 
     made = jax.eval_shape(multiply, rows[:tile_rows], starts[0])
     y = lax.fori_loop(0, ends[-1], turn, jnp.zeros((S + past, made.shape[1]), made.dtype))
-    return jnp.where(jnp.arange(S)[:, None] < starts[-1], y[:S], 0)
+    return y[:S]

@@ -48,9 +48,10 @@ def packed_product_ref(
     """x @ weight.T for the weight [out_features, I] that was packed as ``layer``, accumulated in float32 and rounded to
     ``dtype``, float32 or that of x; then the ``residual`` of that dtype, if any, is added.
 
-    Rows from ``num_tokens`` on are zeros. float32 operands are not rounded to fewer bits. The whole stack is passed
-    because a slice of it would be a copy.
+    Rows from ``num_tokens`` on hold nothing to read. float32 operands are not rounded to fewer bits. The whole stack is
+    passed because a slice of it would be a copy.
     """
+    del num_tokens  # XLA's program has one shape
     T, I = x.shape  # noqa: E741
     _, _, U, _, E = packed.shape
     units = jnp.pad(x, ((0, 0), (0, U * E - I))).reshape(T, U, E)
@@ -62,5 +63,4 @@ def packed_product_ref(
         preferred_element_type=jnp.float32,
     )
     y = y.reshape(T, -1)[:, :out_features].astype(dtype)
-    y = y if residual is None else residual + y
-    return jnp.where(jnp.arange(T)[:, None] < num_tokens, y, 0)
+    return y if residual is None else residual + y

@@ -162,12 +162,14 @@ def quantized_product_ref(
     floats: bool = False,
 ) -> Float[Array, "T O"]:
     """x @ weight.T for the weight [out_features, I] that was packed as ``layer``, accumulated in float32 and rounded to
-    ``dtype``; then the ``residual`` of that dtype, if any, is added. Rows from ``num_tokens`` on are zeros.
+    ``dtype``; then the ``residual`` of that dtype, if any, is added. Rows from ``num_tokens`` on hold nothing to
+    read.
 
     ``group``: inputs that share a scale, a multiple of 8, and of INPUT_GROUP if it is more than that, or all of them.
     ``exact_inputs``: the inputs are not rounded to 8 bits, and the weight is rounded to the dtype of x.
     """
-    T, I = x.shape  # noqa: E741
+    del num_tokens  # XLA's program has one shape
+    I = x.shape[1]  # noqa: E741
     assert exact_inputs or not floats
     at = (codes[layer], scales[layer], None if zeros is None else zeros[layer])
     if exact_inputs:
@@ -182,8 +184,7 @@ def quantized_product_ref(
     else:
         y = _integer_product(x, *at, bits=bits, group=group)
     y = y[:, :out_features].astype(dtype)
-    y = y if residual is None else residual + y
-    return jnp.where(jnp.arange(T)[:, None] < num_tokens, y, 0)
+    return y if residual is None else residual + y
 
 
 def quantized_expert_product_ref(

@@ -217,7 +217,7 @@ def ragged_paged_attention_ref(
     soft_cap * tanh(s / soft_cap), as in Gemma 2. ``sinks``: for each query head one score more in the softmax's
     denominator, as in gpt-oss. The cache has q's dtype and W = D, or codes (pallas_kernels.kv_codes), which are read as
     numbers of q's dtype. ``piece_tokens`` and ``tile_group``: how much is computed at a time. Outputs of tokens past
-    ``query_starts[num_rows]`` are undefined but finite. What table entries and cache slots past a row's context hold
+    ``query_starts[num_rows]`` hold nothing to read. What table entries and cache slots past a row's context hold
     has no effect. R1 = R + 1; T >= R.
 
     Work grows with the contexts in use, not with M: about 4 * D * H FLOPs per context token and query, where a row has

@@ -43,8 +43,6 @@ class MoE(nnx.Module):
     ) -> Float[Array, "T D"]:
         """Return the block's result for the first ``num_tokens`` tokens, rounded to the dtype of x and then added to
         ``residual``, if any.
-
-        Of other tokens the result is finite if x is.
         """
         logits = self.router.in_float32(x, num_tokens)
         choice = route(self.config, logits, num_tokens)
@@ -152,7 +150,7 @@ def expert_product(
 ) -> Float[Array, "S O"]:
     """Return x @ weight.T in float32 with the weight [E, O, I] of each row's expert, which has rows from ``starts[e]``.
 
-    Rows after those of all experts are zeros.
+    Rows after those of all experts hold nothing to read.
     """
     value: Any = linear.weight.get_value()
     if isinstance(value, KernelWeight):

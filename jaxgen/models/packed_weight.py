@@ -49,7 +49,7 @@ class PackedWeight:
         *,
         dtype: DTypeLike = jnp.float32,
     ) -> Float[Array, "T O"]:
-        """Return x @ weight.T for the first ``num_tokens`` rows of x, and zeros in the other rows.
+        """Return x @ weight.T for the first ``num_tokens`` rows of x; the others hold nothing to read.
 
         The product is rounded from float32 to ``dtype`` and then added to ``residual``, if any.
         """
@@ -60,7 +60,8 @@ class PackedWeight:
     def expert_product(self, x: Float[Array, "S I"], starts: Int[Array, "E1"]) -> Float[Array, "S O"]:
         """Return x @ weight.T in float32, with the weight of each row's expert.
 
-        Expert e has the rows from ``starts[e]`` to ``starts[e + 1]``; rows after those of all experts are zeros.
+        Expert e has the rows from ``starts[e]`` to ``starts[e + 1]``; rows after those of all experts hold
+        nothing to read.
         """
         return self.kernel.expert_product(x, self.data, self.layer, starts, out_features=self.out_features)
 

@@ -111,7 +111,7 @@ class QuantizedWeight:
         *,
         dtype: DTypeLike = jnp.float32,
     ) -> Float[Array, "T O"]:
-        """Return x @ weight.T for the first ``num_tokens`` rows of x, and zeros in the other rows.
+        """Return x @ weight.T for the first ``num_tokens`` rows of x; the others hold nothing to read.
 
         The product is rounded from float32 to ``dtype`` and then added to ``residual``, if any.
         """

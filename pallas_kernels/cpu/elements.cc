@@ -2,7 +2,6 @@
 // array.
 
 #include <algorithm>
-#include <cstring>
 #include <string_view>
 
 #include "activations.h"
@@ -14,13 +13,11 @@
 namespace kernels {
 namespace {
 
-// work(row) for the first num_tokens rows of `out`; the others are zeros.
+// work(row) for the first num_tokens rows of `out`; the others are left as they are.
 template <typename Work>
 void ForRows(ffi::ThreadPool& pool, ffi::AnyBuffer& out, const Scalar& num_tokens, const Work& work) {
   constexpr int64_t kItemElements = 32768;  // fewer are done before another thread has woken up
-  const int64_t rows = out.dimensions()[0], bytes = rows == 0 ? 0 : static_cast<int64_t>(out.size_bytes()) / rows;
-  const int64_t real = std::clamp<int64_t>(num_tokens.typed_data()[0], 0, rows);
-  std::memset(static_cast<char*>(out.untyped_data()) + real * bytes, 0, (rows - real) * bytes);
+  const int64_t real = std::clamp<int64_t>(num_tokens.typed_data()[0], 0, out.dimensions()[0]);
   const int64_t each = std::max<int64_t>(1, kItemElements / std::max<int64_t>(out.dimensions()[1], 1));
   ForEach(pool, Ceil(real, each), [&](int64_t item) {
     for (int64_t row = item * each; row < std::min(real, (item + 1) * each); ++row) work(row);

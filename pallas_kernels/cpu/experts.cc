@@ -1,6 +1,5 @@
 // The function that XLA calls for products of experts. Shapes and starts are checked here, as in handlers.cc.
 
-#include <cstring>
 
 #include "arguments.h"
 #include "expert_product.h"
@@ -43,10 +42,7 @@ void Multiply(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const ffi::AnyBuff
 ffi::Error MultiplyExperts(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer packed, Scalar layer,
                            Integers starts, ffi::Result<ffi::AnyBuffer> y) {
   if (const char* reason = CheckExperts(x, packed, layer, starts, *y)) return Refuse(reason);
-  const int64_t index = layer.typed_data()[0], rows = y->dimensions()[0];
-  const int64_t real = starts.typed_data()[packed.dimensions()[1]];
-  const int64_t row_bytes = y->dimensions()[1] * ItemSize(y->element_type());
-  std::memset(static_cast<char*>(y->untyped_data()) + real * row_bytes, 0, (rows - real) * row_bytes);
+  const int64_t index = layer.typed_data()[0];
   if (x.element_type() == ffi::DataType::F32) {
     Multiply<float, float>(pool, x, packed, index, starts, *y);
   } else if (y->element_type() == ffi::DataType::F32) {

@@ -2,7 +2,6 @@
 // reads past an array.
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <vector>
 
@@ -74,8 +73,6 @@ ffi::Error Attention(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer cach
   if (batch.rows < 0 || batch.rows > tables.dimensions()[0] || starts.dimensions()[0] != tables.dimensions()[0] + 1)
     return Refuse("more rows than there are tables");
   if (const char* reason = CheckRows(view, batch)) return Refuse(reason);
-  const int64_t real = batch.starts[batch.rows], token_bytes = shape[1] * shape[2] * ItemSize(q.element_type());
-  std::memset(batch.out + real * token_bytes, 0, (shape[0] - real) * token_bytes);
   const std::vector<AttentionItem> items = PlanItems(view, batch);
   if (q.element_type() == ffi::DataType::F32) {
     Attend<float>(pool, view, batch, items);
@@ -151,8 +148,6 @@ ffi::Error Multiplied(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const ffi:
   const int64_t index = layer.typed_data()[0];
   if (index < 0 || index >= shape[0]) return Refuse("the layer does not exist");
   const int64_t tokens = std::clamp<int64_t>(num_tokens.typed_data()[0], 0, rows[0]);
-  const int64_t row_bytes = outputs * ItemSize(y.element_type());
-  std::memset(static_cast<char*>(y.untyped_data()) + tokens * row_bytes, 0, (rows[0] - tokens) * row_bytes);
   if (x.element_type() == ffi::DataType::F32) {
     Multiply<float, float>(pool, x, packed, index, tokens, residual, y);
   } else if (y.element_type() == ffi::DataType::F32) {

@@ -70,7 +70,7 @@ class Library:
 
         A query token's bits depend on its own q, its context, its head's sink, ``scale``, ``window`` and ``soft_cap``
         alone, not on the rest of the batch, its chunk, any shape, the block size or ids, or the number of threads.
-        Cache slots past a context are not read. Tokens past ``query_starts[num_rows]`` are zeros and cost nothing.
+        Cache slots past a context are not read. Tokens past ``query_starts[num_rows]`` cost nothing.
         Products are summed in float32; in bfloat16 softmax weights are rounded to bfloat16, as the twin does.
         """
         del num_decodes  # a decode is a chunk of one
@@ -224,7 +224,7 @@ class Library:
         self, x: Float[Array, "T D"], weight: Float[Array, "D"], num_tokens: Int[Array, ""], *, eps: float
     ) -> Float[Array, "T D"]:
         """As ``rms_norm_ref``, in float32 or bfloat16; raises ValueError for other dtypes. Rows from ``num_tokens`` on
-        are zeros and cost nothing."""
+        cost nothing."""
         _check_dtypes(x, *([] if weight.dtype == jnp.float32 else [weight]))
         call = jax.ffi.ffi_call(self._target("RmsNorm"), jax.ShapeDtypeStruct(x.shape, x.dtype))
         return call(x, weight, num_tokens, eps=np.float32(eps))
@@ -239,7 +239,7 @@ class Library:
         eps: float,
     ) -> Float[Array, "T D"]:
         """As ``layer_norm_ref``, in float32 or bfloat16; raises ValueError for other dtypes. Rows from ``num_tokens``
-        on are zeros and cost nothing."""
+        on cost nothing."""
         weight = jnp.ones(x.shape[1:], x.dtype) if weight is None else weight
         bias = jnp.zeros(x.shape[1:], x.dtype) if bias is None else bias
         _check_dtypes(x, weight, bias)
@@ -250,15 +250,15 @@ class Library:
         self, x: Float[Array, "T F"], num_tokens: Int[Array, ""], *, activation: str, dtype: DTypeLike
     ) -> Float[Array, "T F"]:
         """As ``activate_ref``, to float32 or bfloat16; raises ValueError for other dtypes. Rows from ``num_tokens`` on
-        are zeros and cost nothing."""
+        cost nothing."""
         check_activation(activation, ACTIVATIONS)
         return self._activate("Activate", x, num_tokens, x.shape[1], activation, dtype)
 
     def gated(
         self, gate_up: Float[Array, "T FF"], num_tokens: Int[Array, ""], *, activation: str, dtype: DTypeLike
     ) -> Float[Array, "T F"]:
-        """As ``gated_ref``, to float32 or bfloat16; raises ValueError for other dtypes. Rows from ``num_tokens`` on are
-        zeros and cost nothing."""
+        """As ``gated_ref``, to float32 or bfloat16; raises ValueError for other dtypes. Rows from ``num_tokens`` on
+        cost nothing."""
         check_activation(activation, GATED)
         return self._activate("Gated", gate_up, num_tokens, gate_up.shape[1] // 2, activation, dtype)
 

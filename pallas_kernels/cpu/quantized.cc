@@ -1,7 +1,6 @@
 // The functions that XLA calls for products with weights of 4 and 8 bits. Shapes are checked here, as in handlers.cc.
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <vector>
 
@@ -108,12 +107,6 @@ void Share(ffi::ThreadPool& pool, const Product& product, int64_t items) {
   ShareOut(pool, items, [&](int64_t item, Claim& claim) { MultiplyShare(product, item, claim); });
 }
 
-// Rows from `tokens` on are zeros.
-void ClearRows(ffi::AnyBuffer& y, int64_t tokens) {
-  const int64_t rows = y.dimensions()[0], bytes = y.dimensions()[1] * ItemSize(y.element_type());
-  std::memset(static_cast<char*>(y.untyped_data()) + tokens * bytes, 0, (rows - tokens) * bytes);
-}
-
 template <typename Out>
 PanelResult<Out> ResultOf(const ffi::AnyBuffer& y, const ffi::AnyBuffer* residual, int64_t tokens) {
   return {static_cast<Out*>(y.untyped_data()),
@@ -130,7 +123,6 @@ ffi::Error Multiplied(ffi::ThreadPool& pool, const ffi::AnyBuffer& x, const Oper
       return Refuse("the residual is not of the result's shape and type");
   }
   const int64_t tokens = std::clamp<int64_t>(num_tokens.typed_data()[0], 0, x.dimensions()[0]);
-  ClearRows(y, tokens);
   const RoundedInputs rounded = Rounded(pool, x, {0, tokens}, weight);
   const auto multiply = [&](auto out) {
     QuantizedProduct<decltype(out)> product = {rounded, 0, weight.Layer(layer.typed_data()[0]),
@@ -162,7 +154,6 @@ ffi::Error MultiplyExperts(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffe
   const int64_t experts = codes.dimensions()[1];
   if (const char* reason = CheckStarts(starts, experts, x.dimensions()[0])) return Refuse(reason);
   const int64_t tokens = starts.typed_data()[experts];
-  ClearRows(*y, tokens);
   const int32_t* const first = starts.typed_data();
   const RoundedInputs rounded = Rounded(pool, x, {first, first + experts + 1}, weight);
   const auto multiply = [&](auto out) {

@@ -74,7 +74,7 @@ def expert_product(
             repeat(0, items.mine, tile)
             plgpu.wait_smem_to_gmem(0, wait_read_only=True)
 
-    y = plgpu.kernel(
+    return plgpu.kernel(
         body,
         out_type=jax.ShapeDtypeStruct((len(x), shape.outputs), dtype),
         scratch_types=shape.scratch(dtype),
@@ -86,7 +86,6 @@ def expert_product(
         interpret=interpret,
         kernel_name="expert_product",
     )(jnp.pad(x, ((0, ROWS), (0, 0))), weights, layer.reshape(1), tiles, count)
-    return jnp.where(jnp.arange(len(x))[:, None] < starts[-1], y, 0)
 
 
 def _cut(starts: Int[Array, "E1"], rows: int) -> tuple[Int[Array, "n"], Int[Array, "1"]]:

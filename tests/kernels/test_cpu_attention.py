@@ -101,15 +101,9 @@ def test_a_wrong_table_entry_is_noticed() -> None:
     assert np.abs(got[1:21] - want[1:21]).max() > 1e-2
 
 
-def test_a_batch_without_rows_is_zeros() -> None:
+def test_a_batch_may_have_no_rows() -> None:
     case = Case(rows=(), padding=4)
-    assert not run(case, make_inputs(case)).any()
-
-
-def test_tokens_of_no_row_are_zeros() -> None:
-    case = Case(rows=MIXED, padding=9)
-    inputs = make_inputs(case)
-    assert not run(case, inputs)[inputs.starts[-1] :].any()
+    assert len(run(case, make_inputs(case))) == 0
 
 
 def test_slots_past_a_context_are_not_read() -> None:
@@ -195,15 +189,15 @@ def test_a_token_keeps_its_bits(dtype: str, case: Case) -> None:
     """In any chunk, any batch, any shape, any blocks."""
     case = replace(case, dtype=dtype)
     inputs = make_inputs(case)
-    together = run(case, inputs)[: inputs.starts[-1]]
+    together = run(case, inputs)
     for row in range(len(case.rows)):
         own = slice(inputs.starts[row], inputs.starts[row + 1])
         np.testing.assert_array_equal(run(*one_row(case, inputs, row)), together[own])
     for size in (1, 2, 7, 64):
         np.testing.assert_array_equal(run(*chunked(case, inputs, size)), together)
     for block_size in (3, 8, 64, 100):
-        np.testing.assert_array_equal(run(*in_blocks_of(case, inputs, block_size))[: len(together)], together)
-    np.testing.assert_array_equal(run(*padded(case, inputs))[: len(together)], together)
+        np.testing.assert_array_equal(run(*in_blocks_of(case, inputs, block_size)), together)
+    np.testing.assert_array_equal(run(*padded(case, inputs)), together)
 
 
 @st.composite

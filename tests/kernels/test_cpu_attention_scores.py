@@ -39,7 +39,7 @@ def test_each_turn_of_a_scan_has_its_window() -> None:
     def scan(windows: jax.Array) -> Any:
         return lax.scan(lambda carry, window: (carry, attend(window=window)), None, windows)[1]
 
-    outputs = np.asarray(scan(jnp.array(windows)))
+    outputs = np.asarray(scan(jnp.array(windows)))[:, : inputs.starts[len(case.rows)]]
     for window, out in zip(windows, outputs, strict=True):
         known = replace(case, window=None if window > 1000 else window)
         np.testing.assert_array_equal(out, run(known, inputs))

@@ -28,11 +28,21 @@ COUNTS = {
 }
 """Rows of each expert."""
 Product = Callable[..., Any]
-"""(x, weights [L, E, O, I], layer, starts, dtype=...) -> the products."""
+"""(x, weights [L, E, O, I], layer, starts, dtype=...) -> the products of the experts' rows."""
 
 
+def of_rows(product: Product) -> Product:
+    """Without rows of no expert, which hold nothing."""
+
+    def multiply(x: Any, weights: Any, layer: Any, starts: Any, **more: Any) -> np.ndarray:
+        return np.asarray(product(x, weights, layer, starts, **more))[: starts[-1]]
+
+    return multiply
+
+
+@cache
 def plain() -> Product:
-    return jax.jit(expert_product_ref, static_argnames=("dtype", "tile_rows"))
+    return of_rows(jax.jit(expert_product_ref, static_argnames=("dtype", "tile_rows")))
 
 
 def large_tiles() -> Product:
@@ -45,7 +55,7 @@ def of_packed(product: Product) -> Product:
     def multiply(x: Any, weights: Any, layer: Any, starts: Any, **more: Any) -> Any:
         return program(x, pack(weights), layer, starts, out_features=weights.shape[2], **more)
 
-    return multiply
+    return of_rows(multiply)
 
 
 @cache
@@ -73,7 +83,7 @@ def starts_of(counts: Sequence[int]) -> np.ndarray:
 
 
 def in_float64(x: np.ndarray, weights: np.ndarray, counts: Sequence[int]) -> np.ndarray:
-    y = np.zeros((len(x), weights.shape[2]))
+    y = np.zeros((sum(counts), weights.shape[2]))
     for expert, (first, end) in enumerate(pairwise(starts_of(counts))):
         y[first:end] = x[first:end].astype(np.float64) @ weights[LAYER, expert].astype(np.float64).T
     return y
@@ -84,17 +94,16 @@ def in_float64(x: np.ndarray, weights: np.ndarray, counts: Sequence[int]) -> np.
 @pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
 def test_matches_float64(counts: Sequence[int], dtype: str, product: Callable[[], Product]) -> None:
     x, weights = draw(65, 70, dtype)
-    got = np.asarray(product()(x, weights, np.int32(LAYER), starts_of(counts)))
+    got = product()(x, weights, np.int32(LAYER), starts_of(counts))
     np.testing.assert_allclose(got, in_float64(x, weights, counts), atol=TOLERANCE, rtol=0)
     assert got.dtype == np.float32
-    assert not got[sum(counts) :].any()
 
 
 @pytest.mark.parametrize("product", ALL)
 def test_sums_are_rounded_to_the_wanted_type(product: Callable[[], Product]) -> None:
     x, weights = draw(65, 70, "bfloat16")
     arguments = x, weights, np.int32(LAYER), starts_of(COUNTS["uneven"])
-    sums, rounded = (np.asarray(product()(*arguments, dtype=dtype)) for dtype in ("float32", "bfloat16"))
+    sums, rounded = (product()(*arguments, dtype=dtype) for dtype in ("float32", "bfloat16"))
     np.testing.assert_array_equal(rounded, sums.astype(rounded.dtype))
 
 
@@ -105,7 +114,7 @@ def test_what_is_not_asked_for_is_not_read(dtype: str, product: Callable[[], Pro
     x, weights = draw(65, 70, dtype)
     counts = COUNTS["uneven"]
     arguments = np.int32(LAYER), starts_of(counts)
-    want = np.asarray(product()(x, weights, *arguments))
+    want = product()(x, weights, *arguments)
     x[sum(counts) :] = weights[1 - LAYER] = weights[LAYER, 1] = np.nan
     np.testing.assert_array_equal(product()(x, weights, *arguments), want)
 
@@ -118,11 +127,10 @@ def test_a_row_keeps_its_bits(dtype: str, product: Callable[[], Product]) -> Non
     x, weights = draw(301, 129, dtype)
     layer = np.int32(LAYER)
     alone = {
-        expert: np.asarray(product()(x, weights, layer, starts_of([S * (e == expert) for e in range(5)])))
-        for expert in range(5)
+        expert: product()(x, weights, layer, starts_of([S * (e == expert) for e in range(5)])) for expert in range(5)
     }
     for counts in COUNTS.values():
-        got = np.asarray(product()(x, weights, layer, starts_of(counts)))
+        got = product()(x, weights, layer, starts_of(counts))
         for expert, (first, end) in enumerate(pairwise(starts_of(counts))):
             np.testing.assert_array_equal(got[first:end], alone[expert][first:end])
 

@@ -98,14 +98,13 @@ def test_matches_float64(width: int, dtype: str, run: Any, want: Any, name: str,
     ],
 )
 def test_a_row_keeps_its_bits(width: int, dtype: str, run: Any, want: Any, name: str, ref: Kernel) -> None:
-    """Alone, among others, at any place, with any padding, which is not read: of it come zeros."""
+    """Alone, among others, at any place, with any padding, which is not read."""
     kernel, x = getattr(native(), name), draw(256, width, dtype)
     together = np.asarray(run(kernel, x, width, 256)).view(np.uint8)
     for count in (1, 2, 15, 64, 255):
         padded = np.where(np.arange(256)[:, None] < count, x, np.asarray(np.nan, x.dtype))
         got = np.asarray(run(kernel, padded, width, count)).view(np.uint8)
         np.testing.assert_array_equal(got[:count], together[:count])
-        assert not got[count:].any()
         alone = run(kernel, x[-count:], width, count)
         np.testing.assert_array_equal(np.asarray(alone).view(np.uint8), together[-count:])
 
@@ -136,7 +135,6 @@ def test_heads_are_rows(weight_dtype: str) -> None:
     want = rms_norm_ref(x, weight, jnp.int32(tokens * heads), eps=EPS)
     found, wanted = (np.asarray(out[: tokens * heads]).astype(np.float32) for out in (got, want))
     np.testing.assert_allclose(found, wanted, rtol=2**-7, atol=0)
-    assert not np.asarray(got[tokens * heads :]).any()
 
 
 def test_a_norm_may_have_no_weights() -> None:

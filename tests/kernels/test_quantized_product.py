@@ -104,9 +104,10 @@ def program_of(product: Product) -> Product:
 
 
 def multiply(product: Product, x: np.ndarray, weight: Weight, rows: Any = None, layer: int = LAYER, **more: Any) -> Any:
-    """``rows``: the number of tokens or the experts' starts."""
+    """The rows that hold something. ``rows``: the number of tokens or the experts' starts."""
     rows = np.int32(len(x)) if rows is None else np.asarray(rows, np.int32)
-    return np.asarray(program_of(product)(x, *weight.packed, np.int32(layer), rows, **weight.how, **more))
+    result = np.asarray(program_of(product)(x, *weight.packed, np.int32(layer), rows, **weight.how, **more))
+    return result[: max(rows.flat[-1], 0)]
 
 
 def ref() -> Product:
@@ -209,8 +210,7 @@ def test_sums_are_rounded_then_added_to_the_residual(dtype: str, product: Callab
     np.testing.assert_array_equal(multiply(product(), x, weight, 7, dtype=dtype), sums)
     got = multiply(product(), x, weight, 7, residual=residual, dtype=dtype)
     assert got.dtype == residual.dtype
-    np.testing.assert_array_equal(got[:7], (residual + sums)[:7])
-    assert not got[7:].any()
+    np.testing.assert_array_equal(got, residual[:7] + sums)
 
 
 @pytest.mark.parametrize("product", [ref, native_product])
@@ -221,8 +221,7 @@ def test_what_is_not_asked_for_is_not_read(product: Callable[[], Product]) -> No
     x[13:] = np.nan
     weight.scales[1 - LAYER] = np.nan
     np.testing.assert_array_equal(multiply(product(), x, weight, 13), want)
-    assert not want[13:].any()
-    assert want[:13].all()
+    assert want.all()
 
 
 @pytest.mark.parametrize("product", [ref, native_product])
@@ -255,7 +254,7 @@ def test_a_row_keeps_its_bits(bits: int, group: int, inputs: int, zeros: bool) -
     together = multiply(native_product(), x, weight)
     for count in (1, 2, 3, 4, 5, 6, 7, 13, 64, T - 1):
         got = multiply(native_product(), x, weight, count)
-        np.testing.assert_array_equal(got[:count], together[:count])
+        np.testing.assert_array_equal(got, together[:count])
     for count in (1, 7):
         np.testing.assert_array_equal(multiply(native_product(), x[-count:], weight), together[-count:])
 
@@ -263,7 +262,8 @@ def test_a_row_keeps_its_bits(bits: int, group: int, inputs: int, zeros: bool) -
 @pytest.mark.parametrize("num_tokens", [-1, 0, 1000])
 def test_any_number_of_tokens_is_a_number_of_rows(num_tokens: int) -> None:
     got = multiply(native_product(), draw_inputs(5, 8), draw(8, 8, 8, 8), num_tokens)
-    assert got.all() if num_tokens > 5 else not got.any()
+    assert got.all()
+    assert len(got) == (5 if num_tokens > 5 else 0)
 
 
 COUNTS = {"uneven": (9, 0, 1, 24, 2), "all to one": (0, 0, 40, 0, 0), "none": (0, 0, 0, 0, 0)}
@@ -278,7 +278,7 @@ def starts_of(counts: Sequence[int]) -> list[int]:
 @pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
 def test_experts_match_float64(counts: Sequence[int], product: Callable[[], Product]) -> None:
     weight, x = draw(4, 32, 100, 70, zeros=True, experts=(5,)), draw_inputs(40, 100)
-    want = np.zeros((40, 70))
+    want = np.zeros((sum(counts), 70))
     for expert, (first, end) in enumerate(pairwise(starts_of(counts))):
         want[first:end] = rounded(x[first:end], 32) @ weight.exact[expert].T
     x[sum(counts) :] = np.nan  # rows of no expert are not read

@@ -7,7 +7,13 @@ kernels. What a cache in host memory does for any model is in tests/offload and 
 import pytest
 
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, native
-from tests.support.family_checks import bfloat16_error, offloaded_is_right, streamed_is_right, verified
+from tests.support.family_checks import (
+    bfloat16_error,
+    offloaded_is_right,
+    padding_is_not_read,
+    streamed_is_right,
+    verified,
+)
 from tests.support.goldens import OF_FAMILIES, TRANSFORMERS_BFLOAT16
 from tests.support.native import native as library
 
@@ -39,6 +45,12 @@ def test_a_cache_in_host_memory_gives_the_same_bits(name: str, kernels: str) -> 
     engine says so at its start.
     """
     assert streamed_is_right(name, REFERENCE if kernels == "XLA" else native(library())) == (True, True)
+
+
+@pytest.mark.parametrize("name", ["gpt_oss_mxfp4", "qwen2_moe", "falcon_40b"])
+def test_what_kernels_leave_in_rows_of_padding_is_not_read(name: str) -> None:
+    """Codes, biases and sinks; experts and a shared one; layer norms."""
+    assert padding_is_not_read(name, native(library()))
 
 
 @pytest.mark.parametrize("name", ["gpt_oss_mxfp4", "qwen2_moe", "ministral3"])

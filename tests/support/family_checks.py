@@ -32,6 +32,7 @@ from jaxgen.weights.load import load_model_config, load_params
 from tests.support.engines import compiled_step, request, run, tokens
 from tests.support.golden_runs import SMALL, greedy_tokens, load_golden, logits_of_chunks, make_forward
 from tests.support.goldens import GOLDENS, Golden, golden_answers
+from tests.support.nan_padding import with_nan_in_padding
 
 TIGHT = EngineConfig(CacheConfig(8, 16), SchedulerConfig(16, 8, 128), seed=0, max_logit_bias=4)
 """Blocks for one sequence of full length: the others are preempted."""
@@ -110,6 +111,16 @@ def offloaded_is_right(name: str, kernels: Kernels = REFERENCE) -> tuple[bool, i
         for one, answer in zip(wanted(answers, turn), answers, strict=True):
             right &= tokens(run(engine, [one])[one.request_id]) == answer.greedy
     return right, engine.offload.stats().projected_tokens
+
+
+def padding_is_not_read(name: str, kernels: Kernels) -> bool:
+    """Return whether all prompts at once get the same tokens and log-probabilities, to the bit, from kernels that leave
+    NaN in each row that holds nothing."""
+    events = []
+    for made in (kernels, with_nan_in_padding(kernels)):
+        engine = engine_of(name, SMALL, made)
+        events.append(run(engine, wanted(golden_answers(name))))
+    return events[0] == events[1]
 
 
 def _project(blocks: int, start: int, free_tokens: int, num_waiting: int, inputs_known: bool) -> Split:
