@@ -9,11 +9,10 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
 from pallas_kernels.kv_codes import head_dim_of
+from pallas_kernels.rotary import Angles, rotate
 from pallas_kernels.write_kv import write_kv_ref
 
 Norm = Callable[[jax.Array], jax.Array]
-Angles = tuple[Float[Array, "T 1 half"], Float[Array, "T 1 half"]]
-"""Cosine and sine of each token's rotary angles."""
 
 
 def partial_recompute_ref(
@@ -60,14 +59,4 @@ def partial_recompute_ref(
     k, v = kv[:, :K], kv[:, K:]
     if k_norm is not None:
         k = k_norm(k)
-    return write_kv_ref(cache, layer, k if angles is None else _rotate(k, *angles), v, slots)
-
-
-def _rotate(
-    x: Float[Array, "T K D"], cos: Float[Array, "T 1 half"], sin: Float[Array, "T 1 half"]
-) -> Float[Array, "T K D"]:
-    half = cos.shape[-1]
-    if 2 * half > x.shape[-1]:
-        raise ValueError(f"rotary angles of {half} pairs for heads of {x.shape[-1]} numbers")
-    first, second, rest = jnp.split(x.astype(jnp.float32), (half, 2 * half), axis=-1)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1).astype(x.dtype)
+    return write_kv_ref(cache, layer, rotate(k, angles), v, slots)

@@ -37,6 +37,7 @@ from pallas_kernels.quantized_product import (
     quantized_rows,
 )
 from pallas_kernels.ragged_paged_attention import GPU_PIECE_TOKENS, GPU_TILE_GROUP, ragged_paged_attention_ref
+from pallas_kernels.rotary import rotated_heads_ref
 from pallas_kernels.write_kv import write_kv_ref
 
 logger = logging.getLogger(__name__)
@@ -85,6 +86,7 @@ class Kernels:
     layer_norm: Kernel = layer_norm_ref
     activate: Kernel = activate_ref
     gated: Kernel = gated_ref
+    rotated_heads: Kernel = rotated_heads_ref
     expert_product: Kernel = expert_product_ref
     """Of weights that are not packed."""
     gather_blocks: Kernel = gather_blocks_ref
@@ -163,6 +165,7 @@ def native(library: Library) -> Kernels:
         layer_norm=library.layer_norm,
         activate=library.activate,
         gated=library.gated,
+        rotated_heads=library.rotated_heads,
         build=(("library", library.code), ("compiler", library.compiler)),
     )
 

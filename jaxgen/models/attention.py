@@ -14,7 +14,8 @@ from jaxgen.models.batch import StepBatch
 from jaxgen.models.kv_cache import KVCache
 from jaxgen.models.linear import Linear, Shape
 from jaxgen.models.norms import Norm, make_norm
-from jaxgen.models.positions import Positional, Window, rotate
+from jaxgen.models.positions import Positional, Window
+from pallas_kernels.rotary import Angles
 
 
 def plan_attention(config: ModelConfig, cache: KVCache, batch: StepBatch) -> StepBatch:
@@ -111,11 +112,20 @@ class Attention(nnx.Module):
         self, x: Float[Array, "T D"], num_tokens: Int[ArrayLike, ""], positional: Positional, kernels: Kernels
     ) -> tuple[Float[Array, "T H d"], Float[Array, "T K d"], Float[Array, "T K d"]]:
         """Return queries, keys and values of the first ``num_tokens`` tokens, for all heads."""
-        heads, kv_heads = self.config.num_heads, self.config.num_kv_heads
-        qkv = self.qkv(x, num_tokens).reshape(x.shape[0], -1, self.config.head_dim)
-        q, k, v = qkv[:, :heads], qkv[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :]
-        q = rotate(self._normed(self.q_norm, q, num_tokens, kernels), positional.angles)
-        k = rotate(self.normed_keys(k, num_tokens, kernels), positional.angles)
+        heads, kv_heads, width = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
+        qkv = self.qkv(x, num_tokens)
+
+        def take(first: int, count: int, norm: Norm | None, angles: Angles | None) -> Array:
+            rows = qkv
+            if norm is not None:
+                part = self._normed(norm, take(first, count, None, None), num_tokens, kernels)
+                rows, first = part.reshape(len(part), -1), 0
+            taken: Array = kernels.rotated_heads(rows, angles, num_tokens, first=first, heads=count, head_dim=width)
+            return taken
+
+        q = take(0, heads, self.q_norm, positional.angles)
+        k = take(heads, kv_heads, self.k_norm, positional.angles)
+        v = take(heads + kv_heads, kv_heads, None, None)
         if positional.query_scale is not None:
             q = (q.astype(jnp.float32) * positional.query_scale).astype(q.dtype)
         return q, k, v

@@ -12,9 +12,10 @@ from jaxtyping import Array, Float, Int
 
 from jaxgen.arrays import ArrayLike
 from jaxgen.core.decoder_config import DecoderConfig, QueryScale, RopeConfig
+from pallas_kernels.rotary import Angles
 
-Angles = tuple[Float[Array, "*kinds T 1 half"], Float[Array, "*kinds T 1 half"]]
-"""Cosine and sine of each token's rotary angles."""
+AnglesOfKinds = tuple[Float[Array, "*kinds T 1 half"], Float[Array, "*kinds T 1 half"]]
+"""Cosine and sine of each token's rotary angles, in each kind of rotary embedding if there are several."""
 Window = int | Int[ArrayLike, ""] | None
 """A token attends to itself and the ``window - 1`` tokens before it; None, or NO_WINDOW: to all before it."""
 NO_WINDOW = 2**30
@@ -29,7 +30,7 @@ class Positional:
     layers have one kind, and there is no such axis.
     """
 
-    angles: Angles | None = None
+    angles: AnglesOfKinds | None = None
     query_scale: Float[Array, "T 1 1"] | None = None
     kinds: tuple[int, ...] = field(default=(), metadata={"static": True})
 
@@ -110,17 +111,3 @@ def rotary_angles(config: RopeConfig, head_dim: int, positions: Int[Array, "T"])
     if config.attention_factor != 1.0:
         cos, sin = cos * config.attention_factor, sin * config.attention_factor
     return cos, sin
-
-
-def rotate(x: Float[Array, "T H D"], angles: Angles | None) -> Float[Array, "T H D"]:
-    """Apply rotary embedding (Su et al., arXiv 2104.09864) to the first 2 * half numbers of each head, in float32, with
-    their halves as pairs.
-
-    ``angles`` None: return x.
-    """
-    if angles is None:
-        return x
-    cos, sin = angles
-    half = cos.shape[-1]
-    first, second, rest = jnp.split(x.astype(jnp.float32), (half, 2 * half), axis=-1)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1).astype(x.dtype)

@@ -1,4 +1,4 @@
-// The functions that XLA calls of norms and activations. Shapes are checked here, so that a kernel never reads past an
+// The functions that XLA calls of norms, activations and rotary embedding. Shapes are checked here, so that a kernel never reads past an
 // array.
 
 #include <algorithm>
@@ -8,17 +8,22 @@
 #include "arguments.h"
 #include "elements.h"
 #include "parallel.h"
+#include "rotary.h"
 #include "units.h"
 
 namespace kernels {
+
+using Angles = ffi::BufferR2<ffi::F32>;
+
 namespace {
 
 // work(row) for the first num_tokens rows of `out`; the others are left as they are.
 template <typename Work>
 void ForRows(ffi::ThreadPool& pool, ffi::AnyBuffer& out, const Scalar& num_tokens, const Work& work) {
   constexpr int64_t kItemElements = 32768;  // fewer are done before another thread has woken up
-  const int64_t real = std::clamp<int64_t>(num_tokens.typed_data()[0], 0, out.dimensions()[0]);
-  const int64_t each = std::max<int64_t>(1, kItemElements / std::max<int64_t>(out.dimensions()[1], 1));
+  const int64_t rows = out.dimensions()[0], width = static_cast<int64_t>(out.element_count()) / std::max<int64_t>(rows, 1);
+  const int64_t real = std::clamp<int64_t>(num_tokens.typed_data()[0], 0, rows);
+  const int64_t each = std::max<int64_t>(1, kItemElements / std::max<int64_t>(width, 1));
   ForEach(pool, Ceil(real, each), [&](int64_t item) {
     for (int64_t row = item * each; row < std::min(real, (item + 1) * each); ++row) work(row);
   });
@@ -104,6 +109,30 @@ ffi::Error Activate(ffi::ThreadPool pool, ffi::BufferR2<ffi::F32> x, Scalar num_
   return out->element_type() == ffi::DataType::F32 ? activate(float()) : activate(Bfloat16());
 }
 
+ffi::Error RotatedHeads(ffi::ThreadPool pool, ffi::AnyBuffer x, Angles cos, Angles sin, Scalar num_tokens,
+                        ffi::Result<ffi::AnyBuffer> out, int64_t first) {
+  const auto shape = x.dimensions(), made = out->dimensions();
+  if (ItemSize(x.element_type()) == 0 || out->element_type() != x.element_type())
+    return Refuse("x and result are not both float32 or both bfloat16");
+  if (shape.size() != 2 || made.size() != 3 || made[0] != shape[0] || first < 0 ||
+      (first + made[1]) * made[2] > shape[1])
+    return Refuse("x has no such heads");
+  const int64_t half = cos.dimensions()[1], heads = made[1], width = made[2];
+  for (const Angles* angles : {&cos, &sin})
+    if (angles->dimensions()[0] != shape[0] || angles->dimensions()[1] != half || 2 * half > width)
+      return Refuse("the angles do not fit the heads");
+  WithElement(x, [&](auto element) {
+    using Element = decltype(element);
+    ForRows(pool, *out, num_tokens, [&](int64_t row) {
+      const Element* const from = RowOf<Element>(x, row) + first * width;
+      Element* const to = static_cast<Element*>(out->untyped_data()) + row * heads * width;
+      for (int64_t i = 0; i < heads * width; i += width)
+        RotateHead(from + i, cos.typed_data() + row * half, sin.typed_data() + row * half, to + i, width, half);
+    });
+  });
+  return ffi::Error::Success();
+}
+
 }  // namespace
 }  // namespace kernels
 
@@ -144,5 +173,15 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(Gated, kernels::Activate<true>,
                                   .Arg<kernels::Scalar>()      // num_tokens
                                   .Ret<ffi::AnyBuffer>()
                                   .Attr<std::string_view>("activation"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(RotatedHeads, kernels::RotatedHeads,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()       // x
+                                  .Arg<kernels::Angles>()      // cos
+                                  .Arg<kernels::Angles>()      // sin
+                                  .Arg<kernels::Scalar>()      // num_tokens
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<int64_t>("first"));
 
 #pragma GCC visibility pop

@@ -15,6 +15,7 @@ from pallas_kernels.activations import ACTIVATIONS, GATED, check_activation
 from pallas_kernels.cpu.build import DTYPES as DTYPES  # beside what computes with them
 from pallas_kernels.kv_codes import has_codes
 from pallas_kernels.quantized_product import quantized_expert_product_ref, quantized_product_ref
+from pallas_kernels.rotary import Angles
 
 HANDLERS = (
     "RaggedPagedAttention",
@@ -29,6 +30,7 @@ HANDLERS = (
     "LayerNorm",
     "Activate",
     "Gated",
+    "RotatedHeads",
 )
 _NO_WINDOW = 2**31 - 1
 """Tokens in a window that no context is longer than."""
@@ -268,6 +270,24 @@ class Library:
         out = jax.ShapeDtypeStruct((x.shape[0], width), jnp.dtype(dtype))
         _check_dtypes(out)
         return jax.ffi.ffi_call(self._target(handler), out)(x, num_tokens, activation=activation)
+
+    def rotated_heads(
+        self,
+        x: Float[Array, "T N"],
+        angles: Angles | None,
+        num_tokens: Int[Array, ""],
+        *,
+        first: int,
+        heads: int,
+        head_dim: int,
+    ) -> Float[Array, "T H D"]:
+        """As ``rotated_heads_ref``, in float32 or bfloat16; raises ValueError for other dtypes. Rows from
+        ``num_tokens`` on cost nothing."""
+        _check_dtypes(x)
+        T = len(x)
+        cos, sin = (jnp.zeros((T, 0)),) * 2 if angles is None else (one.reshape(T, -1) for one in angles)
+        out = jax.ShapeDtypeStruct((T, heads, head_dim), x.dtype)
+        return jax.ffi.ffi_call(self._target("RotatedHeads"), out)(x, cos, sin, num_tokens, first=first)
 
     def _target(self, handler: str) -> str:
         """A name that no other library's handler has: a stored program never meets another library."""

@@ -39,6 +39,13 @@ def _gated(activation: str, gate: np.ndarray, up: np.ndarray) -> np.ndarray:
     return gate * _sigmoid(1.702 * gate) * (np.clip(up, -7, 7) + 1)
 
 
+def _turned(heads: np.ndarray, angles: np.ndarray) -> np.ndarray:
+    """The first numbers of each head as pairs that are turned by their token's angles."""
+    first, second, rest = np.split(heads, (angles.shape[-1], 2 * angles.shape[-1]), axis=-1)
+    cos, sin = np.cos(angles), np.sin(angles)
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
+
+
 def prove(path: str) -> None:
     """Raise AssertionError if any result is wrong."""
     jax.config.update("jax_platforms", "cpu")
@@ -154,6 +161,7 @@ def _prove_elements(library: Library, dtype: str) -> None:
         for shape, scale in (((tokens + 2, width), 3.0), ((width,), 0.2), ((width,), 0.2))
     )
     late = rounded(rng.normal(size=width) * 0.2, "float32")
+    angles = rng.uniform(0, 6, size=(tokens + 2, 1, 11))
     gate, up = rounded(rng.normal(size=(2, tokens + 2, width)) / 2, "float32")
     rms = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
     centered = x - x.mean(-1, keepdims=True)
@@ -162,6 +170,7 @@ def _prove_elements(library: Library, dtype: str) -> None:
         *(rms * weight, rms * late, normed),
         *(_EXACT[name](gate) for name in ACTIVATIONS),
         *(_gated(name, gate, up) for name in GATED),
+        _turned((x / 8).reshape(len(x), 7, -1)[:, 2:6], angles),
     )
 
     @jax.jit
@@ -175,8 +184,10 @@ def _prove_elements(library: Library, dtype: str) -> None:
             library.layer_norm(x, weight, bias, count, eps=eps),
             *(library.activate(gate, count, activation=name, dtype=dtype) for name in ACTIVATIONS),
             *(library.gated(both, count, activation=name, dtype=dtype) for name in GATED),
+            library.rotated_heads(x / 8, turns, count, first=2, heads=4, head_dim=width // 7),
         )
 
+    turns = jnp.asarray(np.cos(angles), "float32"), jnp.asarray(np.sin(angles), "float32")
     given = [jnp.asarray(one, dtype) for one in (x, weight, bias)]
     given += [jnp.asarray(one, jnp.float32) for one in (late, gate, up)]
     for got, exact in zip(compute(*given), want, strict=True):

@@ -11,7 +11,8 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from pallas_kernels.gpu.persistent import CTA, H200_MULTIPROCESSORS, REGISTERS, Interpret, Items, Ref, put, repeat
-from pallas_kernels.partial_recompute import Angles, Norm
+from pallas_kernels.partial_recompute import Norm
+from pallas_kernels.rotary import Angles
 
 ROWS = 64
 """Tokens of a compute warpgroup's tile, the rows of a wgmma."""

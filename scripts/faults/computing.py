@@ -135,9 +135,9 @@ KERNELS = (
         "pallas_kernels/partial_recompute.py",
         """    if k_norm is not None:
         k = k_norm(k)
-    return write_kv_ref(cache, layer, k if angles is None else _rotate(k, *angles), v, slots)
+    return write_kv_ref(cache, layer, rotate(k, angles), v, slots)
 """,
-        """    k = k if angles is None else _rotate(k, *angles)
+        """    k = rotate(k, angles)
     return write_kv_ref(cache, layer, k if k_norm is None else k_norm(k), v, slots)
 """,
         ("tests/kernels/test_partial_recompute.py::test_keys_are_normed_then_turned_in_part",),

@@ -16,7 +16,7 @@ from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU
 from jaxgen.models.decoder import Decoder
 from jaxgen.models.kv_cache import init_cache
 from jaxgen.models.layer_stack import project
-from jaxgen.models.positions import rotary_angles, rotate
+from jaxgen.models.positions import rotary_angles
 from pallas_kernels.gpu.partial_recompute import partial_recompute
 from pallas_kernels.partial_recompute import partial_recompute_ref
 from tests.kernels.test_gpu_partial_recompute import FAMILIES
@@ -64,17 +64,6 @@ def test_keys_are_normed_then_turned_in_part(half: int, normed: bool) -> None:
         want[slot // B, 1, 0, :, slot % B] = keys[token]
         want[slot // B, 1, 1, :, slot % B] = kv[token, K:]
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_models_turn_a_part_of_a_head(dtype: str) -> None:
-    positions = np.arange(T) + 40
-    x = np.asarray(jnp.asarray(np.random.default_rng(0).normal(size=(T, H, D)), dtype))
-    got = np.asarray(rotate(jnp.asarray(x), angles(positions, 3)))
-    want = turned(x.astype(np.float64), positions, 3)
-    np.testing.assert_allclose(got.astype(np.float64), want, rtol=2**-8 if dtype == "bfloat16" else 0, atol=2e-5)
-    assert got.dtype == dtype
-    assert got[..., 6:].tobytes() == x[..., 6:].tobytes()
 
 
 def test_more_angles_than_a_head_has_pairs_are_refused() -> None:

@@ -102,16 +102,18 @@ def compare(model: ModelConfig, kernels: Kernels = REFERENCE) -> tuple[ByLayer, 
 
     def both(plan: StepPlan) -> StepOutput:
         mixed.append({chunk.length == 1 for chunk in plan.chunks})
-        outputs.append((by_layer.run(plan), whole(plan)))
-        return outputs[-1][1]
+        outputs.append((plan, by_layer.run(plan), whole(plan)))
+        return outputs[-1][2]
 
     device.run = both  # type: ignore[method-assign, assignment]
     events = run(engine, [wanted(i) for i in range(len(PROMPTS))])
     assert all(of_one[-1].error is None for of_one in events.values())
     assert {True, False} in mixed
-    for got, want in outputs:
+    limits = CONFIG.scheduler
+    for plan, got, want in outputs:
+        real = {limits.max_num_seqs: len(plan.chunks), limits.token_budget: plan.num_tokens}
         for ours, whole_step in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-            np.testing.assert_array_equal(ours, whole_step)
+            np.testing.assert_array_equal(*(np.asarray(all_)[: real[len(all_)]] for all_ in (ours, whole_step)))
     assert isinstance(device, ModelRunner)
     return by_layer, device
 

@@ -40,6 +40,7 @@ def with_nan_in_padding(kernels: Kernels) -> Kernels:
         layer_norm=_spoiled(kernels.layer_norm, _operand(3)),
         activate=_spoiled(kernels.activate, _operand(1)),
         gated=_spoiled(kernels.gated, _operand(1)),
+        rotated_heads=_spoiled(kernels.rotated_heads, _operand(2)),
     )
 
 
