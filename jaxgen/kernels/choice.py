@@ -37,6 +37,7 @@ from pallas_kernels.quantized_product import (
     quantized_rows,
 )
 from pallas_kernels.ragged_paged_attention import GPU_PIECE_TOKENS, GPU_TILE_GROUP, ragged_paged_attention_ref
+from pallas_kernels.rotary import Angles as Angles
 from pallas_kernels.rotary import rotated_heads_ref
 from pallas_kernels.write_kv import write_kv_ref
 

@@ -9,13 +9,12 @@ from jaxtyping import Array, Float, Int
 from jaxgen.arrays import ArrayLike
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig
-from jaxgen.kernels.choice import Kernels
+from jaxgen.kernels.choice import Angles, Kernels
 from jaxgen.models.batch import StepBatch
 from jaxgen.models.kv_cache import KVCache
 from jaxgen.models.linear import Linear, Shape
 from jaxgen.models.norms import Norm, make_norm
 from jaxgen.models.positions import Positional, Window
-from pallas_kernels.rotary import Angles
 
 
 def plan_attention(config: ModelConfig, cache: KVCache, batch: StepBatch) -> StepBatch:

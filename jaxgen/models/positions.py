@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxgen.arrays import ArrayLike
 from jaxgen.core.decoder_config import DecoderConfig, QueryScale, RopeConfig
-from pallas_kernels.rotary import Angles
+from jaxgen.kernels.choice import Angles
 
 AnglesOfKinds = tuple[Float[Array, "*kinds T 1 half"], Float[Array, "*kinds T 1 half"]]
 """Cosine and sine of each token's rotary angles, in each kind of rotary embedding if there are several."""
