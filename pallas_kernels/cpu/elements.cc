@@ -1,5 +1,5 @@
-// The functions that XLA calls of norms, activations and rotary embedding. Shapes are checked here, so that a kernel never reads past an
-// array.
+// The functions that XLA calls of norms, activations and rotary embedding. Shapes are checked here, so that a kernel
+// never reads past an array.
 
 #include <algorithm>
 #include <string_view>
@@ -21,7 +21,8 @@ namespace {
 template <typename Work>
 void ForRows(ffi::ThreadPool& pool, ffi::AnyBuffer& out, const Scalar& num_tokens, const Work& work) {
   constexpr int64_t kItemElements = 32768;  // fewer are done before another thread has woken up
-  const int64_t rows = out.dimensions()[0], width = static_cast<int64_t>(out.element_count()) / std::max<int64_t>(rows, 1);
+  const int64_t rows = out.dimensions()[0], elements = static_cast<int64_t>(out.element_count());
+  const int64_t width = elements / std::max<int64_t>(rows, 1);
   const int64_t real = std::clamp<int64_t>(num_tokens.typed_data()[0], 0, rows);
   const int64_t each = std::max<int64_t>(1, kItemElements / std::max<int64_t>(width, 1));
   ForEach(pool, Ceil(real, each), [&](int64_t item) {
