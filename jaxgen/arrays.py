@@ -33,6 +33,11 @@ class PackedWords:
             self._places[name] = slice(self.size, self.size + prod(shape)), shape, np.dtype(dtype)
             self.size += prod(shape)
 
+    @property
+    def first_words(self) -> dict[str, int]:
+        """The index of each array's first word in the vector."""
+        return {name: here.start for name, (here, _, _) in self._places.items()}
+
     def views(self, words: np.ndarray) -> dict[str, np.ndarray]:
         """Return the arrays as writable views of a host vector of int32."""
         return {name: words[here].view(dtype).reshape(shape) for name, (here, shape, dtype) in self._places.items()}

@@ -219,6 +219,8 @@ class EngineConfig:
     max_logit_bias: int
     narrow_width: int | None = None
     """Tokens of the narrow program, for steps of decodes only; None: there is no narrow program."""
+    run_ahead: bool = True
+    """Whether a step is dispatched before the one before it is done, on devices that can."""
     offload: OffloadConfig | None = None
     streaming: StreamConfig | None = None
     """None: the cache is on the device."""

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import logging
+import sys
 import threading
 import time
 from collections import defaultdict, deque
@@ -27,6 +28,9 @@ logger = logging.getLogger(__name__)
 
 COMPILE_SECONDS = 10
 """Longest wait for a constraint to compile; llguidance's own limits end its work within seconds of that."""
+SWITCH_SECONDS = 0.0005
+"""Seconds after which Python's threads take turns, instead of 5 ms. The engine's thread and an event loop that passes
+many tokens on want the interpreter at the same time, and the device has no step until the engine's gets it."""
 
 _Item = TokenEvent | Exception
 
@@ -122,7 +126,10 @@ class AsyncEngine:
         return self._identity.parts
 
     def start(self) -> None:
-        """Begin to load and compile, and return at once."""
+        """Begin to load and compile, and return at once. Sets the process's switch interval to SWITCH_SECONDS, if it is
+        longer."""
+        if sys.getswitchinterval() > SWITCH_SECONDS:
+            sys.setswitchinterval(SWITCH_SECONDS)
         self._thread.start()
 
     def wait_ready(self, timeout: float | None = None) -> None:
@@ -271,7 +278,8 @@ class AsyncEngine:
             elif self._streams.get(message.request_id) is message.stream:
                 engine.abort(message.request_id)
                 del self._streams[message.request_id]
-        self._stats = engine.stats()
+        if messages:
+            self._stats = engine.stats()
         self._note_progress(moved=False)
         return True
 

@@ -1,4 +1,4 @@
-"""The engine: its loop is schedule -> dispatch -> complete, and one step is in flight while the next is planned."""
+"""The engine: its loop is schedule -> dispatch -> complete. On accelerators a step is in flight meanwhile."""
 
 import logging
 import random
@@ -86,6 +86,7 @@ class Engine:
         self.identity = identity
         self._eos_token_ids = eos_token_ids
         self._device = make_device(model, config, params, compiled or compile_for(model, config))
+        self._runs_ahead = config.run_ahead and self._device.runs_ahead
         self._latencies = LatencyMeter()
         self._events = OutputProcessor(self._latencies)
         self._seeds = random.Random(config.seed)
@@ -178,9 +179,9 @@ class Engine:
         """Dispatch the next step, then wait for the one before it and return its events.
 
         So the device works while the host reads, and the events of a request's first step come from the second call.
-        If the KV cache is streamed they come from the first, because then the step is complete when ``run`` returns.
-        If a step raises, all running requests end with ERROR. Raises DeviceLostError if the device runs no steps any
-        more.
+        Without ``config.run_ahead``, or if the KV cache is streamed, they come from the first: it waits for the step
+        that it dispatches. If a step raises, all running requests end with ERROR. Raises DeviceLostError if the device
+        runs no steps any more.
         """
         started = time.perf_counter()
         events, self._answered = self._answered, []
@@ -197,6 +198,7 @@ class Engine:
                 self._in_flight = _InFlight(plan, self._device.run(plan), dispatched, projected)
                 if not self._device.runs_ahead:
                     waited += time.perf_counter() - dispatched
+                if not self._runs_ahead:
                     before, self._in_flight = self._in_flight, None
             elif before is None:
                 waited = self._wait_for_copies()

@@ -1,6 +1,7 @@
 """Turn the output of a step into the events of its requests."""
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 
@@ -45,9 +46,11 @@ class OutputProcessor:
         """Fetch the log-probabilities and hidden states that the plan's requests ask for from the device."""
         wants = [chunk for chunk in plan.chunks if chunk.samples and chunk.sequence.params.logprobs is not None]
         self._logprobs = _HostLogprobs.fetch(output.logprobs) if wants else None
-        starts = np.cumsum([0, *(chunk.length for chunk in plan.chunks)])
+        if not any(self._wants_prompt(chunk) for chunk in plan.chunks):
+            return
+        starts = accumulate([chunk.length for chunk in plan.chunks], initial=0)
         wanting = [
-            (chunk, int(start)) for chunk, start in zip(plan.chunks, starts, strict=False) if self._wants_prompt(chunk)
+            (chunk, start) for chunk, start in zip(plan.chunks, starts, strict=False) if self._wants_prompt(chunk)
         ]
         scored = [one for one in wanting if one[0].sequence.params.prompt_logprobs is not None]
         if scored:

@@ -108,7 +108,8 @@ class ModelRunner:
             step, packer = self._compiled.run, self._packer
         words = packer.pack(plan)
         self.cache, self.rows, output = step(self.params, self.cache, self.rows, words)
-        output.tokens.copy_to_host_async()
+        if self._config.run_ahead:  # else they are waited for at once
+            output.tokens.copy_to_host_async()
         return output
 
     def first_not_finite(self, plan: StepPlan) -> int:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from itertools import accumulate
 
 import jax.numpy as jnp
 import numpy as np
@@ -44,6 +45,7 @@ class Packer:
         self._num_rows = min(self._width, config.scheduler.max_num_seqs)
         self._block_size = config.cache.block_size
         self._layout = batch_layout(self._width, self._num_rows)
+        self._first = self._layout.first_words
         self._empty = np.zeros(self._layout.size, np.int32)
         views = self._layout.views(self._empty)
         views["rows"][:] = config.scheduler.max_num_seqs
@@ -60,26 +62,27 @@ class Packer:
         words = self._empty.copy()  # a new array each time: the device may still read the last one
         if not chunks:
             return words
-        n = len(chunks)
-        views = self._layout.views(words)
-        starts = np.array([chunk.start for chunk in chunks], np.int32)
-        lengths = np.array([chunk.length for chunk in chunks], np.int32)
-        at = views["query_starts"]
-        np.cumsum(lengths, out=at[1 : n + 1])
-        at[n + 1 :] = num_tokens
-        views["context_lens"][:n] = starts + lengths
-        views["rows"][:n] = [chunk.sequence.row for chunk in chunks]
-        num_decodes = int(np.count_nonzero(lengths == 1))
+        # Few operations of numpy: there are caches to warm for each after every step, which no step has to spare.
+        n, first, lengths = len(chunks), self._first, [chunk.length for chunk in chunks]
+        num_decodes = lengths.count(1)
         words[:4] = num_tokens, n, num_decodes, any(_wants_logprobs(chunk) for chunk in chunks)
-        views["tokens"][:num_decodes] = [_token(chunk) for chunk in chunks[:num_decodes]]
-        for index in np.flatnonzero(starts[:num_decodes] % self._block_size == 0).tolist():
-            chunk = chunks[index]
-            views["new_blocks"][index] = chunk.sequence.block_table[chunk.start // self._block_size]
-        for index in range(num_decodes, n):
-            views["tokens"][at[index] : at[index + 1]] = _known_tokens(chunks[index])
+        ends, at = [*accumulate(lengths)], first["query_starts"] + 1
+        words[at : at + n] = ends
+        words[at + n : at + self._num_rows] = num_tokens
+        at = first["context_lens"]
+        words[at : at + n] = [chunk.end for chunk in chunks]
+        at = first["rows"]
+        words[at : at + n] = [_row(chunk) for chunk in chunks]
+        at = first["tokens"]
+        words[at : at + num_decodes] = [_token(chunk) for chunk in chunks[:num_decodes]]
         for index, chunk in enumerate(chunks):
+            if index >= num_decodes:
+                words[at + ends[index] - chunk.length : at + ends[index]] = _known_tokens(chunk)
+            elif chunk.start % self._block_size == 0:
+                words[first["new_blocks"] + index] = chunk.sequence.block_table[chunk.start // self._block_size]
             if chunk.sequence.params.prompt_logprobs is not None:
-                self._pack_targets(chunk, views["prompt_targets"][at[index] : at[index + 1]])
+                begin = first["prompt_targets"] + ends[index] - chunk.length
+                self._pack_targets(chunk, words[begin : begin + chunk.length])
         return words
 
     @staticmethod
@@ -128,6 +131,12 @@ def unpack(
 
 def _wants_logprobs(chunk: Chunk) -> bool:
     return chunk.samples and chunk.sequence.params.logprobs is not None
+
+
+def _row(chunk: Chunk) -> int:
+    row = chunk.sequence.row
+    assert row is not None, "a plan's sequences run"
+    return row
 
 
 def _token(chunk: Chunk) -> int:

@@ -93,6 +93,9 @@ class MemoryRequest:
             options.seed,
             options.max_logit_bias,
             None if options.single_shape else narrow_width(scheduler, is_cpu=self.memory.is_cpu),
+            # On a CPU the host's work takes cores from a step that it runs beside, so running ahead gains next to
+            # nothing. Threads that read tokens and pass them on would wait for a core, and new requests for two steps.
+            not self.memory.is_cpu,
             offload,
             streaming,
         )

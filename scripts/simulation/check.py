@@ -137,7 +137,7 @@ class Pair:
 
 def predict(engine: MeasuredEngine, seconds: StepSeconds, load: Load) -> Figures:
     config = engine.config
-    policy = SplitFuse(config.scheduler, config.cache, narrow=engine.has_narrow)
+    policy = SplitFuse(config.scheduler, config.cache, narrow=engine.has_narrow, runs_ahead=config.run_ahead)
     return figures(Simulation(policy, seconds, load).run())
 
 

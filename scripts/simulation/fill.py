@@ -70,7 +70,7 @@ def study() -> Iterator[dict[str, Any]]:
 def _point(name: str, kind: str, clients: int, budget: int, rule: FillRule, *, long: bool) -> dict[str, Any]:
     step_time = StepTimeModel(budget, COST)
     config = SchedulerConfig(budget, min(ROWS, budget), 8192)
-    policy = SplitFuse(config, CacheConfig(16, 20_000), step_time=step_time, fill=rule)
+    policy = SplitFuse(config, CacheConfig(16, 20_000), step_time=step_time, fill=rule, runs_ahead=False)
     load: Load = closed_loop(normal_requests(256, 60, 150 if long else 400, SEED), clients, SEED)
     if long:
         request = SimulatedRequest(prompt_tokens=LONG, output_tokens=16)

@@ -36,8 +36,6 @@ class Policy(Protocol):
 class SplitFuse:
     """The server's own ``Scheduler``. Without ``prefix_caching`` nothing is found cached, whatever a prompt is."""
 
-    runs_ahead = True
-
     def __init__(
         self,
         config: SchedulerConfig,
@@ -47,8 +45,10 @@ class SplitFuse:
         step_time: StepTimeModel | None = None,
         fill: FillRule = DEFAULT_FILL,
         prefix_caching: bool = False,
+        runs_ahead: bool = True,
     ) -> None:
-        """As the scheduler's own."""
+        """As the scheduler's own. ``runs_ahead``: as an accelerator's engine does, and a CPU's does not."""
+        self.runs_ahead = runs_ahead
         config = replace(config, prefix_caching=prefix_caching)
         self._scheduler = Scheduler(config, cache, policy=ServicePolicy, narrow=narrow)
         assert isinstance(self._scheduler.policy, ServicePolicy)

@@ -11,7 +11,8 @@ Made by `python -m scripts.simulation` from docs/results/simulation*.json:
 ```
 
 The scheduler is the server's own (`jaxgen/scheduling`); a model of what a step costs stands for the device.
-The loop is the engine's: a plan is made while the one before it is in flight, then that one is completed. Time is a
+The loop is an accelerator's engine's: a plan is made while the one before it is in flight, then that one is completed (on
+a CPU, and for the curve of [tuning.md](tuning.md#where-padding-costs-nothing), a plan follows the end of the one before). Time is a
 number that jumps from event to event, so a run of an hour takes seconds and comes out the same every time. Planning
 takes no time, a step's time depends on its tokens and on what they attend to alone, and nothing is found in a prefix
 cache. So a step costs what its own tokens do, as in FastGen's engine. Where a device computes the padding of a step too

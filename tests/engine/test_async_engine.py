@@ -1,6 +1,7 @@
 """The engine's thread: streams, aborts, refusals, death, several event loops."""
 
 import asyncio
+import sys
 import threading
 from contextlib import aclosing
 
@@ -9,7 +10,7 @@ import pytest
 from jaxgen.core.errors import EngineDeadError, RequestRefusedError
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.request import FinishReason, Request, TokenEvent
-from jaxgen.engine.async_engine import AsyncEngine
+from jaxgen.engine.async_engine import SWITCH_SECONDS, AsyncEngine
 from jaxgen.engine.engine import Engine
 from jaxgen.text.tokenizer import Tokenizer
 from tests.support.engines import LLAMA, make_engine, request, run, tokens
@@ -49,6 +50,19 @@ async def until(condition) -> None:  # type: ignore[no-untyped-def]
             return
         await asyncio.sleep(0.01)
     raise AssertionError("condition did not come true")
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.005, SWITCH_SECONDS), (1e-4, 1e-4)])
+def test_threads_take_turns_often(before: float, after: float) -> None:
+    found = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(before)
+        engine = AsyncEngine(INFO, Tokenizer(byte_level()), make_engine)
+        engine.start()
+        engine.stop()
+        assert sys.getswitchinterval() == pytest.approx(after)
+    finally:
+        sys.setswitchinterval(found)
 
 
 def test_streams_what_the_engine_makes(engine: AsyncEngine) -> None:

@@ -1,6 +1,7 @@
 """bad_words and allowed_token_ids in the engine: against a search by hand, and that load changes nothing."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,7 @@ from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.request import FinishReason, Request
 from jaxgen.core.sampling_params import Grammar
 from tests.engine.test_grammars import DATE, MODEL, constrained, free, make_engine, run, tokenizer
-from tests.support.engines import request, tokens
+from tests.support.engines import engine_config, request, tokens
 
 PROMPT = "request 0: "
 LENGTH = 12
@@ -89,6 +90,15 @@ def test_constant_fields_take_no_step_more_than_none() -> None:
         run(engine, [free("a", 1, **params), free("b", 2)])
         steps.append(engine.stats().steps)
     assert steps[0] == steps[1] < steps[2]
+
+
+def test_a_changing_mask_costs_no_step_where_steps_follow_one_another() -> None:
+    steps = list[int]()
+    for params in ({}, {"bad_words": ("x",)}):
+        engine = make_engine(replace(engine_config(), run_ahead=False))
+        run(engine, [free("a", 1, **params), free("b", 2)])
+        steps.append(engine.stats().steps)
+    assert steps[0] == steps[1]
 
 
 def test_what_leaves_no_token_ends_with_an_error_of_its_field() -> None:

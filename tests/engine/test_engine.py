@@ -56,6 +56,7 @@ def alone(**params: object) -> list[list[int]]:
         pytest.param(engine_config(num_blocks=32), id="too few blocks for all: preemption"),
         pytest.param(engine_config(token_budget=4, max_num_seqs=3, block_size=1, num_blocks=256), id="tiny steps"),
         pytest.param(engine_config(block_size=48, num_blocks=9, token_budget=64, max_num_seqs=8), id="odd blocks"),
+        pytest.param(replace(engine_config(num_blocks=32), run_ahead=False), id="preemption, one step after another"),
     ],
 )
 @pytest.mark.parametrize("params", [{"temperature": 0.0}, {"temperature": 1.0, "seed": 7, "top_p": 0.9}])
@@ -125,6 +126,16 @@ def test_a_step_is_dispatched_before_the_one_before_it_is_read() -> None:
     events = [engine.step() for _ in range(4)]
     assert [len(found) for found in events] == [0, 1, 1, 1]
     assert not engine.has_work
+
+
+def test_an_engine_that_does_not_run_ahead_gives_a_step_s_tokens_before_it_plans_the_next() -> None:
+    engine = make_engine(config=replace(engine_config(), run_ahead=False))
+    engine.add(request("a", PROMPTS[1], max_tokens=3, ignore_eos=True))
+    first = engine.step()
+    engine.add(request("b", PROMPTS[1], max_tokens=2, ignore_eos=True))
+    events = [first, engine.step(), engine.step()]
+    assert [[event.request_id for event in found] for found in events] == [["a"], ["a", "b"], ["a", "b"]]
+    assert (engine.has_work, engine.stats().steps) == (False, 3)
 
 
 def test_no_compilation_after_ready() -> None:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxgen.core.config import EngineConfig
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.sampling_params import Grammar
@@ -35,8 +36,8 @@ def constraints() -> Constraints:
     return Constraints(tokenizer(), MODEL.vocab_size, frozenset({EOS}))
 
 
-def make_engine(**limits: int) -> Engine:
-    config = engine_config(**({"token_budget": 32} | limits))
+def make_engine(config: EngineConfig | None = None, /, **limits: int) -> Engine:
+    config = config or engine_config(**({"token_budget": 32} | limits))
     return Engine(MODEL, config, params_of(MODEL), frozenset({EOS}), compiled=compiled_step(MODEL, config))
 
 

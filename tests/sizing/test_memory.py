@@ -113,6 +113,11 @@ def test_a_narrow_program_is_of_half_the_budget_at_most() -> None:
     assert plan(CPU, token_budget=24, max_num_seqs=12, single_shape=True).narrow_width is None
 
 
+def test_only_a_gpu_s_steps_run_ahead() -> None:
+    assert plan(GPU).run_ahead
+    assert not plan(CPU).run_ahead
+
+
 def test_on_a_cpu_rows_are_a_quarter_of_the_budget_and_the_narrow_program_has_fewer() -> None:
     wide = plan(CPU, token_budget=256)
     assert (wide.scheduler.max_num_seqs, wide.narrow_width) == (64, 16)
