@@ -51,7 +51,7 @@ WIDTH = 120
 CURVE = """
 ## Early first tokens or short gaps
 
-Each rule that fills steps is a point, simulated at this machine's costs; crosses are measured, in bfloat16.
+Each rule that fills steps is a point, simulated at this machine's costs; crosses are measured.
 [tuning.md](tuning.md#where-padding-costs-nothing) has the figures. The default is "6 times": beyond it first tokens
 come hardly earlier.
 

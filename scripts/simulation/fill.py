@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -27,8 +28,11 @@ from scripts.simulation.policies import SplitFuse
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-COST = LinearCost(base=0.0042, per_token=0.0002)
-"""88M in bfloat16 on the machine of docs/peers.md: one decode 4.4 ms, a step of 256 tokens 55 ms by the P95 between
+COSTS = {
+    "bfloat16": LinearCost(base=0.0042, per_token=0.00018),
+    "float32": LinearCost(base=0.0080, per_token=0.00029),
+}
+"""88M on the machine of docs/peers.md: one decode 4.4 and 8.3 ms, a step of 256 tokens 50 and 82 ms by the P95 between
 tokens of 16 clients."""
 WIDTH, ROWS, SEED = CPU_WIDTH, CPU_ROWS, 1
 LONG = 2000
@@ -57,18 +61,20 @@ class BesideLong:
 
 
 def study() -> Iterator[dict[str, Any]]:
-    """Yield the figures of each rule at each load."""
+    """Yield the figures of each rule at each load, in each format of weights."""
     constant = FillRule(stretch=inf, gap=inf)
-    for clients, long in CELLS:
+    for name, (clients, long) in product(COSTS, CELLS):
         for budget in BUDGETS:
-            yield _point(f"{budget} tokens", "constant", clients, budget, constant, long=long)
+            found = _point(f"{budget} tokens", clients, StepTimeModel(budget, COSTS[name]), constant, long=long)
+            yield {"format": name, "kind": "constant", **found}
         for stretch in STRETCHES:
             rule = replace(DEFAULT_FILL, stretch=stretch)
-            yield _point(f"{stretch:g} times", "rule", clients, WIDTH, rule, long=long)
+            found = _point(f"{stretch:g} times", clients, StepTimeModel(WIDTH, COSTS[name]), rule, long=long)
+            yield {"format": name, "kind": "rule", **found}
 
 
-def _point(name: str, kind: str, clients: int, budget: int, rule: FillRule, *, long: bool) -> dict[str, Any]:
-    step_time = StepTimeModel(budget, COST)
+def _point(name: str, clients: int, step_time: StepTimeModel, rule: FillRule, *, long: bool) -> dict[str, Any]:
+    budget = step_time.token_budget
     config = SchedulerConfig(budget, min(ROWS, budget), 8192)
     policy = SplitFuse(config, CacheConfig(16, 20_000), step_time=step_time, fill=rule, runs_ahead=False)
     load: Load = closed_loop(normal_requests(256, 60, 150 if long else 400, SEED), clients, SEED)
@@ -81,7 +87,7 @@ def _point(name: str, kind: str, clients: int, budget: int, rule: FillRule, *, l
     short = [one for one in seen if one.prompt_tokens < LONG / 2]
     first = sorted(one.first_token_time for one in short)
     gaps = sorted(gap for one in short for gap in one.inter_token_times())
-    found = {"rule": name, "kind": kind, "clients": clients, "long": long}
+    found: dict[str, Any] = {"rule": name, "clients": clients, "long": long}
     found |= {"ttft_p50": percentile(first, 50), "ttft_p95": percentile(first, 95), "gap_p95": percentile(gaps, 95)}
     waits = [one.first_token_time for one in seen if one.prompt_tokens >= LONG / 2]
     return found | {"long_ttft_p50": median(waits) if waits else None}
@@ -95,29 +101,29 @@ def run_study(docs: Path) -> None:
 
 
 def measured(path: Path) -> list[dict[str, Any]]:
-    """Return the points of jaxgen and its peers in bfloat16, medians of rounds, from scripts.peers' results."""
-    servers = Records.read(path).of_kind("server", format="bfloat16")
+    """Return the points of jaxgen and its peers, medians of rounds, from scripts.peers' results."""
+    records = Records.read(path)
     found = []
-    for peer in MEASURED:
-        for clients in (4, 16):
-            alike = list(cells(servers, peer, Cell(clients=clients)).values())
-            if alike:
-                ttft, gap = (
-                    median(c[name][q] for c in alike) for name, q in (("ttft_s", "p50"), ("inter_token_s", "p95"))
-                )
-                found.append({"peer": peer, "clients": clients, "ttft_p50": ttft, "gap_p95": gap})
+    for name, peer, clients in product(COSTS, MEASURED, (4, 16)):
+        servers = records.of_kind("server", format=name)
+        alike = list(cells(servers, peer, Cell(clients=clients)).values())
+        if alike:
+            ttft, gap = (median(c[key][q] for c in alike) for key, q in (("ttft_s", "p50"), ("inter_token_s", "p95")))
+            found.append({"format": name, "peer": peer, "clients": clients, "ttft_p50": ttft, "gap_p95": gap})
     return found
 
 
 def plot(points: list[dict[str, Any]], peers: list[dict[str, Any]], path: Path) -> None:
-    """Write a PNG: for each load, P95 between tokens over TTFT P50; simulated rules, and peers as measured."""
-    figure, panels = plt.subplots(1, len(CELLS), figsize=(15, 4.5), layout="constrained")
-    for axes, (clients, long) in zip(panels, CELLS, strict=True):
-        title = f"{clients} clients" + (f" beside prompts of {LONG:,}" if long else "")
+    """Write a PNG: for each format and load, P95 between tokens over TTFT P50; simulated rules, and peers as
+    measured."""
+    figure, panels = plt.subplots(len(COSTS), len(CELLS), figsize=(15, 4.5 * len(COSTS)), layout="constrained")
+    for axes, (name, (clients, long)) in zip(panels.flat, product(COSTS, CELLS), strict=True):
+        title = f"{name}, {clients} clients" + (f" beside prompts of {LONG:,}" if long else "")
         axes.set(title=title, xlabel="TTFT P50, ms", ylabel="P95 between tokens, ms", xscale="log")
         for kind, style in (("constant", "s--"), ("rule", "o-")):
-            line = [p for p in points if (p["clients"], p["long"], p["kind"]) == (clients, long, kind)]
-            x, y = ([1000 * p[name] for p in line] for name in ("ttft_p50", "gap_p95"))
+            here = {"format": name, "clients": clients, "long": long, "kind": kind}
+            line = [p for p in points if p.items() >= here.items()]
+            x, y = ([1000 * p[key] for p in line] for key in ("ttft_p50", "gap_p95"))
             axes.plot(
                 x, y, style, label="as many tokens in every step" if kind == "constant" else "the rule, by stretch"
             )
@@ -130,7 +136,7 @@ def plot(points: list[dict[str, Any]], peers: list[dict[str, Any]], path: Path) 
                     textcoords="offset points",
                 )
         for peer in [] if long else peers:
-            if peer["clients"] == clients:
+            if (peer["format"], peer["clients"]) == (name, clients):
                 axes.plot(1000 * peer["ttft_p50"], 1000 * peer["gap_p95"], "x", label=f"{peer['peer']}, measured")
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)

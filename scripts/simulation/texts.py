@@ -11,13 +11,13 @@ Made by `python -m scripts.simulation` from docs/results/simulation*.json:
 ```
 
 The scheduler is the server's own (`jaxgen/scheduling`); a model of what a step costs stands for the device.
-The loop is an accelerator's engine's: a plan is made while the one before it is in flight, then that one is completed (on
-a CPU, and for the curve of [tuning.md](tuning.md#where-padding-costs-nothing), a plan follows the end of the one before). Time is a
-number that jumps from event to event, so a run of an hour takes seconds and comes out the same every time. Planning
-takes no time, a step's time depends on its tokens and on what they attend to alone, and nothing is found in a prefix
-cache. So a step costs what its own tokens do, as in FastGen's engine. Where a device computes the padding of a step too
-(docs/tuning.md), jaxgen's steps that are not full cost what full ones do, unless they are narrow: there the shares of
-requests in time at light loads are too good.
+The loop is an accelerator's engine's: a plan is made while the one before it is in flight, then that one is completed
+(on a CPU, and for the curve of [tuning.md](tuning.md#where-padding-costs-nothing), a plan follows the end of the one
+before). Time is a number that jumps from event to event, so a run of an hour takes seconds and comes out the same every
+time. Planning takes no time, a step's time depends on its tokens and on what they attend to alone, and nothing is found
+in a prefix cache. So a step costs what its own tokens do, as in FastGen's engine. Where a device computes the padding
+of a step too (docs/tuning.md), jaxgen's steps that are not full cost what full ones do, unless they are narrow: there
+the shares of requests in time at light loads are too good.
 
 A trace has a line of JSON for each request: `{"arrival": 0.5, "prompt_tokens": 900, "output_tokens": 40}`, seconds and
 tokens. It may name `tenant`, `tenant_weight` and `priority`, and have a `service` class such as `{"name": "fast",
