@@ -1,4 +1,4 @@
-"""The engine: its loop is schedule -> dispatch -> complete. On accelerators a step is in flight meanwhile."""
+"""The engine: its loop is schedule -> dispatch -> complete; on accelerators the next step is planned beside a step."""
 
 import logging
 import random

@@ -46,8 +46,6 @@ class OutputProcessor:
         """Fetch the log-probabilities and hidden states that the plan's requests ask for from the device."""
         wants = [chunk for chunk in plan.chunks if chunk.samples and chunk.sequence.params.logprobs is not None]
         self._logprobs = _HostLogprobs.fetch(output.logprobs) if wants else None
-        if not any(self._wants_prompt(chunk) for chunk in plan.chunks):
-            return
         starts = accumulate([chunk.length for chunk in plan.chunks], initial=0)
         wanting = [
             (chunk, start) for chunk, start in zip(plan.chunks, starts, strict=False) if self._wants_prompt(chunk)

@@ -62,7 +62,7 @@ class Packer:
         words = self._empty.copy()  # a new array each time: the device may still read the last one
         if not chunks:
             return words
-        # Few operations of numpy: there are caches to warm for each after every step, which no step has to spare.
+        # Few operations of NumPy: each takes microseconds after a step has filled the processor's caches with weights.
         n, first, lengths = len(chunks), self._first, [chunk.length for chunk in chunks]
         num_decodes = lengths.count(1)
         words[:4] = num_tokens, n, num_decodes, any(_wants_logprobs(chunk) for chunk in chunks)
