@@ -235,8 +235,9 @@ class KVTransfer:
             for key, piece in zip(keys, transfer.pieces, strict=True):
                 self._tier.saved(key, HostBlock(*piece))
             return
-        logger.warning("no more KV cache goes to the host's memory: a copy to it failed: %r", transfer.error)
-        self._tier.close()
+        if self._tier.is_open:  # copies that were under way by then may fail too
+            logger.warning("no more KV cache goes to the host's memory: a copy to it failed: %r", transfer.error)
+            self._tier.close()
         for key in keys:
             self._tier.saved(key, None)
 

@@ -56,7 +56,8 @@ class OffloadTier:
         self._saves: list[Save] = []
         self._without_inputs: set[int] = set()
         """Blocks restored as K and V only; for a time also some blocks that were computed again since."""
-        self._open = True
+        self.is_open = True
+        """Whether blocks are copied to the host; see ``close``."""
 
     @property
     def has_saves(self) -> bool:
@@ -69,7 +70,7 @@ class OffloadTier:
 
     def cached(self, block: int, key: bytes) -> None:
         """Note that the block has no owner any more; its content stays until it is evicted."""
-        if self._open and not self.store.has_place(key):
+        if self.is_open and not self.store.has_place(key):
             self._candidates[key] = block
             self._candidates.move_to_end(key)
 
@@ -102,7 +103,7 @@ class OffloadTier:
 
     def close(self) -> None:
         """Stop copying blocks to the host: there is no memory for them."""
-        self._open = False
+        self.is_open = False
         self._candidates.clear()
 
     def forgotten(self) -> None:

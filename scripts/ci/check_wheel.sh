@@ -26,9 +26,13 @@ from starlette.applications import Starlette
 from jaxgen.server.page.site_routes import page_routes
 routes = page_routes()
 server = uvicorn.Server(uvicorn.Config(Starlette(routes=routes), port=0, log_level="error"))
-threading.Thread(target=server.run, daemon=True).start()
+thread = threading.Thread(target=server.run, daemon=True)
+thread.start()
 while not server.started: time.sleep(0.01)
 address = "http://127.0.0.1:%d" % server.servers[0].sockets[0].getsockname()[1]
 for path in ("/", "/docs", "/app.js", "/play/play.js", "/live/live.js", "/vendor/preact.js"):
-    assert urllib.request.urlopen(address + path).status == 200, path'
+    assert urllib.request.urlopen(address + path).status == 200, path
+# A process that ends while its event loop runs may crash.
+server.should_exit = True
+thread.join()'
 echo "wheel: ok"

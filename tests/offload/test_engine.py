@@ -1,5 +1,6 @@
 """An engine whose cache is too small for what comes back, with host memory behind it: the same bits, however."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -177,13 +178,18 @@ def test_refused_host_memory_is_warned_of_once(
     engine = make_engine(config=small())
     assert engine.offload is not None
 
+    several = threading.Event()
+
     def refuse(_: Any) -> Any:
+        several.wait()
         raise MemoryError("no pinned memory")
 
-    monkeypatch.setattr(engine.offload.transfer._down._state, "copy", refuse)
+    transfer = engine.offload.transfer
+    monkeypatch.setattr(transfer._down._state, "copy", refuse)
     for turn in ("abcdef", "abcdef"):
         wanted = requests(turn)
-        assert answers(run(engine, wanted)) == expected(wanted)
+        events = run(engine, wanted, lambda _: several.set() if len(transfer._saving) > 1 else None)
+        assert answers(events) == expected(wanted)
     drain(engine)
     assert counters(engine).saved_blocks == 0
     assert len([record for record in caplog.records if "no pinned memory" in record.getMessage()]) == 1
