@@ -27,6 +27,7 @@ SETTINGS = {
     # Else each process, of which a run has hundreds, would compile all it imports, and pytest rewrite all tests.
     "PYTHONDONTWRITEBYTECODE": "",
 }
+OK = "ok"
 LEAST_COVERAGE = 97
 """Percent of the packages' lines that the quick tests must reach; measured by ``--full``."""
 COVERAGE = (
@@ -85,8 +86,11 @@ PARTS = (
 )
 
 
-def run(part: Part) -> tuple[bool, float]:
-    """Run one part with its output shown; a skipped test fails the part on CI."""
+def run(part: Part) -> tuple[str, float]:
+    """Run one part with its output shown. Return its result, OK or why it failed, and its seconds.
+
+    A skipped test fails the part on CI.
+    """
     started = time.monotonic()
     words = [f"== {part.name}\n"]
     environment = os.environ | SETTINGS | dict(part.environment)
@@ -100,12 +104,13 @@ def run(part: Part) -> tuple[bool, float]:
         if not part.beside:
             _say(words)
         skipped = skipped or bool(re.match(r"SKIPPED ", line))
-    ok = process.wait() == 0
+    code = process.wait()
+    result = OK if code == 0 else f"FAILED (exit status {code})"
     if skipped and os.environ.get("CI") == "true":
         words.append(f"{part.name}: a test was skipped, which CI does not allow\n")
-        ok = False
+        result = "FAILED (a test was skipped)"
     _say(words)
-    return ok, time.monotonic() - started
+    return result, time.monotonic() - started
 
 
 def _say(words: list[str]) -> None:
@@ -114,8 +119,8 @@ def _say(words: list[str]) -> None:
     words.clear()
 
 
-def run_all(parts: list[Part]) -> list[tuple[str, bool, float]]:
-    """Return each part's name, whether it succeeded, and its seconds, in their order."""
+def run_all(parts: list[Part]) -> list[tuple[str, str, float]]:
+    """Return each part's name, its result and its seconds, in their order."""
     with ThreadPoolExecutor(1) as aside, ThreadPoolExecutor(1) as ahead:
         running = [(aside if part.beside else ahead).submit(run, part) for part in parts]
         return [(part.name, *done.result()) for part, done in zip(parts, running, strict=True)]
@@ -142,10 +147,10 @@ def main() -> int:
         os.environ[SHARED] = shared
         results = run_all(parts)
     print("\npart        seconds  result")
-    for name, ok, seconds in results:
-        print(f"{name:10} {seconds:8.1f}  {'ok' if ok else 'FAILED'}")
+    for name, result, seconds in results:
+        print(f"{name:10} {seconds:8.1f}  {result}")
     print(f"in all     {time.monotonic() - started:8.1f}")
-    return 0 if all(ok for _, ok, _ in results) else 1
+    return 0 if all(result == OK for _, result, _ in results) else 1
 
 
 if __name__ == "__main__":
