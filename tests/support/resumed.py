@@ -2,9 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from httpx2 import ASGITransport, AsyncClient, Response
 from starlette.testclient import TestClient
 
 from jaxgen.core.request import Request
@@ -40,13 +41,26 @@ def events_of(text: str, *, done: bool = True) -> list[Event]:
     return found
 
 
+def post(client: TestClient, path: str, body: dict[str, Any], headers: Mapping[str, str] | None = None) -> Response:
+    """Ask for a stream. No thread takes part, as one does in ``client.post``: on a busy machine a write would wait for
+    it, and tokens would go out together."""
+
+    async def directly() -> Response:
+        app = ASGITransport(client.app, raise_app_exceptions=False)
+        async with AsyncClient(transport=app, base_url=client.base_url) as direct:
+            return await direct.post(path, json={**body, "stream": True}, headers=headers)
+
+    assert client.portal is not None
+    return client.portal.call(directly)
+
+
 def ask(
     client: TestClient, path: str, body: dict[str, Any], last_id: str = "", key: str = "", status: int = 200
 ) -> Any:
     """The events of a stream, or the error."""
     headers = {HEADER: last_id} if last_id else {}
     headers |= {"Authorization": f"Bearer {key}"} if key else {}
-    answer = client.post(path, json={**body, "stream": True}, headers=headers)
+    answer = post(client, path, body, headers)
     assert answer.status_code == status, answer.text
     return events_of(answer.text, done=path != RESPONSES) if status == 200 else answer.json()["error"]
 
@@ -76,9 +90,8 @@ def every(count: int) -> StepTimeModel:
     return pace
 
 
-async def slowly(request: Request, index: int) -> None:
-    """Each token is an event of its own."""
-    await asyncio.sleep(0.003)
+one_by_one = every(1)
+"""Each token is an event of its own."""
 
 
 def whole(events: Iterable[Event]) -> dict[Any, Any]:

@@ -17,7 +17,7 @@ from tests.server.resume.test_resume import requests_of
 from tests.server.tool_calls.test_parser import written
 from tests.support.fakes import MODEL, FakeEngine
 from tests.support.live_server import serve
-from tests.support.resumed import HEADER, RESPONSES, Event, ask, every, slowly, streamed, whole_response
+from tests.support.resumed import HEADER, RESPONSES, Event, ask, every, one_by_one, post, streamed, whole_response
 from tests.support.server_app import client_of, error_of
 from tests.support.tool_engines import tool_engine
 
@@ -63,7 +63,7 @@ def asked(**fields: Any) -> dict[str, Any]:
 
 
 def hello(**fields: Any) -> FakeEngine:
-    return tool_engine("hermes", "Hello", **{"pace": slowly, **fields})
+    return tool_engine("hermes", "Hello", **{"pace": one_by_one, **fields})
 
 
 @pytest.mark.parametrize("paces", [(1, 9), (4, 1)])
@@ -242,12 +242,12 @@ def test_a_failure_has_no_id() -> None:
     """So the caller's last id stays that of the last event with tokens, and the rest comes from elsewhere."""
 
     async def pace(request: Request, index: int) -> None:
-        await slowly(request, index)
+        await one_by_one(request, index)
         if index == 3:
             raise RuntimeError("a broken device")
 
     with client_of(hello(pace=pace)) as client:
-        answer = client.post(RESPONSES, json=asked(stream=True))
+        answer = post(client, RESPONSES, asked())
     *events, failed, rest = answer.text.split("\n\n")
     assert (rest, "response.failed" in failed, "id: " in failed) == ("", True, False)
     last_id = events[-1].partition("\nid: ")[2]

@@ -13,7 +13,7 @@ from tests.server.api.test_chat import chat_engine, user
 from tests.server.api.test_reasoning import thinks
 from tests.server.tool_calls.test_parser import written
 from tests.support.fakes import MODEL, FakeEngine, says
-from tests.support.resumed import HEADER, RESPONSES, Event, ask, every, slowly, streamed, whole
+from tests.support.resumed import HEADER, RESPONSES, Event, ask, every, one_by_one, post, streamed, whole
 from tests.support.server_app import body, byte_by_byte, client_of, fake_engine
 from tests.support.tool_engines import tool_engine
 from tests.support.tool_requests import HI, PARIS, WEATHER, F
@@ -86,11 +86,11 @@ def test_a_conversation_goes_on(case: str, paces: tuple[int, int]) -> None:
 
 def test_what_depends_on_no_clock_is_the_same_to_the_byte() -> None:
     fields = body(n=2, logprobs=1, max_tokens=6)
-    unbroken: list[Event] = streamed(fake_engine(pace=slowly), COMPLETIONS, fields)
+    unbroken: list[Event] = streamed(fake_engine(pace=one_by_one), COMPLETIONS, fields)
     assert len(unbroken) == 12
     by_choice = [[event for event in unbroken if event.value["choices"][0]["index"] == index] for index in range(2)]
     for count, event in enumerate(unbroken, 1):
-        rest = streamed(fake_engine(pace=slowly), COMPLETIONS, fields, event.last_id)
+        rest = streamed(fake_engine(pace=one_by_one), COMPLETIONS, fields, event.last_id)
         for index, events in enumerate(by_choice):
             joined = [one for one in (*unbroken[:count], *rest) if one.value["choices"][0]["index"] == index]
             assert [one.data for one in joined] == [one.data for one in events]
@@ -98,10 +98,10 @@ def test_what_depends_on_no_clock_is_the_same_to_the_byte() -> None:
 
 def test_a_stream_may_break_again() -> None:
     fields = body(max_tokens=12)
-    unbroken = streamed(fake_engine(pace=slowly), COMPLETIONS, fields)
+    unbroken = streamed(fake_engine(pace=one_by_one), COMPLETIONS, fields)
     told = unbroken[:3]
     while len(told) < len(unbroken):
-        rest = streamed(fake_engine(pace=slowly), COMPLETIONS, fields, told[-1].last_id)
+        rest = streamed(fake_engine(pace=one_by_one), COMPLETIONS, fields, told[-1].last_id)
         assert [one.last_id for one in rest] == [one.last_id for one in unbroken[len(told) :]]
         told += rest[:2]
     assert told == unbroken
@@ -109,7 +109,7 @@ def test_a_stream_may_break_again() -> None:
 
 def test_the_id_may_be_in_the_body() -> None:
     fields = body(max_tokens=5)
-    with client_of(fake_engine(pace=slowly)) as client:
+    with client_of(fake_engine(pace=one_by_one)) as client:
         unbroken = ask(client, COMPLETIONS, fields)
         resume = {"resume": {"last_event_id": unbroken[1].last_id}}
         assert ask(client, COMPLETIONS, fields | resume) == unbroken[2:]
@@ -146,7 +146,7 @@ def check_known(engine: FakeEngine, client: TestClient, asked: dict[str, Any]) -
 
 def test_tokens_that_did_not_come_are_refused() -> None:
     asked = body(max_tokens=9)
-    last_id = streamed(fake_engine(pace=slowly), COMPLETIONS, asked)[5].last_id
+    last_id = streamed(fake_engine(pace=one_by_one), COMPLETIONS, asked)[5].last_id
 
     def refused(status: int, tokens: list[Any]) -> dict[str, Any]:
         fields = asked | {"resume": {"last_event_id": last_id, "token_ids": tokens}}
@@ -164,7 +164,7 @@ def test_tokens_that_did_not_come_are_refused() -> None:
 
 def test_an_unbroken_request_and_its_rest_may_run_at_once() -> None:
     """A server that does not know yet that the caller is gone gets the rest asked of it."""
-    engine = fake_engine(pace=slowly)
+    engine = fake_engine(pace=one_by_one)
     with client_of(engine) as client:
         (event, *_) = ask(client, COMPLETIONS, body(n=2))
         ask(client, COMPLETIONS, body(n=2), event.last_id)
@@ -191,7 +191,7 @@ class TestRefusals:
     @pytest.fixture(scope="class")
     @staticmethod
     def last_id() -> str:
-        events: list[Event] = streamed(fake_engine(pace=slowly), COMPLETIONS, TestRefusals.fields)
+        events: list[Event] = streamed(fake_engine(pace=one_by_one), COMPLETIONS, TestRefusals.fields)
         return events[1].last_id
 
     @staticmethod
@@ -227,7 +227,7 @@ class TestRefusals:
 
     def test_another_key(self) -> None:
         config = ServerConfig(api_keys=("one", "two"))
-        events = streamed(fake_engine(pace=slowly), COMPLETIONS, self.fields, key="one", config=config)
+        events = streamed(fake_engine(pace=one_by_one), COMPLETIONS, self.fields, key="one", config=config)
         last_id = events[1].last_id
         assert self.refused(403, last_id, self.fields, key="two", config=config) == "foreign_event_id"
         assert self.refused(403, last_id, self.fields) == "foreign_event_id"
@@ -235,7 +235,7 @@ class TestRefusals:
         assert error["code"] == "invalid_api_key"
         # A replica may have other keys beside the caller's.
         other = ServerConfig(api_keys=("one",))
-        rest = streamed(fake_engine(pace=slowly), COMPLETIONS, self.fields, last_id, key="one", config=other)
+        rest = streamed(fake_engine(pace=one_by_one), COMPLETIONS, self.fields, last_id, key="one", config=other)
         assert rest == events[2:]
 
     def test_no_id(self, last_id: str) -> None:
@@ -272,15 +272,15 @@ def test_an_error_in_the_stream_has_no_id() -> None:
     """So the caller's last id stays that of the last event with tokens, and the rest comes from elsewhere."""
 
     async def pace(request: Request, index: int) -> None:
-        await slowly(request, index)
+        await one_by_one(request, index)
         if index == 3:
             raise RuntimeError("a broken device")
 
     with client_of(fake_engine(pace=pace)) as client:
-        answer = client.post(COMPLETIONS, json=body(stream=True, max_tokens=6))
+        answer = post(client, COMPLETIONS, body(max_tokens=6))
     *events, error, rest = answer.text.split("\n\n")
     assert rest == ""
     assert "id: " not in error
     last_id = events[-1].partition("\nid: ")[2]
-    rest = streamed(fake_engine(pace=slowly), COMPLETIONS, body(max_tokens=6), last_id)
+    rest = streamed(fake_engine(pace=one_by_one), COMPLETIONS, body(max_tokens=6), last_id)
     assert len(events) + len(rest) == 6
