@@ -216,9 +216,9 @@ def test_a_copy_that_fails_ends_those_that_run(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_the_planner_learns_that_the_link_is_slower() -> None:
-    """Nobody tells it: it predicts what the link did before, and is wrong for a while. A step takes 40 ms and
+    """Nobody tells it: it predicts what the link did before, and is wrong for a while. A step takes 20 ms and
     more, nearly all of it on the link. A busy machine makes steps slower, never faster than the link."""
-    engine = engine_of(bandwidth=5e5)
+    engine = engine_of(bandwidth=1e6)
     engine.add(requests("c", max_tokens=38)[0])
     predicted: list[float] = []
 
@@ -232,13 +232,13 @@ def test_the_planner_learns_that_the_link_is_slower() -> None:
     while engine.stats().generation_tokens < 10:
         step()
     before, predicted = median(predicted), []
-    device_of(engine).stream.up.bytes_per_second = 5e5 / 3
+    device_of(engine).stream.up.bytes_per_second = 1e6 / 3
     while engine.has_work:
         step()
     first, last = median(predicted[:3]), median(predicted[-5:])
-    assert min(before, first) > 0.9 / 5e5
+    assert min(before, first) > 0.9 / 1e6
     assert first < last, "at first a third of what it takes"
-    assert last > 2.7 / 5e5
+    assert last > 2.7 / 1e6
     assert stats(engine).idle_seconds > 0, "on such a link the device waits"
 
 
