@@ -1,5 +1,6 @@
 """Build an engine from weights, tokenizer and device: the composition root of the package."""
 
+import gc
 import logging
 import tempfile
 from collections.abc import Sequence
@@ -13,7 +14,8 @@ import psutil
 
 from jaxgen.cache.block_log import BlockEventSink
 from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
-from jaxgen.core.config import DType, EngineConfig, EngineOptions, HubOptions, KernelChoice, KVResidency, ModelConfig
+from jaxgen.core.config import DType, EngineConfig, EngineOptions, HubOptions, KernelChoice, ModelConfig
+from jaxgen.core.errors import NoRoomError, one_line
 from jaxgen.core.identity import Identity
 from jaxgen.core.kv_dtype import parse_kv_dtype
 from jaxgen.core.kv_events import FLAG as KV_EVENTS_FLAG
@@ -36,8 +38,9 @@ from jaxgen.models.placement import placing
 from jaxgen.opening import free_memory, is_open, judge_kernels, served_shapes, share_memory
 from jaxgen.runner.compilation_cache import persistent_compilation
 from jaxgen.runner.model_runner import device_info
-from jaxgen.sizing.memory import cache_bytes, check_options, no_wider, resolve
-from jaxgen.sizing.memory_request import DeviceMemory
+from jaxgen.sizing.allocation import allocation_of
+from jaxgen.sizing.device_memory import DeviceMemory
+from jaxgen.sizing.memory import check_options, no_wider, refit, resolve, with_fewer_blocks
 from jaxgen.sizing.token_budget import CPU_BUDGET
 from jaxgen.terminal.extras import naming_extras, need
 from jaxgen.terminal.progress import show_progress
@@ -118,10 +121,49 @@ class ResolvedModel:
         ends: bool = True,
         progress: bool,
     ) -> Engine:
-        """Load, compile, and plan again if the program needs more memory than estimated. Raises ConfigError.
+        """Load, compile and warm up. If the device runs out of memory, do so once more with fewer blocks.
 
-        ``ends``: whether the tokens of ``texts`` that end answers do.
+        ``ends``: whether the tokens of ``texts`` that end answers do. Raises ConfigError.
         """
+        events = _open_kv_events(options)
+        try:
+            return self._build(config, options, texts, events, ends=ends, progress=progress)
+        except jax.errors.JaxRuntimeError as error:
+            if not _is_out_of_memory(error):
+                raise
+            said = one_line(str(error))
+        gc.collect()  # with the error went the frames that held the first try's arrays
+        less, fewer = with_fewer_blocks(
+            *(options, self.model, config, self.memory),
+            params_bytes=self.params_bytes,
+            dequantised_bytes=dequantised_bytes(self.model, self.device),
+        )
+        if fewer.cache.num_blocks == config.cache.num_blocks:
+            raise _no_room(config, said)
+        logger.warning(
+            "the device ran out of memory with %d KV blocks, trying once more with %d: %s",
+            config.cache.num_blocks,
+            fewer.cache.num_blocks,
+            said,
+        )
+        try:
+            return replace(self, memory=less)._build(fewer, options, texts, events, ends=ends, progress=progress)
+        except jax.errors.JaxRuntimeError as error:
+            if not _is_out_of_memory(error):
+                raise
+            raise _no_room(fewer, one_line(str(error))) from error
+
+    def _build(
+        self,
+        config: EngineConfig,
+        options: EngineOptions,
+        texts: ModelTexts,
+        events: BlockEventSink | None,
+        *,
+        ends: bool,
+        progress: bool,
+    ) -> Engine:
+        """Load, compile (twice if the step needs more memory than estimated) and warm up. Raises ConfigError."""
         kernels, params = self.load(block_size=config.cache.block_size, progress=progress)
         weights = weights_digest(self.directory, self.caches.checksums, progress=progress)
         params_bytes = parameter_bytes(placed_config(self.model, kernels.placed))
@@ -133,7 +175,6 @@ class ResolvedModel:
             advance(1)
         identity = self._identify(model, config, compiled, weights, texts)
         eos_token_ids = texts.eos_token_ids if ends else frozenset[int]()
-        events = _open_kv_events(options)
         return Engine(model, config, params, eos_token_ids, compiled=compiled, identity=identity, events=events)
 
     def _identify(
@@ -186,7 +227,12 @@ def find_parts(
         gpu = Gpu(device, driver="")  # JAX took a GPU that find_gpu did not find: it is open, and kernels are unproven
     if gpu is not None:
         budget = token_budget(config, device, kernels, caches).tokens
-        verdict = judge_kernels(gpu, config, kernels, served_shapes(config, options, budget, budgets), caches.proofs)
+        room = None
+        if gpu.memory_bytes is not None:
+            used = int(gpu.memory_bytes * options.gpu_memory_utilization)
+            room = used - weight_bytes(config, device, kernels)
+        shapes = served_shapes(config, options, budget, budgets, room)
+        verdict = judge_kernels(gpu, config, kernels, shapes, caches.proofs)
     opened = device_info()
     if not opened.computes_as(device):  # the driver has a GPU that JAX did not take
         verdict = Verdict("unavailable", f"JAX opened {opened.title}, they were proven for {device.title}")
@@ -200,6 +246,19 @@ def _check_tier(options: EngineOptions) -> None:
     package = {RedisAddress: "redis", S3Address: "obstore"}.get(type(tier))
     if package is not None:
         need(package, f"--kv-tier {tier}")
+
+
+def _is_out_of_memory(error: jax.errors.JaxRuntimeError) -> bool:
+    return "RESOURCE_EXHAUSTED" in str(error)
+
+
+def _no_room(config: EngineConfig, said: str) -> NoRoomError:
+    """Return the error for a device that ran out of memory in spite of the plan. ``said``: the device's own words."""
+    blocks = config.cache.num_blocks
+    return NoRoomError(
+        f"the device ran out of memory with {blocks} KV blocks: use --num-blocks {blocks // 2} or so, a smaller "
+        f"--max-num-seqs, or end what else uses the device ({said})"
+    )
 
 
 def _open_kv_events(options: EngineOptions) -> BlockEventSink | None:
@@ -232,19 +291,13 @@ def compile_to_fit(
     The context length stays as it was planned first. Raises ConfigError if it does not fit.
     """
     compiled = compile_for(model, config, kernels)
-    if params_bytes + cache_bytes(model, config, memory) + compiled.temporary_bytes <= memory.free_bytes:
-        return config, compiled
-    residency: KVResidency = "device" if config.streaming is None else "host"
-    options = replace(options, max_model_len=config.scheduler.max_model_len, kv_residency=residency)
-    config = resolve(
-        options,
-        model,
-        memory,
-        token_budget=config.scheduler.token_budget,
-        params_bytes=params_bytes,
-        temporary_bytes=compiled.temporary_bytes,
-    )
-    return config, compile_for(model, config, kernels)
+    sizes = {"params_bytes": params_bytes, "temporary_bytes": compiled.temporary_bytes}
+    fitting = refit(options, model, config, memory, **sizes)
+    if fitting != config:
+        logger.info("a step needs more memory than estimated: compiling again, with fewer KV blocks")
+        compiled = compile_for(model, fitting, kernels)
+    logger.info("device memory: %s", allocation_of(model, fitting, memory, **sizes).title(memory))
+    return fitting, compiled
 
 
 def load_engine(

@@ -53,14 +53,16 @@ def free_memory(device: jax.Device, *, was_open: bool) -> int | None:
 
 
 def served_shapes(
-    model: ModelConfig, options: EngineOptions, token_budget: int, budgets: Sequence[int] | None
+    model: ModelConfig, options: EngineOptions, token_budget: int, budgets: Sequence[int] | None, room: int | None
 ) -> ServedShapes:
     """Return the attention shapes of the steps that a GPU will run. Raises ConfigError.
+
+    ``room``: bytes of the memory that may be used, beside the weights; None: unknown.
 
     Widths are ``token_budget``, unless the options name one, and that of the narrow program; with ``budgets`` their
     smallest and largest.
     """
-    scheduler = scheduler_config(options, model, max(budgets or [token_budget]), is_cpu=False)
+    scheduler = scheduler_config(options, model, max(budgets or [token_budget]), is_cpu=False, room=room)
     widths = {scheduler.token_budget} if budgets is None else {min(budgets), max(budgets)}
     narrow = None if options.single_shape else narrow_width(scheduler, is_cpu=False)
     return ServedShapes.of(

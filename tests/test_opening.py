@@ -78,7 +78,7 @@ def test_an_open_device_is_planned_with_as_it_is(caplog: pytest.LogCaptureFixtur
 
 def test_what_will_be_served() -> None:
     def widths(options: EngineOptions, budgets: list[int] | None = None) -> tuple[tuple[int, ...], int]:
-        shapes = served_shapes(LLAMA, options, 256, budgets)
+        shapes = served_shapes(LLAMA, options, 256, budgets, None)
         return shapes.token_budgets, shapes.max_num_seqs
 
     assert widths(EngineOptions()) == ((256,), 256)

@@ -136,7 +136,8 @@ class LayerwiseRunner:
 
     def reset(self) -> None:
         """Forget everything but the parameters, also after a step or a copy that failed."""
-        self.__dict__.pop("_pool", None)  # first, since two may not fit
+        for name in ("_pool", "_rows"):  # first, since two of each may not fit
+            self.__dict__.pop(name, None)
         self._store = self._make_store()
         self.stream.forget(self._store)
         self._pool = self._programs.make_pool()

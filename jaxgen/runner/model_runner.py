@@ -76,7 +76,8 @@ class ModelRunner:
 
     def reset(self) -> None:
         """Forget everything but the parameters."""
-        self.__dict__.pop("cache", None)  # first, since two may not fit
+        for name in ("cache", "rows"):  # first, since two of each may not fit
+            self.__dict__.pop(name, None)
         self.cache = init_cache(self._model, self._config.cache, self._compiled.kernels)
         self.rows = init_rows(self._config, self._model.vocab_size)
 

@@ -74,14 +74,14 @@ def compile_step(model: ModelConfig, config: EngineConfig, kernels: Kernels = RE
     """Compile the step of a model and configuration with these kernels. Cache and rows are donated."""
     wide: Any = _compile_width(model, config, kernels, config.scheduler.token_budget)
     narrow: Any = _compile_width(model, config, kernels, config.narrow_width) if config.narrow_width else None
-    memory = wide.memory_analysis()  # its type is jaxlib's own and not exported
+    found = [program.memory_analysis() for program in (wide, narrow) if program is not None]  # jaxlib's own type
     return CompiledStep(
         wide,
         narrow,
         compile_rows(model, config),
         kernels,
-        memory.temp_size_in_bytes + 2 * (memory.output_size_in_bytes - memory.alias_size_in_bytes),
-        memory.alias_size_in_bytes,
+        max(one.temp_size_in_bytes + 2 * (one.output_size_in_bytes - one.alias_size_in_bytes) for one in found),
+        found[0].alias_size_in_bytes,
     )
 
 

@@ -8,20 +8,13 @@ from jaxgen.core.config import EngineConfig, EngineOptions, ModelConfig, StreamC
 from jaxgen.core.errors import ConfigError, NoRoomError
 from jaxgen.layerwise.layer_store import LayerStore
 from jaxgen.offload.staging import group_size
-from jaxgen.sizing.layerwise_sizes import StreamSizes
-from jaxgen.sizing.memory_request import DeviceMemory, MemoryRequest
+from jaxgen.sizing.layerwise_sizes import StreamSizes, stream_sizes
+from jaxgen.sizing.memory_request import MemoryRequest
 
 COPIES_OF_LONGEST = 4
 """Fewest copies in which a layer of the longest sequence is streamed, so that the planner can split it."""
 STREAMED_ROWS = 16
 """Default for the most rows of a step if the cache is streamed: each row takes open blocks of all layers."""
-
-
-def stream_sizes(model: ModelConfig, block_size: int, memory: DeviceMemory, *, keep_inputs: bool) -> StreamSizes:
-    """Return the sizes of the blocks of a streamed cache."""
-    inputs = input_bytes(model, block_size) // model.num_layers if keep_inputs else 0
-    layer = block_bytes(model, block_size) // model.num_layers
-    return StreamSizes(layer, inputs, model.num_layers, on_cpu=memory.is_cpu)
 
 
 def streamed_cache(wanted: MemoryRequest) -> EngineConfig:

@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 
+from jaxgen.cache.block_sizes import block_bytes, input_bytes
+from jaxgen.core.config import ModelConfig
+from jaxgen.sizing.device_memory import DeviceMemory
+
 
 @dataclass(frozen=True, slots=True)
 class StreamSizes:
@@ -30,3 +34,10 @@ class StreamSizes:
     def fixed(self, num_open: int) -> int:
         """Return the bytes of the device's memory that do not depend on the number of blocks."""
         return 2 * num_open * self.host
+
+
+def stream_sizes(model: ModelConfig, block_size: int, memory: DeviceMemory, *, keep_inputs: bool) -> StreamSizes:
+    """Return the sizes of the blocks of a streamed cache."""
+    inputs = input_bytes(model, block_size) // model.num_layers if keep_inputs else 0
+    layer = block_bytes(model, block_size) // model.num_layers
+    return StreamSizes(layer, inputs, model.num_layers, on_cpu=memory.is_cpu)

@@ -4,35 +4,32 @@ from dataclasses import replace
 from math import floor
 
 from jaxgen.cache.block_sizes import GIB, block_bytes, host_block_bytes, input_bytes
-from jaxgen.core.config import EngineConfig, EngineOptions, ModelConfig, OffloadConfig, SchedulerConfig
+from jaxgen.core.config import (
+    EngineConfig,
+    EngineOptions,
+    KVResidency,
+    ModelConfig,
+    OffloadConfig,
+    SchedulerConfig,
+)
 from jaxgen.core.errors import ConfigError, NoRoomError
 from jaxgen.core.kv_dtype import parse_kv_dtype
 from jaxgen.core.tier_address import tier_address
 from jaxgen.offload.staging import staging_bytes
-from jaxgen.sizing.layerwise import stream_sizes, streamed_cache
-from jaxgen.sizing.memory_request import DeviceMemory, MemoryRequest
+from jaxgen.sizing.allocation import allocation_of, estimate_temporaries, vocabulary_bytes
+from jaxgen.sizing.device_memory import DeviceMemory
+from jaxgen.sizing.layerwise import streamed_cache
+from jaxgen.sizing.memory_request import MemoryRequest
 from jaxgen.sizing.token_budget import CPU_NARROW, CPU_ROWS
 
 DEFAULT_BLOCK_SIZE = 64
 CPU_CACHE_BYTES = 2 * GIB
+MOST_ROWS, LEAST_ROWS = 256, 16
+"""Default for the rows of a step on an accelerator."""
+ROWS_SHARE = 1 / 8
+"""Most of the memory beside the weights that these rows take, without their KV blocks."""
 HOST_BYTES_BEFORE_TIER = GIB
 """Bytes of host memory between device and KV tier, or an eighth of a CPU's memory, unless the options say more."""
-
-
-def estimate_temporaries(model: ModelConfig, config: SchedulerConfig) -> int:
-    """Estimate the bytes of a step beside weights and cache; the compiled program gives the exact number later."""
-    per_token = 4 * (4 * model.hidden_size + model.inner_values)
-    per_row = 4 * 4 * model.vocab_size
-    return config.token_budget * per_token + config.max_num_seqs * per_row
-
-
-def cache_bytes(model: ModelConfig, config: EngineConfig, memory: DeviceMemory) -> int:
-    """Return the bytes of ``memory`` that the KV cache takes."""
-    size, streaming = config.cache.block_size, config.streaming
-    if streaming is None:
-        return config.cache.num_blocks * block_bytes(model, size, inputs=config.cache.keep_inputs)
-    sizes = stream_sizes(model, size, memory, keep_inputs=streaming.keep_inputs)
-    return sizes.fixed(streaming.num_open) + config.cache.num_blocks * sizes.each
 
 
 def resolve(
@@ -55,10 +52,11 @@ def resolve(
     if memory.host_bytes is not None and not memory.is_cpu and options.kv_offloading_size * GIB > memory.host_bytes:
         raise _too_large(options, memory.host_bytes, f"the {memory.host_bytes / GIB:.2f} GiB of the host's memory")
     block_size = options.block_size or DEFAULT_BLOCK_SIZE
-    scheduler = scheduler_config(options, model, token_budget, is_cpu=memory.is_cpu)
-    if temporary_bytes is None:
-        temporary_bytes = estimate_temporaries(model, scheduler) + dequantised_bytes
-    wanted = MemoryRequest(options, model, memory, scheduler, block_size, params_bytes, temporary_bytes)
+    room = memory.free_bytes - params_bytes
+    scheduler = scheduler_config(options, model, token_budget, is_cpu=memory.is_cpu, room=room)
+    wanted = MemoryRequest(
+        options, model, memory, scheduler, block_size, params_bytes, temporary_bytes, dequantised_bytes
+    )
     if options.kv_residency == "auto":
         return _wherever(wanted)
     return _resident(wanted) if options.kv_residency == "device" else streamed_cache(wanted)
@@ -106,6 +104,66 @@ def _wherever(wanted: MemoryRequest) -> EngineConfig:
     return found
 
 
+def refit(
+    options: EngineOptions,
+    model: ModelConfig,
+    config: EngineConfig,
+    memory: DeviceMemory,
+    *,
+    params_bytes: int,
+    temporary_bytes: int,
+) -> EngineConfig:
+    """Return ``config`` if it fits now that a step's temporaries are known, else one with fewer blocks.
+
+    Temporaries may take half of the slack, so that a good estimate is not replaced. The context stays as long as it was
+    planned. Raises NoRoomError if it does not fit then.
+    """
+    found = allocation_of(model, config, memory, params_bytes=params_bytes, temporary_bytes=temporary_bytes)
+    if found.left(memory) + found.slack // 2 >= 0:
+        return config
+    return _again(options, model, config, memory, params_bytes, temporary_bytes)
+
+
+def with_fewer_blocks(
+    options: EngineOptions,
+    model: ModelConfig,
+    config: EngineConfig,
+    memory: DeviceMemory,
+    *,
+    params_bytes: int,
+    dequantised_bytes: int = 0,
+) -> tuple[DeviceMemory, EngineConfig]:
+    """Return less of ``memory``, and the configuration for it, after the device ran out of memory in its first steps.
+
+    It leaves free once more what a step needs, since the free memory may be in pieces that are too small. The context
+    stays as long as it was planned. Raises NoRoomError if it does not fit then.
+    """
+    temporaries = estimate_temporaries(model, config.scheduler) + dequantised_bytes
+    found = allocation_of(model, config, memory, params_bytes=params_bytes, temporary_bytes=temporaries)
+    less = replace(memory, free_bytes=memory.free_bytes - found.temporaries - found.rows - found.slack)
+    return less, _again(options, model, config, less, params_bytes, temporaries)
+
+
+def _again(
+    options: EngineOptions,
+    model: ModelConfig,
+    config: EngineConfig,
+    memory: DeviceMemory,
+    params_bytes: int,
+    temporary_bytes: int,
+) -> EngineConfig:
+    """Plan once more, for a cache in the same place and a context of the same length. Raises NoRoomError."""
+    residency: KVResidency = "device" if config.streaming is None else "host"
+    return resolve(
+        replace(options, max_model_len=config.scheduler.max_model_len, kv_residency=residency),
+        model,
+        memory,
+        token_budget=config.scheduler.token_budget,
+        params_bytes=params_bytes,
+        temporary_bytes=temporary_bytes,
+    )
+
+
 def no_wider(config: EngineConfig, options: EngineOptions, token_budget: int) -> EngineConfig:
     """Return the configuration with so many tokens of a step at most, or as many as the options want rows."""
     scheduler = config.scheduler
@@ -114,22 +172,31 @@ def no_wider(config: EngineConfig, options: EngineOptions, token_budget: int) ->
     return replace(config, scheduler=narrower)
 
 
-def default_max_num_seqs(token_budget: int, *, is_cpu: bool) -> int:
+def default_max_num_seqs(token_budget: int, *, is_cpu: bool, row_bytes: int = 0, room: int | None = None) -> int:
     """Return the default number of rows of a step. A row costs logits and KV cache, and little of a step's time.
 
-    On a CPU a quarter of the budget at most, so that decodes leave room for prompts.
+    On a CPU a quarter of the budget at most, so that decodes leave room for prompts. On accelerators fewer where
+    ``row_bytes`` for each row would take much of ``room``, the bytes beside the weights (None: unknown).
     """
-    most = min(max(CPU_NARROW, token_budget // 4), CPU_ROWS) if is_cpu else 256
-    return min(token_budget, most)
+    if is_cpu:
+        return min(token_budget, max(CPU_NARROW, token_budget // 4), CPU_ROWS)
+    rows = MOST_ROWS
+    while room is not None and rows > LEAST_ROWS and rows * row_bytes > ROWS_SHARE * room:
+        rows //= 2
+    return min(token_budget, rows)
 
 
-def scheduler_config(options: EngineOptions, model: ModelConfig, token_budget: int, *, is_cpu: bool) -> SchedulerConfig:
-    """Return the bounds of a step, without regard to memory: ``max_model_len`` may become smaller where it is sized.
+def scheduler_config(
+    options: EngineOptions, model: ModelConfig, token_budget: int, *, is_cpu: bool, room: int | None
+) -> SchedulerConfig:
+    """Return the bounds of a step: ``max_model_len`` may become smaller where the cache is sized.
 
-    ``token_budget`` as for ``resolve``. Raises ConfigError.
+    ``token_budget`` as for ``resolve``; ``room`` as for ``default_max_num_seqs``. Raises ConfigError.
     """
     token_budget = options.token_budget or max(token_budget, options.max_num_seqs or 1)
-    max_num_seqs = options.max_num_seqs or default_max_num_seqs(token_budget, is_cpu=is_cpu)
+    max_num_seqs = options.max_num_seqs or default_max_num_seqs(
+        token_budget, is_cpu=is_cpu, row_bytes=vocabulary_bytes(model), room=room
+    )
     if options.max_model_len is not None and options.max_model_len > model.max_position:
         raise ConfigError(
             f"--max-model-len {options.max_model_len} is over the {model.max_position} positions the model has: "

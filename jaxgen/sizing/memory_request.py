@@ -13,31 +13,18 @@ from jaxgen.core.config import (
     StreamConfig,
 )
 from jaxgen.core.errors import NoRoomError
+from jaxgen.sizing.allocation import Allocation, estimate_temporaries, without_cache
+from jaxgen.sizing.device_memory import DeviceMemory
 from jaxgen.sizing.token_budget import CPU_NARROW
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceMemory:
-    """Memory that an engine may use. ``free_bytes``: those of JAX's pool on an accelerator, of the machine on a CPU.
-
-    ``host_bytes``: all memory of the machine; None: unknown.
-    """
-
-    platform: str
-    free_bytes: int
-    host_bytes: int | None = None
-
-    @property
-    def is_cpu(self) -> bool:
-        return self.platform == "cpu"
-
-    def __str__(self) -> str:
-        return f"the {self.free_bytes / GIB:.2f} GiB of {self.platform} memory that may be used"
-
-
-@dataclass(frozen=True, slots=True)
 class MemoryRequest:
-    """Requested options, and the memory to meet them with."""
+    """Requested options, and the memory to meet them with.
+
+    ``compiled_temporaries``: bytes, of the compiled step; None: they are estimated. ``dequantised_bytes``: numbers that
+    a step makes of codes at a time, beside what is estimated.
+    """
 
     options: EngineOptions
     model: ModelConfig
@@ -45,12 +32,27 @@ class MemoryRequest:
     scheduler: SchedulerConfig
     block_size: int
     params_bytes: int
-    temporary_bytes: int
+    compiled_temporaries: int | None
+    dequantised_bytes: int
+
+    @property
+    def without_cache(self) -> Allocation:
+        """What an engine allocates beside its cache."""
+        temporaries = self.compiled_temporaries
+        if temporaries is None:
+            temporaries = estimate_temporaries(self.model, self.scheduler) + self.dequantised_bytes
+        return without_cache(
+            *(self.model, self.scheduler, self.memory),
+            block_size=self.block_size,
+            max_logit_bias=self.options.max_logit_bias,
+            params_bytes=self.params_bytes,
+            temporary_bytes=temporaries,
+        )
 
     @property
     def room(self) -> int:
         """Bytes left for the KV cache."""
-        return self.memory.free_bytes - self.params_bytes - self.temporary_bytes
+        return self.without_cache.left(self.memory)
 
     def num_blocks(self, fitting: int, most: int) -> int:
         """Return the number of blocks of the options, else ``most``.
@@ -64,10 +66,11 @@ class MemoryRequest:
         found = most if asked is None else asked
         if found < 1:
             remedy = "raise --gpu-memory-utilization, or lower --token-budget or --max-num-seqs"
+            taken = self.without_cache
             raise NoRoomError(
-                f"the model's weights ({self.params_bytes / GIB:.2f} GiB) and a step's temporaries "
-                f"({self.temporary_bytes / GIB:.2f} GiB) leave no room for a KV cache in {memory}: "
-                + ("free some memory" if memory.is_cpu else remedy)
+                f"the model's weights ({taken.weights / GIB:.2f} GiB), a step's temporaries "
+                f"({taken.temporaries / GIB:.2f} GiB) and the state of its rows ({taken.rows / GIB:.2f} GiB) leave no "
+                f"room for a KV cache in {memory}: " + ("free some memory" if memory.is_cpu else remedy)
             )
         return found
 

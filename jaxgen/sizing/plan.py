@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from jaxgen.cache.block_sizes import block_bytes, host_block_bytes
 from jaxgen.core.config import EngineConfig, EngineOptions, ModelConfig, SchedulerConfig
 from jaxgen.core.errors import NoRoomError
-from jaxgen.offload.staging import staging_bytes
-from jaxgen.sizing.layerwise import stream_sizes
-from jaxgen.sizing.memory import DEFAULT_BLOCK_SIZE, cache_bytes, estimate_temporaries, resolve, scheduler_config
-from jaxgen.sizing.memory_request import DeviceMemory
+from jaxgen.sizing.allocation import Allocation, allocation_of, estimate_temporaries, without_cache
+from jaxgen.sizing.device_memory import DeviceMemory
+from jaxgen.sizing.layerwise_sizes import stream_sizes
+from jaxgen.sizing.memory import DEFAULT_BLOCK_SIZE, resolve, scheduler_config
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +36,9 @@ class PlanRequest:
 
     @property
     def scheduler(self) -> SchedulerConfig:
-        """The bounds of a step, without regard to memory. Raises ConfigError."""
-        return scheduler_config(self.options, self.model, self.token_budget, is_cpu=self.memory.is_cpu)
+        """The bounds of a step, before the cache is sized. Raises ConfigError."""
+        room = self.memory.free_bytes - self.weights
+        return scheduler_config(self.options, self.model, self.token_budget, is_cpu=self.memory.is_cpu, room=room)
 
     @property
     def block_size(self) -> int:
@@ -55,10 +55,20 @@ class PlanRequest:
             dequantised_bytes=self.dequantised,
         )
 
+    def temporaries(self, scheduler: SchedulerConfig) -> int:
+        """Return the estimated bytes of a step beside weights, rows and cache."""
+        return estimate_temporaries(self.model, scheduler) + self.dequantised
+
     @property
-    def temporaries(self) -> int:
-        """Bytes of a step beside weights and cache, as estimated. Raises ConfigError."""
-        return estimate_temporaries(self.model, self.scheduler) + self.dequantised
+    def without_cache(self) -> Allocation:
+        """What an engine would allocate beside its cache. Raises ConfigError."""
+        return without_cache(
+            *(self.model, self.scheduler, self.memory),
+            block_size=self.block_size,
+            max_logit_bias=self.options.max_logit_bias,
+            params_bytes=self.weights,
+            temporary_bytes=self.temporaries(self.scheduler),
+        )
 
     def changed(self, **options: object) -> "PlanRequest":
         """Return the request with other options."""
@@ -67,19 +77,15 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an engine would allocate, in bytes, and its bounds.
+    """What an engine would allocate, and its bounds.
 
-    ``temporaries``: of a step, an estimate: the compiled program gives the number. ``cache``: on the device.
-    ``staging``: on the device, for copies to and from the host. ``host``: KV blocks in host memory. ``config``: None:
-    it does not fit, for the reason ``problem``.
+    ``allocation``: its temporaries are an estimate: the compiled program gives the number. ``host``: bytes of KV blocks
+    in host memory. ``config``: None: it does not fit, for the reason ``problem``.
     """
 
     memory: DeviceMemory
     scheduler: SchedulerConfig
-    weights: int
-    temporaries: int
-    cache: int = 0
-    staging: int = 0
+    allocation: Allocation
     host: int = 0
     config: EngineConfig | None = None
     problem: str = ""
@@ -87,9 +93,7 @@ class Plan:
     @property
     def left(self) -> int:
         """Bytes of the device's memory that nothing takes; negative: those that are missing."""
-        used = self.weights + self.temporaries + self.cache + self.staging
-        shared = self.memory.is_cpu and self.config is not None and self.config.offload is not None
-        return self.memory.free_bytes - used - (self.host if shared else 0)
+        return self.allocation.left(self.memory)
 
     @property
     def longest_at_once(self) -> int:
@@ -106,14 +110,12 @@ def make_plan(request: PlanRequest) -> Plan:
     try:
         config = request.resolve()
     except NoRoomError as error:
-        return Plan(memory, request.scheduler, request.weights, request.temporaries, problem=str(error))
-    plan = Plan(memory, config.scheduler, request.weights, request.temporaries, cache_bytes(model, config, memory))
-    size, blocks, inputs = config.cache.block_size, config.cache.num_blocks, config.cache.keep_inputs
+        return Plan(memory, request.scheduler, request.without_cache, problem=str(error))
+    found = allocation_of(
+        model, config, memory, params_bytes=request.weights, temporary_bytes=request.temporaries(config.scheduler)
+    )
+    host = found.host
     if config.streaming is not None:
-        sizes = stream_sizes(model, size, memory, keep_inputs=config.streaming.keep_inputs)
-        plan = replace(plan, host=blocks * sizes.host)
-    if config.offload is not None:
-        one = host_block_bytes(model, size, config.offload.host_dtype, inputs=inputs)
-        staging = staging_bytes(block_bytes(model, size, inputs=inputs))
-        plan = replace(plan, host=config.offload.host_blocks * one, staging=staging)
-    return replace(plan, config=config)
+        sizes = stream_sizes(model, config.cache.block_size, memory, keep_inputs=config.streaming.keep_inputs)
+        host = config.cache.num_blocks * sizes.host
+    return Plan(memory, config.scheduler, found, host, config)

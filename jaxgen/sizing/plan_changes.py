@@ -6,7 +6,7 @@ from math import ceil
 
 from jaxgen.cache.block_sizes import GIB
 from jaxgen.core.errors import ConfigError
-from jaxgen.sizing.layerwise import stream_sizes
+from jaxgen.sizing.layerwise_sizes import stream_sizes
 from jaxgen.sizing.plan import Plan, PlanRequest
 
 USEFUL_CONTEXT = 2048

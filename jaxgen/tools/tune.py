@@ -23,8 +23,8 @@ from jaxgen.kernels.choice import REFERENCE, Kernels
 from jaxgen.models import PackedParams
 from jaxgen.runner.compilation_cache import persistent_compilation
 from jaxgen.runner.programs import compile_step
+from jaxgen.sizing.device_memory import DeviceMemory
 from jaxgen.sizing.memory import DEFAULT_BLOCK_SIZE, default_max_num_seqs, resolve
-from jaxgen.sizing.memory_request import DeviceMemory
 from jaxgen.sizing.token_budget import TUNE_CONTEXT, TUNE_ROUNDS, knee, least_budget, past_knee
 from jaxgen.sizing.tuning_store import save_record
 

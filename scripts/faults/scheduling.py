@@ -183,10 +183,18 @@ SIZING = (
     Fault(
         "plan-without-temporaries",
         "sizing",
-        "jaxgen/sizing/memory_request.py",
-        "self.memory.free_bytes - self.params_bytes - self.temporary_bytes",
-        "self.memory.free_bytes - self.params_bytes",
+        "jaxgen/sizing/allocation.py",
+        "self.weights + self.temporaries + self.rows",
+        "self.weights + self.rows",
         ("tests/sizing/test_memory.py",),
+    ),
+    Fault(
+        "rows-without-counts-of-tokens",
+        "sizing",
+        "jaxgen/sizing/allocation.py",
+        "5 * model.vocab_size",
+        "model.vocab_size",
+        ("tests/sizing/test_allocation.py",),
     ),
     Fault(
         "knee-without-latency",

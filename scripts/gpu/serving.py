@@ -12,8 +12,8 @@ from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
 from jaxgen.runner.model_runner import device_info
 from jaxgen.runner.programs import compile_step
+from jaxgen.sizing.device_memory import DeviceMemory
 from jaxgen.sizing.memory import resolve
-from jaxgen.sizing.memory_request import DeviceMemory
 from jaxgen.sizing.token_budget import default_budget
 from scripts.gpu.bench import Bench
 from scripts.gpu.comparison import compared

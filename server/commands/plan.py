@@ -71,8 +71,12 @@ def lines(planned: "Planned") -> Iterator[tuple[str, str]]:
     files, dtypes = _count(stored.num_files, "file"), " and ".join(stored.numbers)
     yield "checkpoint", f"{_size(stored.num_bytes)} in {files}, {dtypes}"
     yield "device", _device(planned)
-    yield "weights", f"{_size(plan.weights)} in {planned.model.dtype}"
-    yield "step temporaries", f"{_size(plan.temporaries)}, an estimate until the step is compiled"
+    taken = plan.allocation
+    yield "weights", f"{_size(taken.weights)} in {planned.model.dtype}"
+    yield "step temporaries", f"{_size(taken.temporaries)}, an estimate until the step is compiled"
+    yield "row states", f"{_size(taken.rows)} of {scheduler.max_num_seqs:,} sequences"
+    if taken.slack:
+        yield "slack", f"{_size(taken.slack)} for fragments and small programs"
     yield "token budget", f"{scheduler.token_budget:,} tokens in a step ({planned.budget.reason})"
     yield "rows", f"{scheduler.max_num_seqs:,} sequences in a step at most"
     if plan.config is not None:
@@ -89,11 +93,11 @@ def _cache_lines(planned: "Planned", config: EngineConfig) -> Iterator[tuple[str
     plan, model, cache = planned.plan, planned.request.model, config.cache
     where = "" if config.streaming is None else " of the device for what passes through: it is in host memory"
     of = "" if model.kv_dtype == "auto" else f" of {model.kv_dtype}"
-    yield "cache", f"{_size(plan.cache)}{of}{where}"
+    yield "cache", f"{_size(plan.allocation.cache)}{of}{where}"
     yield "cache blocks", f"{cache.num_blocks:,} blocks of {cache.block_size} tokens"
     yield "cache tokens", f"{cache.num_slots:,} tokens"
-    if plan.staging:
-        yield "staging", f"{_size(plan.staging)} for copies to and from host memory"
+    if plan.allocation.staging:
+        yield "staging", f"{_size(plan.allocation.staging)} for copies to and from host memory"
     if plan.host:
         yield "host memory", f"{_size(plan.host)} of KV blocks"
     yield "longest context", f"{config.scheduler.max_model_len:,} tokens of the model's {model.max_position:,}"
@@ -104,7 +108,7 @@ def _cache_lines(planned: "Planned", config: EngineConfig) -> Iterator[tuple[str
 def as_json(planned: "Planned") -> dict[str, Any]:
     """Return the plan as JSON has it; sizes are bytes, and null stands for what a plan that does not fit lacks."""
     plan, target, config = planned.plan, planned.target, planned.plan.config
-    cache = None if config is None else config.cache
+    cache, taken = None if config is None else config.cache, plan.allocation
     return {
         "fits": config is not None,
         "problem": plan.problem or None,
@@ -117,11 +121,13 @@ def as_json(planned: "Planned") -> dict[str, Any]:
         "device_bytes": target.total_bytes,
         "usable_bytes": plan.memory.free_bytes,
         "dtype": planned.request.model.dtype,
-        "weights_bytes": plan.weights,
-        "temporaries_bytes_estimated": plan.temporaries,
+        "weights_bytes": taken.weights,
+        "temporaries_bytes_estimated": taken.temporaries,
+        "rows_bytes": taken.rows,
+        "slack_bytes": taken.slack,
         "kv_cache_dtype": planned.request.model.kv_dtype,
-        "cache_bytes": None if config is None else plan.cache,
-        "staging_bytes": None if config is None else plan.staging,
+        "cache_bytes": None if config is None else taken.cache,
+        "staging_bytes": None if config is None else taken.staging,
         "host_bytes": None if config is None else plan.host,
         "left_bytes": plan.left,
         "block_size": planned.request.block_size,

@@ -8,7 +8,7 @@ of results, and cuDNN calls compile to anything.
 import math
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,11 @@ class Target:
 
     @property
     def text(self) -> str:
-        """A GpuTargetConfigProto."""
+        """A GpuTargetConfigProto.
+
+        It names driver, runtime and toolkit: without a driver XLA keeps loops, conditionals and calls of Pallas kernels
+        out of CUDA graphs, and the program is one that no device runs.
+        """
         return f"""
             gpu_device_info {{
               cuda_compute_capability {{ {self.capability} }}
@@ -49,6 +53,9 @@ class Target:
               shared_memory_per_block: 49152  registers_per_core_limit: 65536  registers_per_block_limit: 65536
               block_dim_limit_x: 2147483647  block_dim_limit_y: 65535  block_dim_limit_z: 65535
               core_count: {self.device.num_cores}  {self.info}
+              driver_version: "13.0.0"
+              runtime_version: "13.0.0"
+              compile_time_toolkit_version: "13.0.0"
             }}
             platform_name: "CUDA"
             dnn_version_info {{ major: 9 minor: 10 }}
@@ -127,20 +134,22 @@ class MosaicKernel:
         return f"{wanted} registers wanted of a thread block's {pool}" if wanted > pool else None
 
 
-_NO_LAUNCH = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id"}
-"""HLO instructions that only name what is there."""
 _MOSAIC_CALL = 'custom_call_target="mosaic_gpu'
 
 
 @dataclass(frozen=True)
 class Executable:
-    """A compiled program: bytes of memory, HLO text after optimisation, and its Pallas kernels, without those that this
-    process had compiled before, which jax 0.12 keeps."""
+    """A compiled program: bytes of memory, HLO text after optimisation, what the host starts, and its Pallas kernels,
+    without those that this process had compiled before, which jax 0.12 keeps."""
 
     arguments: int
+    outputs: int
+    """Beside the arguments that are updated in place."""
     temporaries: int
     aliased: int
     hlo: str
+    thunks: str
+    """XLA's list of what runs, after its passes: a line for each, indented where it is part of the one above."""
     kernels: tuple[MosaicKernel, ...]
 
     @property
@@ -149,12 +158,14 @@ class Executable:
         return self.hlo.count(_MOSAIC_CALL)
 
     @property
-    def num_launches(self) -> int:
-        """Instructions of the program that start something on the device; a loop and a branch count as one."""
-        entry = re.search(r"^ENTRY .*?^}", self.hlo, flags=re.MULTILINE | re.DOTALL)
-        assert entry is not None
-        found = re.findall(r"^  (?:ROOT )?%?[\w.-]+ = .*? ([a-z][\w-]*)\(", entry[0], flags=re.MULTILINE)
-        return sum(kind not in _NO_LAUNCH for kind in found)
+    def started(self) -> list[str]:
+        """Kinds of thunks that the host starts one after another: kCommandBuffer is a CUDA graph."""
+        return re.findall(r"^\d+: (k\w+)", self.thunks, flags=re.MULTILINE)
+
+    @property
+    def num_operations(self) -> int:
+        """Thunks in all, in every branch, and in the body of each loop once."""
+        return len(re.findall(r"^ *\d+: k\w+", self.thunks, flags=re.MULTILINE))
 
     @property
     def fused_mosaic(self) -> list[str]:
@@ -171,11 +182,17 @@ class Executable:
 
 
 def compile_for(
-    target: Target, function: Callable[..., Any], args: Sequence[Any], donate: Sequence[int] = (), *, read: bool = True
+    target: Target,
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    donate: Sequence[int] = (),
+    *,
+    read: bool = True,
+    options: Mapping[str, Any] | None = None,
 ) -> Executable:
     """Compile ``function`` of arguments shaped like ``args`` (pytrees) for a target.
 
-    ``read`` False: nothing is asked of its Pallas kernels, and equal ones are compiled once.
+    ``read`` False: nothing is asked of its Pallas kernels, and equal ones are compiled once. ``options``: of XLA.
     """
     topology = topologies.get_topology_desc(platform="cuda", target_config=target.text, topology="1x1x1")
     sharding = SingleDeviceSharding(topology.devices[0])
@@ -185,16 +202,20 @@ def compile_for(
             patch.setenv("MOSAIC_GPU_DUMP_TO", dump)
         with use_abstract_mesh(AbstractMesh((), (), abstract_device=target.device)):
             traced = jax.jit(function, donate_argnums=donate).trace(*shapes)
-            compiled: Any = traced.lower(lowering_platforms=("cuda",)).compile()
+            lowered = traced.lower(lowering_platforms=("cuda",))
+            compiled: Any = lowered.compile(compiler_options={"xla_dump_to": dump, **(options or {})})
         kernels = tuple(_read(Path(dump)))
-    memory = compiled.memory_analysis()
-    return Executable(
-        memory.argument_size_in_bytes,
-        memory.temp_size_in_bytes,
-        memory.alias_size_in_bytes,
-        compiled.as_text(),
-        kernels,
-    )
+        (thunks,) = Path(dump).glob("*.thunk_sequence_after_thunk_passes.txt")
+        memory = compiled.memory_analysis()
+        return Executable(
+            memory.argument_size_in_bytes,
+            memory.output_size_in_bytes - memory.alias_size_in_bytes,
+            memory.temp_size_in_bytes,
+            memory.alias_size_in_bytes,
+            compiled.as_text(),
+            thunks.read_text(),
+            kernels,
+        )
 
 
 _PTXAS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads\s.*?Used (\d+) registers", re.DOTALL)

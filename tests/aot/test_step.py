@@ -3,6 +3,7 @@ cache in place."""
 
 import logging
 import re
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +36,10 @@ MOST_LOGITS = 6
 WHOLE = "copy|copy-start|slice|dynamic-slice|fusion|fusion-done"
 """Instructions that make a copy of an operand."""
 HOPPER, AMPERE = hopper(132), ampere(108)
+IN_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONDITIONAL,DYNAMIC_SLICE_FUSION"
+"""What XLA puts into CUDA graphs by default."""
+OPTIONAL_WORK = 3
+"""Draws, log-probabilities and those of prompts: each has a loop, which keeps its branch out of graphs by default."""
 PALLAS_KERNELS = 4
 """Of a layer: attention in pieces, their combination, attention of whole contexts, and cache writes."""
 
@@ -73,7 +78,11 @@ def test_with_pallas_kernels(target: Target) -> None:
     """For Hopper with all layers."""
     right, wrong = (HOPPER, AMPERE) if target is H200 else (AMPERE, HOPPER)
     model = LLAMA3_8B if target is H200 else LLAMA3_8B.of_layers(FEW_LAYERS)
-    check(target, right, num_mosaic=PALLAS_KERNELS * model.num_layers, model=model)
+    started = check(target, right, num_mosaic=PALLAS_KERNELS * model.num_layers, model=model).started
+    assert started[0] == "kCommandBuffer", "a CUDA graph up to the greedy choice"
+    assert started.count("kConditional") == OPTIONAL_WORK
+    assert set(started) <= {"kCommandBuffer", "kConditional", "kCustomKernel"}, "no Pallas kernel is outside of graphs"
+    assert len(started) <= 2 * OPTIONAL_WORK
     with pytest.raises(ValueError, match="Hopper"):
         compile_step(target, wrong, STEP_DONATES, FEW_LAYERS)
 
@@ -93,13 +102,23 @@ def test_layers_of_other_parts(target: Target, name: str) -> None:
     model = model_of(name)
     compiled = check(target, HOPPER, num_mosaic=PALLAS_KERNELS * model.num_layers, model=model)
     logger.info(
-        "%s of %d layers: %d launches, %d MiB of temporaries",
-        *(name, model.num_layers, compiled.num_launches, compiled.temporaries // 2**20),
+        "%s of %d layers: %d operations, the host starts %s, %d MiB of temporaries",
+        *(name, model.num_layers, compiled.num_operations, Counter(compiled.started), compiled.temporaries // 2**20),
     )
     placed = jax.tree.leaves(abstract_packed_params(model, HOPPER))
     matrices = [weight for weight in placed if weight.size > model.hidden_size * model.num_kv_heads * model.head_dim]
     assert len(matrices) > 4 * model.num_layers
     assert not [line for weight in matrices for line in compiled.copies(weight, WHOLE)]
+
+
+@pytest.mark.only(cases.HOPPER)
+def test_with_loops_in_graphs_a_step_is_one_graph(target: Target) -> None:
+    """Where it has as many rows as tokens: else prompts' log-probabilities are copied in pieces, beside the graph."""
+    budget = CONFIG.scheduler.token_budget
+    config = replace(CONFIG, scheduler=replace(CONFIG.scheduler, max_num_seqs=budget))
+    step, args = step_program(LLAMA3_8B.of_layers(2), config, HOPPER, budget)
+    options = {"xla_gpu_enable_command_buffer": f"{IN_GRAPHS},WHILE"}
+    assert compile_for(target, step, args, STEP_DONATES, read=False, options=options).started == ["kCommandBuffer"]
 
 
 @pytest.mark.only(cases.AMPERE)  # XLA's passes are the same for all

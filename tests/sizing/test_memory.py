@@ -14,8 +14,10 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.core.tier_address import DirectoryAddress
 from jaxgen.models.kv_cache import init_cache
 from jaxgen.offload.staging import staging_bytes
-from jaxgen.sizing.memory import cache_bytes, resolve
-from jaxgen.sizing.memory_request import DeviceMemory
+from jaxgen.sizing.allocation import LEAST_SLACK, ROW_STATES_AT_ONCE, cache_bytes, row_state_bytes
+from jaxgen.sizing.device_memory import DeviceMemory
+from jaxgen.sizing.layerwise import STREAMED_ROWS
+from jaxgen.sizing.memory import resolve, scheduler_config
 from tests.support.engines import LLAMA
 
 CPU = DeviceMemory("cpu", 8 * GIB)
@@ -27,9 +29,27 @@ MHA = replace(LLAMA, num_kv_heads=LLAMA.num_heads)
 def plan(
     memory: DeviceMemory, *, model: DecoderConfig = LLAMA, params: int = GIB, temporaries: int = 0, **options: Any
 ) -> EngineConfig:
+    """Return the plan for ``memory`` beside rows and slack."""
+    wanted = EngineOptions(**options)
     return resolve(
-        EngineOptions(**options), model, memory, token_budget=64, params_bytes=params, temporary_bytes=temporaries
+        *(wanted, model, beside_the_rest(memory, model, wanted)),
+        token_budget=64,
+        params_bytes=params,
+        temporary_bytes=temporaries,
     )
+
+
+def beside_the_rest(memory: DeviceMemory, model: ModelConfig, options: EngineOptions) -> DeviceMemory:
+    """Return ``memory`` with room for the state of the rows and the slack."""
+    try:
+        scheduler = scheduler_config(options, model, 64, is_cpu=memory.is_cpu, room=None)
+    except ConfigError:
+        return memory
+    if options.kv_residency == "host" and options.max_num_seqs is None:
+        scheduler = replace(scheduler, max_num_seqs=STREAMED_ROWS)
+    state = row_state_bytes(model, scheduler, options.block_size or 64, options.max_logit_bias)
+    slack = 0 if memory.is_cpu else LEAST_SLACK
+    return replace(memory, free_bytes=memory.free_bytes + ROW_STATES_AT_ONCE * state + slack)
 
 
 def test_block_bytes_is_k_and_v_of_all_layers() -> None:
@@ -43,8 +63,9 @@ def test_cpu_takes_what_its_rows_can_use() -> None:
 
 
 def test_cpu_takes_half_of_the_free_memory_at_most() -> None:
-    config = plan(DeviceMemory("cpu", 40 * BLOCK), params=0)
-    assert config.cache.num_blocks == 20
+    memory = DeviceMemory("cpu", 100 * BLOCK)
+    config = resolve(EngineOptions(), LLAMA, memory, token_budget=64, params_bytes=0, temporary_bytes=0)
+    assert config.cache.num_blocks == 50
 
 
 def test_cpu_takes_two_gib_at_most() -> None:
@@ -194,11 +215,13 @@ OPEN = 1 + 1 + 2 * 2
 """For a budget of 64 tokens in blocks of 64, and 2 rows."""
 
 
-def deep(platform: str, blocks: float, *, model: ModelConfig = DEEP, host: float = 0.0, **options: Any) -> EngineConfig:
+def deep(
+    platform: str, blocks: float, *, model: DecoderConfig = DEEP, host: float = 0.0, **options: Any
+) -> EngineConfig:
     """With device memory for so many blocks, and as much host memory as ``host`` says, in blocks too."""
     wanted = {"kv_offloading_size": host * DEEP_BLOCK / GIB, "max_num_seqs": 2, **options}
     memory = DeviceMemory(platform, int(blocks * DEEP_BLOCK))
-    return resolve(EngineOptions(**wanted), model, memory, token_budget=64, params_bytes=0, temporary_bytes=0)
+    return plan(memory, model=model, params=0, **wanted)
 
 
 def test_a_streamed_cache_takes_a_layer_of_each_block_and_the_open_ones() -> None:

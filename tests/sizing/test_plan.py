@@ -11,7 +11,7 @@ from jaxgen.core.config import EngineOptions
 from jaxgen.core.decoder_config import DecoderConfig, RopeConfig, llama_config
 from jaxgen.core.errors import ConfigError
 from jaxgen.offload.staging import staging_bytes
-from jaxgen.sizing.memory import cache_bytes
+from jaxgen.sizing.allocation import cache_bytes
 from jaxgen.sizing.plan import Plan, PlanRequest, make_plan
 from jaxgen.sizing.plan_changes import USEFUL_CONTEXT, find_changes
 
@@ -46,14 +46,17 @@ def both(request: PlanRequest) -> tuple[Plan, list[str]]:
 def test_a_plan_adds_up() -> None:
     plan, changes = both(request(80))
     assert plan.memory.free_bytes == int(72 * GIB)
-    assert plan.temporaries == 4 * (512 * (4 * 4096 + 3 * 11008) + 256 * 4 * 32000)
+    taken = plan.allocation
+    assert taken.temporaries == 4 * (512 * (4 * 4096 + 3 * 11008 + 4096) + 256 * 5 * 32000)
+    assert taken.slack == plan.memory.free_bytes // 100
     assert plan.config is not None
-    assert plan.cache == plan.config.cache.num_blocks * 2 * 32 * 32 * 128 * 2 * 64
-    assert plan.left == plan.memory.free_bytes - WEIGHTS - plan.temporaries - plan.cache
+    assert plan.allocation.cache == plan.config.cache.num_blocks * 2 * 32 * 32 * 128 * 2 * 64
+    beside_cache = WEIGHTS + taken.temporaries + taken.rows + taken.slack
+    assert plan.left == plan.memory.free_bytes - beside_cache - taken.cache
     assert 0 <= plan.left < block_bytes(MODEL, 64), "there is no room for another block"
     assert plan.scheduler.max_model_len == 16384
     assert plan.longest_at_once == plan.config.cache.num_slots // 16384 == 7
-    assert (plan.scheduler.max_num_seqs, plan.host, plan.staging, changes) == (256, 0, 0, [])
+    assert (plan.scheduler.max_num_seqs, plan.host, plan.allocation.staging, changes) == (256, 0, 0, [])
 
 
 def test_a_cpu_may_keep_codes() -> None:
@@ -73,13 +76,15 @@ def test_rows_bound_the_sequences_at_once() -> None:
 
 def test_host_memory_and_what_it_takes_of_the_device() -> None:
     plan = make_plan(request(80, kv_offloading_size=4.0, kv_host_dtype="int8"))
-    assert plan.staging == staging_bytes(block_bytes(MODEL, 64))
+    assert plan.allocation.staging == staging_bytes(block_bytes(MODEL, 64))
     one = host_block_bytes(MODEL, 64, "int8")
     assert plan.host == int(4 * GIB / one) * one
     assert 0 <= plan.left < block_bytes(MODEL, 64)
     on_cpu = make_plan(request(64, platform="cpu", kv_offloading_size=4.0, num_blocks=100))
-    total = WEIGHTS + on_cpu.temporaries + 100 * block_bytes(MODEL, 64) + on_cpu.staging + on_cpu.host
+    taken = on_cpu.allocation
+    total = WEIGHTS + taken.temporaries + taken.rows + 100 * block_bytes(MODEL, 64) + taken.staging + on_cpu.host
     assert on_cpu.left == 64 * GIB - total
+    assert taken.slack == 0
 
 
 @pytest.mark.parametrize(("platform", "policy"), [("gpu", "transfer"), ("cpu", "transfer"), ("cpu", "plan")])
@@ -91,8 +96,10 @@ def test_a_streamed_cache(platform: str, policy: str) -> None:
     assert plan.config.streaming is not None
     kept = 1.5 if plan.config.streaming.keep_inputs else 1
     assert plan.host == plan.config.cache.num_blocks * block_bytes(MODEL, 64) * kept <= 10 * GIB
-    assert plan.cache == cache_bytes(MODEL, plan.config, plan.memory)
-    assert plan.left == plan.memory.free_bytes - WEIGHTS - plan.temporaries - plan.cache >= 0
+    assert plan.allocation.cache == cache_bytes(MODEL, plan.config, plan.memory)
+    taken = plan.allocation
+    beside_cache = WEIGHTS + taken.temporaries + taken.rows + taken.slack
+    assert plan.left == plan.memory.free_bytes - beside_cache - taken.cache >= 0
 
 
 def applied(request: PlanRequest, change: str) -> PlanRequest:
@@ -120,7 +127,7 @@ SHORT = replace(MODEL, max_position=1024)
 CASES: list[tuple[PlanRequest, list[str]]] = [
     (request(20), ["--kv-residency", "a device with"]),
     (request(20, max_model_len=16384), ["--max-model-len", "--kv-residency", "a device with"]),
-    (request(14.2, model=SHORT), ["--gpu-memory-utilization", "a device with"]),
+    (request(14.8, model=SHORT), ["--gpu-memory-utilization", "a device with"]),
     (request(14.8, model=SHORT, token_budget=2048, max_num_seqs=1024), ["--token-budget", "a device with"]),
     (request(20, model=WIDE, weights=2 * WEIGHTS), ["--dtype bfloat16", "a device with"]),
     (request(8), ["a device with"]),
@@ -161,8 +168,9 @@ def test_what_does_not_fit_has_a_reason_and_no_cache() -> None:
     plan, _ = both(request(8))
     assert plan.config is None
     assert "weights (12.55 GiB)" in plan.problem
-    assert plan.left == int(7.2 * GIB) - WEIGHTS - plan.temporaries < 0
-    assert (plan.cache, plan.longest_at_once) == (0, 0)
+    taken = plan.allocation
+    assert plan.left == int(7.2 * GIB) - WEIGHTS - taken.temporaries - taken.rows - taken.slack < 0
+    assert (taken.cache, plan.longest_at_once) == (0, 0)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from jaxgen.core.config import EngineOptions
 from jaxgen.core.errors import ConfigError
 from jaxgen.kernels.choice import REFERENCE, Kernels, PackedProduct
 from jaxgen.server.cli import main
-from jaxgen.sizing.memory_request import DeviceMemory
+from jaxgen.sizing.device_memory import DeviceMemory
 from jaxgen.tools.tune import FullSteps, StepTime, Tuning, fill_steps, measure, tune
 from jaxgen.weights.load import load_model_config, load_params
 from jaxgen.weights.tiny import make_tiny_checkpoint

@@ -67,7 +67,7 @@ def test_it_is_what_serve_would_choose(flags: list[str], tmp_path: Path) -> None
     parts = find_parts(options=engine_options(args), **same)
     found = plan_model(options=engine_options(args), **same)
     assert found.plan.config == parts.resolve(engine_options(args))
-    assert found.plan.weights == parts.params_bytes
+    assert found.plan.allocation.weights == parts.params_bytes
     assert found.plan.memory == parts.memory
     assert found.target.device == parts.device
     assert found.request.model == parts.model
@@ -123,6 +123,8 @@ def test_lines_have_units(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines["device"] == "a device with 1.00 GiB: 0.90 GiB may be used (--gpu-memory-utilization 0.9)"
     assert lines["longest"].endswith("128 tokens of the model's 128")
     assert lines["rows"] == "256 sequences in a step at most"
+    assert lines["row"].split(maxsplit=1) == ["states", "2.1 MiB of 256 sequences"]
+    assert lines["slack"] == "0.25 GiB for fragments and small programs"
     assert lines["host"].endswith("0.20 GiB of KV blocks")
     assert lines["weights"] == "0.4 MiB in float32"
 
@@ -204,7 +206,8 @@ def test_a_model_of_8b_in_4_bits_on_8_gib(tmp_path: Path, capsys: pytest.Capture
     config |= {"num_attention_heads": 32, "max_position_embeddings": 131072}
     directory = str(make_llama(tmp_path, config, num_files=4))
     found, floats = (
-        planned(capsys, directory, "--device-memory", "8GiB", "--quantization", name) for name in ("int4", "fp8")
+        planned(capsys, directory, "--device-memory", "8GiB", "--max-num-seqs", "64", "--quantization", name)
+        for name in ("int4", "fp8")
     )
     assert found["fits"]
     assert found["max_model_len"] == 8000

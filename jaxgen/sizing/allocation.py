@@ -1,0 +1,126 @@
+"""What an engine allocates in its device's memory, part by part. Host only, no jax."""
+
+from dataclasses import asdict, dataclass, replace
+
+from jaxgen.cache.block_sizes import ITEMSIZE, block_bytes, host_block_bytes
+from jaxgen.core.config import EngineConfig, ModelConfig, SchedulerConfig
+from jaxgen.offload.staging import staging_bytes
+from jaxgen.sizing.device_memory import DeviceMemory
+from jaxgen.sizing.layerwise_sizes import stream_sizes
+
+LOGITS_AT_ONCE = 5
+"""Arrays of float32 logits that a step holds at the same time, as compiled for GPUs (docs/performance.md)."""
+HIDDEN_AT_ONCE = 4
+"""Arrays of float32 hidden states that a layer holds at the same time."""
+OUTPUTS_AT_ONCE = 2
+"""Outputs of steps: of the one that runs, and of the one before, which the host has not read yet."""
+ROW_STATES_AT_ONCE = 2
+"""The state of all rows as it is kept, and once more as it is loaded from the host or made anew."""
+ROW_WORDS = 140
+"""32-bit words of a row's sampling parameters, beside the entries of its logit_bias, which have two words each."""
+MIB = 2**20
+LEAST_SLACK, SLACK_SHARE = 256 * MIB, 0.01
+"""Memory of an accelerator's pool that is not planned: at least so many bytes, or this share of the pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Bytes of a device's memory by purpose.
+
+    ``temporaries``: of a step, with its outputs. ``rows``: state of the running sequences. ``slack``: left to
+    fragmentation, to small programs and to what the estimate of temporaries missed. ``staging``: for copies to and from
+    the host. ``host``: KV blocks in host memory, which on a CPU is the device's memory.
+    """
+
+    weights: int
+    temporaries: int
+    rows: int
+    slack: int
+    cache: int = 0
+    staging: int = 0
+    host: int = 0
+
+    def left(self, memory: DeviceMemory) -> int:
+        """Return the bytes of ``memory`` that nothing takes; negative: those that are missing."""
+        on_device = self.weights + self.temporaries + self.rows + self.slack + self.cache + self.staging
+        return memory.free_bytes - on_device - (self.host if memory.is_cpu else 0)
+
+    def title(self, memory: DeviceMemory) -> str:
+        """Name the parts that are not empty, with their sizes, for the log."""
+        parts = [f"{name} {size / MIB:,.0f}" for name, size in asdict(self).items() if size]
+        return f"{', '.join(parts)} MiB of {memory}"
+
+
+def estimate_temporaries(model: ModelConfig, scheduler: SchedulerConfig) -> int:
+    """Estimate the bytes of a step beside weights, cache and rows; the compiled program gives the number later."""
+    outputs = OUTPUTS_AT_ONCE * model.hidden_size * ITEMSIZE[model.dtype]
+    per_token = 4 * (HIDDEN_AT_ONCE * model.hidden_size + model.inner_values) + outputs
+    return scheduler.token_budget * per_token + scheduler.max_num_seqs * LOGITS_AT_ONCE * 4 * model.vocab_size
+
+
+def row_state_bytes(model: ModelConfig, scheduler: SchedulerConfig, block_size: int, max_logit_bias: int) -> int:
+    """Return the bytes of the state of all rows (``RowState``): block tables, sampling parameters, and for each token
+    of the vocabulary a count, whether the prompt has it, and a bit for whether it is allowed."""
+    blocks = -(-scheduler.max_model_len // block_size)
+    params = ROW_WORDS + 2 * max_logit_bias
+    per_row = 4 * (blocks + 1 + params) + _token_states(model)
+    return scheduler.max_num_seqs * per_row + 4 * params  # parameters also have a row for padding
+
+
+def _token_states(model: ModelConfig) -> int:
+    """Return the bytes of a row's state that are of the vocabulary's tokens."""
+    return 5 * model.vocab_size + 4 * -(-model.vocab_size // 32)
+
+
+def vocabulary_bytes(model: ModelConfig) -> int:
+    """Return the bytes of a row that are of the vocabulary's tokens: its logits in a step, and its state."""
+    return LOGITS_AT_ONCE * 4 * model.vocab_size + ROW_STATES_AT_ONCE * _token_states(model)
+
+
+def slack_bytes(memory: DeviceMemory) -> int:
+    """Return the bytes that are left unplanned: none on a CPU, whose memory is not one pool."""
+    return 0 if memory.is_cpu else max(LEAST_SLACK, int(SLACK_SHARE * memory.free_bytes))
+
+
+def cache_bytes(model: ModelConfig, config: EngineConfig, memory: DeviceMemory) -> int:
+    """Return the bytes of ``memory`` that the KV cache takes."""
+    size, streaming = config.cache.block_size, config.streaming
+    if streaming is None:
+        return config.cache.num_blocks * block_bytes(model, size, inputs=config.cache.keep_inputs)
+    sizes = stream_sizes(model, size, memory, keep_inputs=streaming.keep_inputs)
+    return sizes.fixed(streaming.num_open) + config.cache.num_blocks * sizes.each
+
+
+def without_cache(
+    model: ModelConfig,
+    scheduler: SchedulerConfig,
+    memory: DeviceMemory,
+    *,
+    block_size: int,
+    max_logit_bias: int,
+    params_bytes: int,
+    temporary_bytes: int,
+) -> Allocation:
+    """Return what an engine allocates beside its cache and the copies of that."""
+    state = row_state_bytes(model, scheduler, block_size, max_logit_bias)
+    return Allocation(params_bytes, temporary_bytes, ROW_STATES_AT_ONCE * state, slack_bytes(memory))
+
+
+def allocation_of(
+    model: ModelConfig, config: EngineConfig, memory: DeviceMemory, *, params_bytes: int, temporary_bytes: int
+) -> Allocation:
+    """Return what an engine of this configuration allocates."""
+    size, offload = config.cache.block_size, config.offload
+    found = without_cache(
+        *(model, config.scheduler, memory),
+        block_size=size,
+        max_logit_bias=config.max_logit_bias,
+        params_bytes=params_bytes,
+        temporary_bytes=temporary_bytes,
+    )
+    found = replace(found, cache=cache_bytes(model, config, memory))
+    if offload is None:
+        return found
+    inputs = config.cache.keep_inputs
+    host = offload.host_blocks * host_block_bytes(model, size, offload.host_dtype, inputs=inputs)
+    return replace(found, staging=staging_bytes(block_bytes(model, size, inputs=inputs)), host=host)

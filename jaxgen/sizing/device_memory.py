@@ -1,0 +1,24 @@
+"""The memory of a device. Host only, no jax."""
+
+from dataclasses import dataclass
+
+from jaxgen.cache.block_sizes import GIB
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Memory that an engine may use. ``free_bytes``: those of JAX's pool on an accelerator, of the machine on a CPU.
+
+    ``host_bytes``: all memory of the machine; None: unknown.
+    """
+
+    platform: str
+    free_bytes: int
+    host_bytes: int | None = None
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.platform == "cpu"
+
+    def __str__(self) -> str:
+        return f"the {self.free_bytes / GIB:.2f} GiB of {self.platform} memory that may be used"

@@ -1,0 +1,98 @@
+"""An engine whose device runs out of memory as it starts is built once more, with fewer blocks."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from jaxgen import assemble
+from jaxgen.assemble import ResolvedModel, find_parts
+from jaxgen.core.config import EngineConfig, EngineOptions
+from jaxgen.core.errors import NoRoomError
+from jaxgen.core.identity import UNKNOWN
+from jaxgen.model_texts import own_texts
+from jaxgen.sizing.allocation import LEAST_SLACK
+from jaxgen.sizing.device_memory import DeviceMemory
+from tests.support.goldens import GOLDENS
+
+FULL = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 525336576 bytes."
+
+
+class Tries:
+    """Engines that are not: of each, its configuration. The first ``failing`` raise an error of the device."""
+
+    def __init__(self, failing: int, error: str = FULL):
+        self.failing, self.error = failing, error
+        self.configs: list[EngineConfig] = []
+
+    def __call__(self, model: object, config: EngineConfig, *_: object, **__: object) -> EngineConfig:
+        self.configs.append(config)
+        if len(self.configs) <= self.failing:
+            raise jax.errors.JaxRuntimeError(self.error)
+        return config
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ResolvedModel:
+    """A model whose blocks fill a small accelerator, and whose programs are not compiled."""
+    monkeypatch.setattr(assemble, "compile_to_fit", lambda options, model, config, *_: (config, None))
+    monkeypatch.setattr(ResolvedModel, "_identify", lambda *_: UNKNOWN)
+    found = find_parts(str(GOLDENS / "llama"), kernels="xla", cache_dir=tmp_path)
+    return replace(found, memory=DeviceMemory("gpu", found.params_bytes + 4 * LEAST_SLACK))
+
+
+OPTIONS: dict[str, Any] = {"block_size": 16, "max_num_seqs": 12_000, "token_budget": 12_000}
+
+
+def build(parts: ResolvedModel, monkeypatch: pytest.MonkeyPatch, tries: Tries, **options: Any) -> Any:
+    monkeypatch.setattr(assemble, "Engine", tries)
+    wanted = EngineOptions(**OPTIONS, **options)
+    return parts.build(parts.resolve(wanted), wanted, own_texts(parts.directory), progress=False)
+
+
+def test_the_second_try_has_fewer_blocks_and_the_log_says_so(
+    parts: ResolvedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = Tries(1)
+    with caplog.at_level(logging.WARNING):
+        built: Any = build(parts, monkeypatch, tries)
+    first, second = tries.configs
+    assert built is second
+    assert second.cache.num_blocks < first.cache.num_blocks
+    assert second.scheduler == first.scheduler
+    (said,) = [one.getMessage() for one in caplog.records if "ran out of memory" in one.getMessage()]
+    assert str(first.cache.num_blocks) in said
+    assert str(second.cache.num_blocks) in said
+    assert "525336576 bytes" in said
+
+
+def test_after_two_tries_the_error_names_the_flag(parts: ResolvedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = Tries(2)
+    with pytest.raises(NoRoomError, match=r"ran out of memory with \d+ KV blocks: use --num-blocks \d+ or so"):
+        build(parts, monkeypatch, tries)
+    assert len(tries.configs) == 2
+
+
+def test_blocks_that_were_asked_for_are_refused_by_name(parts: ResolvedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = parts.resolve(EngineOptions(**OPTIONS)).cache.num_blocks
+    with pytest.raises(NoRoomError, match=rf"--num-blocks {blocks} does not fit in .*: --num-blocks \d+ would"):
+        build(parts, monkeypatch, Tries(1), num_blocks=blocks)
+
+
+def test_a_plan_that_fewer_blocks_do_not_change_is_not_tried_again(
+    parts: ResolvedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plenty, tries = replace(parts, memory=DeviceMemory("gpu", 2**40)), Tries(1)
+    with pytest.raises(NoRoomError, match="end what else uses the device"):
+        build(plenty, monkeypatch, tries)
+    assert len(tries.configs) == 1
+
+
+def test_other_errors_of_a_device_are_not_tried_again(parts: ResolvedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = Tries(1, "INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS")
+    with pytest.raises(jax.errors.JaxRuntimeError, match="ILLEGAL"):
+        build(parts, monkeypatch, tries)
+    assert len(tries.configs) == 1
