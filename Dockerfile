@@ -29,7 +29,7 @@ WORKDIR /home/jaxgen
 EXPOSE 8000
 # /livez is bad while the engine starts, which is why the first minutes do not count.
 HEALTHCHECK --start-period=15m --start-interval=2s --interval=10s --timeout=5s --retries=3 \
-    CMD ["python", "-c", "import os, urllib.request as r; r.urlopen(f'http://127.0.0.1:{os.environ[\"JAXGEN_PORT\"]}/livez', timeout=4)"]
+    CMD ["python", "-c", "import os, urllib.request as r; r.build_opener(r.ProxyHandler({})).open(f'http://127.0.0.1:{os.environ[\"JAXGEN_PORT\"]}/livez', timeout=4)"]
 ENTRYPOINT ["jaxgen", "serve"]
 
 FROM runtime AS cpu

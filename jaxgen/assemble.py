@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Literal
 
 import jax
-import psutil
 
 from jaxgen.cache.block_log import BlockEventSink
 from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
@@ -26,6 +25,7 @@ from jaxgen.core.tier_address import RedisAddress, S3Address, tier_address
 from jaxgen.engine.async_engine import AsyncEngine
 from jaxgen.engine.engine import Engine
 from jaxgen.engine.runners import Compiled, compile_for, program_texts
+from jaxgen.hardware.container import host_memory
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.nvidia import Gpu, find_gpu
 from jaxgen.identify import identify
@@ -35,7 +35,7 @@ from jaxgen.model_choice import dequantised_bytes, find_model, token_budget, tun
 from jaxgen.model_texts import ModelTexts, read_texts
 from jaxgen.models import PackedParams
 from jaxgen.models.placement import placing
-from jaxgen.opening import free_memory, is_open, judge_kernels, served_shapes, share_memory
+from jaxgen.opening import free_memory, is_open, judge_kernels, limit_threads, served_shapes, share_memory
 from jaxgen.runner.compilation_cache import persistent_compilation
 from jaxgen.runner.model_runner import device_info
 from jaxgen.sizing.allocation import allocation_of
@@ -218,6 +218,7 @@ def find_parts(
     if parse_kv_events(options.kv_events_config) is not None:
         need("zmq", KV_EVENTS_FLAG)
     share_memory(options.gpu_memory_utilization)
+    limit_threads()
     gpu = find_gpu(jax.config.jax_platforms)
     device = device_info() if gpu is None else gpu.device
     kv_dtype = parse_kv_dtype(options.kv_cache_dtype)
@@ -274,8 +275,8 @@ def _open_kv_events(options: EngineOptions) -> BlockEventSink | None:
 def device_memory(*, was_open: bool) -> DeviceMemory:
     """Return the free memory of the default device. ``was_open``: JAX had opened it before the engine was made."""
     device = jax.devices()[0]
-    free, host = free_memory(device, was_open=was_open), psutil.virtual_memory()
-    return DeviceMemory(device.platform, host.available if free is None else free, host.total)
+    free, host = free_memory(device, was_open=was_open), host_memory()
+    return DeviceMemory(device.platform, host.available if free is None else free, host.total, host.limit)
 
 
 def compile_to_fit(

@@ -1,4 +1,4 @@
-"""Set a GPU's memory share and prove its kernels, before JAX opens it."""
+"""Set a GPU's memory share and a CPU's threads, and prove a GPU's kernels, before JAX opens a device."""
 
 import logging
 import os
@@ -9,6 +9,7 @@ import jax
 from jax._src import xla_bridge  # no public function tells whether a backend is initialized
 
 from jaxgen.core.config import EngineOptions, KernelChoice, ModelConfig
+from jaxgen.hardware.container import allowed_cores, num_cores
 from jaxgen.hardware.nvidia import Gpu
 from jaxgen.kernels.choice import gpu_sources, made_for
 from jaxgen.kernels.proof import judge
@@ -20,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 _FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 """Environment variables that JAX reads when it opens a GPU: at most one of them may be set."""
+_THREADS = "NPROC"
+"""Environment variable from which XLA takes the number of its threads, when JAX opens a CPU."""
 
 
 def is_open() -> bool:
@@ -31,6 +34,16 @@ def share_memory(fraction: float) -> None:
     """Set the fraction of GPU memory that JAX will take, unless the environment sets one or JAX is open already."""
     if not is_open() and not any(name in os.environ for name in _FRACTIONS):
         os.environ[_FRACTIONS[0]] = str(fraction)
+
+
+def limit_threads() -> None:
+    """Let XLA's CPU have no more threads than a container's quota of time fills, unless the environment says how many.
+
+    With more, those that wait for each other use the quota up, and all of them stand still until the next period.
+    """
+    if not is_open() and _THREADS not in os.environ and (cores := num_cores()) < allowed_cores():
+        os.environ[_THREADS] = str(cores)
+        logger.info("the container's quota of processor time fills %d cores: as many threads compute", cores)
 
 
 def free_memory(device: jax.Device, *, was_open: bool) -> int | None:

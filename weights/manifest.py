@@ -3,7 +3,6 @@ and SHA-256 of each file. Host only, no jax."""
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -13,6 +12,7 @@ from typing import Any
 from jaxgen.core.config import DTYPES, DType
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.quantization import SCALE_DTYPES, WeightFormat
+from jaxgen.hardware.container import num_cores
 from jaxgen.terminal.progress import show_progress
 from jaxgen.weights.files import CONFIG, member, read_json
 
@@ -127,7 +127,7 @@ def checksums_of(directory: Path, names: Iterable[str], label: str, progress: bo
     total = sum((directory / name).stat().st_size for name in names)
     with (
         show_progress(label, total, "B", bar=progress) as advance,
-        ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool,
+        ThreadPoolExecutor(max_workers=min(8, num_cores())) as pool,
     ):
 
         def checksum(name: str) -> str:

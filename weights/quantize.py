@@ -6,7 +6,6 @@ are rounded by themselves, a block of outputs at a time, so that the result depe
 tensors nor on the machine, and takes little memory beside it.
 """
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from math import prod
@@ -18,6 +17,7 @@ import numpy.typing as npt
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.quantization import FLOATS, SCALE_DTYPES, GroupedWeight, WeightFormat, packed
+from jaxgen.hardware.container import num_cores
 
 _BLOCK = 1 << 18
 """Numbers that are rounded at a time: what is computed between stays in a core's cache."""
@@ -75,7 +75,7 @@ def _by_blocks(work: Callable[[slice], None], rows: int, inputs: int) -> None:
         for block in blocks:
             work(block)
         return
-    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1, len(blocks))) as pool:
+    with ThreadPoolExecutor(min(_MOST_THREADS, num_cores(), len(blocks))) as pool:
         list(pool.map(work, blocks))
 
 

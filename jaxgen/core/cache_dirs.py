@@ -31,11 +31,14 @@ class CacheDirs:
     """Checksums of large weight files, see jaxgen.weights.contents."""
 
 
-def default_cache_dir() -> Path:
-    """Return the platform's folder for a user's caches."""
+def default_cache_dir() -> Path | None:
+    """Return the platform's folder for a user's caches, or None for a user without a home directory."""
     import platformdirs  # here: python -m scripts.gpu runs where it is not installed
 
-    return platformdirs.user_cache_path("jaxgen", appauthor=False)
+    try:
+        return platformdirs.user_cache_path("jaxgen", appauthor=False)
+    except RuntimeError:  # what Path.expanduser raises
+        return None
 
 
 def open_cache_dirs(root: Path | str | None = None) -> CacheDirs:
@@ -46,6 +49,9 @@ def open_cache_dirs(root: Path | str | None = None) -> CacheDirs:
     path that is not UTF-8.
     """
     root = default_cache_dir() if root is None else Path(root)
+    if root is None:
+        logger.warning("nothing is kept for a faster next start: this user has no home directory; name a --cache-dir")
+        return CacheDirs()
     check_path("--cache-dir", root)
     folders = [root / name / "v1" for name in ("compiled", "tokenizers", "tuning", "kernels", "proofs", "checksums")]
     try:
@@ -63,7 +69,10 @@ def write_file(path: Path, text: str) -> None:
     """Write a file of the cache atomically, so that no reader sees a part of it. If that fails, log a warning."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        partial.write_text(text, encoding="utf-8")
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # else a file of zeros may have the name after a power cut
         partial.replace(path)
     except OSError as error:
         logger.warning("%s cannot be written: %s", path, error)

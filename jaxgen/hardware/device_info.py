@@ -1,6 +1,5 @@
 """The facts about a device that decisions depend on, and the choice of the dtype. Host only, no jax."""
 
-import os
 import platform
 import re
 from collections.abc import Collection
@@ -8,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jaxgen.core.config import DType
+from jaxgen.hardware.container import num_cores
 
 _VECTOR_FEATURE = re.compile(r"(avx|amx|fma|asimd|sve|bf16|i8mm)\w*")
 _BF16_FEATURES = {"avx512_bf16", "amx_bf16"}
@@ -38,7 +38,8 @@ class DeviceInfo:
     @property
     def title(self) -> str:
         """Name and size of the device, for reports."""
-        return f"{self.kind}, {self.num_cores} {'cores' if self.is_cpu else 'multiprocessors'}"
+        part = "core" if self.is_cpu else "multiprocessor"
+        return f"{self.kind}, {self.num_cores} {part}{'' if self.num_cores == 1 else 's'}"
 
 
 def this_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> DeviceInfo:
@@ -47,8 +48,7 @@ def this_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> DeviceInfo:
     name = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
     features = {flag for flag in flags[1].split() if _VECTOR_FEATURE.fullmatch(flag)} if flags else set()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return DeviceInfo("cpu", name[1] if name else platform.machine(), cores, tuple(sorted(features)))
+    return DeviceInfo("cpu", name[1] if name else platform.machine(), num_cores(), tuple(sorted(features)))
 
 
 def choose_dtype(checkpoint: DType, device: DeviceInfo, native_dtypes: Collection[str]) -> DType:

@@ -266,7 +266,7 @@ def _choose_native(device: DeviceInfo, model: ModelConfig, directory: Path, prog
     if model.dtype not in DTYPES:
         return replace(REFERENCE, reason=f"there are no native ones for {model.dtype}")
     try:
-        kernels = native(load(directory, watch=partial(_watch, bar=progress)))
+        kernels = native(load(directory, threads=device.num_cores, watch=partial(_watch, bar=progress)))
     except UnavailableError as error:
         return replace(REFERENCE, reason=f"there are no native ones: {error}")
     if uses_matrix_units(device, model):

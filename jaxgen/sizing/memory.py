@@ -16,7 +16,7 @@ from jaxgen.core.errors import ConfigError, NoRoomError
 from jaxgen.core.kv_dtype import parse_kv_dtype
 from jaxgen.core.tier_address import tier_address
 from jaxgen.offload.staging import staging_bytes
-from jaxgen.sizing.allocation import allocation_of, estimate_temporaries, vocabulary_bytes
+from jaxgen.sizing.allocation import allocation_of, estimate_temporaries, slack_bytes, vocabulary_bytes
 from jaxgen.sizing.device_memory import DeviceMemory
 from jaxgen.sizing.layerwise import streamed_cache
 from jaxgen.sizing.memory_request import MemoryRequest
@@ -229,7 +229,7 @@ def _offload_config(
         raise ConfigError(f"--kv-offloading-size must be 0 (none) or more GiB, not {size}")
     tier = tier_address(options.kv_tier, options.kv_tier_dir, options.kv_tier_password)
     if size == 0 and tier is not None:
-        bytes_here = memory.free_bytes // 8 if memory.is_cpu else HOST_BYTES_BEFORE_TIER
+        bytes_here = (memory.free_bytes - slack_bytes(memory)) // 8 if memory.is_cpu else HOST_BYTES_BEFORE_TIER
         size, flag = min(bytes_here, HOST_BYTES_BEFORE_TIER) / GIB, "--kv-tier" if options.kv_tier else "--kv-tier-dir"
     if size == 0:
         return None
@@ -281,7 +281,7 @@ def _num_blocks(scheduler: SchedulerConfig, memory: DeviceMemory, block_size: in
     useful = scheduler.max_num_seqs * -(-scheduler.max_model_len // block_size)
     if not memory.is_cpu:
         return min(fitting, useful)
-    share = min(CPU_CACHE_BYTES, memory.free_bytes // 2) // size
+    share = min(CPU_CACHE_BYTES, (memory.free_bytes - slack_bytes(memory)) // 2) // size
     return min(fitting, useful, share)
 
 

@@ -15,7 +15,7 @@ class PlanRequest:
     """A model whose parameters have ``weights`` bytes, the options to serve it with, and a device.
 
     ``total_bytes``: all of an accelerator's memory, of which ``options.gpu_memory_utilization`` is used; of a CPU the
-    free memory. ``host_bytes``: all memory of the machine; None: unknown. ``token_budget``: tokens of a step if the
+    free memory. ``host_bytes`` and ``container_bytes`` as in DeviceMemory. ``token_budget``: tokens of a step if the
     options do not name them. ``dequantised``: bytes of numbers that a step makes of codes at a time.
     """
 
@@ -27,12 +27,13 @@ class PlanRequest:
     host_bytes: int | None
     token_budget: int
     dequantised: int = 0
+    container_bytes: int | None = None
 
     @property
     def memory(self) -> DeviceMemory:
         """The memory that an engine would find."""
         share = 1.0 if self.platform == "cpu" else self.options.gpu_memory_utilization
-        return DeviceMemory(self.platform, int(self.total_bytes * share), self.host_bytes)
+        return DeviceMemory(self.platform, int(self.total_bytes * share), self.host_bytes, self.container_bytes)
 
     @property
     def scheduler(self) -> SchedulerConfig:

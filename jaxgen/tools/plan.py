@@ -5,14 +5,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import psutil
-
 from jaxgen.cache.block_sizes import GIB
 from jaxgen.core.cache_dirs import open_cache_dirs
 from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.kv_dtype import parse_kv_dtype
 from jaxgen.core.quantization import Quantization
+from jaxgen.hardware.container import host_memory
 from jaxgen.hardware.device_info import DeviceInfo, this_cpu
 from jaxgen.hardware.nvidia import find_gpu
 from jaxgen.model_choice import dequantised_bytes, find_model, token_budget, weight_bytes
@@ -27,11 +26,12 @@ from jaxgen.weights.survey import Survey, check_weights, describe
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A device that is planned for. ``total_bytes`` and ``host_bytes`` as in PlanRequest."""
+    """A device that is planned for; sizes as in PlanRequest."""
 
     device: DeviceInfo
     total_bytes: int
     host_bytes: int | None
+    container_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,7 @@ def plan_model(
         target.host_bytes,
         budget.tokens,
         dequantised_bytes(config, target.device),
+        target.container_bytes,
     )
     plan = make_plan(request)
     budget = replace(budget, tokens=plan.scheduler.token_budget)
@@ -101,12 +102,12 @@ def find_target(device_memory: int | None = None) -> Target:
 
     Raises ConfigError for a GPU that does not say how much memory it has.
     """
-    host = psutil.virtual_memory()
+    host = host_memory()
     if device_memory is not None:
         return Target(DeviceInfo("gpu", f"a device with {device_memory / GIB:,.2f} GiB", 1), device_memory, None)
     gpu = find_gpu(os.environ.get("JAX_PLATFORMS"))
     if gpu is None:
-        return Target(this_cpu(), host.available, host.total)
+        return Target(this_cpu(), host.available, host.total, host.limit)
     if gpu.memory_bytes is None:
         raise ConfigError(f"{gpu.device.kind} does not say how much memory it has: say it with --device-memory")
-    return Target(gpu.device, gpu.memory_bytes, host.total)
+    return Target(gpu.device, gpu.memory_bytes, host.total, host.limit)

@@ -1,7 +1,6 @@
 """Compile the C++ sources of this package for this machine."""
 
 import hashlib
-import os
 import platform
 import shutil
 import subprocess
@@ -51,14 +50,14 @@ class Recipe:
         command = (found, *FLAGS, native, *(("-DKERNELS_INTEL",) if _is_intel() else ()))
         version = run([found, "--version"], seconds=30)
         sources = [path.name.encode() + b"\0" + path.read_bytes() for path in sorted(_SOURCES.glob("*.[ch]*"))]
-        decided = (command, LINKED, PREFIX_MAP, version, jaxlib.version.__version__, processor())
+        decided = (command, LINKED, PREFIX_MAP, version, jaxlib.version.__version__, processor(), "sealed")
         parts = [*sources, repr(decided).encode()]
         return cls(command, hashlib.sha256(b"\0".join(parts)).hexdigest()[:20], version.partition("\n")[0])
 
-    def compile(self, target: Path, compiled: Callable[[], object] = lambda: None) -> None:
+    def compile(self, target: Path, compiled: Callable[[], object] = lambda: None, *, threads: int = 1) -> None:
         """Write the shared library; raises UnavailableError with the compiler's words if it cannot.
 
-        ``compiled`` is called after each of ``UNITS``, from several threads.
+        ``compiled`` is called after each of ``UNITS``, from several ``threads``, each of which runs a compiler.
         """
         import jax  # here: whether there will be native kernels is known without it
 
@@ -72,16 +71,12 @@ class Recipe:
                 compiled()
                 return made
 
-            pool = ThreadPoolExecutor(max_workers=_num_cores())
+            pool = ThreadPoolExecutor(max_workers=threads)
             try:
                 objects = list(pool.map(compile_unit, UNITS))
             finally:
                 pool.shutdown(cancel_futures=True)
             run([*self.command, LINKED, *objects, "-o", str(target)], seconds=BUILD_SECONDS)
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def processor() -> str:

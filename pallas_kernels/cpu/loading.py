@@ -1,5 +1,6 @@
 """Compile the native kernels for this machine once, prove them in a process of their own, and load them."""
 
+import hashlib
 import logging
 import os
 import stat
@@ -15,40 +16,63 @@ from pallas_kernels.cpu.library import Library
 logger = logging.getLogger(__name__)
 
 PROOF_SECONDS = 300
+SEAL_BYTES = hashlib.sha256().digest_size
 _PROVE = "import sys; sys.path[:] = sys.argv[2:]; from pallas_kernels.cpu.proof import prove; prove(sys.argv[1])"
 
 Watch = Callable[[int], AbstractContextManager[Callable[[int], object]]]
 """Takes the number of steps in which a library is made, and gives a context whose value is called with those done."""
 
 
-def load(directory: Path, *, compiler: str | None = None, watch: Watch = lambda _: nullcontext(int)) -> Library:
-    """The kernels for this machine, kept in ``directory``: the first call takes seconds, later ones milliseconds.
+def load(
+    directory: Path, *, compiler: str | None = None, threads: int = 1, watch: Watch = lambda _: nullcontext(int)
+) -> Library:
+    """Return the kernels for this machine, kept in ``directory``: the first call takes seconds, others milliseconds.
 
     A library gets its name in the directory only once a process of its own has computed every kernel with it and found
-    the results right, so an existing file is a proven one. ``compiler``: a command; by default the first of
-    ``build.COMPILERS``. ``watch`` shows how far a library is that is being made. Raises UnavailableError where there
-    are none, with the reason: no compiler, a failed build, a crash or a wrong number in the proof, a directory that
-    others can write.
+    the results right. Its SHA-256 is at its end: a file that has another there is damaged, and made anew.
+    ``compiler``: a command; by default the first of ``build.COMPILERS``. ``threads``: that compile. ``watch`` shows how
+    far a library is that is being made. Raises UnavailableError where there are none, with the reason: no compiler, a
+    failed build, a crash or a wrong number in the proof, a directory that others can write.
     """
     recipe = Recipe.find(compiler)
     path = directory / f"kernels-{recipe.digest}.so"
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         _refuse_shared(directory)
-        if not path.exists():
+        if not _is_whole(path):
             logger.info("compiling the native kernels for this machine, which takes some ten seconds, once")
             with watch(len(UNITS) + 1) as advance:
-                _make(recipe, path, advance)
+                _make(recipe, path, advance, threads)
         return Library.open(path, recipe.digest, recipe.compiler)
     except OSError as error:
         raise UnavailableError(str(error)) from error
 
 
-def _make(recipe: Recipe, path: Path, advance: Callable[[int], object]) -> None:
+def _is_whole(path: Path) -> bool:
+    """Whether there is a library with its seal; warn of one without. Loading one that was cut short is a SIGBUS."""
+    if not path.exists():
+        return False
+    data = path.read_bytes()
+    if hashlib.sha256(data[:-SEAL_BYTES]).digest() == data[-SEAL_BYTES:]:
+        return True
+    logger.warning("%s is damaged: the native kernels are made anew", path)
+    return False
+
+
+def _seal(path: Path) -> None:
+    """Append the SHA-256 of a library to its file, where the loader looks at nothing, and flush it to the disk."""
+    with path.open("ab") as file:
+        file.write(hashlib.sha256(path.read_bytes()).digest())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _make(recipe: Recipe, path: Path, advance: Callable[[int], object], threads: int) -> None:
     """Two processes may do this at once: each works on files of its own, and the renaming is atomic."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".building-") as work:
         built = Path(work, path.name)
-        recipe.compile(built, lambda: advance(1))
+        recipe.compile(built, lambda: advance(1), threads=threads)
+        _seal(built)
         run([sys.executable, "-c", _PROVE, str(built), *sys.path], seconds=PROOF_SECONDS)
         advance(1)
         built.replace(path)

@@ -75,8 +75,8 @@ def lines(planned: "Planned") -> Iterator[tuple[str, str]]:
     yield "weights", f"{_size(taken.weights)} in {planned.model.dtype}"
     yield "step temporaries", f"{_size(taken.temporaries)}, an estimate until the step is compiled"
     yield "row states", f"{_size(taken.rows)} of {scheduler.max_num_seqs:,} sequences"
-    if taken.slack:
-        yield "slack", f"{_size(taken.slack)} for fragments and small programs"
+    why = "the process itself" if plan.memory.is_cpu else "fragments and small programs"
+    yield "slack", f"{_size(taken.slack)} for {why}"
     yield "token budget", f"{scheduler.token_budget:,} tokens in a step ({planned.budget.reason})"
     yield "rows", f"{scheduler.max_num_seqs:,} sequences in a step at most"
     if plan.config is not None:
@@ -119,6 +119,7 @@ def as_json(planned: "Planned") -> dict[str, Any]:
         "device": target.device.kind,
         "platform": target.device.platform,
         "device_bytes": target.total_bytes,
+        "container_bytes": target.container_bytes,
         "usable_bytes": plan.memory.free_bytes,
         "dtype": planned.request.model.dtype,
         "weights_bytes": taken.weights,
@@ -144,7 +145,9 @@ def as_json(planned: "Planned") -> dict[str, Any]:
 def _device(planned: "Planned") -> str:
     target, usable = planned.target, _size(planned.plan.memory.free_bytes)
     if target.device.is_cpu:
-        return f"{target.device.title}: {usable} of memory are free"
+        limit = target.container_bytes
+        of = "of memory are free" if limit is None else f"are free of the {_size(limit)} that the container may use"
+        return f"{target.device.title}: {usable} {of}"
     share = planned.request.options.gpu_memory_utilization
     return f"{target.device.kind}: {usable} may be used (--gpu-memory-utilization {share:g})"
 

@@ -1,8 +1,14 @@
-"""Dockerfile, compose.yaml and docs/kubernetes/ agree with the project and each other. They are read, not run."""
+"""Dockerfile, compose.yaml and docs/kubernetes/ agree with the project and each other. They are read, not run, but for
+the health check."""
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from fnmatch import fnmatch
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -114,6 +120,28 @@ def test_the_health_check_is_python_that_asks_a_probe(target: str) -> None:
     compile(source, "HEALTHCHECK", "exec")
     (path,) = re.findall(r"\}(/\w+)", source)
     assert path == "/livez", "a container that drains is not to be replaced"
+
+
+@pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])
+def test_the_health_check_asks_the_server_itself(status: int, code: int) -> None:
+    """Not a proxy: Docker puts a user's proxies into each container."""
+
+    class Probe(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/livez" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    *_, source = yaml.safe_load(of("cpu", "HEALTHCHECK")[0].partition("CMD ")[2])
+    with HTTPServer(("127.0.0.1", 0), Probe) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        proxies = dict.fromkeys(("http_proxy", "HTTP_PROXY", "all_proxy"), "http://127.0.0.1:9")
+        found = {**os.environ, **proxies, "no_proxy": "", "JAXGEN_PORT": str(server.server_port)}
+        done = subprocess.run([sys.executable, "-c", source], env=found, capture_output=True, check=False)
+        server.shutdown()
+    assert done.returncode == code, done.stderr
 
 
 def test_compose() -> None:

@@ -70,9 +70,8 @@ def test_every_source_file_is_compiled_and_decides_the_name(monkeypatch: pytest.
         path.write_text(kept)
 
 
-def test_source_files_compile_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_files_compile_at_the_same_time(tmp_path: Path) -> None:
     """Each waits for the others to have begun."""
-    monkeypatch.setattr(build, "_num_cores", lambda: len(UNITS))
     begun, steps = tmp_path / "begun", list[int]()
     begun.mkdir()
     (made,) = directory().glob("*.so")
@@ -88,7 +87,7 @@ def test_source_files_compile_at_the_same_time(tmp_path: Path, monkeypatch: pyte
         steps.append(total)
         return nullcontext(steps.append)
 
-    load(tmp_path / "kernels", compiler=meeting, watch=watch)
+    load(tmp_path / "kernels", compiler=meeting, threads=len(UNITS), watch=watch)
     assert steps == [len(UNITS) + 1, *[1] * (len(UNITS) + 1)]
     assert [path.suffix for path in (tmp_path / "kernels").iterdir()] == [".so"]
 
@@ -101,6 +100,30 @@ def test_two_processes_may_make_it_at_once(tmp_path: Path) -> None:
     both = [subprocess.Popen([sys.executable, "-c", LOAD, str(kernels), quick]) for _ in range(2)]
     assert [process.wait(300) for process in both] == [0, 0]
     assert [path.suffix for path in kernels.iterdir()] == [".so"]
+
+
+@pytest.mark.parametrize("damage", ["half", "page", "empty", "zeros", "a bit"])
+def test_a_damaged_library_is_made_anew(damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One that was cut short would end the process by SIGBUS; one of zeros would never be replaced."""
+    compiler()
+    (made,) = directory().glob("*.so")
+    quick = script(tmp_path / "quick", f'cp {made} "$target"')
+    kernels = tmp_path / "kernels"
+    load(kernels, compiler=quick)
+    (path,) = kernels.iterdir()
+    whole = path.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    damaged = {"half": whole[: len(whole) // 2], "page": whole[:4096], "empty": b"", "zeros": bytes(len(whole))}
+    path.unlink()  # it is loaded here: only a new file may have other contents
+    path.write_bytes(damaged.get(damage, bytes(flipped)))
+    load(kernels, compiler=quick)
+    assert path.read_bytes() == whole
+    (said,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert f"{path} is damaged" in said
+    caplog.clear()
+    load(kernels, compiler=quick)
+    assert not caplog.records
 
 
 def test_every_handler_has_the_librarys_name() -> None:

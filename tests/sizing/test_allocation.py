@@ -14,6 +14,7 @@ from jaxgen.models.kv_cache import init_cache
 from jaxgen.models.placement import abstract_packed_params
 from jaxgen.runner.row_state import init_rows
 from jaxgen.sizing.allocation import (
+    CPU_SLACK,
     LEAST_SLACK,
     ROW_STATES_AT_ONCE,
     allocation_of,
@@ -67,13 +68,14 @@ def test_a_plan_fills_the_memory_and_leaves_the_slack(options: dict[str, Any]) -
     assert 0 <= left(planned(**options)) < BLOCK
 
 
-def test_slack_is_a_share_of_a_large_pool_and_a_cpu_has_none() -> None:
+def test_slack_is_a_share_of_a_large_pool_and_a_cpus_is_the_process() -> None:
     def slack(memory: DeviceMemory) -> int:
         return allocation_of(MODEL, planned(), memory, params_bytes=0, temporary_bytes=0).slack
 
     assert slack(DeviceMemory("gpu", 8 * GIB)) == LEAST_SLACK
     assert slack(DeviceMemory("gpu", 100 * GIB)) == GIB
-    assert slack(DeviceMemory("cpu", 100 * GIB)) == 0
+    assert slack(DeviceMemory("cpu", 100 * GIB)) == CPU_SLACK
+    assert slack(DeviceMemory("cpu", CPU_SLACK)) == CPU_SLACK * 7 // 8
 
 
 def again(config: EngineConfig, temporary_bytes: int, **options: Any) -> EngineConfig:

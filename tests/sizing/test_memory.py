@@ -14,7 +14,7 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.core.tier_address import DirectoryAddress
 from jaxgen.models.kv_cache import init_cache
 from jaxgen.offload.staging import staging_bytes
-from jaxgen.sizing.allocation import LEAST_SLACK, ROW_STATES_AT_ONCE, cache_bytes, row_state_bytes
+from jaxgen.sizing.allocation import CPU_SLACK, LEAST_SLACK, ROW_STATES_AT_ONCE, cache_bytes, row_state_bytes
 from jaxgen.sizing.device_memory import DeviceMemory
 from jaxgen.sizing.layerwise import STREAMED_ROWS
 from jaxgen.sizing.memory import resolve, scheduler_config
@@ -48,8 +48,9 @@ def beside_the_rest(memory: DeviceMemory, model: ModelConfig, options: EngineOpt
     if options.kv_residency == "host" and options.max_num_seqs is None:
         scheduler = replace(scheduler, max_num_seqs=STREAMED_ROWS)
     state = row_state_bytes(model, scheduler, options.block_size or 64, options.max_logit_bias)
-    slack = 0 if memory.is_cpu else LEAST_SLACK
-    return replace(memory, free_bytes=memory.free_bytes + ROW_STATES_AT_ONCE * state + slack)
+    free = memory.free_bytes + ROW_STATES_AT_ONCE * state
+    slack = min(CPU_SLACK, 7 * free) if memory.is_cpu else LEAST_SLACK
+    return replace(memory, free_bytes=free + slack)
 
 
 def test_block_bytes_is_k_and_v_of_all_layers() -> None:
@@ -63,9 +64,16 @@ def test_cpu_takes_what_its_rows_can_use() -> None:
 
 
 def test_cpu_takes_half_of_the_free_memory_at_most() -> None:
-    memory = DeviceMemory("cpu", 100 * BLOCK)
-    config = resolve(EngineOptions(), LLAMA, memory, token_budget=64, params_bytes=0, temporary_bytes=0)
-    assert config.cache.num_blocks == 50
+    memory, many = DeviceMemory("cpu", CPU_SLACK + GIB), EngineOptions(max_num_seqs=10_000, token_budget=10_000)
+    config = resolve(many, LLAMA, memory, token_budget=64, params_bytes=0, temporary_bytes=0)
+    assert config.cache.num_blocks == GIB // 2 // BLOCK
+
+
+def test_little_memory_is_still_used() -> None:
+    few = DeviceMemory("cpu", CPU_SLACK)
+    many = EngineOptions(max_num_seqs=1000, token_budget=1000)
+    config = resolve(many, LLAMA, few, token_budget=64, params_bytes=0, temporary_bytes=0)
+    assert config.cache.num_blocks == CPU_SLACK // 16 // BLOCK
 
 
 def test_cpu_takes_two_gib_at_most() -> None:
@@ -338,7 +346,7 @@ def test_more_host_memory_than_there_is_blames_its_own_flag() -> None:
     with pytest.raises(ConfigError) as refused:
         plan(CPU, kv_offloading_size=1e5)
     said = str(refused.value)
-    assert said.startswith("--kv-offloading-size 100000 GiB does not fit in the 8.00 GiB of cpu memory")
+    assert said.startswith("--kv-offloading-size 100000 GiB does not fit in the 8.38 GiB of cpu memory")
     would = float(said.split("--kv-offloading-size ")[2].split()[0])
     assert 6 < would < 7
     assert plan(CPU, kv_offloading_size=would).offload is not None
