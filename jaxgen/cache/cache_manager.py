@@ -48,13 +48,26 @@ class KVCacheManager:
         """Whether a sequence may need more blocks than it is admitted with."""
         return self.blocks_for(sequence.max_cached) > self.blocks_for(len(sequence.tokens))
 
-    def would_have(self, rows: int, blocks: int, running: Several[Sequence]) -> bool:
-        """Whether ``rows`` and ``blocks`` are free once running sequences have the blocks of their next token, with one
-        more for each that may grow after that."""
+    def blocks_taken(self, coming: Several[Sequence]) -> int:
+        """Return how many free blocks these waiting sequences take together if they begin now.
+
+        A block that the prefix cache has costs nothing if a running sequence owns it. If nobody does, it is taken once,
+        however many of them share it.
+        """
+        new, unowned = 0, set[int]()
+        for sequence in coming:
+            found = self.prefixes.look_up(sequence)
+            new += self.blocks_for(len(sequence.tokens)) - len(found)
+            unowned.update([block for block in found if self.pool.num_owners(block) == 0])
+        return new + len(unowned)
+
+    def has_room(self, coming: Several[Sequence], running: Several[Sequence]) -> bool:
+        """Whether waiting sequences would find rows and blocks once running ones have the blocks of their next token,
+        with one more for each of all these that may grow after that."""
         due = [s for s in running if s.num_computed == len(s.block_table) * self.block_size]
         ending = sum([s.max_cached <= (len(s.block_table) + 1) * self.block_size for s in due])
-        spare = self.num_growing(running) + len(due) - ending
-        return rows <= len(self._free_rows) and blocks + spare <= self.pool.num_free
+        spare = self.num_growing(running) + len(due) - ending + sum([self.may_grow(s) for s in coming])
+        return len(coming) <= len(self._free_rows) and self.blocks_taken(coming) + spare <= self.pool.num_free
 
     def begin(self, sequence: Sequence, spare: int, *, free_tokens: int, num_waiting: int) -> bool:
         """Let a waiting sequence run: give it a free row and blocks for all its tokens, found ones first.

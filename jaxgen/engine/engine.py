@@ -153,7 +153,10 @@ class Engine:
         return replace(self._scheduler.quote(sequence, time.monotonic()), spread=self._step_time.spread)
 
     def limit_prompts(self, tokens: int | None) -> None:
-        """Compute at most so many tokens of prompts in each step from now on, 1 or more; None: as many as is best."""
+        """Compute at most so many tokens of prompts in each step from now on; None: as many as is best.
+
+        Raises ValueError below 1.
+        """
         self._scheduler.limit_prompts(tokens)
 
     def abort(self, request_id: str) -> bool:

@@ -105,7 +105,12 @@ class Scheduler:
         return bool(self._live)
 
     def limit_prompts(self, tokens: int | None) -> None:
-        """Compute at most so many tokens of prompts in each step from now on; None: as many as the policy says."""
+        """Compute at most so many tokens of prompts in each step from now on; None: as many as the policy says.
+
+        Raises ValueError below 1: no prompt would ever be computed.
+        """
+        if tokens is not None and tokens < 1:
+            raise ValueError(f"tokens must be 1 or more, or None for no limit, not {tokens}")
         self._planner.most_prompt_tokens = tokens
 
     def add(self, sequence: Sequence, now: float = 0.0) -> None:

@@ -142,6 +142,14 @@ CACHE = (
         "own = 0 if sequence.request.background",
         ("tests/scheduling/test_levels.py",),
     ),
+    Fault(
+        "preempts-for-blocks-that-are-shared",
+        "scheduler",
+        "jaxgen/cache/cache_manager.py",
+        "new += self.blocks_for(len(sequence.tokens)) - len(found)",
+        "new += self.blocks_for(len(sequence.tokens))",
+        ("tests/scheduling/test_levels.py",),
+    ),
 )
 
 OFFLOAD = (
@@ -159,6 +167,14 @@ OFFLOAD = (
         "jaxgen/offload/tier.py",
         "if waits and not self._save(block, key) and not",
         "if waits and not",
+        ("tests/offload/test_tier.py",),
+    ),
+    Fault(
+        "block-that-finds-no-place-is-given-up",
+        "offload",
+        "jaxgen/offload/tier.py",
+        "                break  # all places are reserved or pinned: it waits for one\n",
+        "                pass\n",
         ("tests/offload/test_tier.py",),
     ),
     Fault(
