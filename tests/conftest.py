@@ -19,6 +19,8 @@ os.environ.setdefault(
     "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters"
     " --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1",
 )
+# A dtype that widens another unasked costs memory and gives bits that nobody chose; also in processes that tests start.
+os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
 
 import jax
 import pytest
@@ -32,8 +34,6 @@ collect_ignore = ["aot", "clients"]
 """They need environments of their own: scripts/ci/check_aot.sh, scripts/ci/check_clients.sh."""
 
 install_import_hook(array_modules(), "tests.support.typechecker.check")
-# A dtype that widens another without a word costs memory, and bits that nobody chose.
-jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 # What these helpers assert is shown with its values, as in a test.
 pytest.register_assert_rewrite(

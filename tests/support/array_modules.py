@@ -9,10 +9,10 @@ _OUTSIDE = {"jax", "jaxtyping", "pallas_kernels"}
 
 
 def array_modules() -> list[str]:
-    """Return pallas_kernels and the modules of jaxgen that reach jax or jaxtyping by imports, directly or through others.
+    """Return pallas_kernels, and the modules of jaxgen that import jax or jaxtyping, directly or through others.
 
-    Host packages never reach jax: the check would only slow their tests down. The server and weights are left out, which
-    are packages of their own, and so is the root, which only hands names on.
+    Host packages never reach jax: the check would only slow their tests. Left out are the server and weights, which
+    are packages of their own, and the root, which only hands names on.
     """
     imports = {}
     for path in sorted((ROOT / "jaxgen").rglob("*.py")):  # which follows no links
@@ -28,7 +28,7 @@ def array_modules() -> list[str]:
 
 
 def _imported(source: str) -> set[str]:
-    """Return the modules that a source imports. What it takes from a package may be a module too, and is named as one."""
+    """Return the modules that a source imports. A name taken from a package may be a module, and is returned too."""
     found = set()
     for package, several, names, module in _IMPORTED.findall(source):
         name = package or module

@@ -1,4 +1,8 @@
-"""Which modules the test run checks the shapes of is derived from their imports."""
+"""What the test run checks beside its tests: shapes in every module that handles arrays, and dtypes."""
+
+import jax
+import jax.numpy as jnp
+import pytest
 
 from tests.support.array_modules import array_modules
 from tests.support.paths import ROOT
@@ -18,3 +22,8 @@ def test_modules_that_handle_arrays_of_others_are_checked_and_host_packages_are_
     assert {"jaxgen.engine.engine", "jaxgen.runner.interface", "jaxgen.layerwise.calibration"} <= set(found)
     assert not [name for name in found if name.startswith(("jaxgen.core", "jaxgen.scheduling", "jaxgen.cache"))]
     assert "jaxgen" not in found
+
+
+def test_no_dtype_is_widened_unasked() -> None:
+    with pytest.raises(jax.dtypes.TypePromotionError):
+        jnp.ones(2, jnp.bfloat16) + jnp.ones(2, jnp.float32)
