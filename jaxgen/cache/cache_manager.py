@@ -9,6 +9,7 @@ from jaxgen.cache.prefix_cache import PrefixCache
 from jaxgen.cache.restorer import Restorer
 from jaxgen.core.config import CacheConfig, SchedulerConfig
 from jaxgen.core.sequence import Chunk, Sequence, SequenceStatus
+from jaxgen.core.stats import SchedulerCounters
 
 
 class KVCacheManager:
@@ -19,15 +20,17 @@ class KVCacheManager:
     """
 
     def __init__(
-        self, config: SchedulerConfig, cache: CacheConfig, tier: HostTier | None, log: BlockLog | None = None
+        self,
+        config: SchedulerConfig,
+        cache: CacheConfig,
+        tier: HostTier | None,
+        log: BlockLog | None,
+        counters: SchedulerCounters,
     ) -> None:
         self.pool = BlockPool(cache.num_blocks, *[watcher for watcher in (tier, log) if watcher is not None])
         self.prefixes = PrefixCache(self.pool, cache.block_size, enabled=config.prefix_caching, log=log)
         self.restorer = None if tier is None else Restorer(tier, self.prefixes)
-        self.prefix_queries = 0
-        """Tokens of admitted sequences that were looked up in the prefix cache."""
-        self.prefix_hits = 0
-        """Of these, tokens that were found."""
+        self._counters = counters
         self.block_size = cache.block_size
         self.num_rows = config.max_num_seqs
         self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
@@ -88,8 +91,8 @@ class KVCacheManager:
         if sequence.num_preemptions == 0:
             sequence.num_cached = sequence.num_computed
         if self.prefixes.may_look_up(sequence):
-            self.prefix_queries += len(sequence.tokens)
-            self.prefix_hits += sequence.num_computed
+            self._counters.prefix_queries += len(sequence.tokens)
+            self._counters.prefix_hits += sequence.num_computed
         if self.restorer is not None:
             self.restorer.begin(sequence, free_tokens=free_tokens, num_waiting=num_waiting)
         sequence.status, sequence.row = SequenceStatus.RUNNING, self._free_rows.pop()
@@ -126,15 +129,19 @@ class KVCacheManager:
 
     def release(self, sequence: Sequence, status: SequenceStatus) -> None:
         """Take back the row and blocks of a sequence, and set its status."""
-        if sequence.restore is not None:
-            sequence.restore.cancelled, sequence.restore = True, None
         # Blocks freed by background sequences are evicted first, except those that they shared with others.
         own = sequence.num_shared if sequence.request.background else len(sequence.block_table)
         self.pool.release(sequence.block_table[own:], evict_first=True)
         self.pool.release(sequence.block_table[:own])
-        sequence.block_table.clear()
-        sequence.num_computed = sequence.num_registered = 0
         if sequence.row is not None:
             self._free_rows.append(sequence.row)
-            sequence.row = None
-        sequence.status = status
+        self.clear(sequence, status)
+
+    @staticmethod
+    def clear(sequence: Sequence, status: SequenceStatus) -> None:
+        """Take everything of the cache from a sequence, without giving it to anybody, and set its status."""
+        if sequence.restore is not None:
+            sequence.restore.cancelled, sequence.restore = True, None
+        sequence.block_table.clear()
+        sequence.num_computed = sequence.num_registered = 0
+        sequence.row, sequence.status = None, status

@@ -119,6 +119,13 @@ class OffloadTier:
         self._candidates.clear()
         self._without_inputs.clear()
 
+    def fail(self) -> None:
+        """Free the places of all saves under way, and unpin all pieces: no copy or fetch that was begun will end."""
+        self.counters.failed_saves += self.store.num_reserved
+        self.store.end_copies()
+        if self.fetcher is not None:
+            self.fetcher.fail()
+
     def plan_restore(
         self, sequence: Sequence, first: int, keys: list[bytes], *, free_tokens: int, num_waiting: int
     ) -> Restore | None:
