@@ -4,7 +4,7 @@ import logging
 import random
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -145,7 +145,8 @@ class Engine:
         except Exception as error:
             self._outbox.withdraw(request.request_id)
             if self._lives(sequence):  # so it was not refused: what else the error left undone is unknown
-                self._fail(error, [sequence])
+                self._fail(error)
+            self._forget(sequence, FinishReason.ERROR)
             raise
 
     def _accept(self, sequence: Sequence) -> None:
@@ -184,15 +185,14 @@ class Engine:
     def abort(self, request_id: str) -> bool:
         """Drop a request and free its row and blocks; return False if there is none. It gets no further event."""
         sequence = self._scheduler.living(request_id)
-        if not self._outbox.withdraw(request_id):
-            return False
+        found = self._outbox.withdraw(request_id)
         if sequence is not None:
             try:
                 self._drop(sequence, FinishReason.ABORT)
             except Exception as error:
-                self._fail(error, [sequence])
+                self._fail(error)
                 self._forget(sequence, FinishReason.ABORT)
-        return True
+        return found
 
     @property
     def has_work(self) -> bool:
@@ -224,7 +224,7 @@ class Engine:
             under_way = NO_STEP if before is None else before.plan
             said = "none" if before is None else under_way.describe()
             logger.exception("a step failed: %s; under way: %s", self._planned.describe(), said)
-            self._fail(error, [chunk.sequence for chunk in under_way.chunks if chunk.samples])
+            self._fail(error, {chunk.sequence for chunk in under_way.chunks if chunk.samples})
         return self._outbox.take()
 
     def _advance(self, before: _InFlight | None) -> None:
@@ -353,14 +353,14 @@ class Engine:
     def _lives(self, sequence: Sequence) -> bool:
         return self._scheduler.living(sequence.request_id) is sequence
 
-    def _fail(self, error: Exception, lost: Iterable[Sequence] = ()) -> None:
+    def _fail(self, error: Exception, unread: Set[Sequence] = frozenset()) -> None:
         """Go on after an error, wherever it was raised: what the host counted and what the device holds may be wrong.
 
-        All running requests end with ERROR, and so do ``lost``, if they have not ended. An open request that does not
-        live in the scheduler then was left without its end, and gets it.
+        Open requests that wait go on. All others end with ERROR, and so do ``unread``, whose tokens may be lost. An
+        open request that the scheduler has not got any more was left without its end, and gets it too.
         """
         self._in_flight = None
-        failed = self._scheduler.fail(lost)
+        failed = self._scheduler.fail(set(self._outbox.open) - unread)
         if self._block_events is not None:
             self._block_events.failed()
         recover(self._device, error)

@@ -1,7 +1,7 @@
 """The scheduler: takes sequences, hands out step plans, and ends sequences. Host only, no jax, no thread, no clock."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Container
 from functools import partial
 
 from jaxgen.cache.block_log import BlockLog
@@ -226,20 +226,20 @@ class Scheduler:
             self._end(sequence, FinishReason.ABORT)
         return sequence
 
-    def fail(self, lost: Iterable[Sequence] = ()) -> list[Sequence]:
+    def fail(self, keep: Container[Sequence] | None = None) -> list[Sequence]:
         """Go on after an error, of the device or in any call: ends, with ERROR, every sequence that needs what is lost,
         and returns them, oldest first.
 
-        These are ``lost`` and all others but those that wait with no token pending. Plans in flight can no longer be
-        completed, and nothing cached is found again. Rows, blocks and queues are made anew from the sequences that go
-        on, whatever the error left of them; what the policy has learnt is forgotten.
+        Those go on that wait with no token pending, and are in ``keep``; None: all of these. Plans in flight can no
+        longer be completed, and nothing cached is found again. Rows, blocks and queues are made anew from the sequences
+        that go on, whatever the error left of them; what the policy has learnt is forgotten.
         """
-        before, lost, ended = self._live, set(lost), []
+        before, ended = self._live, []
         self.pool.forget()
         self._begin_empty()
         for sequence in before.values():
             waits = sequence.status is SequenceStatus.WAITING and not (sequence.num_pending or sequence.block_table)
-            if waits and sequence not in lost:
+            if waits and (keep is None or sequence in keep):
                 sequence.awaited = sequence.fetch = None
                 self._take(sequence)
                 continue

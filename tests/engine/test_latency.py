@@ -86,7 +86,7 @@ def test_aborted_and_failed_requests_leave_no_record() -> None:
         engine.add(request(name, [5] * 6))
     engine.step()
     engine.abort("aborted")
-    engine._fail(ValueError("made up"), [])
+    engine._fail(ValueError("made up"))
     assert engine._latencies._records == {}
 
 
