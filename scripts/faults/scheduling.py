@@ -143,6 +143,32 @@ CACHE = (
         ("tests/scheduling/test_levels.py",),
     ),
     Fault(
+        "request-that-the-scheduler-lost-has-no-end",
+        "scheduler",
+        "jaxgen/engine/engine.py",
+        "[*failed, *[s for s in self._outbox.open if not self._lives(s)]]",
+        "failed",
+        ("tests/engine/test_ends.py",),
+    ),
+    Fault(
+        "token-that-was-not-told-is-left-out",
+        "scheduler",
+        "jaxgen/engine/engine.py",
+        "self._fail(error, {chunk.sequence for chunk in under_way.chunks if chunk.samples})",
+        "self._fail(error)",
+        ("tests/engine/test_ends.py",),
+    ),
+    Fault(
+        "end-of-a-stream-forgotten-before-it-is-delivered",
+        "scheduler",
+        "jaxgen/engine/async_engine.py",
+        "            by_loop[stream.loop].append((stream, event))\n",
+        "            by_loop[stream.loop].append((stream, event))\n"
+        "            if event.finish_reason is not None:\n"
+        "                del self._streams[event.request_id]\n",
+        ("tests/engine/test_ends.py",),
+    ),
+    Fault(
         "preempts-for-blocks-that-are-shared",
         "scheduler",
         "jaxgen/cache/cache_manager.py",

@@ -17,6 +17,7 @@ from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.stats import KVEventStats
 from jaxgen.core.step_plan import Outcome
+from jaxgen.engine import async_engine
 from jaxgen.engine.async_engine import AsyncEngine
 from jaxgen.engine.engine import Engine
 from jaxgen.text.constraint import Constraint
@@ -162,7 +163,7 @@ def offloading_engine() -> Engine:
 
 def streaming_engine() -> Engine:
     config: EngineConfig = streamed("plan")
-    return Engine(SMALL, config, params_of(SMALL), frozenset({EOS}), compiled=compiled_layers(SMALL))
+    return Engine(SMALL, config, dict(params_of(SMALL)), frozenset({EOS}), compiled=compiled_layers(SMALL))
 
 
 def sites_of(engine: Engine, watching: Watcher, *files: str) -> dict[Site, int]:
@@ -344,6 +345,21 @@ def threaded() -> AsyncEngine:
     engine.start()
     engine.wait_ready()
     return engine
+
+
+def test_an_end_that_cannot_be_passed_on_is_told_by_the_end_of_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = threaded()
+    real = async_engine._deliver
+
+    def deliver(loop: Any, items: list[Any]) -> bool:
+        if any(isinstance(item, TokenEvent) and item.finish_reason is not None for _, item in items):
+            raise MemoryError("injected")
+        return real(loop, items)
+
+    monkeypatch.setattr(async_engine, "_deliver", deliver)
+    client = Client(engine)
+    asyncio.run(client.serve([PROBE, request("other", range(9), max_tokens=30, **GREEDY)]))
+    assert all(isinstance(items[-1], EngineDeadError) for items in client.items.values())
 
 
 def inject_into_thread(*, every: int) -> None:

@@ -1,14 +1,16 @@
-"""Raise an error in any one place of jaxgen's code: in place of a call of one of its functions, or before a line, which
-may call what is not its own. Places are found by watching a run.
+"""Raise an error in any one place of jaxgen's code: in place of a call of one of its functions, or before a line that
+calls anything. Places are found by watching a run.
 
 (An error in place of any call, by the event of calls, would be simpler; it crashes Python 3.12.1 in nested calls.)
 """
 
+import linecache
 import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from types import CodeType
 from typing import NamedTuple
 
@@ -67,7 +69,7 @@ class Watcher:
         return self._line(code, 0)
 
     def _line(self, code: CodeType, line: int) -> object:
-        if not code.co_filename.startswith(_OURS):
+        if not (code.co_filename.startswith(_OURS) and (line == 0 or _calls(code.co_filename, line))):
             return sys.monitoring.DISABLE
         if threading.get_ident() == self._thread:
             site = Site(code, line)
@@ -76,6 +78,14 @@ class Watcher:
                 self.raised = True
                 raise InjectedError(str(site))
         return None
+
+
+@cache
+def _calls(file: str, line: int) -> bool:
+    """Whether a line calls anything. Not one that begins a ``with``, which is passed again at the end: an error there
+    would keep a lock, as no error of the code can."""
+    source = linecache.getline(file, line).strip()
+    return "(" in source and not source.startswith("with ")
 
 
 @contextmanager
