@@ -119,6 +119,19 @@ def test_nothing_goes_when_closed_or_forgotten() -> None:
     assert tier.take_saves() == ()
 
 
+def test_after_a_failure_no_copy_is_under_way() -> None:
+    tier = make_tier()
+    for n in range(3):
+        tier.cached(n, key(n))
+    tier.take_saves()
+    restore = tier.plan_restore(sequence_with(7), 0, held(tier, 7, 8), free_tokens=8, num_waiting=0)
+    assert restore is not None
+    tier.forgotten()
+    tier.fail()
+    assert (tier.has_saves, tier.counters.failed_saves, tier.take_saves()) == (False, 2, ())
+    assert all(tier.store.reserve(key(10 + n)) for n in range(10)), "nothing is pinned"
+
+
 def test_a_failed_copy_leaves_its_place() -> None:
     tier = make_tier()
     tier.cached(0, key(0))
