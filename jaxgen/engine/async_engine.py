@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxgen.client import EngineStatus
-from jaxgen.core.errors import ConfigError, EngineDeadError, RequestRefusedError, one_line
+from jaxgen.core.errors import ConfigError, DeviceLostError, EngineDeadError, RequestRefusedError, one_line
 from jaxgen.core.identity import UNKNOWN
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.quote import Quote
@@ -302,7 +302,9 @@ class AsyncEngine:
             if request_id in self._streams:
                 raise RequestRefusedError(f"request_id {request_id!r} is in use")
             engine.add(message.request, message.constraint)
-        except Exception as error:  # any error of one request is that request's answer
+        except DeviceLostError:
+            raise
+        except Exception as error:  # any other error of one request is that request's answer
             _deliver(message.stream.loop, [(message.stream, error)])
             return
         self._streams[request_id] = message.stream
@@ -341,7 +343,7 @@ class AsyncEngine:
         for stream in streams:
             _deliver(stream.loop, [(stream, EngineDeadError(reason))])
         for answer in asked:
-            if answer.set_running_or_notify_cancel():
+            if not answer.done() and answer.set_running_or_notify_cancel():
                 answer.set_exception(EngineDeadError(reason))
 
 

@@ -124,7 +124,8 @@ class Engine:
         """Accept a request; ``step`` returns its events. ``constraint``: which tokens it may have, if not all.
 
         Raises RequestRefusedError, which names field and limit, for a request that can never run, and ValueError if its
-        id is that of one that has not ended. After any error the request is not accepted.
+        id is that of one that has not ended. After any error the request is not accepted. Raises DeviceLostError as
+        ``step`` does.
         """
         self._outbox.check(request.request_id)
         check_request(request, self.model, self.config, self._eos_token_ids)
@@ -183,7 +184,10 @@ class Engine:
         self._scheduler.limit_prompts(tokens)
 
     def abort(self, request_id: str) -> bool:
-        """Drop a request and free its row and blocks; return False if there is none. It gets no further event."""
+        """Drop a request and free its row and blocks; return False if there is none. It gets no further event.
+
+        Raises DeviceLostError as ``step`` does.
+        """
         sequence = self._scheduler.living(request_id)
         found = self._outbox.withdraw(request_id)
         if sequence is not None:
