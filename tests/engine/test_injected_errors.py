@@ -61,7 +61,7 @@ def inject(make: Callable[[], Engine], *files: str, every: int, first: int = 0) 
 
 
 def test_an_error_anywhere_in_the_loop_leaves_each_request_its_end() -> None:
-    inject(plain_engine, every=25)
+    inject(plain_engine, every=30)
 
 
 @pytest.mark.full  # the whole of it: a run for each place

@@ -62,6 +62,11 @@ class Caller:
     """Requests that were refused, aborted, or have ended."""
 
     def serve(self) -> None:
+        tier = None if self.engine.offload is None else self.engine.offload.tier
+        if tier is not None and tier.fetcher is not None:  # all blocks come from the KV tier
+            self.engine._scheduler.pool.forget()
+            while tier.store._evict():
+                pass
         accepted = [one.request_id for one in several() if self._add(one)]
         for step in range(MOST_STEPS):
             if step == 5:
@@ -146,10 +151,9 @@ def plain_engine() -> Engine:
 
 
 def offloading_engine(directory: Path | None = None) -> Engine:
-    """``directory``: of a KV tier behind host memory, which then is so small that blocks come from there."""
-    offload = OffloadConfig(40, "transfer")
-    if directory is not None:
-        offload = OffloadConfig(16, "transfer", tier=DirectoryAddress(directory), tier_bytes=10**8)
+    """``directory``: of a KV tier behind host memory."""
+    tier = None if directory is None else DirectoryAddress(directory)
+    offload = OffloadConfig(40, "transfer", tier=tier, tier_bytes=10**8)
     return make_engine(config=replace(CONFIG, offload=offload))
 
 
