@@ -19,6 +19,8 @@ os.environ.setdefault(
     "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters"
     " --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1",
 )
+# A dtype that widens another unasked costs memory and gives bits that nobody chose; also in processes that tests start.
+os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
 
 import jax
 import pytest
@@ -26,20 +28,12 @@ from jax.experimental.compilation_cache import compilation_cache as jax_cache
 from jaxtyping import install_import_hook
 
 import tests.support.typechecker  # noqa: F401  (the hook finds it as an attribute of ``tests``)
+from tests.support.array_modules import array_modules
 
 collect_ignore = ["aot", "clients"]
 """They need environments of their own: scripts/ci/check_aot.sh, scripts/ci/check_clients.sh."""
 
-# Files that never touch an array are left out: the hook would only slow down the scheduler's state machine.
-WITH_ARRAYS = """arrays engine.engine engine.narrow engine.output_processor engine.runners engine.step_time_probe
-    kernels.choice layerwise.calibration layerwise.layer_pool layerwise.layer_stream
-    layerwise.layer_weights layerwise.links layerwise.model_runner layerwise.programs
-    layerwise.start models offload.codec offload.kv_tier.block_format offload.kv_transfer offload.link
-    offload.projection runner.interface runner.model_runner runner.packer runner.programs runner.row_state runner.step
-    sampling.exact_sum sampling.penalties sampling.sampler tools.tune"""
-install_import_hook(
-    ["pallas_kernels", *(f"jaxgen.{name}" for name in WITH_ARRAYS.split())], "tests.support.typechecker.check"
-)
+install_import_hook(array_modules(), "tests.support.typechecker.check")
 
 # What these helpers assert is shown with its values, as in a test.
 pytest.register_assert_rewrite(

@@ -9,6 +9,7 @@ from jaxgen.cache.prefix_cache import PrefixCache
 from jaxgen.cache.restorer import Restorer
 from jaxgen.core.config import CacheConfig, SchedulerConfig
 from jaxgen.core.sequence import Chunk, Sequence, SequenceStatus
+from jaxgen.core.stats import SchedulerCounters
 
 
 class KVCacheManager:
@@ -19,15 +20,17 @@ class KVCacheManager:
     """
 
     def __init__(
-        self, config: SchedulerConfig, cache: CacheConfig, tier: HostTier | None, log: BlockLog | None = None
+        self,
+        config: SchedulerConfig,
+        cache: CacheConfig,
+        tier: HostTier | None,
+        log: BlockLog | None,
+        counters: SchedulerCounters,
     ) -> None:
         self.pool = BlockPool(cache.num_blocks, *[watcher for watcher in (tier, log) if watcher is not None])
         self.prefixes = PrefixCache(self.pool, cache.block_size, enabled=config.prefix_caching, log=log)
         self.restorer = None if tier is None else Restorer(tier, self.prefixes)
-        self.prefix_queries = 0
-        """Tokens of admitted sequences that were looked up in the prefix cache."""
-        self.prefix_hits = 0
-        """Of these, tokens that were found."""
+        self._counters = counters
         self.block_size = cache.block_size
         self.num_rows = config.max_num_seqs
         self._free_rows = list(range(config.max_num_seqs - 1, -1, -1))
@@ -48,13 +51,26 @@ class KVCacheManager:
         """Whether a sequence may need more blocks than it is admitted with."""
         return self.blocks_for(sequence.max_cached) > self.blocks_for(len(sequence.tokens))
 
-    def would_have(self, rows: int, blocks: int, running: Several[Sequence]) -> bool:
-        """Whether ``rows`` and ``blocks`` are free once running sequences have the blocks of their next token, with one
-        more for each that may grow after that."""
+    def blocks_taken(self, coming: Several[Sequence]) -> int:
+        """Return how many free blocks these waiting sequences take together if they begin now.
+
+        A block that the prefix cache has costs nothing if a running sequence owns it. If nobody does, it is taken once,
+        however many of them share it.
+        """
+        new, unowned = 0, set[int]()
+        for sequence in coming:
+            found = self.prefixes.look_up(sequence)
+            new += self.blocks_for(len(sequence.tokens)) - len(found)
+            unowned.update([block for block in found if self.pool.num_owners(block) == 0])
+        return new + len(unowned)
+
+    def has_room(self, coming: Several[Sequence], running: Several[Sequence]) -> bool:
+        """Whether waiting sequences would find rows and blocks once running ones have the blocks of their next token,
+        with one more for each of all these that may grow after that."""
         due = [s for s in running if s.num_computed == len(s.block_table) * self.block_size]
         ending = sum([s.max_cached <= (len(s.block_table) + 1) * self.block_size for s in due])
-        spare = self.num_growing(running) + len(due) - ending
-        return rows <= len(self._free_rows) and blocks + spare <= self.pool.num_free
+        spare = self.num_growing(running) + len(due) - ending + sum([self.may_grow(s) for s in coming])
+        return len(coming) <= len(self._free_rows) and self.blocks_taken(coming) + spare <= self.pool.num_free
 
     def begin(self, sequence: Sequence, spare: int, *, free_tokens: int, num_waiting: int) -> bool:
         """Let a waiting sequence run: give it a free row and blocks for all its tokens, found ones first.
@@ -75,8 +91,8 @@ class KVCacheManager:
         if sequence.num_preemptions == 0:
             sequence.num_cached = sequence.num_computed
         if self.prefixes.may_look_up(sequence):
-            self.prefix_queries += len(sequence.tokens)
-            self.prefix_hits += sequence.num_computed
+            self._counters.prefix_queries += len(sequence.tokens)
+            self._counters.prefix_hits += sequence.num_computed
         if self.restorer is not None:
             self.restorer.begin(sequence, free_tokens=free_tokens, num_waiting=num_waiting)
         sequence.status, sequence.row = SequenceStatus.RUNNING, self._free_rows.pop()
@@ -113,15 +129,19 @@ class KVCacheManager:
 
     def release(self, sequence: Sequence, status: SequenceStatus) -> None:
         """Take back the row and blocks of a sequence, and set its status."""
-        if sequence.restore is not None:
-            sequence.restore.cancelled, sequence.restore = True, None
         # Blocks freed by background sequences are evicted first, except those that they shared with others.
         own = sequence.num_shared if sequence.request.background else len(sequence.block_table)
         self.pool.release(sequence.block_table[own:], evict_first=True)
         self.pool.release(sequence.block_table[:own])
-        sequence.block_table.clear()
-        sequence.num_computed = sequence.num_registered = 0
         if sequence.row is not None:
             self._free_rows.append(sequence.row)
-            sequence.row = None
-        sequence.status = status
+        self.clear(sequence, status)
+
+    @staticmethod
+    def clear(sequence: Sequence, status: SequenceStatus) -> None:
+        """Take everything of the cache from a sequence, without giving it to anybody, and set its status."""
+        if sequence.restore is not None:
+            sequence.restore.cancelled, sequence.restore = True, None
+        sequence.block_table.clear()
+        sequence.num_computed = sequence.num_registered = 0
+        sequence.row, sequence.status = None, status

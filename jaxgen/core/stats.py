@@ -4,6 +4,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 
+@dataclass(slots=True)
+class SchedulerCounters:
+    """Counters of a scheduler; they only grow, also over its failures."""
+
+    preemptions: int = 0
+    """How often a sequence lost its row and blocks before its end."""
+    prefix_queries: int = 0
+    """Tokens of admitted sequences that were looked up in the prefix cache."""
+    prefix_hits: int = 0
+    """Of these, tokens that were found."""
+
+
 @dataclass(slots=True, kw_only=True)
 class OffloadStats:
     """Sizes and counters of the KV cache in host memory; counters only grow."""

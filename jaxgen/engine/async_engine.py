@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxgen.client import EngineStatus
-from jaxgen.core.errors import ConfigError, EngineDeadError, RequestRefusedError, one_line
+from jaxgen.core.errors import ConfigError, DeviceLostError, EngineDeadError, RequestRefusedError, one_line
 from jaxgen.core.identity import UNKNOWN
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.quote import Quote
@@ -48,7 +48,9 @@ class _Stream:
     """Whether the engine has no more events for the request."""
 
     def deliver(self, item: _Item) -> None:
-        """Pass an event or error on. Runs in the event loop's own thread."""
+        """Pass an event or error on, unless the request has ended. Runs in the event loop's own thread."""
+        if self.over:
+            return
         self.over = isinstance(item, Exception) or item.finish_reason is not None
         self.put(item)
 
@@ -95,6 +97,8 @@ class AsyncEngine:
         self._tokenizer = tokenizer
         self._build = build
         self._inbox: deque[_Message] = deque()
+        self._taken: deque[_Message] = deque()
+        """Messages taken from the inbox and not applied yet."""
         self._wake = threading.Condition()
         self._stopping = False
         self._streams: dict[str, _Stream] = {}
@@ -266,11 +270,12 @@ class AsyncEngine:
         with self._wake:
             while not (self._inbox or self._stopping or (engine.has_work and engine.held_for == 0.0)):
                 self._wake.wait(engine.held_for if engine.has_work else None)
-            messages, self._inbox = self._inbox, deque()
             if self._stopping:
-                self._inbox = messages
                 return False
-        for message in messages:
+            self._taken, self._inbox = self._inbox, deque()
+        came = bool(self._taken)
+        while self._taken:
+            message = self._taken[0]
             if isinstance(message, _Submit):
                 self._accept(engine, message)
             elif isinstance(message, _Ask):
@@ -278,7 +283,8 @@ class AsyncEngine:
             elif self._streams.get(message.request_id) is message.stream:
                 engine.abort(message.request_id)
                 del self._streams[message.request_id]
-        if messages:
+            self._taken.popleft()
+        if came:
             self._stats = engine.stats()
         self._note_progress(moved=False)
         return True
@@ -296,7 +302,9 @@ class AsyncEngine:
             if request_id in self._streams:
                 raise RequestRefusedError(f"request_id {request_id!r} is in use")
             engine.add(message.request, message.constraint)
-        except Exception as error:  # any error of one request is that request's answer
+        except DeviceLostError:
+            raise
+        except Exception as error:  # any other error of one request is that request's answer
             _deliver(message.stream.loop, [(message.stream, error)])
             return
         self._streams[request_id] = message.stream
@@ -309,12 +317,13 @@ class AsyncEngine:
             if stream is None:
                 continue
             by_loop[stream.loop].append((stream, event))
-            if event.finish_reason is not None:
-                del self._streams[event.request_id]
         for loop, items in by_loop.items():
             if not _deliver(loop, items):
                 for stream, item in items:
                     self._forget(stream, item)
+        for event in events:
+            if event.finish_reason is not None:  # it is delivered: before, an error would have lost it
+                self._streams.pop(event.request_id, None)
 
     def _forget(self, stream: _Stream, item: _Item) -> None:
         """Abort a request whose event loop is closed, since its client cannot."""
@@ -326,15 +335,15 @@ class AsyncEngine:
         with self._wake:
             self._status = EngineStatus("dead", reason)
             self._busy_since = None
-            streams = list(self._streams.values())
-            streams += [message.stream for message in self._inbox if isinstance(message, _Submit)]
-            asked = [message.answer for message in self._inbox if isinstance(message, _Ask)]
-            self._streams.clear()
-            self._inbox.clear()
+            left = [*self._taken, *self._inbox]
+            streams = [*self._streams.values(), *[message.stream for message in left if isinstance(message, _Submit)]]
+            asked = [message.answer for message in left if isinstance(message, _Ask)]
+            for known in (self._streams, self._taken, self._inbox):
+                known.clear()
         for stream in streams:
             _deliver(stream.loop, [(stream, EngineDeadError(reason))])
         for answer in asked:
-            if answer.set_running_or_notify_cancel():
+            if not answer.done() and answer.set_running_or_notify_cancel():
                 answer.set_exception(EngineDeadError(reason))
 
 

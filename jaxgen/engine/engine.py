@@ -4,6 +4,7 @@ import logging
 import random
 import sys
 import time
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -22,6 +23,7 @@ from jaxgen.engine.block_events import BlockEvents
 from jaxgen.engine.checks import check_request
 from jaxgen.engine.constraints import follow_constraints
 from jaxgen.engine.latency import LatencyMeter
+from jaxgen.engine.outbox import Outbox
 from jaxgen.engine.output_processor import OutputProcessor
 from jaxgen.engine.recorder import Recorder, StepTime
 from jaxgen.engine.recovery import recover
@@ -48,6 +50,9 @@ CLOSE_SECONDS = 5.0
 """Most seconds in which an engine that ends goes on to write blocks to its KV tier."""
 MOST_WAIT = 0.02
 """Most seconds that a call of ``step`` waits for copies if it has no other work: new requests come between calls."""
+
+
+NO_STEP = StepPlan(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,9 @@ class Engine:
         self._events = OutputProcessor(self._latencies)
         self._seeds = random.Random(config.seed)
         self._arrivals = count()
-        self._answered: list[TokenEvent] = []
+        self._outbox = Outbox()
+        self._planned = NO_STEP
+        """The plan made last."""
         self._in_flight: _InFlight | None = None
         self._quiet_from = 0.0
         self._last_read = 0.0
@@ -116,8 +123,11 @@ class Engine:
     def add(self, request: Request, constraint: Constraint | None = None) -> None:
         """Accept a request; ``step`` returns its events. ``constraint``: which tokens it may have, if not all.
 
-        Raises RequestRefusedError, which names field and limit, for a request that can never run.
+        Raises RequestRefusedError, which names field and limit, for a request that can never run, and ValueError if its
+        id is that of one that has not ended. After any error the request is not accepted. Raises DeviceLostError as
+        ``step`` does.
         """
+        self._outbox.check(request.request_id)
         check_request(request, self.model, self.config, self._eos_token_ids)
         if constraint is None and request.params.is_constrained:
             raise RequestRefusedError(
@@ -131,14 +141,28 @@ class Engine:
             seed=self._seeds.getrandbits(63) if seed is None else seed,
             constraint=constraint,
         )
-        if request.params.max_tokens == 0 and not request.wants_every_token:
-            self._answered.append(TokenEvent(request.request_id, finish_reason=FinishReason.LENGTH))
+        try:
+            self._accept(sequence)
+        except Exception as error:
+            self._outbox.withdraw(request.request_id)
+            if self._lives(sequence):  # so it was not refused: what else the error left undone is unknown
+                self._fail(error)
+            self._forget(sequence, FinishReason.ERROR)
+            raise
+
+    def _accept(self, sequence: Sequence) -> None:
+        """Take a sequence in, or answer it at once if it wants nothing. Raises as ``Scheduler.add``."""
+        request = sequence.request
+        if request.params.max_tokens > 0 or request.wants_every_token:
+            self._scheduler.add(sequence, time.monotonic())
+            self._recorder.queued(sequence)
+            self._latencies.arrive(request.request_id, time.perf_counter())
+            self._outbox.accept(sequence)
+        else:
             self._recorder.queued(sequence)
             self._recorder.ended(sequence, FinishReason.LENGTH)
-            return
-        self._scheduler.add(sequence, time.monotonic())
-        self._recorder.queued(sequence)
-        self._latencies.arrive(request.request_id, time.perf_counter())
+            self._outbox.accept(sequence)
+            self._outbox.put([TokenEvent(request.request_id, finish_reason=FinishReason.LENGTH)])
 
     def quote(self, request: Request) -> Quote:
         """Predict the latencies that a request would have if it were added now. Nothing changes by it.
@@ -153,23 +177,37 @@ class Engine:
         return replace(self._scheduler.quote(sequence, time.monotonic()), spread=self._step_time.spread)
 
     def limit_prompts(self, tokens: int | None) -> None:
-        """Compute at most so many tokens of prompts in each step from now on, 1 or more; None: as many as is best."""
+        """Compute at most so many tokens of prompts in each step from now on; None: as many as is best.
+
+        Raises ValueError below 1.
+        """
         self._scheduler.limit_prompts(tokens)
 
     def abort(self, request_id: str) -> bool:
-        """Drop a request and free its row and blocks; return False if there is none. It gets no further event."""
-        return self._drop(request_id, FinishReason.ABORT)
+        """Drop a request and free its row and blocks; return False if there is none. It gets no further event.
+
+        Raises DeviceLostError as ``step`` does.
+        """
+        sequence = self._scheduler.living(request_id)
+        found = self._outbox.withdraw(request_id)
+        if sequence is not None:
+            try:
+                self._drop(sequence, FinishReason.ABORT)
+            except Exception as error:
+                self._fail(error)
+                self._forget(sequence, FinishReason.ABORT)
+        return found
 
     @property
     def has_work(self) -> bool:
         saves = self.offload is not None and self.offload.has_saves
         told = self._block_events is not None and self._block_events.pending
-        return bool(self._answered) or self._scheduler.has_work or saves or told
+        return not self._outbox.is_empty or self._scheduler.has_work or saves or told
 
     @property
     def held_for(self) -> float:
         """Seconds for which all remaining work is held back because it is background work; else 0."""
-        if self._answered or self._in_flight is not None or self._scheduler.num_online:
+        if not self._outbox.is_empty or self._in_flight is not None or self._scheduler.num_online:
             return 0.0
         if self.offload is not None and self.offload.transfer.busy:
             return 0.0
@@ -180,39 +218,41 @@ class Engine:
 
         So the device works while the host reads, and the events of a request's first step come from the second call.
         Without ``config.run_ahead``, or if the KV cache is streamed, they come from the first: it waits for the step
-        that it dispatches. If a step raises, all running requests end with ERROR. Raises DeviceLostError if the device
-        runs no steps any more.
+        that it dispatches. If anything raises, all running requests end with ERROR. Raises DeviceLostError if the
+        device runs no steps any more.
         """
-        started = time.perf_counter()
-        events, self._answered = self._answered, []
-        before, self._in_flight = self._in_flight, None
-        waited = 0.0
-        plan = StepPlan(())
+        before, self._in_flight, self._planned = self._in_flight, None, NO_STEP
         try:
-            plan = self._plan()
-            if self._block_events is not None:
-                self._block_events.planned(plan)
-            if plan.chunks:
-                dispatched = time.perf_counter()
-                projected = 0 if self.offload is None else self.offload.transfer.projected
-                self._in_flight = _InFlight(plan, self._device.run(plan), dispatched, projected)
-                if not self._device.runs_ahead:
-                    waited += time.perf_counter() - dispatched
-                if not self._runs_ahead:
-                    before, self._in_flight = self._in_flight, None
-            elif before is None:
-                waited = self._wait_for_copies()
-            if before is not None:
-                waiting = time.perf_counter()
-                before.output.tokens.block_until_ready()
-                waited += time.perf_counter() - waiting
-                events += self._read(before)
-        except Exception as error:  # any error of a device: the engine must go on
-            dispatched_before = "none" if before is None else before.plan.describe()
-            logger.exception("a step failed: %s; under way: %s", plan.describe(), dispatched_before)
-            events += self._fail(error)
+            self._advance(before)
+        except Exception as error:  # of a device or of the host: the engine must go on
+            under_way = NO_STEP if before is None else before.plan
+            said = "none" if before is None else under_way.describe()
+            logger.exception("a step failed: %s; under way: %s", self._planned.describe(), said)
+            self._fail(error, {chunk.sequence for chunk in under_way.chunks if chunk.samples})
+        return self._outbox.take()
+
+    def _advance(self, before: _InFlight | None) -> None:
+        """Plan and dispatch the next step, and read the one before it, or the same if it is to be waited for."""
+        started, waited = time.perf_counter(), 0.0
+        plan = self._planned = self._plan()
+        if self._block_events is not None:
+            self._block_events.planned(plan)
+        if plan.chunks:
+            dispatched = time.perf_counter()
+            projected = 0 if self.offload is None else self.offload.transfer.projected
+            self._in_flight = _InFlight(plan, self._device.run(plan), dispatched, projected)
+            if not self._device.runs_ahead:
+                waited += time.perf_counter() - dispatched
+            if not self._runs_ahead:
+                before, self._in_flight = self._in_flight, None
+        elif before is None:
+            waited = self._wait_for_copies()
+        if before is not None:
+            waiting = time.perf_counter()
+            before.output.tokens.block_until_ready()
+            waited += time.perf_counter() - waiting
+            self._outbox.put(self._read(before))
         self._meter.counters.host_seconds += time.perf_counter() - started - waited
-        return events
 
     def close(self) -> None:
         """Write to the KV tier what waits for that, and publish what is known of blocks, within a few seconds; the
@@ -282,7 +322,7 @@ class Engine:
         return waited
 
     def _read(self, step: _InFlight) -> list[TokenEvent]:
-        """Read the output of a step and return the events. Waits for the step."""
+        """Read the output of a step and return its events. Waits for the step."""
         tokens = np.asarray(step.output.tokens)
         self._events.read(step.plan, step.output)
         now = time.perf_counter()
@@ -300,30 +340,41 @@ class Engine:
         """Advance constraints by the new tokens; return the last events of requests for which that failed."""
         ends = follow_constraints(outcomes)
         for end in ends:
-            self._drop(end.request_id, FinishReason.ERROR)
+            sequence = self._scheduler.living(end.request_id)
+            if sequence is not None:
+                self._drop(sequence, FinishReason.ERROR)
         return ends
 
-    def _drop(self, request_id: str, reason: FinishReason) -> bool:
-        self._events.forget(request_id)
-        sequence = self._scheduler.abort(request_id)
-        if sequence is not None:
-            self._recorder.ended(sequence, reason)
-        return sequence is not None
+    def _drop(self, sequence: Sequence, reason: FinishReason) -> None:
+        self._scheduler.abort(sequence.request_id)
+        self._forget(sequence, reason)
 
-    def _fail(self, error: Exception) -> list[TokenEvent]:
-        """End all running requests after a failed step, which owned cache and rows: their content may be lost."""
+    def _forget(self, sequence: Sequence, reason: FinishReason) -> None:
+        """Drop the data of a request that has ended."""
+        self._events.forget(sequence.request_id)
+        self._recorder.ended(sequence, reason)
+
+    def _lives(self, sequence: Sequence) -> bool:
+        return self._scheduler.living(sequence.request_id) is sequence
+
+    def _fail(self, error: Exception, unread: Set[Sequence] = frozenset()) -> None:
+        """Go on after an error, wherever it was raised: what the host counted and what the device holds may be wrong.
+
+        Open requests that wait go on. All others end with ERROR, and so do ``unread``, whose tokens may be lost. An
+        open request that the scheduler has not got any more was left without its end, and gets it too.
+        """
         self._in_flight = None
-        failed = self._scheduler.fail()
+        failed = self._scheduler.fail(set(self._outbox.open) - unread)
         if self._block_events is not None:
             self._block_events.failed()
         recover(self._device, error)
         if self.offload is not None:
-            self.offload.transfer.fail()
-        for sequence in failed:
-            self._events.forget(sequence.request_id)
-            self._recorder.ended(sequence, FinishReason.ERROR)
+            self.offload.fail()
         message = f"the step that computed this request failed: {type(error).__name__}"
-        return [TokenEvent(s.request_id, finish_reason=FinishReason.ERROR, error=message) for s in failed]
+        ended = dict.fromkeys([*failed, *[s for s in self._outbox.open if not self._lives(s)]])
+        for sequence in ended:
+            self._forget(sequence, FinishReason.ERROR)
+        self._outbox.put([TokenEvent(s.request_id, finish_reason=FinishReason.ERROR, error=message) for s in ended])
 
     def _host_blocks(self) -> int:
         if self.offload is not None:

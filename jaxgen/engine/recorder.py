@@ -93,9 +93,9 @@ class Recorder:
         )
 
     def ended(self, sequence: Sequence, reason: str) -> None:
-        """Note the end of a request."""
-        self.journal.live.pop(sequence.arrival, None)
-        self._note(sequence, "ended", str(reason), sequence.num_generated)
+        """Note the end of a request, once."""
+        if self.journal.live.pop(sequence.arrival, None) is not None:
+            self._note(sequence, "ended", str(reason), sequence.num_generated)
 
     def _set_running(self, sequence: Sequence, *, running: bool) -> None:
         live = self.journal.live.get(sequence.arrival)

@@ -78,9 +78,9 @@ class StreamMeter:
         if device < NEAR * link:
             return
         first = unit.makespan(project, transfer, chunk=self.chunk) + stack.device_seconds
-        step_time = (seconds - stack.other_seconds - first) / (stack.layers - 1)
-        change = min(max(step_time / device, 1 / MOST_CHANGE), MOST_CHANGE)
-        if step_time > EXPLAINED * link:
+        per_layer = (seconds - stack.other_seconds - first) / (stack.layers - 1)
+        change = min(max(per_layer / device, 1 / MOST_CHANGE), MOST_CHANGE)
+        if per_layer > EXPLAINED * link:
             self.device_slowness *= 1 + NEWS * (change - 1)
             return
         self.device_slowness *= 1 + NEWS * (min(change, 1.0) - 1)  # the device is at least that fast

@@ -53,6 +53,11 @@ class Offload:
         else:
             self.tier.fetcher.tier.wait(seconds)
 
+    def fail(self) -> None:
+        """Drop all copies and fetches under way, since the cache is lost, and with it the blocks gathered from it."""
+        self.transfer.fail()
+        self.tier.fail()
+
     def close(self, seconds: float) -> None:
         """Write what waits for that to the KV tier, for ``seconds`` at most."""
         if self.tier.fetcher is not None:

@@ -87,6 +87,11 @@ class HostStore[Piece]:
             if self._pins[key] == 0:
                 del self._pins[key]
 
+    def end_copies(self) -> None:
+        """Free all reserved places, and allow eviction of all pieces."""
+        self._reserved.clear()
+        self._pins.clear()
+
     def _evict(self) -> bool:
         key = next((key for key in self._pieces if key not in self._pins), None)
         if key is None:

@@ -197,13 +197,9 @@ class KVTransfer:
                 self._landed.wait(seconds)
 
     def fail(self) -> None:
-        """Drop all saves under way: the cache is lost, and blocks gathered from it may be."""
-        keys = [key for keys, _ in self._saving for key in keys]
-        keys += [save.key for saves in self._to_gather for save in saves]
-        for key in keys:
-            self._tier.saved(key, None)
-        self._saving.clear()
-        self._to_gather.clear()
+        """Forget all copies under way; what the links still have of them reaches nobody."""
+        for queue in (self._to_gather, self._saving, self._incoming, self._staged):
+            queue.clear()
 
     def _groups(self, restore: Restore) -> Iterator[_Group]:
         """Yield the groups of a restore in the order of their copies: those to project come first."""

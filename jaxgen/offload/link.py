@@ -116,9 +116,9 @@ def _finish(state: _State, transfer: Transfer, last: float) -> float:
         except Exception as error:
             transfer.error = error
     link = state.link()
-    step_time = None if link is None else link.bytes_per_second
-    if step_time is not None:
-        time.sleep(max(0.0, started + transfer.num_bytes / step_time - time.perf_counter()))
+    bytes_per_second = None if link is None else link.bytes_per_second
+    if bytes_per_second is not None:
+        time.sleep(max(0.0, started + transfer.num_bytes / bytes_per_second - time.perf_counter()))
     ended = time.perf_counter()
     transfer.seconds = ended - started
     if link is not None and transfer.error is None:

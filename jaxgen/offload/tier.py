@@ -44,7 +44,12 @@ class OffloadTier:
         planner: Planner,
         fetcher: Prefetcher | None = None,
     ) -> None:
-        """``most_saving``: most blocks that may be copied to the host at a time. ``fetcher``: of a KV tier."""
+        """``most_saving``: most blocks that may be copied to the host at a time. ``fetcher``: of a KV tier.
+
+        Raises ValueError if ``most_saving`` is below 1: blocks would wait for ever.
+        """
+        if most_saving < 1:
+            raise ValueError(f"most_saving must be 1 or more, not {most_saving}")
         self.store = store
         self.counters = OffloadStats()
         """Counters of the tier; the other fields are filled in where a snapshot is made."""
@@ -62,7 +67,7 @@ class OffloadTier:
     @property
     def has_saves(self) -> bool:
         """Whether any block waits to be copied, or is being copied."""
-        return bool(self._candidates or self._saves or self.store.num_reserved)
+        return bool((self.is_open and self._candidates) or self._saves or self.store.num_reserved)
 
     def holds(self, key: bytes) -> bool:
         """Whether the host has the block of this key, complete."""
@@ -70,7 +75,7 @@ class OffloadTier:
 
     def cached(self, block: int, key: bytes) -> None:
         """Note that the block has no owner any more; its content stays until it is evicted."""
-        if self.is_open and not self.store.has_place(key):
+        if not self.store.has_place(key):
             self._candidates[key] = block
             self._candidates.move_to_end(key)
 
@@ -83,10 +88,11 @@ class OffloadTier:
 
     def take_saves(self) -> tuple[Save, ...]:
         """Return the blocks to copy before the step that is being planned."""
-        while self._candidates and self.store.num_reserved < self._most_saving:
-            key, block = self._candidates.popitem(last=False)
+        while self.is_open and self._candidates and self.store.num_reserved < self._most_saving:
+            key, block = next(iter(self._candidates.items()))
             if not self._save(block, key) and not self.store.has_place(key):
-                break  # all places are reserved or pinned: blocks in use now are worth more
+                break  # all places are reserved or pinned: it waits for one
+            del self._candidates[key]
         saves, self._saves = tuple(self._saves), []
         return saves
 
@@ -104,7 +110,6 @@ class OffloadTier:
     def close(self) -> None:
         """Stop copying blocks to the host: there is no memory for them."""
         self.is_open = False
-        self._candidates.clear()
 
     def forgotten(self) -> None:
         """Drop all blocks that wait to be saved, since the content of the device's blocks is unknown now."""
@@ -113,6 +118,13 @@ class OffloadTier:
         self._saves.clear()
         self._candidates.clear()
         self._without_inputs.clear()
+
+    def fail(self) -> None:
+        """Free the places of all saves under way, and unpin all pieces: no copy or fetch that was begun will end."""
+        self.counters.failed_saves += self.store.num_reserved
+        self.store.end_copies()
+        if self.fetcher is not None:
+            self.fetcher.fail()
 
     def plan_restore(
         self, sequence: Sequence, first: int, keys: list[bytes], *, free_tokens: int, num_waiting: int
@@ -167,7 +179,7 @@ class OffloadTier:
             self._without_inputs.difference_update(restore.blocks)  # its sequence recomputes them
 
     def _save(self, block: int, key: bytes) -> bool:
-        if self.store.num_reserved >= self._most_saving or not self.store.reserve(key):
+        if not self.is_open or self.store.num_reserved >= self._most_saving or not self.store.reserve(key):
             return False
         self._saves.append(Save(block, key, block not in self._without_inputs))
         return True

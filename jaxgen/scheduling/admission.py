@@ -115,7 +115,6 @@ def make_room(
     tokens -= sum([s.is_decode for s in now])
     prompts = deque([s for s in now if not s.is_decode])
     coming: list[Sequence] = []
-    blocks = 0  # as if the prefix cache had nothing for them
     for sequence in tuple(queues.waiting[:ADMISSION_WINDOW]):
         while prompts and prompts[0].order_key < sequence.order_key:
             tokens -= prompts.popleft().num_uncomputed
@@ -124,10 +123,8 @@ def make_room(
         if kv_cache.restorer is not None and kv_cache.restorer.waits(sequence, len(queues.waiting) - 1):
             continue
         coming.append(sequence)
-        blocks += kv_cache.blocks_for(len(sequence.tokens)) + kv_cache.may_grow(sequence)
         tokens -= len(sequence.tokens)
         for other in [s for s in reversed(running) if policy.may_preempt(sequence, s)]:
-            fit = kv_cache.would_have(len(coming), blocks, running)
-            if fit and not policy.misses_targets([*running, *coming]):
+            if kv_cache.has_room(coming, running) and not policy.misses_targets([*running, *coming]):
                 break
             preempt(other)

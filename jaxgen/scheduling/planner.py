@@ -21,6 +21,7 @@ from math import inf
 from jaxgen.cache.cache_manager import KVCacheManager
 from jaxgen.core.config import SchedulerConfig
 from jaxgen.core.sequence import Chunk, Sequence, SequenceStatus
+from jaxgen.core.stats import SchedulerCounters
 from jaxgen.scheduling.admission import Admission, make_room
 from jaxgen.scheduling.policy import Fifo
 from jaxgen.scheduling.step_time import StepBudget
@@ -37,11 +38,12 @@ class StepPlanner:
         *,
         max_overtaken: int,
         narrow: bool,
+        counters: SchedulerCounters,
     ) -> None:
-        self.preemptions = 0
         self.preempted: list[Sequence] = []
         """Those that lost row and blocks by the last plan."""
-        self.most_prompt_tokens: int | None = None
+        self._counters = counters
+        self._most_prompt_tokens: int | None = None
         self._budget = config.token_budget
         self._background_tokens = config.background_tokens
         self._kv_cache = kv_cache
@@ -52,8 +54,9 @@ class StepPlanner:
         self._exhausted: list[Sequence] = []  # those whose last token the last plan samples
         self._preempted: Sequence | None = None  # by the plan that is being made, the first of them in the order
 
-    def plan(self, *, hold_background: bool) -> tuple[list[Chunk], list[Sequence]]:
+    def plan(self, *, hold_background: bool, most_prompt_tokens: int | None) -> tuple[list[Chunk], list[Sequence]]:
         """The next step's chunks, and the sequences that begin to run with it."""
+        self._most_prompt_tokens = most_prompt_tokens
         self._retire()
         self._preempted = None
         self.preempted.clear()
@@ -86,8 +89,8 @@ class StepPlanner:
         partly_computed = self._plan_decodes(room, chunks, background=background)
         if not background:
             self._policy.limit_prompts(room, chunks, partly_computed)
-        if self.most_prompt_tokens is not None:
-            room.tokens = min(room.tokens, self.most_prompt_tokens)
+        if self._most_prompt_tokens is not None:
+            room.tokens = min(room.tokens, self._most_prompt_tokens)
         if room.is_full or not (partly_computed or self._queues.any_waits(background=background)):
             return []
         admission = self._admission()
@@ -161,7 +164,7 @@ class StepPlanner:
         self._queues.put_back(sequence)
         self._kv_cache.release(sequence, SequenceStatus.WAITING)
         sequence.num_preemptions += 1
-        self.preemptions += 1
+        self._counters.preemptions += 1
         self.preempted.append(sequence)
 
     def _plan_prompt(self, sequence: Sequence, room: StepBudget, chunks: list[Chunk]) -> None:

@@ -1,6 +1,8 @@
 """The scheduler: takes sequences, hands out step plans, and ends sequences. Host only, no jax, no thread, no clock."""
 
 from collections import deque
+from collections.abc import Container
+from functools import partial
 
 from jaxgen.cache.block_log import BlockLog
 from jaxgen.cache.cache_manager import KVCacheManager
@@ -11,6 +13,7 @@ from jaxgen.core.limits import check_context_length
 from jaxgen.core.quote import Quote
 from jaxgen.core.request import FinishReason
 from jaxgen.core.sequence import Restore, Sequence, SequenceStatus
+from jaxgen.core.stats import SchedulerCounters
 from jaxgen.core.step_plan import Outcome, StepPlan
 from jaxgen.scheduling.admission import MAX_OVERTAKEN
 from jaxgen.scheduling.planner import StepPlanner
@@ -51,21 +54,29 @@ class Scheduler:
     ) -> None:
         """``log``: is told which contents blocks come to hold and give up. ``narrow``: steps of which no chunk is
         longer than a token are cheaper than others."""
-        self._kv_cache = KVCacheManager(config, cache, tier, log)
-        self.pool = self._kv_cache.pool
         self.hold_background = False
-        self.num_online = 0
-        """Sequences that live and are not of the background."""
         self._config = config
         self._block_size = cache.block_size
-        self.policy = policy(config, self._kv_cache)
-        self._queues = self.policy.queues
-        self._planner = StepPlanner(config, self._kv_cache, self.policy, max_overtaken=max_overtaken, narrow=narrow)
-        self._live: dict[str, Sequence] = {}
-        self._in_flight: deque[StepPlan] = deque()
+        self._most_prompt_tokens: int | None = None
         self._last_arrival: int | None = None
         self._tier = tier
-        self._restorer = self._kv_cache.restorer
+        self._counters = counters = SchedulerCounters()
+        self._make_kv_cache = partial(KVCacheManager, config, cache, tier, log, counters)
+        self._make_policy = partial(policy, config)
+        self._make_planner = partial(StepPlanner, config, max_overtaken=max_overtaken, narrow=narrow, counters=counters)
+        self._begin_empty()
+
+    def _begin_empty(self) -> None:
+        """Make all that follows from the sequences that live: owners of rows and blocks, queues, plans in flight."""
+        self._kv_cache = self._make_kv_cache()
+        self.pool, self._restorer = self._kv_cache.pool, self._kv_cache.restorer
+        self.policy = self._make_policy(self._kv_cache)
+        self._queues = self.policy.queues
+        self._planner = self._make_planner(self._kv_cache, self.policy)
+        self._live: dict[str, Sequence] = {}
+        self._in_flight: deque[StepPlan] = deque()
+        self.num_online = 0
+        """Sequences that live and are not of the background."""
 
     @property
     def num_running(self) -> int:
@@ -87,17 +98,17 @@ class Scheduler:
     @property
     def preemptions(self) -> int:
         """How often a sequence lost its row and blocks before its end."""
-        return self._planner.preemptions
+        return self._counters.preemptions
 
     @property
     def prefix_queries(self) -> int:
         """Tokens of admitted sequences that were looked up in the prefix cache."""
-        return self._kv_cache.prefix_queries
+        return self._counters.prefix_queries
 
     @property
     def prefix_hits(self) -> int:
         """Those of them that were found."""
-        return self._kv_cache.prefix_hits
+        return self._counters.prefix_hits
 
     @property
     def has_work(self) -> bool:
@@ -105,15 +116,20 @@ class Scheduler:
         return bool(self._live)
 
     def limit_prompts(self, tokens: int | None) -> None:
-        """Compute at most so many tokens of prompts in each step from now on; None: as many as the policy says."""
-        self._planner.most_prompt_tokens = tokens
+        """Compute at most so many tokens of prompts in each step from now on; None: as many as the policy says.
+
+        Raises ValueError below 1: no prompt would ever be computed.
+        """
+        if tokens is not None and tokens < 1:
+            raise ValueError(f"tokens must be 1 or more, or None for no limit, not {tokens}")
+        self._most_prompt_tokens = tokens
 
     def add(self, sequence: Sequence, now: float = 0.0) -> None:
         """Takes a new sequence, younger than all before it.
 
         Raises RequestRefusedError if it is too long for the model or the cache, WouldBeLateError if its class promises
         what cannot be kept, ValueError if its request_id is that of a living sequence or its arrival is not above that
-        of every sequence added before.
+        of every sequence added before. After another error it may live all the same: then ``fail`` must follow.
         """
         self._check_length(sequence)
         if sequence.request_id in self._live:
@@ -121,12 +137,14 @@ class Scheduler:
         if self._last_arrival is not None and sequence.arrival <= self._last_arrival:
             raise ValueError(f"arrival must be above {self._last_arrival}, not {sequence.arrival}")
         self.policy.place(sequence, now, self._in_flight)
-        self._last_arrival = sequence.arrival
-        self._live[sequence.request_id] = sequence
-        self.policy.join(sequence)
-        self.num_online += not sequence.request.background
         if self._restorer is not None:
-            self._restorer.expect(sequence, self.num_waiting - 1)
+            self._restorer.expect(sequence, self.num_waiting)
+        self._last_arrival = sequence.arrival
+        self._take(sequence)
+
+    def living(self, request_id: str) -> Sequence | None:
+        """Return the living sequence of this request; None if none lives."""
+        return self._live.get(request_id)
 
     def quote(self, sequence: Sequence, now: float = 0.0) -> Quote:
         """Predict the latencies of a new sequence as if it were added now; it is not, and nothing else changes.
@@ -144,7 +162,9 @@ class Scheduler:
         if len(self._in_flight) > 1:
             raise RuntimeError("two plans are in flight: complete the older one before the next is made")
         self.policy.begin_step(now)
-        chunks, admitted = self._planner.plan(hold_background=self.hold_background)
+        chunks, admitted = self._planner.plan(
+            hold_background=self.hold_background, most_prompt_tokens=self._most_prompt_tokens
+        )
         self.policy.charge(chunks)
         short = [chunk for chunk in chunks if chunk.length == 1]
         long = [chunk for chunk in chunks if chunk.length > 1] if len(short) < len(chunks) else []  # most steps
@@ -206,18 +226,33 @@ class Scheduler:
             self._end(sequence, FinishReason.ABORT)
         return sequence
 
-    def fail(self) -> list[Sequence]:
-        """The device's state is lost: ends, with ERROR, every sequence that needs it, and returns them, oldest first.
+    def fail(self, keep: Container[Sequence] | None = None) -> list[Sequence]:
+        """Go on after an error, of the device or in any call: ends, with ERROR, every sequence that needs what is lost,
+        and returns them, oldest first.
 
-        These are all but those that wait with no token pending. Plans in flight can no longer be completed, and nothing
-        cached is found again.
+        Those go on that wait with no token pending, and are in ``keep``; None: all of these. Plans in flight can no
+        longer be completed, and nothing cached is found again. Rows, blocks and queues are made anew from the sequences
+        that go on, whatever the error left of them; what the policy has learnt is forgotten.
         """
-        lost = [s for s in self._live.values() if s.status is not SequenceStatus.WAITING or s.num_pending]
-        for sequence in lost:
-            self._end(sequence, FinishReason.ERROR)
+        before, ended = self._live, []
         self.pool.forget()
-        self._in_flight.clear()
-        return lost
+        self._begin_empty()
+        for sequence in before.values():
+            waits = sequence.status is SequenceStatus.WAITING and not (sequence.num_pending or sequence.block_table)
+            if waits and (keep is None or sequence in keep):
+                sequence.awaited = sequence.fetch = None
+                self._take(sequence)
+                continue
+            self._kv_cache.clear(sequence, SequenceStatus.FINISHED)
+            sequence.num_pending, sequence.finish_reason = 0, FinishReason.ERROR
+            ended.append(sequence)
+        return ended
+
+    def _take(self, sequence: Sequence) -> None:
+        """Let a sequence that has its place live, among those that wait."""
+        self._live[sequence.request_id] = sequence
+        self.policy.join(sequence)
+        self.num_online += not sequence.request.background
 
     def _check_length(self, sequence: Sequence) -> None:
         prompt, max_tokens = sequence.num_prompt, sequence.params.max_tokens

@@ -142,6 +142,40 @@ CACHE = (
         "own = 0 if sequence.request.background",
         ("tests/scheduling/test_levels.py",),
     ),
+    Fault(
+        "request-that-the-scheduler-lost-has-no-end",
+        "scheduler",
+        "jaxgen/engine/engine.py",
+        "[*failed, *[s for s in self._outbox.open if not self._lives(s)]]",
+        "failed",
+        ("tests/engine/test_ends.py",),
+    ),
+    Fault(
+        "token-that-was-not-told-is-left-out",
+        "scheduler",
+        "jaxgen/engine/engine.py",
+        "self._fail(error, {chunk.sequence for chunk in under_way.chunks if chunk.samples})",
+        "self._fail(error)",
+        ("tests/engine/test_ends.py",),
+    ),
+    Fault(
+        "end-of-a-stream-forgotten-before-it-is-delivered",
+        "scheduler",
+        "jaxgen/engine/async_engine.py",
+        "            by_loop[stream.loop].append((stream, event))\n",
+        "            by_loop[stream.loop].append((stream, event))\n"
+        "            if event.finish_reason is not None:\n"
+        "                del self._streams[event.request_id]\n",
+        ("tests/engine/test_ends.py",),
+    ),
+    Fault(
+        "preempts-for-blocks-that-are-shared",
+        "scheduler",
+        "jaxgen/cache/cache_manager.py",
+        "new += self.blocks_for(len(sequence.tokens)) - len(found)",
+        "new += self.blocks_for(len(sequence.tokens))",
+        ("tests/scheduling/test_levels.py",),
+    ),
 )
 
 OFFLOAD = (
@@ -159,6 +193,14 @@ OFFLOAD = (
         "jaxgen/offload/tier.py",
         "if waits and not self._save(block, key) and not",
         "if waits and not",
+        ("tests/offload/test_tier.py",),
+    ),
+    Fault(
+        "block-that-finds-no-place-is-given-up",
+        "offload",
+        "jaxgen/offload/tier.py",
+        "                break  # all places are reserved or pinned: it waits for one\n",
+        "                pass\n",
         ("tests/offload/test_tier.py",),
     ),
     Fault(

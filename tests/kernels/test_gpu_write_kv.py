@@ -60,7 +60,9 @@ def test_in_a_scan_over_layers() -> None:
 
     def layers(cache: jnp.ndarray, write: Any, **options: object) -> jnp.ndarray:
         return lax.scan(
-            lambda carry, layer: (write(carry, layer, k + layer, v, slots, **options), None), cache, jnp.arange(L)
+            lambda carry, layer: (write(carry, layer, k + layer.astype(k.dtype), v, slots, **options), None),
+            cache,
+            jnp.arange(L),
         )[0]
 
     got = run(lambda cache, interpret: layers(cache, write_kv, num_ctas=NUM_CTAS, interpret=interpret), cache)

@@ -64,6 +64,17 @@ def test_a_place_is_given_up_when_nothing_comes() -> None:
     assert (len(store), store.num_reserved, store.has_place(key(5))) == (0, 0, False)
 
 
+def test_no_place_is_kept_for_copies_that_will_not_end() -> None:
+    store: HostStore[str] = HostStore(2)
+    store.reserve(key(0))
+    store.fill(key(0), "piece 0")
+    store.pin([key(0)])
+    assert store.reserve(key(1))
+    store.end_copies()
+    assert (store.num_reserved, store.holds(key(0)), store.has_place(key(1))) == (0, True, False)
+    assert all(store.reserve(key(n)) for n in (2, 3))
+
+
 def test_misuse_is_refused() -> None:
     store = full(1)
     with pytest.raises(ValueError, match="num_blocks"):

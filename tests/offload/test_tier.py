@@ -79,11 +79,34 @@ def test_what_the_host_has_does_not_go_again() -> None:
 def test_a_block_waits_while_every_place_is_pinned() -> None:
     tier = make_tier(host_blocks=1)
     tier.store.pin(held(tier, 7))
-    tier.cached(0, key(0))
-    assert tier.take_saves() == ()
+    for n in range(3):
+        tier.cached(n, key(n))
+    for _ in range(3):
+        assert tier.take_saves() == ()
+    tier.evicted(1, key(1))
+    assert tier.counters.lost_blocks == 1, "it waited, and nothing was left to wait for"
     tier.store.unpin([key(7)])
+    assert tier.take_saves() == (Save(0, key(0)),)
+    assert tier.has_saves
+    tier.saved(key(0), HostBlock("kv"))
+    assert tier.take_saves() == (Save(2, key(2)),)
+    assert tier.counters.lost_blocks == 1
+
+
+def test_without_memory_on_the_host_each_evicted_block_is_lost() -> None:
+    tier = make_tier()
+    tier.cached(0, key(0))
+    tier.close()
     tier.cached(1, key(1))
-    assert tier.take_saves() == (Save(1, key(1)),)
+    assert (tier.take_saves(), tier.has_saves) == ((), False)
+    for n in range(2):
+        tier.evicted(n, key(n))
+    assert (tier.take_saves(), tier.counters.lost_blocks) == ((), 2)
+
+
+def test_a_tier_that_could_save_nothing_is_no_tier() -> None:
+    with pytest.raises(ValueError, match=r"^most_saving must be 1 or more, not 0$"):
+        make_tier(most_saving=0)
 
 
 def test_nothing_goes_when_closed_or_forgotten() -> None:
@@ -94,6 +117,19 @@ def test_nothing_goes_when_closed_or_forgotten() -> None:
     tier.close()
     tier.cached(0, key(0))
     assert tier.take_saves() == ()
+
+
+def test_after_a_failure_no_copy_is_under_way() -> None:
+    tier = make_tier()
+    for n in range(3):
+        tier.cached(n, key(n))
+    tier.take_saves()
+    restore = tier.plan_restore(sequence_with(7), 0, held(tier, 7, 8), free_tokens=8, num_waiting=0)
+    assert restore is not None
+    tier.forgotten()
+    tier.fail()
+    assert (tier.has_saves, tier.counters.failed_saves, tier.take_saves()) == (False, 2, ())
+    assert all(tier.store.reserve(key(10 + n)) for n in range(10)), "nothing is pinned"
 
 
 def test_a_failed_copy_leaves_its_place() -> None:

@@ -1,11 +1,11 @@
 """Sequences of no caller, and steps that are timed alone."""
 
-from typing import Any
-
 import pytest
 
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.step_plan import StepPlan
+from jaxgen.runner.interface import Runner
+from jaxgen.runner.step import StepOutput
 from jaxgen.runner.timing import made_up_sequence, time_step
 
 PARAMS = SamplingParams(max_tokens=2)
@@ -20,17 +20,21 @@ def test_a_scheduler_gives_row_and_blocks_unless_they_are_given() -> None:
     assert by_hand.request_id == scheduled.request_id != made_up_sequence(4, (5, 6), PARAMS).request_id
 
 
-class _Device:
+OUTPUT: StepOutput = object.__new__(StepOutput)
+"""One that nobody reads."""
+
+
+class _Device(Runner):
     """A runner with a clock of its own: ``run`` returns after 2 seconds, and what it dispatched takes 3 more."""
 
     def __init__(self) -> None:
         self.calls: list[str | tuple[bool | None, bool]] = []
         self.now = 100.0
 
-    def run(self, plan: StepPlan, *, narrow: bool | None, again: bool) -> str:
+    def run(self, plan: StepPlan, *, narrow: bool | None = None, again: bool = False) -> StepOutput:
         self.calls.append((narrow, again))
         self.now += 2.0
-        return "output"
+        return OUTPUT
 
     def wait(self) -> None:
         self.calls.append("wait")
@@ -40,8 +44,9 @@ class _Device:
 @pytest.mark.parametrize("how", [{}, {"narrow": True, "again": True}, {"narrow": False}])
 def test_a_step_is_timed_alone(how: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """What ran before is waited for, untimed, and so is the step itself before the clock is read."""
-    device: Any = _Device()
+    device = _Device()  # type: ignore[abstract]  # nothing else of it is called
     monkeypatch.setattr("jaxgen.runner.timing.perf_counter", lambda: device.now)
-    timed: Any = time_step(device, StepPlan(()), **how)
+    timed = time_step(device, StepPlan(()), **how)
     assert device.calls == ["wait", (how.get("narrow"), how.get("again", False)), "wait"]
-    assert (timed.output, timed.returned, timed.seconds) == ("output", 2.0, 5.0)
+    assert timed.output is OUTPUT
+    assert (timed.returned, timed.seconds) == (2.0, 5.0)

@@ -69,6 +69,51 @@ def test_nothing_is_taken_where_there_is_room() -> None:
     assert (scheduler.preemptions, scheduler.num_running) == (0, 2)
 
 
+def numbered(name: str, prompt: int, **level: Any) -> Sequence:
+    """With a prompt that is the beginning of every longer one's; none grows past its blocks of 4 tokens."""
+    request = Request(name, tuple(range(3, 3 + prompt)), SamplingParams(max_tokens=4), **level)
+    return Sequence(request, eos_token_ids=frozenset(), arrival=next(ARRIVALS), seed=0)
+
+
+@pytest.mark.parametrize("newcomers", [1, 2])
+def test_nothing_is_taken_for_blocks_that_can_be_shared(newcomers: int) -> None:
+    """The background has 6 blocks, of which each newcomer shares 5, and takes one more now and one later."""
+    scheduler = new_scheduler(token_budget=64, num_blocks=6 + 2 * newcomers, prefix_caching=True)
+    scheduler.add(numbered("back", 21, background=True))
+    step(scheduler)
+    for i in range(newcomers):
+        scheduler.add(numbered(f"online {i}", 21))
+    step(scheduler)
+    assert (scheduler.preemptions, scheduler.num_running) == (0, 1 + newcomers)
+    run_dry(scheduler)
+    assert scheduler.preemptions == 0
+
+
+def test_blocks_that_nobody_uses_are_counted_once_however_many_share_them() -> None:
+    """Of 12 blocks the background has 3, 5 are cached, and both newcomers share these."""
+    scheduler = new_scheduler(token_budget=64, num_blocks=12, prefix_caching=True)
+    scheduler.add(numbered("first", 21))
+    run_dry(scheduler)
+    started(scheduler, "back", 9, background=True)
+    for name in ("one", "two"):
+        scheduler.add(numbered(name, 21))
+    step(scheduler)
+    assert (scheduler.preemptions, scheduler.num_running) == (0, 3)
+
+
+def test_what_is_shared_with_the_background_is_no_longer_shared_once_that_is_preempted() -> None:
+    """One block is missing: the background gives up its 6, of which the newcomer now takes 5 for itself."""
+    scheduler = new_scheduler(token_budget=64, num_blocks=7, prefix_caching=True)
+    back = numbered("back", 21, background=True)
+    scheduler.add(back)
+    step(scheduler)
+    scheduler.add(numbered("online", 25))
+    plan = scheduler.schedule()
+    assert ([s.request_id for s in plan.admitted], plan.preempted) == (["online"], (back,))
+    scheduler.complete(plan, [TOKEN] * plan.num_samples)
+    run_dry(scheduler)
+
+
 def test_prompts_of_callers_come_before_tokens_of_the_background() -> None:
     scheduler = new_scheduler(token_budget=8)
     started(scheduler, "back", 3, max_tokens=9, background=True)

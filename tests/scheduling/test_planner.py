@@ -1,5 +1,7 @@
 """What a step's plan holds: the order of chunks, the budget, the rows."""
 
+import pytest
+
 from jaxgen.core.step_plan import Outcome, StepPlan
 from tests.support.small_scheduler import TOKEN, add, new_scheduler, shown, step
 
@@ -76,3 +78,12 @@ def test_rows_all_decoding_leave_a_prompt_its_share() -> None:
     add(scheduler, "c", 3, max_tokens=9)
     assert step(scheduler) == [("a", 0, 1), ("b", 0, 1), ("c", 0, 1)]
     assert step(scheduler) == [("a", 1, 1), ("b", 1, 1), ("c", 1, 1)]
+
+
+@pytest.mark.parametrize("tokens", [0, -1])
+def test_prompts_get_a_token_of_each_step_at_least(tokens: int) -> None:
+    scheduler = new_scheduler()
+    with pytest.raises(ValueError, match=f"^tokens must be 1 or more, or None for no limit, not {tokens}$"):
+        scheduler.limit_prompts(tokens)
+    add(scheduler, "a", 3)
+    assert step(scheduler) == [("a", 0, 3)]

@@ -62,7 +62,7 @@ def test_the_plan_is_made_before_and_given(monkeypatch: pytest.MonkeyPatch) -> N
 
     def planned(q: Any, cache: Any, *args: Any, plan: Any, **options: Any) -> jax.Array:
         given.append(plan)
-        return q + plan.sum()
+        return q + plan.sum().astype(q.dtype)
 
     def plan_attention(q: Any, cache: Any, starts: Any, lens: Any, *counts: Any) -> jax.Array:
         return lens + 1

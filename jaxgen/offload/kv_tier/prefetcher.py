@@ -114,6 +114,14 @@ class Prefetcher:
         logger.info("the KV tier %s is slow: blocks are computed until it answers", self.tier.name)
         return False
 
+    def fail(self) -> None:
+        """End all fetches; nothing is pinned for them any more. Answers that come later are dropped."""
+        for fetch in (*self._fetches, *self._late):
+            fetch.ended = True
+        self._fetches.clear()
+        self._late.clear()
+        self._pinned.clear()
+
     def _begin(self, fetch: Fetch) -> None:
         """Look the blocks of a fetch up, if they would come sooner than they are computed, or to probe a slow tier."""
         plan = self._plan(fetch)
@@ -134,6 +142,8 @@ class Prefetcher:
 
     def _found(self, fetch: Fetch, found: int) -> None:
         """Begin to read the blocks that the tier has."""
+        if fetch.ended:
+            return
         self.tier.stats.hit_blocks += found
         self.tier.stats.missed_blocks += len(fetch.keys) - found
         del fetch.keys[found:]
@@ -156,6 +166,8 @@ class Prefetcher:
 
     def _enter(self, fetch: Fetch, keys: Several[bytes], blocks: list[HostBlock]) -> None:
         """Put blocks that were read into the host store, and read the next."""
+        if fetch.ended:
+            return
         for key, block in zip(keys, blocks, strict=False):
             if self._store.reserve(key):
                 self._store.fill(key, block)

@@ -1,9 +1,10 @@
 """The interface of a store of bytes, of which a KV tier is made. Host only, no jax."""
 
 from collections.abc import Buffer, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
+@runtime_checkable
 class ByteStore(Protocol):
     """Values by keys of 16 bytes. Several processes may use it at once.
 

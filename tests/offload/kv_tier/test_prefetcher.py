@@ -213,3 +213,21 @@ def test_of_one_fetch_in_many_the_last_block_is_computed_and_compared() -> None:
     tier.keep(key(2), HostBlock(b"computed"))
     written(tier, 2)
     assert (tier.stats.compared_blocks, tier.stats.differing_blocks) == (1, 1)
+
+
+def test_after_a_failure_no_fetch_is_under_way_and_late_answers_are_dropped() -> None:
+    world = World()
+    fetch, other = world.fetch(0, 1, 2, 3), world.fetch(6, 7)
+    answered(world.tier)  # looked up
+    answered(world.tier)
+    assert world.held[:2] == [0, 1]
+    world.prefetcher.fail()
+    world.host.end_copies()
+    assert (fetch.ended, other.ended, world.prefetcher.busy) == (True, True, False)
+    world.settle()
+    held = world.held
+    assert 3 not in held, "it was to be read after others"
+    world.fetch(3)
+    world.settle()
+    assert world.held == sorted({*held, 3})
+    assert all(world.host.reserve(key(100 + n)) for n in range(40)), "nothing is pinned"

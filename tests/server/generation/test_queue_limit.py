@@ -157,10 +157,10 @@ def test_a_request_that_is_cancelled_before_its_tasks_begin_leaves_the_queue() -
     engine = fake_engine()
     queue = QueueLimit(engine, ServerConfig())
     choices = [Waits(Request(name, (5,), SamplingParams())) for name in "ab"]
-    record = RequestContext("r", "POST", "/")
+    context = RequestContext("r", "POST", "/")
 
     async def run() -> None:
-        async with Generation(engine, choices, queue, Metrics(engine), record, Deadline(None)) as generation:
+        async with Generation(engine, choices, queue, Metrics(engine), context, Deadline(None)) as generation:
             assert queue.num_tokens == 2
             await generation.finish()
 
@@ -177,14 +177,14 @@ def test_a_request_that_is_cancelled_before_its_tasks_begin_leaves_the_queue() -
 def test_a_request_that_is_given_up_before_its_tasks_begin_says_why() -> None:
     engine = fake_engine()
     choices = [Waits(Request("a", (5,), SamplingParams()))]
-    record, why = RequestContext("r", "POST", "/"), ApiError(503, "why")
+    context, why = RequestContext("r", "POST", "/"), ApiError(503, "why")
 
     async def give_up(*, before: bool) -> None:
         deadline = Deadline(None)
         if before:
             deadline.give_up(why)
         queue = QueueLimit(engine, ServerConfig())
-        async with Generation(engine, choices, queue, Metrics(engine), record, deadline) as generation:
+        async with Generation(engine, choices, queue, Metrics(engine), context, deadline) as generation:
             deadline.give_up(why)
             await generation.finish()
 

@@ -1,0 +1,136 @@
+"""Every request ends in exactly one event; after an error nothing is held, and the next one is served."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from jaxgen.core.errors import DeviceLostError, EngineDeadError
+from jaxgen.core.request import FinishReason, TokenEvent
+from jaxgen.core.step_plan import Outcome
+from jaxgen.engine import async_engine
+from jaxgen.engine.engine import Engine
+from tests.support.ends import CONFIG, GREEDY, PROBE, Client, check_idle, offloading_engine, threaded
+from tests.support.engines import make_engine, request, run, tokens
+
+
+def test_an_error_between_the_events_of_a_step_ends_all_its_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All three end in the step, and are no longer live when the second event cannot be made."""
+    engine = make_engine()
+    for name in ("a", "b", "c"):
+        engine.add(request(name, range(3, 9), max_tokens=1, **GREEDY))
+    real = engine._events.make
+
+    def make(outcome: Outcome, now: float) -> TokenEvent:
+        if outcome.sequence.request_id == "b":
+            raise MemoryError("injected")
+        return real(outcome, now)
+
+    monkeypatch.setattr(engine._events, "make", make)
+    events = run(engine, [])
+    assert {name: [event.finish_reason for event in of_one] for name, of_one in events.items()} == {
+        name: [FinishReason.ERROR] for name in "abc"
+    }
+    check_idle(engine)
+
+
+def test_a_token_that_was_not_told_ends_its_request_also_if_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was preempted with a token on the way: to go on would leave a gap in its answer."""
+    engine = make_engine(config=CONFIG)
+    real, failed = engine._recorder.read, list[str]()
+
+    def read(plan: Any, step: Any, outcomes: list[Outcome], events: Any) -> None:
+        waiting = [one.sequence.request_id for one in outcomes if one.sequence.status == "waiting"]
+        if waiting and not failed:
+            failed.extend(waiting)
+            raise MemoryError("injected")
+        real(plan, step, outcomes, events)
+
+    monkeypatch.setattr(engine._recorder, "read", read)
+    todo = [request(f"r{i}", range(10 * i, 10 * i + 20), max_tokens=40, **GREEDY) for i in range(1, 5)]
+    events = run(engine, todo)
+    assert failed
+    assert all(events[name][-1].finish_reason is FinishReason.ERROR for name in failed)
+    for of_one in events.values():
+        assert of_one[-1].finish_reason is FinishReason.ERROR or len(tokens(of_one)) == 40
+    check_idle(engine)
+
+
+def test_a_request_that_wants_nothing_can_be_aborted_before_it_is_answered() -> None:
+    engine = make_engine()
+    engine.add(request("a", range(3, 9), max_tokens=0))
+    assert engine.abort("a")
+    assert not engine.abort("a")
+    assert not engine.has_work
+    again = request("a", range(3, 9), max_tokens=4, **GREEDY)  # the id is free again
+    assert len(run(engine, [again])["a"]) == 4
+
+
+def test_an_id_is_in_use_until_its_end_is_handed_out() -> None:
+    engine = make_engine()
+    nothing = request("a", range(3, 9), max_tokens=0)
+    engine.add(nothing)
+    for one in (nothing, request("a", range(3, 9))):
+        with pytest.raises(ValueError, match=r"^request_id 'a' is in use$"):
+            engine.add(one)
+    assert [event.finish_reason for event in run(engine, [])["a"]] == [FinishReason.LENGTH]
+    assert len(run(engine, [request("a", range(3, 9), max_tokens=2, **GREEDY)])["a"]) == 2
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_an_error_in_add_leaves_nothing_of_the_request(monkeypatch: pytest.MonkeyPatch, taken: bool) -> None:
+    """Before the scheduler has taken it nobody else notices. Later all that run end too, and those that wait go on."""
+    engine = offloading_engine()
+    scheduler = engine._scheduler
+    runs = [request(f"runs {i}", range(10 * i, 10 * i + 5), max_tokens=9, **GREEDY) for i in range(1, 5)]
+    for one in (*runs, request("waits", range(3, 9), max_tokens=9, **GREEDY)):
+        engine.add(one)
+    engine.step()
+
+    def raising(*_: object) -> None:
+        raise OSError("injected")
+
+    with monkeypatch.context() as patch:
+        if taken:
+            patch.setattr(scheduler.policy, "join", raising)
+        else:
+            patch.setattr(scheduler._restorer, "expect", raising)
+        with pytest.raises(OSError, match="injected"):
+            engine.add(request("refused", range(3, 9), max_tokens=5, **GREEDY))
+    assert scheduler.living("refused") is None
+    events = run(engine, [])
+    ends = {name: of_one[-1].finish_reason for name, of_one in events.items()}
+    assert ends == {one.request_id: FinishReason.ERROR if taken else FinishReason.LENGTH for one in runs} | {
+        "waits": FinishReason.LENGTH
+    }
+    check_idle(engine)
+
+
+def test_an_end_that_cannot_be_passed_on_is_told_by_the_end_of_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = threaded()
+    real = async_engine._deliver
+
+    def deliver(loop: Any, items: list[Any]) -> bool:
+        if any(isinstance(item, TokenEvent) and item.finish_reason is not None for _, item in items):
+            raise MemoryError("injected")
+        return real(loop, items)
+
+    monkeypatch.setattr(async_engine, "_deliver", deliver)
+    client = Client(engine)
+    asyncio.run(client.serve([PROBE, request("other", range(9), max_tokens=30, **GREEDY)]))
+    assert all(isinstance(items[-1], EngineDeadError) for items in client.items.values())
+
+
+def test_a_device_that_is_lost_while_a_request_is_accepted_ends_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request gets its end with all others, and is not told that it alone failed."""
+    engine = threaded()
+
+    def add(*_: object) -> None:
+        raise DeviceLostError("injected")
+
+    monkeypatch.setattr(Engine, "add", add)
+    client = Client(engine)
+    asyncio.run(client.serve([PROBE]))
+    (end,) = client.items["probe"]
+    assert isinstance(end, EngineDeadError)
+    assert engine.status().state == "dead"
