@@ -120,6 +120,10 @@ def check_idle(engine: Engine) -> None:
         index: Any = engine._block_events._sink
         assert index.keys == set(scheduler.pool._by_key)
     if engine.offload is not None:
+        for _ in range(100):  # a fetch of one that has ended may be under way, and ends with the next answer
+            if engine.offload.busy:
+                engine.offload.wait(0.1)
+                engine.offload.poll()
         store = engine.offload.tier.store
         assert (store.num_reserved, +store._pins, engine.offload.busy) == (0, Counter(), False)
 
