@@ -23,8 +23,7 @@ from jaxgen.models.placement import abstract_packed_params
 from jaxgen.tools.plan import plan_model
 from jaxgen.weights import load
 from jaxgen.weights.names import parameters
-from jaxgen.weights.safetensors_files import SINGLE
-from jaxgen.weights.tiny import make_tiny_checkpoint
+from jaxgen.weights.tiny import make_tiny_checkpoint, make_tiny_outline
 from jaxgen.weights.weight_formats import with_formats
 from tests.support.goldens import GOLDENS
 
@@ -39,12 +38,10 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def outline(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def outline(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same model without its weights."""
     outline = tmp_path_factory.mktemp("outline")
-    for path in directory.iterdir():
-        if path.name != SINGLE:
-            (outline / path.name).write_bytes(path.read_bytes())
+    make_tiny_outline(outline)
     return outline
 
 
