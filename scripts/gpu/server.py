@@ -27,7 +27,7 @@ NOT_A_USERS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE", "JAX_
 POLL_SECONDS = 0.25
 STOP_SECONDS = 20.0
 _TAIL = 3000
-_MISSING = re.compile(r"(?:No module named|No package metadata was found for) '?([\w.]+)|PackageNotFoundError: .*")
+_MISSING = re.compile(r"No module named \S+|PackageNotFoundError: .*")
 
 
 @dataclass(frozen=True)

@@ -129,8 +129,17 @@ def test_rows_that_hang_die_or_lose_the_device_are_lost_and_no_others(tmp_path: 
         "smoke_tiles_of_128_rows_128": "hang",
         "smoke_partial_recompute": "slow to compile",
     }
-    common = ("--out", str(tmp_path / "out"), "--dry-run", "--commit", "c0ffee", "--parts", "ceilings,smoke")
-    common = (*common, "--compile-limit", "30")
+    common = (
+        "--out",
+        str(tmp_path / "out"),
+        "--dry-run",
+        "--commit",
+        "c0ffee",
+        "--parts",
+        "ceilings,smoke",
+        "--compile-limit",
+        "30",
+    )
     done = run_script(tmp_path, *common, GPU_CHECK_FAULTS=json.dumps(faults))
     assert done.returncode == 1, done.stdout + done.stderr
     result = result_in(tmp_path / "out")
