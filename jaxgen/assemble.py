@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -13,9 +14,17 @@ import jax
 
 from jaxgen.cache.block_log import BlockEventSink
 from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
-from jaxgen.core.config import DType, EngineConfig, EngineOptions, HubOptions, KernelChoice, ModelConfig
+from jaxgen.core.config import (
+    DType,
+    EngineConfig,
+    EngineOptions,
+    HubOptions,
+    KernelChoice,
+    LoadFormat,
+    ModelConfig,
+)
 from jaxgen.core.errors import NoRoomError, one_line
-from jaxgen.core.identity import Identity
+from jaxgen.core.identity import Identity, digest_of
 from jaxgen.core.kv_dtype import parse_kv_dtype
 from jaxgen.core.kv_events import FLAG as KV_EVENTS_FLAG
 from jaxgen.core.kv_events import parse_kv_events
@@ -34,6 +43,7 @@ from jaxgen.kernels.verdict import Verdict
 from jaxgen.model_choice import dequantised_bytes, find_model, token_budget, tuning_folder, weight_bytes
 from jaxgen.model_texts import ModelTexts, read_texts
 from jaxgen.models import PackedParams
+from jaxgen.models.dummy import dummy_params
 from jaxgen.models.placement import placing
 from jaxgen.opening import free_memory, is_open, judge_kernels, limit_threads, served_shapes, share_memory
 from jaxgen.runner.compilation_cache import persistent_compilation
@@ -67,6 +77,7 @@ class ResolvedModel:
     kernels: KernelChoice
     verdict: Verdict | None = None
     """Verdict on the kernels made for a GPU."""
+    load_format: LoadFormat = "auto"
 
     @property
     def params_bytes(self) -> int:
@@ -103,7 +114,16 @@ class ResolvedModel:
                 self.model.dtype,
                 kernels.name,
             )
+        if self.load_format == "dummy":
+            logger.warning("weights are random numbers (--load-format dummy): answers mean nothing")
+            return kernels, dummy_params(self.model, kernels)
         return kernels, load_params(self.directory, self.model, place=placing(self.model, kernels), progress=progress)
+
+    def weights_digest(self, *, progress: bool) -> str:
+        """Return the digest of the weight files, or that of random weights, which the configuration determines."""
+        if self.load_format == "dummy":
+            return digest_of({"load_format": self.load_format})
+        return weights_digest(self.directory, self.caches.checksums, progress=progress)
 
     def _choose_kernels(self, block_size: int, progress: bool) -> Kernels:
         with ExitStack() as stack:
@@ -165,7 +185,7 @@ class ResolvedModel:
     ) -> Engine:
         """Load, compile (twice if the step needs more memory than estimated) and warm up. Raises ConfigError."""
         kernels, params = self.load(block_size=config.cache.block_size, progress=progress)
-        weights = weights_digest(self.directory, self.caches.checksums, progress=progress)
+        weights = self.weights_digest(progress=progress)
         params_bytes = parameter_bytes(placed_config(self.model, kernels.placed))
         if self.device.is_cpu and options.token_budget is None and not kernels.skips_padding:
             config = no_wider(config, options, CPU_BUDGET)
@@ -201,6 +221,7 @@ def find_parts(
     dtype: DType | Literal["auto"] = "auto",
     kernels: KernelChoice = "auto",
     quantization: Quantization = "none",
+    load_format: LoadFormat = "auto",
     cache_dir: Path | str | None = None,
     options: EngineOptions | None = None,
     hub: HubOptions | None = None,
@@ -208,9 +229,9 @@ def find_parts(
 ) -> ResolvedModel:
     """Find model, device and memory for a model directory or hub id (None: the embedded default).
 
-    ``kernels``: see KernelChoice. ``quantization``: what weights become when they are loaded. ``budgets``: token
-    budgets of the steps that will run, if they are not the one of ``options``. Proves a GPU's kernels before it opens
-    the GPU. Raises ConfigError.
+    ``kernels``: see KernelChoice. ``quantization``: what weights become when they are loaded. ``load_format``: see
+    LoadFormat. ``budgets``: token budgets of the steps that will run, if they are not the one of ``options``. Proves a
+    GPU's kernels before it opens the GPU. Raises ConfigError.
     """
     options, caches, was_open = options or EngineOptions(), open_cache_dirs(cache_dir), is_open()
     check_options(options)
@@ -222,7 +243,17 @@ def find_parts(
     gpu = find_gpu(jax.config.jax_platforms)
     device = device_info() if gpu is None else gpu.device
     kv_dtype = parse_kv_dtype(options.kv_cache_dtype)
-    directory, config = find_model(model, dtype, kernels, device, hub, quantization=quantization, kv_dtype=kv_dtype)
+    find = partial(
+        find_model,
+        model,
+        dtype,
+        kernels,
+        hub=hub,
+        quantization=quantization,
+        load_format=load_format,
+        kv_dtype=kv_dtype,
+    )
+    directory, config = find(device=device)
     verdict = None
     if gpu is None and device.compute_capability is not None:
         gpu = Gpu(device, driver="")  # JAX took a GPU that find_gpu did not find: it is open, and kernels are unproven
@@ -237,8 +268,9 @@ def find_parts(
     opened = device_info()
     if not opened.computes_as(device):  # the driver has a GPU that JAX did not take
         verdict = Verdict("unavailable", f"JAX opened {opened.title}, they were proven for {device.title}")
-        directory, config = find_model(model, dtype, kernels, opened, hub, quantization=quantization, kv_dtype=kv_dtype)
-    return ResolvedModel(directory, config, opened, device_memory(was_open=was_open), caches, kernels, verdict)
+        directory, config = find(device=opened)
+    memory = device_memory(was_open=was_open)
+    return ResolvedModel(directory, config, opened, memory, caches, kernels, verdict, load_format)
 
 
 def _check_tier(options: EngineOptions) -> None:
@@ -308,6 +340,7 @@ def load_engine(
     dtype: DType | Literal["auto"] = "auto",
     kernels: KernelChoice = "auto",
     quantization: Quantization = "none",
+    load_format: LoadFormat = "auto",
     options: EngineOptions | None = None,
     hub: HubOptions | None = None,
     tokenizer: str | None = None,
@@ -321,6 +354,7 @@ def load_engine(
     """Return an engine, not started yet, for a model directory or hub id (None: the embedded default).
 
     Reads configuration and tokenizer and plans memory here; loads and compiles in the engine's thread after ``start``.
+    ``load_format`` "dummy": weights are random, and the model needs no files of them.
     ``tokenizer``: a directory or hub id, also of the chat template; None: the model's own. ``generation_config``: see
     ``read_sampling_defaults``. ``chat_template``: the name of one of jaxgen's own, or a file; None: the tokenizer's
     own. ``pooling``: of embeddings.
@@ -329,7 +363,14 @@ def load_engine(
     """
     options = options or EngineOptions()
     parts = find_parts(
-        model, dtype=dtype, kernels=kernels, quantization=quantization, cache_dir=cache_dir, options=options, hub=hub
+        model,
+        dtype=dtype,
+        kernels=kernels,
+        quantization=quantization,
+        load_format=load_format,
+        cache_dir=cache_dir,
+        options=options,
+        hub=hub,
     )
     words, texts = read_texts(
         parts.directory,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jaxgen.assemble import load_engine
-from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice
+from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice, LoadFormat
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.limits import check_dimensions
 from jaxgen.core.model_info import Pooling, PoolingChoice
@@ -55,6 +55,7 @@ class LLM:
         dtype: DType | Literal["auto"] = "auto",
         kernels: KernelChoice = "auto",
         quantization: Quantization = "none",
+        load_format: LoadFormat = "auto",
         chat_template: Path | str | None = None,
         tokenizer: str | None = None,
         revision: str | None = None,
@@ -72,6 +73,7 @@ class LLM:
             dtype=dtype,
             kernels=kernels,
             quantization=quantization,
+            load_format=load_format,
             options=EngineOptions(**options),
             chat_template=chat_template,
             hub=HubOptions(revision=revision, download_dir=download_dir),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from jaxgen.core.cache_dirs import CacheDirs
-from jaxgen.core.config import DType, HubOptions, KernelChoice, ModelConfig
+from jaxgen.core.config import LOAD_FORMATS, DType, HubOptions, KernelChoice, LoadFormat, ModelConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.kv_dtype import KVDType
 from jaxgen.core.quantization import Quantization
@@ -17,7 +17,9 @@ from jaxgen.hardware.device_info import DeviceInfo, choose_dtype
 from jaxgen.kernels.native_support import multiplies_codes, native_dtypes, skips_padding
 from jaxgen.sizing.token_budget import TokenBudget
 from jaxgen.sizing.tuning_store import choose_budget
-from jaxgen.weights.load import Fetch, default_model, download_model, load_model_config, resolve_model
+from jaxgen.weights.encodings import encodings_of
+from jaxgen.weights.files import CONFIG
+from jaxgen.weights.load import Fetch, default_model, download_model, download_outline, load_model_config, resolve_model
 from jaxgen.weights.weight_formats import largest_matrix_bytes, parameter_bytes, placed_config
 
 logger = logging.getLogger(__name__)
@@ -31,17 +33,24 @@ def find_model(
     hub: HubOptions | None = None,
     *,
     quantization: Quantization = "none",
+    load_format: LoadFormat = "auto",
     kv_dtype: KVDType = "auto",
     fetch: Fetch = download_model,
 ) -> tuple[Path, ModelConfig]:
     """Return the directory of a model (None: the embedded default) and its configuration in the dtype to compute in.
 
-    ``quantization``: what its weights become when they are loaded. ``kv_dtype``: of its KV cache. ``fetch``: as for
-    ``resolve_model``. Raises ConfigError.
+    ``quantization``: what its weights become when they are loaded. ``load_format`` "dummy": no weight files are needed,
+    and none is fetched. ``kv_dtype``: of its KV cache. ``fetch``: as for ``resolve_model``. Raises ConfigError.
     """
+    if load_format not in LOAD_FORMATS:
+        raise ConfigError(f"--load-format must be {' or '.join(LOAD_FORMATS)}, not {load_format!r:.40}")
+    if load_format == "dummy" and fetch is download_model:
+        fetch = download_outline
     if not model and hub is not None and hub.revision is not None:
         raise ConfigError(f"--revision {hub.revision} needs the hub id of a model, by --model")
     directory = resolve_model(model, hub, fetch=fetch) if model else default_model()
+    if load_format == "dummy":
+        _check_formats_known(directory)
     config = load_model_config(directory, dtype, quantization)
     native = native_dtypes(device) if kernels == "auto" else ()
     chosen = choose_dtype(config.dtype, device, native) if dtype == "auto" else config.dtype
@@ -54,6 +63,15 @@ def find_model(
         )
         config = replace(config, dtype=chosen)
     return directory, replace(config, kv_dtype=kv_dtype)
+
+
+def _check_formats_known(directory: Path) -> None:
+    """Raise ConfigError for quantised weights without files, in which alone it is written how each is stored."""
+    if encodings_of(directory) and not any(directory.glob("*.safetensors")):
+        raise ConfigError(
+            f"--load-format dummy: {directory / CONFIG} has a quantization_config, and there are no weight files that "
+            "say which weights it means: take it out, and choose by --quantization"
+        )
 
 
 def tuning_folder(caches: CacheDirs, kernels: KernelChoice) -> Path | None:

@@ -21,6 +21,10 @@ class Stored:
     numbers: Mapping[str, int]
 
 
+NOTHING_STORED = Stored(0, 0, {})
+"""Of a model whose weights are made, not read."""
+
+
 def stored_weights(directory: Path) -> Stored:
     """Return what the safetensors files of a Hugging Face directory hold.
 

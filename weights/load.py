@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 DEMO = Path(__file__).parent / "demo"
 
-_WANTED = ["*.json", "*.safetensors", "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model"]
+_WEIGHTS = "*.safetensors"
+_WANTED = ["*.json", _WEIGHTS, "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model"]
 _UNWANTED = ["[!1]*/*", "consolidated*"]
 """Subfolders other than 1_Pooling, and Mistral's own format: they repeat the weights."""
 
@@ -50,6 +51,11 @@ def download_model(name: str, hub: HubOptions, *, cached: bool = False) -> Path:
     ``cached``: what is not in the cache is not fetched. Raises the errors of the hub's client.
     """
     return _download(name, hub, _WANTED, _UNWANTED, cached=cached)
+
+
+def download_outline(name: str, hub: HubOptions) -> Path:
+    """Return the directory of a hub id in the hub's cache, without weights. Raises the errors of the hub's client."""
+    return _download(name, hub, [one for one in _WANTED if one != _WEIGHTS], _UNWANTED)
 
 
 def resolve_model(model: str, hub: HubOptions | None = None, *, fetch: Fetch = download_model) -> Path:

@@ -32,6 +32,12 @@ def make_tiny_checkpoint(directory: Path, *, seed: int = 0, **config: object) ->
     ``config`` replaces values of config.json, also with larger ones; further tokens of a larger vocabulary are words.
     The same seed gives the same bytes. Existing files are overwritten.
     """
+    make_tiny_outline(directory, **config)
+    _write_weights(directory, seed)
+
+
+def make_tiny_outline(directory: Path, **config: object) -> None:
+    """Write the files of ``make_tiny_checkpoint`` without the weights: enough for --load-format dummy."""
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = _tokenizer()
     tokenizer.add_tokens([f" word{token}" for token in range(_VOCAB_SIZE, int(str(config.get("vocab_size", 0))))])
@@ -70,7 +76,6 @@ def make_tiny_checkpoint(directory: Path, *, seed: int = 0, **config: object) ->
             **config,
         },
     )
-    _write_weights(directory, seed)
 
 
 def _tokenizer() -> Tokenizer:

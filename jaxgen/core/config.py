@@ -20,6 +20,9 @@ KernelChoice = Literal["auto", "xla", "prove", "unproven"]
 """auto: the fastest kernels that are proven correct. xla: XLA's kernels. prove: as auto, but GPU kernels are proven
 again. unproven: GPU kernels without a proof."""
 KERNEL_CHOICES: tuple[KernelChoice, ...] = ("auto", "xla", "prove", "unproven")
+LoadFormat = Literal["auto", "dummy"]
+"""Where weights come from: the model's files, or random numbers in their place, which need no file."""
+LOAD_FORMATS: tuple[LoadFormat, ...] = ("auto", "dummy")
 
 DEFAULT_MAX_LOGIT_BIAS = 300
 """Default of ``max_logit_bias``, for the engine and for servers of it."""

@@ -101,7 +101,11 @@ def init_params(config: ModelConfig, seed: int) -> Params:
     """Make random parameters on the default device, for measurements that need no checkpoint."""
 
     def make() -> Params:
-        flat = nnx.to_flat_state(nnx.state(_build(config, seed)))
-        return {dotted(path): leaf[...] for path, leaf in flat}
+        return {dotted(path): leaf[...] for path, leaf in nnx.to_flat_state(initial_state(config, seed))}
 
     return jax.jit(make)()
+
+
+def initial_state(config: ModelConfig, seed: int) -> State:
+    """Return the random parameters of a new model; inside a program only those that are used are made."""
+    return nnx.state(_build(config, seed))

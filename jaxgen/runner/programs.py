@@ -1,6 +1,6 @@
 """The compiled programs of an engine. All are compiled before the engine is ready, and none after that."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import batched
 from typing import Any
@@ -70,10 +70,20 @@ class CompiledStep:
     aliased_bytes: int
 
 
-def compile_step(model: ModelConfig, config: EngineConfig, kernels: Kernels = REFERENCE) -> CompiledStep:
-    """Compile the step of a model and configuration with these kernels. Cache and rows are donated."""
-    wide: Any = _compile_width(model, config, kernels, config.scheduler.token_budget)
-    narrow: Any = _compile_width(model, config, kernels, config.narrow_width) if config.narrow_width else None
+def compile_step(
+    model: ModelConfig,
+    config: EngineConfig,
+    kernels: Kernels = REFERENCE,
+    *,
+    compiler_options: Mapping[str, str] | None = None,
+) -> CompiledStep:
+    """Compile the step of a model and configuration with these kernels. Cache and rows are donated.
+
+    ``compiler_options``: XLA's, for the step alone.
+    """
+    width, options = config.scheduler.token_budget, dict(compiler_options or {})
+    wide: Any = _compile_width(model, config, kernels, width, options)
+    narrow: Any = _compile_width(model, config, kernels, config.narrow_width, options) if config.narrow_width else None
     found = [program.memory_analysis() for program in (wide, narrow) if program is not None]  # jaxlib's own type
     return CompiledStep(
         wide,
@@ -112,6 +122,8 @@ def step_program(
     return step, (abstract_packed_params(model, kernels), cache, rows, words)
 
 
-def _compile_width(model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int) -> Any:
+def _compile_width(
+    model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int, compiler_options: dict[str, str]
+) -> Any:
     step, args = step_program(model, config, kernels, width)
-    return jax.jit(step, donate_argnums=STEP_DONATES).lower(*args).compile()
+    return jax.jit(step, donate_argnums=STEP_DONATES).lower(*args).compile(compiler_options)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from jaxgen.core.config import DTYPES, KERNEL_CHOICES, HubOptions
+from jaxgen.core.config import DTYPES, KERNEL_CHOICES, LOAD_FORMATS, HubOptions
 from jaxgen.core.kv_dtype import KV_DTYPE_ALIASES, KV_DTYPES
 from jaxgen.core.quantization import QUANTIZATIONS
 
@@ -38,6 +38,11 @@ def add_quantization_flag(group: Any, what: str) -> None:
     group.add_argument("--quantization", choices=QUANTIZATIONS, default="none", help=what)
 
 
+def add_load_format_flag(group: Any, what: str) -> None:
+    """Add ``--load-format``; ``what``: its help."""
+    group.add_argument("--load-format", choices=LOAD_FORMATS, default="auto", help=what)
+
+
 def add_kv_cache_dtype_flag(group: Any, what: str) -> None:
     """Add ``--kv-cache-dtype``; ``what``: its help."""
     names = ", ".join(f"{alias}: {name}" for alias, name in KV_DTYPE_ALIASES.items())
@@ -48,6 +53,7 @@ def add_loading_flags(group: Any) -> None:
     """Add what commands share with ``jaxgen serve`` that load a model to measure or check it."""
     add_model_flag(group)
     add_hub_flags(group)
+    add_load_format_flag(group, "as for jaxgen serve")
     add_dtype_flag(group, "as for jaxgen serve")
     add_quantization_flag(group, "as for jaxgen serve")
     group.add_argument("--kernels", choices=KERNEL_CHOICES, default="auto", help="as for jaxgen serve")

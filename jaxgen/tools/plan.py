@@ -7,7 +7,7 @@ from typing import Literal
 
 from jaxgen.cache.block_sizes import GIB
 from jaxgen.core.cache_dirs import open_cache_dirs
-from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice
+from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice, LoadFormat
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.kv_dtype import parse_kv_dtype
 from jaxgen.core.quantization import Quantization
@@ -19,7 +19,7 @@ from jaxgen.sizing.memory import check_options
 from jaxgen.sizing.plan import Plan, PlanRequest, make_plan
 from jaxgen.sizing.plan_changes import find_changes, wanted_context
 from jaxgen.sizing.token_budget import TokenBudget
-from jaxgen.weights.headers import Stored
+from jaxgen.weights.headers import NOTHING_STORED, Stored
 from jaxgen.weights.outline import outlines
 from jaxgen.weights.survey import Survey, check_weights, describe
 
@@ -57,6 +57,7 @@ def plan_model(
     dtype: DType | Literal["auto"] = "auto",
     kernels: KernelChoice = "auto",
     quantization: Quantization = "none",
+    load_format: LoadFormat = "auto",
     options: EngineOptions | None = None,
     hub: HubOptions | None = None,
     cache_dir: Path | str | None = None,
@@ -73,9 +74,14 @@ def plan_model(
     with outlines() as fetch:
         kv_dtype = parse_kv_dtype(options.kv_cache_dtype)
         directory, config = find_model(
-            *(model, dtype, kernels, target.device, hub), quantization=quantization, kv_dtype=kv_dtype, fetch=fetch
+            *(model, dtype, kernels, target.device, hub),
+            quantization=quantization,
+            load_format=load_format,
+            kv_dtype=kv_dtype,
+            fetch=fetch,
         )
-        stored, facts = check_weights(directory, config), describe(directory, config)
+        stored = check_weights(directory, config) if load_format == "auto" else NOTHING_STORED
+        facts = describe(directory, config)
     budget = token_budget(config, target.device, kernels, caches)
     if options.token_budget is not None:
         budget = TokenBudget(options.token_budget, "--token-budget")

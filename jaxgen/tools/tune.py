@@ -13,7 +13,7 @@ import jax
 
 from jaxgen.assemble import find_parts
 from jaxgen.cache.block_sizes import block_bytes
-from jaxgen.core.config import DType, EngineConfig, EngineOptions, HubOptions, KernelChoice, ModelConfig
+from jaxgen.core.config import DType, EngineConfig, EngineOptions, HubOptions, KernelChoice, LoadFormat, ModelConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.quantization import Quantization
 from jaxgen.core.request import Request
@@ -229,6 +229,7 @@ def tune(
     dtype: DType | Literal["auto"] = "auto",
     kernels: KernelChoice = "auto",
     quantization: Quantization = "none",
+    load_format: LoadFormat = "auto",
     cache_dir: Path | str | None = None,
     gpu_memory_utilization: float = 0.9,
     kv_cache_dtype: str = "auto",
@@ -247,6 +248,7 @@ def tune(
         dtype=dtype,
         kernels=kernels,
         quantization=quantization,
+        load_format=load_format,
         cache_dir=cache_dir,
         options=EngineOptions(gpu_memory_utilization=gpu_memory_utilization, kv_cache_dtype=kv_cache_dtype),
         budgets=budgets or BUDGETS,

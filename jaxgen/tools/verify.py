@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxgen.assemble import ResolvedModel, find_parts
-from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice
+from jaxgen.core.config import DType, EngineOptions, HubOptions, KernelChoice, LoadFormat
 from jaxgen.core.quantization import Quantization
 from jaxgen.model_texts import own_texts
 from jaxgen.runner.compilation_cache import persistent_compilation
@@ -23,6 +23,7 @@ def verify_determinism(
     dtype: DType | Literal["auto"] = "auto",
     kernels: KernelChoice = "auto",
     quantization: Quantization = "none",
+    load_format: LoadFormat = "auto",
     options: EngineOptions | None = None,
     cache_dir: Path | str | None = None,
     requests: int,
@@ -35,7 +36,14 @@ def verify_determinism(
     """
     options = options or EngineOptions()
     parts = find_parts(
-        model, hub=hub, dtype=dtype, kernels=kernels, quantization=quantization, cache_dir=cache_dir, options=options
+        model,
+        hub=hub,
+        dtype=dtype,
+        kernels=kernels,
+        quantization=quantization,
+        load_format=load_format,
+        cache_dir=cache_dir,
+        options=options,
     )
     options = _verify_options(parts, options)
     with persistent_compilation(parts.caches.compiled):

@@ -1,13 +1,13 @@
 """Run rows by name in this process, for a tool that watches it: alone.py dry|full FETCH,COMPUTE OUT NAME ..."""
 
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from scripts.gpu.bench import Bench, Shared
 from scripts.gpu.rows import rows_of
 from scripts.gpu.sizes import DRY, FULL
-from scripts.gpu.worker import run_row
+from scripts.gpu.worker import guarded, prepare
 
 
 def main() -> None:
@@ -17,8 +17,9 @@ def main() -> None:
     bench = Bench(DRY if size == "dry" else FULL, Shared(), (fetch, compute), {}, {}, Path(out))
     planned = {row.name: row for row in rows_of(bench.sizes)}
     for name in names:
-        found = run_row(name, replace(bench, registers=planned[name].registers or bench.registers))
-        print(name, found.get("why") or found["found"]["failure"] or "held", flush=True)
+        mine = replace(bench, registers=planned[name].registers or bench.registers)
+        found = guarded(lambda name=name, mine=mine: asdict(prepare(name, mine)()))  # type: ignore[misc]
+        print(name, found.get("why") or found["failure"] or "held", flush=True)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ import numpy as np
 from jaxgen.kernels.choice import Kernels
 from scripts.gpu.bench import Bench
 from scripts.gpu.kernels import BLOCK_SIZE, kernels_for
-from scripts.gpu.report import Measurement
+from scripts.gpu.report import Measurement, Run
 from scripts.gpu.sizes import AttentionLoad
-from scripts.gpu.timing import seconds_of
+from scripts.gpu.timing import compiled, seconds_of
 
 TOLERANCE = 2e-2
 """Largest error of bfloat16 outputs, whose values are of the order of 1."""
@@ -24,30 +24,39 @@ BEYOND_L2 = 256 * 2**20
 MOST_LAYERS = 8
 
 
-def measure(bench: Bench, load: AttentionLoad) -> Measurement:
+def measure(bench: Bench, load: AttentionLoad) -> Run:
     """Measure the seconds of a call in a program of many calls, of a program of one call, and of the plan."""
     q, cache, *rest = inputs_of(load)
     kernels = kernels_for(bench)
-    plan, plan_seconds = _planned(kernels, q, cache, rest, bench.sizes.repeats)
-    calls = bench.sizes.chained
+    calls, repeats = bench.sizes.chained, bench.sizes.repeats
+    planned = _planned(kernels, q, cache, rest)
+    plan_shape = None if planned is None else jax.eval_shape(planned)
     attend = partial(kernels.ragged_paged_attention, scale=load.model.head_dim**-0.5)
-    one, many = (partial(jax.jit(partial(_chain, attend, n)), q, cache, rest, plan) for n in (1, calls))
-    error = distance(one(), dense(load, q, cache, *rest))
-    single = seconds_of(one, bench.sizes.repeats)
-    seconds = [total / calls for total in seconds_of(many, bench.sizes.repeats)]
-    moved, flops = load.cost()
-    detail = {
-        "kernels": kernels.name,
-        "largest_error": error,
-        "calls": calls,
-        "layers": cache.shape[1],
-        "best_seconds": min(seconds),
-        "single_call_seconds": median(single),
-        "plan_seconds": plan_seconds,
-    }
-    # Written so that a NaN fails.
-    failure = None if error <= TOLERANCE else f"differs from dense attention by {error}"
-    return Measurement(seconds=median(seconds), bytes=moved, flops=flops, detail=detail, failure=failure)
+    programs = [compiled(partial(_chain, attend, n), q, cache, rest, plan_shape) for n in (1, calls)]
+    wanted = dense(load, q, cache, *rest)
+
+    def run() -> Measurement:
+        plan = None if planned is None else planned()
+        plan_seconds = None if planned is None else median(seconds_of(planned, repeats, calls=4))
+        one, many = (partial(program, q, cache, rest, plan) for program in programs)
+        error = distance(one(), wanted)
+        single = seconds_of(one, repeats)
+        seconds = [total / calls for total in seconds_of(many, repeats)]
+        moved, flops = load.cost()
+        detail = {
+            "kernels": kernels.name,
+            "largest_error": error,
+            "calls": calls,
+            "layers": cache.shape[1],
+            "best_seconds": min(seconds),
+            "single_call_seconds": median(single),
+            "plan_seconds": plan_seconds,
+        }
+        # Written so that a NaN fails.
+        failure = None if error <= TOLERANCE else f"differs from dense attention by {error}"
+        return Measurement(seconds=median(seconds), bytes=moved, flops=flops, detail=detail, failure=failure)
+
+    return run
 
 
 def _chain(
@@ -62,15 +71,12 @@ def _chain(
     return jax.lax.fori_loop(0, calls, call, jnp.zeros_like(q))
 
 
-def _planned(
-    kernels: Kernels, q: jax.Array, cache: jax.Array, rest: list[jax.Array], repeats: int
-) -> tuple[Any, float | None]:
-    """Return attention's plan of the rows, and the seconds that it takes; None where the kernels plan nothing."""
+def _planned(kernels: Kernels, q: jax.Array, cache: jax.Array, rest: list[jax.Array]) -> Callable[[], Any] | None:
+    """Return a function that makes attention's plan of the rows; None where the kernels plan nothing."""
     if kernels.plan_attention is None:
-        return None, None
+        return None
     _, *rows = rest  # all but the block tables
-    program = jax.jit(kernels.plan_attention)
-    return program(q, cache, *rows), median(seconds_of(lambda: program(q, cache, *rows), repeats, calls=4))
+    return partial(jax.jit(kernels.plan_attention), q, cache, *rows)
 
 
 @partial(jax.jit, static_argnums=0)

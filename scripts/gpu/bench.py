@@ -10,11 +10,14 @@ import jax
 
 from jaxgen.core.config import EngineConfig, ModelConfig
 from jaxgen.kernels.choice import Kernels
-from jaxgen.models import PackedParams, init_params
-from jaxgen.models.placement import pack_params
+from jaxgen.models import PackedParams
+from jaxgen.models.dummy import dummy_params
 from jaxgen.runner.programs import CompiledStep, compile_step
 from scripts.gpu.plan import Registers
 from scripts.gpu.sizes import Sizes
+
+Options = tuple[tuple[str, str], ...]
+"""Names and values of XLA's options for a program."""
 
 
 class UnavailableError(Exception):
@@ -31,14 +34,16 @@ class Shared:
     @staticmethod
     @lru_cache(maxsize=1)
     def params_of(model: ModelConfig, kernels: Kernels) -> PackedParams:
-        """Make random parameters in the layout of the kernels. Only the latest are kept, since two may not fit."""
-        return jax.block_until_ready(pack_params(model, dict(init_params(model, seed=0)), kernels))
+        """Make random parameters in the layout of the kernels. Only the latest are kept, since three may not fit."""
+        return dummy_params(model, kernels)
 
     @staticmethod
     @cache
-    def compiled_step(model: ModelConfig, config: EngineConfig, kernels: Kernels) -> CompiledStep:
+    def compiled_step(
+        model: ModelConfig, config: EngineConfig, kernels: Kernels, compiler_options: Options = ()
+    ) -> CompiledStep:
         """Compile a step. All are kept: they take little memory, but long to compile."""
-        return compile_step(model, config, kernels)
+        return compile_step(model, config, kernels, compiler_options=dict(compiler_options))
 
 
 @dataclass(frozen=True)

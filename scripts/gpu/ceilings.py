@@ -13,19 +13,24 @@ from jaxtyping import Array, BFloat16, Shaped, UInt32
 
 from scripts.gpu.bench import Bench
 from scripts.gpu.clocks import sampled_clocks
-from scripts.gpu.report import COPY_RATE, MATRIX_RATE, Measurement
+from scripts.gpu.report import COPY_RATE, MATRIX_RATE, Measurement, Run
 from scripts.gpu.sizes import Sizes
-from scripts.gpu.timing import seconds_of
+from scripts.gpu.timing import compiled, seconds_of
 
 H200_LEAST_COPY_RATE = 3.9e12
 """Least bytes per second of an H200. A low ceiling would make every fraction of it look good."""
 
 
-def copy(bench: Bench, way: str) -> Measurement:
+def copy(bench: Bench, way: str) -> Run:
     """Measure a copy on the device, by XLA's copy or by a kernel. A device called H200 must reach its copy rate."""
     function = {"memcpy": jnp.copy, "kernel": lambda x: x + 1}[way]
-    found = measure_copy(bench.sizes, _words(bench.sizes.copy_bytes), jax.jit(function))
-    return replace(found, failure=copy_failure(bench.shared.device.device_kind, found.ceilings[COPY_RATE]))
+    measured = measure_copy(bench.sizes, _words(bench.sizes.copy_bytes), jax.jit(function))
+
+    def run() -> Measurement:
+        found = measured()
+        return replace(found, failure=copy_failure(bench.shared.device.device_kind, found.ceilings[COPY_RATE]))
+
+    return run
 
 
 def copy_failure(device_kind: str, rate: float) -> str | None:
@@ -48,20 +53,24 @@ def _words(num_bytes: int) -> UInt32[Array, "a b"]:
     return jax.block_until_ready(make())
 
 
-def measure_copy(sizes: Sizes, x: Shaped[Array, "a b"], function: jax.stages.Wrapped) -> Measurement:
+def measure_copy(sizes: Sizes, x: Shaped[Array, "a b"], function: jax.stages.Wrapped) -> Run:
     """Measure the copy rate of ``function`` on ``x``. Raises RuntimeError unless it writes all of ``x`` elsewhere."""
-    compiled = function.lower(x).compile()
-    memory: Any = compiled.memory_analysis()
+    program = function.lower(x).compile()
+    memory: Any = program.memory_analysis()
     if memory.alias_size_in_bytes:
         raise RuntimeError("the copy shares memory with what it copies")
     if memory.output_size_in_bytes != x.nbytes:
         raise RuntimeError(f"the copy writes {memory.output_size_in_bytes} bytes, not {x.nbytes}")
-    samples = seconds_of(lambda: compiled(x), sizes.copy_repeats, calls=3)
     moved = 2 * x.nbytes
-    return _best(samples, {COPY_RATE: moved / min(samples)}, moved=moved)
+
+    def run() -> Measurement:
+        samples = seconds_of(lambda: program(x), sizes.copy_repeats, calls=3)
+        return _best(samples, {COPY_RATE: moved / min(samples)}, moved=moved)
+
+    return run
 
 
-def matrix(bench: Bench, dtype: str) -> Measurement:
+def matrix(bench: Bench, dtype: str) -> Run:
     """Measure a bfloat16 product, and then clocks and power while the device computes only such products."""
     sizes = bench.sizes
     n = sizes.matrix_side
@@ -70,44 +79,54 @@ def matrix(bench: Bench, dtype: str) -> Measurement:
     def make(key: Array) -> BFloat16[Array, "n n"]:
         return jax.random.normal(key, (n, n), jnp.bfloat16)
 
-    @jax.jit
     def multiply(a: BFloat16[Array, "n n"], b: BFloat16[Array, "n n"]) -> Shaped[Array, "n n"]:
         return jnp.matmul(a, b, preferred_element_type=jnp.float32).astype(dtype)
 
     a, b = (make(key) for key in jax.random.split(jax.random.key(0)))
-    samples = seconds_of(lambda: multiply(a, b), sizes.repeats, calls=5)
+    program = compiled(multiply, a, b)
     flops = 2 * n**3
-    found = _best(samples, {MATRIX_RATE: flops / min(samples)}, flops=flops)
-    with sampled_clocks() as clocks:
-        until = time.monotonic() + sizes.load_seconds
-        while time.monotonic() < until:
-            jax.block_until_ready([multiply(a, b) for _ in range(5)])
-    return replace(found, detail=found.detail | {"under_load": clocks})
+
+    def run() -> Measurement:
+        samples = seconds_of(lambda: program(a, b), sizes.repeats, calls=5)
+        found = _best(samples, {MATRIX_RATE: flops / min(samples)}, flops=flops)
+        with sampled_clocks() as clocks:
+            until = time.monotonic() + sizes.load_seconds
+            while time.monotonic() < until:
+                jax.block_until_ready([program(a, b) for _ in range(5)])
+        return replace(found, detail=found.detail | {"under_load": clocks})
+
+    return run
 
 
-def link(bench: Bench, kind: str, way: str) -> Measurement:
+def link(bench: Bench, kind: str, way: str) -> Run:
     """Measure a transfer between host and device. ``kind`` of host memory: pinned or pageable."""
-    samples, num_bytes = (_pinned if kind == "pinned" else _pageable)(bench, to_device=way == "host_to_device")
-    return _best(samples, {f"{way}_{kind}_bytes_per_second": num_bytes / min(samples)}, moved=num_bytes)
+    words = _words(bench.sizes.link_bytes)
+
+    def run() -> Measurement:
+        time_copies = _pinned if kind == "pinned" else _pageable
+        samples = time_copies(bench, words, to_device=way == "host_to_device")
+        return _best(samples, {f"{way}_{kind}_bytes_per_second": words.nbytes / min(samples)}, moved=words.nbytes)
+
+    return run
 
 
-def _pinned(bench: Bench, *, to_device: bool) -> tuple[list[float], int]:
+def _pinned(bench: Bench, words: jax.Array, *, to_device: bool) -> list[float]:
     """Time device_put between page-locked host memory and device memory."""
     memories = [SingleDeviceSharding(bench.shared.device, memory_kind=kind) for kind in ("pinned_host", "device")]
     source, target = memories if to_device else reversed(memories)
-    x = jax.block_until_ready(jax.device_put(_words(bench.sizes.link_bytes), source))
-    return seconds_of(lambda: jax.device_put(x, target), bench.sizes.repeats), x.nbytes
+    x = jax.block_until_ready(jax.device_put(words, source))
+    return seconds_of(lambda: jax.device_put(x, target), bench.sizes.repeats)
 
 
-def _pageable(bench: Bench, *, to_device: bool) -> tuple[list[float], int]:
+def _pageable(bench: Bench, words: jax.Array, *, to_device: bool) -> list[float]:
     """Time device_put of a numpy array, or np.asarray of a device array (a new one each time: arrays cache it)."""
-    x, repeats = _words(bench.sizes.link_bytes), bench.sizes.repeats
+    repeats = bench.sizes.repeats
     if to_device:
-        host = np.array(x)
-        return seconds_of(lambda: jax.device_put(host, bench.shared.device), repeats), x.nbytes
+        host = np.array(words)
+        return seconds_of(lambda: jax.device_put(host, bench.shared.device), repeats)
     copied = jax.jit(jnp.copy)
-    fresh = [jax.block_until_ready(copied(x)) for _ in range(repeats + 1)]
-    return seconds_of(lambda: np.asarray(fresh.pop()), repeats), x.nbytes
+    fresh = [jax.block_until_ready(copied(words)) for _ in range(repeats + 1)]
+    return seconds_of(lambda: np.asarray(fresh.pop()), repeats)
 
 
 def _best(

@@ -25,7 +25,11 @@ _TAIL = 3000
 
 
 class LostError(Exception):
-    """The process hung or died; the message says which."""
+    """The process hung or died; the message says which, and ``hung`` too."""
+
+    def __init__(self, message: str, *, hung: bool = False):
+        super().__init__(message)
+        self.hung = hung
 
 
 class Child:
@@ -59,7 +63,7 @@ class Child:
         try:
             line = self._answers.get(timeout=seconds)
         except Empty:
-            raise LostError(f"hung and was killed after {seconds:.3g} s") from None
+            raise LostError(f"hung and was killed after {seconds:.3g} s", hung=True) from None
         if line is None:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(EXIT_SECONDS)

@@ -5,7 +5,7 @@ nine minutes on a device in any case: every row has a time limit and runs in a w
 crashes, only this row is lost. Rows for which no time is left are "not reached"; --resume FILE runs only them.
 
 Exit status: 0 every selected row that this machine supports ran and held; 1 a check failed, or a row raised or was
-lost; 3 no such failure, but rows were not reached.
+lost; 3 no such failure, but rows were not reached or did not compile in time.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import os
 import platform
 import signal
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from typing import Any
 from scripts.gpu.child import LostError, environment
 from scripts.gpu.header import output_of, versions
 from scripts.gpu.plan import PROCESSES, TOTAL_SECONDS, PlannedRow
+from scripts.gpu.programs import pack, parts_of, unpack
 from scripts.gpu.report import Report, State, free_path
 from scripts.gpu.rows import rows_of
 from scripts.gpu.sizes import DRY, FULL
@@ -54,9 +56,16 @@ def main(arguments: list[str] | None = None) -> int:
         cache_dir = private_directory(options.cache_dir)
         workers = Workers(dry_run=options.dry_run, cache_dir=cache_dir, log=options.out / "gpu_check.log")
         try:
+            unpacked = restore_programs(options, cache_dir)
             report = make_report(options, workers.header(), rows)
+            report.note(programs={"unpacked": unpacked})
             asked = [row for row in rows if row.part in parts]
-            Supervisor(asked, report, workers, ends=ends).run()
+            try:
+                Supervisor(asked, report, workers, ends=ends, compile_limit=options.compile_limit).run()
+            finally:
+                workers.end()
+                report.note(programs={"unpacked": unpacked, **pack(cache_dir, report.path)})
+                report.note(files=files_of(options.out))
         finally:
             workers.end()
     except RefusedError as error:
@@ -66,8 +75,26 @@ def main(arguments: list[str] | None = None) -> int:
             f"no device: the process that was to name it {lost}; see {options.out / 'gpu_check.log'}", file=sys.stderr
         )
         return FAILED
-    print(f"written: {report.path}")
+    print(f"written: {report.path}; with it in {options.out}: {', '.join(files_of(options.out))}")
     return exit_status(report, asked)
+
+
+def restore_programs(options: argparse.Namespace, cache_dir: Path) -> int:
+    """Put compiled programs of ``--cache``, or of the result to resume, into the cache; return the number of files.
+
+    Raises RefusedError for what is no such archive.
+    """
+    parts = options.cache or ([] if options.resume is None else parts_of(options.resume))
+    try:
+        return unpack(parts, cache_dir) if parts else 0
+    except (OSError, tarfile.TarError) as error:
+        names = ", ".join(map(str, parts))
+        raise RefusedError(f"--cache {names}: not all parts of compiled programs, in order: {error}") from error
+
+
+def files_of(out: Path) -> dict[str, int]:
+    """Return the bytes of each file that the run leaves, by name."""
+    return {path.name: path.stat().st_size for path in sorted(out.iterdir()) if path.is_file()}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -80,6 +107,19 @@ def _parser() -> argparse.ArgumentParser:
         "--resume", type=Path, metavar="FILE", help="a result: keep what it has, run what it did not reach"
     )
     parser.add_argument("--again", default="", metavar="NAME,...", help="with --resume: rows to run again all the same")
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="compiled programs of an earlier call, all parts in order (default: those beside the file of --resume)",
+    )
+    parser.add_argument(
+        "--compile-limit",
+        type=float,
+        metavar="SECONDS",
+        help="after which a row that still compiles is given up (default: 120, of large steps 240)",
+    )
     parser.add_argument(
         "--cache-dir",
         type=Path,
@@ -94,8 +134,8 @@ def exit_status(report: Report, asked: Sequence[PlannedRow]) -> int:
     """Return FAILED, INCOMPLETE or 0."""
     if report.failures:
         return FAILED
-    not_reached = any(report.rows[row.name].state is State.NOT_REACHED for row in asked)
-    return INCOMPLETE if not_reached else 0
+    incomplete = any(report.rows[row.name].state in (State.NOT_REACHED, State.SLOW) for row in asked)
+    return INCOMPLETE if incomplete else 0
 
 
 def make_report(options: argparse.Namespace, device: dict[str, Any], rows: Sequence[PlannedRow]) -> Report:

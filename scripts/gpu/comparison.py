@@ -2,21 +2,22 @@
 
 from collections.abc import Callable
 from functools import wraps
+from typing import Any
 
 from scripts.gpu.bench import UnavailableError
-from scripts.gpu.report import Measurement
 
 
-def compared(function: Callable[..., Measurement]) -> Callable[..., Measurement]:
-    """Return the function with every error turned into an UnavailableError."""
+def compared(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function, which prepares a row or runs it, with every error turned into an UnavailableError."""
 
     @wraps(function)
-    def guarded(*args: object) -> Measurement:
+    def guarded(*args: object) -> Any:
         try:
-            return function(*args)
+            result = function(*args)
         except UnavailableError:
             raise
         except Exception as error:  # other people's software, in versions unknown
             raise UnavailableError(f"{type(error).__name__}: {error}"[:1000]) from error
+        return compared(result) if callable(result) else result
 
     return guarded

@@ -8,40 +8,46 @@ from statistics import median
 import jax
 import jax.numpy as jnp
 
-from jaxgen.kernels.choice import REFERENCE
+from jaxgen.kernels.choice import REFERENCE_GPU
 from scripts.gpu.attention import TOLERANCE, dense, distance, inputs_of
 from scripts.gpu.bench import Bench, UnavailableError
 from scripts.gpu.comparison import compared
-from scripts.gpu.report import Measurement
+from scripts.gpu.report import Measurement, Run
 from scripts.gpu.sizes import AttentionLoad
-from scripts.gpu.timing import seconds_of
+from scripts.gpu.timing import compiled, seconds_of
 
 REFERENCE_REPEATS = 2
 """Few repeats: the reference is many times slower."""
 
 
 @compared
-def xla_gathered(bench: Bench, load: AttentionLoad) -> Measurement:
+def xla_gathered(bench: Bench, load: AttentionLoad) -> Run:
     """Time a gather of every row's blocks, then jax.nn.dot_product_attention."""
     inputs = inputs_of(load)
-    seconds = seconds_of(lambda: dense(load, *inputs), bench.sizes.repeats, calls=4)
-    return _measurement(load, seconds, masked=True)
+    program = dense.lower(load, *inputs).compile()
+    return _timed(load, lambda: program(*inputs), bench.sizes.repeats, calls=4, masked=True)
 
 
 @compared
-def xla_reference(_: Bench, load: AttentionLoad) -> Measurement:
-    """Time the reference kernels, which a server falls back to. Their result is checked against gathered attention."""
+def xla_reference(_: Bench, load: AttentionLoad) -> Run:
+    """Time the GPU's reference kernels, which a server falls back to. Their result is checked against gathered
+    attention."""
     q, cache, *rest = inputs_of(load)
-    attend = jax.jit(partial(REFERENCE.ragged_paged_attention, scale=load.model.head_dim**-0.5))
-    call = partial(attend, q, cache, jnp.int32(0), *rest)
-    error = distance(call(), dense(load, q, cache, *rest))
-    if not error <= TOLERANCE:
-        raise RuntimeError(f"differs from dense attention by {error}")
-    return _measurement(load, seconds_of(call, REFERENCE_REPEATS), masked=True)
+    arguments = (q, cache, jnp.int32(0), *rest)
+    program = compiled(partial(REFERENCE_GPU.ragged_paged_attention, scale=load.model.head_dim**-0.5), *arguments)
+    wanted = dense(load, q, cache, *rest)
+
+    def run() -> Measurement:
+        error = distance(program(*arguments), wanted)
+        if not error <= TOLERANCE:
+            raise RuntimeError(f"differs from dense attention by {error}")
+        return _timed(load, lambda: program(*arguments), REFERENCE_REPEATS, masked=True)()
+
+    return run
 
 
 @compared
-def cudnn(bench: Bench, load: AttentionLoad) -> Measurement:
+def cudnn(bench: Bench, load: AttentionLoad) -> Run:
     if bench.shared.device.platform != "gpu":
         raise UnavailableError("cuDNN needs a GPU")
     model, (length, context) = load.model, load.rows[0]
@@ -51,12 +57,17 @@ def cudnn(bench: Bench, load: AttentionLoad) -> Measurement:
         draw(key, (len(load.rows), *shape, model.head_dim), jnp.dtype(model.dtype))
         for key, shape in zip(jax.random.split(jax.random.key(0), 3), shapes, strict=True)
     )
-    attend = jax.jit(partial(jax.nn.dot_product_attention, implementation="cudnn"))
-    return _measurement(load, seconds_of(lambda: attend(q, k, v), bench.sizes.repeats, calls=4), masked=False)
+    attend = compiled(partial(jax.nn.dot_product_attention, implementation="cudnn"), q, k, v)
+    return _timed(load, lambda: attend(q, k, v), bench.sizes.repeats, calls=4, masked=False)
 
 
-def _measurement(load: AttentionLoad, seconds: list[float], *, masked: bool) -> Measurement:
+def _timed(load: AttentionLoad, call: Callable[[], object], repeats: int, *, calls: int = 1, masked: bool) -> Run:
     """``masked``: whether a prompt's queries do not see the tokens after them; unmasked ones do a little more work."""
-    moved, flops = load.cost()
-    detail = {"best_seconds": min(seconds), "masked": masked}
-    return Measurement(seconds=median(seconds), bytes=moved, flops=flops, detail=detail)
+
+    def run() -> Measurement:
+        seconds = seconds_of(call, repeats, calls=calls)
+        moved, flops = load.cost()
+        detail = {"best_seconds": min(seconds), "masked": masked}
+        return Measurement(seconds=median(seconds), bytes=moved, flops=flops, detail=detail)
+
+    return run

@@ -12,7 +12,7 @@ from jax.sharding import SingleDeviceSharding
 
 from scripts.gpu.bench import Bench
 from scripts.gpu.kernels import kernels_for
-from scripts.gpu.report import Measurement
+from scripts.gpu.report import Measurement, Run
 from scripts.gpu.step_times import filled_device, full_plan, served_config, step_cost, timed
 
 
@@ -28,7 +28,7 @@ class Copied:
         return self.bytes / self.seconds if self.bytes else None
 
 
-def beside(bench: Bench) -> Measurement:
+def beside(bench: Bench) -> Run:
     """Time a served step, alone and during continuous copies of blocks to page-locked host memory."""
     load, config = bench.sizes.steps, served_config(bench.sizes)
     kernels = kernels_for(bench)
@@ -36,21 +36,25 @@ def beside(bench: Bench) -> Measurement:
     device = filled_device(load.model, config, bench.shared.params_of(load.model, kernels), compiled)
     plan = full_plan(load, config)
     blocks = jnp.copy(device.cache.data[: bench.sizes.copied_blocks])
-    with _copying(bench, blocks) as alone:
-        time.sleep(bench.sizes.row_seconds / 6)
-    quiet = timed(device, plan, bench.sizes.row_seconds / 2)
-    with _copying(bench, blocks) as copied:
-        busy = timed(device, plan, bench.sizes.row_seconds / 2)
-    moved, flops = step_cost(load.model, config, plan)
-    detail = {
-        "kernels": kernels.name,
-        "alone_seconds": quiet.overlapped_seconds,
-        "slower_by": busy.overlapped_seconds / quiet.overlapped_seconds,
-        "bytes_of_a_copy": blocks.nbytes,
-        "copied_bytes_per_second": copied.rate,
-        "copied_alone_bytes_per_second": alone.rate,
-    }
-    return Measurement(seconds=busy.overlapped_seconds, bytes=moved, flops=flops, detail=detail)
+
+    def run() -> Measurement:
+        with _copying(bench, blocks) as alone:
+            time.sleep(bench.sizes.row_seconds / 6)
+        quiet = timed(device, plan, bench.sizes.row_seconds / 2)
+        with _copying(bench, blocks) as copied:
+            busy = timed(device, plan, bench.sizes.row_seconds / 2)
+        moved, flops = step_cost(load.model, config, plan)
+        detail = {
+            "kernels": kernels.name,
+            "alone_seconds": quiet.overlapped_seconds,
+            "slower_by": busy.overlapped_seconds / quiet.overlapped_seconds,
+            "bytes_of_a_copy": blocks.nbytes,
+            "copied_bytes_per_second": copied.rate,
+            "copied_alone_bytes_per_second": alone.rate,
+        }
+        return Measurement(seconds=busy.overlapped_seconds, bytes=moved, flops=flops, detail=detail)
+
+    return run
 
 
 @contextmanager

@@ -7,13 +7,17 @@ import time
 
 import jax
 
+PREPARE, RUN = "prepare", "run"
+"""Where a row is: it compiles in the first."""
 _FAULTS = json.loads(os.environ.get("GPU_CHECK_FAULTS", "{}"))
 
 
-def inject(row: str) -> None:
-    """Cause the fault that is set for the row, if any."""
+def inject(row: str, stage: str) -> None:
+    """Cause the fault that is set for the row, if it is one of this stage."""
     fault = _FAULTS.get(row)
-    if fault == "hang":
+    if (fault == "slow to compile") != (stage == PREPARE):
+        return
+    if fault in ("hang", "slow to compile"):
         time.sleep(3600)
     elif fault == "kill":
         os.kill(os.getpid(), signal.SIGKILL)

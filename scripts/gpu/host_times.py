@@ -12,19 +12,25 @@ from jaxgen.engine.engine import Engine
 from jaxgen.kernels.choice import Kernels
 from scripts.gpu.bench import Bench, Shared
 from scripts.gpu.kernels import kernels_for
-from scripts.gpu.report import Measurement
+from scripts.gpu.report import Measurement, Run
 from scripts.gpu.sizes import Sizes
 from scripts.gpu.step_times import served_config
 from scripts.measure.step_time import Load, fill
 
 
-def measure(bench: Bench, kind: str) -> Measurement:
+def measure(bench: Bench, kind: str) -> Run:
     """Measure the time per step of many: the device runs one while the host reads the one before and plans the next.
 
     ``kind``: "decodes" alone, or "full", with a prompt that fills the budget in each step.
     """
-    probe, rows = _probe(bench.sizes, bench.shared, kernels_for(bench)), bench.sizes.steps.rows
-    num_steps, prompt_tokens = bench.sizes.host_steps, bench.sizes.served_budget - rows
+    probe = _probe(bench.sizes, bench.shared, kernels_for(bench))
+    return lambda: _measured(bench.sizes, probe, kind)
+
+
+def _measured(sizes: Sizes, probe: "Probe", kind: str) -> Measurement:
+    rows, num_steps = sizes.steps.rows, sizes.host_steps
+    prompt_tokens = sizes.served_budget - rows
+    probe.fill()
     probe.step()
     probe.seconds.clear()
     before = probe.engine.stats()
@@ -46,8 +52,9 @@ class Probe:
 
     def __init__(self, sizes: Sizes, shared: Shared, kernels: Kernels):
         self.kernels = kernels
-        model, rows = sizes.steps.model, sizes.steps.rows
-        load = Load(sizes.host_context, rows, 4 * sizes.host_steps)
+        model = sizes.steps.model
+        self._load = Load(sizes.host_context, sizes.steps.rows, 4 * sizes.host_steps)
+        self._filled = False
         config = served_config(sizes)
         compiled = shared.compiled_step(model, config, kernels)
         params = shared.params_of(model, kernels)
@@ -59,9 +66,15 @@ class Probe:
         scheduler.schedule = self._time(scheduler.schedule, "schedule")
         scheduler.complete = self._time(scheduler.complete, "complete")
         device.run = self._time(device.run, "dispatch")
-        fill(self.engine, load)
-        if (running := self.engine.stats().num_running) != rows:
-            raise RuntimeError(f"{running} of {rows} sequences decode; the log says why")
+
+    def fill(self) -> None:
+        """Let all sequences decode, if they do not yet."""
+        if self._filled:
+            return
+        self._filled = True
+        fill(self.engine, self._load)
+        if (running := self.engine.stats().num_running) != self._load.rows:
+            raise RuntimeError(f"{running} of {self._load.rows} sequences decode; the log says why")
 
     def step(self) -> None:
         if errors := [event.error for event in self.engine.step() if event.error is not None]:

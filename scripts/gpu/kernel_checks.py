@@ -5,7 +5,6 @@ import time
 from dataclasses import asdict, replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -14,14 +13,13 @@ from jaxgen.hardware.nvidia import find_gpu
 from jaxgen.kernels.choice import REFERENCE, Kernel, Kernels
 from jaxgen.kernels.proof import run_proof
 from jaxgen.kernels.verdict import ServedShapes
-from jaxgen.tools.prove_kernels import check_step, model_of
 from scripts.gpu.bench import Bench, UnavailableError
 from scripts.gpu.kernels import BLOCK_SIZE, kernels_for, recompute_kernel
 from scripts.gpu.ragged import Padding, Piece, cancelling, padded, random_rows, rearranged
-from scripts.gpu.report import Measurement
+from scripts.gpu.report import Measurement, Run
 from scripts.gpu.sizes import BITS, BITS_TOKENS, RANDOM_ROWS, RANDOM_TOKENS, SMOKE_CTAS, SmokeLoad
-from tests.support.attention_cases import TOLERANCE, Case, Inputs, expected, make_inputs
-from tests.support.attention_cases import run as attend
+from scripts.gpu.timing import compiled as program_of
+from tests.support.attention_cases import TOLERANCE, Case, Inputs, compiled, expected, make_inputs
 
 START_SECONDS = 75.0
 BITS_PADDING = (Padding(8, 24, 64, 20), Padding(16, BITS_TOKENS, 64, 20))
@@ -29,37 +27,26 @@ N, L, K, B, D, E, H = 12, 3, 2, 16, 64, 256, 4
 """Blocks, layers, KV heads, block size, head dimension, hidden size and query heads of the other checks."""
 
 
-def smoke(bench: Bench, load: SmokeLoad) -> Measurement:
+def smoke(bench: Bench, load: SmokeLoad) -> Run:
     """Check that attention returns, and is right."""
     return check_attention(kernels_for(bench, num_ctas=SMOKE_CTAS), load.case, make_inputs(load.case))
 
 
-def write_kv(bench: Bench) -> Measurement:
+def write_kv(bench: Bench) -> Run:
     return check_write_kv(kernels_for(bench, num_ctas=SMOKE_CTAS).write_kv)
 
 
-def gather_blocks(bench: Bench) -> Measurement:
+def gather_blocks(bench: Bench) -> Run:
     return check_gather_blocks(kernels_for(bench, num_ctas=SMOKE_CTAS).gather_blocks)
 
 
-def scatter_blocks(bench: Bench) -> Measurement:
+def scatter_blocks(bench: Bench) -> Run:
     return check_scatter_blocks(kernels_for(bench, num_ctas=SMOKE_CTAS).scatter_blocks)
 
 
-def partial_recompute(bench: Bench) -> Measurement:
+def partial_recompute(bench: Bench) -> Run:
     _, function = recompute_kernel(bench)
     return check_partial_recompute(function)
-
-
-def proof(bench: Bench, model: ModelConfig, tokens: int, rows: int) -> Measurement:
-    """Run the proof that a server requires of its kernels: a step's attention in the shapes that it serves."""
-    kernels, shapes = kernels_for(bench), _shapes(model, tokens, rows)
-    try:
-        check_step(kernels, model_of(shapes), shapes, tokens)
-        failure = None
-    except AssertionError as error:
-        failure = str(error)
-    return Measurement(detail={"kernels": kernels.name}, failure=failure)
 
 
 def _shapes(model: ModelConfig, tokens: int, rows: int) -> ServedShapes:
@@ -81,15 +68,15 @@ def start(_: Bench, model: ModelConfig, tokens: int, rows: int) -> Measurement:
     return Measurement(detail=detail, failure=None if verdict.is_right else verdict.reason)
 
 
-def case(bench: Bench, case: Case) -> Measurement:
+def case(bench: Bench, case: Case) -> Run:
     return check_attention(kernels_for(bench), case, make_inputs(case))
 
 
-def bits(bench: Bench, window: int | None = None) -> Measurement:
+def bits(bench: Bench, window: int | None = None) -> Run:
     return check_bits(kernels_for(bench), replace(BITS, window=window))
 
 
-def random(bench: Bench, seed: int) -> Measurement:
+def random(bench: Bench, seed: int) -> Run:
     """Check random rows, many at the edges of tiles and pieces, in a padded shape that all seeds share."""
     case, most = bench.sizes.random_case, bench.sizes.random_most_context
     blocks = -(-most // case.block_size)
@@ -99,19 +86,24 @@ def random(bench: Bench, seed: int) -> Measurement:
     return check_attention(kernels_for(bench), *padded(case, make_inputs(case, seed), to))
 
 
-def check_attention(kernels: Kernels, case: Case, inputs: Inputs) -> Measurement:
+def check_attention(kernels: Kernels, case: Case, inputs: Inputs) -> Run:
     """Compare with the definition in float64."""
-    got = attend(kernels.ragged_paged_attention, case, inputs)
-    want = expected(case, inputs)[: len(got)]
-    error, limit = float(np.abs(got - want).max(initial=0.0)), TOLERANCE[case.dtype]
-    failure = None
-    if not error <= limit:  # so a NaN fails
-        failure = f"wrong by {error}, limit {limit}, rows {case.rows}"
-    detail = {"kernels": kernels.name, "largest_error": error, "limit": limit, "rows": case.rows}
-    return Measurement(detail=detail, failure=failure)
+    attend = compiled(kernels.ragged_paged_attention, case, inputs)
+    want = expected(case, inputs)
+
+    def run() -> Measurement:
+        got = attend(case, inputs)
+        error, limit = float(np.abs(got - want[: len(got)]).max(initial=0.0)), TOLERANCE[case.dtype]
+        failure = None
+        if not error <= limit:  # so a NaN fails
+            failure = f"wrong by {error}, limit {limit}, rows {case.rows}"
+        detail = {"kernels": kernels.name, "largest_error": error, "limit": limit, "rows": case.rows}
+        return Measurement(detail=detail, failure=failure)
+
+    return run
 
 
-def check_bits(kernels: Kernels, case: Case) -> Measurement:
+def check_bits(kernels: Kernels, case: Case) -> Run:
     """Check that the first row's outputs have the same bits in all batches: all queries at once, alone or with other
     rows; one by one, as decodes or as chunks; in chunks; and in a wider step. XLA's kernels are only reported on."""
     inputs, length = cancelling(case), case.rows[0][0]
@@ -125,50 +117,54 @@ def check_bits(kernels: Kernels, case: Case) -> Measurement:
         "a wider step": ((whole, other), 0, 0, BITS_PADDING[1]),
     }
 
+    def batch(pieces: tuple[Piece, ...], num_decodes: int, to: Padding) -> tuple[Case, Inputs]:
+        return padded(*rearranged(case, inputs, pieces, num_decodes), to)
+
+    programs = {to: compiled(kernels.ragged_paged_attention, *batch((whole,), 0, to)) for to in BITS_PADDING}
+
     def outputs(pieces: tuple[Piece, ...], num_decodes: int, first: int, to: Padding) -> np.ndarray:
-        batch = padded(*rearranged(case, inputs, pieces, num_decodes), to)
-        return attend(kernels.ragged_paged_attention, *batch)[first : first + length]
+        return programs[to](*batch(pieces, num_decodes, to))[first : first + length]
 
-    reference = outputs((whole,), 0, 0, BITS_PADDING[0])
-    unequal = [name for name, variant in variants.items() if not np.array_equal(outputs(*variant), reference)]
-    if len(np.unique(reference.reshape(length, -1), axis=0)) != length or not np.isfinite(reference).all():
-        raise RuntimeError("the queries' outputs are alike or not finite, so compare to anything")
-    failure = f"bits differ: {', '.join(unequal)}" if unequal and kernels.name != REFERENCE.name else None
-    return Measurement(detail={"kernels": kernels.name, "equal": not unequal, "unequal": unequal}, failure=failure)
+    def run() -> Measurement:
+        reference = outputs((whole,), 0, 0, BITS_PADDING[0])
+        unequal = [name for name, variant in variants.items() if not np.array_equal(outputs(*variant), reference)]
+        if len(np.unique(reference.reshape(length, -1), axis=0)) != length or not np.isfinite(reference).all():
+            raise RuntimeError("the queries' outputs are alike or not finite, so compare to anything")
+        failure = f"bits differ: {', '.join(unequal)}" if unequal and kernels.name != REFERENCE.name else None
+        return Measurement(detail={"kernels": kernels.name, "equal": not unequal, "unequal": unequal}, failure=failure)
+
+    return run
 
 
-def check_write_kv(write_kv: Kernel) -> Measurement:
+def check_write_kv(write_kv: Kernel) -> Run:
     """Check writes into one layer of a random cache; some tokens are padding."""
     rng = np.random.default_rng(0)
     T = 61
     cache, (k, v), slots = _cache(rng), _bf16(rng.normal(size=(2, T, K, D))), _slots(rng, T)
-    got = jax.jit(write_kv)(*map(jnp.asarray, (cache, np.int32(1), k, v, slots)))
     want = cache.copy()
     for token, slot in enumerate(slots):
         if slot < N * B:
             want[slot // B, 1, :, :, slot % B] = np.stack([k[token], v[token]])
-    return _exactly("write_kv", got, want)
+    return _exactly("write_kv", write_kv, (cache, np.int32(1), k, v, slots), want)
 
 
-def check_gather_blocks(gather: Kernel) -> Measurement:
+def check_gather_blocks(gather: Kernel) -> Run:
     """Check a gather of the first ``count`` listed blocks: it must read no others."""
     cache, ids, count = _listed_blocks()
     unlisted = cache.copy()
     unlisted[sorted(set(range(N)) - set(ids[:count].tolist()))] = np.nan
     beyond = np.where(np.arange(len(ids)) < count, ids, 10**6).astype(np.int32)
-    gathered = jax.jit(gather)(*map(jnp.asarray, (unlisted, beyond, np.int32(count))))[:count]
-    return _exactly("gather_blocks", gathered, cache[ids[:count]])
+    return _exactly("gather_blocks", gather, (unlisted, beyond, np.int32(count)), cache[ids[:count]])
 
 
-def check_scatter_blocks(scatter: Kernel) -> Measurement:
+def check_scatter_blocks(scatter: Kernel) -> Run:
     """Check a scatter into the first ``count`` listed blocks: it must write no others."""
     cache, ids, count = _listed_blocks()
     staging = _cache(np.random.default_rng(1))[: len(ids)]
     twice = np.where(np.arange(len(ids)) < count, ids, ids[0]).astype(np.int32)
-    scattered = jax.jit(scatter)(*map(jnp.asarray, (cache, twice, staging, np.int32(count))))
     want = cache.copy()
     want[ids[:count]] = staging[:count]
-    return _exactly("scatter_blocks", scattered, want)
+    return _exactly("scatter_blocks", scatter, (cache, twice, staging, np.int32(count)), want)
 
 
 def _listed_blocks() -> tuple[np.ndarray, np.ndarray, int]:
@@ -177,7 +173,7 @@ def _listed_blocks() -> tuple[np.ndarray, np.ndarray, int]:
     return _cache(rng), rng.permutation(N)[:7].astype(np.int32), 5
 
 
-def check_partial_recompute(function: Kernel) -> Measurement:
+def check_partial_recompute(function: Kernel) -> Run:
     """Compare with float64, with bias and rotation; some tokens are padding. Other slots must keep their bits."""
     rng = np.random.default_rng(0)
     T, KD = 150, K * D
@@ -189,7 +185,8 @@ def check_partial_recompute(function: Kernel) -> Measurement:
     turns = np.exp(1j * np.arange(T)[:, None, None] * 100.0 ** -(np.arange(D // 2) / (D // 2)))
     angles = tuple(jnp.asarray(part, jnp.float32) for part in (turns.real, turns.imag))
     arrays: list[Any] = [jnp.asarray(array) for array in (cache, np.int32(1), x, weight, bias)]
-    got = np.asarray(jax.jit(function)(*arrays, angles, jnp.asarray(slots))).astype(np.float64)
+    arguments = (*arrays, angles, jnp.asarray(slots))
+    program = program_of(function, *arguments)
     kv = x.astype(np.float64) @ weight[1, H * D :].astype(np.float64).T + bias[1, H * D :].astype(np.float64)
     k, v = np.split(kv.reshape(T, 2 * K, D), 2, axis=1)
     turned = (k[..., : D // 2] + 1j * k[..., D // 2 :]) * turns
@@ -199,16 +196,28 @@ def check_partial_recompute(function: Kernel) -> Measurement:
         if slot < N * B:
             want[slot // B, 1, :, :, slot % B] = np.stack([k[token], v[token]])
             written[slot // B, 1, :, :, slot % B] = True
-    error, limit = float(np.abs(got - want)[written].max()), 2.0**-5
-    failure = None if error <= limit else f"wrong by {error}, limit {limit}"
-    if not np.array_equal(got[~written], want[~written]):
-        failure = "something was written that should not be"
-    return Measurement(detail={"largest_error": error, "limit": limit}, failure=failure)
+
+    def run() -> Measurement:
+        got = np.asarray(program(*arguments)).astype(np.float64)
+        error, limit = float(np.abs(got - want)[written].max()), 2.0**-5
+        failure = None if error <= limit else f"wrong by {error}, limit {limit}"
+        if not np.array_equal(got[~written], want[~written]):
+            failure = "something was written that should not be"
+        return Measurement(detail={"largest_error": error, "limit": limit}, failure=failure)
+
+    return run
 
 
-def _exactly(name: str, got: jax.Array, want: np.ndarray) -> Measurement:
-    equal = np.array_equal(np.asarray(got), want)
-    return Measurement(detail={"equal": equal}, failure=None if equal else f"{name} differs from numpy")
+def _exactly(name: str, function: Kernel, arrays: tuple[Any, ...], want: np.ndarray) -> Run:
+    """Compare the first rows of a kernel's result with ``want``."""
+    arguments = [jnp.asarray(array) for array in arrays]
+    program = program_of(function, *arguments)
+
+    def run() -> Measurement:
+        equal = np.array_equal(np.asarray(program(*arguments))[: len(want)], want)
+        return Measurement(detail={"equal": equal}, failure=None if equal else f"{name} differs from numpy")
+
+    return run
 
 
 def _bf16(array: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import cache, partial
 
+from jaxgen.core.config import ModelConfig
 from jaxgen.kernels.choice import Kernel, Kernels, hopper, maker_of, reference
 from jaxgen.runner.model_runner import device_info
 from pallas_kernels.partial_recompute import partial_recompute_ref
@@ -13,8 +14,13 @@ BLOCK_SIZE = 64
 HOPPER = (9, 0)
 
 
-def kernels_for(bench: Bench, *, num_ctas: int | None = None) -> Kernels:
-    """Return Pallas kernels on grids of ``num_ctas`` thread blocks (None: one per multiprocessor), or else XLA's."""
+def kernels_for(bench: Bench, *, num_ctas: int | None = None, model: ModelConfig | None = None) -> Kernels:
+    """Return Pallas kernels on grids of ``num_ctas`` thread blocks (None: one per multiprocessor), or else XLA's.
+
+    A ``model`` whose KV cache has codes has XLA's kernels, as in a server.
+    """
+    if model is not None and model.kv_dtype != "auto":
+        return reference(device_info())
     return _kernels_for(bench.registers, num_ctas) if bench.sizes.pallas else reference(device_info())
 
 

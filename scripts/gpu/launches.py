@@ -14,12 +14,16 @@ from typing import Any
 
 import jax
 
+from jaxgen.core.step_plan import StepPlan
+from jaxgen.runner.model_runner import ModelRunner
 from scripts.gpu.bench import Bench, UnavailableError
 from scripts.gpu.kernels import kernels_for
-from scripts.gpu.report import Measurement
+from scripts.gpu.report import Measurement, Run
 from scripts.gpu.step_times import filled_device, full_plan, served_config, step_cost
 
 STEPS = 8
+WARM_UP_STEPS = 3
+"""XLA runs a program's first step as single launches, records its graphs in the second, and updates them later."""
 GRAPH = "CudaGraphExec"
 """The name of a CUDA graph's run on a stream in XLA's profile, which does not list its kernels one by one."""
 _STREAM = re.compile(r"Stream #")
@@ -29,7 +33,7 @@ _TOP = 12
 Event = dict[str, Any]
 
 
-def profile(bench: Bench) -> Measurement:
+def profile(bench: Bench) -> Run:
     """Profile a served step, compiled with the XLA flags of this process."""
     load = bench.sizes.steps
     config = served_config(bench.sizes)
@@ -38,22 +42,31 @@ def profile(bench: Bench) -> Measurement:
     params = bench.shared.params_of(load.model, kernels)
     compiled = bench.shared.compiled_step(load.model, config, kernels)
     device = filled_device(load.model, config, params, compiled)
-    device.load(plan)
-    steady = replace(plan, admitted=())
+
+    def run() -> Measurement:
+        device.load(plan)
+        found = summarize(_traced(device, replace(plan, admitted=())), STEPS)
+        moved, flops = step_cost(load.model, config, plan)
+        return replace(found, bytes=moved, flops=flops, detail=found.detail | {"kernels": kernels.name})
+
+    return run
+
+
+def _traced(device: ModelRunner, plan: StepPlan) -> list[Event]:
+    """Return the events of a trace of STEPS steps, after steps in which XLA records and updates its graphs."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     with tempfile.TemporaryDirectory() as directory:
-        device.run(steady)
+        for _ in range(WARM_UP_STEPS):
+            device.run(plan)
         device.wait()
         with jax.profiler.trace(directory, profiler_options=options):
             for _ in range(STEPS):
-                device.run(steady)
+                device.run(plan)
             device.wait()
         (path,) = Path(directory).rglob("*.trace.json.gz")
-        events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    moved, flops = step_cost(load.model, config, plan)
-    found = summarize(events, STEPS)
-    return replace(found, bytes=moved, flops=flops, detail=found.detail | {"kernels": kernels.name})
+        events: list[Event] = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    return events
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
 from pallas_kernels.partial_recompute import partial_recompute_ref
 from scripts.gpu.bench import Bench
 from scripts.gpu.kernels import BLOCK_SIZE, kernels_for, recompute_kernel
-from scripts.gpu.report import Measurement
+from scripts.gpu.report import Measurement, Run
 from scripts.gpu.sizes import OffloadLoad
-from scripts.gpu.timing import seconds_of
+from scripts.gpu.timing import compiled, seconds_of
 
 CALLS = 8
 TOLERANCE = 2.0**-6
@@ -32,7 +32,7 @@ doubled."""
 Function = Callable[..., jax.Array]
 
 
-def recompute(bench: Bench, load: OffloadLoad) -> Measurement:
+def recompute(bench: Bench, load: OffloadLoad) -> Run:
     """Recompute K and V of whole blocks in one layer. Calls cycle through all layers, so that no weights are in L2."""
     model, T = load.model, load.tokens
     E, KD = model.hidden_size, model.num_kv_heads * model.head_dim
@@ -52,43 +52,50 @@ def recompute(bench: Bench, load: OffloadLoad) -> Measurement:
     kernels, function = recompute_kernel(bench, run=BLOCK_SIZE)
     cache = partial(_cache, load, T // BLOCK_SIZE)
     moved = (T * E + 2 * KD * E + 2 * T * KD) * jnp.dtype(model.dtype).itemsize
-    found = _in_place(bench, kernels, (function, reference), cache, inputs)
-    return found.measurement(moved, 4 * T * E * KD, tolerance=TOLERANCE)
+    compare = _in_place(bench, kernels, (function, reference), cache, inputs)
+    return lambda: compare().measurement(moved, 4 * T * E * KD, tolerance=TOLERANCE)
 
 
-def gather(bench: Bench, load: OffloadLoad) -> Measurement:
+def gather(bench: Bench, load: OffloadLoad) -> Run:
     """Gather every other of twice as many blocks, in shuffled order, into one buffer."""
     kernels = kernels_for(bench)
     cache = _cache(load, 2 * load.blocks)
     arguments = cache, _every_other(load), jnp.int32(load.blocks)
-    results, seconds = [], []
-    for one in (kernels.gather_blocks, gather_blocks_ref):
-        compiled = jax.jit(one)
-        results.append(compiled(*arguments))
-        seconds.append(seconds_of(partial(compiled, *arguments), bench.sizes.repeats, calls=CALLS))
-    return Compared(kernels.name, results, seconds).measurement(cache.nbytes, 0, tolerance=0.0)
+    both = (kernels.gather_blocks, gather_blocks_ref)
+    calls = [partial(compiled(one, *arguments), *arguments) for one in both]
+
+    def run() -> Measurement:
+        results = [call() for call in calls]
+        seconds = [seconds_of(call, bench.sizes.repeats, calls=CALLS) for call in calls]
+        return Compared(kernels.name, results, seconds).measurement(cache.nbytes, 0, tolerance=0.0)
+
+    return run
 
 
-def scatter(bench: Bench, load: OffloadLoad) -> Measurement:
+def scatter(bench: Bench, load: OffloadLoad) -> Run:
     """Scatter one buffer into every other of twice as many blocks."""
     kernels = kernels_for(bench)
     inputs = [(_every_other(load), _cache(load, load.blocks, seed=1), jnp.int32(load.blocks))]
     functions = kernels.scatter_blocks, scatter_blocks_ref
-    found = _in_place(bench, kernels.name, functions, partial(_cache, load, 2 * load.blocks), inputs)
-    return found.measurement(2 * inputs[0][1].nbytes, 0, tolerance=0.0)
+    compare = _in_place(bench, kernels.name, functions, partial(_cache, load, 2 * load.blocks), inputs)
+    return lambda: compare().measurement(2 * inputs[0][1].nbytes, 0, tolerance=0.0)
 
 
-def staging(bench: Bench, load: OffloadLoad, way: str) -> Measurement:
+def staging(bench: Bench, load: OffloadLoad, way: str) -> Run:
     """Copy the staging buffer between device memory and page-locked host memory."""
     host, here = (SingleDeviceSharding(bench.shared.device, memory_kind=kind) for kind in ("pinned_host", "device"))
     source, target = (here, host) if way == "device_to_host" else (host, here)
     blocks = jax.block_until_ready(jax.device_put(_cache(load, load.blocks), source))
-    seconds = seconds_of(lambda: jax.device_put(blocks, target), bench.sizes.repeats)
-    detail = {"bytes_per_second": blocks.nbytes / median(seconds), "best_seconds": min(seconds)}
     ceiling = bench.ceilings.get(f"{way}_pinned_bytes_per_second")
-    if ceiling is not None:
-        detail["fraction_of_link"] = detail["bytes_per_second"] / ceiling
-    return Measurement(seconds=median(seconds), bytes=blocks.nbytes, detail=detail)
+
+    def run() -> Measurement:
+        seconds = seconds_of(lambda: jax.device_put(blocks, target), bench.sizes.repeats)
+        detail = {"bytes_per_second": blocks.nbytes / median(seconds), "best_seconds": min(seconds)}
+        if ceiling is not None:
+            detail["fraction_of_link"] = detail["bytes_per_second"] / ceiling
+        return Measurement(seconds=median(seconds), bytes=blocks.nbytes, detail=detail)
+
+    return run
 
 
 @dataclass(frozen=True)
@@ -120,28 +127,36 @@ def _in_place(
     functions: tuple[Function, Function],
     make_cache: Callable[[], jax.Array],
     inputs: Sequence[tuple[Any, ...]],
-) -> Compared:
+) -> Callable[[], Compared]:
     """Compare a function of ``kernels`` and its reference; both take a donated cache and each of ``inputs`` in turn."""
-    results, seconds = [], []
-    for one in functions:
-        updated = _Updated(one, make_cache(), inputs)
-        for _ in inputs:
-            updated()
-        results.append(jnp.copy(updated.cache))
-        seconds.append(seconds_of(updated, bench.sizes.repeats, calls=CALLS))
-    return Compared(kernels, results, seconds)
+    caches = [make_cache() for _ in functions]
+    updates = [
+        _Updated(compiled(one, cache, *inputs[0], donate=(0,)), cache, inputs)
+        for one, cache in zip(functions, caches, strict=True)
+    ]
+
+    def run() -> Compared:
+        results, seconds = [], []
+        for updated in updates:
+            for _ in inputs:
+                updated()
+            results.append(jnp.copy(updated.cache))
+            seconds.append(seconds_of(updated, bench.sizes.repeats, calls=CALLS))
+        return Compared(kernels, results, seconds)
+
+    return run
 
 
 class _Updated:
     """A cache that each call updates in place with the next of the inputs."""
 
-    def __init__(self, function: Function, cache: jax.Array, inputs: Sequence[tuple[Any, ...]]):
+    def __init__(self, program: Function, cache: jax.Array, inputs: Sequence[tuple[Any, ...]]):
         self.cache = cache
-        self._compiled = jax.jit(function, donate_argnums=0)
+        self._program = program
         self._inputs = cycle(inputs)
 
     def __call__(self) -> jax.Array:
-        self.cache = self._compiled(self.cache, *next(self._inputs))
+        self.cache = self._program(self.cache, *next(self._inputs))
         return self.cache
 
 

@@ -36,6 +36,7 @@ PROCESSES = {
     "plain launches": Process({"XLA_FLAGS": "--xla_gpu_enable_command_buffer="}),
     "afresh": Process(compiles_afresh=True),
     "tools": Process(_NO_HOLD, opens_device=False),
+    "server": Process(opens_device=False),
     "torch": Process(_NO_HOLD, opens_device=False),
 }
 """Processes by name. "profiler" sets a flag without which XLA runs command buffers as plain launches while profiled."""
@@ -44,6 +45,9 @@ PROCESSES = {
 @dataclass(frozen=True)
 class PlannedRow:
     """A row. ``entry``: a module of this package and a function, called as function(bench, *arguments).
+
+    The function prepares: it compiles and makes inputs, and returns the function that runs, without arguments, to a
+    Measurement. Where ``splits`` is False it does all at once, since what it calls compiles when it likes.
 
     ``configuration`` is marked as bad if the process is lost in this row. A row is not run if one of the configurations
     in ``needs`` is bad; but where all that are bad with REGISTERS have run with OTHER_REGISTERS, the row uses these.
@@ -55,7 +59,10 @@ class PlannedRow:
     entry: str
     arguments: tuple[Any, ...] = ()
     limit: float = 20.0
-    """Seconds after which the process is killed."""
+    """Seconds of running after which the process is killed. Neither compiling nor the start of a process counts."""
+    compile_limit: float = 120.0
+    """Seconds of preparing after which the process is killed."""
+    splits: bool = True
     process: str = "engine"
     configuration: str | None = None
     needs: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ An identical second run must give the same bits, or the check fails. The other r
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from typing import Any
 
@@ -19,7 +19,7 @@ from jaxgen.models import Params, init_params
 from jaxgen.runner.programs import compile_step
 from scripts.gpu.bench import Bench
 from scripts.gpu.kernels import BLOCK_SIZE, kernels_for
-from scripts.gpu.report import Measurement, State
+from scripts.gpu.report import Measurement, Run, State
 from tests.support.engines import run as run_requests
 
 Answer = list[tuple[Any, ...]]
@@ -42,48 +42,56 @@ class Subject:
         engine = Engine(self.model, self.config, self.params, frozenset(), compiled=self._compiled)
         return {name: [_bits(e) for e in events] for name, events in run_requests(engine, requests).items()}
 
+    @cached_property
+    def expected(self) -> dict[str, Answer]:
+        """The reference answers, which all rows of a process share."""
+        return self.answers(self.requests)
+
 
 @lru_cache(maxsize=1)
-def _known(model: DecoderConfig, budget: int, kernels: Kernels) -> tuple[Subject, dict[str, Answer]]:
-    """Return the subject and its reference answers, which all rows of a process share."""
-    subject = Subject(model, budget, kernels)
-    return subject, subject.answers(subject.requests)
+def _known(model: DecoderConfig, budget: int, kernels: Kernels) -> Subject:
+    """Return the subject that all rows of a process share."""
+    return Subject(model, budget, kernels)
 
 
-def _of(bench: Bench) -> tuple[Subject, dict[str, Answer]]:
+def _of(bench: Bench) -> Subject:
     return _known(bench.sizes.repeatability_model, bench.sizes.repeatability_budget, kernels_for(bench))
 
 
-def reference(bench: Bench) -> Measurement:
+def reference(bench: Bench) -> Run:
     """Compute the reference answers; their digest is stored, so that another process can compare its own."""
-    _, answers = _of(bench)
-    return Measurement(
+    subject = _of(bench)
+    return lambda: Measurement(
         detail={
-            "requests": len(answers),
+            "requests": len(subject.expected),
             "budget": bench.sizes.repeatability_budget,
             "kernels": kernels_for(bench).name,
-            "sha256": _digest(answers),
+            "sha256": _digest(subject.expected),
         }
     )
 
 
-def compiled_again(bench: Bench) -> Measurement:
+def compiled_again(bench: Bench) -> Run:
     """Compare answers in a process without compilation cache, where XLA again chooses the fastest form of products.
 
     Raises RuntimeError where the reference did not run.
     """
     if bench.results["repeatability_reference"]["state"] != State.RAN:
         raise RuntimeError("there is no reference to compare with")
-    _, answers = _of(bench)
-    digest = _digest(answers)
-    equal = digest == bench.results["repeatability_reference"]["detail"]["sha256"]
-    return Measurement(detail={"equal": equal, "compared": len(answers), "sha256": digest})
+    subject = _of(bench)
+
+    def run() -> Measurement:
+        digest = _digest(subject.expected)
+        equal = digest == bench.results["repeatability_reference"]["detail"]["sha256"]
+        return Measurement(detail={"equal": equal, "compared": len(subject.expected), "sha256": digest})
+
+    return run
 
 
-def compare(bench: Bench, name: str) -> Measurement:
+def compare(bench: Bench, name: str) -> Run:
     """Compare the answers of a variant with the reference. Those of "run_to_run" must be equal."""
-    subject, expected = _of(bench)
-    return _compared(name == "run_to_run", VARIANTS[name](subject), expected)
+    subject = _of(bench)
+    return lambda: _compared(name == "run_to_run", VARIANTS[name](subject), subject.expected)
 
 
 def _run_to_run(subject: Subject) -> dict[str, Answer]:

@@ -5,7 +5,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -25,6 +25,8 @@ class State(StrEnum):
     RAISED = "raised"
     LOST = "lost"
     """Its process hung or died, or the device did."""
+    SLOW = "slow to compile"
+    """It was not ready to run after its limit, which says nothing of what it would run."""
     UNAVAILABLE = "unavailable"
     """Other software or a tool is not on this machine."""
     NOT_REACHED = "not reached"
@@ -46,10 +48,15 @@ class Measurement:
     failure: str | None = None
 
 
+Run = Callable[[], Measurement]
+"""A row that is compiled, and now runs."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One entry of the file. ``why``: the reason where there is no measurement; ``call``: the number of its run in the
-    file, from 0; ``registers``: those of its kernels."""
+    file, from 0; ``registers``: those of its kernels; ``wall_seconds``: of running, after ``prepare_seconds``;
+    ``programs``: how many were "compiled", and "reused" from the cache."""
 
     name: str
     state: State
@@ -58,7 +65,9 @@ class Row:
     bytes: int | None = None
     flops: int | None = None
     failure: str | None = None
+    prepare_seconds: float = 0.0
     wall_seconds: float = 0.0
+    programs: dict[str, int] = field(default_factory=dict)
     process: str | None = None
     configuration: str | None = None
     registers: Registers | None = None
@@ -125,7 +134,12 @@ class Report:
             self.ceilings[name] = max(value, self.ceilings.get(name, 0.0))
         self.rows[row.name] = replace(row, call=self.call)
         self.write()
-        print(f"{row.name}: {self._said(row)} ({row.wall_seconds:.1f} s spent)", flush=True)
+        print(f"{row.name}: {self._said(row)} ({row.prepare_seconds:.1f} + {row.wall_seconds:.1f} s)", flush=True)
+
+    def note(self, **facts: Any) -> None:
+        """Add facts of this run to its entry under "calls", and write the file."""
+        self._calls[-1] |= facts
+        self.write()
 
     def write(self) -> None:
         """Replace the file by one with all results so far."""

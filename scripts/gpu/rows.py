@@ -1,5 +1,4 @@
-"""All rows of the check, in their order: first ceilings, then whether the kernels run at all, then measurements and
-checks, the most important first."""
+"""All rows of the check, in their order: whether it runs at all, then what a user would see, and the rest by worth."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -14,6 +13,9 @@ from tests.support.attention_cases import Case
 MULTIPROCESSORS = 132
 """Multiprocessors of an H200: their number decides which kernels a load needs."""
 WRITE_KV = "write_kv"
+EXPERTS = "expert_product"
+STEP_COMPILE = 240.0
+"""Seconds for a step of 32 layers to compile, with the time to make its weights."""
 
 
 @cache
@@ -22,24 +24,27 @@ def rows_of(sizes: Sizes) -> tuple[PlannedRow, ...]:
     return (
         *_first_ceilings(),
         *_smoke(sizes),
-        *_small_steps(sizes),
-        *_attention(sizes),
         *_served(sizes),
+        *_launches(sizes),
+        *_attention(sizes),
+        *_server(sizes),
+        *_variants(sizes),
+        *_other_smoke(sizes),
+        *_experts(sizes),
+        *_restores(sizes),
         *_products(sizes),
-        *_tools(sizes),
         *_steps("steps", sizes.steps, [budget for budget in sizes.steps.budgets if budget != sizes.served_budget]),
         *_knee("steps", sizes.steps),
         *_other_ceilings(),
-        *_kernel_checks(sizes),
-        _init("opt_steps", sizes.opt_steps),
-        *_steps("opt_steps", sizes.opt_steps, sizes.opt_steps.budgets),
-        *_knee("opt_steps", sizes.opt_steps),
         *_offload(sizes),
-        *_other_attention(sizes),
-        *_launches(sizes),
-        PlannedRow(f"serving_{sizes.serving.name}_jaxgen", "serving", "serving:jaxgen", limit=60.0),
+        *_tools(sizes),
+        *_plain_launches(sizes),
+        *_kernel_checks(sizes),
         *_repeatability(),
+        *_other_attention(sizes),
+        PlannedRow(f"serving_{sizes.serving.name}_jaxgen", "serving", "serving:jaxgen", limit=60.0),
         *_of_other_software(sizes),
+        *_steps("opt_steps", sizes.opt_steps, sizes.opt_steps.budgets),
         *_parity(sizes),
     )
 
@@ -62,7 +67,10 @@ def served_rows(budget: int) -> int:
 
 
 def _of_model(model: ModelConfig, tokens: int) -> tuple[str, ...]:
-    return attention_needs(model.num_heads, model.num_kv_heads, model.head_dim, tokens)
+    """Return the configurations that a model's step needs; none of XLA's own kernels, which a coded KV cache has."""
+    if model.kv_dtype != "auto":
+        return ()
+    return (WRITE_KV, *attention_needs(model.num_heads, model.num_kv_heads, model.head_dim, tokens))
 
 
 def _of_case(case: Case, tokens: int) -> tuple[str, ...]:
@@ -75,9 +83,32 @@ def _first_ceilings() -> Iterator[PlannedRow]:
 
 
 def _smoke(sizes: Sizes) -> Iterator[PlannedRow]:
-    for name in (WRITE_KV, "gather_blocks", "scatter_blocks"):
-        yield PlannedRow(f"smoke_{name}", "smoke", f"kernel_checks:{name}", process="smoke", configuration=name)
+    """Yield the kernels of the served step, a small step and the proof of a start."""
+    yield _smoke_kernel(WRITE_KV)
+    yield from _smoke_attention(sizes, first=True)
+    load, (tokens,) = sizes.small_step, sizes.small_step.budgets
+    rows = served_rows(tokens)
+    needs = _of_model(load.model, tokens)
+    small = PlannedRow(f"smoke_step_{load.name}_{tokens}", "smoke", "step_times:full", (load, tokens), limit=30.0)
+    yield replace(small, process="smoke", configuration=step_configuration(tokens, rows), needs=needs)
+    start = PlannedRow(f"smoke_start_{load.name}_{tokens}", "smoke", "kernel_checks:start", (load.model, tokens, rows))
+    yield replace(start, limit=100.0, splits=False, process="tools", needs=needs)
+
+
+def _other_smoke(sizes: Sizes) -> Iterator[PlannedRow]:
+    yield from (_smoke_kernel(name) for name in ("gather_blocks", "scatter_blocks", "partial_recompute"))
+    yield from _smoke_attention(sizes, first=False)
+
+
+def _smoke_kernel(name: str) -> PlannedRow:
+    return PlannedRow(f"smoke_{name}", "smoke", f"kernel_checks:{name}", process="smoke", configuration=name)
+
+
+def _smoke_attention(sizes: Sizes, *, first: bool) -> Iterator[PlannedRow]:
+    """Yield attention with the served model's heads (``first``) or other heads, with both pairs of registers."""
     for load in sizes.smokes:
+        if (load.case.head_dim == sizes.steps.model.head_dim) is not first:
+            continue
         name, configuration = (
             f"smoke_{load.name}",
             attention_configuration(load.kind, load.case.head_dim, load.warpgroups),
@@ -87,51 +118,17 @@ def _smoke(sizes: Sizes) -> Iterator[PlannedRow]:
         if load.warpgroups > 1:
             suffix = "_".join(map(str, OTHER_REGISTERS))
             yield replace(common, name=f"{name}_registers_{suffix}", registers=OTHER_REGISTERS, instead_of=name)
-    name = "partial_recompute"
-    yield PlannedRow(f"smoke_{name}", "smoke", f"kernel_checks:{name}", process="smoke", configuration=name)
-
-
-def _small_steps(sizes: Sizes) -> Iterator[PlannedRow]:
-    load = sizes.small_steps
-    tokens, rows = load.budgets[0], max(sizes.small_rows)
-    start = PlannedRow(f"smoke_start_{load.name}_{tokens}", "smoke", "kernel_checks:start", (load.model, tokens, rows))
-    yield replace(start, limit=90.0, process="tools", needs=(WRITE_KV, *_of_model(load.model, tokens)))
-    for tokens in load.budgets:
-        yield PlannedRow(
-            f"smoke_proof_{load.name}_{tokens}",
-            "smoke",
-            "kernel_checks:proof",
-            (load.model, tokens, max(sizes.small_rows)),
-            limit=60.0,
-            process="smoke",
-            needs=(WRITE_KV, *_of_model(load.model, tokens)),
-        )
-        for rows in sizes.small_rows:
-            yield PlannedRow(
-                f"smoke_step_{load.name}_{tokens}_{rows}_rows",
-                "smoke",
-                "step_times:small",
-                (load, tokens, rows),
-                limit=60.0,
-                process="smoke",
-                configuration=step_configuration(tokens, rows),
-                needs=(WRITE_KV, *_of_model(load.model, tokens)),
-            )
 
 
 def _attention(sizes: Sizes) -> Iterator[PlannedRow]:
     for load in sizes.attention:
         needs, own = _of_load(load), f"load {load.name}"
-        yield PlannedRow(load.name, "attention", "attention:measure", (load,), 60.0, configuration=own, needs=needs)
-    yield PlannedRow("check_bits", "attention", "kernel_checks:bits", limit=40.0, needs=_of_case(BITS, BITS_TOKENS))
+        yield PlannedRow(load.name, "attention", "attention:measure", (load,), 30.0, configuration=own, needs=needs)
+    yield PlannedRow("check_bits", "attention", "kernel_checks:bits", needs=_of_case(BITS, BITS_TOKENS))
 
 
 def _of_load(load: AttentionLoad) -> tuple[str, ...]:
     return _of_model(load.model, sum(length for length, _ in load.rows))
-
-
-def _init(part: str, load: StepLoad) -> PlannedRow:
-    return PlannedRow(f"init_{load.name}", part, "step_times:init", (load.model,), limit=60.0)
 
 
 def _steps(part: str, load: StepLoad, budgets: Iterable[int]) -> Iterator[PlannedRow]:
@@ -142,14 +139,17 @@ def _steps(part: str, load: StepLoad, budgets: Iterable[int]) -> Iterator[Planne
 def _step(part: str, load: StepLoad, budget: int, sampling: str = "greedy") -> PlannedRow:
     suffix = "" if sampling == "greedy" else f"_{sampling}"
     configuration = step_configuration(budget, served_rows(budget))
+    if load.model.kv_dtype != "auto":
+        configuration += f" with a KV cache of {load.model.kv_dtype}"
     return PlannedRow(
         f"step_{load.name}_{budget}{suffix}",
         part,
         "step_times:full",
         (load, budget, sampling),
-        limit=150.0,  # a hang here is unlikely after the smoke rows, and the time to compile is unknown
+        limit=40.0,
+        compile_limit=STEP_COMPILE,
         configuration=configuration,
-        needs=(WRITE_KV, *_of_model(load.model, budget), configuration),
+        needs=(*_of_model(load.model, budget), configuration),
     )
 
 
@@ -157,12 +157,11 @@ def _knee(part: str, load: StepLoad) -> Iterator[PlannedRow]:
     """Yield the knee's row if the load has several steps."""
     rows = tuple(f"step_{load.name}_{budget}" for budget in load.budgets)
     if len(rows) > 1:
-        yield PlannedRow(f"step_{load.name}_knee", part, "step_times:at_knee", reads=rows)
+        yield PlannedRow(f"step_{load.name}_knee", part, "step_times:at_knee", splits=False, reads=rows)
 
 
 def _served(sizes: Sizes) -> Iterator[PlannedRow]:
     load, budget = sizes.steps, sizes.served_budget
-    yield _init("served", load)
     step = _step("served", load, budget)
     yield step
     for sampling in ("top_p", "logprobs"):
@@ -174,17 +173,64 @@ def _served(sizes: Sizes) -> Iterator[PlannedRow]:
     yield replace(step, name=f"step_{load.name}_{budget}_beside_copies", entry="copies:beside", arguments=())
 
 
+def _launches(sizes: Sizes) -> Iterator[PlannedRow]:
+    load, budget = sizes.steps, sizes.served_budget
+    step = _step("launches", load, budget)
+    graph = replace(step, entry="step_times:one_graph", arguments=(load, budget))
+    yield replace(graph, name=f"{step.name}_one_graph", configuration=f"{step.configuration} as one graph")
+    name, entry = f"launches_{load.name}_{budget}", "launches:profile"
+    yield replace(step, name=name, entry=entry, arguments=(), process="profiler")
+
+
+def _plain_launches(sizes: Sizes) -> Iterator[PlannedRow]:
+    """Yield the same without CUDA graphs, which compiles the step once more."""
+    step = _step("plain_launches", sizes.steps, sizes.served_budget)
+    name = f"launches_{sizes.steps.name}_{sizes.served_budget}_without_command_buffers"
+    yield replace(step, name=name, entry="launches:profile", arguments=(), process="plain launches")
+
+
+def _server(sizes: Sizes) -> Iterator[PlannedRow]:
+    """Yield a server that starts, its loads, and a second start, which compiles nothing."""
+    load = sizes.server
+    row = PlannedRow("", "server", "server:start", limit=load.start_limit, splits=False, process="server")
+    yield replace(row, name=f"server_{load.name}_start")
+    for clients, requests in load.clients:
+        name, arguments = f"server_{load.name}_{clients}_clients", (clients, requests)
+        yield replace(row, name=name, entry="server:benchmark", arguments=arguments, limit=60.0)
+    yield replace(row, name=f"server_{load.name}_start_again")
+
+
+def _variants(sizes: Sizes) -> Iterator[PlannedRow]:
+    """Yield steps of few layers in other formats of weights and KV, the first as it is; and of a mixture of experts."""
+    for load in (*sizes.variants, sizes.moe_step):
+        yield from _steps("formats", load, load.budgets)
+
+
+def _experts(sizes: Sizes) -> Iterator[PlannedRow]:
+    for load in sizes.expert_loads:
+        name = f"{EXPERTS}_{load.name}"
+        yield PlannedRow(name, "formats", "experts:measure", (load,), configuration=EXPERTS, needs=(EXPERTS,))
+
+
+def _restores(sizes: Sizes) -> Iterator[PlannedRow]:
+    load, tokens = sizes.steps, sizes.restored_tokens
+    needs = (*_of_model(load.model, sizes.served_budget), "gather_blocks", "scatter_blocks")
+    row = PlannedRow(f"restore_{load.name}_{tokens}", "restores", "restores:whole", needs=needs)
+    yield replace(row, limit=90.0, compile_limit=STEP_COMPILE)
+
+
 def _products(sizes: Sizes) -> Iterator[PlannedRow]:
     for name, inputs, outputs in sizes.products:
-        yield PlannedRow(f"products_{name}", "products", "products:measure", (inputs, outputs), limit=60.0)
+        yield PlannedRow(f"products_{name}", "products", "products:measure", (inputs, outputs))
+        yield PlannedRow(f"bits_products_{name}", "products", "products:bits", (inputs, outputs))
 
 
 def _tools(sizes: Sizes) -> Iterator[PlannedRow]:
-    tool = PlannedRow("", "tools", "", limit=60.0, process="tools", compares=True)
+    tool = PlannedRow("", "tools", "", limit=60.0, splits=False, process="tools", compares=True)
     for load in dict.fromkeys((sizes.attention[0], sizes.attention[-1])):
         needs = (*_of_load(load), f"load {load.name}")
         yield replace(tool, name=f"ncu_{load.name}", entry="tools:ncu", arguments=(load.name,), needs=needs)
-    smokes = tuple(row.name for row in _smoke(sizes))
+    smokes = tuple(row.name for row in _smoke(sizes) if row.entry.startswith("kernel_checks") and row.splits)
     for check in ("memcheck", "racecheck"):
         yield replace(tool, name=f"sanitizer_{check}", entry="tools:sanitizer", arguments=(check,), reads=smokes)
 
@@ -198,7 +244,7 @@ def _other_ceilings() -> Iterator[PlannedRow]:
 
 
 def _kernel_checks(sizes: Sizes) -> Iterator[PlannedRow]:
-    row = PlannedRow("", "kernels", "kernel_checks:random", limit=40.0)
+    row = PlannedRow("", "kernels", "kernel_checks:random")
     for seed in range(sizes.random_batches):
         needs = _of_case(sizes.random_case, RANDOM_TOKENS)
         yield replace(row, name=f"check_attention_random_{seed}", arguments=(seed,), needs=needs)
@@ -229,19 +275,12 @@ def _other_attention(sizes: Sizes) -> Iterator[PlannedRow]:
         for load in sizes.attention:
             yield replace(row, name=f"{way}_{load.name}", arguments=(load,))
     for load in sizes.attention:
-        name, entry = f"torch_sdpa_{load.name}", "torch_attention:sdpa"
-        yield PlannedRow(name, "other_attention", entry, (load,), process="torch", compares=True)
-
-
-def _launches(sizes: Sizes) -> Iterator[PlannedRow]:
-    step = _step("launches", sizes.steps, sizes.served_budget)
-    for process, suffix in (("profiler", ""), ("plain launches", "_without_command_buffers")):
-        name = f"launches_{sizes.steps.name}_{sizes.served_budget}{suffix}"
-        yield replace(step, name=name, entry="launches:profile", arguments=(), process=process)
+        row = PlannedRow(f"torch_sdpa_{load.name}", "other_attention", "torch_attention:sdpa", (load,), limit=40.0)
+        yield replace(row, splits=False, process="torch", compares=True)
 
 
 def _repeatability() -> Iterator[PlannedRow]:
-    row = PlannedRow("repeatability_reference", "repeatability", "repeatability:reference", limit=60.0)
+    row = PlannedRow("repeatability_reference", "repeatability", "repeatability:reference", limit=40.0)
     yield row
     for name in ("run_to_run", "reversed", "alone", "among_strangers"):
         yield replace(row, name=f"repeatability_{name}", entry="repeatability:compare", arguments=(name,))
@@ -250,11 +289,11 @@ def _repeatability() -> Iterator[PlannedRow]:
 
 
 def _of_other_software(sizes: Sizes) -> Iterator[PlannedRow]:
-    name, entry = f"serving_{sizes.serving.name}_transformers", "serving:transformers_batch"
-    yield PlannedRow(name, "transformers", entry, limit=60.0, process="torch", compares=True)
+    row = PlannedRow(f"serving_{sizes.serving.name}_transformers", "transformers", "serving:transformers_batch")
+    yield replace(row, limit=60.0, splits=False, process="torch", compares=True)
 
 
 def _parity(sizes: Sizes) -> Iterator[PlannedRow]:
     for check in ("greedy", "logits"):
         for name in sizes.goldens:
-            yield PlannedRow(f"parity_{check}_{name}", "parity", f"parity:{check}", (name,), limit=30.0)
+            yield PlannedRow(f"parity_{check}_{name}", "parity", f"parity:{check}", (name,), 60.0, splits=False)

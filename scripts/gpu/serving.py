@@ -18,7 +18,7 @@ from jaxgen.sizing.token_budget import default_budget
 from scripts.gpu.bench import Bench
 from scripts.gpu.comparison import compared
 from scripts.gpu.kernels import BLOCK_SIZE, kernels_for
-from scripts.gpu.report import Measurement
+from scripts.gpu.report import Measurement, Run
 from scripts.gpu.sizes import ServingLoad
 from scripts.gpu.torch_attention import import_torch
 from tests.support.engines import run as run_requests
@@ -27,13 +27,17 @@ TRANSFORMERS_PAGE, TRANSFORMERS_BATCH = 256, 2048
 """Tokens of a block of transformers' cache by default, and most tokens of one of its steps."""
 
 
-def jaxgen(bench: Bench) -> Measurement:
+def jaxgen(bench: Bench) -> Run:
     """Time jaxgen's engine, without a server."""
     load = bench.sizes.serving
     config = serving_config(load, max(default_budget(device_info()).tokens, load.requests))
     kernels = kernels_for(bench)
     compiled = compile_step(load.model, config, kernels)
     engine = Engine(load.model, config, bench.shared.params_of(load.model, kernels), frozenset(), compiled=compiled)
+    return lambda: _served(load, engine, kernels.name)
+
+
+def _served(load: ServingLoad, engine: Engine, kernels: str) -> Measurement:
     params = SamplingParams(max_tokens=load.answer, temperature=0.0, ignore_eos=True)
     for seed in range(2):  # the first is not counted
         requests = [Request(f"{seed}-{i}", tuple(prompt), params) for i, prompt in enumerate(load.prompts(seed))]
@@ -42,8 +46,8 @@ def jaxgen(bench: Bench) -> Measurement:
         events = run_requests(engine, requests)
         seconds = time.perf_counter() - started
     tokens = [sum(event.token is not None for event in answer) for answer in events.values()]
-    stats, budget = engine.stats(), config.scheduler.token_budget
-    detail = {"kernels": kernels.name, "token_budget": budget, "steps": stats.steps - steps}
+    stats, budget = engine.stats(), engine.config.scheduler.token_budget
+    detail = {"kernels": kernels, "token_budget": budget, "steps": stats.steps - steps}
     detail["narrow_steps"] = stats.narrow_steps
     return _measurement(load, tokens, seconds, detail)
 

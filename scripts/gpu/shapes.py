@@ -1,6 +1,10 @@
 """Shapes of the models in the check."""
 
+from dataclasses import replace
+
 from jaxgen.core.decoder_config import RopeConfig, llama_config, opt_config
+from jaxgen.core.moe_config import MoEConfig
+from tests.support.hub_configs import described
 
 LLAMA3_8B = llama_config(
     vocab_size=128_256,
@@ -41,6 +45,7 @@ OPT_6_7B = opt_config(
     dtype="bfloat16",
     embed_size=4096,
 )
+QWEN3_30B_A3B = described("Qwen3-30B-A3B-Thinking-2507")
 TINY = llama_config(
     vocab_size=2048,
     hidden_size=64,
@@ -65,4 +70,13 @@ TINY_OPT = opt_config(
     max_position=512,
     dtype="bfloat16",
     embed_size=64,
+)
+TINY_MOE = replace(
+    QWEN3_30B_A3B.of_layers(1),
+    vocab_size=512,
+    hidden_size=64,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    moe=MoEConfig(experts=4, per_token=2, inner=32),
 )

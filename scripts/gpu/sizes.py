@@ -5,7 +5,10 @@ from dataclasses import dataclass, replace
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import DecoderConfig
-from scripts.gpu.shapes import LLAMA3_1B, LLAMA3_8B, OPT_6_7B, TINY, TINY_OPT
+from jaxgen.core.kv_dtype import KVDType
+from jaxgen.core.quantization import Quantization
+from jaxgen.weights.weight_formats import quantized_config
+from scripts.gpu.shapes import LLAMA3_1B, LLAMA3_8B, OPT_6_7B, QWEN3_30B_A3B, TINY, TINY_MOE, TINY_OPT
 from scripts.measure.step_time import SHAPES
 from tests.support.attention_cases import Case
 from tests.support.goldens import OF_FAMILIES
@@ -53,6 +56,71 @@ class StepLoad:
     context: int
 
 
+KV_CODES: tuple[KVDType, ...] = ("int8", "fp8")
+
+
+def variants(model: DecoderConfig) -> dict[str, DecoderConfig]:
+    """Return the model as it is, with weights of 8 and 4 bits, and with a KV cache of 8 bits."""
+    weights: tuple[Quantization, ...] = ("int8", "int4", "fp8")
+    return (
+        {"bf16": model}
+        | {name: quantized_config(model, name) for name in weights}
+        | {f"kv_{name}": replace(model, kv_dtype=name) for name in KV_CODES}
+    )
+
+
+@dataclass(frozen=True)
+class ExpertLoad:
+    """A product of ``tokens`` tokens, each with ``per_token`` of ``experts`` weights [outputs, inputs]."""
+
+    name: str
+    tokens: int
+    per_token: int
+    experts: int
+    inputs: int
+    outputs: int
+
+
+@dataclass(frozen=True)
+class ServerLoad:
+    """A server of a model with random weights, and loads of ``jaxgen benchmark``: ``clients`` and requests of each.
+
+    ``config``: values of config.json, as JSON.
+    ``flags``: of ``jaxgen serve`` beside the model; ``prompt`` and ``answer``: mean tokens.
+    """
+
+    name: str
+    config: str
+    flags: tuple[str, ...]
+    clients: tuple[tuple[int, int], ...]
+    prompt: int
+    answer: int
+    start_limit: float
+
+
+LLAMA3_8B_FILE = """{
+    "vocab_size": 128256,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 8192,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
+    "dtype": "bfloat16"
+}"""
+"""What config.json says of LLAMA3_8B."""
+SERVER = ServerLoad(
+    "llama3_8b",
+    LLAMA3_8B_FILE,
+    (),
+    ((1, 4), (16, 32), (64, 128), (256, 512)),
+    prompt=512,
+    answer=128,
+    start_limit=200.0,
+)
+
+
 @dataclass(frozen=True)
 class OffloadLoad:
     """Work of KV offload: ``tokens`` are recomputed in one of ``layers`` layers; ``blocks`` blocks are staged."""
@@ -70,7 +138,7 @@ OFFLOADS = (
 )
 """Weights of 8 layers do not fit in any L2 cache; the blocks of a load are half a gigabyte."""
 
-BUDGETS = (256, 1024, 2048, 64, 512, 128)
+BUDGETS = (256, 64, 1024, 2048)
 PRODUCTS = (("qkv", 4096, 6144), ("out", 4096, 4096), ("gate_up", 4096, 28_672), ("down", 14_336, 4096))
 """The weights of a layer of Llama-3-8B: name, inputs and outputs."""
 
@@ -158,17 +226,31 @@ class Sizes:
     repeats: int = 10
     chained: int = 16
     smokes: tuple[SmokeLoad, ...] = SMOKES
-    small_steps: StepLoad = StepLoad("llama3_8b_2_layers", replace(LLAMA3_8B, num_layers=2), (256, 1024), 32, 1024)
-    small_rows: tuple[int, ...] = (33, 64, 256)
+    small_step: StepLoad = StepLoad(
+        "llama3_8b_2_layers", replace(LLAMA3_8B, num_layers=2, vocab_size=1024), (256,), 32, 1024
+    )
     served_budget: int = 256
     product_tokens: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
+    bits_tokens: tuple[int, ...] = (16, 64, 256)
     products: tuple[tuple[str, int, int], ...] = PRODUCTS
     copied_blocks: int = 64
     goldens: tuple[str, ...] = OF_FAMILIES
     repeatability_model: DecoderConfig = SHAPES["88m"]
     repeatability_budget: int = 256
     steps: StepLoad = StepLoad("llama3_8b", LLAMA3_8B, BUDGETS, rows=32, context=1024)
-    opt_steps: StepLoad = StepLoad("opt_6.7b", OPT_6_7B, BUDGETS, rows=32, context=512)
+    opt_steps: StepLoad = StepLoad("opt_6.7b", OPT_6_7B, (256,), rows=32, context=512)
+    variants: tuple[StepLoad, ...] = tuple(
+        StepLoad(f"llama3_8b_8_layers_{name}", model, (64,), rows=32, context=1024)
+        for name, model in variants(replace(LLAMA3_8B, num_layers=8)).items()
+    )
+    moe_step: StepLoad = StepLoad("qwen3_30b_a3b_8_layers", QWEN3_30B_A3B.of_layers(8), (256,), rows=32, context=1024)
+    expert_loads: tuple[ExpertLoad, ...] = (
+        ExpertLoad("qwen3_30b_a3b_32", 32, 8, 128, 2048, 1536),
+        ExpertLoad("qwen3_30b_a3b_256", 256, 8, 128, 2048, 1536),
+    )
+    server: ServerLoad = SERVER
+    restored_tokens: int = 8192
+    restores: int = 2
     row_seconds: float = 6.0
     attention: tuple[AttentionLoad, ...] = ATTENTION
     offloads: tuple[OffloadLoad, ...] = OFFLOADS
@@ -192,10 +274,10 @@ DRY = Sizes(
     repeats=3,
     chained=2,
     smokes=tuple(replace(load, case=replace(load.case, rows=load.case.rows[:2], head_dim=16)) for load in SMOKES[:3]),
-    small_steps=StepLoad("tiny_1_layer", replace(TINY, num_layers=1), (16,), rows=4, context=96),
-    small_rows=(5, 16),
+    small_step=StepLoad("tiny_1_layer", replace(TINY, num_layers=1), (16,), rows=4, context=96),
     served_budget=16,
     product_tokens=(8, 16),
+    bits_tokens=(8, 16),
     products=(("qkv", 64, 128),),
     copied_blocks=2,
     goldens=("llama",),
@@ -203,6 +285,24 @@ DRY = Sizes(
     repeatability_budget=32,
     steps=StepLoad("tiny", TINY, (16, 32), rows=4, context=96),
     opt_steps=StepLoad("tiny_opt", TINY_OPT, (16,), rows=4, context=64),
+    variants=tuple(
+        StepLoad(f"tiny_{name}", model, (16,), rows=4, context=96)
+        for name, model in variants(replace(TINY, num_layers=1)).items()
+        if name in ("int8", "fp8", "kv_int8")
+    ),
+    moe_step=StepLoad("tiny_moe", TINY_MOE, (16,), rows=4, context=96),
+    expert_loads=(ExpertLoad("tiny", 8, 2, 4, 64, 32),),
+    server=ServerLoad(
+        "tiny",
+        "{}",
+        ("--max-model-len", "128", "--token-budget", "16", "--max-num-seqs", "4", "--kernels", "xla"),
+        ((1, 2), (4, 4)),
+        prompt=20,
+        answer=8,
+        start_limit=120.0,
+    ),
+    restored_tokens=256,
+    restores=1,
     row_seconds=0.5,
     serving=ServingLoad("tiny", TINY, requests=3, prompt=20, answer=8),
     random_batches=2,

@@ -16,18 +16,21 @@ import numpy as np
 
 from jaxgen.cache.block_sizes import block_bytes
 from jaxgen.core.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Chunk
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.models import PackedParams, abstract_params
-from jaxgen.models.kv_cache import KVCache, cache_shape
+from jaxgen.models.kv_cache import KVCache, cache_dtype, cache_shape
 from jaxgen.runner.model_runner import ModelRunner
 from jaxgen.runner.programs import CompiledStep
 from jaxgen.runner.timing import made_up_sequence, time_step
 from jaxgen.sizing.token_budget import Ceilings, knee, roofline_budget
-from scripts.gpu.bench import Bench
+from jaxgen.weights.weight_formats import PRODUCTS, parameter_bytes
+from pallas_kernels.kv_codes import encode
+from scripts.gpu.bench import Bench, Options
 from scripts.gpu.kernels import BLOCK_SIZE, kernels_for
-from scripts.gpu.report import COPY_RATE, MATRIX_RATE, Measurement, State
+from scripts.gpu.report import COPY_RATE, MATRIX_RATE, Measurement, Run, State
 from scripts.gpu.rows import served_rows
 from scripts.gpu.sizes import Sizes, StepLoad
 
@@ -37,6 +40,13 @@ RANDOM_BLOCKS = 8
 """Distinct blocks of the cache, which repeat: random bits for the whole cache would need as much memory again."""
 GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 SAMPLING = {"greedy": (GREEDY, GREEDY), "top_p": (replace(GREEDY, temperature=1.0, top_p=0.9),) * 2}
+ONE_GRAPH: Options = (
+    (
+        "xla_gpu_enable_command_buffer",
+        "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONDITIONAL,DYNAMIC_SLICE_FUSION,WHILE",
+    ),
+)
+"""What XLA puts into CUDA graphs: all that it does by default, and loops."""
 SAMPLING |= {"logprobs": (replace(GREEDY, logprobs=20), GREEDY)}
 """Sampling of the first row, and of all others."""
 
@@ -59,23 +69,15 @@ def at_knee(bench: Bench) -> Measurement:
     return Measurement(**figures, detail=ran[budget]["detail"] | detail)
 
 
-def init(bench: Bench, model: ModelConfig) -> Measurement:
-    """Make the parameters, which the following rows share."""
-    started = time.perf_counter()
-    params = jax.tree.leaves(bench.shared.params_of(model, kernels_for(bench)))
-    seconds = time.perf_counter() - started
-    return Measurement(detail={"seconds_with_compilation": seconds, "bytes": sum(p.nbytes for p in params)})
-
-
-def small(bench: Bench, load: StepLoad, budget: int, rows: int) -> Measurement:
-    """Measure a step of few layers, which compiles fast, with ``rows`` rows; at most ``load.rows`` of them decode."""
-    load = replace(load, rows=min(load.rows, rows - 1))
-    return _measured(bench, load, step_config(load, budget, rows), "greedy")
-
-
-def full(bench: Bench, load: StepLoad, budget: int, sampling: str) -> Measurement:
+def full(bench: Bench, load: StepLoad, budget: int, sampling: str = "greedy") -> Run:
     """Measure a step of a whole model, with a server's number of rows."""
     return _measured(bench, load, config_of(bench.sizes, load, budget), sampling)
+
+
+def one_graph(bench: Bench, load: StepLoad, budget: int) -> Run:
+    """Measure the step with loops inside CUDA graphs too, which makes one graph of it all."""
+    options = ONE_GRAPH if bench.shared.device.platform == "gpu" else ()
+    return _measured(bench, load, config_of(bench.sizes, load, budget), "greedy", options)
 
 
 def config_of(sizes: Sizes, load: StepLoad, budget: int) -> EngineConfig:
@@ -85,13 +87,13 @@ def config_of(sizes: Sizes, load: StepLoad, budget: int) -> EngineConfig:
     return step_config(load, budget, served_rows(budget))
 
 
-def _measured(bench: Bench, load: StepLoad, config: EngineConfig, sampling: str) -> Measurement:
+def _measured(bench: Bench, load: StepLoad, config: EngineConfig, sampling: str, options: Options = ()) -> Run:
     budget = config.scheduler.token_budget
     plan = full_plan(load, config, sampling)
-    kernels = kernels_for(bench)
+    kernels = kernels_for(bench, model=load.model)
     params = bench.shared.params_of(load.model, kernels)
     started = time.perf_counter()
-    compiled = bench.shared.compiled_step(load.model, config, kernels)
+    compiled = bench.shared.compiled_step(load.model, config, kernels, options)
     detail = {
         "kernels": kernels.name,
         "rows": config.scheduler.max_num_seqs,
@@ -100,15 +102,20 @@ def _measured(bench: Bench, load: StepLoad, config: EngineConfig, sampling: str)
         "prompt_tokens": budget - load.rows,
         "sampling": sampling,
         "compile_seconds": round(time.perf_counter() - started, 2),
+        "compiler_options": dict(options),
         "temporary_bytes": compiled.temporary_bytes,
         "aliased_bytes": compiled.aliased_bytes,
     }
     device = filled_device(load.model, config, params, compiled)
-    times = timed(device, plan, bench.sizes.row_seconds)
-    if times.tokens.min() < 0 or times.tokens.max() >= load.model.vocab_size:
-        raise RuntimeError(f"the step sampled {times.tokens.tolist()}, of a vocabulary of {load.model.vocab_size}")
-    moved, flops = step_cost(load.model, config, plan)
-    return Measurement(seconds=median(times.seconds), bytes=moved, flops=flops, detail=detail | times.detail())
+
+    def run() -> Measurement:
+        times = timed(device, plan, bench.sizes.row_seconds)
+        if times.tokens.min() < 0 or times.tokens.max() >= load.model.vocab_size:
+            raise RuntimeError(f"the step sampled {times.tokens.tolist()}, of a vocabulary of {load.model.vocab_size}")
+        moved, flops = step_cost(load.model, config, plan)
+        return Measurement(seconds=median(times.seconds), bytes=moved, flops=flops, detail=detail | times.detail())
+
+    return run
 
 
 @dataclass(frozen=True)
@@ -172,7 +179,8 @@ def filled_device(
 
     @jax.jit
     def fill() -> jax.Array:
-        blocks = jax.random.normal(jax.random.key(1), (distinct, *block), jnp.dtype(model.dtype))
+        shape = (distinct, *block[:-1], model.head_dim)
+        blocks = encode(jax.random.normal(jax.random.key(1), shape, jnp.dtype(model.dtype)), cache_dtype(model))
         return blocks[jnp.arange(num_blocks) % distinct]
 
     del device.cache  # first, since two may not fit
@@ -220,21 +228,36 @@ def full_plan(load: StepLoad, config: EngineConfig, sampling: str = "greedy") ->
 def step_cost(model: ModelConfig, config: EngineConfig, plan: StepPlan) -> tuple[int, int]:
     """Return the bytes that the plan must read and write, and its FLOPs, each counted once.
 
-    Bytes: every weight (of position tables, and of embeddings that are not also the head, only the rows looked up), K
-    and V of every context, K and V written.
-    FLOPs: 2 per multiply-add of the layers' matrices for each token, and of the head for each row that samples; and
-    4 * head_dim for each head, query token and token that it attends to.
+    Bytes: every weight in its format (of position tables, and of embeddings that are not also the head, only the rows
+    looked up), K and V of every context, K and V written.
+    FLOPs: 2 per multiply-add of the layers' matrices for each token, of which experts are only those that it goes to,
+    and of the head for each row that samples; and 4 * head_dim for each head, query token and token that it attends to.
     """
     params = abstract_params(model)
     tables = [p for name, p in params.items() if name in ("embed.weight", "positions.weight")]
     looked_up = sum(plan.num_tokens * table.shape[1] * table.dtype.itemsize for table in tables)
     only_looked_up = {"positions.weight"} | ({"embed.weight"} if "lm_head.weight" in params else set())
-    weights = sum(p.size * p.dtype.itemsize for name, p in params.items() if name not in only_looked_up)
+    formats = dict(model.weight_formats)
+    weights = parameter_bytes(model)
+    for name in only_looked_up & params.keys():
+        table, form = params[name], formats.get(name)
+        weights -= table.size * table.dtype.itemsize if form is None else form.num_bytes(table.shape)
     slot = block_bytes(model, config.cache.block_size) // config.cache.block_size
     contexts = sum(chunk.end for chunk in plan.chunks)
-    matrices = sum(p.size for name, p in params.items() if name.startswith("layers.") and p.ndim == 3)
     pairs = sum((chunk.start + 1 + chunk.end) * chunk.length // 2 for chunk in plan.chunks)
-    flops = 2 * plan.num_tokens * matrices
+    flops = 2 * plan.num_tokens * _matrix_numbers(model)
     flops += 2 * len(plan.chunks) * model.vocab_size * model.hidden_size
     flops += 4 * model.num_layers * model.num_heads * model.head_dim * pairs
     return weights + looked_up + slot * (contexts + plan.num_tokens), flops
+
+
+def _matrix_numbers(model: ModelConfig) -> int:
+    """Return the numbers in the layers' matrices that one token is multiplied with."""
+    moe = model.moe if isinstance(model, DecoderConfig) else None
+    found = 0
+    for name, about in abstract_params(model).items():
+        if name.startswith("layers.") and about.ndim == 3 and name.endswith(".weight"):
+            found += about.size
+        elif name in PRODUCTS and about.ndim == 4 and moe is not None:
+            found += about.size // moe.experts * moe.per_token
+    return found

@@ -1,4 +1,7 @@
-"""Run rows one after another in processes. If a process hangs or dies, only its current row is lost."""
+"""Run rows one after another in processes, each in two requests: prepare, which compiles, and run.
+
+If a process hangs or dies, only its current row is lost.
+"""
 
 import time
 from collections.abc import Sequence
@@ -50,12 +53,21 @@ class Workers:
 class Supervisor:
     """Runs the rows of one run."""
 
-    def __init__(self, rows: Sequence[PlannedRow], report: Report, workers: Workers, *, ends: float):
-        """``ends``: time by the monotonic clock."""
+    def __init__(
+        self,
+        rows: Sequence[PlannedRow],
+        report: Report,
+        workers: Workers,
+        *,
+        ends: float,
+        compile_limit: float | None = None,
+    ):
+        """``ends``: time by the monotonic clock. ``compile_limit``: of every row, in place of its own."""
         self._rows = rows
         self._report = report
         self._workers = workers
         self._ends = ends
+        self._compile_limit = compile_limit
 
     def run(self) -> None:
         """Run all rows without a result, and record the state of each."""
@@ -80,24 +92,42 @@ class Supervisor:
         try:
             child = self._workers.named(row.process, min(START_SECONDS, left))
         except LostError as lost:
-            return replace(began, state=State.RAISED, why=f"no process: it {lost}\n{self._workers.drop()}"), {}
+            words = self._workers.drop()
+            if time.monotonic() >= self._ends:
+                return replace(blank, why="the run ended before its process was ready"), {}
+            return replace(began, state=State.RAISED, why=f"no process: it {lost}\n{words}"), {}
         return self._ask(child, row, began, registers)
 
     def _ask(self, child: Child, row: PlannedRow, began: Row, registers: Registers) -> tuple[Row, dict[str, float]]:
-        started = time.monotonic()
-        limit = max(0.0, min(row.limit, self._ends - started))
-        try:
-            answer = child.ask(self._request(row, registers, limit), limit)
-        except LostError as lost:
-            answer = {"state": State.LOST, "why": str(lost), "wall_seconds": round(time.monotonic() - started, 2)}
-        if answer.get("state") != State.LOST:
+        """Let the row prepare, and then run. A process that hangs while it compiles says nothing of its kernels."""
+        answer = self._stage(child, self._request(row, registers), self._compile_limit or row.compile_limit)
+        began = replace(began, prepare_seconds=answer["wall_seconds"])
+        if answer.get("hung"):
+            answer |= {"state": State.SLOW, "why": f"not ready to run after {answer['hung']:.3g} s"}
+        elif "state" not in answer:
+            answer = self._stage(child, {"run": row.name}, row.limit)
+            began = replace(began, wall_seconds=answer["wall_seconds"])
+        began = replace(began, programs=answer.get("programs", {}))
+        if answer.get("state") not in (State.LOST, State.SLOW):
             return _answered(began, answer)
         words = self._workers.drop()
-        if limit < row.limit and time.monotonic() >= self._ends:
+        if answer.get("cut"):
             return replace(began, state=State.NOT_REACHED, why="the run ended in it"), {}
-        state = State.UNAVAILABLE if row.compares else State.LOST
-        lost_row = replace(began, state=state, why=answer["why"], detail={"stderr": words})
-        return replace(lost_row, wall_seconds=answer["wall_seconds"]), {}
+        state = State.UNAVAILABLE if row.compares else State(answer["state"])
+        return replace(began, state=state, why=answer["why"], detail={"stderr": words}), {}
+
+    def _stage(self, child: Child, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """Return the answer, also for a process that is lost. ``hung``: its limit, if that passed. ``cut``: the run
+        ended before the limit did."""
+        started = time.monotonic()
+        limit = max(0.0, min(seconds, self._ends - started))
+        try:
+            return child.ask(request | {"limit": limit}, limit)
+        except LostError as lost:
+            spent = time.monotonic()
+            answer = {"state": State.LOST, "why": str(lost), "wall_seconds": round(spent - started, 2)}
+            cut = limit < seconds and spent >= self._ends
+            return answer | {"hung": limit if lost.hung else None, "cut": cut}
 
     def _registers(self, row: PlannedRow) -> Registers | str:
         """Return the registers to run a row with, or the reason why it cannot be run."""
@@ -112,19 +142,17 @@ class Supervisor:
             return OTHER_REGISTERS
         return next(iter(losses.values()))
 
-    def _request(self, row: PlannedRow, registers: Registers, limit: float) -> dict[str, Any]:
+    def _request(self, row: PlannedRow, registers: Registers) -> dict[str, Any]:
         return {
             "row": row.name,
             "registers": registers,
             "ceilings": self._report.ceilings,
             "results": {name: asdict(self._report.rows[name]) for name in row.reads},
             "out": str(self._report.path.parent),
-            "limit": limit,
         }
 
 
 def _answered(row: Row, answer: dict[str, Any]) -> tuple[Row, dict[str, float]]:
-    row = replace(row, wall_seconds=answer["wall_seconds"])
     if "found" not in answer:
         return replace(row, state=State(answer["state"]), why=answer["why"]), {}
     found = Measurement(**answer["found"])

@@ -14,6 +14,7 @@ DECODE_GOAL, PROMPT_GOAL, KNEE_GOAL = 0.85, 0.60, 0.80
 """Goals as fractions of the floor: of the measured copy rate, of the measured matrix rate, and of both for the step at
 the knee."""
 STEPS = {"Llama-3-8B": FULL.steps, "OPT-6.7B": FULL.opt_steps}
+"""Models with a table of token budgets."""
 CEILINGS = {
     COPY_RATE: ("copy on the device", 1e12, "TB/s"),
     MATRIX_RATE: ("bfloat16 matrix product", 1e12, "TFLOP/s"),
@@ -51,6 +52,8 @@ def sections(result: Result) -> list[str]:
         ("Attention, one layer", _attention(result)),
         *((f"The step of {name}", _steps(result, load)) for name, load in STEPS.items()),
         ("The step as a server has it", _served(result)),
+        ("A server as users start it", _server(result)),
+        ("Other formats, and experts", _formats(result)),
         ("The products of a layer", _products(result)),
         ("The host and the launches", _launches(result)),
         ("Recomputing and staging KV", _offload(result)),
@@ -117,6 +120,8 @@ def _steps(result: Result, load: StepLoad) -> str:
     text = _table(
         ["token budget", "time, ms", "overlapped, ms", "floor, ms", "bound by", "of the floor", "tokens/s"], rows
     )
+    if len(load.budgets) < 2:
+        return text
     row = result.row(f"step_{load.name}_knee")
     why = state(row, COMPILED)
     if why is not None:
@@ -132,7 +137,8 @@ def _steps(result: Result, load: StepLoad) -> str:
 def _served(result: Result) -> str:
     name, budget = f"step_{FULL.steps.name}_{FULL.served_budget}", FULL.served_budget
     rows = []
-    for title, suffix in (("greedy", ""), ("top_p 0.9", "_top_p"), ("log-probabilities of one row", "_logprobs")):
+    ways = {"greedy": "", "top_p 0.9": "_top_p", "log-probabilities of one row": "_logprobs"}
+    for title, suffix in (ways | {"greedy, one CUDA graph": "_one_graph"}).items():
         row = result.row(name + suffix)
         pieces = ("returns_seconds", "overlapped_seconds", "overlapped_returns_seconds")
         rows.append([title, _ms(row), *(_detail_ms(row, piece) for piece in pieces)])
@@ -156,8 +162,11 @@ def _products(result: Result) -> str:
         why = state(row)
         found = row.get("detail", {}).get("tokens", {})
         cells = [why or _product(found[str(tokens)]) for tokens in FULL.product_tokens]
-        rows.append([f"{name}, {inputs} to {outputs}", *cells])
-    return _table(["TFLOP/s (of the ceiling), by tokens", *map(str, FULL.product_tokens)], rows)
+        bits = result.row(f"bits_products_{name}")
+        equal = state(bits) or ("equal" if bits["detail"]["equal"] else f"differ ({bits['detail']['unequal']})")
+        rows.append([f"{name}, {inputs} to {outputs}", *cells, equal])
+    of_bits = f"bits across {', '.join(map(str, FULL.bits_tokens))} rows"
+    return _table(["TFLOP/s (of the ceiling), by tokens", *map(str, FULL.product_tokens), of_bits], rows)
 
 
 def _product(found: dict[str, float | None]) -> str:
@@ -186,6 +195,52 @@ def _launches(result: Result) -> str:
     return f"{text}\n\n{_table(titles, rows)}"
 
 
+def _server(result: Result) -> str:
+    load, rows = FULL.server, []
+    for clients, _ in load.clients:
+        row = result.row(f"server_{load.name}_{clients}_clients")
+        found = row.get("detail", {})
+        cells = [state(row) or _number(found["output_tokens_per_s"]), _number(found.get("requests_per_s"))]
+        spreads = (found.get("ttft_s", {}), found.get("inter_token_s", {}))
+        times = [_ms_of(spread.get(point)) for spread in spreads for point in ("p50", "p95")]
+        rows.append([str(clients), *cells, *times])
+    titles = ["first token, ms, P50", "P95", "between tokens, ms, P50", "P95"]
+    table = _table(["clients", "output tokens/s", "requests/s", *titles], rows)
+    said = []
+    for title, suffix in (("The first start", "start"), ("a second one", "start_again")):
+        row = result.row(f"server_{load.name}_{suffix}")
+        cached = f", with {row['detail']['cached_programs']} programs in its cache" if state(row) is None else ""
+        said.append(f"{title} takes {state(row) or _number(row['seconds'])}{'' if state(row) else ' s'}{cached}")
+    about = f"Prompts of {load.prompt} tokens, answers of {load.answer} (means), random weights of Llama-3-8B's shape:"
+    return f"{about}\n\n{table}\n\n{'; '.join(said)}."
+
+
+def _formats(result: Result) -> str:
+    rows = []
+    for load in (*FULL.variants, FULL.moe_step):
+        for budget in load.budgets:
+            row = result.row(f"step_{load.name}_{budget}")
+            rows.append(
+                [f"`step_{load.name}_{budget}`", _detail(row, "kernels"), _ms(row), _floor(row), _fraction(row)]
+            )
+    steps = _table(["step", "kernels", "time, ms", "floor, ms", "of the floor"], rows)
+    rows = []
+    for one in FULL.expert_loads:
+        row = result.row(f"expert_product_{one.name}")
+        cells = [_detail(row, "kernels"), _ms(row), _fraction(row), _detail_ms(row, "loop_seconds")]
+        rows.append([f"`expert_product_{one.name}`", *cells])
+    experts = _table(["product of experts", "kernels", "time, ms", "of the floor", "XLA's loop, ms"], rows)
+    return f"{steps}\n\n{experts}"
+
+
+def _restored(result: Result) -> str:
+    name, rows = f"restore_{FULL.steps.name}_{FULL.restored_tokens}", []
+    row = result.row(name)
+    for title in ("transfer", "recompute", "plan"):
+        rows.append([title, state(row) or _detail_ms(row, f"{title}_seconds")])
+    return _table([f"a context of {FULL.restored_tokens:,} tokens that left the device", "first token after, ms"], rows)
+
+
 def _offload(result: Result) -> str:
     rows = []
     for load in FULL.offloads:
@@ -203,7 +258,8 @@ def _offload(result: Result) -> str:
                     _detail_ms(row, "reference_seconds"),
                 ]
             )
-    return _table(["what", "kernels", "time, ms", "GB/s", "of the floor, or of the link", "XLA's own, ms"], rows)
+    copies = _table(["what", "kernels", "time, ms", "GB/s", "of the floor, or of the link", "XLA's own, ms"], rows)
+    return f"{copies}\n\n{_restored(result)}"
 
 
 def _offload_names(load: OffloadLoad) -> list[str]:
@@ -272,6 +328,10 @@ def _detail(row: dict[str, Any], name: str) -> str:
 def _detail_ms(row: dict[str, Any], name: str) -> str:
     found = row.get("detail", {}).get(name)
     return "" if found is None else _number(1e3 * found)
+
+
+def _ms_of(seconds: float | None) -> str:
+    return "" if seconds is None else _number(1e3 * seconds)
 
 
 def _number(value: float | None) -> str:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jax
 
@@ -21,3 +22,9 @@ def seconds_of(run: Callable[[], object], repeats: int, *, calls: int = 1) -> li
         jax.block_until_ready(result)
         samples.append((time.perf_counter() - started) / calls)
     return samples[1:]
+
+
+def compiled(function: Callable[..., Any], *args: Any, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
+    """Compile a function for arguments of these shapes. ``donate``: numbers of the arguments that it may overwrite."""
+    program: Callable[..., Any] = jax.jit(function, donate_argnums=donate).lower(*args).compile()
+    return program

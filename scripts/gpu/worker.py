@@ -1,4 +1,7 @@
-"""Run rows on request: a request is one line of JSON on stdin, and its answer one line on stdout."""
+"""Run rows on request: a request is one line of JSON on stdin, and its answer one line on stdout.
+
+A row is prepared in one request, which compiles, and run in the next.
+"""
 
 import faulthandler
 import gc
@@ -7,26 +10,33 @@ import os
 import sys
 import time
 import traceback
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from queue import Queue
 from threading import Thread
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
 
 from scripts.gpu.bench import Bench, Shared, UnavailableError
-from scripts.gpu.faults import inject
+from scripts.gpu.faults import PREPARE, RUN, inject
 from scripts.gpu.header import device_header
 from scripts.gpu.plan import PROCESSES
-from scripts.gpu.report import State
+from scripts.gpu.report import Measurement, State
 from scripts.gpu.rows import rows_of
 from scripts.gpu.sizes import DRY, FULL, Sizes
 
 _STACK_AT = 0.9
-"""Fraction of a row's limit after which the stacks of all threads are printed, since the row may hang."""
+"""Fraction of a limit after which the stacks of all threads are printed, since the row may hang."""
+_PROGRAM_EVENTS = {
+    "/jax/compilation_cache/cache_misses": "compiled",
+    "/jax/compilation_cache/cache_hits": "reused",
+}
 
 
 def main() -> None:
@@ -37,11 +47,11 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     faulthandler.enable()
-    shared = Shared()
+    worker = Worker(DRY if size == "dry" else FULL)
     if PROCESSES[process].opens_device:
-        assert shared.device
+        assert worker.shared.device
     while True:
-        out.write(json.dumps(_answer(json.loads(requests.get()), DRY if size == "dry" else FULL, shared)) + "\n")
+        out.write(json.dumps(worker.answer(json.loads(requests.get()))) + "\n")
         out.flush()
 
 
@@ -52,39 +62,69 @@ def _read(requests: "Queue[str]") -> None:
     os._exit(0)
 
 
-def _answer(request: dict[str, Any], sizes: Sizes, shared: Shared) -> dict[str, Any]:
-    if "row" not in request:
-        device = shared.device if request["header"] else None
-        return (
-            {}
-            if device is None
-            else {"platform": device.platform, "device": device.device_kind} | device_header(device)
+class Worker:
+    """Answers requests: of the device's description, to prepare a row, and to run it."""
+
+    def __init__(self, sizes: Sizes):
+        self.shared = Shared()
+        self._sizes = sizes
+        self._prepared: Callable[[], Measurement] | None = None
+        self._programs = count_programs()
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer to a request, which names a row to prepare, or the one to run, or asks for a "header"."""
+        if "header" in request:
+            return self._header() if request["header"] else {}
+        faulthandler.dump_traceback_later(_STACK_AT * request["limit"])
+        started = time.monotonic()
+        try:
+            answer = guarded(lambda: self._run(request["run"]) if "run" in request else self._prepare(request))
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+        return answer | {"wall_seconds": round(time.monotonic() - started, 2), "programs": dict(self._programs)}
+
+    def _header(self) -> dict[str, Any]:
+        device = self.shared.device
+        return {"platform": device.platform, "device": device.device_kind} | device_header(device)
+
+    def _prepare(self, request: dict[str, Any]) -> dict[str, Any]:
+        self._prepared = None
+        self._programs.clear()
+        gc.collect()  # objects of earlier rows may hold the device's memory
+        self._prepared = prepare(
+            request["row"],
+            Bench(
+                self._sizes,
+                self.shared,
+                registers=tuple(request["registers"]),
+                ceilings=request["ceilings"],
+                results=request["results"],
+                out=Path(request["out"]),
+            ),
         )
-    bench = Bench(
-        sizes,
-        shared,
-        registers=tuple(request["registers"]),
-        ceilings=request["ceilings"],
-        results=request["results"],
-        out=Path(request["out"]),
-    )
-    faulthandler.dump_traceback_later(_STACK_AT * request["limit"])
-    started = time.monotonic()
-    try:
-        return run_row(request["row"], bench) | {"wall_seconds": round(time.monotonic() - started, 2)}
-    finally:
-        faulthandler.cancel_dump_traceback_later()
+        return {}
+
+    def _run(self, name: str) -> dict[str, Any]:
+        run, self._prepared = self._prepared, None
+        assert run is not None
+        inject(name, RUN)
+        return {"found": asdict(run())}
 
 
-def run_row(name: str, bench: Bench) -> dict[str, Any]:
-    """Run a row. Return its measurement under "found", or its state and the reason."""
+def prepare(name: str, bench: Bench) -> Callable[[], Measurement]:
+    """Compile what a row runs, and return the function that runs it."""
     row = next(row for row in rows_of(bench.sizes) if row.name == name)
     module, function = row.entry.split(":")
-    gc.collect()  # objects of earlier rows may hold the device's memory
+    entry = getattr(import_module(f"scripts.gpu.{module}"), function)
+    inject(name, PREPARE)
+    run: Callable[[], Measurement] = partial(entry, bench, *row.arguments)
+    return cast(Any, run)() if row.splits else run
+
+
+def guarded(do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what ``do`` does, or the state and the reason of its row."""
     try:
-        inject(name)
-        entry = getattr(import_module(f"scripts.gpu.{module}"), function)
-        return {"found": asdict(entry(bench, *row.arguments))}
+        return do()
     except UnavailableError as missing:
         return {"state": State.UNAVAILABLE, "why": str(missing)}
     except Exception as error:  # a device may raise anything; the other rows still run
@@ -92,6 +132,18 @@ def run_row(name: str, bench: Bench) -> dict[str, Any]:
         if isinstance(error, jax.errors.JaxRuntimeError) and _is_lost(error):
             return {"state": State.LOST, "why": f"lost the device: {said}"}
         return {"state": State.RAISED, "why": f"{said}\n{traceback.format_exc(limit=-3)[-2000:]}"}
+
+
+def count_programs() -> Counter[str]:
+    """Return counts that follow JAX from now on: programs "compiled", and "reused" from its cache on disk."""
+    programs: Counter[str] = Counter()
+
+    def happened(event: str, **_: Any) -> None:
+        if (name := _PROGRAM_EVENTS.get(event)) is not None:
+            programs[name] += 1
+
+    jax.monitoring.register_event_listener(happened)
+    return programs
 
 
 def _is_lost(error: Exception) -> bool:

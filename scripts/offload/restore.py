@@ -16,7 +16,7 @@ from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.engine.engine import Engine
 from jaxgen.kernels.choice import Kernels
-from jaxgen.models import init_params
+from jaxgen.models import PackedParams, init_params
 from jaxgen.offload.build import Offload, context_cost, group_sizes, make_planner
 from jaxgen.offload.restore_plan import Rates, TokenSeconds
 from jaxgen.offload.tier import Planner, Split
@@ -29,9 +29,17 @@ HALVED_RESTORES = 6
 POLICIES: tuple[OffloadPolicy, ...] = ("transfer", "recompute", "plan")
 
 
-def build(model: ModelConfig, kernels: Kernels, tokens: int, budget: int, *, inputs: bool = False) -> Engine:
+def build(
+    model: ModelConfig,
+    kernels: Kernels,
+    tokens: int,
+    budget: int,
+    *,
+    inputs: bool = False,
+    params: PackedParams | None = None,
+) -> Engine:
     """An engine whose cache holds one context and a little more, and whose host memory holds several, with ``inputs``
-    those of the layers too."""
+    those of the layers too. ``params`` None: random ones."""
     blocks = -(-tokens // BLOCK_SIZE) + 4
     config = EngineConfig(
         CacheConfig(BLOCK_SIZE, blocks, inputs),
@@ -41,7 +49,8 @@ def build(model: ModelConfig, kernels: Kernels, tokens: int, budget: int, *, inp
         offload=OffloadConfig(4 * blocks),
     )
     compiled = compile_step(model, config, kernels)
-    return Engine(model, config, dict(init_params(model, 0)), frozenset(), compiled=compiled)
+    params = dict(init_params(model, 0)) if params is None else params
+    return Engine(model, config, params, frozenset(), compiled=compiled)
 
 
 def first_token(engine: Engine, name: str, prompt: tuple[int, ...]) -> float:

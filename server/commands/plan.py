@@ -52,6 +52,7 @@ def main(argv: Sequence[str]) -> int:
         dtype=args.dtype,
         kernels=args.kernels,
         quantization=args.quantization,
+        load_format=args.load_format,
         options=engine_options(args),
         hub=hub_options(args),
         cache_dir=args.cache_dir,
@@ -69,7 +70,8 @@ def lines(planned: "Planned") -> Iterator[tuple[str, str]]:
     plan, stored, scheduler = planned.plan, planned.stored, planned.plan.scheduler
     yield "model", str(planned.model)
     files, dtypes = _count(stored.num_files, "file"), " and ".join(stored.numbers)
-    yield "checkpoint", f"{_size(stored.num_bytes)} in {files}, {dtypes}"
+    found = f"{_size(stored.num_bytes)} in {files}, {dtypes}" if stored.num_files else "not read: weights are random"
+    yield "checkpoint", found
     yield "device", _device(planned)
     taken = plan.allocation
     yield "weights", f"{_size(taken.weights)} in {planned.model.dtype}"

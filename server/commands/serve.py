@@ -46,6 +46,7 @@ def open_engine(args: Any) -> "AsyncEngine":
         dtype=args.dtype,
         kernels=args.kernels,
         quantization=args.quantization,
+        load_format=args.load_format,
         options=engine_options(args),
         hub=hub_options(args),
         tokenizer=args.tokenizer,

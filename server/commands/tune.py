@@ -89,6 +89,7 @@ def _tune(args: Any) -> tuple["Tuning", Path | None]:
         dtype=args.dtype,
         kernels=args.kernels,
         quantization=args.quantization,
+        load_format=args.load_format,
         cache_dir=args.cache_dir,
         gpu_memory_utilization=args.gpu_memory_utilization,
         kv_cache_dtype=args.kv_cache_dtype,

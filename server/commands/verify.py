@@ -77,6 +77,7 @@ def main(argv: Sequence[str]) -> int:
         dtype=args.dtype,
         kernels=args.kernels,
         quantization=args.quantization,
+        load_format=args.load_format,
         options=options,
         cache_dir=args.cache_dir,
         requests=args.requests,

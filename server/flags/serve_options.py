@@ -15,6 +15,7 @@ from jaxgen.terminal.model_flags import (
     add_dtype_flag,
     add_hub_flags,
     add_kv_cache_dtype_flag,
+    add_load_format_flag,
     add_model_flag,
     add_quantization_flag,
 )
@@ -65,6 +66,11 @@ def _add_model(model: Any) -> None:
     add_model_flag(model)
     add_hub_flags(model)
     model.add_argument("--served-model-name", help="name in the API (default: as given to --model)")
+    add_load_format_flag(
+        model,
+        "where weights come from; auto: the model's files; dummy: random numbers in their place, made on the device, "
+        "to measure speed and memory: --model needs no weight files then",
+    )
     add_dtype_flag(model, "auto: the checkpoint's own, or float32 where the device computes that faster")
     add_quantization_flag(
         model,

@@ -78,18 +78,19 @@ def test_only_a_run_that_differs_from_itself_fails(monkeypatch: pytest.MonkeyPat
     class Unsteady:
         def __init__(self, *_: object):
             self.requests: list[Any] = []
+            self.expected = self.answers(self.requests)
 
         def answers(self, requests: object) -> dict[str, list[tuple[int, int]]]:
             return {"r0": [(7, next(answers))]}
 
     monkeypatch.setattr(repeatability, "Subject", Unsteady)
     monkeypatch.setattr(repeatability, "_known", repeatability._known.__wrapped__)
-    reference = repeatability.reference(bench()).detail
-    found = {name: repeatability.compare(bench(), name) for name in ("run_to_run", "reversed")}
+    reference = repeatability.reference(bench())().detail
+    found = {name: repeatability.compare(bench(), name)() for name in ("run_to_run", "reversed")}
     assert [one.failure is None for one in found.values()] == [False, True]
     assert {(one.detail["other_tokens"], one.detail["other_logprob_bits"]) for one in found.values()} == {(0, 1)}
     results = {"repeatability_reference": {"state": "ran", "detail": reference}}
-    again = repeatability.compiled_again(bench(results=results))
+    again = repeatability.compiled_again(bench(results=results))()
     assert (again.detail["equal"], again.failure) == (False, None)
 
 

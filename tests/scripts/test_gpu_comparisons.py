@@ -52,7 +52,7 @@ def test_attention_that_differs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         return q * 2
 
     monkeypatch.setattr(attention, "kernels_for", lambda _: Kernels("wrong", wrong, REFERENCE.write_kv))
-    failure = measure(bench(), AttentionLoad("load", TINY, DECODES)).failure
+    failure = measure(bench(), AttentionLoad("load", TINY, DECODES))().failure
     assert failure is not None
     assert failure.startswith("differs from dense attention")
 
@@ -69,7 +69,7 @@ def test_the_plan_is_made_before_and_given(monkeypatch: pytest.MonkeyPatch) -> N
 
     kernels = Kernels("planned", planned, REFERENCE.write_kv, plan_attention)
     monkeypatch.setattr(attention, "kernels_for", lambda _: kernels)
-    found = measure(bench(), AttentionLoad("load", TINY, DECODES))
+    found = measure(bench(), AttentionLoad("load", TINY, DECODES))()
     assert given
     assert None not in given
     assert found.detail["plan_seconds"] > 0

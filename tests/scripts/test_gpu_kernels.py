@@ -23,7 +23,7 @@ from scripts.gpu import kernels as device_kernels
 from scripts.gpu.kernel_checks import check_attention, check_bits
 from scripts.gpu.plan import OTHER_REGISTERS
 from scripts.gpu.ragged import Padding, padded, random_rows
-from scripts.gpu.report import Measurement
+from scripts.gpu.report import Run
 from scripts.gpu.sizes import DRY
 from tests.support.attention_cases import Case, make_inputs
 from tests.support.device_benches import bench
@@ -40,7 +40,7 @@ def kernels(attention: Callable[..., Any]) -> Kernels:
 @pytest.mark.full  # tests/kernels has the interpreted kernel
 def test_the_attention_kernel_passes_in_a_padded_shape() -> None:
     hopper = kernels(partial(ragged_paged_attention, num_ctas=2, interpret=INTERPRET))
-    found = check_attention(hopper, *padded(SMALL, make_inputs(SMALL), Padding(5, 24, 12, 5)))
+    found = check_attention(hopper, *padded(SMALL, make_inputs(SMALL), Padding(5, 24, 12, 5)))()
     assert found.failure is None
     assert 0 < found.detail["largest_error"] < 2e-2
 
@@ -58,7 +58,7 @@ def wrong_context(
 
 @pytest.mark.parametrize("attention", [wrong_window, wrong_context])
 def test_wrong_attention_fails(attention: Callable[..., Any]) -> None:
-    found = check_attention(kernels(attention), *padded(SMALL, make_inputs(SMALL), Padding(5, 24, 12, 5)))
+    found = check_attention(kernels(attention), *padded(SMALL, make_inputs(SMALL), Padding(5, 24, 12, 5)))()
     assert found.failure is not None
     assert found.failure.startswith("wrong by ")
 
@@ -70,14 +70,14 @@ def by_position(q: Any, *args: Any, **options: Any) -> jax.Array:
 
 
 def test_bits_that_depend_on_neighbours_fail() -> None:
-    found = check_bits(kernels(by_position), BITS)
+    found = check_bits(kernels(by_position), BITS)()
     assert found.detail["unequal"] == ["chunks", "among others"]
     assert found.failure == "bits differ: chunks, among others"
-    assert check_bits(kernels(REFERENCE.ragged_paged_attention), BITS).detail["equal"] is True
+    assert check_bits(kernels(REFERENCE.ragged_paged_attention), BITS)().detail["equal"] is True
 
 
 LAUNCH: dict[str, Any] = {"num_ctas": 2, "interpret": INTERPRET}
-CHECKS: list[tuple[Callable[[Any], Measurement], Callable[..., Any], Callable[..., Any]]] = [
+CHECKS: list[tuple[Callable[[Any], Run], Callable[..., Any], Callable[..., Any]]] = [
     (kernel_checks.check_gather_blocks, gather_blocks, gather_blocks_ref),
     (kernel_checks.check_scatter_blocks, scatter_blocks, scatter_blocks_ref),
     (kernel_checks.check_partial_recompute, partial_recompute, partial_recompute_ref),
@@ -92,24 +92,24 @@ INTERPRETED: list[Any] = [
 
 @pytest.mark.parametrize(("check", "kernel", "_"), INTERPRETED)
 def test_copies_and_recomputation_pass(check: Any, kernel: Any, _: Any) -> None:
-    assert check(partial(kernel, **LAUNCH)).failure is None
+    assert check(partial(kernel, **LAUNCH))().failure is None
 
 
 def test_writes_pass() -> None:
-    assert kernel_checks.check_write_kv(partial(write_kv, **LAUNCH)).failure is None
+    assert kernel_checks.check_write_kv(partial(write_kv, **LAUNCH))().failure is None
 
 
 @pytest.mark.parametrize(("check", "_", "reference"), CHECKS)
 def test_wrong_copies_and_recomputation_fail(check: Any, _: Any, reference: Any) -> None:
-    assert check(reference).failure is None
-    assert check(lambda cache, *rest: jnp.roll(reference(cache, *rest), 1, axis=-1)).failure is not None
+    assert check(reference)().failure is None
+    assert check(lambda cache, *rest: jnp.roll(reference(cache, *rest), 1, axis=-1))().failure is not None
 
 
 def test_wrong_writes_fail() -> None:
     def swapped(cache: Any, layer: Any, k: Any, v: Any, slots: Any) -> jax.Array:
         return REFERENCE.write_kv(cache, layer, v, k, slots)
 
-    assert kernel_checks.check_write_kv(swapped).failure == "write_kv differs from numpy"
+    assert kernel_checks.check_write_kv(swapped)().failure == "write_kv differs from numpy"
 
 
 def test_random_rows_are_ragged_and_fit() -> None:

@@ -16,7 +16,7 @@ from pallas_kernels.gpu.partial_recompute import partial_recompute
 from pallas_kernels.partial_recompute import partial_recompute_ref
 from scripts.gpu import offload
 from scripts.gpu.offload import gather, recompute, scatter
-from scripts.gpu.report import Measurement
+from scripts.gpu.report import Run
 from scripts.gpu.sizes import DRY, OffloadLoad
 from tests.support.device_benches import bench
 
@@ -32,7 +32,7 @@ REFERENCES: dict[str, Callable[..., Any]] = {
 }
 BENCH = bench(replace(DRY, repeats=1))
 LLAMA, OPT = DRY.offloads
-Row = Callable[[Any, OffloadLoad], Measurement]
+Row = Callable[[Any, OffloadLoad], Run]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ Row = Callable[[Any, OffloadLoad], Measurement]
 )
 def test_costs(row: Row, moved: int, flops: int) -> None:
     """By hand: 128 tokens of width 64 to K and V of 2 heads of 16; 3 blocks of 2 layers, 2 heads, 64 slots of 16."""
-    found = row(BENCH, LLAMA)
+    found = row(BENCH, LLAMA)()
     assert (found.bytes, found.flops, found.failure) == (moved, flops, None)
     assert found.detail["kernels"] == "XLA"
 
@@ -77,7 +77,7 @@ def test_kernels_pass_the_comparison(row: Row, load: OffloadLoad, monkeypatch: p
     launch = {"num_ctas": 2, "interpret": plgpu.InterpretGPUParams()}
     use(monkeypatch, "Hopper", {name: partial(kernel, **launch) for name, kernel in KERNELS.items()})
     monkeypatch.setattr(offload, "seconds_of", timed_once)
-    found = row(BENCH, load)
+    found = row(BENCH, load)()
     assert found.detail["kernels"] == "Hopper"
     assert found.failure is None
 
@@ -88,6 +88,6 @@ def test_a_wrong_kernel_fails(row: Row, monkeypatch: pytest.MonkeyPatch) -> None
         return lambda *args, **options: reference(*args, **options) * 1.02
 
     use(monkeypatch, "broken", {name: broken(reference) for name, reference in REFERENCES.items()})
-    failure = row(BENCH, LLAMA).failure
+    failure = row(BENCH, LLAMA)().failure
     assert failure is not None
     assert "differs from the reference" in failure

@@ -24,7 +24,6 @@ from scripts.gpu.report import Report, State
 from scripts.gpu.rows import rows_of
 from scripts.gpu.sizes import DRY, FULL
 from scripts.gpu.supervisor import Supervisor, Workers
-from tests.support.device_benches import bench
 
 WORKER = """
 import json, os, signal, sys, threading, time
@@ -36,6 +35,11 @@ for line in sys.stdin:
     request = json.loads(line)
     answer = {"wall_seconds": 0.1}
     if "row" in request:
+        prepared = request
+        if faults.get(request["row"]) == "slow to compile":
+            time.sleep(3600)
+    elif "run" in request:
+        request = prepared
         print("began", request["row"], file=sys.stderr, flush=True)
         fault = faults.get(request["row"])
         if fault == "hang":
@@ -69,12 +73,19 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs rows by a worker without JAX that has these faults; ``earlier`` is a result to go on with."""
     monkeypatch.setattr(child, "WORKER", (sys.executable, "-S", "-c", WORKER))
 
-    def run(rows: Sequence[PlannedRow], faults: dict[str, str], earlier: Any = None, seconds: float = 60.0) -> Report:
+    def run(
+        rows: Sequence[PlannedRow],
+        faults: dict[str, str],
+        earlier: Any = None,
+        seconds: float = 60.0,
+        compile_limit: float | None = None,
+    ) -> Report:
         monkeypatch.setenv("GPU_CHECK_FAULTS", json.dumps(faults))
         report = report_of(tmp_path / "result.json", rows, earlier)
         workers = Workers(dry_run=True, cache_dir=tmp_path, log=tmp_path / "log")
         try:
-            Supervisor(rows, report, workers, ends=time.monotonic() + seconds).run()
+            ends = time.monotonic() + seconds
+            Supervisor(rows, report, workers, ends=ends, compile_limit=compile_limit).run()
         finally:
             workers.end()
         return report
@@ -117,6 +128,29 @@ def test_a_lost_process_loses_its_row_and_what_needs_its_configuration(fault: st
     assert report.rows["c"].detail["pid"] != report.rows["d"].detail["pid"]
     assert written(report)["bad_configurations"] == [f"A (40/232 registers) {why} in a"]
     assert report.failures == [f"a: {why}"]
+
+
+def test_a_row_that_is_slow_to_compile_loses_no_other_and_marks_nothing(run: Run) -> None:
+    report = run([C, replace(A, compile_limit=0.3), B], {"a": "slow to compile"})
+    assert states(report) == {"c": "ran", "a": "slow to compile", "b": "ran"}
+    assert report.rows["a"].why == "not ready to run after 0.3 s"
+    assert (written(report)["bad_configurations"], report.failures) == ([], [])
+    assert exit_status(report, [A, B, C]) == 3
+    assert run([A, B], {}, written(report)).rows["a"] == report.rows["a"], "as of a lost row, --again runs it again"
+
+
+def test_the_time_to_compile_does_not_count_as_running(run: Run) -> None:
+    """A row that hangs when it runs is lost after its own limit, whatever that of compiling."""
+    report = run([replace(A, limit=0.3), B], {"a": "hang"}, compile_limit=0.9)
+    assert states(report) == {"a": "lost", "b": "not reached"}
+    assert report.rows["a"].why == "hung and was killed after 0.3 s"
+    slow = run([replace(A, limit=0.3), B], {"a": "slow to compile"}, compile_limit=0.9)
+    assert slow.rows["a"].why == "not ready to run after 0.9 s"
+
+
+def test_a_row_that_the_end_of_the_run_cuts_while_it_compiles_is_not_reached(run: Run) -> None:
+    report = run([A, B], {"a": "slow to compile"}, seconds=0.5)
+    assert states(report) == {"a": "not reached", "b": "not reached"}
 
 
 def test_a_row_that_raises_keeps_its_process_and_its_configuration(run: Run) -> None:
@@ -253,6 +287,11 @@ def test_the_plan() -> None:
     assert all(
         row.limit == 20 for row in rows.values() if row.part == "smoke" and row.configuration and "step" not in row.name
     )
+    assert all(row.compile_limit >= 120 for row in rows.values())
+    order = [*rows]
+    first = [order.index(name) for name in (f"step_llama3_8b_256{end}" for end in ("", "_one_graph"))]
+    assert max(first) < order.index("decode_attention_256x2k_gqa") < order.index("server_llama3_8b_start")
+    assert not any("step" in name for name in order[: first[0]] if not name.startswith("smoke_step"))
     assert TOTAL_SECONDS < 9 * 60
 
 
@@ -265,22 +304,30 @@ def test_the_plan() -> None:
         (ValueError("wrong"), State.RAISED),
     ],
 )
-def test_only_an_error_that_sticks_loses_the_device(
-    error: Exception, state: State, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(_: str) -> None:
+def test_only_an_error_that_sticks_loses_the_device(error: Exception, state: State) -> None:
+    def fail() -> dict[str, Any]:
         raise error
 
-    monkeypatch.setattr(worker, "inject", fail)
-    found = worker.run_row("smoke_write_kv", bench())
+    found = worker.guarded(fail)
     assert found["state"] == state
     assert str(error) in found["why"]
 
 
 def test_a_device_on_which_nothing_runs_any_more_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object) -> dict[str, Any]:
         raise jax.errors.JaxRuntimeError("INTERNAL: whatever it says")
 
-    monkeypatch.setattr(worker, "inject", fail)
     monkeypatch.setattr(jax, "device_put", fail)
-    assert worker.run_row("smoke_write_kv", bench())["state"] == State.LOST
+    assert worker.guarded(fail)["state"] == State.LOST
+
+
+def test_every_row_that_splits_compiles_before_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of compiling is met in the first request, one of running in the second."""
+    met: list[tuple[str, str]] = []
+    monkeypatch.setattr(worker, "inject", lambda row, stage: met.append((row, stage)))
+    working = worker.Worker(DRY)
+    request = {"row": "smoke_write_kv", "registers": REGISTERS, "ceilings": {}, "results": {}, "out": ".", "limit": 60}
+    assert "found" not in working.answer(request)
+    assert met == [("smoke_write_kv", "prepare")]
+    assert working.answer({"run": "smoke_write_kv", "limit": 60})["found"]["failure"] is None
+    assert met == [("smoke_write_kv", "prepare"), ("smoke_write_kv", "run")]

@@ -26,6 +26,12 @@ def step(budget: int, seconds: float) -> dict[str, Any]:
 
 
 PRODUCTS = {str(tokens): {"flops_per_second": 5e14, "of_ceiling": 0.625} for tokens in FULL.product_tokens}
+BENCHMARK = {
+    "output_tokens_per_s": 8123.0,
+    "requests_per_s": 30.5,
+    "ttft_s": {"p50": 0.0525, "p95": 0.0801},
+    "inter_token_s": {"p50": 0.0112, "p95": 0.014},
+}
 ROWS = [
     row("smoke_write_kv", detail={"kernels": "Hopper"}, failure="write_kv differs from numpy"),
     row("smoke_pieces_128", detail={"kernels": "Hopper", "largest_error": 0.00312}),
@@ -46,6 +52,14 @@ ROWS = [
         0.0052,
         detail={"alone_seconds": 0.005, "copied_bytes_per_second": 50e9, "copied_alone_bytes_per_second": 55e9},
     ),
+    row("step_llama3_8b_256_one_graph", 0.0042, detail={"returns_seconds": 0.0003}),
+    row("bits_products_qkv", detail={"equal": False, "unequal": {"256": 12}}),
+    row("server_llama3_8b_start", 61.0, detail={"cached_programs": 0}),
+    row("server_llama3_8b_start_again", state="lost", why="hung"),
+    row("server_llama3_8b_64_clients", 9.0, detail=BENCHMARK),
+    row("step_llama3_8b_8_layers_int4_64", 0.0025, detail={"kernels": "Hopper"}),
+    row("expert_product_qwen3_30b_a3b_256", 5e-4, fraction=0.7, detail={"kernels": "Hopper", "loop_seconds": 0.01}),
+    row("restore_llama3_8b_8192", 0.04, detail={"transfer_seconds": 0.04, "recompute_seconds": 0.3}),
     row("products_qkv", 0.0001, detail={"tokens": PRODUCTS}),
     row("step_llama3_8b_knee", 0.005, fraction=0.8, detail={"token_budget": 256, "roofline_token_budget": 192}),
     row("check_bits", detail={"equal": True}),
@@ -90,14 +104,21 @@ def test_figures_of_a_run(docs: Path) -> None:
     llama, opt = text.split("### The step of ")[1:]
     opt, served = opt.split("### The step as a server has it")
     assert line(llama, "256") == ["5", "4.5", "4", "arithmetic", "0.80", "51,200"]
-    assert line(llama, "512")[0] == "compiled, not run"
-    assert line(opt, "512")[0] == "compiled, not run"
+    assert line(llama, "1024")[0] == "compiled, not run"
+    assert line(opt, "256")[0] == "compiled, not run"
     assert "would store: **256 tokens**, 0.80 of the floor (goal 0.80)" in llama
     assert line(text, "jaxgen") == ["2.50", "6,554"]
     assert line(text, "`staging_device_to_host_llama3_8b`")[2:4] == ["50", "0.951"]
     assert line(served, "top_p 0.9") == ["6", "0.1", "", ""]
     assert "a step takes 5.2 ms, by itself 5 ms; copies get 50 GB/s, by themselves 55." in served
-    assert line(served, "qkv, 4096 to 6144") == ["500 (0.62)"] * 6
+    assert line(served, "greedy, one CUDA graph") == ["4.2", "0.3", "", ""]
+    assert line(served, "qkv, 4096 to 6144") == [*["500 (0.62)"] * 6, "differ ({'256': 12})"]
+    assert line(served, "64") == ["8,123", "30.5", "52.5", "80.1", "11.2", "14"]
+    assert line(served, "1") == ["not run", *[""] * 5]
+    assert "The first start takes 61 s, with 0 programs in its cache; a second one takes lost." in served
+    assert line(served, "`step_llama3_8b_8_layers_int4_64`")[1] == "2.5"
+    assert line(served, "`expert_product_qwen3_30b_a3b_256`") == ["Hopper", "0.5", "0.70", "10"]
+    assert line(served, "transfer") == ["40"]
 
 
 def test_checks_and_rows_without_a_result(docs: Path) -> None:

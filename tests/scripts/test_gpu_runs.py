@@ -2,14 +2,18 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
 
+from scripts.gpu import programs, server
+from scripts.gpu.bench import UnavailableError
 from scripts.gpu.cli import main, private_directory
 from scripts.gpu.report import COPY_RATE, MATRIX_RATE
 from scripts.gpu.rows import rows_of
@@ -62,6 +66,9 @@ def test_all_rows_are_there_without_the_servers_packages(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
 
 
+SERVER = tuple(row.name for row in rows_of(DRY) if row.part == "server")
+
+
 @pytest.mark.full
 def test_dry_run_of_all_rows_without_the_servers_packages(tmp_path: Path) -> None:
     """Long because nearly every row compiles something: over a minute."""
@@ -78,8 +85,9 @@ def test_dry_run_of_all_rows_without_the_servers_packages(tmp_path: Path) -> Non
         *("cudnn_decode_attention_tiny", "torch_sdpa_decode_attention_tiny", "serving_tiny_transformers"),
         *("launches_tiny_16", "launches_tiny_16_without_command_buffers", "ncu_decode_attention_tiny"),
         *("sanitizer_memcheck", "sanitizer_racecheck", "smoke_tiles_of_128_rows_128_registers_24_240"),
-        "smoke_start_tiny_1_layer_16",
+        *("smoke_start_tiny_1_layer_16", *SERVER),
     }
+    assert all(rows[name]["why"].startswith("jaxgen serve needs packages") for name in SERVER if "start" in name)
     assert_figures(rows, result["ceilings"])
 
 
@@ -119,8 +127,19 @@ def test_rows_that_hang_die_or_lose_the_device_are_lost_and_no_others(tmp_path: 
         "smoke_scatter_blocks": "raise",
         "smoke_pieces_128": "device",
         "smoke_tiles_of_128_rows_128": "hang",
+        "smoke_partial_recompute": "slow to compile",
     }
-    common = ("--out", str(tmp_path / "out"), "--dry-run", "--commit", "c0ffee", "--parts", "ceilings,smoke")
+    common = (
+        "--out",
+        str(tmp_path / "out"),
+        "--dry-run",
+        "--commit",
+        "c0ffee",
+        "--parts",
+        "ceilings,smoke",
+        "--compile-limit",
+        "30",
+    )
     done = run_script(tmp_path, *common, GPU_CHECK_FAULTS=json.dumps(faults))
     assert done.returncode == 1, done.stdout + done.stderr
     result = result_in(tmp_path / "out")
@@ -129,21 +148,23 @@ def test_rows_that_hang_die_or_lose_the_device_are_lost_and_no_others(tmp_path: 
         **dict.fromkeys(rows, "ran"),
         **dict.fromkeys(faults, "lost"),
         "smoke_scatter_blocks": "raised",
+        "smoke_partial_recompute": "slow to compile",
         "smoke_start_tiny_1_layer_16": "not reached",  # they write K and V
-        "smoke_proof_tiny_1_layer_16": "not reached",
-        "smoke_step_tiny_1_layer_16_5_rows": "not reached",
-        "smoke_step_tiny_1_layer_16_16_rows": "not reached",
+        "smoke_step_tiny_1_layer_16": "not reached",
     }
+    assert rows["smoke_partial_recompute"]["why"] == "not ready to run after 30 s"
+    assert "faults.py" in rows["smoke_partial_recompute"]["detail"]["stderr"], "where it compiles"
     assert rows["smoke_write_kv"]["why"] == "ended its process by SIGABRT"
     assert "faults.py" in rows["smoke_write_kv"]["detail"]["stderr"]
     assert rows["smoke_gather_blocks"]["why"] == "ended its process by SIGKILL"
     assert rows["smoke_pieces_128"]["why"].startswith("lost the device: JaxRuntimeError: INTERNAL: CUDA_ERROR_ILLEGAL")
     assert rows["smoke_tiles_of_128_rows_128"]["why"] == "hung and was killed after 20 s"
     assert "Timeout" in rows["smoke_tiles_of_128_rows_128"]["detail"]["stderr"], "where it hung"
-    assert rows["smoke_step_tiny_1_layer_16_5_rows"]["why"].startswith("write_kv (40/232 registers) ended its process")
+    assert rows["smoke_step_tiny_1_layer_16"]["why"].startswith("write_kv (40/232 registers) ended its process")
     assert len(result["bad_configurations"]) == 4
     (path,) = (tmp_path / "out").glob("*.json")
-    done = run_script(tmp_path, *common, "--resume", str(path), "--again", ",".join(faults))
+    elsewhere = ("--cache-dir", str(tmp_path / "another machine's"))
+    done = run_script(tmp_path, *common, *elsewhere, "--resume", str(path), "--again", ",".join(faults))
     assert done.returncode == 0, done.stdout + done.stderr
     resumed = result_in(tmp_path / "out")
     states = {row["name"]: row["state"] for row in resumed["rows"] if row["name"] in rows}
@@ -151,7 +172,20 @@ def test_rows_that_hang_die_or_lose_the_device_are_lost_and_no_others(tmp_path: 
     assert set(states.values()) <= {"ran", "not needed"}
     assert (resumed["bad_configurations"], resumed["failures"]) == ([], [])
     second = {row["name"] for row in resumed["rows"] if row["state"] == "ran" and row["call"] == 1}
-    assert second == {*faults, *(name for name in rows if "step" in name or "proof" in name)}
+    assert second == {*faults, "smoke_step_tiny_1_layer_16"}
+    for name in ("smoke_gather_blocks", "smoke_write_kv"):  # compiled in the first call, before they were lost
+        (row,) = (row for row in resumed["rows"] if row["name"] == name)
+        assert (row["programs"].get("compiled", 0), row["programs"]["reused"] > 0) == (0, True)
+    programs = resumed["calls"][1]["programs"]
+    assert programs["unpacked"] == resumed["calls"][0]["programs"]["packed"] > 0
+    assert_few_small_files(tmp_path / "out")
+
+
+def assert_few_small_files(out: Path) -> None:
+    """As a borrowed machine gives them back."""
+    files = [*out.iterdir()]
+    assert len(files) <= 8
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+", path.name) and path.stat().st_size < 16 * 2**20 for path in files)
 
 
 @pytest.mark.parametrize(("arguments", "says"), [(["--parts", "ceilings,kernel"], "'kernel'"), ([], "--dry-run")])
@@ -199,3 +233,30 @@ def test_a_cache_that_others_may_write_into_is_refused(tmp_path: Path) -> None:
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(Exception, match="not this user's alone"):
         private_directory(tmp_path / "open")
+
+
+def test_compiled_programs_go_into_few_files_and_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "PART_BYTES", 2**16)
+    cache, result = tmp_path / "cache", tmp_path / "gpu-1.json"
+    contents = {"large-cache": os.urandom(100_000), "small-cache": b"small", "autotuned/one": os.urandom(30_000)}
+    for name, data in contents.items():
+        (cache / name).parent.mkdir(parents=True, exist_ok=True)
+        (cache / name).write_bytes(data)
+    assert programs.pack(cache, result) == {"packed": 3, "left_out": 0}
+    parts = programs.parts_of(result)
+    assert [path.name for path in parts] == [f"gpu-1.programs-{n}.tar" for n in (1, 2, 3)]
+    assert programs.unpack(parts, tmp_path / "next") == 3
+    assert {name: (tmp_path / "next" / name).read_bytes() for name in contents} == contents
+    with pytest.raises(tarfile.TarError):
+        programs.unpack(parts[1:], tmp_path / "broken")
+    (cache / "larger-cache").write_bytes(os.urandom(200_000))
+    assert programs.pack(cache, result) == {"packed": 3, "left_out": 1}, "what does not fit"
+
+
+def test_a_server_without_its_packages_is_unavailable() -> None:
+    missing = server._error("jaxgen serve", 1, "ModuleNotFoundError: No module named 'uvicorn'")
+    assert isinstance(missing, UnavailableError)
+    assert str(missing) == "jaxgen serve needs packages that are not here: No module named 'uvicorn'"
+    assert isinstance(server._error("jaxgen serve", 1, "out of memory"), RuntimeError)
+    facts = server.facts_of('jaxgen_kernels_info{name="XLA"} 1.0\njaxgen_steps_total 3.0\nother_info{a="b"} 1.0\n')
+    assert facts == {"jaxgen_kernels_info": 'name="XLA"'}

@@ -79,13 +79,32 @@ def lens_and_starts(case: Case) -> tuple[np.ndarray, np.ndarray]:
 
 def run(function: Callable[..., jax.Array], case: Case, inputs: Inputs) -> np.ndarray:
     """The kernel's answer for tokens of rows, in float32, which holds every bit of the other dtypes."""
+    arguments, static, operands = arguments_of(case, inputs)
+    out = jax.jit(function, static_argnames=tuple(static))(*arguments, **static, **operands)
+    return answers(out, case, inputs)
+
+
+def compiled(function: Callable[..., jax.Array], case: Case, inputs: Inputs) -> Callable[[Case, Inputs], np.ndarray]:
+    """Compile the kernel, and return it as ``run`` for cases and inputs of these shapes."""
+    arguments, static, operands = arguments_of(case, inputs)
+    program = jax.jit(function, static_argnames=tuple(static)).lower(*arguments, **static, **operands).compile()
+
+    def call(case: Case, inputs: Inputs) -> np.ndarray:
+        arguments, _, operands = arguments_of(case, inputs)
+        return answers(program(*arguments, **operands), case, inputs)
+
+    return call
+
+
+def arguments_of(case: Case, inputs: Inputs) -> tuple[tuple[jax.Array, ...], dict[str, Any], dict[str, Any]]:
+    """The kernel's arguments: by place, static, and arrays by name."""
     static: dict[str, Any] = {"scale": case.head_dim**-0.5, "soft_cap": case.soft_cap}
     operands = {"sinks": jnp.asarray(inputs.sinks)} if case.sinks else {}
     if case.window_operand:
         operands["window"] = jnp.int32(2**30 if case.window is None else case.window)
     else:
         static["window"] = case.window
-    out = jax.jit(function, static_argnames=tuple(static))(
+    arguments = (
         jnp.asarray(inputs.q, case.dtype),
         cache_of(case, inputs),
         jnp.int32(LAYER),
@@ -94,9 +113,12 @@ def run(function: Callable[..., jax.Array], case: Case, inputs: Inputs) -> np.nd
         jnp.asarray(inputs.lens),
         jnp.int32(len(case.rows)),
         jnp.int32(inputs.num_decodes),
-        **static,
-        **operands,
     )
+    return arguments, static, operands
+
+
+def answers(out: jax.Array, case: Case, inputs: Inputs) -> np.ndarray:
+    """The outputs of tokens of rows, in float32."""
     return np.asarray(out.astype(jnp.float32))[: inputs.starts[len(case.rows)]]
 
 

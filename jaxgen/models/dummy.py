@@ -1,0 +1,69 @@
+"""Make random parameters of a model on the device, in the layout of its kernels: a server without weight files, to
+measure speed and memory."""
+
+from functools import partial
+from math import prod
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxgen.core.config import ModelConfig
+from jaxgen.core.quantization import FLOATS, WeightFormat
+from jaxgen.kernels.choice import Kernels
+from jaxgen.models import PackedParams, abstract_params, dotted, initial_state
+from jaxgen.models.placement import placed_formats, placing
+from jaxgen.models.quantized_weight import Codes
+
+SEED = 0
+_UNIFORM_STD = 12**-0.5
+"""Standard deviation of numbers that are uniform in a range of 1."""
+_E2M1_STD = 2.9
+"""Standard deviation of a random code of FP4 as a number, nearly."""
+
+
+def dummy_params(config: ModelConfig, kernels: Kernels) -> PackedParams:
+    """Return random parameters as ``load_params`` returns those of a checkpoint. The same seed gives the same bits.
+
+    Largest first: a stack of layers is in memory twice while its layers are taken apart.
+    """
+    place, formats = placing(config, kernels), placed_formats(config, kernels)
+    shapes = {path: about.shape for path, about in abstract_params(config).items()}
+    made: PackedParams = {}
+    for path in sorted(shapes, key=lambda path: (-prod(shapes[path]), path)):
+        form = formats.get(path)
+        value = _numbers(config, path) if form is None else _codes(path, shapes[path], form)
+        made[path] = jax.block_until_ready(place(path, value))
+    return {path: made[path] for path in shapes}
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _numbers(config: ModelConfig, path: str) -> jax.Array:
+    """Return the parameter as a new model has it."""
+    found = {dotted(name): leaf for name, leaf in nnx.to_flat_state(initial_state(config, SEED))}
+    value: jax.Array = found[path][...]
+    return value
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _codes(path: str, shape: tuple[int, ...], form: WeightFormat) -> Codes:
+    """Return random codes of finite numbers, whose products with a row of unit length have unit length, nearly."""
+    arrays = form.arrays(shape)
+    size, _ = arrays["codes"]
+    key = jax.random.fold_in(jax.random.key(SEED), hash_of(path))
+    if form.floats and form.bits == 8:
+        numbers = jax.random.normal(key, size, jnp.bfloat16).astype(FLOATS[form.bits])
+        codes, std = jax.lax.bitcast_convert_type(numbers, jnp.uint8), 1.0
+    else:
+        codes = jax.random.bits(key, size, jnp.uint8)
+        std = _E2M1_STD if form.floats else 2.0**form.bits * _UNIFORM_STD
+    of_groups, dtype = arrays["scales"]
+    scales = jnp.full(of_groups, shape[-1] ** -0.5 / std, dtype)
+    zeros = jnp.full(of_groups, form.zero, jnp.uint8) if form.zeros else None
+    order = jnp.broadcast_to(jnp.arange(shape[-1]), arrays["order"][0]) if form.ordered else None
+    return Codes(codes, scales, zeros, order)
+
+
+def hash_of(path: str) -> int:
+    """Return a number of 31 bits for a parameter's path, the same in every process."""
+    return int.from_bytes(path.encode(), "big") % (2**31 - 1)

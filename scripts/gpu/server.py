@@ -1,0 +1,175 @@
+"""A server as users start it: `jaxgen serve` of a model with random weights, whose cache fills the device, and
+`jaxgen benchmark` beside it. The server lives as long as its worker's process, for all its rows."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from jaxgen.weights.tiny import make_tiny_outline
+from scripts.gpu.bench import Bench, UnavailableError
+from scripts.gpu.header import ROOT
+from scripts.gpu.report import Measurement
+from scripts.gpu.sizes import ServerLoad
+
+JAXGEN = (sys.executable, "-m", "jaxgen.server.cli")
+NOT_A_USERS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE", "JAX_COMPILATION_CACHE_DIR")
+"""Variables of a worker's process that a user's shell has not."""
+POLL_SECONDS = 0.25
+STOP_SECONDS = 20.0
+_TAIL = 3000
+_MISSING = re.compile(r"No module named \S+|PackageNotFoundError: .*")
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that is ready."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+
+    def get(self, path: str) -> str:
+        """Return the body of a page."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+            return str(answer.read().decode())
+
+    def printed(self) -> str:
+        return self.log.read_text(errors="replace")[-_TAIL:]
+
+    def stop(self) -> None:
+        """Stop it, and wait until the device is free again."""
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(STOP_SECONDS)
+
+
+_RUNNING: list[Server] = []
+"""The server of this process, if there is one."""
+
+
+def start(bench: Bench) -> Measurement:
+    """Start the server, stopping the one before it. ``seconds``: until it is ready.
+
+    ``detail.cached_programs``: compiled programs that were there before, of which a cold start has none.
+    """
+    while _RUNNING:
+        _RUNNING.pop().stop()
+    load, folder = bench.sizes.server, server_cache()
+    cached = count_programs(folder)
+    model = model_directory(load)
+    began = time.monotonic()
+    server = _started(load, model, folder)
+    seconds = time.monotonic() - began
+    _RUNNING.append(server)
+    detail = {
+        "cached_programs": cached,
+        "programs": count_programs(folder),
+        "flags": list(load.flags),
+        "facts": facts_of(server.get("/metrics")),
+        "printed": server.printed(),
+    }
+    return Measurement(seconds=seconds, detail=detail)
+
+
+def benchmark(bench: Bench, clients: int, requests: int) -> Measurement:
+    """Run ``jaxgen benchmark`` with so many clients. ``seconds``: of the load; ``detail`` has what it reports."""
+    load = bench.sizes.server
+    if not _RUNNING or _RUNNING[-1].process.poll() is not None:
+        raise RuntimeError(f"no server runs: {_RUNNING[-1].printed() if _RUNNING else 'none was started here'}")
+    server = _RUNNING[-1]
+    with tempfile.TemporaryDirectory() as directory:
+        output = Path(directory) / "run.jsonl"
+        flags = {
+            "base-url": f"http://127.0.0.1:{server.port}/v1",
+            "clients": clients,
+            "requests": requests,
+            "prompt-mean": load.prompt,
+            "output-mean": load.answer,
+            "temperature": 0,
+            "output": output,
+        }
+        command = (*JAXGEN, "benchmark", *(word for name, value in flags.items() for word in (f"--{name}", str(value))))
+        done = subprocess.run(
+            command, cwd=ROOT, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        )
+        printed = done.stdout.decode(errors="replace")[-_TAIL:]
+        if done.returncode or not output.exists():
+            raise _error("jaxgen benchmark", done.returncode, printed)
+        (point,) = json.loads(output.read_text().splitlines()[-1])["points"]
+    lost = point["requests"]["sent"] - point["requests"]["completed"]
+    failure = f"{lost} of {point['requests']['sent']} requests were not completed" if lost else None
+    return Measurement(seconds=point["duration_s"], detail={"clients": clients, **point}, failure=failure)
+
+
+@cache
+def model_directory(load: ServerLoad) -> Path:
+    """Write a model's config.json and a tokenizer, without weights."""
+    directory = Path(tempfile.mkdtemp(prefix="jaxgen-gpu-check-model-"))
+    make_tiny_outline(directory, **json.loads(load.config))
+    return directory
+
+
+def server_cache() -> Path:
+    """Return the server's cache directory, inside that of the workers, with which it is kept."""
+    kept = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    return Path(kept) / "server" if kept else Path(tempfile.mkdtemp(prefix="jaxgen-gpu-check-cache-"))
+
+
+def count_programs(folder: Path) -> int:
+    """Return the number of compiled programs in JAX's caches below a folder."""
+    return sum(1 for _ in folder.rglob("*-cache"))
+
+
+def facts_of(metrics: str) -> dict[str, str]:
+    """Return what a server's /metrics says of itself: the labels of each ``*_info``."""
+    found = {}
+    for line in metrics.splitlines():
+        if line.startswith("jaxgen_") and (info := re.match(r"(\w+_info)\{(.*)\} 1", line)):
+            found[info[1]] = info[2]
+    return found
+
+
+def _started(load: ServerLoad, model: Path, folder: Path) -> Server:
+    """Return the server once it is ready. Raises RuntimeError if it ends before; the row's limit ends a wait."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    log = Path(tempfile.mkdtemp(prefix="jaxgen-gpu-check-log-")) / "server.log"
+    named = ("--model", str(model), "--load-format", "dummy", "--port", str(port), "--cache-dir", str(folder))
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            (*JAXGEN, "serve", *named, *load.flags), cwd=ROOT, env=_environment(), stdout=output, stderr=output
+        )
+    server = Server(process, port, log)
+    while process.poll() is None:
+        with suppress(OSError):
+            server.get("/ready")
+            return server
+        time.sleep(POLL_SECONDS)
+    print(server.printed(), file=sys.stderr)
+    raise _error("jaxgen serve", process.returncode, server.printed())
+
+
+def _error(command: str, status: int, printed: str) -> Exception:
+    """Return the error for a command that failed: what is missing here is not jaxgen's failure."""
+    if missing := _MISSING.search(printed):
+        return UnavailableError(f"{command} needs packages that are not here: {missing[0]}")
+    return RuntimeError(f"{command} ended with status {status}: {printed}")
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in NOT_A_USERS}
