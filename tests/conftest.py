@@ -37,7 +37,8 @@ install_import_hook(array_modules(), "tests.support.typechecker.check")
 
 # What these helpers assert is shown with its values, as in a test.
 pytest.register_assert_rewrite(
-    *(f"tests.support.scheduler_{name}" for name in ("book", "caller", "invariants", "oracle", "world"))
+    "tests.support.ends",
+    *(f"tests.support.scheduler_{name}" for name in ("book", "caller", "invariants", "oracle", "world")),
 )
 
 

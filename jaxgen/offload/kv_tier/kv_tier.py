@@ -110,9 +110,10 @@ class KVTier:
         return self._reading.usable and self._reader.submit(partial(self._read, keys, then, afresh))
 
     def poll(self) -> None:
-        """Pass on the answers that have come."""
+        """Pass on the answers that have come. One that could not be passed on is passed on by the next call."""
         while self._answers:
-            self._answers.popleft()()
+            self._answers[0]()
+            self._answers.popleft()
 
     def wait(self, seconds: float) -> None:
         """Wait until there is an answer, for ``seconds`` at most."""

@@ -215,6 +215,18 @@ def test_of_one_fetch_in_many_the_last_block_is_computed_and_compared() -> None:
     assert (tier.stats.compared_blocks, tier.stats.differing_blocks) == (1, 1)
 
 
+def test_an_answer_that_could_not_be_passed_on_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error while another request is accepted, which then polls, is not the failure of all."""
+    world = World()
+    fetch = world.fetch(0, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.prefetcher, "_planner", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            answered(world.tier)
+    world.settle()
+    assert (fetch.ended, world.held) == (True, [0, 1])
+
+
 def test_after_a_failure_no_fetch_is_under_way_and_late_answers_are_dropped() -> None:
     world = World()
     fetch, other = world.fetch(0, 1, 2, 3), world.fetch(6, 7)
