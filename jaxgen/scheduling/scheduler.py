@@ -1,6 +1,7 @@
 """The scheduler: takes sequences, hands out step plans, and ends sequences. Host only, no jax, no thread, no clock."""
 
 from collections import deque
+from collections.abc import Callable
 
 from jaxgen.cache.block_log import BlockLog
 from jaxgen.cache.cache_manager import KVCacheManager
@@ -43,7 +44,7 @@ class Scheduler:
         config: SchedulerConfig,
         cache: CacheConfig,
         *,
-        policy: type[Fifo] = Fifo,
+        policy: Callable[[SchedulerConfig, KVCacheManager], Fifo] = Fifo,
         max_overtaken: int = MAX_OVERTAKEN,
         tier: HostTier | None = None,
         log: BlockLog | None = None,
@@ -120,10 +121,9 @@ class Scheduler:
             raise ValueError(f"request_id {sequence.request_id!r} is in use")
         if self._last_arrival is not None and sequence.arrival <= self._last_arrival:
             raise ValueError(f"arrival must be above {self._last_arrival}, not {sequence.arrival}")
-        self.policy.place(sequence, now, self._in_flight)
+        self.policy.add(sequence, now, self._in_flight)
         self._last_arrival = sequence.arrival
         self._live[sequence.request_id] = sequence
-        self.policy.join(sequence)
         self.num_online += not sequence.request.background
         if self._restorer is not None:
             self._restorer.expect(sequence, self.num_waiting - 1)
@@ -198,6 +198,7 @@ class Scheduler:
         if sequence.num_preemptions == 0:
             sequence.num_cached += restore.end - restore.start
         self._kv_cache.skip_restored(sequence)
+        self._queues.touch(sequence)
 
     def abort(self, request_id: str) -> Sequence | None:
         """Ends a living sequence, wherever it stands, and returns it. None if none such lives."""
