@@ -137,7 +137,7 @@ class RequestQueues:
 
     def _group_of(self, newcomer: Sequence) -> list[Sequence]:
         """Other sequences whose places ``priority`` may exchange with that of ``newcomer``."""
-        return [s for s in (*self.running, *self.waiting) if are_of_one_group(s, newcomer)]
+        return [s for s in (*self.running, *self.waiting) if _are_of_one_group(s, newcomer)]
 
     def _share_places(self, newcomer: Sequence) -> None:
         """Deal the places of the group out by priority, then in the order before."""
@@ -156,7 +156,19 @@ def order_key_of(sequence: Sequence) -> Any:
     return sequence.order_key
 
 
-def are_of_one_group(one: Sequence, other: Sequence) -> bool:
+def may_preempt(one: Sequence, other: Sequence) -> bool:
+    """Whether waiting sequence ``one`` may preempt running sequence ``other``. Implies that ``one`` precedes ``other``.
+
+    A sequence promoted after STARVATION_TIMEOUT_S is not preempted, and itself preempts only background sequences.
+    """
+    if Level.BACKGROUND in (one.level, other.level) and one.level is not other.level:
+        return one.level < other.level
+    if one.level is not other.level:
+        return one.level < other.level and one.service.has_targets
+    return one.priority < other.priority and _are_of_one_group(one, other)
+
+
+def _are_of_one_group(one: Sequence, other: Sequence) -> bool:
     """Whether priority decides between two sequences: of one tenant, class and level.
 
     Not between promoted sequences, which keep the order of their due times, nor where one has given up its targets.

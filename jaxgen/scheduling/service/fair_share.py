@@ -18,7 +18,8 @@ class FairShare:
     """
 
     def __init__(self, token_budget: int) -> None:
-        self._lead = float(LEAD_STEPS * token_budget)
+        self._step = float(token_budget)
+        self._lead = LEAD_STEPS * self._step
         self._served: dict[str, float] = {}
         self._live: dict[str, int] = {}
 
@@ -62,10 +63,12 @@ class FairShare:
         """Return how many tokens of another tenant are computed before a counter has ``reached`` its value.
 
         Of its ``everything`` tokens ``before`` are earlier in the order of service: these alone count within the lead,
-        all of them where the other is behind by more, and none where it is ahead by more.
+        all of them where the other is behind by more, and none where it is ahead by more. Tenants are compared once a
+        step, so the step in which the other reaches its bound is its own.
         """
-        least, most = ((reached + by - self._served[other]) * weight for by in (-self._lead, self._lead))
-        return max(0.0, min(before, most), min(everything, least))
+        bounds = [(reached + by - self._served[other]) * weight for by in (-self._lead, self._lead)]
+        least, most = (bound + self._step if bound > 0.0 else 0.0 for bound in bounds)
+        return max(min(before, most), min(everything, least))
 
     def served(self, tenant: str, wanting: Collection[str]) -> float:
         """Return the counter of a tenant, raised to that of the least served one if it has no prompts to compute."""

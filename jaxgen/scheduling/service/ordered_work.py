@@ -96,8 +96,8 @@ class OrderedWork:
 
     def before(self, place: Place) -> Work:
         """Return the sum of the work at earlier places."""
-        if not self._buckets:
-            return NO_WORK
+        if not self._buckets or place > self._buckets[-1].places[-1]:
+            return self.total  # mostly: who comes last is last
         at = self._bucket_of(place)
         bucket = self._buckets[at]
         return total([b.total for b in self._buckets[:at]] + bucket.works[: bisect_left(bucket.places, place)])

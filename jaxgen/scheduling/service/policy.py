@@ -1,10 +1,11 @@
 """The policy of a server: targets of service classes, priorities, and fair shares of tenants. Host only, no jax, no
 clock."""
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Several
 from heapq import merge
-from itertools import chain, islice, takewhile
+from itertools import islice
 from operator import attrgetter
 
 from jaxgen.cache.cache_manager import KVCacheManager
@@ -18,10 +19,10 @@ from jaxgen.core.step_plan import StepPlan
 from jaxgen.scheduling.average import Average
 from jaxgen.scheduling.fill import DEFAULT_FILL, MOST_REGARDED, DuePrompt, FillRule, target
 from jaxgen.scheduling.policy import Fifo
-from jaxgen.scheduling.queues import RequestQueues, are_of_one_group
+from jaxgen.scheduling.queues import RequestQueues, may_preempt, order_key_of
 from jaxgen.scheduling.service.backlog import Backlog
 from jaxgen.scheduling.service.fair_share import FairShare
-from jaxgen.scheduling.service.prediction import Load, Newcomer, Prediction, check, predict
+from jaxgen.scheduling.service.prediction import Load, Newcomer, Prediction, Rows, check, predict
 from jaxgen.scheduling.service.targets import breaks_targets, time_for_prompts, time_left
 from jaxgen.scheduling.step_time import StepBudget, StepTimeModel, StepTimes
 
@@ -29,9 +30,8 @@ from jaxgen.scheduling.step_time import StepBudget, StepTimeModel, StepTimes
 class ServicePolicy(Fifo):
     """Sequences whose classes have targets first, each before it is due; tenants within their fair shares.
 
-    - The due time is when a sequence must begin: its target for the first token less the time that its prompt takes. All
-      due times come nearer at the same rate, so the order does not change with time. After STARVATION_TIMEOUT_S one of
-      those without targets is promoted.
+    - All due times come nearer at the same rate, so the order does not change with time. Of sequences without targets
+      one is promoted after each STARVATION_TIMEOUT_S.
     - Refuses a request whose class promises what cannot be kept, or that would break another's target, or serves it
       without targets where its class says so.
     - Cuts prompts so short that steps meet the inter-token targets of the sequences that decode.
@@ -51,11 +51,12 @@ class ServicePolicy(Fifo):
     ) -> None:
         super().__init__(config, kv_cache)
         self._backlog = Backlog(kv_cache)
-        self.queues = RequestQueues(by_priority=True, touched=self._backlog.touch)
+        self.queues = RequestQueues(by_priority=True, touched=self._touch)
         self._kv_cache = kv_cache
         self._step_times = step_times
         self._fill = fill
         self._fair_shares = {background: FairShare(config.token_budget) for background in (False, True)}
+        self._rows: dict[Level, Rows] = {}  # as far as asked for since they changed
         self._now = 0.0  # when the step that is planned began
         self._answered = Average(1.0)  # share of max_tokens that answers reached
 
@@ -96,30 +97,32 @@ class ServicePolicy(Fifo):
         """
         if self.step_time is None:
             raise ValueError("nothing is predicted without step times")
-        queues, backlog = self.queues, self._backlog
         order_key = self._find_prefix(sequence)
-        own = backlog.work_of(sequence)
-        first = backlog.ahead_of(sequence.request, own, order_key, self._fair_shares[False])
-        begun = [s for s in queues.running_to(Level.BEST_EFFORT) if backlog.wants(s)]
-        before = takewhile(lambda s: s.order_key < order_key, self._in_order(begun))
-        due = self._due(islice(chain(before, (sequence,)), MOST_REGARDED), now)
-        staying = queues.running_to(Level.WITH_TARGETS if sequence.service.has_targets else Level.BEST_EFFORT)
-        if queues.has_priorities:
-            staying = [s for s in staying if not self.may_preempt(sequence, s)]
-        answered = self._answered.value or 1.0
-        newcomer = Newcomer(sequence, order_key, own, first, due, staying)
-        return predict(
-            newcomer,
-            Load(
-                queues, backlog, self._kv_cache, self.step_time, self._fill, answered, now, under_way, next_is_planned
-            ),
+        own = self._backlog.work_of(sequence)
+        first = self._backlog.ahead_of(sequence.request, own, order_key, self._fair_shares[False])
+        newcomer = Newcomer(
+            sequence, order_key, own, first, self._due_before(sequence, order_key, now), self._staying(sequence)
         )
+        load = Load(
+            queues=self.queues,
+            backlog=self._backlog,
+            kv_cache=self._kv_cache,
+            step_time=self.step_time,
+            fill=self._fill,
+            answered=self._answered.value or 1.0,
+            online=self._rows_to(Level.BEST_EFFORT),
+            held_blocks=self._rows_to(Level.BACKGROUND).blocks,
+            now=now,
+            under_way=under_way,
+            next_is_planned=next_is_planned,
+        )
+        return predict(newcomer, load)
 
     def leave(self, sequence: Sequence, reason: FinishReason) -> None:
         if sequence.num_generated and reason is not FinishReason.ERROR:  # ABORT counts: stop strings end so
             self._answered.observe(sequence.num_generated / sequence.params.max_tokens)
         self._fair_shares[sequence.request.background].leave(sequence.request.tenant)
-        self._backlog.touch(sequence)
+        self._touch(sequence)
 
     def begin_step(self, now: float) -> None:
         self._now = now
@@ -127,6 +130,7 @@ class ServicePolicy(Fifo):
         self.queues.promote_starved(now)
 
     def charge(self, chunks: list[Chunk]) -> None:
+        self._rows.clear()
         for chunk in chunks:
             if self._backlog.may_want(chunk.sequence):
                 self._backlog.touch(chunk.sequence)
@@ -175,12 +179,7 @@ class ServicePolicy(Fifo):
         return self.queues.has_priorities or self.queues.is_mixed
 
     def may_preempt(self, one: Sequence, other: Sequence) -> bool:
-        """See Fifo. A promoted sequence is not preempted, and itself preempts only background sequences."""
-        if Level.BACKGROUND in (one.level, other.level) and one.level is not other.level:
-            return one.level < other.level
-        if one.level is not other.level:
-            return one.level < other.level and one.service.has_targets
-        return one.priority < other.priority and are_of_one_group(one, other)
+        return may_preempt(one, other)
 
     def must_wait(self, sequence: Sequence) -> bool:
         """Whether a best-effort sequence would break an inter-token target."""
@@ -201,21 +200,36 @@ class ServicePolicy(Fifo):
             if s.level is Level.BEST_EFFORT:
                 yield DuePrompt(s.num_to_compute, s.num_prompt, s.deadline - STARVATION_TIMEOUT_S - now)
 
-    def _place(self, sequence: Sequence, now: float) -> None:
-        """Give a new sequence its level and its place.
+    def _due_before(self, newcomer: Sequence, order_key: tuple[int, float, int], now: float) -> Iterator[DuePrompt]:
+        """Yield what FillRule asks of prompts up to that of a newcomer."""
+        begun = [s for s in self.queues.running_to(Level.BEST_EFFORT) if self._backlog.wants(s)]
+        front = list(islice(self._in_order(begun), MOST_REGARDED))
+        before = front[: bisect_left(front, order_key, key=order_key_of)]
+        yield from self._due([*before, newcomer][:MOST_REGARDED], now)
 
-        One that must be late is due at once and not earlier, or it would delay sequences that arrived before it.
-        """
-        if not sequence.request.background:
-            sequence.level = Level.WITH_TARGETS if sequence.service.has_targets else Level.BEST_EFFORT
-        promised = sequence.service.first_token_target(sequence.num_prompt)
-        waited = sequence.request.waited_seconds
-        if promised is None:
-            slack = STARVATION_TIMEOUT_S + target(sequence.num_prompt) - waited
-        else:
-            prompt = 0.0 if self.step_time is None else self.step_time.prompt_seconds(sequence.num_prompt)
-            slack = max(0.0, promised - waited - prompt)
-        sequence.place = now + slack, sequence.arrival
+    def _rows_to(self, level: Level) -> Rows:
+        """Return the running sequences of this level and those before it."""
+        if level not in self._rows:
+            self._rows[level] = self._rows_of(self.queues.running_to(level))
+        return self._rows[level]
+
+    def _rows_of(self, sequences: list[Sequence]) -> Rows:
+        return Rows(sequences, self._backlog, self._answered.value or 1.0)
+
+    def _staying(self, newcomer: Sequence) -> Rows:
+        """Return the running online sequences that a newcomer may not preempt."""
+        level = Level.WITH_TARGETS if newcomer.service.has_targets else Level.BEST_EFFORT
+        if not self.queues.has_priorities:
+            return self._rows_to(level)
+        return self._rows_of([s for s in self.queues.running_to(level) if not self.may_preempt(newcomer, s)])
+
+    def _touch(self, sequence: Sequence) -> None:
+        self._backlog.touch(sequence)
+        if sequence.row is not None:
+            self._rows.clear()
+
+    def _place(self, sequence: Sequence, now: float) -> None:
+        set_place(sequence, now, 0.0 if self.step_time is None else self.step_time.prompt_seconds(sequence.num_prompt))
 
     def _find_prefix(self, sequence: Sequence) -> tuple[int, float, int]:
         """Set what a placed newcomer will find in the prefix cache; return the order key that it will have."""
@@ -253,3 +267,20 @@ class ServicePolicy(Fifo):
     def _under_way(self, in_flight: Iterable[StepPlan]) -> float:
         """Seconds in which the steps in flight end."""
         return 0.0 if self.step_time is None else sum([self.step_time.step_seconds(plan) for plan in in_flight])
+
+
+def set_place(sequence: Sequence, now: float, prompt_seconds: float) -> None:
+    """Give a sequence that arrives ``now`` its level and its place.
+
+    Its due time is when it must begin for its first token to meet its target. One that must be late is due at once and
+    not earlier, or it would delay sequences that arrived before it. ``prompt_seconds``: what its prompt takes.
+    """
+    if not sequence.request.background:
+        sequence.level = Level.WITH_TARGETS if sequence.service.has_targets else Level.BEST_EFFORT
+    promised = sequence.service.first_token_target(sequence.num_prompt)
+    waited = sequence.request.waited_seconds
+    if promised is None:
+        slack = STARVATION_TIMEOUT_S + target(sequence.num_prompt) - waited
+    else:
+        slack = max(0.0, promised - waited - prompt_seconds)
+    sequence.place = now + slack, sequence.arrival

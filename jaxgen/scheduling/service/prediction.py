@@ -9,6 +9,7 @@ blocks which it and those before it need.
 from collections.abc import Iterable
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from jaxgen.cache.cache_manager import KVCacheManager
 from jaxgen.core.errors import WouldBeLateError
@@ -19,6 +20,46 @@ from jaxgen.scheduling.queues import RequestQueues
 from jaxgen.scheduling.service.backlog import Backlog
 from jaxgen.scheduling.service.ordered_work import Work
 from jaxgen.scheduling.step_time import MARGIN, Decodes, StepTimeModel
+
+
+class Rows:
+    """Running online sequences, and what predictions ask of them. Valid until one of them changes."""
+
+    def __init__(self, sequences: Several[Sequence], backlog: Backlog, answered: float) -> None:
+        """``answered``: the share of ``max_tokens`` that answers are expected to reach."""
+        self._sequences = sequences
+        self._answered = answered
+        self.count = len(sequences)
+        decoding = [s for s in sequences if not backlog.wants(s)]
+        self.decoding = len(decoding)
+        self.positions = sum([s.num_computed for s in decoding])
+        """Of the decoding ones, summed."""
+        speaking = [s for s in sequences if s.max_length > s.num_prompt + 1]
+        self.speaking = len(speaking)
+        """Sequences with more than one token to come in all."""
+        self.contexts = sum([len(s.tokens) for s in speaking])
+        """Tokens of these."""
+        self.blocks = sum([len(s.block_table) for s in sequences])
+
+    @cached_property
+    def ends(self) -> list[tuple[float, int]]:
+        """Expected steps until each ends, the first first, and the blocks that it gives back then."""
+        answered = self._answered
+        lefts = [
+            (answered * (s.max_length - s.num_prompt) - s.num_generated, len(s.block_table)) for s in self._sequences
+        ]
+        return sorted([(max(1.0, left), blocks) for left, blocks in lefts])
+
+    def steps_to_room(self, rows: int, blocks: int) -> float:
+        """Return the steps until enough of them have ended to free ``rows`` and ``blocks``."""
+        if rows <= 0 and blocks <= 0:
+            return 0.0
+        steps = 0.0
+        for left, held in self.ends:
+            if rows <= 0 and blocks <= 0:
+                break
+            steps, rows, blocks = left, rows - 1, blocks - held
+        return steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +74,7 @@ class Newcomer:
     """What is computed before it."""
     due: Iterable[DuePrompt]
     """Prompts in the order of service up to its own, as FillRule asks for them."""
-    staying: Several[Sequence]
+    staying: Rows
     """Running online sequences that it may not preempt."""
 
 
@@ -48,6 +89,10 @@ class Load:
     fill: FillRule
     answered: float
     """Share of ``max_tokens`` that recent answers reached."""
+    online: Rows
+    """All that run and are not of the background."""
+    held_blocks: int
+    """Blocks of all that run, counted for each owner."""
     now: float
     under_way: float
     next_is_planned: bool
@@ -82,13 +127,14 @@ def predict(newcomer: Newcomer, load: Load) -> Prediction:
     prompt = step_time.prompt_seconds(own.tokens, own.positions, decodes)
     # Once these prompts are computed, steps have decodes only.
     wait = max(0.0, _steps_to_room(newcomer, load) - first.tokens / each) * alone
-    if load.next_is_planned and load.queues.running:
-        before = max(before, alone)  # these prompts or, without them, decodes: the newcomer comes after that step
+    wanted = load.backlog.total(Level.WITH_TARGETS).tokens + load.backlog.total(Level.BEST_EFFORT).tokens
+    if load.next_is_planned and (wanted or decodes.count):
+        filled = step_time.wide.seconds(min(wanted, each) + decodes.count, decodes.positions)
+        before = max(before, filled if wanted else alone)  # the next step has of these prompts what it can
     first_token = load.under_way + before + wait + prompt
     if by_fill:
-        behind = load.backlog.total(Level.WITH_TARGETS).tokens + load.backlog.total(Level.BEST_EFFORT).tokens
         # Prompts behind it fill up the step with the last of its own.
-        first_token += step_time.wide.per_token * min(max(0, behind - first.tokens), -own.tokens % each)
+        first_token += step_time.wide.per_token * min(max(0, wanted - first.tokens), -own.tokens % each)
     beside = _decodes_with_all(newcomer, load)
     inter_token = step_time.decode_seconds(beside.count, beside.positions)
     longest = (
@@ -132,13 +178,11 @@ def _decodes(newcomer: Newcomer, load: Load) -> Decodes:
     All that stay do; of the others as many as have rows beside it; and those computed before it, each for half of the
     time on average if its answer is that long.
     """
-    first, rows, wants = newcomer.first, load.kv_cache.num_rows, load.backlog.wants
-    found = [s for s in load.queues.running_to(Level.BEST_EFFORT) if not wants(s)]
-    stay = sum([not wants(s) for s in newcomer.staying])
-    now = max(stay, min(len(found), rows - first.waiting - 1))
+    first, rows, online = newcomer.first, load.kv_cache.num_rows, load.online
+    now = max(newcomer.staying.decoding, min(online.decoding, rows - first.waiting - 1))
     steps = max(1.0, first.tokens / max(1, load.step_time.token_budget - now))
     count = min(rows, now + int(min(0.5 * first.sequences, load.answered * first.answers / steps)))
-    positions = sum([s.num_computed for s in found]) * count // max(1, len(found))
+    positions = online.positions * count // max(1, online.decoding)
     return Decodes(count, positions, _targets(load.backlog.promises))
 
 
@@ -152,33 +196,22 @@ def _beside_filled(decodes: Decodes, newcomer: Newcomer, load: Load) -> Decodes:
 
 def _decodes_with_all(newcomer: Newcomer, load: Load) -> Decodes:
     """Return the decodes of a step in which it and all that stay or wait before it decode, as far as there are rows."""
-    waiting = load.backlog.total(Level.WITH_TARGETS)
-    speaking = [s for s in (*newcomer.staying, newcomer.sequence) if s.max_length > s.num_prompt + 1]
-    count = waiting.speaking + len(speaking)
+    sequence, staying, waiting = newcomer.sequence, newcomer.staying, load.backlog.total(Level.WITH_TARGETS)
+    speaks = sequence.params.max_tokens > 1
+    count = waiting.speaking + staying.speaking + speaks
     rows = min(count, load.kv_cache.num_rows)
-    contexts = waiting.contexts + sum([len(s.tokens) for s in speaking])
-    own = [newcomer.sequence.service] if newcomer.sequence.service.inter_token_seconds is not None else []
-    return Decodes(rows, contexts * rows // max(1, count), _targets([*load.backlog.promises, *own]))
+    contexts = waiting.contexts + staying.contexts + speaks * sequence.num_tokens
+    targets = _targets([*load.backlog.promises, sequence.service])
+    return Decodes(rows, contexts * rows // max(1, count), targets)
 
 
 def _steps_to_room(newcomer: Newcomer, load: Load) -> float:
     """Return the steps until running sequences have ended whose rows and blocks it and those before it need."""
-    kv_cache, staying = load.kv_cache, newcomer.staying
-    rows = newcomer.first.waiting + 1 - (kv_cache.num_rows - len(staying))
-    blocks = newcomer.first.blocks + newcomer.own.blocks - kv_cache.pool.num_free
-    if rows <= 0 and blocks <= 0:
-        return 0.0  # mostly
-    displaced = set(load.queues.running).difference(staying)
-    blocks -= sum([len(s.block_table) for s in displaced])
-    ends = [
-        (max(1.0, load.answered * (s.max_length - s.num_prompt) - s.num_generated), len(s.block_table)) for s in staying
-    ]
-    steps = 0.0
-    for left, held in sorted(ends):
-        if rows <= 0 and blocks <= 0:
-            break
-        steps, rows, blocks = left, rows - 1, blocks - held
-    return steps
+    kv_cache, first, staying = load.kv_cache, newcomer.first, newcomer.staying
+    free = kv_cache.pool.num_free + load.held_blocks - staying.blocks  # with those of sequences that it preempts
+    return staying.steps_to_room(
+        first.waiting + 1 - (kv_cache.num_rows - staying.count), first.blocks + newcomer.own.blocks - free
+    )
 
 
 def _delayed(newcomer: Newcomer, load: Load, decodes: Decodes, seconds: float) -> ServiceClass | None:
