@@ -8,6 +8,7 @@ from typing import Any
 
 from jaxgen.core.sequence import Level, Sequence
 from jaxgen.core.service_class import STARVATION_TIMEOUT_S
+from jaxgen.scheduling.fill import target
 
 
 class RequestQueues:
@@ -154,6 +155,23 @@ class RequestQueues:
 def order_key_of(sequence: Sequence) -> Any:
     """The key of the order of service."""
     return sequence.order_key
+
+
+def set_place(sequence: Sequence, now: float, prompt_seconds: float) -> None:
+    """Give a sequence that arrives ``now`` its level and its place.
+
+    Its due time is when it must begin for its first token to meet its target. One that must be late is due at once and
+    not earlier, or it would delay sequences that arrived before it. ``prompt_seconds``: what its prompt takes.
+    """
+    if not sequence.request.background:
+        sequence.level = Level.WITH_TARGETS if sequence.service.has_targets else Level.BEST_EFFORT
+    promised = sequence.service.first_token_target(sequence.num_prompt)
+    waited = sequence.request.waited_seconds
+    if promised is None:
+        slack = STARVATION_TIMEOUT_S + target(sequence.num_prompt) - waited
+    else:
+        slack = max(0.0, promised - waited - prompt_seconds)
+    sequence.place = now + slack, sequence.arrival
 
 
 def may_preempt(one: Sequence, other: Sequence) -> bool:

@@ -1,6 +1,6 @@
 """Prefixes that sequences share while they are still to be computed, against a comparison of all with all."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxgen.cache.block_pool import BlockPool
@@ -25,6 +25,7 @@ def common(one: list[int], other: list[int]) -> int:
     return min(equal // BLOCK, (len(one) - 1) // BLOCK, (len(other) - 1) // BLOCK)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(PROMPTS, st.integers(0, 3)), max_size=12), PROMPTS)
 def test_a_newcomer_shares_what_the_most_alike_shares(comers: list[tuple[list[int], int]], newcomer: list[int]) -> None:
     coming = ComingPrefixes(PrefixCache(BlockPool(8), BLOCK))

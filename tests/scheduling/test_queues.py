@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from jaxgen.core.sequence import Level, Sequence
 from jaxgen.core.service_class import STARVATION_TIMEOUT_S, ServiceClass
 from jaxgen.scheduling.fill import target
-from jaxgen.scheduling.queues import RequestQueues, may_preempt
-from jaxgen.scheduling.service.policy import set_place
+from jaxgen.scheduling.queues import RequestQueues, may_preempt, set_place
 from tests.support.service_world import promised, sequence_for
 
 SOON = promised("soon", 1.0, serve_late=True)

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 
 from jaxgen.core.sequence import Level, Sequence
 from jaxgen.core.service_class import ServiceClass
-from jaxgen.scheduling.service.ordered_work import NO_WORK, Work
+from jaxgen.scheduling.ordered_work import NO_WORK, Work
 from jaxgen.scheduling.service.policy import ServicePolicy
 from tests.support.scheduler_book import Book, level
 from tests.support.scheduler_world import Content

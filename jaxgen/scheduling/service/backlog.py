@@ -1,17 +1,16 @@
 """Keep up what is left to compute of all sequences, by level and tenant. Host only, no jax, no clock."""
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 
 from jaxgen.cache.cache_manager import KVCacheManager
 from jaxgen.cache.prefix_cache import ComingPrefixes
 from jaxgen.core.request import Request
 from jaxgen.core.sequence import Level, Sequence, SequenceStatus
 from jaxgen.core.service_class import ServiceClass
+from jaxgen.scheduling.ordered_work import NO_WORK, OrderedWork, Place, Work, total
 from jaxgen.scheduling.service.fair_share import FairShare
-from jaxgen.scheduling.service.ordered_work import NO_WORK, OrderedWork, Place, Work, total
 
 OrderKey = tuple[int, float, int]
 
@@ -22,26 +21,21 @@ MOST_ASKED = 32
 """Sequences behind a newcomer that are asked each whether it would make them late."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Recorded:
-    """What the backlog has of a sequence. ``work`` None: it decodes."""
-
+class _Recorded(NamedTuple):
     level: Level
     tenant: str
     place: Place
-    work: Work | None
-    promises: ServiceClass | None
-    """Its class, if that has a target between tokens."""
-    given_up: str | None
-    """The name of its class, if it waits without the targets of that."""
+    work: Work | None  # None: it decodes
+    promises: ServiceClass | None  # its class, if that has a target between tokens
+    given_up: str | None  # the name of its class, if it waits without the targets of that
 
 
 class Backlog:
     """Sums over the sequences that run or wait, and the prefixes that they will bring.
 
-    A sequence is in the sums while it *wants*: it waits, or it runs and has more than one token left to compute. Whatever
-    changes a sequence touches it. ``settle`` then records touched ones anew, before a step and before any question, so a
-    question costs what has changed and the square root of what waits.
+    A sequence *wants* while it waits, or runs with more than one token left to compute: then it is in the sums. What
+    changes a sequence touches it, and ``settle``, before a step and any question, records the touched ones anew. So a
+    question costs what has changed, and the square root of what waits.
     """
 
     def __init__(self, kv_cache: KVCacheManager) -> None:
@@ -71,14 +65,10 @@ class Backlog:
             if wants is not (sequence in self._coming):
                 (self._coming.join if wants else self._coming.leave)(sequence)
 
-    def may_want(self, sequence: Sequence) -> bool:
-        """Whether a sequence wanted when it was recorded, or is not recorded yet."""
+    def wants(self, sequence: Sequence) -> bool:
+        """Whether a sequence wanted when it was recorded, or is new."""
         old = self._recorded.get(sequence)
         return old is None or old.work is not None
-
-    def wants(self, sequence: Sequence) -> bool:
-        """Whether a recorded sequence has more than one token left to compute, or waits."""
-        return self._recorded[sequence].work is not None
 
     def tenants(self, *, background: bool) -> list[str]:
         """Return the tenants of which a sequence wants, online or in the background."""
@@ -131,15 +121,20 @@ class Backlog:
             parts.append(Work(*[round(part * share) for part in everything]))
         return total(parts)
 
-    def promised_behind(self, tenant: str, order_key: OrderKey) -> Iterator[tuple[float, int, ServiceClass]]:
-        """Yield sequences of a tenant behind a newcomer that count on their first token in time.
+    def first_delayed(
+        self, tenant: str, order_key: OrderKey, begin: float, each: float, seconds: float
+    ) -> ServiceClass | None:
+        """Return the class of a sequence of the same tenant behind a newcomer that counts on its first token in time,
+        and would be late only with a delay of ``seconds``; None if there is none. Fair sharing protects other tenants.
 
-        Of each the due time, the tokens of its tenant between the two, and its class.
+        The newcomer would ``begin`` then, and a token takes ``each``.
         """
         line = self._lines[Level.WITH_TARGETS].get(tenant)
         if order_key[0] == Level.WITH_TARGETS and line is not None:
             for (due, _), tokens, promise in line.promises_behind(order_key[1:], MOST_ASKED):
-                yield due, tokens, promise
+                if begin + each * tokens <= due < begin + each * tokens + seconds:
+                    return promise
+        return None
 
     def _before(self, tenant: str, order_key: OrderKey) -> Work:
         """Return a tenant's work before a place in the order of service."""

@@ -1,102 +1,23 @@
 """Predict a request's latencies beside what runs and waits, and refuse it where targets break. Host only, no jax, no
-clock.
+clock."""
 
-Steps under way end first. Then the prompts before it are computed, by order and fair share, beside all decodes, in steps
-as long as targets or the rule of filling allow. It also waits until running sequences have ended that hold the rows and
-blocks which it and those before it need.
-"""
-
-from collections.abc import Iterable
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 
 from jaxgen.cache.cache_manager import KVCacheManager
 from jaxgen.core.errors import WouldBeLateError
 from jaxgen.core.sequence import Level, Sequence
-from jaxgen.core.service_class import ServiceClass
+from jaxgen.core.service_class import STARVATION_TIMEOUT_S, ServiceClass
+from jaxgen.scheduling.average import Average
 from jaxgen.scheduling.fill import DuePrompt, FillRule
-from jaxgen.scheduling.queues import RequestQueues
+from jaxgen.scheduling.ordered_work import Work
+from jaxgen.scheduling.queues import RequestQueues, may_preempt
 from jaxgen.scheduling.service.backlog import Backlog
-from jaxgen.scheduling.service.ordered_work import Work
+from jaxgen.scheduling.service.fair_share import FairShare
+from jaxgen.scheduling.service.targets import targets_between
 from jaxgen.scheduling.step_time import MARGIN, Decodes, StepTimeModel
-
-
-class Rows:
-    """Running online sequences, and what predictions ask of them. Valid until one of them changes."""
-
-    def __init__(self, sequences: Several[Sequence], backlog: Backlog, answered: float) -> None:
-        """``answered``: the share of ``max_tokens`` that answers are expected to reach."""
-        self._sequences = sequences
-        self._answered = answered
-        self.count = len(sequences)
-        decoding = [s for s in sequences if not backlog.wants(s)]
-        self.decoding = len(decoding)
-        self.positions = sum([s.num_computed for s in decoding])
-        """Of the decoding ones, summed."""
-        speaking = [s for s in sequences if s.max_length > s.num_prompt + 1]
-        self.speaking = len(speaking)
-        """Sequences with more than one token to come in all."""
-        self.contexts = sum([len(s.tokens) for s in speaking])
-        """Tokens of these."""
-        self.blocks = sum([len(s.block_table) for s in sequences])
-
-    @cached_property
-    def ends(self) -> list[tuple[float, int]]:
-        """Expected steps until each ends, the first first, and the blocks that it gives back then."""
-        answered = self._answered
-        lefts = [
-            (answered * (s.max_length - s.num_prompt) - s.num_generated, len(s.block_table)) for s in self._sequences
-        ]
-        return sorted([(max(1.0, left), blocks) for left, blocks in lefts])
-
-    def steps_to_room(self, rows: int, blocks: int) -> float:
-        """Return the steps until enough of them have ended to free ``rows`` and ``blocks``."""
-        if rows <= 0 and blocks <= 0:
-            return 0.0
-        steps = 0.0
-        for left, held in self.ends:
-            if rows <= 0 and blocks <= 0:
-                break
-            steps, rows, blocks = left, rows - 1, blocks - held
-        return steps
-
-
-@dataclass(frozen=True, slots=True)
-class Newcomer:
-    """A sequence that has its place and has not joined."""
-
-    sequence: Sequence
-    order_key: tuple[int, float, int]
-    """As it will be once it has joined."""
-    own: Work
-    first: Work
-    """What is computed before it."""
-    due: Iterable[DuePrompt]
-    """Prompts in the order of service up to its own, as FillRule asks for them."""
-    staying: Rows
-    """Running online sequences that it may not preempt."""
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What a newcomer finds. ``under_way``: seconds until the steps in flight end, from ``now`` on."""
-
-    queues: RequestQueues
-    backlog: Backlog
-    kv_cache: KVCacheManager
-    step_time: StepTimeModel
-    fill: FillRule
-    answered: float
-    """Share of ``max_tokens`` that recent answers reached."""
-    online: Rows
-    """All that run and are not of the background."""
-    held_blocks: int
-    """Blocks of all that run, counted for each owner."""
-    now: float
-    under_way: float
-    next_is_planned: bool
-    """Whether a step is planned before the newcomer can join, as after a quote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,36 +35,156 @@ class Prediction:
     """The class of a sequence behind it whose first token it would make late."""
 
 
-def predict(newcomer: Newcomer, load: Load) -> Prediction:
-    """Predict the latencies of a newcomer."""
-    first, own, step_time = newcomer.first, newcomer.own, load.step_time
-    by_fill = newcomer.sequence.level is Level.BEST_EFFORT and not load.queues.has(Level.WITH_TARGETS)
-    decodes = _decodes(newcomer, load)
-    if by_fill and decodes.count:
-        decodes = _beside_filled(decodes, newcomer, load)
-    each = step_time.prompt_tokens(decodes)
-    alone = step_time.decode_seconds(decodes.count, decodes.positions)
-    before = step_time.prompt_seconds(first.tokens, first.positions, decodes)
-    prompt = step_time.prompt_seconds(own.tokens, own.positions, decodes)
-    # Once these prompts are computed, steps have decodes only.
-    wait = max(0.0, _steps_to_room(newcomer, load) - first.tokens / each) * alone
-    wanted = load.backlog.total(Level.WITH_TARGETS).tokens + load.backlog.total(Level.BEST_EFFORT).tokens
-    if load.next_is_planned and (wanted or decodes.count):
-        filled = step_time.wide.seconds(min(wanted, each) + decodes.count, decodes.positions)
-        before = max(before, filled if wanted else alone)  # the next step has of these prompts what it can
-    first_token = load.under_way + before + wait + prompt
-    if by_fill:
-        # Prompts behind it fill up the step with the last of its own.
-        first_token += step_time.wide.per_token * min(max(0, wanted - first.tokens), -own.tokens % each)
-    beside = _decodes_with_all(newcomer, load)
-    inter_token = step_time.decode_seconds(beside.count, beside.positions)
-    longest = (
-        load.fill.longest(step_time, beside.count, beside.positions)
-        if by_fill
-        else step_time.wide.seconds(step_time.prompt_tokens(beside) + beside.count, beside.positions)
-    )
-    delayed = _delayed(newcomer, load, decodes, prompt)
-    return Prediction(first_token, inter_token, max(inter_token, longest), _strictest(newcomer, load), delayed)
+class Rows:
+    """Sums over running sequences that predictions ask for."""
+
+    def __init__(self, sequences: Several[Sequence], backlog: Backlog, answered: float) -> None:
+        """``answered``: the share of ``max_tokens`` that answers are expected to reach."""
+        self._sequences = sequences
+        self._answered = answered
+        self.count = len(sequences)
+        decoding = [s for s in sequences if not backlog.wants(s)]
+        self.decoding = len(decoding)
+        self.positions = sum([s.num_computed for s in decoding])
+        speaking = [s for s in sequences if s.max_length > s.num_prompt + 1]  # with more than one token to come
+        self.speaking = len(speaking)
+        self.contexts = sum([len(s.tokens) for s in speaking])
+        self.blocks = sum([len(s.block_table) for s in sequences])
+
+    @cached_property
+    def _ends(self) -> list[tuple[float, int]]:
+        """Expected steps to the end of each, in order, and the blocks that it gives back."""
+        return sorted(
+            (max(1.0, self._answered * (s.max_length - s.num_prompt) - s.num_generated), len(s.block_table))
+            for s in self._sequences
+        )
+
+    def steps_to_room(self, rows: int, blocks: int) -> float:
+        """Return the steps until enough of them have ended to free ``rows`` and ``blocks``."""
+        steps = 0.0
+        for left, held in self._ends if rows > 0 or blocks > 0 else ():
+            steps, rows, blocks = left, rows - 1, blocks - held
+            if rows <= 0 and blocks <= 0:
+                break
+        return steps
+
+
+class Predictor:
+    """Predicts the latencies of a newcomer: a sequence that has its place and has not joined.
+
+    Steps under way end first. Then the prompts before it are computed, by order and fair share, beside all decodes, in
+    steps as long as targets or the rule of filling allow. It also waits until running sequences have ended that hold
+    the rows and blocks which it and those before it need.
+    """
+
+    def __init__(
+        self, queues: RequestQueues, backlog: Backlog, kv_cache: KVCacheManager, share: FairShare, fill: FillRule
+    ) -> None:
+        self.answered = Average(1.0)
+        """Share of ``max_tokens`` that recent answers reached."""
+        self._queues = queues
+        self._backlog = backlog
+        self._kv_cache = kv_cache
+        self._share = share
+        self._fill = fill
+        self._rows: dict[Level, Rows] = {}
+
+    def rows_changed(self) -> None:
+        """Note that running sequences have changed."""
+        self._rows.clear()
+
+    def predict(
+        self, sequence: Sequence, step_time: StepTimeModel, now: float, under_way: float, *, next_is_planned: bool
+    ) -> Prediction:
+        """Return the prediction for a newcomer. Sets what it will find in the prefix cache.
+
+        Steps in flight end ``under_way`` seconds from ``now``. ``next_is_planned``: so is one more before it can join.
+        """
+        backlog, order_key = self._backlog, self._queues.order_key_joined(sequence)
+        backlog.find_prefix(sequence, order_key)
+        own, staying = backlog.work_of(sequence), self._staying(sequence)
+        first = backlog.ahead_of(sequence.request, own, order_key, self._share)
+        decodes = self._decodes(first, staying, step_time)
+        by_fill = sequence.level is Level.BEST_EFFORT and not self._queues.has(Level.WITH_TARGETS)
+        if by_fill and decodes.count:
+            granted = sequence.deadline - STARVATION_TIMEOUT_S - now
+            due = DuePrompt(first.tokens + own.tokens, sequence.num_prompt, granted)  # it, with all before it
+            decodes = self._beside_filled(decodes, due, step_time)
+        each = step_time.prompt_tokens(decodes)
+        alone = step_time.decode_seconds(decodes.count, decodes.positions)
+        before = step_time.prompt_seconds(first.tokens, first.positions, decodes)
+        prompt = step_time.prompt_seconds(own.tokens, own.positions, decodes)
+        # Once these prompts are computed, steps have decodes only.
+        wait = max(0.0, self._steps_to_room(first, own, staying) - first.tokens / each) * alone
+        wanted = backlog.total(Level.WITH_TARGETS).tokens + backlog.total(Level.BEST_EFFORT).tokens
+        if next_is_planned and (wanted or decodes.count):
+            filled = step_time.wide.seconds(min(wanted, each) + decodes.count, decodes.positions)
+            before = max(before, filled if wanted else alone)  # that step has of these prompts what it can
+        first_token = under_way + before + wait + prompt
+        beside = self._decodes_with_all(sequence, staying)
+        inter_token = step_time.decode_seconds(beside.count, beside.positions)
+        longest = step_time.wide.seconds(step_time.prompt_tokens(beside) + beside.count, beside.positions)
+        if by_fill:
+            longest = self._fill.longest(step_time, beside.count, beside.positions)
+            # Prompts behind it fill up the step with the last of its own.
+            first_token += step_time.wide.per_token * min(max(0, wanted - first.tokens), -own.tokens % each)
+        step = step_time.wide.seconds(each + decodes.count, decodes.positions)
+        begin = now + under_way + step / each * first.tokens
+        delayed = backlog.first_delayed(sequence.request.tenant, order_key, begin, step / each, prompt)
+        relying = [service for service in backlog.promises if not service.serve_late]
+        strictest = min([sequence.service, *relying], key=lambda service: service.inter_token_seconds or inf)
+        return Prediction(first_token, inter_token, max(inter_token, longest), strictest, delayed)
+
+    def _rows_to(self, level: Level) -> Rows:
+        if level not in self._rows:
+            self._rows[level] = self._rows_of(self._queues.running_to(level))
+        return self._rows[level]
+
+    def _rows_of(self, sequences: list[Sequence]) -> Rows:
+        return Rows(sequences, self._backlog, self.answered.value or 1.0)
+
+    def _staying(self, newcomer: Sequence) -> Rows:
+        """Return the running sequences that a newcomer may not preempt."""
+        level = Level.WITH_TARGETS if newcomer.service.has_targets else Level.BEST_EFFORT
+        if not self._queues.has_priorities:
+            return self._rows_to(level)
+        return self._rows_of([s for s in self._queues.running_to(level) if not may_preempt(newcomer, s)])
+
+    def _decodes(self, first: Work, staying: Rows, step_time: StepTimeModel) -> Decodes:
+        """Estimate the sequences that decode while it waits.
+
+        All that stay do; of the others as many as have rows beside it; and those computed before it, each for half of
+        the time on average if its answer is that long.
+        """
+        rows, online = self._kv_cache.num_rows, self._rows_to(Level.BEST_EFFORT)
+        now = max(staying.decoding, min(online.decoding, rows - first.waiting - 1))
+        steps = max(1.0, first.tokens / max(1, step_time.token_budget - now))
+        more = min(0.5 * first.sequences, (self.answered.value or 1.0) * first.answers / steps)
+        count = min(rows, now + int(more))
+        positions = online.positions * count // max(1, online.decoding)
+        return Decodes(count, positions, targets_between(self._backlog.promises))
+
+    def _beside_filled(self, decodes: Decodes, due: DuePrompt, step_time: StepTimeModel) -> Decodes:
+        """Return the decodes with the time between tokens that the rule of filling leaves them."""
+        seconds = self._fill.seconds_for_prompts(step_time, decodes.count, decodes.positions, [due])
+        seconds += step_time.wide.seconds(decodes.count, decodes.positions)
+        return replace(decodes, targets=(seconds / MARGIN,))
+
+    def _decodes_with_all(self, newcomer: Sequence, staying: Rows) -> Decodes:
+        """Return the decodes of a step in which it and all that stay or wait before it decode, as far as there are
+        rows."""
+        waiting, speaks = self._backlog.total(Level.WITH_TARGETS), newcomer.params.max_tokens > 1
+        count = waiting.speaking + staying.speaking + speaks
+        contexts = waiting.contexts + staying.contexts + speaks * newcomer.num_tokens
+        rows = min(count, self._kv_cache.num_rows)
+        targets = targets_between([*self._backlog.promises, newcomer.service])
+        return Decodes(rows, contexts * rows // max(1, count), targets)
+
+    def _steps_to_room(self, first: Work, own: Work, staying: Rows) -> float:
+        """Return the steps until running sequences have ended whose rows and blocks it and those before it need."""
+        displaced = self._rows_to(Level.BACKGROUND).blocks - staying.blocks
+        blocks = first.blocks + own.blocks - self._kv_cache.pool.num_free - displaced
+        return staying.steps_to_room(first.waiting + 1 - (self._kv_cache.num_rows - staying.count), blocks)
 
 
 def check(sequence: Sequence, prediction: Prediction) -> None:
@@ -170,69 +211,3 @@ def check(sequence: Sequence, prediction: Prediction) -> None:
             f"and beside what runs it would be {prediction.inter_token:.3g} s",
             target,
         )
-
-
-def _decodes(newcomer: Newcomer, load: Load) -> Decodes:
-    """Estimate the sequences that decode while it waits.
-
-    All that stay do; of the others as many as have rows beside it; and those computed before it, each for half of the
-    time on average if its answer is that long.
-    """
-    first, rows, online = newcomer.first, load.kv_cache.num_rows, load.online
-    now = max(newcomer.staying.decoding, min(online.decoding, rows - first.waiting - 1))
-    steps = max(1.0, first.tokens / max(1, load.step_time.token_budget - now))
-    count = min(rows, now + int(min(0.5 * first.sequences, load.answered * first.answers / steps)))
-    positions = online.positions * count // max(1, online.decoding)
-    return Decodes(count, positions, _targets(load.backlog.promises))
-
-
-def _beside_filled(decodes: Decodes, newcomer: Newcomer, load: Load) -> Decodes:
-    """Return the decodes with the time between tokens that the rule of filling leaves them, none of which has a
-    target."""
-    seconds = load.fill.seconds_for_prompts(load.step_time, decodes.count, decodes.positions, newcomer.due)
-    seconds += load.step_time.wide.seconds(decodes.count, decodes.positions)
-    return replace(decodes, targets=(seconds / MARGIN,))
-
-
-def _decodes_with_all(newcomer: Newcomer, load: Load) -> Decodes:
-    """Return the decodes of a step in which it and all that stay or wait before it decode, as far as there are rows."""
-    sequence, staying, waiting = newcomer.sequence, newcomer.staying, load.backlog.total(Level.WITH_TARGETS)
-    speaks = sequence.params.max_tokens > 1
-    count = waiting.speaking + staying.speaking + speaks
-    rows = min(count, load.kv_cache.num_rows)
-    contexts = waiting.contexts + staying.contexts + speaks * sequence.num_tokens
-    targets = _targets([*load.backlog.promises, sequence.service])
-    return Decodes(rows, contexts * rows // max(1, count), targets)
-
-
-def _steps_to_room(newcomer: Newcomer, load: Load) -> float:
-    """Return the steps until running sequences have ended whose rows and blocks it and those before it need."""
-    kv_cache, first, staying = load.kv_cache, newcomer.first, newcomer.staying
-    free = kv_cache.pool.num_free + load.held_blocks - staying.blocks  # with those of sequences that it preempts
-    return staying.steps_to_room(
-        first.waiting + 1 - (kv_cache.num_rows - staying.count), first.blocks + newcomer.own.blocks - free
-    )
-
-
-def _delayed(newcomer: Newcomer, load: Load, decodes: Decodes, seconds: float) -> ServiceClass | None:
-    """Return the class of a request of the same tenant that would meet its first-token target without this one and miss
-    it ``seconds`` later; None if there is none. Fair sharing protects other tenants."""
-    tokens = load.step_time.prompt_tokens(decodes)
-    each = load.step_time.wide.seconds(tokens + decodes.count, decodes.positions) / tokens
-    own_turn = load.now + load.under_way + each * newcomer.first.tokens
-    tenant = newcomer.sequence.request.tenant
-    for due, between, service in load.backlog.promised_behind(tenant, newcomer.order_key):
-        begin = own_turn + each * between
-        if begin <= due < begin + seconds:
-            return service
-    return None
-
-
-def _strictest(newcomer: Newcomer, load: Load) -> ServiceClass:
-    relying = [service for service in load.backlog.promises if not service.serve_late]
-    classes = [newcomer.sequence.service, *relying]
-    return min(classes, key=lambda s: s.inter_token_seconds or float("inf"))
-
-
-def _targets(classes: Iterable[ServiceClass]) -> list[float]:
-    return sorted({target for one in classes if (target := one.inter_token_seconds) is not None})

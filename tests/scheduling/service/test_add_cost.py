@@ -1,4 +1,4 @@
-"""What an add or a quote costs, counted in calls: it does not grow with what waits; and the files that it passes through."""
+"""What an add or a quote costs, counted in calls: not more where more waits; and the files that it passes through."""
 
 import sys
 from collections.abc import Callable

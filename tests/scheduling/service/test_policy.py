@@ -49,7 +49,7 @@ def run(policy: Callable[[SchedulerConfig, KVCacheManager], Fifo], load: list[tu
     return seen
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(LOADS)
 def test_where_nobody_asks_for_more_and_prompts_are_alike_both_policies_plan_the_same(
     load: list[tuple[int, int, bool, int]],

@@ -9,8 +9,9 @@ from jaxgen.core.errors import WouldBeLateError
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.service_class import ServiceClass
 from jaxgen.scheduling.cost_model import LinearCost
+from jaxgen.scheduling.queues import set_place
 from jaxgen.scheduling.scheduler import Scheduler
-from jaxgen.scheduling.service.policy import ServicePolicy, set_place
+from jaxgen.scheduling.service.policy import ServicePolicy
 from jaxgen.scheduling.service.prediction import Prediction
 from jaxgen.scheduling.step_time import StepTimeModel
 from tests.support.service_world import policy_with, promised, sequence_for
@@ -47,7 +48,6 @@ def running(scheduler: Scheduler, prompt: int = 10, max_tokens: int = 50, *, ste
 def predicted(scheduler: Scheduler, sequence: Sequence) -> Prediction:
     """Of a sequence that comes long after all others, while a step is under way."""
     policy = policy_of(scheduler)
-    policy._backlog.settle()
     set_place(sequence, 1e6, 0.0)
     return policy.prediction(sequence, 0.0, under_way=STEP)
 
@@ -94,8 +94,8 @@ def test_where_rows_are_full_it_waits_for_the_first_to_end() -> None:
     decodes = 0.6  # of two
     assert found.first_token == pytest.approx(STEP + 29 * decodes + STEP)
     # and for fewer steps where answers are half as long as they might be
-    policy_of(scheduler)._answered.value = 0.5
-    policy_of(scheduler)._rows.clear()
+    policy_of(scheduler)._predictor.answered.value = 0.5
+    policy_of(scheduler)._predictor.rows_changed()
     found = predicted(scheduler, sequence_for(8, service=CLASS))
     assert found.first_token == pytest.approx(STEP + 14 * decodes + STEP)
 
@@ -294,7 +294,7 @@ def test_how_long_answers_are_is_learnt_from_those_broken_off_too() -> None:
     for _ in range(40):
         sequence = running(scheduler, 4, 100, steps=2)
         scheduler.abort(sequence.request_id)
-    assert policy_of(scheduler)._answered.value == pytest.approx(0.02, abs=0.02)
+    assert policy_of(scheduler)._predictor.answered.value == pytest.approx(0.02, abs=0.02)
     scheduler.add(sequence := sequence_for(4, 100))
     scheduler.abort(sequence.request_id)  # has shown nothing
-    assert policy_of(scheduler)._answered.value == pytest.approx(0.02, abs=0.02)
+    assert policy_of(scheduler)._predictor.answered.value == pytest.approx(0.02, abs=0.02)

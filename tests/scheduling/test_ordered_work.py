@@ -1,12 +1,12 @@
 """Sums of work by place, against sums over a plain list."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxgen.core.service_class import ServiceClass
-from jaxgen.scheduling.service import ordered_work
-from jaxgen.scheduling.service.ordered_work import NO_WORK, OrderedWork, Place, Work, total
+from jaxgen.scheduling import ordered_work
+from jaxgen.scheduling.ordered_work import NO_WORK, OrderedWork, Place, Work, total
 
 PROMISED = ServiceClass(name="promised", first_token_seconds=1.0)
 EVENTS = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9), st.booleans(), st.booleans()), max_size=60)
@@ -31,6 +31,7 @@ def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ordered_work, "BUCKET", 3)
 
 
+@settings(deadline=None)
 @given(EVENTS)
 def test_what_is_before_a_place_is_summed(events: list[tuple[int, int, bool, bool]]) -> None:
     line, plain = filled(events)
@@ -40,6 +41,7 @@ def test_what_is_before_a_place_is_summed(events: list[tuple[int, int, bool, boo
     assert (line.total == NO_WORK) is (not plain)
 
 
+@settings(deadline=None)
 @given(EVENTS, st.integers(0, 30), st.integers(0, 40))
 def test_promises_behind_a_place_come_with_the_tokens_between(
     events: list[tuple[int, int, bool, bool]], due: int, most: int

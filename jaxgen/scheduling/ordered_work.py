@@ -1,4 +1,4 @@
-"""Keep the work of sequences in the order of service, and sum what comes before a place. Host only, no jax, no clock."""
+"""Sum the work of sequences that comes before a place in the order of service. Host only, no jax, no clock."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
