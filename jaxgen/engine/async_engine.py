@@ -32,7 +32,7 @@ SWITCH_SECONDS = 0.0005
 """Seconds after which Python's threads take turns, instead of 5 ms. The engine's thread and an event loop that passes
 many tokens on want the interpreter at the same time, and the device has no step until the engine's gets it."""
 
-MOST_MESSAGES = 32
+MOST_MESSAGES = 16
 """Most messages that are taken between two steps: a burst of requests, each of which takes a tenth of a millisecond or
 two, does not stop the streams that run."""
 

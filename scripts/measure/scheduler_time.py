@@ -3,8 +3,8 @@
     .venv/bin/python -m scripts.measure.scheduler_time
 
 Steps: planning one and completing the one before, while prompts come between. The policies are measured in turn,
-several times; each line is the median of one run, in microseconds. Adds and quotes: of requests of 2,000 tokens, with and
-without targets, that share 1,000 first tokens or none; medians in microseconds of the thread's CPU time. No model runs
+several times; each line is the median of one run, in microseconds. Adds and quotes: of requests of 2,000 tokens,
+with and without targets, that share 1,000 first tokens or none; medians in microseconds of CPU time. No model runs
 and no jax is loaded.
 """
 

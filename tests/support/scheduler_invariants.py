@@ -121,7 +121,6 @@ def the_backlog_is_what_the_queues_say(book: Book) -> None:
                 assert backlog._lines[tier][tenant].before(sequence.place) == _work(line[:index], book)
             assert backlog._lines[tier][tenant].total == _work(line, book)
         assert backlog.total(tier) == _work([s for s in wanting if s.level is tier], book)
-    assert set(backlog._weights) == {s.request.tenant for s in wanting}
 
 
 def _work(sequences: list[Sequence], book: Book) -> Work:

@@ -47,7 +47,6 @@ class Backlog:
         self._recorded: dict[Sequence, _Recorded] = {}
         self._touched: dict[Sequence, None] = {}
         self._given_up: Counter[tuple[str, str]] = Counter()
-        self._weights: dict[str, float] = {}  # of tenants that want
 
     def touch(self, sequence: Sequence) -> None:
         """Note that a sequence has changed."""
@@ -116,7 +115,7 @@ class Backlog:
         for other in others:
             everything = self._before(other, EVERYONE)
             before = self._before(other, order_key).tokens
-            tokens = fair_share.tokens_ahead(reached, other, self._weights[other], before, everything.tokens)
+            tokens = fair_share.tokens_ahead(reached, other, before, everything.tokens)
             share = tokens / max(1, everything.tokens)
             parts.append(Work(*[round(part * share) for part in everything]))
         return total(parts)
@@ -162,7 +161,6 @@ class Backlog:
             counts_on = service.first_token_target(1) is not None and not service.serve_late
             line = self._lines[level].setdefault(tenant, OrderedWork())
             line.add(sequence.place, work, service if counts_on else None)
-            self._weights[tenant] = sequence.request.tenant_weight
         return work is not None
 
     def _forget(self, sequence: Sequence) -> None:
@@ -178,8 +176,6 @@ class Backlog:
             lines[old.tenant].remove(old.place)
             if lines[old.tenant].total == NO_WORK:
                 del lines[old.tenant]
-                if not any(old.tenant in others for others in self._lines.values()):
-                    del self._weights[old.tenant]
 
 
 def _subtract[T](counter: Counter[T], key: T) -> None:

@@ -22,19 +22,21 @@ class FairShare:
         self._lead = LEAD_STEPS * self._step
         self._served: dict[str, float] = {}
         self._live: dict[str, int] = {}
+        self._weights: dict[str, float] = {}
 
-    def join(self, tenant: str, wanting: Collection[str]) -> None:
+    def join(self, tenant: str, weight: float, wanting: Collection[str]) -> None:
         """Count a new sequence of a tenant. ``wanting``: tenants with prompt tokens to compute, before it."""
         if not self._live:
             self._served.clear()
         self._served[tenant] = self.served(tenant, wanting)
         self._live[tenant] = self._live.get(tenant, 0) + 1
+        self._weights[tenant] = weight
 
     def leave(self, tenant: str) -> None:
         """Forget a sequence of a tenant."""
         self._live[tenant] -= 1
         if not self._live[tenant]:
-            del self._live[tenant]
+            del self._live[tenant], self._weights[tenant]
             least = min([self._served[other] for other in self._live], default=0.0)
             for gone in [name for name in self._served if name not in self._live and self._served[name] <= least]:
                 del self._served[gone]
@@ -59,14 +61,14 @@ class FairShare:
         most = min([self._served[tenant] for tenant in wanting], default=0.0) + self._lead
         return frozenset([tenant for tenant in wanting if self._served[tenant] > most])
 
-    def tokens_ahead(self, reached: float, other: str, weight: float, before: int, everything: int) -> float:
+    def tokens_ahead(self, reached: float, other: str, before: int, everything: int) -> float:
         """Return how many tokens of another tenant are computed before a counter has ``reached`` its value.
 
         Of its ``everything`` tokens ``before`` are earlier in the order of service: these alone count within the lead,
         all of them where the other is behind by more, and none where it is ahead by more. Tenants are compared once a
         step, so the step in which the other reaches its bound is its own.
         """
-        bounds = [(reached + by - self._served[other]) * weight for by in (-self._lead, self._lead)]
+        bounds = [(reached + by - self._served[other]) * self._weights[other] for by in (-self._lead, self._lead)]
         least, most = (bound + self._step if bound > 0.0 else 0.0 for bound in bounds)
         return max(min(before, most), min(everything, least))
 

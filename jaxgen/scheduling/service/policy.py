@@ -65,8 +65,9 @@ class ServicePolicy(Fifo):
     def add(self, sequence: Sequence, now: float, in_flight: Several[StepPlan]) -> None:
         """See Fifo. The place is by when the sequence is due."""
         self._set_place(sequence, now, in_flight, next_is_planned=False)
-        background, tenant = sequence.request.background, sequence.request.tenant
-        self._fair_shares[background].join(tenant, self._backlog.tenants(background=background))
+        request = sequence.request
+        wanting = self._backlog.tenants(background=request.background)
+        self._fair_shares[request.background].join(request.tenant, request.tenant_weight, wanting)
         self.queues.join(sequence)
 
     def quote(self, sequence: Sequence, now: float, in_flight: Several[StepPlan]) -> Quote:
@@ -84,13 +85,14 @@ class ServicePolicy(Fifo):
     def prediction(
         self, sequence: Sequence, now: float, under_way: float, *, next_is_planned: bool = False
     ) -> Prediction:
-        """Predict the latencies of a sequence that has a place and has not joined; see Predictor.
+        """Predict the latencies of a sequence that has not joined, as of Predictor: it gets its place, nothing else.
 
         Raises ValueError without step times.
         """
         if self.step_time is None:
             raise ValueError("nothing is predicted without step times")
         self._backlog.settle()
+        set_place(sequence, now, self.step_time.prompt_seconds(sequence.num_prompt))
         return self._predictor.predict(sequence, self.step_time, now, under_way, next_is_planned=next_is_planned)
 
     def leave(self, sequence: Sequence, reason: FinishReason) -> None:
@@ -184,8 +186,6 @@ class ServicePolicy(Fifo):
         """
         self._backlog.settle()
         service, tenant = sequence.service, sequence.request.tenant
-        prompt = 0.0 if self.step_time is None else self.step_time.prompt_seconds(sequence.num_prompt)
-        set_place(sequence, now, prompt)
         if service.has_targets and self.step_time is not None:
             try:
                 # If one came before those that gave up their targets, they might not be served at all.
@@ -198,7 +198,7 @@ class ServicePolicy(Fifo):
                     raise
             # It would be late at any place, and at this one others would be too.
             sequence.drop_targets()
-            set_place(sequence, now, prompt)
+        set_place(sequence, now, 0.0)
         self._backlog.find_prefix(sequence, self.queues.order_key_joined(sequence))
         return None
 

@@ -1,9 +1,7 @@
 """Predict a request's latencies beside what runs and waits, and refuse it where targets break. Host only, no jax, no
 clock."""
 
-from collections.abc import Sequence as Several
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import inf
 
 from jaxgen.cache.cache_manager import KVCacheManager
@@ -14,6 +12,7 @@ from jaxgen.scheduling.average import Average
 from jaxgen.scheduling.fill import DuePrompt, FillRule
 from jaxgen.scheduling.ordered_work import Work
 from jaxgen.scheduling.queues import RequestQueues, may_preempt
+from jaxgen.scheduling.rows import Rows
 from jaxgen.scheduling.service.backlog import Backlog
 from jaxgen.scheduling.service.fair_share import FairShare
 from jaxgen.scheduling.service.targets import targets_between
@@ -33,40 +32,6 @@ class Prediction:
     """The class with the shortest inter-token target among its own and those of these sequences."""
     delayed: ServiceClass | None = None
     """The class of a sequence behind it whose first token it would make late."""
-
-
-class Rows:
-    """Sums over running sequences that predictions ask for."""
-
-    def __init__(self, sequences: Several[Sequence], backlog: Backlog, answered: float) -> None:
-        """``answered``: the share of ``max_tokens`` that answers are expected to reach."""
-        self._sequences = sequences
-        self._answered = answered
-        self.count = len(sequences)
-        decoding = [s for s in sequences if not backlog.wants(s)]
-        self.decoding = len(decoding)
-        self.positions = sum([s.num_computed for s in decoding])
-        speaking = [s for s in sequences if s.max_length > s.num_prompt + 1]  # with more than one token to come
-        self.speaking = len(speaking)
-        self.contexts = sum([len(s.tokens) for s in speaking])
-        self.blocks = sum([len(s.block_table) for s in sequences])
-
-    @cached_property
-    def _ends(self) -> list[tuple[float, int]]:
-        """Expected steps to the end of each, in order, and the blocks that it gives back."""
-        return sorted(
-            (max(1.0, self._answered * (s.max_length - s.num_prompt) - s.num_generated), len(s.block_table))
-            for s in self._sequences
-        )
-
-    def steps_to_room(self, rows: int, blocks: int) -> float:
-        """Return the steps until enough of them have ended to free ``rows`` and ``blocks``."""
-        steps = 0.0
-        for left, held in self._ends if rows > 0 or blocks > 0 else ():
-            steps, rows, blocks = left, rows - 1, blocks - held
-            if rows <= 0 and blocks <= 0:
-                break
-        return steps
 
 
 class Predictor:
@@ -141,7 +106,8 @@ class Predictor:
         return self._rows[level]
 
     def _rows_of(self, sequences: list[Sequence]) -> Rows:
-        return Rows(sequences, self._backlog, self.answered.value or 1.0)
+        decoding = [s for s in sequences if not self._backlog.wants(s)]
+        return Rows(sequences, decoding, self.answered.value or 1.0)
 
     def _staying(self, newcomer: Sequence) -> Rows:
         """Return the running sequences that a newcomer may not preempt."""

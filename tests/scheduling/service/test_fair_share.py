@@ -16,7 +16,7 @@ LEAD = LEAD_STEPS * BUDGET
 
 
 def tenant(fair_share: FairShare, name: str, weight: float = 1.0, wanting: Several[Sequence] = ()) -> Sequence:
-    fair_share.join(name, [other.request.tenant for other in wanting])
+    fair_share.join(name, weight, [other.request.tenant for other in wanting])
     return sequence_for(1000, tenant=name, tenant_weight=weight)
 
 

@@ -48,8 +48,10 @@ def running(scheduler: Scheduler, prompt: int = 10, max_tokens: int = 50, *, ste
 def predicted(scheduler: Scheduler, sequence: Sequence) -> Prediction:
     """Of a sequence that comes long after all others, while a step is under way."""
     policy = policy_of(scheduler)
+    assert policy.step_time is not None
+    policy._backlog.settle()
     set_place(sequence, 1e6, 0.0)
-    return policy.prediction(sequence, 0.0, under_way=STEP)
+    return policy._predictor.predict(sequence, policy.step_time, 0.0, under_way=STEP, next_is_planned=False)
 
 
 def test_alone_it_waits_for_the_step_under_way_and_computes_its_prompt() -> None:
