@@ -10,10 +10,9 @@ so equal keys mean equal salts and equal tokens from the first to the block's la
 blocks of other tokens or of another salt.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
-from itertools import takewhile
+from itertools import islice, takewhile
 from struct import Struct
 
 from jaxgen.cache.block_log import BlockLog, Stored
@@ -54,27 +53,18 @@ class PrefixCache:
         At least one token is left to compute, for its logits. No token may be pending.
         """
         blocks: list[int] = []
-        for key in self._keys_from(sequence, 0):
+        for key in self.keys_from(sequence, 0):
             block = self._pool.find(key)
             if block is None:
                 break
             blocks.append(block)
         return blocks
 
-    def num_common(self, one: Sequence, other: Sequence) -> int:
-        """Return how many first blocks of ``one`` can be found in the cache once ``other`` is computed."""
-        first = next(self._keys_from(one, 0), None)
-        if first is None or first != next(self._keys_from(other, 0), None):
-            return 0  # most sequences
-        keys, others = (list(self._keys_from(sequence, 0)) for sequence in (one, other))
-        # Equal keys have equal ones before them.
-        return bisect_left(range(min(len(keys), len(others))), True, key=lambda i: keys[i] != others[i])
-
     def look_up_host(self, sequence: Sequence, first: int, holds: Callable[[bytes], bool]) -> list[bytes]:
         """Return the keys of the longest chain of blocks from block ``first`` on that the host ``holds``."""
-        return list(takewhile(holds, self._keys_from(sequence, first)))
+        return list(takewhile(holds, self.keys_from(sequence, first)))
 
-    def _keys_from(self, sequence: Sequence, first: int) -> Iterator[bytes]:
+    def keys_from(self, sequence: Sequence, first: int) -> Iterator[bytes]:
         """Yield the keys of a sequence's blocks that may be looked up, from block ``first`` on."""
         if self.may_look_up(sequence):
             for index in range(first, (len(sequence.tokens) - 1) // self.block_size):
@@ -104,3 +94,66 @@ class PrefixCache:
             tokens = sequence.tokens[index * self.block_size : (index + 1) * self.block_size]
             keys.append(blake2b(previous + self._tokens.pack(*tokens), digest_size=KEY_BYTES).digest())
         return keys[index]
+
+
+class ComingPrefixes:
+    """Finds the first blocks that sequences have in common while these are still to be computed.
+
+    A tree of block keys. A sequence is at each of its keys from the first to one that no other sequence has, so what is
+    not shared costs one key.
+    """
+
+    def __init__(self, prefixes: PrefixCache) -> None:
+        self._prefixes = prefixes
+        self._at: dict[bytes, dict[Sequence, None]] = {}  # in the order of joining
+        self._depth: dict[Sequence, int] = {}
+
+    def __contains__(self, sequence: Sequence) -> bool:
+        return sequence in self._depth
+
+    def join(self, sequence: Sequence) -> None:
+        """Add a sequence."""
+        self._depth[sequence] = 0
+        for key in self._prefixes.keys_from(sequence, 0):
+            others = self._at.get(key)
+            if others is not None and len(others) == 1:
+                self._deepen(next(iter(others)), self._depth[sequence] + 1)
+            self._enter(sequence, key)
+            if others is None:
+                break
+
+    def leave(self, sequence: Sequence) -> None:
+        """Remove a sequence: it ends, or its blocks can be found in the cache."""
+        for key in sequence.block_keys[: self._depth.pop(sequence)]:
+            del self._at[key][sequence]
+            if not self._at[key]:
+                del self._at[key]
+
+    def num_common(self, sequence: Sequence, order_key: tuple[int, float, int]) -> int:
+        """Return how many first blocks of a sequence with this order key one before it will have computed.
+
+        Of sequences with the same blocks only the one that joined first is asked for its place.
+        """
+        count, before = 0, None
+        for key in self._prefixes.keys_from(sequence, 0):
+            others = self._at.get(key)
+            if others is None:
+                break
+            first = next(iter(others))
+            if first is not before and first.order_key >= order_key:
+                break
+            before, count = first, count + 1
+            if self._depth[first] == count:  # it is alone here
+                more = zip(*[self._prefixes.keys_from(s, count) for s in (sequence, first)], strict=False)
+                return count + sum(1 for _ in takewhile(lambda keys: keys[0] == keys[1], more))
+        return count
+
+    def _deepen(self, sequence: Sequence, depth: int) -> None:
+        """Let a sequence that is alone at its key number ``depth`` have its next one too."""
+        if self._depth[sequence] == depth:
+            for key in islice(self._prefixes.keys_from(sequence, depth), 1):
+                self._enter(sequence, key)
+
+    def _enter(self, sequence: Sequence, key: bytes) -> None:
+        self._at.setdefault(key, {})[sequence] = None
+        self._depth[sequence] += 1

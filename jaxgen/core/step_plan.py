@@ -52,7 +52,7 @@ class StepPlan:
         """Whether no chunk is longer than one token."""
         return self.num_tokens == len(self.chunks)
 
-    @property
+    @cached_property
     def num_positions(self) -> int:
         """Sum, over the step's tokens, of the number of tokens before each in its sequence."""
         return sum([chunk.length * (chunk.start + chunk.end - 1) // 2 for chunk in self.chunks])

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Set
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 
 import numpy as np
@@ -110,9 +111,8 @@ class Engine:
         narrow = self._device.uses_narrow(StepPlan(()))
         self._block_events = None if events is None else BlockEvents(events)
         log = None if self._block_events is None else self._block_events.log
-        self._scheduler = Scheduler(
-            config.scheduler, config.cache, policy=ServicePolicy, tier=tier, log=log, narrow=narrow
-        )
+        policy = partial(ServicePolicy, step_times=self._step_time)
+        self._scheduler = Scheduler(config.scheduler, config.cache, policy=policy, tier=tier, log=log, narrow=narrow)
         self._recorder = Recorder(config, self._scheduler, self._host_blocks)
         self._compilations_at_ready = num_compilations()
 
@@ -173,7 +173,6 @@ class Engine:
         if request.params.max_tokens == 0 and not request.wants_every_token:
             return Quote()
         sequence = Sequence(request, eos_token_ids=self._eos_token_ids, arrival=sys.maxsize, seed=0)
-        self._scheduler.policy.step_time = self._step_time.model
         return replace(self._scheduler.quote(sequence, time.monotonic()), spread=self._step_time.spread)
 
     def limit_prompts(self, tokens: int | None) -> None:
@@ -291,7 +290,7 @@ class Engine:
 
     def _plan(self) -> StepPlan:
         """Return the plan of the next step. Enters finished restores first, and starts the copies of the plan."""
-        now, self._scheduler.policy.step_time = time.monotonic(), self._step_time.model
+        now = time.monotonic()
         if self.config.scheduler.background_tokens == 0:
             if self._scheduler.num_online:
                 self._quiet_from = now + QUIET_SECONDS

@@ -8,8 +8,8 @@ arXiv 2401.08671, 4.3: the first token after prompt tokens / 512 s, and 4 tokens
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 
-from jaxgen.core.sequence import Sequence
 from jaxgen.scheduling.step_time import LEAST_CHUNK, MARGIN, Decodes, StepTimeModel
 
 PROMPT_RATE = 512.0
@@ -23,6 +23,15 @@ MOST_REGARDED = 32
 def target(num_prompt: int) -> float:
     """Return the seconds to the first token that FastGen grants a prompt of so many tokens."""
     return num_prompt / PROMPT_RATE
+
+
+class DuePrompt(NamedTuple):
+    """A prompt of ``length`` tokens with ``tokens`` to compute; ``granted``: the seconds left of the time that FastGen
+    grants its first token."""
+
+    tokens: int
+    length: int
+    granted: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +68,22 @@ class FillRule:
         return Decodes(rows, targets=(gap / MARGIN,) if rows else ())
 
     def seconds_for_prompts(
-        self, step_time: StepTimeModel, rows: int, positions: int, prompts: Iterable[tuple[Sequence, float]]
+        self, step_time: StepTimeModel, rows: int, positions: int, prompts: Iterable[DuePrompt]
     ) -> float:
         """Return the seconds for prompts of a step; ``rows`` and ``positions`` as of ``longest``.
 
-        ``prompts``: those to compute, in the order of service, each with the seconds left of the time that FastGen
-        grants its first token.
+        ``prompts``: those to compute, in the order of service.
         """
         cost = step_time.wide
         if rows == 0:
             return max(MARGIN * self.gap, self.chunk * cost.per_token)
         alone, each = cost.seconds(rows, positions), cost.per_token
         wanted, most, ahead = (self.stretch - 1.0) * alone, self._bound(alone) - alone, 0.0
-        for sequence, granted in prompts:
+        for prompt in prompts:
             if wanted >= most:
                 break
-            ahead += each * sequence.num_to_compute
-            left = granted - (1.0 - self.early) * target(sequence.num_prompt)
+            ahead += each * prompt.tokens
+            left = prompt.granted - (1.0 - self.early) * target(prompt.length)
             share = ahead / (MARGIN * left) if left > 0.0 else 1.0  # of the time until then
             wanted = max(wanted, alone * share / (1.0 - share) if share < 1.0 else inf)
         return max(min(wanted, most), LEAST_CHUNK * each)

@@ -12,7 +12,7 @@ from jaxgen.core.request import FinishReason
 from jaxgen.core.sequence import Chunk, Sequence
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.scheduling.queues import RequestQueues
-from jaxgen.scheduling.step_time import StepBudget, StepTimeModel
+from jaxgen.scheduling.step_time import StepBudget
 
 
 class Fifo:
@@ -24,25 +24,23 @@ class Fifo:
 
     def __init__(self, config: SchedulerConfig, kv_cache: KVCacheManager) -> None:
         self.queues = RequestQueues()
-        self.step_time: StepTimeModel | None = None
-        """Predicts what steps take now; None: nothing is known. Kept up to date by the engine."""
 
-    def place(self, sequence: Sequence, now: float, in_flight: Iterable[StepPlan]) -> None:
-        """Set the place of a new sequence in the order of service. ``in_flight``: the steps that end before its own.
+    def place(self, sequence: Sequence, now: float, in_flight: Several[StepPlan]) -> None:
+        """Give a new sequence its place in the order. ``in_flight``: the steps that end before its own.
 
-        Raises WouldBeLateError if the policy refuses it; it is then as if it had never come.
+        Only the sequence changes. Raises WouldBeLateError if the policy refuses it.
         """
-
-    def quote(self, sequence: Sequence, now: float, in_flight: Iterable[StepPlan]) -> Quote:
-        """Predict the latencies of a sequence that would be placed now; only the sequence changes.
-
-        Raises as ``place`` does, and ValueError where nothing is predicted: without ``step_time``, and here always.
-        """
-        raise ValueError("first in, first out predicts nothing")
 
     def join(self, sequence: Sequence) -> None:
-        """Put a new sequence, which has its place, among the waiting ones."""
+        """Put a sequence that has its place among the waiting ones."""
         self.queues.join(sequence)
+
+    def quote(self, sequence: Sequence, now: float, in_flight: Several[StepPlan]) -> Quote:
+        """Predict the latencies of a sequence that would be added now; only the sequence changes.
+
+        Raises as ``place`` does, and ValueError where nothing is predicted: without step times, and here always.
+        """
+        raise ValueError("first in, first out predicts nothing")
 
     def leave(self, sequence: Sequence, reason: FinishReason) -> None:
         """Forget a sequence that ends."""

@@ -1,25 +1,44 @@
 """Keep running and waiting sequences in the order of service. Host only, no jax, no clock."""
 
 from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Callable
+from math import inf
 from typing import Any
 
 from jaxgen.core.sequence import Level, Sequence
+from jaxgen.core.service_class import STARVATION_TIMEOUT_S
+from jaxgen.scheduling.fill import target
 
 
 class RequestQueues:
-    """Running and waiting sequences in one order: by level, then by place; background sequences come last."""
+    """Running and waiting sequences in one order: by level, then by place; background sequences come last.
 
-    def __init__(self) -> None:
+    With ``by_priority``, ``priority`` orders the requests of one tenant and class among the places that they hold
+    together. So no tenant gets ahead of another by it.
+    """
+
+    def __init__(self, *, by_priority: bool = False, touched: Callable[[Sequence], None] | None = None) -> None:
+        """``touched``: is called with each sequence that comes, moves or ends, in the course of that change."""
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
         self.waiting_tokens = 0
         """Prompt tokens of the waiting ones that are not of the background."""
+        self._by_priority = by_priority
+        self._touched = touched
         self._levels = [0] * len(Level)
+        self._priorities: Counter[int] = Counter()  # how many have each
+        self._next_promotion = -inf  # no sequence is promoted before
 
     @property
     def is_mixed(self) -> bool:
         """Whether sequences of different levels run or wait."""
         return self._levels.count(0) < len(Level) - 1
+
+    @property
+    def has_priorities(self) -> bool:
+        """Whether sequences of different priorities run or wait."""
+        return len(self._priorities) > 1
 
     def has(self, level: Level) -> bool:
         """Whether a sequence of this level runs or waits."""
@@ -36,15 +55,31 @@ class RequestQueues:
             return self.waiting[:] if first == 0 else []
         return self.waiting[:first]
 
-    def wanting(self, *, background: bool) -> list[Sequence]:
-        """Sequences with prompt tokens left to compute, online or background: running ones, then waiting ones."""
-        begun = [s for s in self.running if s.num_uncomputed > 1 and s.request.background is background]
-        return begun + self.waiting_of(background=background)
+    def running_to(self, level: Level) -> list[Sequence]:
+        """Running sequences of this level and those before it."""
+        return self.running[: bisect_left(self.running, (level + 1,), key=order_key_of)]
+
+    def order_key_joined(self, newcomer: Sequence) -> tuple[int, float, int]:
+        """The order key that ``newcomer`` will have once it has joined."""
+        if not self._shares_places(newcomer):
+            return newcomer.order_key
+        group = self._group_of(newcomer)
+        places = sorted([newcomer.place, *[s.place for s in group]])
+        before = sum([(s.priority, s.place) < (newcomer.priority, newcomer.place) for s in group])
+        return newcomer.level, *places[before]
+
+    def touch(self, sequence: Sequence) -> None:
+        """Note that a sequence has changed, in its place or in what it has computed."""
+        if self._touched is not None:
+            self._touched(sequence)
 
     def join(self, sequence: Sequence) -> None:
         """Add a new sequence to the waiting ones."""
+        if self._shares_places(sequence):
+            self._share_places(sequence)
         self._wait(sequence)
         self._levels[sequence.level] += 1
+        self._priorities[sequence.priority] += 1
 
     def begin(self, sequence: Sequence) -> None:
         """Move a waiting sequence to the running ones."""
@@ -60,15 +95,61 @@ class RequestQueues:
         """Remove a sequence that ends from ``line``, the running or the waiting ones."""
         self._remove(sequence, line)
         self._levels[sequence.level] -= 1
+        self._priorities[sequence.priority] -= 1
+        if not self._priorities[sequence.priority]:
+            del self._priorities[sequence.priority]
+
+    def promote_starved(self, now: float) -> None:
+        """Promote the first best-effort sequence that has waited STARVATION_TIMEOUT_S and gets no tokens.
+
+        It is then served like sequences with targets. The next one is promoted after the same time again.
+        """
+        if now < self._next_promotion or not (self.has(Level.WITH_TARGETS) and self.has(Level.BEST_EFFORT)):
+            return
+        found = [
+            (sequence, line)
+            for line in (self.waiting, self.running)
+            if (sequence := _first_starved(line, now)) is not None
+        ]
+        if not found:
+            return
+        sequence, line = min(found, key=lambda one: one[0].order_key)
+        line.remove(sequence)
+        self._levels[sequence.level] -= 1
+        sequence.level = Level.WITH_TARGETS
+        self._levels[sequence.level] += 1
+        insort(line, sequence, key=order_key_of)
+        self.touch(sequence)
+        self._next_promotion = now + STARVATION_TIMEOUT_S
 
     def _wait(self, sequence: Sequence) -> None:
         insort(self.waiting, sequence, key=order_key_of)
         self.waiting_tokens += _foreground_tokens(sequence)
+        self.touch(sequence)
 
     def _remove(self, sequence: Sequence, line: list[Sequence]) -> None:
         del line[bisect_left(line, sequence.order_key, key=order_key_of)]
         if line is self.waiting:
             self.waiting_tokens -= _foreground_tokens(sequence)
+        self.touch(sequence)
+
+    def _shares_places(self, newcomer: Sequence) -> bool:
+        return self._by_priority and bool(self._priorities.keys() - {newcomer.priority})
+
+    def _group_of(self, newcomer: Sequence) -> list[Sequence]:
+        """Other sequences whose places ``priority`` may exchange with that of ``newcomer``."""
+        return [s for s in (*self.running, *self.waiting) if _are_of_one_group(s, newcomer)]
+
+    def _share_places(self, newcomer: Sequence) -> None:
+        """Deal the places of the group out by priority, then in the order before."""
+        group = [*self._group_of(newcomer), newcomer]
+        places = sorted([s.place for s in group])
+        for sequence, place in zip(sorted(group, key=lambda s: (s.priority, s.place)), places, strict=True):
+            if sequence.place != place:
+                sequence.place = place
+                self.touch(sequence)
+        self.running.sort(key=order_key_of)
+        self.waiting.sort(key=order_key_of)
 
 
 def order_key_of(sequence: Sequence) -> Any:
@@ -76,5 +157,57 @@ def order_key_of(sequence: Sequence) -> Any:
     return sequence.order_key
 
 
+def set_place(sequence: Sequence, now: float, prompt_seconds: float) -> None:
+    """Give a sequence that arrives ``now`` its level and its place.
+
+    Its due time is when it must begin for its first token to meet its target. One that must be late is due at once and
+    not earlier, or it would delay sequences that arrived before it. ``prompt_seconds``: what its prompt takes.
+    """
+    if not sequence.request.background:
+        sequence.level = Level.WITH_TARGETS if sequence.service.has_targets else Level.BEST_EFFORT
+    promised = sequence.service.first_token_target(sequence.num_prompt)
+    waited = sequence.request.waited_seconds
+    if promised is None:
+        slack = STARVATION_TIMEOUT_S + target(sequence.num_prompt) - waited
+    else:
+        slack = max(0.0, promised - waited - prompt_seconds)
+    sequence.place = now + slack, sequence.arrival
+
+
+def may_preempt(one: Sequence, other: Sequence) -> bool:
+    """Whether waiting sequence ``one`` may preempt running sequence ``other``. Implies that ``one`` precedes ``other``.
+
+    A sequence promoted after STARVATION_TIMEOUT_S is not preempted, and itself preempts only background sequences.
+    """
+    if Level.BACKGROUND in (one.level, other.level) and one.level is not other.level:
+        return one.level < other.level
+    if one.level is not other.level:
+        return one.level < other.level and one.service.has_targets
+    return one.priority < other.priority and _are_of_one_group(one, other)
+
+
+def _are_of_one_group(one: Sequence, other: Sequence) -> bool:
+    """Whether priority decides between two sequences: of one tenant, class and level.
+
+    Not between promoted sequences, which keep the order of their due times, nor where one has given up its targets.
+    """
+    return (
+        one.level is other.level
+        and one.request.tenant == other.request.tenant
+        and one.service == other.service
+        and (one.level is not Level.WITH_TARGETS or one.service.has_targets)
+    )
+
+
 def _foreground_tokens(sequence: Sequence) -> int:
     return 0 if sequence.request.background else sequence.num_prompt
+
+
+def _first_starved(line: list[Sequence], now: float) -> Sequence | None:
+    """The first best-effort sequence past its due time that does not decode."""
+    for sequence in line[bisect_left(line, (Level.BEST_EFFORT,), key=order_key_of) :]:
+        if sequence.level is not Level.BEST_EFFORT or sequence.deadline > now:
+            return None
+        if sequence.row is None or sequence.num_uncomputed > 1:
+            return sequence
+    return None

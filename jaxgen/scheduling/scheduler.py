@@ -1,7 +1,7 @@
 """The scheduler: takes sequences, hands out step plans, and ends sequences. Host only, no jax, no thread, no clock."""
 
 from collections import deque
-from collections.abc import Container
+from collections.abc import Callable, Container
 from functools import partial
 
 from jaxgen.cache.block_log import BlockLog
@@ -46,7 +46,7 @@ class Scheduler:
         config: SchedulerConfig,
         cache: CacheConfig,
         *,
-        policy: type[Fifo] = Fifo,
+        policy: Callable[[SchedulerConfig, KVCacheManager], Fifo] = Fifo,
         max_overtaken: int = MAX_OVERTAKEN,
         tier: HostTier | None = None,
         log: BlockLog | None = None,
@@ -218,6 +218,7 @@ class Scheduler:
         if sequence.num_preemptions == 0:
             sequence.num_cached += restore.end - restore.start
         self._kv_cache.skip_restored(sequence)
+        self._queues.touch(sequence)
 
     def abort(self, request_id: str) -> Sequence | None:
         """Ends a living sequence, wherever it stands, and returns it. None if none such lives."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Protocol
 
 from jaxgen.core.sequence import Chunk, Sequence
 from jaxgen.core.step_plan import StepPlan
@@ -113,6 +114,20 @@ class StepBudget:
 
     def _seconds_each(self, start: int) -> float:
         return self.cost.per_token + self.cost.per_position * start
+
+
+class StepTimes(Protocol):
+    """Knows what steps take now."""
+
+    @property
+    def model(self) -> StepTimeModel: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedStepTimes:
+    """StepTimes that no measurement changes."""
+
+    model: StepTimeModel
 
 
 class StepTimeEstimator:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from jaxgen.core.config import CacheConfig, SchedulerConfig
@@ -10,7 +11,7 @@ from jaxgen.core.step_plan import Outcome, StepPlan
 from jaxgen.scheduling.fill import DEFAULT_FILL, FillRule
 from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.scheduling.service.policy import ServicePolicy
-from jaxgen.scheduling.step_time import StepTimeModel
+from jaxgen.scheduling.step_time import FixedStepTimes, StepTimeModel
 
 
 class Policy(Protocol):
@@ -50,10 +51,11 @@ class SplitFuse:
         """As the scheduler's own. ``runs_ahead``: as an accelerator's engine does, and a CPU's does not."""
         self.runs_ahead = runs_ahead
         config = replace(config, prefix_caching=prefix_caching)
-        self._scheduler = Scheduler(config, cache, policy=ServicePolicy, narrow=narrow)
+        step_times = None if step_time is None else FixedStepTimes(step_time)
+        policy = partial(ServicePolicy, step_times=step_times, fill=fill)
+        self._scheduler = Scheduler(config, cache, policy=policy, narrow=narrow)
         assert isinstance(self._scheduler.policy, ServicePolicy)
         self._policy = self._scheduler.policy
-        self._policy.step_time, self._policy.fill = step_time, fill
 
     @property
     def has_work(self) -> bool:

@@ -10,8 +10,9 @@ import pytest
 from jaxgen.core.errors import EngineDeadError, RequestRefusedError
 from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.request import FinishReason, Request, TokenEvent
-from jaxgen.engine.async_engine import SWITCH_SECONDS, AsyncEngine
+from jaxgen.engine.async_engine import MOST_MESSAGES, SWITCH_SECONDS, AsyncEngine
 from jaxgen.engine.engine import Engine
+from jaxgen.text.constraint import Constraint
 from jaxgen.text.tokenizer import Tokenizer
 from tests.support.engines import LLAMA, make_engine, request, run, tokens
 from tests.support.tiny_tokenizers import byte_level
@@ -271,3 +272,35 @@ def test_a_quote_comes_between_steps_and_leaves_seeds_and_answers_as_they_were(e
     engine.stop()
     with pytest.raises(EngineDeadError):
         asyncio.run(engine.quote(drawn("late")))
+
+
+def test_a_burst_is_taken_in_portions_between_steps(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a stream goes on; what a request waits for its portion is of the time to its first token."""
+    inner: Engine = engine.inner  # type: ignore[attr-defined]
+    taken: list[int] = [0]
+    waited: list[float] = []
+    add, step = inner.add, inner.step
+
+    def counting_add(one: Request, constraint: Constraint | None = None) -> None:
+        taken[-1] += 1
+        waited.append(one.waited_seconds)
+        add(one, constraint)
+
+    def counting_step() -> list[TokenEvent]:
+        taken.append(0)
+        return step()
+
+    monkeypatch.setattr(inner, "add", counting_add)
+    monkeypatch.setattr(inner, "step", counting_step)
+
+    async def main() -> None:
+        burst = [greedy(f"b{i}", max_tokens=1) for i in range(3 * MOST_MESSAGES)]
+        stream = asyncio.create_task(collect(engine, greedy("stream", max_tokens=60)))
+        await until(lambda: len(taken) > 3)
+        await asyncio.gather(stream, *(collect(engine, one) for one in burst))
+
+    asyncio.run(main())
+    assert sum(taken) == 1 + 3 * MOST_MESSAGES
+    assert max(taken) <= MOST_MESSAGES
+    assert min(waited) >= 0.0
+    assert waited[-1] > waited[1]

@@ -9,8 +9,9 @@ import jax
 import numpy as np
 import pytest
 
-from jaxgen.core.errors import RequestRefusedError
+from jaxgen.core.errors import RequestRefusedError, WouldBeLateError
 from jaxgen.core.request import FinishReason, Request, TokenEvent
+from jaxgen.core.service_class import ServiceClass
 from jaxgen.engine.runners import program_texts
 from jaxgen.models import abstract_params
 from jaxgen.models.kv_cache import cache_shape
@@ -298,3 +299,14 @@ def test_the_text_of_its_programs_can_be_had_for_a_digest() -> None:
     (text,) = program_texts(compiled_step(LLAMA, engine_config()))
     assert text.startswith("HloModule jit_step")
     assert "\nENTRY " in text
+
+
+def test_the_first_request_after_a_start_is_held_to_what_its_class_promises() -> None:
+    engine = make_engine()
+    impossible = ServiceClass(name="fast", first_token_seconds=1e-9)
+    asked = replace(request("a", range(3, 103), max_tokens=2), service=impossible)
+    with pytest.raises(WouldBeLateError, match="'fast' promises the first token in 1e-09 s"):
+        engine.add(asked)
+    with pytest.raises(WouldBeLateError, match="'fast'"):
+        engine.quote(asked)
+    assert not engine.has_work

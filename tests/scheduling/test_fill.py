@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxgen.core.sequence import Sequence
 from jaxgen.scheduling.cost_model import LinearCost
-from jaxgen.scheduling.fill import DEFAULT_FILL, target
+from jaxgen.scheduling.fill import DEFAULT_FILL, DuePrompt, target
 from jaxgen.scheduling.step_time import LEAST_CHUNK, MARGIN, StepTimeModel
-from tests.support.service_world import VirtualServer, sequence_for
+from tests.support.service_world import VirtualServer
 
 FAST = StepTimeModel(256, LinearCost(base=0.0075, per_token=0.00047))
 """A step of one token takes 8 ms, a full one 128 ms."""
@@ -18,8 +17,8 @@ FLAT = StepTimeModel(256, LinearCost(base=0.02))
 """A step costs the same however full it is."""
 
 
-def waiting(prompt: int, left: float) -> tuple[Sequence, float]:
-    return sequence_for(prompt), left
+def waiting(prompt: int, left: float) -> DuePrompt:
+    return DuePrompt(prompt, prompt, left)
 
 
 def test_where_nothing_decodes_steps_are_short_or_of_a_chunk_that_pays() -> None:

@@ -33,12 +33,12 @@ from jaxgen.core.service_class import ServiceClass
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.scheduling.cost_model import LinearCost
 from jaxgen.scheduling.scheduler import Scheduler
-from jaxgen.scheduling.service.policy import ServicePolicy
 from jaxgen.scheduling.step_time import StepTimeModel
 from tests.support.scheduler_book import Book
 from tests.support.scheduler_caller import Caller
 from tests.support.scheduler_invariants import INVARIANTS, every_block_has_its_owners
 from tests.support.scheduler_world import ARRIVALS, Arrival, Device, Host, small_tier
+from tests.support.service_world import policy_with
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -93,9 +93,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             host = Host(small_tier(host_blocks, block_size, most_saving, recomputed, projected), device)
         tier = None if host is None else host.tier
         scheduler = Scheduler(
-            config, cache, policy=ServicePolicy, max_overtaken=max_overtaken, tier=tier, narrow=narrow
+            config, cache, policy=policy_with(self.step_time), max_overtaken=max_overtaken, tier=tier, narrow=narrow
         )
-        scheduler.policy.step_time = self.step_time
         self.book = Book(scheduler, cache, config, max_overtaken, narrow, device, host, self.plain, self.seen)
         self.caller = Caller(self.book, fails_every)
 

@@ -194,7 +194,7 @@ def test_what_predicts_nothing_gives_no_quote() -> None:
     with pytest.raises(TypeError, match="WholePrompts predicts no first token"):
         Replica(whole, seconds_at(PACE)).first_token(sequence(5), 0.0)
     blind = SplitFuse(SchedulerConfig(10, 10, 100), CacheConfig(4, 100))
-    with pytest.raises(ValueError, match="step_time"):
+    with pytest.raises(ValueError, match="without step times"):
         Replica(blind, seconds_at(PACE)).first_token(sequence(5), 0.0)
 
 

@@ -4,6 +4,8 @@ from collections import Counter, defaultdict
 
 from jaxgen.core.sequence import Level, Sequence
 from jaxgen.core.service_class import ServiceClass
+from jaxgen.scheduling.ordered_work import NO_WORK, Work
+from jaxgen.scheduling.service.policy import ServicePolicy
 from tests.support.scheduler_book import Book, level
 from tests.support.scheduler_world import Content
 
@@ -95,6 +97,54 @@ def what_is_pending_is_in_flight(book: Book) -> None:
         assert sequence.num_pending == (sequence.params.max_tokens > 0)
 
 
+def the_backlog_is_what_the_queues_say(book: Book) -> None:
+    """Summed anew from all that runs and waits."""
+    policy = book.scheduler.policy
+    if not isinstance(policy, ServicePolicy):
+        return
+    backlog, live = policy._backlog, [*book.running(), *book.waiting()]
+    backlog.settle()
+    assert set(backlog._recorded) == set(live)
+    wanting = [s for s in live if s.row is None or s.num_uncomputed > 1]
+    assert {s for s in live if backlog.wants(s)} == set(wanting)
+    assert set(backlog._coming._depth) == {s for s in wanting if not s.request.background}
+    assert backlog.promises == Counter(s.service for s in live if s.service.inter_token_seconds is not None)
+    assert backlog._given_up == Counter(
+        (s.request.tenant, s.service.name) for s in book.waiting() if s.service is not s.request.service
+    )
+    for tier in Level:
+        tenants = {s.request.tenant for s in wanting if s.level is tier}
+        assert set(backlog._lines[tier]) == tenants
+        for tenant in tenants:
+            line = sorted([s for s in wanting if (s.level, s.request.tenant) == (tier, tenant)], key=lambda s: s.place)
+            for index, sequence in enumerate(line):
+                assert backlog._lines[tier][tenant].before(sequence.place) == _work(line[:index], book)
+            assert backlog._lines[tier][tenant].total == _work(line, book)
+        assert backlog.total(tier) == _work([s for s in wanting if s.level is tier], book)
+
+
+def _work(sequences: list[Sequence], book: Book) -> Work:
+    """What is left to compute of them, each counted by itself."""
+    works = [NO_WORK]
+    for s in sequences:
+        found = s.num_expected if s.row is None else 0
+        left = range(s.num_computed + found, s.num_tokens)
+        waits, speaks = s.row is None, s.row is None and s.params.max_tokens > 1
+        works.append(
+            Work(
+                tokens=len(left),
+                positions=sum([left.start + left.stop for _ in left]) // 2,
+                sequences=1,
+                waiting=int(waits),
+                blocks=book.blocks(s.num_tokens) - s.num_expected_shared if waits else 0,
+                answers=s.params.max_tokens,
+                speaking=int(speaks),
+                contexts=s.num_tokens if speaks else 0,
+            )
+        )
+    return Work(*[sum(parts) for parts in zip(*works, strict=True)])
+
+
 def _content(book: Book, sequence: Sequence, index: int) -> list[Content]:
     """What a sequence's block of that index holds when it is full."""
     start = index * book.cache.block_size
@@ -111,4 +161,5 @@ INVARIANTS = (
     every_sequence_holds_what_its_status_says,
     the_order_is_that_of_service,
     what_is_pending_is_in_flight,
+    the_backlog_is_what_the_queues_say,
 )

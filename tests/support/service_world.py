@@ -1,6 +1,7 @@
 """Sequences of tenants and classes, and a scheduler whose steps take virtual time."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from jaxgen.core.config import CacheConfig, SchedulerConfig
@@ -11,8 +12,13 @@ from jaxgen.core.sequence import Sequence
 from jaxgen.core.service_class import ServiceClass
 from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.scheduling.service.policy import ServicePolicy
-from jaxgen.scheduling.step_time import StepTimeModel
+from jaxgen.scheduling.step_time import FixedStepTimes, StepTimeModel
 from tests.support.small_scheduler import ARRIVALS, TOKEN
+
+
+def policy_with(step_time: StepTimeModel | None) -> partial[ServicePolicy]:
+    """The policy of a server whose steps take what the model says."""
+    return partial(ServicePolicy, step_times=None if step_time is None else FixedStepTimes(step_time))
 
 
 def sequence_for(prompt: int = 4, max_tokens: int = 4, name: str = "", **fields: Any) -> Sequence:
@@ -48,8 +54,7 @@ class VirtualServer:
     ) -> None:
         config = SchedulerConfig(step_time.token_budget, rows, longest, prefix_caching=False)
         cache = CacheConfig(block_size=16, num_blocks=num_blocks)
-        self.scheduler = Scheduler(config, cache, policy=ServicePolicy)
-        self.scheduler.policy.step_time = step_time
+        self.scheduler = Scheduler(config, cache, policy=policy_with(step_time))
         self.step_time = step_time
         self.now = 0.0
         self.computed: dict[str, int] = {}

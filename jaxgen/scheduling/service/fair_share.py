@@ -1,8 +1,8 @@
 """Share prompt tokens fairly between tenants. Host only, no jax, no clock."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-from jaxgen.core.sequence import Chunk, Sequence
+from jaxgen.core.sequence import Chunk
 
 LEAD_STEPS = 4
 """Steps' worth of tokens that a tenant may be served beyond others before shares decide instead of due times."""
@@ -18,23 +18,25 @@ class FairShare:
     """
 
     def __init__(self, token_budget: int) -> None:
-        self._lead = float(LEAD_STEPS * token_budget)
+        self._step = float(token_budget)
+        self._lead = LEAD_STEPS * self._step
         self._served: dict[str, float] = {}
         self._live: dict[str, int] = {}
+        self._weights: dict[str, float] = {}
 
-    def join(self, sequence: Sequence, wanting: Iterable[Sequence]) -> None:
-        """Count a new sequence. ``wanting``: the others with prompt tokens to compute; unused without other tenants."""
-        tenant = sequence.request.tenant
+    def join(self, tenant: str, weight: float, wanting: Collection[str]) -> None:
+        """Count a new sequence of a tenant. ``wanting``: tenants with prompt tokens to compute, before it."""
         if not self._live:
             self._served.clear()
-        self._served[tenant] = self._served_of(tenant, wanting)
+        self._served[tenant] = self.served(tenant, wanting)
         self._live[tenant] = self._live.get(tenant, 0) + 1
+        self._weights[tenant] = weight
 
-    def leave(self, sequence: Sequence) -> None:
-        tenant = sequence.request.tenant
+    def leave(self, tenant: str) -> None:
+        """Forget a sequence of a tenant."""
         self._live[tenant] -= 1
         if not self._live[tenant]:
-            del self._live[tenant]
+            del self._live[tenant], self._weights[tenant]
             least = min([self._served[other] for other in self._live], default=0.0)
             for gone in [name for name in self._served if name not in self._live and self._served[name] <= least]:
                 del self._served[gone]
@@ -44,10 +46,6 @@ class FairShare:
         """Whether there are several tenants."""
         return len(self._live) > 1
 
-    def has_others(self, sequence: Sequence) -> bool:
-        """Whether other tenants than the sequence's live."""
-        return len(self._live) > (sequence.request.tenant in self._live)
-
     def charge(self, chunks: Iterable[Chunk]) -> None:
         """Count the tokens of these chunks."""
         if not self.compares:
@@ -56,53 +54,30 @@ class FairShare:
             request = chunk.sequence.request
             self._served[request.tenant] += chunk.length / request.tenant_weight
 
-    def over(self, wanting: Iterable[Sequence]) -> frozenset[str]:
-        """Tenants of ``wanting`` that are over their share: the others go first."""
+    def over(self, wanting: Collection[str]) -> frozenset[str]:
+        """Return the tenants of ``wanting`` that are over their share: the others go first."""
         if not self.compares:
             return frozenset()
-        tenants = {sequence.request.tenant for sequence in wanting}
-        most = min([self._served[tenant] for tenant in tenants], default=0.0) + self._lead
-        return frozenset([tenant for tenant in tenants if self._served[tenant] > most])
+        most = min([self._served[tenant] for tenant in wanting], default=0.0) + self._lead
+        return frozenset([tenant for tenant in wanting if self._served[tenant] > most])
 
-    def ahead_of(
-        self, newcomer: Sequence, order_key: tuple[int, float, int], wanting: list[Sequence]
-    ) -> list[Sequence]:
-        """The sequences of ``wanting`` that will be computed before a newcomer with this order key.
+    def tokens_ahead(self, reached: float, other: str, before: int, everything: int) -> float:
+        """Return how many tokens of another tenant are computed before a counter has ``reached`` its value.
 
-        Its own tenant's by the order of service; of each other tenant as many tokens as the fair share allows.
+        Of its ``everything`` tokens ``before`` are earlier in the order of service: these alone count within the lead,
+        all of them where the other is behind by more, and none where it is ahead by more. Tenants are compared once a
+        step, so the step in which the other reaches its bound is its own.
         """
-        first = [s for s in wanting if s.order_key < order_key]
-        tenant = newcomer.request.tenant
-        if not self._live.keys() - {tenant}:
-            return first
-        own = [s for s in first if s.request.tenant == tenant]
-        tokens = sum([s.num_uncomputed for s in own]) + newcomer.num_uncomputed
-        reached = self._served_of(tenant, wanting) + tokens / newcomer.request.tenant_weight
-        others: dict[str, list[Sequence]] = {}
-        for sequence in wanting:
-            if sequence.request.tenant != tenant:
-                others.setdefault(sequence.request.tenant, []).append(sequence)
-        for line in others.values():
-            own += self._up_to(reached, order_key, line)
-        return own
+        bounds = [(reached + by - self._served[other]) * self._weights[other] for by in (-self._lead, self._lead)]
+        least, most = (bound + self._step if bound > 0.0 else 0.0 for bound in bounds)
+        return max(min(before, most), min(everything, least))
 
-    def _up_to(self, reached: float, order_key: tuple[int, float, int], line: list[Sequence]) -> list[Sequence]:
-        """The sequences of one tenant that come before another tenant's counter has ``reached`` so much."""
-        served, found = self._served[line[0].request.tenant], []
-        for sequence in line:
-            if served >= reached + self._lead or (served >= reached - self._lead and sequence.order_key >= order_key):
-                break
-            found.append(sequence)
-            served += sequence.num_uncomputed / sequence.request.tenant_weight
-        return found
-
-    def _served_of(self, tenant: str, wanting: Iterable[Sequence]) -> float:
-        """The counter of a tenant, raised to that of the least served one if it has no prompt tokens to compute."""
+    def served(self, tenant: str, wanting: Collection[str]) -> float:
+        """Return the counter of a tenant, raised to that of the least served one if it has no prompts to compute."""
         served = self._served.get(tenant, 0.0)
         others = self._live.keys() - {tenant}
-        if not others or any(s.request.tenant == tenant for s in wanting):
+        if not others or tenant in wanting:
             return served
         # With no prompts to compute, no tenant was kept waiting.
-        found = {s.request.tenant for s in wanting}
         most = max([self._served[other] for other in others])
-        return max(served, min([self._served[other] for other in found], default=most))
+        return max(served, min([self._served[other] for other in wanting], default=most))

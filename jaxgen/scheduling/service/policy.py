@@ -1,7 +1,7 @@
 """The policy of a server: targets of service classes, priorities, and fair shares of tenants. Host only, no jax, no
 clock."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from collections.abc import Sequence as Several
 from heapq import merge
 from itertools import islice
@@ -15,63 +15,69 @@ from jaxgen.core.request import FinishReason
 from jaxgen.core.sequence import Chunk, Level, Sequence
 from jaxgen.core.service_class import STARVATION_TIMEOUT_S
 from jaxgen.core.step_plan import StepPlan
-from jaxgen.scheduling.average import Average
-from jaxgen.scheduling.fill import DEFAULT_FILL, MOST_REGARDED, FillRule
+from jaxgen.scheduling.fill import DEFAULT_FILL, MOST_REGARDED, DuePrompt, FillRule
 from jaxgen.scheduling.policy import Fifo
+from jaxgen.scheduling.queues import RequestQueues, may_preempt, set_place
+from jaxgen.scheduling.service.backlog import Backlog
 from jaxgen.scheduling.service.fair_share import FairShare
-from jaxgen.scheduling.service.queues import ServiceQueues, may_preempt, set_place
-from jaxgen.scheduling.service.slo import Prediction, SchedulerSnapshot, check, predict
+from jaxgen.scheduling.service.prediction import Prediction, Predictor, check
 from jaxgen.scheduling.service.targets import breaks_targets, time_for_prompts, time_left
-from jaxgen.scheduling.step_time import StepBudget
+from jaxgen.scheduling.step_time import StepBudget, StepTimeModel, StepTimes
 
 
 class ServicePolicy(Fifo):
     """Sequences whose classes have targets first, each before it is due; tenants within their fair shares.
 
+    - All due times come nearer at the same rate, so the order does not change with time. Of sequences without targets
+      one is promoted after each STARVATION_TIMEOUT_S.
     - Refuses a request whose class promises what cannot be kept, or that would break another's target, or serves it
       without targets where its class says so.
     - Cuts prompts so short that steps meet the inter-token targets of the sequences that decode.
     - Serves tenants that are over their fair share after the others.
 
-    Without classes, priorities and several tenants every plan is that of ``Fifo``. Without ``step_time`` nothing is
+    Without classes, priorities and several tenants every plan is that of ``Fifo``. Without ``step_times`` nothing is
     refused and no step is cut.
     """
 
-    def __init__(self, config: SchedulerConfig, kv_cache: KVCacheManager) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        kv_cache: KVCacheManager,
+        *,
+        step_times: StepTimes | None = None,
+        fill: FillRule = DEFAULT_FILL,
+    ) -> None:
         super().__init__(config, kv_cache)
-        self.queues: ServiceQueues = ServiceQueues()
-        self.fill: FillRule = DEFAULT_FILL
+        self._backlog = Backlog(kv_cache)
+        self.queues = RequestQueues(by_priority=True, touched=self._touch)
         self._kv_cache = kv_cache
+        self._step_times = step_times
+        self._fill = fill
         self._fair_shares = {background: FairShare(config.token_budget) for background in (False, True)}
+        self._predictor = Predictor(self.queues, self._backlog, kv_cache, self._fair_shares[False], fill)
         self._now = 0.0  # when the step that is planned began
-        self._answered = Average(1.0)  # share of max_tokens that answers reached
 
-    def place(self, sequence: Sequence, now: float, in_flight: Iterable[StepPlan]) -> None:
-        """Set level and place, by when the sequence is due. Raises WouldBeLateError."""
-        prompt_seconds = 0.0 if self.step_time is None else self.step_time.prompt_seconds(sequence.num_prompt)
-        set_place(sequence, now, prompt_seconds)
-        if sequence.service.has_targets and not self._meets_targets(sequence, now, in_flight):
-            # It would be late at any place, and at this one others would be too.
-            sequence.drop_targets()
-            set_place(sequence, now, prompt_seconds)
+    @property
+    def step_time(self) -> StepTimeModel | None:
+        """Predicts what steps take now; None: nothing is known."""
+        return None if self._step_times is None else self._step_times.model
 
-    def prediction(self, sequence: Sequence, now: float, under_way: float) -> Prediction:
-        """Predict the latencies of a sequence that arrives now and has not joined: it gets its place, nothing else.
+    def place(self, sequence: Sequence, now: float, in_flight: Several[StepPlan]) -> None:
+        """See Fifo. The place is by when the sequence is due."""
+        self._set_place(sequence, now, in_flight, next_is_planned=False)
 
-        Steps in flight end in ``under_way`` seconds. Raises ValueError without ``step_time``.
-        """
-        if self.step_time is None:
-            raise ValueError("nothing is predicted without step_time")
-        set_place(sequence, now, self.step_time.prompt_seconds(sequence.num_prompt))
-        answered = self._answered.value or 1.0
-        load = SchedulerSnapshot(self.queues, self._kv_cache, self._fair_shares[False], answered, self.fill)
-        return predict(sequence, load, self.step_time, now, under_way)
+    def join(self, sequence: Sequence) -> None:
+        """See Fifo."""
+        request = sequence.request
+        wanting = self._backlog.tenants(background=request.background)
+        self._fair_shares[request.background].join(request.tenant, request.tenant_weight, wanting)
+        self.queues.join(sequence)
 
-    def quote(self, sequence: Sequence, now: float, in_flight: Iterable[StepPlan]) -> Quote:
-        """See Fifo. The next step is planned before a request can follow its quote: it counts as one more in flight."""
-        coming = [*in_flight, *list(in_flight)[-1:]]
-        self.place(sequence, now, coming)
-        found = self.prediction(sequence, now, self._under_way(coming))
+    def quote(self, sequence: Sequence, now: float, in_flight: Several[StepPlan]) -> Quote:
+        """See Fifo. One more step is planned before a request can follow its quote."""
+        found = self._set_place(sequence, now, in_flight, next_is_planned=True)
+        if found is None:
+            found = self.prediction(sequence, now, self._under_way(in_flight), next_is_planned=True)
         return Quote(
             cached_tokens=sequence.num_expected,
             first_token=found.first_token,
@@ -79,33 +85,46 @@ class ServicePolicy(Fifo):
             longest_step=found.longest_step,
         )
 
-    def join(self, sequence: Sequence) -> None:
-        background = sequence.request.background
-        fair_share = self._fair_shares[background]
-        has_others = fair_share.has_others(sequence)
-        fair_share.join(sequence, self.queues.wanting(background=background) if has_others else ())
-        super().join(sequence)
+    def prediction(
+        self, sequence: Sequence, now: float, under_way: float, *, next_is_planned: bool = False
+    ) -> Prediction:
+        """Predict the latencies of a sequence that has not joined, as of Predictor: it gets its place, nothing else.
+
+        Raises ValueError without step times.
+        """
+        if self.step_time is None:
+            raise ValueError("nothing is predicted without step times")
+        self._backlog.settle()
+        set_place(sequence, now, self.step_time.prompt_seconds(sequence.num_prompt))
+        return self._predictor.predict(sequence, self.step_time, now, under_way, next_is_planned=next_is_planned)
 
     def leave(self, sequence: Sequence, reason: FinishReason) -> None:
         if sequence.num_generated and reason is not FinishReason.ERROR:  # ABORT counts: stop strings end so
-            self._answered.observe(sequence.num_generated / sequence.params.max_tokens)
-        self._fair_shares[sequence.request.background].leave(sequence)
+            self._predictor.answered.observe(sequence.num_generated / sequence.params.max_tokens)
+        self._fair_shares[sequence.request.background].leave(sequence.request.tenant)
+        self._touch(sequence)
 
     def begin_step(self, now: float) -> None:
         self._now = now
+        self._backlog.settle()
         self.queues.promote_starved(now)
 
     def charge(self, chunks: list[Chunk]) -> None:
+        self._predictor.rows_changed()
+        for chunk in chunks:
+            if self._backlog.wants(chunk.sequence):
+                self._backlog.touch(chunk.sequence)
         for background, fair_share in self._fair_shares.items():
             if fair_share.compares:
                 fair_share.charge([chunk for chunk in chunks if chunk.sequence.request.background is background])
 
     def rounds(self, prompts: list[Sequence], waiting: list[Sequence]) -> Iterable[Iterable[Sequence]]:
         """First the tenants that are not over their shares, then the others."""
-        if not any(share.compares for share in self._fair_shares.values()):
-            return super().rounds(prompts, waiting)
-        everyone = (*prompts, *waiting)
-        over = self._fair_shares[everyone[0].request.background].over(everyone) if everyone else frozenset()
+        over: frozenset[str] = frozenset()
+        if any(share.compares for share in self._fair_shares.values()) and (prompts or waiting):
+            background = (prompts or waiting)[0].request.background
+            self._backlog.settle()
+            over = self._fair_shares[background].over(self._backlog.tenants(background=background))
         if not over:
             return super().rounds(prompts, waiting)
         return [
@@ -128,15 +147,13 @@ class ServicePolicy(Fifo):
             budget.seconds = time_for_prompts(self.step_time, decodes, start)
         else:
             positions = sum([chunk.start for chunk in decodes])
-            budget.seconds = self.fill.seconds_for_prompts(self.step_time, len(decodes), positions, self._due(prompts))
-
-    def _due(self, prompts: list[Sequence]) -> Iterator[tuple[Sequence, float]]:
-        """The first online prompts in the order of service, those of ``prompts`` and waiting ones, and the seconds left
-        of the time that the first token of each is granted."""
-        order = merge(prompts, islice(self.queues.waiting, MOST_REGARDED), key=attrgetter("order_key"))
-        for sequence in islice(order, MOST_REGARDED):
-            if sequence.level is Level.BEST_EFFORT:
-                yield sequence, sequence.deadline - STARVATION_TIMEOUT_S - self._now
+            order = merge(prompts, islice(self.queues.waiting, MOST_REGARDED), key=attrgetter("order_key"))
+            due = (
+                DuePrompt(s.num_to_compute, s.num_prompt, s.deadline - STARVATION_TIMEOUT_S - self._now)
+                for s in islice(order, MOST_REGARDED)
+                if s.level is Level.BEST_EFFORT
+            )
+            budget.seconds = self._fill.seconds_for_prompts(self.step_time, len(decodes), positions, due)
 
     def limit_background(self, budget: StepBudget, online: list[Chunk]) -> None:
         if self.step_time is not None and self.queues.has(Level.WITH_TARGETS):
@@ -158,21 +175,35 @@ class ServicePolicy(Fifo):
     def misses_targets(self, sequences: Several[Sequence]) -> bool:
         return breaks_targets(sequences, self.step_time)
 
-    def _meets_targets(self, sequence: Sequence, now: float, in_flight: Iterable[StepPlan]) -> bool:
-        """Whether the targets of its class can be met; False where it is served all the same. Raises WouldBeLateError
-        where it is not."""
-        serve_late = sequence.service.serve_late
-        if self.step_time is None:
-            return True
-        if serve_late and self.queues.late_one_waits(sequence):
-            return False  # if it came before those, they might not be served at all
-        try:
-            check(sequence, self.prediction(sequence, now, self._under_way(in_flight)))
-        except WouldBeLateError:
-            if serve_late:
-                return False
-            raise
-        return True
+    def _touch(self, sequence: Sequence) -> None:
+        self._backlog.touch(sequence)
+        if sequence.row is not None:
+            self._predictor.rows_changed()
+
+    def _set_place(
+        self, sequence: Sequence, now: float, in_flight: Several[StepPlan], *, next_is_planned: bool
+    ) -> Prediction | None:
+        """Set the place of a new sequence; return what is predicted of one whose targets can be met.
+
+        One that is served late loses its targets, and its place by them. Raises WouldBeLateError for one that is not.
+        """
+        self._backlog.settle()
+        service, tenant = sequence.service, sequence.request.tenant
+        if service.has_targets and self.step_time is not None:
+            try:
+                # If one came before those that gave up their targets, they might not be served at all.
+                if not (service.serve_late and self._backlog.has_given_up(tenant, service.name)):
+                    found = self.prediction(sequence, now, self._under_way(in_flight), next_is_planned=next_is_planned)
+                    check(sequence, found)
+                    return found
+            except WouldBeLateError:
+                if not service.serve_late:
+                    raise
+            # It would be late at any place, and at this one others would be too.
+            sequence.drop_targets()
+        set_place(sequence, now, 0.0)
+        self._backlog.find_prefix(sequence, self.queues.order_key_joined(sequence))
+        return None
 
     def _under_way(self, in_flight: Iterable[StepPlan]) -> float:
         """Seconds in which the steps in flight end."""

@@ -5,12 +5,13 @@ from collections.abc import Sequence as Several
 from math import inf
 
 from jaxgen.core.sequence import Chunk, Level, Sequence
+from jaxgen.core.service_class import ServiceClass
 from jaxgen.scheduling.step_time import LEAST_CHUNK, MARGIN, StepTimeModel
 
 
-def targets_between(sequences: Iterable[Sequence]) -> list[float]:
-    """Inter-token targets of the sequences in seconds, the shortest first."""
-    return sorted({t for s in sequences if (t := s.service.inter_token_seconds) is not None})
+def targets_between(classes: Iterable[ServiceClass]) -> list[float]:
+    """Inter-token targets of classes in seconds, the shortest first."""
+    return sorted({target for one in classes if (target := one.inter_token_seconds) is not None})
 
 
 def time_left(step_time: StepTimeModel, chunks: list[Chunk]) -> float:
@@ -29,7 +30,7 @@ def time_for_prompts(step_time: StepTimeModel, decodes: list[Chunk], start: int)
 
 def _times_left(step_time: StepTimeModel, chunks: list[Chunk]) -> list[float]:
     """Of each time between tokens that was promised to those that decode, the shortest first."""
-    targets = targets_between([chunk.sequence for chunk in chunks if chunk.length == 1])
+    targets = targets_between([chunk.sequence.service for chunk in chunks if chunk.length == 1])
     if not targets:
         return []
     tokens = sum([chunk.length for chunk in chunks])
@@ -39,7 +40,7 @@ def _times_left(step_time: StepTimeModel, chunks: list[Chunk]) -> list[float]:
 
 def breaks_targets(sequences: Several[Sequence], step_time: StepTimeModel | None) -> bool:
     """Whether decodes of these sequences miss an inter-token target that sequences with targets alone would meet."""
-    targets = targets_between(sequences)
+    targets = targets_between([s.service for s in sequences])
     if step_time is None or not targets:
         return False
     together = _decode_seconds(step_time, sequences)

@@ -16,37 +16,40 @@ LEAD = LEAD_STEPS * BUDGET
 
 
 def tenant(fair_share: FairShare, name: str, weight: float = 1.0, wanting: Several[Sequence] = ()) -> Sequence:
-    sequence = sequence_for(1000, tenant=name, tenant_weight=weight)
-    fair_share.join(sequence, wanting)
-    return sequence
+    fair_share.join(name, weight, [other.request.tenant for other in wanting])
+    return sequence_for(1000, tenant=name, tenant_weight=weight)
 
 
 def charge(fair_share: FairShare, sequence: Sequence, tokens: int) -> None:
     fair_share.charge([Chunk(sequence, 0, tokens)])
 
 
+def over(fair_share: FairShare, *wanting: Sequence) -> frozenset[str]:
+    return fair_share.over({sequence.request.tenant for sequence in wanting})
+
+
 def test_who_is_ahead_by_more_than_the_lead_lets_others_go_first() -> None:
     fair_share = FairShare(BUDGET)
     a, b = tenant(fair_share, "a"), tenant(fair_share, "b", weight=2.0)
     charge(fair_share, a, LEAD)
-    assert fair_share.over([a, b]) == frozenset()
+    assert over(fair_share, a, b) == frozenset()
     charge(fair_share, a, 1)
-    assert fair_share.over([a, b]) == {"a"}
-    assert fair_share.over([a]) == frozenset()  # nobody else wants anything
+    assert over(fair_share, a, b) == {"a"}
+    assert over(fair_share, a) == frozenset()  # nobody else wants anything
     charge(fair_share, b, 2)  # a token by its weight
-    assert fair_share.over([a, b]) == frozenset()
+    assert over(fair_share, a, b) == frozenset()
 
 
 def test_who_comes_back_has_no_credit() -> None:
     fair_share = FairShare(BUDGET)
     a, b, c = tenant(fair_share, "a"), tenant(fair_share, "b"), tenant(fair_share, "c")
-    fair_share.leave(b)
+    fair_share.leave(b.request.tenant)
     charge(fair_share, a, 500)
     charge(fair_share, c, 500)
     b = tenant(fair_share, "b")
-    assert fair_share.over([a, b, c]) == frozenset()
+    assert over(fair_share, a, b, c) == frozenset()
     charge(fair_share, a, LEAD + 1)
-    assert fair_share.over([a, b, c]) == {"a"}
+    assert over(fair_share, a, b, c) == {"a"}
 
 
 @pytest.mark.parametrize("others_want", [True, False])
@@ -57,7 +60,7 @@ def test_who_only_decodes_saves_nothing_up(others_want: bool) -> None:
     charge(fair_share, a, 500)
     charge(fair_share, b, 2)
     more = tenant(fair_share, "b", wanting=[a] if others_want else [])
-    assert fair_share.over([a, more]) == frozenset()
+    assert over(fair_share, a, more) == frozenset()
 
 
 def test_what_is_saved_up_while_it_waits_is_kept() -> None:
@@ -65,16 +68,16 @@ def test_what_is_saved_up_while_it_waits_is_kept() -> None:
     a, b = tenant(fair_share, "a"), tenant(fair_share, "b")
     charge(fair_share, a, 500)
     more = tenant(fair_share, "b", wanting=[a, b])
-    assert fair_share.over([a, b, more]) == {"a"}
+    assert over(fair_share, a, b, more) == {"a"}
 
 
 def test_who_is_ahead_cannot_leave_it_behind_by_going() -> None:
     fair_share = FairShare(BUDGET)
     a, b = tenant(fair_share, "a"), tenant(fair_share, "b")
     charge(fair_share, a, 500)
-    fair_share.leave(a)
+    fair_share.leave(a.request.tenant)
     a = tenant(fair_share, "a")
-    assert fair_share.over([a, b]) == {"a"}
+    assert over(fair_share, a, b) == {"a"}
 
 
 def test_what_was_computed_for_one_alone_is_not_held_against_it() -> None:
@@ -82,7 +85,7 @@ def test_what_was_computed_for_one_alone_is_not_held_against_it() -> None:
     a = tenant(fair_share, "a")
     charge(fair_share, a, 500)
     b = tenant(fair_share, "b")
-    assert fair_share.over([a, b]) == frozenset()
+    assert over(fair_share, a, b) == frozenset()
 
 
 def test_a_tenant_that_is_not_ahead_of_anyone_is_forgotten() -> None:
@@ -92,7 +95,7 @@ def test_a_tenant_that_is_not_ahead_of_anyone_is_forgotten() -> None:
         gone = tenant(fair_share, f"t{index}")
         charge(fair_share, stays, 5)
         charge(fair_share, gone, 5)
-        fair_share.leave(gone)
+        fair_share.leave(gone.request.tenant)
     assert len(fair_share._served) < 3
 
 

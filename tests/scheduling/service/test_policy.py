@@ -1,10 +1,12 @@
 """First in, first out, and the policy of a server where nobody asks for more."""
 
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxgen.cache.cache_manager import KVCacheManager
 from jaxgen.core.config import CacheConfig, SchedulerConfig
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
@@ -12,9 +14,8 @@ from jaxgen.core.sequence import Sequence
 from jaxgen.scheduling.cost_model import LinearCost
 from jaxgen.scheduling.policy import Fifo
 from jaxgen.scheduling.scheduler import Scheduler
-from jaxgen.scheduling.service.policy import ServicePolicy
 from jaxgen.scheduling.step_time import StepTimeModel
-from tests.support.service_world import promised
+from tests.support.service_world import policy_with, promised
 from tests.support.small_scheduler import TOKEN, new_scheduler, shown, step
 
 LOADS = st.integers(1, 20).flatmap(
@@ -26,10 +27,9 @@ LOADS = st.integers(1, 20).flatmap(
 the next one comes."""
 
 
-def run(policy: type[Fifo], load: list[tuple[int, int, bool, int]]) -> list[Any]:
+def run(policy: Callable[[SchedulerConfig, KVCacheManager], Fifo], load: list[tuple[int, int, bool, int]]) -> list[Any]:
     """What each step computed, and the free blocks after it."""
     scheduler = Scheduler(SchedulerConfig(8, 4, 64), CacheConfig(block_size=4, num_blocks=10), policy=policy)
-    scheduler.policy.step_time = StepTimeModel(8, LinearCost(base=0.5, per_token=0.05))  # a full step is in time
     seen: list[Any] = []
 
     def one_step() -> None:
@@ -49,12 +49,13 @@ def run(policy: type[Fifo], load: list[tuple[int, int, bool, int]]) -> list[Any]
     return seen
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(LOADS)
 def test_where_nobody_asks_for_more_and_prompts_are_alike_both_policies_plan_the_same(
     load: list[tuple[int, int, bool, int]],
 ) -> None:
-    assert run(Fifo, load) == run(ServicePolicy, load)
+    step_time = StepTimeModel(8, LinearCost(base=0.5, per_token=0.05))  # a full step is in time
+    assert run(Fifo, load) == run(policy_with(step_time), load)
 
 
 def test_first_in_is_first_out_whatever_was_asked_for() -> None:

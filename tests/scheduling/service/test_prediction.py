@@ -9,12 +9,12 @@ from jaxgen.core.errors import WouldBeLateError
 from jaxgen.core.sequence import Sequence
 from jaxgen.core.service_class import ServiceClass
 from jaxgen.scheduling.cost_model import LinearCost
+from jaxgen.scheduling.queues import set_place
 from jaxgen.scheduling.scheduler import Scheduler
 from jaxgen.scheduling.service.policy import ServicePolicy
-from jaxgen.scheduling.service.queues import set_place
-from jaxgen.scheduling.service.slo import Prediction, SchedulerSnapshot, predict
+from jaxgen.scheduling.service.prediction import Prediction
 from jaxgen.scheduling.step_time import StepTimeModel
-from tests.support.service_world import promised, sequence_for
+from tests.support.service_world import policy_with, promised, sequence_for
 from tests.support.small_scheduler import TOKEN
 
 STEP = 1.0
@@ -23,11 +23,11 @@ PACE = StepTimeModel(10, LinearCost(base=0.5, per_token=0.05))
 CLASS = promised("fast", 100.0)
 
 
-def scheduler_of(rows: int = 4, num_blocks: int = 100, *, prefix_caching: bool = False) -> Scheduler:
+def scheduler_of(
+    rows: int = 4, num_blocks: int = 100, *, prefix_caching: bool = False, step_time: StepTimeModel | None = PACE
+) -> Scheduler:
     config = SchedulerConfig(10, rows, 1000, prefix_caching=prefix_caching)
-    scheduler = Scheduler(config, CacheConfig(block_size=10, num_blocks=num_blocks), policy=ServicePolicy)
-    scheduler.policy.step_time = PACE
-    return scheduler
+    return Scheduler(config, CacheConfig(block_size=10, num_blocks=num_blocks), policy=policy_with(step_time))
 
 
 def policy_of(scheduler: Scheduler) -> ServicePolicy:
@@ -45,13 +45,13 @@ def running(scheduler: Scheduler, prompt: int = 10, max_tokens: int = 50, *, ste
     return sequence
 
 
-def predicted(
-    scheduler: Scheduler, sequence: Sequence, answered: float = 1.0, step_time: StepTimeModel = PACE
-) -> Prediction:
-    set_place(sequence, 1e6, 0.0)  # it came long after all others
+def predicted(scheduler: Scheduler, sequence: Sequence) -> Prediction:
+    """Of a sequence that comes long after all others, while a step is under way."""
     policy = policy_of(scheduler)
-    load = SchedulerSnapshot(policy.queues, scheduler._kv_cache, policy._fair_shares[False], answered)
-    return predict(sequence, load, step_time, 0.0, under_way=STEP)
+    assert policy.step_time is not None
+    policy._backlog.settle()
+    set_place(sequence, 1e6, 0.0)
+    return policy._predictor.predict(sequence, policy.step_time, 0.0, under_way=STEP, next_is_planned=False)
 
 
 def test_alone_it_waits_for_the_step_under_way_and_computes_its_prompt() -> None:
@@ -96,7 +96,9 @@ def test_where_rows_are_full_it_waits_for_the_first_to_end() -> None:
     decodes = 0.6  # of two
     assert found.first_token == pytest.approx(STEP + 29 * decodes + STEP)
     # and for fewer steps where answers are half as long as they might be
-    found = predicted(scheduler, sequence_for(8, service=CLASS), 0.5)
+    policy_of(scheduler)._predictor.answered.value = 0.5
+    policy_of(scheduler)._predictor.rows_changed()
+    found = predicted(scheduler, sequence_for(8, service=CLASS))
     assert found.first_token == pytest.approx(STEP + 14 * decodes + STEP)
 
 
@@ -223,9 +225,9 @@ def test_another_tenants_flood_counts_up_to_its_share() -> None:
     scheduler = scheduler_of()
     for _ in range(20):
         scheduler.add(sequence_for(80, tenant="flood", service=promised("fast", 1e5)))
-    # The first of them brings the flood beyond the lead of four steps.
+    # The flood leads by four steps, by one for the tokens of the other, and by the step in which that is reached.
     found = predicted(scheduler, sequence_for(10, tenant="other", service=CLASS))
-    assert found.first_token == pytest.approx(STEP + 8 * STEP + STEP)
+    assert found.first_token == pytest.approx(STEP + 6 * STEP + STEP)
     found = predicted(scheduler, sequence_for(10, tenant="flood", service=CLASS))
     assert found.first_token == pytest.approx(STEP + 160 * STEP + STEP)
 
@@ -236,15 +238,15 @@ def test_a_tenant_ahead_of_its_share_waits_for_others_without_a_promise() -> Non
         scheduler.add(sequence_for(20, 1, tenant="other"))
     scheduler.add(sequence_for(90, tenant="ahead", service=promised("fast", 1e5)))
     found = predicted(scheduler, sequence_for(10, tenant="ahead", service=CLASS))
-    # When its 100 tokens are computed the other has all but 40 of as many.
-    assert found.first_token == pytest.approx(STEP + (9 + 6) * STEP + STEP)
+    # When its 100 tokens are computed the other has all but 40 of as many, and the step in which that is reached.
+    assert found.first_token == pytest.approx(STEP + (9 + 7) * STEP + STEP)
 
 
 def test_contexts_of_those_that_decode_count() -> None:
     step_time = StepTimeModel(10, LinearCost(base=0.5, per_token=0.05, per_position=0.01))
-    scheduler = scheduler_of()
+    scheduler = scheduler_of(step_time=step_time)
     running(scheduler, 20, steps=2)
-    found = predicted(scheduler, sequence_for(9, service=CLASS), step_time=step_time)
+    found = predicted(scheduler, sequence_for(9, service=CLASS))
     assert found.first_token == pytest.approx(STEP + STEP + 0.01 * (20 + 9 * 9 // 2))
 
 
@@ -294,7 +296,7 @@ def test_how_long_answers_are_is_learnt_from_those_broken_off_too() -> None:
     for _ in range(40):
         sequence = running(scheduler, 4, 100, steps=2)
         scheduler.abort(sequence.request_id)
-    assert policy_of(scheduler)._answered.value == pytest.approx(0.02, abs=0.02)
+    assert policy_of(scheduler)._predictor.answered.value == pytest.approx(0.02, abs=0.02)
     scheduler.add(sequence := sequence_for(4, 100))
     scheduler.abort(sequence.request_id)  # has shown nothing
-    assert policy_of(scheduler)._answered.value == pytest.approx(0.02, abs=0.02)
+    assert policy_of(scheduler)._predictor.answered.value == pytest.approx(0.02, abs=0.02)

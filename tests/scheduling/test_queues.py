@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jaxgen.core.sequence import Level, Sequence
 from jaxgen.core.service_class import STARVATION_TIMEOUT_S, ServiceClass
 from jaxgen.scheduling.fill import target
-from jaxgen.scheduling.service.queues import ServiceQueues, may_preempt, set_place
+from jaxgen.scheduling.queues import RequestQueues, may_preempt, set_place
 from tests.support.service_world import promised, sequence_for
 
 SOON = promised("soon", 1.0, serve_late=True)
@@ -21,7 +21,7 @@ PATIENCE = STARVATION_TIMEOUT_S + target(4)
 """Seconds until a sequence of ``joined`` is promoted."""
 
 
-def joined(queues: ServiceQueues, name: str, now: float = 0.0, *, seconds: float = 0.0, **fields: Any) -> Sequence:
+def joined(queues: RequestQueues, name: str, now: float = 0.0, *, seconds: float = 0.0, **fields: Any) -> Sequence:
     """One that came ``now`` and whose prompt takes ``seconds``."""
     sequence = sequence_for(name=name, **fields)
     set_place(sequence, now, seconds)
@@ -29,7 +29,7 @@ def joined(queues: ServiceQueues, name: str, now: float = 0.0, *, seconds: float
     return sequence
 
 
-def preempts(queues: ServiceQueues) -> bool:
+def preempts(queues: RequestQueues) -> bool:
     return queues.has_priorities or queues.is_mixed
 
 
@@ -38,7 +38,7 @@ def names(line: Several[Sequence]) -> list[str]:
 
 
 def test_who_has_the_least_slack_is_first() -> None:
-    queues = ServiceQueues()
+    queues = RequestQueues(by_priority=True)
     joined(queues, "due at 9", 0.0, service=LATER)
     joined(queues, "due at 5", 4.0, service=SOON)
     joined(queues, "due at 4", 0.0, service=LATER, seconds=5.0)
@@ -48,7 +48,7 @@ def test_who_has_the_least_slack_is_first() -> None:
 
 
 def test_who_will_be_late_anyhow_makes_nobody_late() -> None:
-    queues = ServiceQueues()
+    queues = RequestQueues(by_priority=True)
     joined(queues, "due at 3.5", 3.0, service=SOON, seconds=0.5)
     hopeless = joined(queues, "takes a minute", 3.6, service=SOON, seconds=60.0)
     assert hopeless.deadline == 3.6
@@ -56,7 +56,7 @@ def test_who_will_be_late_anyhow_makes_nobody_late() -> None:
 
 
 def test_promised_then_best_effort_then_background() -> None:
-    queues = ServiceQueues()
+    queues = RequestQueues(by_priority=True)
     joined(queues, "background", background=True)
     joined(queues, "best effort")
     joined(queues, "promised", 50.0, service=LATER)
@@ -66,14 +66,14 @@ def test_promised_then_best_effort_then_background() -> None:
 
 
 def test_the_background_is_asked_where_nobody_else_waits() -> None:
-    queues = ServiceQueues()
+    queues = RequestQueues(by_priority=True)
     joined(queues, "background", background=True)
     assert names(queues.waiting_of(background=True)) == ["background"]
     assert queues.waiting_of(background=False) == []
 
 
 def test_priority_exchanges_the_places_of_one_group_and_no_other() -> None:
-    queues = ServiceQueues()
+    queues = RequestQueues(by_priority=True)
     joined(queues, "a5", 0.0, tenant="a", priority=5)
     joined(queues, "b", 1.0, tenant="b", priority=9)
     joined(queues, "a3", 2.0, tenant="a", priority=3)
@@ -88,7 +88,7 @@ def test_priority_exchanges_the_places_of_one_group_and_no_other() -> None:
 
 
 def test_places_are_exchanged_with_those_that_run() -> None:
-    queues = ServiceQueues()
+    queues = RequestQueues(by_priority=True)
     first, other = joined(queues, "first", tenant="a", priority=5), joined(queues, "other", 1.0, tenant="b")
     queues.begin(first)
     queues.begin(other)
@@ -101,7 +101,7 @@ def test_places_are_exchanged_with_those_that_run() -> None:
 
 @pytest.mark.parametrize("fields", [{"priority": -1}, {"background": True}, {"service": SOON}])
 def test_preemption_is_thought_of_only_where_one_may_preempt_another(fields: dict[str, Any]) -> None:
-    queues = ServiceQueues()
+    queues = RequestQueues(by_priority=True)
     joined(queues, "one")
     joined(queues, "two")
     assert not preempts(queues)
@@ -112,7 +112,7 @@ def test_preemption_is_thought_of_only_where_one_may_preempt_another(fields: dic
 
 
 def test_patience_ends_one_at_a_time() -> None:
-    queues = ServiceQueues()
+    queues = RequestQueues(by_priority=True)
     for name in ("first", "second", "third"):
         joined(queues, name)
     joined(queues, "promised", PATIENCE, service=LATER)
@@ -126,7 +126,7 @@ def test_patience_ends_one_at_a_time() -> None:
 
 
 def test_patience_is_for_who_gets_no_tokens() -> None:
-    queues = ServiceQueues()
+    queues = RequestQueues(by_priority=True)
     decodes, computes = joined(queues, "decodes"), joined(queues, "computes")
     waits = joined(queues, "waits")
     for sequence in (decodes, computes):
@@ -140,7 +140,7 @@ def test_patience_is_for_who_gets_no_tokens() -> None:
 
 
 def test_whose_patience_ended_is_not_displaced_and_displaces_nobody_but_the_background() -> None:
-    queues = ServiceQueues()
+    queues = RequestQueues(by_priority=True)
     patient = joined(queues, "patient")
     urgent = joined(queues, "promised", priority=-1, service=SOON)
     best_effort, background = joined(queues, "best effort", priority=9), joined(queues, "background", background=True)
@@ -168,7 +168,7 @@ EVENTS = st.lists(
 @given(EVENTS)
 def test_who_may_preempt_another_is_before_it(events: list[tuple[dict[str, Any], bool, float, str]]) -> None:
     """So nobody is displaced in turn by one that it displaced, through however many others, while nobody comes."""
-    queues, now = ServiceQueues(), 0.0
+    queues, now = RequestQueues(by_priority=True), 0.0
     for fields, short, seconds, then in events:
         now += seconds
         joined(queues, "", now, seconds=0.1 if short else 3.0, **fields)

@@ -1,0 +1,40 @@
+"""Sum what running sequences hold, and say when they give it back. Host only, no jax, no clock."""
+
+from collections.abc import Sequence as Several
+from functools import cached_property
+
+from jaxgen.core.sequence import Sequence
+
+
+class Rows:
+    """Sums over running sequences, valid until one of them changes."""
+
+    def __init__(self, sequences: Several[Sequence], decoding: Several[Sequence], answered: float) -> None:
+        """``decoding``: those that have no prompt left to compute. ``answered``: the share of ``max_tokens`` that
+        answers are expected to reach."""
+        self._sequences = sequences
+        self._answered = answered
+        self.count = len(sequences)
+        self.decoding = len(decoding)
+        self.positions = sum([s.num_computed for s in decoding])
+        speaking = [s for s in sequences if s.max_length > s.num_prompt + 1]  # with more than one token to come
+        self.speaking = len(speaking)
+        self.contexts = sum([len(s.tokens) for s in speaking])
+        self.blocks = sum([len(s.block_table) for s in sequences])
+
+    @cached_property
+    def _ends(self) -> list[tuple[float, int]]:
+        """Expected steps to the end of each, in order, and the blocks that it gives back."""
+        return sorted(
+            (max(1.0, self._answered * (s.max_length - s.num_prompt) - s.num_generated), len(s.block_table))
+            for s in self._sequences
+        )
+
+    def steps_to_room(self, rows: int, blocks: int) -> float:
+        """Return the steps until enough of them have ended to free ``rows`` and ``blocks``."""
+        steps = 0.0
+        for left, held in self._ends if rows > 0 or blocks > 0 else ():
+            steps, rows, blocks = left, rows - 1, blocks - held
+            if rows <= 0 and blocks <= 0:
+                break
+        return steps

@@ -1,0 +1,179 @@
+"""Predict a request's latencies beside what runs and waits, and refuse it where targets break. Host only, no jax, no
+clock."""
+
+from dataclasses import dataclass, replace
+from math import inf
+
+from jaxgen.cache.cache_manager import KVCacheManager
+from jaxgen.core.errors import WouldBeLateError
+from jaxgen.core.sequence import Level, Sequence
+from jaxgen.core.service_class import STARVATION_TIMEOUT_S, ServiceClass
+from jaxgen.scheduling.average import Average
+from jaxgen.scheduling.fill import DuePrompt, FillRule
+from jaxgen.scheduling.ordered_work import Work
+from jaxgen.scheduling.queues import RequestQueues, may_preempt
+from jaxgen.scheduling.rows import Rows
+from jaxgen.scheduling.service.backlog import Backlog
+from jaxgen.scheduling.service.fair_share import FairShare
+from jaxgen.scheduling.service.targets import targets_between
+from jaxgen.scheduling.step_time import MARGIN, Decodes, StepTimeModel
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Of a request that arrives now: seconds to its first token, and seconds between tokens beside all sequences that
+    run or wait and that it may not preempt."""
+
+    first_token: float
+    inter_token: float
+    longest_step: float
+    """Seconds of the longest step beside all of these, with prompts in it."""
+    strictest: ServiceClass
+    """The class with the shortest inter-token target among its own and those of these sequences."""
+    delayed: ServiceClass | None = None
+    """The class of a sequence behind it whose first token it would make late."""
+
+
+class Predictor:
+    """Predicts the latencies of a newcomer: a sequence that has its place and has not joined.
+
+    Steps under way end first. Then the prompts before it are computed, by order and fair share, beside all decodes, in
+    steps as long as targets or the rule of filling allow. It also waits until running sequences have ended that hold
+    the rows and blocks which it and those before it need.
+    """
+
+    def __init__(
+        self, queues: RequestQueues, backlog: Backlog, kv_cache: KVCacheManager, share: FairShare, fill: FillRule
+    ) -> None:
+        self.answered = Average(1.0)
+        """Share of ``max_tokens`` that recent answers reached."""
+        self._queues = queues
+        self._backlog = backlog
+        self._kv_cache = kv_cache
+        self._share = share
+        self._fill = fill
+        self._rows: dict[Level, Rows] = {}
+
+    def rows_changed(self) -> None:
+        """Note that running sequences have changed."""
+        self._rows.clear()
+
+    def predict(
+        self, sequence: Sequence, step_time: StepTimeModel, now: float, under_way: float, *, next_is_planned: bool
+    ) -> Prediction:
+        """Return the prediction for a newcomer. Sets what it will find in the prefix cache.
+
+        Steps in flight end ``under_way`` seconds from ``now``. ``next_is_planned``: so is one more before it can join.
+        """
+        backlog, order_key = self._backlog, self._queues.order_key_joined(sequence)
+        backlog.find_prefix(sequence, order_key)
+        own, staying = backlog.work_of(sequence), self._staying(sequence)
+        first = backlog.ahead_of(sequence.request, own, order_key, self._share)
+        decodes = self._decodes(first, staying, step_time)
+        by_fill = sequence.level is Level.BEST_EFFORT and not self._queues.has(Level.WITH_TARGETS)
+        if by_fill and decodes.count:
+            granted = sequence.deadline - STARVATION_TIMEOUT_S - now
+            due = DuePrompt(first.tokens + own.tokens, sequence.num_prompt, granted)  # it, with all before it
+            decodes = self._beside_filled(decodes, due, step_time)
+        each = step_time.prompt_tokens(decodes)
+        alone = step_time.decode_seconds(decodes.count, decodes.positions)
+        before = step_time.prompt_seconds(first.tokens, first.positions, decodes)
+        prompt = step_time.prompt_seconds(own.tokens, own.positions, decodes)
+        # Once these prompts are computed, steps have decodes only.
+        wait = max(0.0, self._steps_to_room(first, own, staying) - first.tokens / each) * alone
+        wanted = backlog.total(Level.WITH_TARGETS).tokens + backlog.total(Level.BEST_EFFORT).tokens
+        if next_is_planned and (wanted or decodes.count):
+            filled = step_time.wide.seconds(min(wanted, each) + decodes.count, decodes.positions)
+            before = max(before, filled if wanted else alone)  # that step has of these prompts what it can
+        first_token = under_way + before + wait + prompt
+        beside = self._decodes_with_all(sequence, staying)
+        inter_token = step_time.decode_seconds(beside.count, beside.positions)
+        longest = step_time.wide.seconds(step_time.prompt_tokens(beside) + beside.count, beside.positions)
+        if by_fill:
+            longest = self._fill.longest(step_time, beside.count, beside.positions)
+            # Prompts behind it fill up the step with the last of its own.
+            first_token += step_time.wide.per_token * min(max(0, wanted - first.tokens), -own.tokens % each)
+        step = step_time.wide.seconds(each + decodes.count, decodes.positions)
+        begin = now + under_way + step / each * first.tokens
+        delayed = backlog.first_delayed(sequence.request.tenant, order_key, begin, step / each, prompt)
+        relying = [service for service in backlog.promises if not service.serve_late]
+        strictest = min([sequence.service, *relying], key=lambda service: service.inter_token_seconds or inf)
+        return Prediction(first_token, inter_token, max(inter_token, longest), strictest, delayed)
+
+    def _rows_to(self, level: Level) -> Rows:
+        if level not in self._rows:
+            self._rows[level] = self._rows_of(self._queues.running_to(level))
+        return self._rows[level]
+
+    def _rows_of(self, sequences: list[Sequence]) -> Rows:
+        decoding = [s for s in sequences if not self._backlog.wants(s)]
+        return Rows(sequences, decoding, self.answered.value or 1.0)
+
+    def _staying(self, newcomer: Sequence) -> Rows:
+        """Return the running sequences that a newcomer may not preempt."""
+        level = Level.WITH_TARGETS if newcomer.service.has_targets else Level.BEST_EFFORT
+        if not self._queues.has_priorities:
+            return self._rows_to(level)
+        return self._rows_of([s for s in self._queues.running_to(level) if not may_preempt(newcomer, s)])
+
+    def _decodes(self, first: Work, staying: Rows, step_time: StepTimeModel) -> Decodes:
+        """Estimate the sequences that decode while it waits.
+
+        All that stay do; of the others as many as have rows beside it; and those computed before it, each for half of
+        the time on average if its answer is that long.
+        """
+        rows, online = self._kv_cache.num_rows, self._rows_to(Level.BEST_EFFORT)
+        now = max(staying.decoding, min(online.decoding, rows - first.waiting - 1))
+        steps = max(1.0, first.tokens / max(1, step_time.token_budget - now))
+        more = min(0.5 * first.sequences, (self.answered.value or 1.0) * first.answers / steps)
+        count = min(rows, now + int(more))
+        positions = online.positions * count // max(1, online.decoding)
+        return Decodes(count, positions, targets_between(self._backlog.promises))
+
+    def _beside_filled(self, decodes: Decodes, due: DuePrompt, step_time: StepTimeModel) -> Decodes:
+        """Return the decodes with the time between tokens that the rule of filling leaves them."""
+        seconds = self._fill.seconds_for_prompts(step_time, decodes.count, decodes.positions, [due])
+        seconds += step_time.wide.seconds(decodes.count, decodes.positions)
+        return replace(decodes, targets=(seconds / MARGIN,))
+
+    def _decodes_with_all(self, newcomer: Sequence, staying: Rows) -> Decodes:
+        """Return the decodes of a step in which it and all that stay or wait before it decode, as far as there are
+        rows."""
+        waiting, speaks = self._backlog.total(Level.WITH_TARGETS), newcomer.params.max_tokens > 1
+        count = waiting.speaking + staying.speaking + speaks
+        contexts = waiting.contexts + staying.contexts + speaks * newcomer.num_tokens
+        rows = min(count, self._kv_cache.num_rows)
+        targets = targets_between([*self._backlog.promises, newcomer.service])
+        return Decodes(rows, contexts * rows // max(1, count), targets)
+
+    def _steps_to_room(self, first: Work, own: Work, staying: Rows) -> float:
+        """Return the steps until running sequences have ended whose rows and blocks it and those before it need."""
+        displaced = self._rows_to(Level.BACKGROUND).blocks - staying.blocks
+        blocks = first.blocks + own.blocks - self._kv_cache.pool.num_free - displaced
+        return staying.steps_to_room(first.waiting + 1 - (self._kv_cache.num_rows - staying.count), blocks)
+
+
+def check(sequence: Sequence, prediction: Prediction) -> None:
+    """Raise WouldBeLateError if the sequence would miss a target of its class, or make another miss one."""
+    service, waited = sequence.service, sequence.request.waited_seconds
+    target = service.first_token_target(sequence.num_prompt)
+    if target is not None and waited + prediction.first_token > target:
+        raise WouldBeLateError(
+            f"service_tier {service.name!r} promises the first token in {target:.3g} s, "
+            f"and it would come in {waited + prediction.first_token:.3g} s",
+            waited + prediction.first_token - target,
+        )
+    if prediction.delayed is not None:
+        raise WouldBeLateError(
+            f"a request of service_tier {prediction.delayed.name!r}, promised its first token before, "
+            "would be late behind this one",
+            prediction.first_token,
+        )
+    strictest = prediction.strictest
+    target = strictest.inter_token_seconds
+    if target is not None and prediction.inter_token > target:
+        raise WouldBeLateError(
+            f"service_tier {strictest.name!r} promises {target:.3g} s between tokens, "
+            f"and beside what runs it would be {prediction.inter_token:.3g} s",
+            target,
+        )
