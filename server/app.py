@@ -87,7 +87,7 @@ def create_app(
     responses = ResponseStore(config.max_stored_responses, config.max_response_bytes, config.response_lifetime_s)
     counted = Middleware(LifecycleMiddleware, lifecycle=lifecycle)
     batches = Batches(services)
-    description = Description(engine, config, version("jaxgen"))
+    description = Description(engine, config, version("jaxgen"), conversations)
     keys = ApiKeys(config.api_keys, config.api_key_file)
     steps = Steps(services, keyed=keys.asked_for)
     check_prefix(config.root_path)

@@ -6,7 +6,7 @@ from functools import partial
 
 from jaxgen.client import EngineClient
 from jaxgen.server.errors import bad_request, refusals
-from jaxgen.server.requests.chat_messages import ArgumentsForm, for_template
+from jaxgen.server.requests.chat_messages import for_template
 from jaxgen.server.requests.prompts import Prompt, PromptReader
 from jaxgen.server.schema.chat import Conversation
 from jaxgen.text.chat_template import ChatTemplate, ForTemplate
@@ -27,6 +27,10 @@ class Conversations:
         self._template = None if chat is None else ChatTemplate(chat)
         if self._template is not None:
             prompts.run_aside(self._template.warm_up)
+
+    def findings(self) -> dict[str, dict[str, str] | None] | None:
+        """Return what the template does with each form of conversations, by its name; None: there is no template."""
+        return None if self._template is None else self._template.findings()
 
     def with_reader(self, prompts: PromptReader) -> "Conversations":
         """Return the same, with another reader of the rendered texts."""
@@ -55,9 +59,7 @@ class Conversations:
 
 def render(template: ChatTemplate, body: Conversation, tools: ForTemplate) -> str:
     """Return the text of a conversation. Raises ApiError 400 that names the field."""
-    given = body.messages or ()
-    objects = any(message.calls for message in given) and template.takes_objects
-    messages = for_template(given, ArgumentsForm(objects, texts=not objects or template.takes_texts))
+    messages = for_template(body.messages or ())
     with refusals("messages"):
         return template.render(
             messages,

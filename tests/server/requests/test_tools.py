@@ -85,9 +85,20 @@ def test_what_makes_no_sense_is_refused_by_name(fields: dict[str, Any], param: s
 
 
 def test_the_templates_own_refusal_is_told() -> None:
+    template = "{% for m in messages %}{{ m.content }}{% if m.tool_calls %}{{ raise_exception('no calls') }}{% endif %}"
+    engine = tool_engine("mistral", "Hello", model=model_with(template + "{% endfor %}"))
+    error = error_of(ask(engine, 400, messages=call_of(), tools=None))
+    assert error["param"] == "messages.1.tool_calls"
+    assert error["message"] == (
+        "The chat template refuses these messages: no calls (messages.1.tool_calls: it takes no calls of tools)."
+    )
+
+
+def test_ids_of_other_servers_are_taken_where_a_template_checks_them() -> None:
     engine = tool_engine("mistral", "Hello")
     history = [*call_of(id="long-enough"), {"role": "tool", "content": "x", "tool_call_id": "long-enough"}]
-    assert "ids have 9 characters" in ask(engine, 400, messages=history)["error"]["message"]
+    ask(engine, messages=history)
+    assert "[TOOL_RESULTS]f: x[/TOOL_RESULTS]" in prompt_of(engine)
 
 
 def test_a_template_of_its_own_shows_tools() -> None:
