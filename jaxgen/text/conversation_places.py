@@ -58,6 +58,21 @@ def system_alone(given: Conversation) -> int | None:
     return 0 if given.messages and num_leading(given.messages, "system") == len(given.messages) else None
 
 
+def system_before_last(role: str) -> Place:
+    """Return the place of system messages in conversations that end with a message of a role."""
+
+    def place(given: Conversation) -> int | None:
+        return of_role("system")(given) if given.messages and given.messages[-1]["role"] == role else None
+
+    return place
+
+
+def system_going_on(given: Conversation) -> int | None:
+    """Find a system or developer message that goes on, after others."""
+    last = len(given.messages) - 1
+    return last if given.goes_on and last > 0 and given.messages[last]["role"] in ("system", "developer") else None
+
+
 def assistant_first(given: Conversation) -> int | None:
     """Find a message of the assistant at the beginning, or after the first system messages."""
     messages = given.messages

@@ -136,6 +136,20 @@ def without_cut_arguments(given: Conversation) -> Conversation:
     return _with_arguments(given, lambda arguments: {} if parse_arguments(arguments) is None else arguments)
 
 
+def calls_as_text(given: Conversation) -> Conversation:
+    """Write calls into the text of their messages, between tags, as Hermes does."""
+
+    def rewrite(message: Message) -> Message:
+        calls = [json.dumps(call["function"], ensure_ascii=False) for call in calls_of(message)]
+        written = [f"<tool_call>\n{call}\n</tool_call>" for call in calls]
+        made = {**message, "content": "\n".join(filter(None, [message["content"], *written]))}
+        del made["tool_calls"]
+        return made
+
+    objects = arguments_as_objects(given)
+    return given.having([rewrite(message) if calls_of(message) else message for message in objects.messages])
+
+
 def text_before_calls(given: Conversation) -> Conversation:
     """Make a message of its own, before it, of the text of a message with calls."""
     found: list[Message] = []

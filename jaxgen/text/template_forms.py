@@ -5,61 +5,15 @@ form to the first. So the first forms are about how one message is written, and 
 there are.
 """
 
-import json
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from jaxgen.text import conversation_places as places
 from jaxgen.text import conversation_rewrites as rewrites
 from jaxgen.text.conversation import Conversation, Message
-from jaxgen.text.conversation_places import Place
-from jaxgen.text.conversation_rewrites import Rewrite
-
-SIGN = re.compile(r"jaxgenprobe[a-g]")
-"""The words of probes, which a template has to show."""
+from jaxgen.text.template_form import AS_IT_IS, LEFT_OUT, Form, Way
 
 _A, _B, _C, _D, _E, _F, _G = (f"jaxgenprobe{letter}" for letter in "abcdefg")
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """A way to write a form: what becomes of it, in words, and the rewrite that does it."""
-
-    becomes: str
-    rewrite: Rewrite
-
-
-AS_IT_IS = Way("as it is", rewrites.unchanged)
-LEFT_OUT = "left out"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Form:
-    """A form of conversations. ``name`` is its key for programs, ``said`` its name in sentences.
-
-    ``place``: the index of the first message that has it; None: none has. ``probe``: a conversation with it, each text
-    of which is a SIGN. ``ways``: in order of preference. ``wrong``: texts that show that the template misreads it.
-    ``field``: what of the message it is, for errors.
-    """
-
-    name: str
-    said: str
-    place: Place
-    probe: Conversation
-    ways: tuple[Way, ...] = (AS_IT_IS,)
-    wrong: tuple[str, ...] = ()
-    field: str = ""
-
-    def param(self, place: int) -> str:
-        """Return the name of the field of a request that has this form."""
-        return self.field if self.field in ("tools", "continue_final_message") else f"messages.{place}{self.field}"
-
-
-def signs_of(conversation: Conversation) -> set[str]:
-    """Return the signs that a template has to show of a probe."""
-    return set(SIGN.findall(json.dumps([conversation.messages, conversation.tools])))
 
 
 def _said(role: str, text: str, **fields: Any) -> dict[str, Any]:
@@ -84,6 +38,7 @@ def _parts(role: str) -> Way:
 
 
 _USER = Way("as a user's message", rewrites.system_as_user)
+_IN_USER = Way("in the user's next message", rewrites.system_in_user)
 _JOINED = "as one message"
 _AFTER_PROMPT = Way("after the generation prompt", rewrites.last_after_generation_prompt)
 _FIRST = _said("user", _A)
@@ -147,8 +102,9 @@ CALLS = (
         (
             Way("with their arguments as objects", rewrites.arguments_as_objects),
             Way("with their arguments as texts", rewrites.arguments_as_texts),
+            Way("as text between <tool_call> tags", rewrites.calls_as_text),
         ),
-        wrong=(repr(_C),),  # a Python dict, which is no JSON
+        wrong=repr(_C),  # a Python dict, which is no JSON
         field=".tool_calls",
     ),
     Form(
@@ -171,7 +127,13 @@ CALLS = (
         "text_beside_calls",
         "the text of messages with calls",
         places.with_text_and_calls,
-        _talk(_FIRST, _CALL | _said("assistant", _B), _result(_C), _said("assistant", _D), _said("user", _E)),
+        _talk(
+            _FIRST,
+            _said("assistant", _B, tool_calls=[_call(_F)]),
+            _result(_C),
+            _said("assistant", _D),
+            _said("user", _E),
+        ),
         (
             AS_IT_IS,
             _parts("assistant"),
@@ -218,7 +180,23 @@ WHO_SPEAKS = (
         "messages of the role system",
         places.of_role("system"),
         _talk(_said("system", _A), _said("user", _B), _said("assistant", _C), _said("user", _D)),
-        (AS_IT_IS, _parts("system"), Way("in the user's next message", rewrites.system_in_user)),
+        (AS_IT_IS, _parts("system"), _IN_USER),
+        field=".role",
+    ),
+    Form(
+        "system_before_last_result",
+        "system messages where a result of a call comes last",
+        places.system_before_last("tool"),
+        _talk(_said("system", _A), _said("user", _B), _CALL, _result(_C)),
+        (AS_IT_IS, _IN_USER),
+        field=".role",
+    ),
+    Form(
+        "system_before_last_answer",
+        "system messages where a message of the assistant comes last",
+        places.system_before_last("assistant"),
+        _talk(_said("system", _A), _said("user", _B), _said("assistant", _C)),
+        (AS_IT_IS, _IN_USER),
         field=".role",
     ),
     Form(
@@ -275,6 +253,13 @@ _THINKING = _said("assistant", f"<think>\n{_B}")
 
 WHAT_GOES_ON = (
     Form(
+        "continued_system",
+        "a conversation before a system message that goes on",
+        places.system_going_on,
+        _talk(_FIRST, _said("system", _B), goes_on=True),
+        field="continue_final_message",
+    ),
+    Form(
         "continued",
         "a message that goes on",
         places.going_on(""),
@@ -288,6 +273,7 @@ WHAT_GOES_ON = (
         places.going_on("</think>"),
         _talk(_FIRST, _THOUGHT, goes_on=True),
         (AS_IT_IS, _AFTER_PROMPT),
+        wrong="</think>.*</think>",
         field="continue_final_message",
     ),
     Form(
@@ -296,7 +282,7 @@ WHAT_GOES_ON = (
         places.going_on("^(?!.*</think>).*<think>"),
         _talk(_FIRST, _THINKING, goes_on=True),
         (AS_IT_IS, _AFTER_PROMPT),
-        wrong=("</think>",),  # the template has closed thoughts of its own before
+        wrong="</think>",  # the template has closed thoughts of its own before
         field="continue_final_message",
     ),
 )

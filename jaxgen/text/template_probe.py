@@ -5,6 +5,7 @@ calls of tools, text beside them. So each form of ``template_forms`` is rendered
 Where these are missing, or the template fails, other ways to write the form are tried. Host only, no jax.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from time import monotonic
@@ -12,7 +13,8 @@ from time import monotonic
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.text.conversation import Conversation
 from jaxgen.text.conversation_rewrites import arguments_as_objects, unchanged
-from jaxgen.text.template_forms import AS_IT_IS, FORMS, TOOLS, Form, Way, signs_of
+from jaxgen.text.template_form import AS_IT_IS, Form, Way, signs_of
+from jaxgen.text.template_forms import FORMS, TOOLS
 
 PROBE_SECONDS = 10.0
 """Longest time for all probes of a template; those of usual templates take some 5 ms together."""
@@ -21,6 +23,11 @@ PROBE_CHARACTERS = 2**20
 """Longest text of a probe, which has a few words; a template that writes more is not probed further."""
 
 SHOWN, DROPPED, REFUSED, BLOCKED, UNKNOWN = "shown", "dropped", "refused", "blocked", "unknown"
+_IN_WORDS = {
+    DROPPED: "refused: the template leaves words out",
+    BLOCKED: "refused: another form in it is",
+    UNKNOWN: "not known: the template takes too long, or writes too much",
+}
 _ANY_TOOL = {
     "type": "function",
     "function": {"name": "look", "description": "", "parameters": {"type": "object", "properties": {}}},
@@ -45,9 +52,9 @@ class Finding:
     @property
     def said(self) -> str:
         """The finding in words."""
-        if self.outcome == REFUSED:
-            return f"refused: {self.reason}"
-        return self.way.becomes if self.outcome == SHOWN else self.outcome
+        if self.outcome == SHOWN:
+            return self.way.becomes
+        return f"refused: {self.reason}" if self.outcome == REFUSED else _IN_WORDS[self.outcome]
 
 
 class TemplateProbe:
@@ -118,14 +125,13 @@ class TemplateProbe:
         misread = next((finding for finding in tried if finding.outcome == SHOWN), None)
         return misread or tried[0]
 
-    def _try(
-        self, way: Way, probe: Conversation, wrong: tuple[str, ...], earlier: tuple[Form, ...]
-    ) -> tuple[bool, Finding]:
+    def _try(self, way: Way, probe: Conversation, wrong: str | None, earlier: tuple[Form, ...]) -> tuple[bool, Finding]:
         """Return whether the template shows the probe in this way and reads it rightly, and the finding."""
         made = way.rewrite(probe)
         for form in earlier:
-            if form.place(made) is not None and self.finding(form, tools=bool(made.tools)).outcome != SHOWN:
-                return False, Finding(BLOCKED)
+            outcome = SHOWN if form.place(made) is None else self.finding(form, tools=bool(made.tools)).outcome
+            if outcome != SHOWN:
+                return False, Finding(UNKNOWN if outcome == UNKNOWN else BLOCKED)
         wanted = signs_of(made)
         if self._left <= 0:
             return False, Finding(UNKNOWN)
@@ -144,7 +150,7 @@ class TemplateProbe:
             return False, Finding(UNKNOWN)
         if not all(sign in text for sign in wanted):
             return False, Finding(DROPPED)
-        return not any(one in text for one in wrong), Finding(SHOWN, way)
+        return wrong is None or not re.search(wrong, text, re.DOTALL), Finding(SHOWN, way)
 
 
 def in_words(findings: Mapping[Form, Finding]) -> str:
