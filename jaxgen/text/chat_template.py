@@ -31,6 +31,8 @@ _NO_ARGUMENTS = {
 }
 """Arguments of the template, or of transformers, that chat_template_kwargs may not set."""
 
+_ANSWER = "jaxgenanswer"
+
 type ForTemplate = Sequence[Mapping[str, Any]]
 
 
@@ -57,6 +59,15 @@ class ChatTemplate:
     def takes_tools(self) -> bool:
         """Whether the template shows the tools that it is given."""
         return self._probe.finding(TOOLS, tools=True).outcome == SHOWN
+
+    def after_answer(self) -> str:
+        """Return what the template writes after an answer that is the last message; empty: it shows no answers."""
+        messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": _ANSWER}]
+        try:
+            text = self.render(messages, add_generation_prompt=False)
+        except RequestRefusedError:
+            return ""
+        return text.rpartition(_ANSWER)[2]
 
     def findings(self) -> dict[str, dict[str, str] | None]:
         """Return what becomes of each form of a conversation, by its name; with tools: None if it shows none."""
@@ -103,6 +114,12 @@ class ChatTemplate:
 
     def _refusal(self, given: Conversation, error: Exception) -> RequestRefusedError:
         """Return what a caller is told of an error of the template."""
+        if given.goes_on and str(error).startswith("continue_final_message"):  # as transformers says it
+            return RequestRefusedError(
+                "continue_final_message: the chat template does not show the end of the last message, so it cannot go "
+                "on there",
+                "continue_final_message",
+            )
         if not _is_for_callers(error):  # its message may quote a prompt
             lines = "".join(traceback.format_tb(error.__traceback__))
             logger.warning("the chat template failed by %s\n%s", type(error).__name__, lines)
