@@ -1,6 +1,7 @@
 """Render conversations to text with a model's Jinja template, in a sandbox. Host only, no jax."""
 
 import logging
+import re
 import traceback
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -59,6 +60,10 @@ class ChatTemplate:
     def takes_tools(self) -> bool:
         """Whether the template shows the tools that it is given."""
         return self._probe.finding(TOOLS, tools=True).outcome == SHOWN
+
+    def names(self, argument: str, *, tools: bool) -> bool:
+        """Whether the template, or the one for conversations with tools, names an argument."""
+        return re.search(rf"\b{re.escape(argument)}\b", self._chat.template_for(tools=tools)) is not None
 
     def after_answer(self) -> str:
         """Return what the template writes after an answer that is the last message; empty: it shows no answers."""

@@ -263,7 +263,7 @@ def test_tool_choice_reaches_the_engine(choice: Any, demanded: bool) -> None:
         ({"stop": "x" * 257}, "stop"),
         ({"truncation": "auto"}, "truncation"),
         ({"temperature": 3}, "temperature"),
-        ({"top_p": 0}, "top_p"),
+        ({"top_p": -0.1}, "top_p"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"max_output_tokens": 30_000}, "max_output_tokens"),
         ({"tools": [{"name": "f"}]}, "tools.0.type"),
