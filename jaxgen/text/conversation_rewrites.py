@@ -80,16 +80,19 @@ def system_in_user(given: Conversation) -> Conversation:
     return given.having(found)
 
 
-def system_as_user(given: Conversation) -> Conversation:
-    """Make user's messages of all system messages."""
-    return given.having([_as(message, "user", "system") for message in given.messages])
+def as_role(role: str, of: str) -> Rewrite:
+    """Return a rewrite that makes messages of one role of all those ``of`` another."""
+    return lambda given: given.having([_as(message, role, of) for message in given.messages])
 
 
-def later_system_as_user(given: Conversation) -> Conversation:
-    """Make user's messages of the system messages that come after others."""
-    first = num_leading(given.messages, "system")
-    later = [_as(message, "user", "system") for message in given.messages[first:]]
-    return given.having([*given.messages[:first], *later])
+def later_as_role(role: str, of: str) -> Rewrite:
+    """Return a rewrite that does so with messages after those of the other role at the beginning."""
+
+    def rewrite(given: Conversation) -> Conversation:
+        first = num_leading(given.messages, of)
+        return given.having([*given.messages[:first], *(_as(message, role, of) for message in given.messages[first:])])
+
+    return rewrite
 
 
 def system_to_front(given: Conversation) -> Conversation:
@@ -97,18 +100,6 @@ def system_to_front(given: Conversation) -> Conversation:
     system = [message for message in given.messages if message["role"] == "system"]
     others = [message for message in given.messages if message["role"] != "system"]
     return given.having([{**system[0], "content": _joined_text(*system)}, *others])
-
-
-def developer_as_system(given: Conversation) -> Conversation:
-    """Make system messages of developer messages."""
-    return given.having([_as(message, "system", "developer") for message in given.messages])
-
-
-def later_developer_as_system(given: Conversation) -> Conversation:
-    """Make system messages of the developer messages that come after others."""
-    first = num_leading(given.messages, "developer")
-    later = [_as(message, "system", "developer") for message in given.messages[first:]]
-    return given.having([*given.messages[:first], *later])
 
 
 def arguments_as_objects(given: Conversation) -> Conversation:

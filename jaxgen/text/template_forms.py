@@ -37,7 +37,7 @@ def _parts(role: str) -> Way:
     return Way("as a list of parts", rewrites.content_as_parts(role))
 
 
-_USER = Way("as a user's message", rewrites.system_as_user)
+_USER = Way("as a user's message", rewrites.as_role("user", of="system"))
 _IN_USER = Way("in the user's next message", rewrites.system_in_user)
 _JOINED = "as one message"
 _AFTER_PROMPT = Way("after the generation prompt", rewrites.last_after_generation_prompt)
@@ -222,7 +222,7 @@ WHO_SPEAKS = (
         _talk(_said("system", _A), _said("user", _B), _said("assistant", _C), _said("system", _D), _said("user", _E)),
         (
             AS_IT_IS,
-            Way("as a user's message", rewrites.later_system_as_user),
+            Way("as a user's message", rewrites.later_as_role("user", of="system")),
             Way("as part of the first", rewrites.system_to_front),
         ),
         field=".role",
@@ -232,7 +232,7 @@ WHO_SPEAKS = (
         "messages of the role developer",
         places.of_role("developer"),
         _talk(_said("developer", _A), _said("user", _B), _said("assistant", _C), _said("user", _D)),
-        (AS_IT_IS, Way("as system messages", rewrites.developer_as_system)),
+        (AS_IT_IS, Way("as system messages", rewrites.as_role("system", of="developer"))),
         field=".role",
     ),
     Form(
@@ -242,7 +242,7 @@ WHO_SPEAKS = (
         _talk(
             _said("system", _A), _said("developer", _B), _said("user", _C), _said("developer", _D), _said("user", _E)
         ),
-        (AS_IT_IS, Way("as system messages", rewrites.later_developer_as_system)),
+        (AS_IT_IS, Way("as system messages", rewrites.later_as_role("system", of="developer"))),
         field=".role",
     ),
 )

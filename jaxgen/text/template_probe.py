@@ -57,6 +57,9 @@ class Finding:
         return f"refused: {self.reason}" if self.outcome == REFUSED else _IN_WORDS[self.outcome]
 
 
+_NOT_PROBED = Finding(UNKNOWN, Way("", AS_IT_IS.rewrite))
+
+
 class TemplateProbe:
     """Probes a template when a form is first met, and keeps what it finds. Threads may share it."""
 
@@ -71,8 +74,11 @@ class TemplateProbe:
 
         Raises RequestRefusedError that names the first field whose words the template would leave out.
         """
-        for form, place in self._forms_of(given):
-            outcome = self.finding(form, tools=bool(given.tools)).outcome
+        tools = bool(given.tools)
+        for form in FORMS:
+            if self._known(form, tools=tools).outcome == SHOWN or (place := form.place(given)) is None:
+                continue
+            outcome = self.finding(form, tools=tools).outcome
             if outcome == DROPPED or (form is TOOLS and outcome in (REFUSED, BLOCKED)):
                 raise RequestRefusedError(_left_out(form, place), form.param(place))
         return self._rewritten(given, FORMS)
@@ -101,6 +107,10 @@ class TemplateProbe:
             self._findings[key] = self._probe(form, tools=tools)
         return self._findings[key]
 
+    def _known(self, form: Form, *, tools: bool) -> Finding:
+        """Return what is known of a form without a probe, which spares the look for it in most conversations."""
+        return self._findings.get((form.name, tools), _NOT_PROBED)
+
     def _forms_of(self, given: Conversation) -> Iterator[tuple[Form, int]]:
         for form in FORMS:
             if (place := form.place(given)) is not None:
@@ -109,7 +119,8 @@ class TemplateProbe:
     def _rewritten(self, given: Conversation, forms: tuple[Form, ...]) -> Conversation:
         tools = bool(given.tools)
         for form in reversed(forms):
-            if form.place(given) is not None:
+            as_it_is = self._known(form, tools=tools).way is AS_IT_IS
+            if not as_it_is and form.place(given) is not None:
                 given = self.finding(form, tools=tools).way.rewrite(given)
         return given
 

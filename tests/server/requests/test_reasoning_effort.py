@@ -54,8 +54,7 @@ def test_a_template_may_branch_on_it() -> None:
 
 def test_the_templates_own_arguments_win() -> None:
     engine = engine_of(KNOWN["gpt-oss"])
-    fields = {"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "high"}}
-    ask(engine, "/v1/chat/completions", **fields)
+    ask(engine, "/v1/chat/completions", reasoning_effort="low", chat_template_kwargs={"reasoning_effort": "high"})
     assert "Reasoning: high<" in prompt_of(engine)
 
 
