@@ -236,6 +236,15 @@ def test_ids_are_shortened_where_they_are_checked(call_id: str) -> None:
     assert re.findall(r'"call_id": "(.*?)"', rendered("mistral-v3", *again)) == [short, "abcdefghi"]
 
 
+def test_different_ids_stay_different() -> None:
+    ids = [LONG_ID, OTHER_ID, "1", "2", "abcdefghi", "abcdefghij"]
+    calls = [call("look", one) for one in ids]
+    text = rendered("mistral-v3", U, said("assistant", tool_calls=calls), *(result("rain", one) for one in ids))
+    shown = re.findall(r'"call_id": "(.*?)"', text)
+    assert shown == re.findall(r'"id": "(.*?)"', text)
+    assert len(set(shown)) == len(ids)
+
+
 def test_a_call_without_its_result_takes_no_other_calls() -> None:
     calls = [call("look", "a"), call("see", "b"), call("hear", "c")]
     text = rendered("llama-3.1", U, said("assistant", tool_calls=calls), result("rain", "b"), result("wind", "x"))
