@@ -8,6 +8,7 @@ Where these are missing, or the template fails, other ways to write the form are
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from time import monotonic
 
 from jaxgen.core.errors import RequestRefusedError
@@ -22,7 +23,22 @@ PROBE_SECONDS = 10.0
 PROBE_CHARACTERS = 2**20
 """Longest text of a probe, which has a few words; a template that writes more is not probed further."""
 
-SHOWN, DROPPED, REFUSED, BLOCKED, UNKNOWN = "shown", "dropped", "refused", "blocked", "unknown"
+
+class Outcome(StrEnum):
+    """What a template does with a form.
+
+    SHOWN: it shows all words. DROPPED: it leaves words out. REFUSED: it raises. BLOCKED: the form has another one in it
+    that is not shown. UNKNOWN: the template is too slow, or writes too much, to be probed.
+    """
+
+    SHOWN = "shown"
+    DROPPED = "dropped"
+    REFUSED = "refused"
+    BLOCKED = "blocked"
+    UNKNOWN = "unknown"
+
+
+SHOWN, DROPPED, REFUSED, BLOCKED, UNKNOWN = Outcome
 _IN_WORDS = {
     DROPPED: "refused: the template leaves words out",
     BLOCKED: "refused: another form in it is",
@@ -38,14 +54,9 @@ type Write = Callable[[Conversation], str]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a template does with a form.
+    """What was found of a form: SHOWN in this ``way``, or REFUSED for this ``reason``, or another outcome."""
 
-    ``outcome``: SHOWN, written in this ``way``; DROPPED, it leaves words out; REFUSED, it raises for this ``reason``;
-    BLOCKED, the form has another one in it that is not shown; UNKNOWN, the template is too slow, or writes too much,
-    to be probed.
-    """
-
-    outcome: str
+    outcome: Outcome
     way: Way = AS_IT_IS
     reason: str = ""
 
