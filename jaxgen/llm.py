@@ -22,8 +22,9 @@ from jaxgen.core.pooling import unit_vector
 from jaxgen.core.quantization import Quantization
 from jaxgen.core.request import FinishReason, Request, TokenEvent
 from jaxgen.core.sampling_params import SamplingParams
-from jaxgen.text.chat_messages import Message, for_template
+from jaxgen.text.chat_messages import for_template
 from jaxgen.text.chat_template import ChatTemplate
+from jaxgen.text.conversation import Message
 from jaxgen.text.named_templates import TEMPLATE_NAMES, format_of
 
 Prompt = str | Sequence[int]
@@ -144,7 +145,7 @@ class LLM:
         prompts = [
             self.engine.tokenizer.encode(
                 template.render(
-                    _checked(conversation, template),
+                    _checked(conversation),
                     tools=tools or (),
                     add_generation_prompt=add_generation_prompt,
                     continue_final_message=continue_final_message,
@@ -255,12 +256,11 @@ class LLM:
                     return
 
 
-def _checked(conversation: Sequence[Message], template: ChatTemplate) -> list[dict[str, Any]]:
+def _checked(conversation: Sequence[Message]) -> list[dict[str, Any]]:
     """Return the messages for the template. Raises RequestRefusedError for what is no message, or for none."""
     if not conversation:
         raise RequestRefusedError("messages must have one message at least", "messages")
-    calls = any(isinstance(message, Mapping) and message.get("tool_calls") for message in conversation)
-    return for_template(conversation, objects=calls and template.takes_objects)
+    return for_template(conversation)
 
 
 async def _all[T](works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -13,7 +13,8 @@ from jaxgen.core.sampling_params import SamplingDefaults
 from jaxgen.text.named_templates import TEMPLATE_NAMES, end_of_turn, named_format
 from jaxgen.text.tokenizer import Tokenizer
 from jaxgen.text.tokenizer_cache import load_tokenizer, text_files_digest
-from jaxgen.weights.chat_template import read_chat_format
+from jaxgen.text.turn_end import turn_end
+from jaxgen.weights.chat_template import read_chat_format, read_special_tokens
 from jaxgen.weights.generation_config import read_sampling_defaults
 from jaxgen.weights.hf_config import read_eos_token_ids
 from jaxgen.weights.load import resolve_tokenizer
@@ -73,10 +74,12 @@ def read_texts(
     ``cache``: folder of tokenizers; None: none are kept. Raises ConfigError.
     """
     words, directory = _load_tokenizer(model, vocab_size, cache, tokenizer, hub)
+    chat = _chat_format(directory, chat_template, words)
+    named = read_eos_token_ids(model) | _turn_token_ids(chat_template, words)
     return words, ModelTexts(
         directory,
-        _chat_format(directory, chat_template, words),
-        read_eos_token_ids(model) | _turn_token_ids(chat_template, words),
+        chat,
+        named | _other_ends(directory, chat, words, named, vocab_size),
         read_sampling_defaults(model, generation_config),
         read_pooling(model, pooling),
     )
@@ -116,3 +119,20 @@ def _turn_token_ids(chat_template: Path | str | None, tokenizer: Tokenizer) -> f
             name,
         )
     return frozenset() if token is None else frozenset({token})
+
+
+def _other_ends(
+    directory: Path, chat: ChatFormat | None, tokenizer: Tokenizer, named: frozenset[int], vocab_size: int
+) -> set[int]:
+    """Return the tokens that end an answer by the tokenizer's files or by the chat template alone, and log them."""
+    eos = read_special_tokens(directory).get("eos_token")
+    found = {"the tokenizer's files": None if eos is None else tokenizer.added_token(eos)}
+    if chat is not None:
+        ends = named | {token for token in found.values() if token is not None}
+        found["the chat template"] = turn_end(chat, tokenizer, ends)
+    # transformers gives a new id to a token that the tokenizer does not have, which the model never writes
+    known = {token: source for source, token in found.items() if token is not None and token < vocab_size}
+    others = {token: source for token, source in known.items() if token not in named}
+    for token, source in others.items():
+        logger.info("answers also end with %s, which only %s names", tokenizer.token_text(token), source)
+    return set(others)

@@ -39,6 +39,7 @@ from jaxgen.server.middleware.errors import (
 from jaxgen.server.middleware.lifecycle import Lifecycle, LifecycleMiddleware
 from jaxgen.server.middleware.request_id import RequestIdMiddleware
 from jaxgen.server.middleware.root_path import RootPathMiddleware
+from jaxgen.server.middleware.trailing_slash import TrailingSlashMiddleware
 from jaxgen.server.openapi import Description, check_prefix
 from jaxgen.server.page.site_routes import page_routes
 from jaxgen.server.preview.latency import LatencyEndpoint
@@ -87,7 +88,7 @@ def create_app(
     responses = ResponseStore(config.max_stored_responses, config.max_response_bytes, config.response_lifetime_s)
     counted = Middleware(LifecycleMiddleware, lifecycle=lifecycle)
     batches = Batches(services)
-    description = Description(engine, config, version("jaxgen"))
+    description = Description(engine, config, version("jaxgen"), conversations)
     keys = ApiKeys(config.api_keys, config.api_key_file)
     steps = Steps(services, keyed=keys.asked_for)
     check_prefix(config.root_path)
@@ -137,7 +138,7 @@ def create_app(
         },
         lifespan=_lifespan(batches, steps),
     )
-    # Another path with an extra slash is an unknown route, not a redirect that drops the body.
+    # A redirect would drop the body; TrailingSlashMiddleware takes the slash from the end of a path.
     app.router.redirect_slashes = False
     app.state.lifecycle = lifecycle
     app.state.keys = keys
@@ -167,6 +168,7 @@ def _middleware(
     named = () if config.cors is None else config.cors.origins
     return [
         *([Middleware(RootPathMiddleware, prefix=config.root_path, kept=page)] if config.root_path else []),
+        Middleware(TrailingSlashMiddleware),
         Middleware(RequestIdMiddleware, quiet=PROBES | page),
         Middleware(
             AccessLogMiddleware, metrics=metrics, prompt_characters=config.max_log_len if config.log_prompts else None

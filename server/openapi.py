@@ -1,6 +1,7 @@
 """Describe the API for programs: /openapi.json and /capabilities, made from the models that validate bodies."""
 
 import re
+from asyncio import to_thread
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, fields
 from functools import cache
@@ -22,6 +23,7 @@ from jaxgen.server.batches.upload import FileForm
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.middleware.auth import open_paths
 from jaxgen.server.requests.answers import format_of
+from jaxgen.server.requests.chat_template import Conversations
 from jaxgen.server.resume.ticket import FIELD
 from jaxgen.server.schema import answers as shapes
 from jaxgen.server.schema.base import Body, CompletionRequest
@@ -178,8 +180,9 @@ class Description:
     """Endpoints of both documents, which are made once but for the engine's digest, and of a short list of the
     routes."""
 
-    def __init__(self, engine: EngineClient, config: ServerConfig, version: str) -> None:
+    def __init__(self, engine: EngineClient, config: ServerConfig, version: str, conversations: Conversations) -> None:
         self._engine = engine
+        self._conversations = conversations
         keyed = bool(config.api_keys or config.api_key_file)
         self._openapi = openapi_document(version, keys=keyed, open_paths=open_paths(config))
         self._capabilities = capabilities_document(engine.model, config)
@@ -190,7 +193,9 @@ class Description:
 
     async def capabilities(self, _: Request) -> Response:
         identity = {"digest": self._engine.digest, "digest_parts": self._engine.digest_parts}
-        return JSONResponse(self._capabilities | identity)
+        # In a thread: a template that takes long would hold up the event loop until it has been probed.
+        forms = await to_thread(self._conversations.findings)
+        return JSONResponse({**self._capabilities, "chat_template": forms, **identity})
 
     async def index(self, _: Request) -> Response:
         return JSONResponse({"routes": [f"{route.method} {route.path}" for route in ROUTES]})

@@ -18,6 +18,7 @@ TEMPLATE_FILE = "chat_template.jinja"
 TOOL_TEMPLATE_FILE = "additional_chat_templates/tool_use.jinja"
 DEFAULT, WITH_TOOLS = "default", "tool_use"
 TOKENIZER_CONFIG = "tokenizer_config.json"
+_TOKENS_MAP = "special_tokens_map.json"
 _TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
@@ -28,7 +29,7 @@ def read_chat_format(directory: Path, template: Path | None = None) -> ChatForma
     that cannot be read, and a template with a syntax error.
     """
     config = _read_config(directory / TOKENIZER_CONFIG)
-    tokens = {name: _text_of(config[name]) for name in _TOKENS if config.get(name) is not None}
+    tokens = read_special_tokens(directory)
     if template is not None:
         if not template.exists():
             names = ", ".join(TEMPLATE_NAMES)
@@ -43,6 +44,16 @@ def read_chat_format(directory: Path, template: Path | None = None) -> ChatForma
     return None if default is None else ChatFormat(default, tokens, found.get(WITH_TOOLS))
 
 
+def read_special_tokens(directory: Path) -> dict[str, str]:
+    """Return the texts of the special tokens that the tokenizer's files name: ``bos_token``, ``eos_token`` and so on.
+
+    A name may have a text, or an object with one. Raises ConfigError that names a file that cannot be read.
+    """
+    found = _read_config(directory / _TOKENS_MAP) | _read_config(directory / TOKENIZER_CONFIG)
+    texts = {name: _text_of(found.get(name)) for name in _TOKENS}
+    return {name: text for name, text in texts.items() if text is not None}
+
+
 def _in_config(found: Any) -> dict[str, str]:
     """Return templates by name, from a list of named templates, or from the default template alone."""
     named = found if isinstance(found, list) else [{"name": DEFAULT, "template": found}]
@@ -55,8 +66,9 @@ def _in_files(directory: Path) -> dict[str, str]:
     return {name: _read_text(file) for name, file in files.items() if file.is_file()}
 
 
-def _text_of(token: Any) -> str:
-    return str(token["content"] if isinstance(token, dict) else token)
+def _text_of(token: Any) -> str | None:
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else None
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class SamplingParams:
             f"must be between 0 and max_tokens ({self.max_tokens}), not {self.min_tokens}",
         )
         require(0.0 <= self.temperature <= 2.0, "temperature", f"must be between 0 and 2, not {self.temperature}")
-        require(0.0 < self.top_p <= 1.0, "top_p", f"must be in (0, 1], not {self.top_p}")
+        require(0.0 <= self.top_p <= 1.0, "top_p", f"must be between 0 and 1, not {self.top_p}")
         require(self.top_k >= 0, "top_k", f"must be 0 (off) or more, not {self.top_k}")
         require(0.0 <= self.min_p <= 1.0, "min_p", f"must be between 0 and 1, not {self.min_p}")
         for name in ("presence_penalty", "frequency_penalty"):

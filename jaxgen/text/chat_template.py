@@ -1,16 +1,19 @@
 """Render conversations to text with a model's Jinja template, in a sandbox. Host only, no jax."""
 
-import json
 import logging
+import re
 import traceback
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import partial
 from typing import Any
 
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.model_info import ChatFormat
+from jaxgen.text.conversation import Conversation, with_tail
 from jaxgen.text.quiet import quiet_transformers
 from jaxgen.text.render_limit import render_limit
+from jaxgen.text.template_forms import FORMS, TOOLS
+from jaxgen.text.template_probe import REFUSED, SHOWN, TemplateProbe, in_words, reason_of
 
 logger = logging.getLogger(__name__)
 
@@ -29,58 +32,55 @@ _NO_ARGUMENTS = {
 }
 """Arguments of the template, or of transformers, that chat_template_kwargs may not set."""
 
-_HI = {"role": "user", "content": "Hi"}
-_PROBE = "jaxgen_probe"
-_PROBE_TOOL = {
-    "type": "function",
-    "function": {"name": _PROBE, "description": "", "parameters": {"type": "object", "properties": {}}},
-}
+_ANSWER = "jaxgenanswer"
 
 type ForTemplate = Sequence[Mapping[str, Any]]
 
 
 class ChatTemplate:
     """A chat template, rendered by transformers in its sandbox with its helpers (``raise_exception``,
-    ``strftime_now``)."""
+    ``strftime_now``). What it does not take or show of a conversation is found by probes, and written otherwise."""
 
     def __init__(self, chat: ChatFormat) -> None:
         self._chat = chat
+        self._probe = TemplateProbe(partial(self._write, arguments={}))
 
     def warm_up(self) -> None:
-        """Import the renderer, which takes about a second, and compile the template; log an error of the template."""
-        try:
-            self._render([_HI], {})
-        except Exception as error:  # a template may raise anything
-            logger.warning("the chat template does not render a first message of a user: %s", _reason(error))
+        """Import the renderer, which takes about a second, probe the template, and log what it does not take."""
+        findings = self._probe.findings(tools=False)
+        first = findings[FORMS[0]]
+        if first.outcome == REFUSED:
+            logger.warning("the chat template does not render a first message of a user: %s", first.reason)
+            return
+        both = {**findings, **self._probe.findings(tools=self.takes_tools)}
+        if said := in_words(both):
+            logger.info("for the chat template conversations are written otherwise: %s", said)
 
-    @cached_property
+    @property
     def takes_tools(self) -> bool:
         """Whether the template shows the tools that it is given."""
+        return self._probe.finding(TOOLS, tools=True).outcome == SHOWN
+
+    def names(self, argument: str, *, tools: bool) -> bool:
+        """Whether the template, or the one for conversations with tools, names an argument."""
+        return re.search(rf"\b{re.escape(argument)}\b", self._chat.template_for(tools=tools)) is not None
+
+    def after_answer(self) -> str:
+        """Return what the template writes after an answer that is the last message; empty: it shows no answers."""
+        messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": _ANSWER}]
         try:
-            return _PROBE in self._render([_HI], {"tools": [_PROBE_TOOL]})
-        except Exception as error:  # a template may raise anything
-            logger.warning("the chat template does not render tools: %s", _reason(error))
-            return False
+            text = self.render(messages, add_generation_prompt=False)
+        except RequestRefusedError:
+            return ""
+        return text.rpartition(_ANSWER)[2]
 
-    @cached_property
-    def takes_objects(self) -> bool:
-        """Whether the template takes arguments of calls as objects and writes their JSON itself; most do."""
-        as_object = self._renders_call({_PROBE: 1})
-        if as_object is None:
-            return self._renders_call(json.dumps({_PROBE: 1})) is None
-        return repr(_PROBE) not in as_object  # else the template writes a Python dict, not JSON
-
-    @cached_property
-    def takes_texts(self) -> bool:
-        """Whether the template that takes arguments as objects takes a text, as of a call that was cut, as well."""
-        return self._renders_call("{") is not None
-
-    def _renders_call(self, arguments: Any) -> str | None:
-        call = {"id": "call00000", "type": "function", "function": {"name": _PROBE, "arguments": arguments}}
-        try:
-            return self._render([_HI, {"role": "assistant", "content": "", "tool_calls": [call]}], {})
-        except Exception:  # a template may raise anything; a caller who sends calls gets the error
-            return None
+    def findings(self) -> dict[str, dict[str, str] | None]:
+        """Return what becomes of each form of a conversation, by its name; with tools: None if it shows none."""
+        plain, with_tools = (
+            {form.name: finding.said for form, finding in self._probe.findings(tools=tools).items()}
+            for tools in (False, True)
+        )
+        return {"without_tools": plain, "with_tools": with_tools if self.takes_tools else None}
 
     def render(
         self,
@@ -109,21 +109,41 @@ class ChatTemplate:
                 "chat_template_kwargs",
             )
         begins = not continue_final_message if add_generation_prompt is None else add_generation_prompt
-        options |= {"add_generation_prompt": begins, "continue_final_message": continue_final_message}
-        if tools:
-            if not self.takes_tools:
-                raise RequestRefusedError("tools: this model's chat template does not show tools to the model", "tools")
-            options["tools"] = list(tools)
+        given = Conversation(tuple(messages), tuple(tools), begins, continue_final_message)
         try:
-            return self._render(messages, options)
+            return self._write(self._probe.fitted(given), options)
+        except RequestRefusedError:
+            raise
         except Exception as error:  # a template may raise anything, on purpose or not
-            if _is_for_callers(error):
-                reason = f"The chat template refuses these messages: {_reason(error)}"
-            else:  # its message may quote a prompt
-                lines = "".join(traceback.format_tb(error.__traceback__))
-                logger.warning("the chat template failed by %s\n%s", type(error).__name__, lines)
-                reason = f"The chat template fails on these messages ({type(error).__name__})"
-            raise RequestRefusedError(reason, "messages") from error
+            raise self._refusal(given, error) from error
+
+    def _refusal(self, given: Conversation, error: Exception) -> RequestRefusedError:
+        """Return what a caller is told of an error of the template."""
+        if given.goes_on and str(error).startswith("continue_final_message"):  # as transformers says it
+            return RequestRefusedError(
+                "continue_final_message: the chat template does not show the end of the last message, so it cannot go "
+                "on there",
+                "continue_final_message",
+            )
+        if not _is_for_callers(error):  # its message may quote a prompt
+            lines = "".join(traceback.format_tb(error.__traceback__))
+            logger.warning("the chat template failed by %s\n%s", type(error).__name__, lines)
+            return RequestRefusedError(
+                f"The chat template fails on these messages ({type(error).__name__})", "messages"
+            )
+        reason = f"The chat template refuses these messages: {reason_of(error)}"
+        if found := self._probe.refused(given):
+            form, place = found
+            return RequestRefusedError(f"{reason} ({form.param(place)}: it takes no {form.said})", form.param(place))
+        return RequestRefusedError(reason, "messages")
+
+    def _write(self, given: Conversation, arguments: Mapping[str, Any]) -> str:
+        """Return the text of a conversation as it is. Raises what the template raises."""
+        options = {**arguments, "add_generation_prompt": given.begins, "continue_final_message": given.goes_on}
+        if given.tools:
+            options["tools"] = list(given.tools)
+        text = self._render(given.messages, options)
+        return with_tail(text, given.tail) if given.tail else text
 
     def _render(self, messages: ForTemplate, options: dict[str, Any]) -> str:
         # Not at the top of the file: the import takes about a second, and only conversations need it.
@@ -146,7 +166,3 @@ def _is_for_callers(error: Exception) -> bool:
 
     limits = (TimeoutError, MemoryError, RecursionError, OverflowError, UnicodeEncodeError)
     return isinstance(error, (TemplateError, *limits))
-
-
-def _reason(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -1,5 +1,6 @@
 """Read requests' bodies up to limits, and parse them as JSON objects."""
 
+import codecs
 from typing import Any
 
 import pydantic_core
@@ -78,8 +79,11 @@ def _too_many() -> ApiError:
 def parse_json_object(body: bytes) -> dict[str, Any]:
     """Parse a strict JSON object: UTF-8, no NaN or Infinity, no lone surrogates, at most 200 levels deep.
 
-    Raises ApiError 400.
+    A byte order mark before it, as some programs on Windows write, is left out. Raises ApiError 400.
     """
+    if body.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise bad_request("The body is UTF-16: send UTF-8.")
+    body = body.removeprefix(codecs.BOM_UTF8)
     try:
         value = pydantic_core.from_json(body, allow_inf_nan=False)
     except ValueError as error:

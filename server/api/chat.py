@@ -13,11 +13,11 @@ from jaxgen.server.middleware.context import RequestContext
 from jaxgen.server.requests.answers import AnswerReading
 from jaxgen.server.requests.params import CompletionParams, most_tokens, resolve_chat_params
 from jaxgen.server.requests.structured import closes_objects
-from jaxgen.server.requests.tools import ToolChoice
+from jaxgen.server.requests.tools import ToolChoice, only_allowed
 from jaxgen.server.resume.ticket import Identity
 from jaxgen.server.schema.base import parse_body
 from jaxgen.server.schema.chat import ChatRequest
-from jaxgen.server.schema.tools import NamedToolChoice
+from jaxgen.server.schema.tools import AllowedToolChoice, NamedToolChoice
 from jaxgen.server.tool_calls.deltas import CallStart, Delta, Reasoning, calls_of, reasoning_of
 
 
@@ -34,6 +34,9 @@ async def resolve_chat(body: ChatRequest, services: AppState) -> tuple[Completio
     """Return the parameters of a conversation, and how answers to its prompt are read. Raises ApiError."""
     params = resolve_chat_params(body, services.engine.model, services.config)
     functions = [tool.function for tool in body.tools or ()]
+    if isinstance(body.tool_choice, AllowedToolChoice):
+        names = [tool.function.name for tool in body.tool_choice.allowed_tools.tools]
+        functions = only_allowed(functions, names, "tool_choice.allowed_tools.tools")
     parallel = body.parallel_tool_calls is not False
     answer = params.sampling.grammar
     closed = closes_objects(body, services.config)
@@ -128,6 +131,8 @@ def _tool_choice(body: ChatRequest) -> ToolChoice:
     choice = body.tool_choice
     if isinstance(choice, NamedToolChoice):
         return ToolChoice("required", choice.function.name)
+    if isinstance(choice, AllowedToolChoice):
+        return ToolChoice(choice.allowed_tools.mode)
     return ToolChoice(choice or "auto")
 
 

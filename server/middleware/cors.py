@@ -23,6 +23,7 @@ def cors_middleware(cors: Cors) -> Middleware:
         allow_methods=cors.methods,
         allow_headers=cors.headers,
         allow_credentials=cors.credentials,
+        allow_private_network=True,  # of an origin that is allowed; browsers ask where a page is on a public address
         expose_headers=(HEADER, "retry-after"),
     )
 

@@ -1,26 +1,14 @@
 """Turn the messages of a conversation into the dicts that chat templates read."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
-
-import pydantic_core
 
 from jaxgen.server.errors import bad_request
 from jaxgen.server.schema.chat import Message
-from jaxgen.server.schema.tools import CalledFunction, ToolCall
+from jaxgen.server.schema.tools import ToolCall
 
 
-@dataclass(frozen=True, slots=True)
-class ArgumentsForm:
-    """How a template takes the arguments of calls. ``texts``: with ``objects``, it takes a text as well."""
-
-    objects: bool
-    texts: bool
-
-
-def for_template(messages: Sequence[Message], form: ArgumentsForm) -> list[dict[str, Any]]:
+def for_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Return the messages for a template: parts of content joined to one text, tool results with the tool's name, what
     was thought under the names that templates have for it.
 
@@ -28,7 +16,7 @@ def for_template(messages: Sequence[Message], form: ArgumentsForm) -> list[dict[
     sense in its place.
     """
     calls = _Calls()
-    return [_message(message, f"messages.{i}", calls, form) for i, message in enumerate(messages)]
+    return [_message(message, f"messages.{i}", calls) for i, message in enumerate(messages)]
 
 
 class _Calls:
@@ -67,7 +55,7 @@ class _Calls:
         return found
 
 
-def _message(message: Message, field: str, calls: _Calls, form: ArgumentsForm) -> dict[str, Any]:
+def _message(message: Message, field: str, calls: _Calls) -> dict[str, Any]:
     _check(message, field)
     found: dict[str, Any] = {"role": message.role, "content": message.text}
     if message.name:
@@ -84,7 +72,7 @@ def _message(message: Message, field: str, calls: _Calls, form: ArgumentsForm) -
         found |= {"reasoning_content": message.thought, "thinking": "" if message.text else message.thought}
     if message.calls:
         ids = calls.make(message.calls)
-        found["tool_calls"] = [_call(call, made, form) for call, made in zip(message.calls, ids, strict=True)]
+        found["tool_calls"] = [_call(call, made) for call, made in zip(message.calls, ids, strict=True)]
     return found
 
 
@@ -102,27 +90,6 @@ def _check(message: Message, field: str) -> None:
         )
 
 
-def _call(call: ToolCall, call_id: str, form: ArgumentsForm) -> dict[str, Any]:
-    function = {"name": call.function.name, "arguments": _arguments(call.function, form)}
+def _call(call: ToolCall, call_id: str) -> dict[str, Any]:
+    function = {"name": call.function.name, "arguments": call.function.arguments or ""}
     return {"id": call_id, "type": "function", "function": function}
-
-
-def _arguments(function: CalledFunction, form: ArgumentsForm) -> Any:
-    """Return the arguments as the template takes them. A text that is no object, as one that was cut, stays as it is
-    unless only objects are taken."""
-    given = function.arguments or ""
-    found = given if isinstance(given, dict) else parse_arguments(given)
-    if form.objects:
-        return found if found is not None else given if form.texts else {}
-    return given if found != {} and isinstance(given, str) else json.dumps(found, ensure_ascii=False)
-
-
-def parse_arguments(arguments: str) -> dict[str, Any] | None:
-    """Return the object whose JSON the arguments of a call are, an empty one for no text; None: they are no object."""
-    if arguments.strip() in ("", "null"):
-        return {}
-    try:
-        found = pydantic_core.from_json(arguments, allow_inf_nan=False)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None

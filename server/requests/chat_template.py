@@ -6,8 +6,9 @@ from functools import partial
 
 from jaxgen.client import EngineClient
 from jaxgen.server.errors import bad_request, refusals
-from jaxgen.server.requests.chat_messages import ArgumentsForm, for_template
+from jaxgen.server.requests.chat_messages import for_template
 from jaxgen.server.requests.prompts import Prompt, PromptReader
+from jaxgen.server.schema.base import UNSUPPORTED
 from jaxgen.server.schema.chat import Conversation
 from jaxgen.text.chat_template import ChatTemplate, ForTemplate
 from jaxgen.text.named_templates import TEMPLATE_NAMES
@@ -16,6 +17,10 @@ NO_TEMPLATE = (
     "This model has no chat template, so it takes no conversations: use /v1/completions, or start the server with "
     f"--chat-template and a file, or one of jaxgen's own: {', '.join(TEMPLATE_NAMES)}."
 )
+
+
+EFFORT = "reasoning_effort"
+"""The field, and the argument of templates by the same name."""
 
 
 class Conversations:
@@ -27,6 +32,10 @@ class Conversations:
         self._template = None if chat is None else ChatTemplate(chat)
         if self._template is not None:
             prompts.run_aside(self._template.warm_up)
+
+    def findings(self) -> dict[str, dict[str, str] | None] | None:
+        """Return what the template does with each form of conversations, by its name; None: there is no template."""
+        return None if self._template is None else self._template.findings()
 
     def with_reader(self, prompts: PromptReader) -> "Conversations":
         """Return the same, with another reader of the rendered texts."""
@@ -55,14 +64,32 @@ class Conversations:
 
 def render(template: ChatTemplate, body: Conversation, tools: ForTemplate) -> str:
     """Return the text of a conversation. Raises ApiError 400 that names the field."""
-    given = body.messages or ()
-    objects = any(message.calls for message in given) and template.takes_objects
-    messages = for_template(given, ArgumentsForm(objects, texts=not objects or template.takes_texts))
+    messages = for_template(body.messages or ())
     with refusals("messages"):
         return template.render(
             messages,
             tools=tools,
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=bool(body.continue_final_message),
-            arguments=body.chat_template_kwargs,
+            arguments={**_effort(template, body, with_tools=bool(tools)), **(body.chat_template_kwargs or {})},
         )
+
+
+def _effort(template: ChatTemplate, body: Conversation, *, with_tools: bool) -> dict[str, str]:
+    """Return the argument of the template that says how long the model is to reason, if the caller does.
+
+    "none" asks for nothing that a template without such an argument does not do. Raises ApiError 400 for another value
+    where the template names no such argument.
+    """
+    effort = body.reasoning_effort
+    if effort in (None, "none"):
+        return {}
+    if not template.names(EFFORT, tools=with_tools):
+        raise bad_request(
+            f"{EFFORT}: this model's chat template has no levels of effort: send 'none', or leave it out (Codex: take "
+            "model_reasoning_effort out of its configuration); another switch of a template is set in "
+            "chat_template_kwargs.",
+            EFFORT,
+            UNSUPPORTED,
+        )
+    return {EFFORT: effort}

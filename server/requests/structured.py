@@ -105,10 +105,15 @@ def _of_structured(asked: StructuredOutputs, closed: bool) -> str:
             raise bad_request("structured_outputs.choice has no entry.", "structured_outputs.choice")
         # One terminal, which the lexer matches: as alternatives of a rule, each text would be an item of the parser's
         # rows, of which llguidance allows 2,000.
-        texts = "|".join(json.dumps(choice, ensure_ascii=False) for choice in asked.choice)
+        texts = "|".join(map(_quoted, asked.choice))
         return f"start: CHOICE\nCHOICE: {texts}"
     assert asked.grammar is not None
     return asked.grammar
+
+
+def _quoted(text: str) -> str:
+    """Return a text as Lark writes it, in which U+007F stands for itself in JSON alone."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _json(asked: StructuredOutputs, closed: bool) -> str:

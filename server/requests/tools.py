@@ -1,6 +1,6 @@
 """Resolve the tools of a request: which functions may be called, in which format, and whether a call is required."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,18 @@ class Tools:
             return harmony_calls(schemas, self._token_of)
         assert self._format is not None
         return call_grammar(FORMATS[self._format], schemas, several=several, token_of=self._token_of)
+
+
+def only_allowed(
+    functions: Sequence[FunctionDefinition], names: Iterable[str | None], field: str
+) -> list[FunctionDefinition]:
+    """Return the functions with these names. Raises ApiError 400 that names the ``field`` of a name that none has."""
+    allowed = set(names)
+    if unknown := allowed - {function.name for function in functions}:
+        raise bad_request(
+            f"{field}: {', '.join(map(repr, sorted(map(str, unknown))))[:200]} is none of the tools.", field
+        )
+    return [function for function in functions if function.name in allowed]
 
 
 def _check(functions: Sequence[FunctionDefinition], choice: ToolChoice) -> None:

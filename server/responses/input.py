@@ -5,6 +5,7 @@ import re
 from functools import cache
 
 from jaxgen.server.errors import ApiError, bad_request
+from jaxgen.server.requests.tools import only_allowed
 from jaxgen.server.responses.items import Asked
 from jaxgen.server.schema.base import JsonSchema, ResponseFormat
 from jaxgen.server.schema.chat import ChatRequest, Message
@@ -27,6 +28,7 @@ _NAMES = {
     "max_completion_tokens": "max_output_tokens",
     "max_tokens": "max_output_tokens",
     "messages": "input",
+    "reasoning_effort": "reasoning.effort",
     "response_format": FORMAT,
 }
 _SAME = (
@@ -68,6 +70,7 @@ def as_chat(body: ConversationFields, asked: Asked) -> ChatRequest:
         fields["max_completion_tokens"] = body.max_output_tokens
         if body.wants_logprobs:
             fields |= {"logprobs": True, "top_logprobs": body.top_logprobs}
+    fields["reasoning_effort"] = None if body.reasoning is None else body.reasoning.effort
     return ChatRequest(
         messages=messages + _messages(asked),
         tools=functions,
@@ -81,17 +84,12 @@ def _tools(body: ConversationFields) -> tuple[ToolMode | NamedToolChoice | None,
     for tool in body.tools or ():
         if isinstance(tool, OtherTool):
             _say_dropped(tool.type[:100])
-    functions, choice = body.functions, body.tool_choice
+    choice = body.tool_choice
+    defined = [FunctionDefinition(**function.model_dump(exclude={"type"})) for function in body.functions]
     if isinstance(choice, AllowedTools):
-        allowed = {tool.name for tool in choice.tools if tool.type == "function"}
-        if unknown := allowed - {function.name for function in functions}:
-            raise bad_request(
-                f"tool_choice.tools: {', '.join(map(repr, sorted(map(str, unknown))))[:200]} is none of the tools.",
-                "tool_choice.tools",
-            )
-        functions = [function for function in functions if function.name in allowed]
+        names = (tool.name for tool in choice.tools if tool.type == "function")
+        defined = only_allowed(defined, names, "tool_choice.tools")
         choice = choice.mode
-    defined = [FunctionDefinition(**function.model_dump(exclude={"type"})) for function in functions]
     made = [FunctionTool(type="function", function=function) for function in defined]
     if isinstance(choice, NamedFunction):
         return NamedToolChoice(type="function", function=FunctionChoice(name=choice.name)), made
@@ -124,6 +122,7 @@ def renamed(error: ApiError) -> ApiError:
     message = re.sub(r"\b(the|your) messages\b", r"\1 input", message)
     message = re.sub(r"\bmax_(completion_)?tokens\b", "max_output_tokens", message)
     message = re.sub(r"\bresponse_format\b", FORMAT, message)
+    message = re.sub(r"\breasoning_effort\b", "reasoning.effort", message)
     return ApiError(error.status, message, param=_NAMES.get(name, error.param), code=error.code, headers=error.headers)
 
 

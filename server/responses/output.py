@@ -6,6 +6,7 @@ from typing import Any, override
 
 from jaxgen.server.generation.logprobs import ChatLogprobs
 from jaxgen.server.tool_calls.deltas import CallStart, Delta, Reasoning
+from jaxgen.text.conversation_rewrites import parse_arguments
 
 type Event = dict[str, Any]
 """An event without its sequence number."""
@@ -126,6 +127,8 @@ class Output:
         if kind is None:
             return
         item = self.items[-1]
+        if kind == "function_call" and parse_arguments(item["arguments"]) is None:
+            status = "incomplete"  # the model ended its answer within the call
         item["status"] = status
         if kind in _TEXTS:
             (part,) = item["content"]

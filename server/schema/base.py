@@ -1,7 +1,7 @@
 """The bodies of requests to the engine: their fields and types. Other fields are refused by name.
 
 Every field may be null, which means absent. Types are strict: true is no integer and "1" is no number, but an integer
-is a number.
+is a number, and a number without a fraction is an integer.
 """
 
 import logging
@@ -258,10 +258,21 @@ def parse_body[Fields: Body](kind: type[Fields], data: dict[str, Any], config: S
     data = {name: value for name, value in data.items() if name in kind.model_fields}
     # Sizes first: a value over a limit need not be validated entry by entry.
     _check_sizes(kind, data, config)
+    data |= {name: int(data[name]) for name in _integers_of(kind) & data.keys() if _is_whole(data[name])}
     try:
         return kind.model_validate(data)
     except ValidationError as error:
         raise _first_fault(kind, error) from error
+
+
+@cache
+def _integers_of(kind: type[Body]) -> frozenset[str]:
+    """Return the names of the fields of integers, which languages with one type of numbers write as 16.0."""
+    return frozenset(name for name, field in kind.model_fields.items() if field.annotation in (int, int | None))
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, float) and value.is_integer()
 
 
 @cache

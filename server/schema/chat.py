@@ -130,6 +130,7 @@ class Conversation(Body):
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     continue_final_message: bool | None = None
+    reasoning_effort: str | None = None
     tools: ListOf[FunctionTool] | None = None
 
 
@@ -150,11 +151,6 @@ class ChatRequest(SamplingFields, Conversation):
         ),
         "modalities": Unsupported("this server answers in text: send ['text'], or leave it out", (["text"],)),
         "moderation": Unsupported("this server judges no texts"),
-        "reasoning_effort": Unsupported(
-            "this server does not set how long a model reasons: send 'none', or leave it out; a switch of the model's "
-            "chat template is set in chat_template_kwargs",
-            ("none",),
-        ),
         "store": Unsupported("this server stores no chat completions: send false, or leave it out", (False,)),
         "verbosity": Unsupported(
             "this server does not set how much a model says: send 'medium', or leave it out, and ask for it in a "

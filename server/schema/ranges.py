@@ -23,7 +23,9 @@ Temperature = Annotated[
 ]
 TopP = Annotated[
     float | None,
-    _shown("Draw from the most probable tokens that make up this share.", exclusiveMinimum=0, maximum=1),
+    _shown(
+        "Draw from the most probable tokens that make up this share; 0: the most probable one.", minimum=0, maximum=1
+    ),
 ]
 TopK = Annotated[int | None, _shown("Draw from this number of most probable tokens; 0 or -1: from all.", minimum=-1)]
 MinP = Annotated[

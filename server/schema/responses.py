@@ -35,10 +35,6 @@ from jaxgen.server.schema.tools import FunctionChoice, FunctionDefinition, ToolM
 LOGPROBS = "message.output_text.logprobs"
 _NO_BACKGROUND = "answers are computed while their callers wait, and nothing goes on in the background."
 _NO_OPTION = "this server answers with plain text and calls of functions, and has no such option or value."
-_NO_EFFORT = (
-    "models here think in their text, if at all, and have no levels of effort: leave it out, or send 'none' (Codex: "
-    "take model_reasoning_effort out of its configuration)."
-)
 
 
 class ResponseTool(FunctionDefinition, PartOfHistory):
@@ -190,7 +186,6 @@ class ConversationFields(Body):
                 self.conversation is not None,
                 "this server keeps responses, and no conversations: send previous_response_id, or all items as input.",
             ),
-            "reasoning.effort": (reasoning.effort not in (None, "none"), _NO_EFFORT),
             "reasoning.mode": (reasoning.mode not in (None, "standard"), _NO_OPTION),
             "text.verbosity": (text.verbosity not in (None, "medium"), _NO_OPTION),
             "truncation": (

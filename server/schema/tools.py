@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from jaxgen.server.schema.base import Body, PartOfHistory
+from jaxgen.server.schema.base import Body, ListOf, PartOfHistory, fields_of
 
 FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}\z")]
 
@@ -38,6 +38,20 @@ class NamedToolChoice(Body):
     function: FunctionChoice
 
 
+class AllowedTools(PartOfHistory):
+    """Of the tools only these may be called, or one of them must be."""
+
+    mode: Literal["auto", "required"]
+    tools: ListOf[NamedToolChoice]
+
+
+class AllowedToolChoice(Body):
+    """OpenAI's way to leave ``tools`` as they are, for the prefix cache, and to allow fewer."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
 Arguments = Annotated[
     Annotated[str, Tag(":text")] | Annotated[dict[str, Any], Tag(":object")],
     Discriminator(lambda value: ":object" if isinstance(value, dict) else ":text"),
@@ -65,9 +79,14 @@ ToolMode = Literal["none", "auto", "required"]
 
 def choice_tag(value: Any) -> str:
     """Return pydantic's tag of a tool_choice: a mode or an object."""
-    return ":mode" if isinstance(value, str) else ":named"
+    if isinstance(value, str):
+        return ":mode"
+    return ":allowed" if (fields_of(value) or {}).get("type") == "allowed_tools" else ":named"
 
 
 ToolChoice = Annotated[
-    Annotated[ToolMode, Tag(":mode")] | Annotated[NamedToolChoice, Tag(":named")], Discriminator(choice_tag)
+    Annotated[ToolMode, Tag(":mode")]
+    | Annotated[NamedToolChoice, Tag(":named")]
+    | Annotated[AllowedToolChoice, Tag(":allowed")],
+    Discriminator(choice_tag),
 ]

@@ -14,7 +14,7 @@ LIMITS: list[tuple[str, list[Any], list[Any]]] = [
     ("max_tokens", [0], [-1]),
     ("min_tokens", [0, 16], [-1, 17]),
     ("temperature", [0, 2], [-0.01, 2.01, float("nan")]),
-    ("top_p", [0.01, 1], [0, 1.01]),
+    ("top_p", [0, 0.01, 1], [-0.01, 1.01]),
     ("top_k", [0], [-1]),
     ("min_p", [0, 1], [-0.01, 1.01]),
     ("presence_penalty", [-2, 2], [-2.01, 2.01]),

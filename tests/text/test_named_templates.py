@@ -95,10 +95,16 @@ def test_each_writes_calls_as_they_are_read(name: str, as_text: bool) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_takes_tools_objects_and_a_message_that_goes_on(name: str) -> None:
+def test_each_takes_conversations_as_they_are(name: str, caplog: pytest.LogCaptureFixture) -> None:
     template = ChatTemplate(format_of(name))
     assert template.takes_tools
-    assert template.takes_objects
+    for found in template.findings().values():
+        assert found is not None
+        assert found.pop("call") == "with their arguments as objects"
+        assert set(found.values()) == {"as it is"}
+    caplog.set_level("INFO")
+    template.warm_up()
+    assert caplog.text == ""
     going_on = [USER, {"role": "assistant", "content": "I see  "}]
     assert template.render(going_on, continue_final_message=True).endswith("I see  ")
 

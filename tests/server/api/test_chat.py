@@ -30,6 +30,7 @@ from tests.support.server_app import (
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}"
     "{% if m.role == 'system' and not loop.first %}{{ raise_exception('system comes first') }}{% endif %}"
+    "{% if m.content == 'a robot' %}{{ raise_exception('no robots') }}{% endif %}"
     "<{{ m.role }}{% if m.name %} {{ m.name }}{% endif %}>{{ m.content }}</>{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% if quiet %}hush{% endif %}{% endif %}"
 )
@@ -176,7 +177,7 @@ def test_a_stream_joins_to_the_whole_answer(fields: dict[str, Any]) -> None:
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
         ({"messages": [{"role": "user", "content": 3}]}, "messages.0.content"),
         ({"messages": [user([{"type": "image_url", "image_url": {"url": "x"}}])]}, "messages.0.content.0.type"),
-        ({"messages": [user("Hi"), {"role": "system", "content": "late"}]}, "messages"),
+        ({"messages": [user("a robot")]}, "messages"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
@@ -252,10 +253,10 @@ def test_long_conversations_are_read_in_a_thread() -> None:
     with client_of(engine, ServerConfig(inline_encode_chars=10)) as client:
         answer = client.post(PATH, json={"model": MODEL, "messages": [user("x" * 5000)]})
         assert answer.status_code == 200, answer.text
-        late = client.post(
-            PATH, json={"model": MODEL, "messages": [user("x" * 50), {"role": "system", "content": "y"}]}
+        refused = client.post(
+            PATH, json={"model": MODEL, "messages": [user("x" * 50)], "chat_template_kwargs": {"tools": []}}
         )
-        assert error_of(late.json())["param"] == "messages"
+        assert error_of(refused.json())["param"] == "chat_template_kwargs"
 
 
 @pytest.mark.parametrize(("asked", "kept"), [(7, 7), (-1, 128 - 20)])

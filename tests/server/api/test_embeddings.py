@@ -155,7 +155,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("input", ["a"] * 2049, "2049 entries; this server takes 2048"),
     ("dimensions", 0, "between 1 and 4, as this model has, not 0"),
     ("dimensions", 5, "between 1 and 4, as this model has, not 5"),
-    ("dimensions", 2.0, "valid integer"),
+    ("dimensions", 2.5, "valid integer"),
     ("encoding_format", "int8", "'float' or 'base64'"),
     ("encoding_format", 5, "'float' or 'base64'"),
     ("user", 5, "valid string"),

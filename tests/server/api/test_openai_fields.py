@@ -21,7 +21,6 @@ SAMPLES: dict[str, Any] = {
     "functions": [{"name": "f", "parameters": {}}],
     "modalities": ["text", "audio"],
     "moderation": {"model": "omni-moderation-latest"},
-    "reasoning_effort": "high",
     "store": True,
     "verbosity": "low",
     "web_search_options": {},

@@ -113,6 +113,12 @@ def test_capabilities(chat: ChatFormat | None, parser: str | None) -> None:
     assert (found["model"], found["conversations"]) == (MODEL, chat is not None)
     assert found["tool_call_parser"] == parser
     assert found["embedded"] is False
+    if chat is None:
+        assert found["chat_template"] is None
+    else:
+        plain, with_tools = found["chat_template"]["without_tools"], found["chat_template"]["with_tools"]
+        assert plain["user"] == ("as it is" if parser else "refused: the template leaves words out")
+        assert (with_tools is None) == (parser is None)
     assert (found["limits"]["max_n"], found["limits"]["max_model_len"], found["limits"]["max_logprobs"]) == (3, 128, 20)
     assert found["routes"]["POST /v1/completions"] == sorted(CompletionRequest.model_fields)
     assert found["routes"]["GET /health"] == []

@@ -126,7 +126,7 @@ def test_the_openai_client_lists_models() -> None:
         assert client.models.retrieve(MODEL).id == MODEL
 
 
-@pytest.mark.parametrize("path", ["/v1", "/v1/chat", "/v1/completions/", "/healthz", "/health/"])
+@pytest.mark.parametrize("path", ["/v1", "/v1/chat", "/v1/completions//", "/healthz", "/v1/chat/"])
 def test_unknown_routes(path: str) -> None:
     with client_of(fake_engine()) as client:
         for method in ("GET", "POST"):

@@ -140,3 +140,24 @@ def test_flags() -> None:
 def test_config_prints_origins_as_a_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "--allowed-origins", HERE]) == 0
     assert f"allowed-origins:\n- {HERE}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("origin", [HERE, ELSEWHERE])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/models"])
+def test_pages_on_public_addresses_may_reach_a_private_one(origin: str, path: str) -> None:
+    """If their origins are allowed: the browser asks for it in its preflight request."""
+    asked = {
+        "origin": origin,
+        "access-control-request-method": "POST",
+        "access-control-request-private-network": "true",
+    }
+    with client_of(fake_engine(), CONFIG) as client:
+        answer = client.options(path, headers=asked)
+        del asked["access-control-request-private-network"]
+        usual = client.options(path, headers=asked)
+    assert (answer.status_code == 200) == (origin == HERE)
+    if origin == HERE:
+        assert answer.headers["access-control-allow-private-network"] == "true"
+    else:
+        assert "access-control-allow-origin" not in answer.headers
+    assert "access-control-allow-private-network" not in usual.headers

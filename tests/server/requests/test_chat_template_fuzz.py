@@ -139,7 +139,7 @@ def test_what_is_wrong_with_a_template_is_said(template: str, says: str) -> None
 
 
 def test_what_a_template_does_wrong_by_itself_is_not_quoted(caplog: pytest.LogCaptureFixture) -> None:
-    template = "{{ 'Hi' if messages[0].content == 'Hi' else messages[0].content + 5 }}"
+    template = "{{ messages[0].content + (5 if messages[0].content == 'a secret' else '') }}"
     told = ask(template, messages=[{"role": "user", "content": "a secret"}])
     assert told["message"] == "The chat template fails on these messages (TypeError)."
     assert "TypeError" in caplog.text

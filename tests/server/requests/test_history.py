@@ -26,12 +26,12 @@ SHOWN = (
     "{% endfor %}{% endfor %}"
 )
 ITEMS = (
-    "{% for m in messages %}{% for c in m.tool_calls or [] %}"
-    "[{% for name, value in c.function.arguments.items() %}{{ name }}={{ value }}{% endfor %}]"
+    "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "{{ c.function.name }}[{% for name, value in c.function.arguments.items() %}{{ name }}={{ value }}{% endfor %}]"
     "{% endfor %}{% endfor %}."
 )
 TEXT = (
-    "{% for m in messages %}{% for c in m.tool_calls or [] %}"
+    "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}"
     "{{ '[' + c.function.arguments + ']' }}{% endfor %}{% endfor %}."
 )
 
@@ -130,14 +130,17 @@ def test_keys_of_others_are_dropped_and_said_once(
     assert "Hm." not in caplog.text
 
 
-THOUGHTS = "{% for m in messages %}[{{ m.reasoning_content }}|{{ m.thinking }}]{{ m.content }}{% endfor %}"
+THOUGHTS = (
+    "{% for m in messages %}[{{ m.reasoning_content }}|{{ m.thinking }}]{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}{% endfor %}"
+)
 
 
 @pytest.mark.parametrize(
     ("message", "text"),
     [
         (said("Yes", reasoning_content="Hm"), "[Hm|]Yes"),
-        (said(reasoning="Hm", tool_calls=[call()]), "[Hm|Hm]"),
+        (said(reasoning="Hm", tool_calls=[call()]), '[Hm|Hm]{"name": "f", "arguments": {}}'),
         (said("Yes", reasoning_content=None, reasoning=""), "[|]Yes"),
         (said("Yes", reasoning={"effort": "low"}, reasoning_content=[{"type": "text"}]), "[|]Yes"),
         ({"role": "user", "content": "Hi", "reasoning_content": "Hm"}, "[|]Hi"),
@@ -216,8 +219,8 @@ CUT = '{"city": "Par'
 def test_arguments_are_what_the_template_takes(arguments: Any, as_object: str, as_items: str, as_text: str) -> None:
     history = [HI, said(tool_calls=[call(arguments=arguments)])]
     assert shown(*history) == f"<user>Hi<assistant>[a f {as_object}]"
-    assert shown(*history, template=ITEMS) == f"{as_items}."
-    assert shown(*history, template=TEXT) == f"[{as_text}]."
+    assert shown(*history, template=ITEMS) == f"Hif{as_items}."
+    assert shown(*history, template=TEXT) == f"Hif[{as_text}]."
 
 
 def result(call_id: str | None = None, **fields: Any) -> dict[str, Any]:

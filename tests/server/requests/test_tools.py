@@ -70,7 +70,7 @@ def call_of(**fields: Any) -> list[dict[str, Any]]:
         ({"tool_choice": "sometimes"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "nobody"}}}, "tool_choice"),
         ({"tool_choice": {"type": "function"}}, "tool_choice.function"),
-        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools"),
         ({"tool_choice": "required", "tools": []}, "tool_choice"),
         ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
         ({"messages": [{"role": "user", "content": None}]}, "messages.0.content"),
@@ -85,9 +85,21 @@ def test_what_makes_no_sense_is_refused_by_name(fields: dict[str, Any], param: s
 
 
 def test_the_templates_own_refusal_is_told() -> None:
+    template = "{% for m in messages %}{{ m.content if m.role != 'tool' else raise_exception('no tools') }}"
+    engine = tool_engine("mistral", "Hello", model=model_with(template + "{% endfor %}"))
+    history = [*call_of(), {"role": "tool", "content": "x", "tool_call_id": "abcdefghi"}]
+    error = error_of(ask(engine, 400, messages=history, tools=None))
+    assert error["param"] == "messages.2.role"
+    assert error["message"] == (
+        "The chat template refuses these messages: no tools (messages.2.role: it takes no messages of the role tool)."
+    )
+
+
+def test_ids_of_other_servers_are_taken_where_a_template_checks_them() -> None:
     engine = tool_engine("mistral", "Hello")
     history = [*call_of(id="long-enough"), {"role": "tool", "content": "x", "tool_call_id": "long-enough"}]
-    assert "ids have 9 characters" in ask(engine, 400, messages=history)["error"]["message"]
+    ask(engine, messages=history)
+    assert "[TOOL_RESULTS]f: x[/TOOL_RESULTS]" in prompt_of(engine)
 
 
 def test_a_template_of_its_own_shows_tools() -> None:
@@ -121,3 +133,42 @@ def test_a_template_that_does_not_show_tools_is_given_none(template: str) -> Non
     sign = '{# <tool_call>{"name": 1, "arguments": 2} #}'
     engine = tool_engine("hermes", "", model=model_with(sign + template))
     assert "does not show tools" in error_of(ask(engine, 400))["message"]
+
+
+G = {"type": "function", "function": {"name": "g", "parameters": {"type": "object", "properties": {}}}}
+
+
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    """OpenAI's choice among tools."""
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+def test_only_allowed_tools_are_shown_and_called() -> None:
+    engine = tool_engine("hermes", "Hello")
+    ask(engine, tools=[F, G], tool_choice=allowed("auto", "g"))
+    assert '"name": "g"' in prompt_of(engine)
+    assert '"name": "f"' not in prompt_of(engine)
+    assert engine.requests[-1].params.grammar is None
+    ask(engine, tools=[F, G], tool_choice=allowed("required", "g"))
+    grammar = engine.requests[-1].params.grammar
+    assert grammar is not None
+    ask(engine, tools=[G], tool_choice="required")
+    assert grammar == engine.requests[-1].params.grammar
+    ask(engine, tools=[F, G], tool_choice=allowed("auto", "g", "f", "g"))
+    ask(engine, tools=[F, G], tool_choice=allowed("auto"))
+    assert '"name": "g"' not in prompt_of(engine)
+
+
+@pytest.mark.parametrize(
+    ("choice", "param"),
+    [
+        (allowed("auto", "nobody"), "tool_choice.allowed_tools.tools"),
+        (allowed("none", "f"), "tool_choice.allowed_tools.mode"),
+        (allowed("required"), "tool_choice"),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto"}}, "tool_choice.allowed_tools.tools"),
+        ({"type": "allowed_tools", "mode": "auto", "tools": []}, "tool_choice.allowed_tools"),
+    ],
+)
+def test_a_wrong_choice_among_tools_is_refused_by_name(choice: dict[str, Any], param: str) -> None:
+    assert error_of(ask(tool_engine("hermes", "Hello"), 400, tools=[F, G], tool_choice=choice))["param"] == param

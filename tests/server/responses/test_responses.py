@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from jaxgen.core.model_info import ModelInfo
 from jaxgen.core.request import Request
 from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.server.app import create_app
@@ -19,6 +20,7 @@ from jaxgen.server.requests.structured import json_grammar
 from tests.server.tool_calls.test_endpoints import KINDS
 from tests.server.tool_calls.test_parser import TEXTS, written
 from tests.support.fakes import MODEL, FakeEngine
+from tests.support.known_templates import KNOWN
 from tests.support.live_server import serve
 from tests.support.server_app import client_of, error_of, fake_engine
 from tests.support.tool_engines import prompt_of, tool_engine
@@ -181,6 +183,28 @@ def test_an_answer_cut_off_is_incomplete() -> None:
     assert response["output"][0]["content"][0]["text"] == "He"
 
 
+@pytest.mark.parametrize(("arguments", "status"), [('{"city": "Par', "incomplete"), ('{"city": "Paris"}', "completed")])
+def test_a_call_that_the_model_left_unfinished_is_incomplete(arguments: str, status: str) -> None:
+    text = '<tool_call>\n{"name": "get_weather", "arguments": ' + arguments
+    response = ask(tool_engine("hermes", text), tools=[{"type": "function", "name": "get_weather"}])
+    (item,) = response["output"]
+    assert (item["type"], item["arguments"], item["status"]) == ("function_call", arguments, status)
+
+
+@pytest.mark.parametrize("name", ["qwen-2.5", "qwen-3.5", "gemma-2", "gpt-oss"])
+def test_a_developers_words_reach_the_model(name: str) -> None:
+    """As items of Codex do, also with instructions, which are a system message."""
+    engine = fake_engine(model=ModelInfo(MODEL, 20_000, 400, chat=KNOWN[name]))
+    ask(engine, input=[{"role": "developer", "content": "Rhyme."}, {"role": "user", "content": "Hi"}])
+    assert "Rhyme." in prompt_of(engine)
+    ask(
+        engine,
+        instructions="Be brief.",
+        input=[{"role": "developer", "content": "Rhyme."}, {"role": "user", "content": "Hi"}],
+    )
+    assert prompt_of(engine).index("Be brief.") < prompt_of(engine).index("Rhyme.") < prompt_of(engine).index("Hi")
+
+
 def test_items_become_the_messages_of_a_conversation() -> None:
     engine = tool_engine("hermes", "")
     said = {"type": "output_text", "text": "I look.", "annotations": [], "logprobs": []}
@@ -263,7 +287,7 @@ def test_tool_choice_reaches_the_engine(choice: Any, demanded: bool) -> None:
         ({"stop": "x" * 257}, "stop"),
         ({"truncation": "auto"}, "truncation"),
         ({"temperature": 3}, "temperature"),
-        ({"top_p": 0}, "top_p"),
+        ({"top_p": -0.1}, "top_p"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"max_output_tokens": 30_000}, "max_output_tokens"),
         ({"tools": [{"name": "f"}]}, "tools.0.type"),

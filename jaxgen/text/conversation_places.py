@@ -1,0 +1,126 @@
+"""Find the messages of a conversation that have a form: each function returns the index of the first, or None.
+
+Host only, no jax.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+
+from jaxgen.text.conversation import Conversation, Message
+from jaxgen.text.conversation_rewrites import SHORT_ID, calls_of, num_leading, parse_arguments
+
+type Place = Callable[[Conversation], int | None]
+type _Test = Callable[[Sequence[Message], int], object]
+
+
+def _where(test: _Test) -> Place:
+    """Return the place of the messages, by their index, that a test is true of."""
+
+    def place(given: Conversation) -> int | None:
+        messages = given.messages
+        return next((i for i in range(len(messages)) if test(messages, i)), None)
+
+    return place
+
+
+def of_role(role: str) -> Place:
+    """Return the place of messages of a role."""
+    return _where(lambda messages, i: messages[i]["role"] == role)
+
+
+def neighbours(role: str) -> Place:
+    """Return the place of messages of a role without calls that follow another such message."""
+
+    def test(messages: Sequence[Message], i: int) -> bool:
+        return i > 0 and all(one["role"] == role and not calls_of(one) for one in messages[i - 1 : i + 1])
+
+    return _where(test)
+
+
+def later(role: str) -> Place:
+    """Return the place of messages of a role after messages of others."""
+
+    def place(given: Conversation) -> int | None:
+        messages = given.messages
+        first = num_leading(messages, role)
+        return next((i for i in range(first, len(messages)) if messages[i]["role"] == role), None)
+
+    return place
+
+
+def several_systems(given: Conversation) -> int | None:
+    """Find the second of several system messages at the beginning."""
+    return 1 if num_leading(given.messages, "system") > 1 else None
+
+
+def system_alone(given: Conversation) -> int | None:
+    """Find the first message where all are system messages."""
+    return 0 if given.messages and num_leading(given.messages, "system") == len(given.messages) else None
+
+
+def system_before_last(role: str) -> Place:
+    """Return the place of system messages in conversations that end with a message of a role."""
+
+    def place(given: Conversation) -> int | None:
+        return of_role("system")(given) if given.messages and given.messages[-1]["role"] == role else None
+
+    return place
+
+
+def system_going_on(given: Conversation) -> int | None:
+    """Find a system or developer message that goes on, after others."""
+    last = len(given.messages) - 1
+    return last if given.goes_on and last > 0 and given.messages[last]["role"] in ("system", "developer") else None
+
+
+def assistant_first(given: Conversation) -> int | None:
+    """Find a message of the assistant at the beginning, or after the first system messages."""
+    messages = given.messages
+    first = num_leading(messages, "system")
+    return first if first < len(messages) and messages[first]["role"] == "assistant" else None
+
+
+answers = _where(lambda messages, i: messages[i]["role"] == "assistant" and not calls_of(messages[i]))
+"""The place of messages of the assistant without calls."""
+
+with_calls = _where(lambda messages, i: calls_of(messages[i]))
+"""The place of messages with calls."""
+
+with_text_and_calls = _where(lambda messages, i: calls_of(messages[i]) and messages[i]["content"])
+"""The place of messages with text and calls."""
+
+with_several_calls = _where(lambda messages, i: len(calls_of(messages[i])) > 1)
+"""The place of messages with several calls."""
+
+
+def _has_cut_arguments(messages: Sequence[Message], i: int) -> bool:
+    return any(parse_arguments(call["function"].get("arguments")) is None for call in calls_of(messages[i]))
+
+
+with_cut_arguments = _where(_has_cut_arguments)
+"""The place of messages with calls whose arguments are no object."""
+
+
+def _has_long_id(messages: Sequence[Message], i: int) -> bool:
+    ids = [call.get("id") for call in calls_of(messages[i])] + [messages[i].get("tool_call_id")]
+    return any(one and not SHORT_ID.fullmatch(one) for one in ids)
+
+
+with_long_ids = _where(_has_long_id)
+"""The place of calls and results with ids that some templates do not take."""
+
+
+def tools(given: Conversation) -> int | None:
+    """Return 0 for a conversation with tools."""
+    return 0 if given.tools else None
+
+
+def going_on(pattern: str) -> Place:
+    """Return the place of the last message where it goes on and has the pattern, a regular expression."""
+    search = re.compile(pattern, re.DOTALL).search
+
+    def place(given: Conversation) -> int | None:
+        last = len(given.messages) - 1
+        return last if given.goes_on and last >= 0 and search(given.messages[last]["content"]) else None
+
+    return place

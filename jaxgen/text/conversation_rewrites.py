@@ -1,0 +1,272 @@
+"""Rewrite conversations for templates that do not take them as OpenAI writes them. Host only, no jax.
+
+Each function returns a conversation that says the same to the model in another form. Contents are texts until
+``content_as_parts`` makes lists of them.
+"""
+
+import hashlib
+import json
+import re
+import string
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pydantic_core
+
+from jaxgen.text.conversation import Conversation, Message
+
+_BETWEEN = "\n\n"
+"""What stands between messages that are joined to one."""
+
+SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
+"""The ids of calls that every template takes."""
+
+_DIGITS = string.ascii_letters + string.digits
+
+type Rewrite = Callable[[Conversation], Conversation]
+
+
+def unchanged(given: Conversation) -> Conversation:
+    """Return the conversation itself."""
+    return given
+
+
+def content_as_parts(role: str) -> Rewrite:
+    """Return a rewrite that makes a list with one part of the content of this role's messages."""
+
+    def rewrite(given: Conversation) -> Conversation:
+        return given.having(
+            [
+                {**message, "content": [{"type": "text", "text": message["content"]}]}
+                if message["role"] == role and isinstance(message["content"], str)
+                else message
+                for message in given.messages
+            ]
+        )
+
+    return rewrite
+
+
+def joined(role: str) -> Rewrite:
+    """Return a rewrite that joins neighbours of this role to one message; messages with calls stay alone."""
+
+    def rewrite(given: Conversation) -> Conversation:
+        found: list[Message] = []
+        for message in given.messages:
+            if found and all(one["role"] == role and not one.get("tool_calls") for one in (found[-1], message)):
+                found[-1] = {**message, **found[-1], "content": _joined_text(found[-1], message)}
+            else:
+                found.append(message)
+        return given.having(found)
+
+    return rewrite
+
+
+def system_in_user(given: Conversation) -> Conversation:
+    """Put what system messages say before the text of the next user's message, or into one at the end."""
+    found: list[Message] = []
+    waiting: list[Message] = []
+    for message in given.messages:
+        if message["role"] == "system":
+            waiting.append(message)
+        elif message["role"] == "user" and waiting:
+            found.append({**message, "content": _joined_text(*waiting, message)})
+            waiting = []
+        else:
+            found.append(message)
+    if waiting:
+        found.append({"role": "user", "content": _joined_text(*waiting)})
+    return given.having(found)
+
+
+def as_role(role: str, of: str) -> Rewrite:
+    """Return a rewrite that makes messages of one role of all those ``of`` another."""
+    return lambda given: given.having([_as(message, role, of) for message in given.messages])
+
+
+def later_as_role(role: str, of: str) -> Rewrite:
+    """Return a rewrite that does so with messages after those of the other role at the beginning."""
+
+    def rewrite(given: Conversation) -> Conversation:
+        first = num_leading(given.messages, of)
+        return given.having([*given.messages[:first], *(_as(message, role, of) for message in given.messages[first:])])
+
+    return rewrite
+
+
+def system_to_front(given: Conversation) -> Conversation:
+    """Join all system messages to one at the beginning."""
+    system = [message for message in given.messages if message["role"] == "system"]
+    others = [message for message in given.messages if message["role"] != "system"]
+    return given.having([{**system[0], "content": _joined_text(*system)}, *others])
+
+
+def arguments_as_objects(given: Conversation) -> Conversation:
+    """Make objects of the arguments of calls; a text that is no object's JSON, as one that was cut, stays a text."""
+
+    def rewrite(arguments: Any) -> Any:
+        found = parse_arguments(arguments)
+        return arguments if found is None else found
+
+    return _with_arguments(given, rewrite)
+
+
+def arguments_as_texts(given: Conversation) -> Conversation:
+    """Make texts of the arguments of calls; those of a call without any are ``{}``."""
+
+    def rewrite(arguments: Any) -> Any:
+        found = parse_arguments(arguments)
+        return arguments if found != {} and isinstance(arguments, str) else json.dumps(found, ensure_ascii=False)
+
+    return _with_arguments(given, rewrite)
+
+
+def without_cut_arguments(given: Conversation) -> Conversation:
+    """Make empty objects of arguments that are no object's JSON."""
+    return _with_arguments(given, lambda arguments: {} if parse_arguments(arguments) is None else arguments)
+
+
+def calls_as_text(given: Conversation) -> Conversation:
+    """Write calls into the text of their messages, between tags, as Hermes does."""
+
+    def rewrite(message: Message) -> Message:
+        calls = [json.dumps(call["function"], ensure_ascii=False) for call in calls_of(message)]
+        written = [f"<tool_call>\n{call}\n</tool_call>" for call in calls]
+        made = {**message, "content": "\n".join(filter(None, [message["content"], *written]))}
+        del made["tool_calls"]
+        return made
+
+    objects = arguments_as_objects(given)
+    return given.having([rewrite(message) if calls_of(message) else message for message in objects.messages])
+
+
+def text_before_calls(given: Conversation) -> Conversation:
+    """Make a message of its own, before it, of the text of a message with calls."""
+    found: list[Message] = []
+    for message in given.messages:
+        if message.get("tool_calls") and message["content"]:
+            found.append({"role": message["role"], "content": message["content"]})
+            found.append({**message, "content": ""})
+        else:
+            found.append(message)
+    return given.having(found)
+
+
+def without_text_beside_calls(given: Conversation) -> Conversation:
+    """Leave out the text of messages with calls."""
+    return given.having(
+        [{**message, "content": ""} if message.get("tool_calls") else message for message in given.messages]
+    )
+
+
+def one_call_a_message(given: Conversation) -> Conversation:
+    """Make a message of each call, followed by its result. What stands beside the calls stays with the first."""
+    found: list[Message] = []
+    messages = list(given.messages)
+    while messages:
+        message = messages.pop(0)
+        calls = message.get("tool_calls") or ()
+        if len(calls) < 2:
+            found.append(message)
+            continue
+        results = messages[: num_leading(messages, "tool")]
+        del messages[: len(results)]
+        ids = {call.get("id") for call in calls}
+        for i, call in enumerate(calls):
+            beside = message if i == 0 else {"role": message["role"], "content": ""}
+            found.append({**beside, "tool_calls": [call]})
+            found.extend(_take_result(call.get("id"), ids, results))
+        found.extend(results)
+    return given.having(found)
+
+
+def short_ids(given: Conversation) -> Conversation:
+    """Make ids of nine letters and digits of the ids of calls: a digest of each, so that equal ids stay equal."""
+
+    def rewrite(message: Message) -> Message:
+        made = dict(message)
+        if message.get("tool_calls"):
+            made["tool_calls"] = [
+                {**call, "id": _short(call["id"])} if call.get("id") else call for call in calls_of(message)
+            ]
+        if message.get("tool_call_id"):
+            made["tool_call_id"] = _short(message["tool_call_id"])
+        return made
+
+    return given.having([rewrite(message) for message in given.messages])
+
+
+def last_after_generation_prompt(given: Conversation) -> Conversation:
+    """Let the template begin the assistant's message, and let the text that it has so far follow as it is."""
+    *earlier, last = given.messages
+    return replace(given, messages=tuple(earlier), begins=True, goes_on=False, tail=last["content"])
+
+
+def parse_arguments(arguments: Any) -> dict[str, Any] | None:
+    """Return the object that the arguments of a call are, or whose JSON they are; an empty one for no text or null.
+
+    None: they are no object.
+    """
+    if isinstance(arguments, dict):
+        return arguments
+    if arguments is None or (isinstance(arguments, str) and arguments.strip() in ("", "null")):
+        return {}
+    try:
+        found = pydantic_core.from_json(arguments, allow_inf_nan=False)
+    except (TypeError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def calls_of(message: Message) -> Sequence[Message]:
+    """Return the calls of a message."""
+    calls: Sequence[Message] = message.get("tool_calls") or ()
+    return calls
+
+
+def num_leading(messages: Sequence[Message], role: str) -> int:
+    """Return how many messages of this role come first."""
+    return next((i for i, message in enumerate(messages) if message["role"] != role), len(messages))
+
+
+def _joined_text(*messages: Message) -> str:
+    return _BETWEEN.join(message["content"] for message in messages if message["content"])
+
+
+def _as(message: Message, role: str, of: str) -> Message:
+    return {**message, "role": role} if message["role"] == of else message
+
+
+def _with_arguments(given: Conversation, rewrite: Callable[[Any], Any]) -> Conversation:
+    def changed(call: Message) -> Message:
+        function = call["function"]
+        return {**call, "function": {**function, "arguments": rewrite(function.get("arguments"))}}
+
+    return given.having(
+        [
+            {**message, "tool_calls": [changed(call) for call in calls_of(message)]}
+            if message.get("tool_calls")
+            else message
+            for message in given.messages
+        ]
+    )
+
+
+def _take_result(call_id: str | None, of_calls: set[str | None], results: list[Message]) -> list[Message]:
+    """Remove the result of a call from ``results``, and return it in a list: that of its id, or the first of none."""
+    for i, result in enumerate(results):
+        if result.get("tool_call_id") == call_id or result.get("tool_call_id") not in of_calls:
+            return [results.pop(i)]
+    return []
+
+
+def _short(call_id: str) -> str:
+    if SHORT_ID.fullmatch(call_id):
+        return call_id
+    number = int.from_bytes(hashlib.sha256(call_id.encode(errors="surrogatepass")).digest())
+    digits = []
+    for _ in range(9):
+        number, digit = divmod(number, len(_DIGITS))
+        digits.append(_DIGITS[digit])
+    return "".join(digits)

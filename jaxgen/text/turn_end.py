@@ -1,0 +1,28 @@
+"""Find the token with which the assistant's turns end, where the model's configuration does not name it. Host only.
+
+Those who fine-tune a model often change its template and its tokenizer, and leave the configuration of the model as it
+was. The model then ends its turns with a token that the configuration does not know as an end.
+"""
+
+from collections.abc import Collection
+
+from jaxgen.core.model_info import ChatFormat
+from jaxgen.text.chat_template import ChatTemplate
+from jaxgen.text.tokenizer import Tokenizer
+
+_SEVERAL_MESSAGES = "<|channel|>"
+"""A mark of templates in which an answer has several messages: the end of one is not that of the answer."""
+
+
+def turn_end(chat: ChatFormat, tokenizer: Tokenizer, ends: Collection[int]) -> int | None:
+    """Return the added token that the template writes after an answer; None: there is none, or none is looked for.
+
+    ``ends``: the tokens that end answers anyway. A template that names one of them is not rendered, which would import
+    transformers.
+    """
+    template = chat.template
+    names = [tokenizer.token_text(token) for token in ends]
+    if _SEVERAL_MESSAGES in template or "eos_token" in template or any(name and name in template for name in names):
+        return None
+    first = tokenizer.encode(ChatTemplate(chat).after_answer().lstrip(), special=False)[:1]
+    return next((token for token in first if tokenizer.added_token(tokenizer.token_text(token)) == token), None)
