@@ -43,6 +43,19 @@ def test_without_classes_the_first_token_comes_when_it_is_quoted(decoding: int, 
     assert one.longest_gap <= quote.longest_step * 1.01
 
 
+def test_steps_that_are_kept_short_for_decodes_are_counted_as_short() -> None:
+    """Each has 24 tokens of the prompt, so that four tokens a second come; a full one would have ten times as many."""
+    server = VirtualServer(StepTimeModel(256, LinearCost(base=0.1, per_token=0.005)))
+    server.add(20, 1000)
+    server.step()
+    quote, asked = server.scheduler.quote(sequence_for(256, 50), server.now), server.now
+    server.step()
+    one = server.add(256, 50)
+    while not one.tokens:
+        server.step()
+    assert quote.first_token == pytest.approx(one.tokens[0] - asked, rel=0.05)
+
+
 def test_asking_changes_nothing() -> None:
     scheduler = scheduler_of()
     running(scheduler)
