@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -85,11 +86,16 @@ class Child:
         self.kill()
 
     def kill(self) -> None:
+        """Kill it and all processes that it started, and wait until they have left the device."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._close()
-        with suppress(subprocess.TimeoutExpired):
+        until = time.monotonic() + EXIT_SECONDS
+        with suppress(subprocess.TimeoutExpired, ProcessLookupError):
             self._process.wait(EXIT_SECONDS)
+            while time.monotonic() < until:
+                os.killpg(self._process.pid, 0)
+                time.sleep(0.05)
 
     def _close(self) -> None:
         assert self._process.stdin is not None

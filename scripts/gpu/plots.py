@@ -5,8 +5,9 @@ from typing import Any
 
 import matplotlib as mpl
 
+from scripts.gpu.cells import Result, state
 from scripts.gpu.sizes import FULL, StepLoad
-from scripts.gpu.tables import DECODE_GOAL, PROMPT_GOAL, STEPS, Result, state
+from scripts.gpu.tables import DECODE_GOAL, PROMPT_GOAL, STEPS
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-PART_BYTES = 15 * 2**20
-"""Most bytes of a file that comes back from a borrowed machine, with room below 16 MiB."""
-MOST_PARTS = 3
+PART_BYTES, MOST_PARTS = 14 * 2**20, 2
+"""Size and number of files: with the tree and the wheels they stay below 64 MiB, which a borrowed machine may get."""
 _NAME = "{stem}.programs-{number}.tar"
 
 

@@ -12,8 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from scripts.gpu.cells import Result
 from scripts.gpu.plots import plot_attention, plot_steps
-from scripts.gpu.tables import Result, sections
+from scripts.gpu.tables import sections
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 INTRO = """# Figures of GPUs

@@ -139,8 +139,6 @@ def _steps(part: str, load: StepLoad, budgets: Iterable[int]) -> Iterator[Planne
 def _step(part: str, load: StepLoad, budget: int, sampling: str = "greedy") -> PlannedRow:
     suffix = "" if sampling == "greedy" else f"_{sampling}"
     configuration = step_configuration(budget, served_rows(budget))
-    if load.model.kv_dtype != "auto":
-        configuration += f" with a KV cache of {load.model.kv_dtype}"
     return PlannedRow(
         f"step_{load.name}_{budget}{suffix}",
         part,
@@ -203,7 +201,10 @@ def _server(sizes: Sizes) -> Iterator[PlannedRow]:
 def _variants(sizes: Sizes) -> Iterator[PlannedRow]:
     """Yield steps of few layers in other formats of weights and KV, the first as it is; and of a mixture of experts."""
     for load in (*sizes.variants, sizes.moe_step):
-        yield from _steps("formats", load, load.budgets)
+        for budget in load.budgets:
+            needs = _of_model(load.model, budget)
+            row = _step("formats", load, budget)
+            yield replace(row, configuration=f"step of {load.name}", needs=needs, compile_limit=120.0)
 
 
 def _experts(sizes: Sizes) -> Iterator[PlannedRow]:

@@ -166,8 +166,8 @@ def _started(load: ServerLoad, model: Path, folder: Path) -> Server:
 
 def _error(command: str, status: int, printed: str) -> Exception:
     """Return the error for a command that failed: what is missing here is not jaxgen's failure."""
-    if missing := _MISSING.search(printed):
-        return UnavailableError(f"{command} needs packages that are not here: {missing[0]}")
+    if missing := _MISSING.findall(printed):
+        return UnavailableError(f"{command} needs packages that are not here: {missing[-1]}")
     return RuntimeError(f"{command} ended with status {status}: {printed}")
 
 

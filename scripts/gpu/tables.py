@@ -1,15 +1,25 @@
 """Format a device's results as tables in Markdown."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
-
+from scripts.gpu.cells import (
+    COMPILED,
+    NOT_RUN,
+    Result,
+    bound,
+    detail,
+    detail_ms,
+    floor,
+    fraction,
+    ms,
+    number,
+    rate,
+    state,
+    table,
+)
 from scripts.gpu.report import COPY_RATE, MATRIX_RATE, State
 from scripts.gpu.rows import rows_of
+from scripts.gpu.served_tables import formats, restored, server
 from scripts.gpu.sizes import FULL, OffloadLoad, StepLoad
 
-COMPILED, NOT_RUN = "compiled, not run", "not run"
-"""Text for a missing row: the first for programs that scripts/ci/check_aot.sh compiles for a GPU."""
 DECODE_GOAL, PROMPT_GOAL, KNEE_GOAL = 0.85, 0.60, 0.80
 """Goals as fractions of the floor: of the measured copy rate, of the measured matrix rate, and of both for the step at
 the knee."""
@@ -25,25 +35,6 @@ CEILINGS = {
 }
 
 
-@dataclass(frozen=True)
-class Result:
-    """One run of python -m scripts.gpu; ``about`` is its file, empty where nothing has run."""
-
-    about: dict[str, Any]
-
-    def row(self, name: str) -> dict[str, Any]:
-        """Return a row by name; empty where there is none."""
-        return next((row for row in self.about.get("rows", []) if row["name"] == name), {})
-
-    def rows(self, *prefixes: str) -> list[dict[str, Any]]:
-        return [row for row in self.about.get("rows", []) if row["name"].startswith(prefixes)]
-
-    @property
-    def ceilings(self) -> dict[str, float]:
-        found: dict[str, float] = self.about.get("ceilings", {})
-        return found
-
-
 def sections(result: Result) -> list[str]:
     """Return Markdown, one string for each section."""
     parts = [
@@ -52,8 +43,8 @@ def sections(result: Result) -> list[str]:
         ("Attention, one layer", _attention(result)),
         *((f"The step of {name}", _steps(result, load)) for name, load in STEPS.items()),
         ("The step as a server has it", _served(result)),
-        ("A server as users start it", _server(result)),
-        ("Other formats, and experts", _formats(result)),
+        ("A server as users start it", server(result)),
+        ("Other formats, and experts", formats(result)),
         ("The products of a layer", _products(result)),
         ("The host and the launches", _launches(result)),
         ("Recomputing and staging KV", _offload(result)),
@@ -64,22 +55,12 @@ def sections(result: Result) -> list[str]:
     return [f"### {title}\n\n{text}" for title, text in parts]
 
 
-def state(row: dict[str, Any], absent: str = NOT_RUN) -> str | None:
-    """Return why a row has no measurement; None if it has one."""
-    if not row:
-        return absent
-    if row["state"] == State.RAN:
-        return None
-    first, _, _ = row["why"].splitlines()[0].partition(": ")
-    return f"raised ({first})" if row["state"] == State.RAISED else str(row["state"])
-
-
 def _ceilings(result: Result) -> str:
     rows = []
     for name, (title, unit, unit_name) in CEILINGS.items():
         rate = result.ceilings.get(name)
         rows.append([title, NOT_RUN if rate is None else f"{rate / unit:.3g} {unit_name}"])
-    return _table(["what the machine reaches by itself", "rate"], rows)
+    return table(["what the machine reaches by itself", "rate"], rows)
 
 
 def _smoke(result: Result) -> str:
@@ -90,8 +71,8 @@ def _smoke(result: Result) -> str:
         if plan.part != "smoke" or row.get("state") == State.NOT_NEEDED or (plan.instead_of and not row):
             continue
         verdict = state(row) or row["failure"] or "ran and held"
-        rows.append([f"`{plan.name}`", _detail(row, "kernels"), verdict, _detail(row, "largest_error")])
-    text = _table(["row", "kernels", "what became of it", "largest error"], rows)
+        rows.append([f"`{plan.name}`", detail(row, "kernels"), verdict, detail(row, "largest_error")])
+    text = table(["row", "kernels", "what became of it", "largest error"], rows)
     bad = [f"- {one}" for one in result.about.get("bad_configurations", [])]
     return "\n".join([text, "", *bad]) if bad else text
 
@@ -104,10 +85,10 @@ def _attention(result: Result) -> str:
     for load in FULL.attention:
         row = result.row(load.name)
         goal = DECODE_GOAL if load.rows[0][0] == 1 else PROMPT_GOAL
-        line = [f"`{load.name}`", _detail(row, "kernels"), _ms(row, COMPILED), _fraction(row), f"{goal:.2f}"]
-        line += [_detail_ms(row, "plan_seconds")]
-        rows.append(line + [_ms(result.row(f"{prefix}_{load.name}")) for prefix in others.values()])
-    return _table([*titles, *others], rows)
+        line = [f"`{load.name}`", detail(row, "kernels"), ms(row, COMPILED), fraction(row), f"{goal:.2f}"]
+        line += [detail_ms(row, "plan_seconds")]
+        rows.append(line + [ms(result.row(f"{prefix}_{load.name}")) for prefix in others.values()])
+    return table([*titles, *others], rows)
 
 
 def _steps(result: Result, load: StepLoad) -> str:
@@ -115,9 +96,9 @@ def _steps(result: Result, load: StepLoad) -> str:
     for budget in sorted(load.budgets):
         row = result.row(f"step_{load.name}_{budget}")
         rate = f"{budget / row['seconds']:,.0f}" if state(row) is None else ""
-        times = [_ms(row, COMPILED), _detail_ms(row, "overlapped_seconds")]
-        rows.append([str(budget), *times, _floor(row), _bound(result, row), _fraction(row), rate])
-    text = _table(
+        times = [ms(row, COMPILED), detail_ms(row, "overlapped_seconds")]
+        rows.append([str(budget), *times, floor(row), bound(result, row), fraction(row), rate])
+    text = table(
         ["token budget", "time, ms", "overlapped, ms", "floor, ms", "bound by", "of the floor", "tokens/s"], rows
     )
     if len(load.budgets) < 2:
@@ -129,7 +110,7 @@ def _steps(result: Result, load: StepLoad) -> str:
     found = row["detail"]
     return (
         f"{text}\n\nThe knee, and what `jaxgen tune` would store: **{found['token_budget']} tokens**, "
-        f"{_fraction(row)} of the floor (goal {KNEE_GOAL:.2f}). By the ceilings alone the budget would be "
+        f"{fraction(row)} of the floor (goal {KNEE_GOAL:.2f}). By the ceilings alone the budget would be "
         f"{found.get('roofline_token_budget', 'unknown')}."
     )
 
@@ -141,17 +122,17 @@ def _served(result: Result) -> str:
     for title, suffix in (ways | {"greedy, one CUDA graph": "_one_graph"}).items():
         row = result.row(name + suffix)
         pieces = ("returns_seconds", "overlapped_seconds", "overlapped_returns_seconds")
-        rows.append([title, _ms(row), *(_detail_ms(row, piece) for piece in pieces)])
+        rows.append([title, ms(row), *(detail_ms(row, piece) for piece in pieces)])
     titles = [f"{budget} tokens, 256 rows", "time, ms", "returns after, ms", "overlapped, ms", "returns after, ms"]
     row = result.row(f"{name}_beside_copies")
     why = state(row)
     if why is not None:
-        return f"{_table(titles, rows)}\n\nBeside copies of blocks to the host: {why}."
+        return f"{table(titles, rows)}\n\nBeside copies of blocks to the host: {why}."
     found = row["detail"]
-    rates = [_number(found[key] / 1e9) for key in ("copied_bytes_per_second", "copied_alone_bytes_per_second")]
+    rates = [number(found[key] / 1e9) for key in ("copied_bytes_per_second", "copied_alone_bytes_per_second")]
     return (
-        f"{_table(titles, rows)}\n\nBeside copies of blocks to the host a step takes {_ms(row)} ms, by itself "
-        f"{_detail_ms(row, 'alone_seconds')} ms; copies get {rates[0]} GB/s, by themselves {rates[1]}."
+        f"{table(titles, rows)}\n\nBeside copies of blocks to the host a step takes {ms(row)} ms, by itself "
+        f"{detail_ms(row, 'alone_seconds')} ms; copies get {rates[0]} GB/s, by themselves {rates[1]}."
     )
 
 
@@ -166,7 +147,7 @@ def _products(result: Result) -> str:
         equal = state(bits) or ("equal" if bits["detail"]["equal"] else f"differ ({bits['detail']['unequal']})")
         rows.append([f"{name}, {inputs} to {outputs}", *cells, equal])
     of_bits = f"bits across {', '.join(map(str, FULL.bits_tokens))} rows"
-    return _table(["TFLOP/s (of the ceiling), by tokens", *map(str, FULL.product_tokens), of_bits], rows)
+    return table(["TFLOP/s (of the ceiling), by tokens", *map(str, FULL.product_tokens), of_bits], rows)
 
 
 def _product(found: dict[str, float | None]) -> str:
@@ -181,64 +162,18 @@ def _launches(result: Result) -> str:
     for title, suffix in (("as it is", ""), ("without command buffers", "_without_command_buffers")):
         row = result.row(f"launches_{name}_{budget}{suffix}")
         found = row.get("detail", {})
-        figures = [_number(found.get(key)) for key in ("busy_share", "device_events", "graph_share")]
-        rows.append([title, _ms(row), *figures, _number(sum(found["host_calls"].values()) if found else None)])
-    text = _table(
+        figures = [number(found.get(key)) for key in ("busy_share", "device_events", "graph_share")]
+        rows.append([title, ms(row), *figures, number(sum(found["host_calls"].values()) if found else None)])
+    text = table(
         [f"step of {budget} tokens", "time, ms", "device busy", "device events", "share in graphs", "host calls"], rows
     )
     rows = []
     for title in ("decodes", "full"):
         row = result.row(f"host_step_{name}_{budget}_{title}")
         pieces = ("schedule_seconds", "dispatch_seconds", "complete_seconds", "host_seconds")
-        rows.append([title, _ms(row), *(_detail_ms(row, piece) for piece in pieces), _detail(row, "host_share")])
+        rows.append([title, ms(row), *(detail_ms(row, piece) for piece in pieces), detail(row, "host_share")])
     titles = ["engine's step", "time, ms", "schedule, ms", "dispatch, ms", "complete, ms", "host, ms", "host's share"]
-    return f"{text}\n\n{_table(titles, rows)}"
-
-
-def _server(result: Result) -> str:
-    load, rows = FULL.server, []
-    for clients, _ in load.clients:
-        row = result.row(f"server_{load.name}_{clients}_clients")
-        found = row.get("detail", {})
-        cells = [state(row) or _number(found["output_tokens_per_s"]), _number(found.get("requests_per_s"))]
-        spreads = (found.get("ttft_s", {}), found.get("inter_token_s", {}))
-        times = [_ms_of(spread.get(point)) for spread in spreads for point in ("p50", "p95")]
-        rows.append([str(clients), *cells, *times])
-    titles = ["first token, ms, P50", "P95", "between tokens, ms, P50", "P95"]
-    table = _table(["clients", "output tokens/s", "requests/s", *titles], rows)
-    said = []
-    for title, suffix in (("The first start", "start"), ("a second one", "start_again")):
-        row = result.row(f"server_{load.name}_{suffix}")
-        cached = f", with {row['detail']['cached_programs']} programs in its cache" if state(row) is None else ""
-        said.append(f"{title} takes {state(row) or _number(row['seconds'])}{'' if state(row) else ' s'}{cached}")
-    about = f"Prompts of {load.prompt} tokens, answers of {load.answer} (means), random weights of Llama-3-8B's shape:"
-    return f"{about}\n\n{table}\n\n{'; '.join(said)}."
-
-
-def _formats(result: Result) -> str:
-    rows = []
-    for load in (*FULL.variants, FULL.moe_step):
-        for budget in load.budgets:
-            row = result.row(f"step_{load.name}_{budget}")
-            rows.append(
-                [f"`step_{load.name}_{budget}`", _detail(row, "kernels"), _ms(row), _floor(row), _fraction(row)]
-            )
-    steps = _table(["step", "kernels", "time, ms", "floor, ms", "of the floor"], rows)
-    rows = []
-    for one in FULL.expert_loads:
-        row = result.row(f"expert_product_{one.name}")
-        cells = [_detail(row, "kernels"), _ms(row), _fraction(row), _detail_ms(row, "loop_seconds")]
-        rows.append([f"`expert_product_{one.name}`", *cells])
-    experts = _table(["product of experts", "kernels", "time, ms", "of the floor", "XLA's loop, ms"], rows)
-    return f"{steps}\n\n{experts}"
-
-
-def _restored(result: Result) -> str:
-    name, rows = f"restore_{FULL.steps.name}_{FULL.restored_tokens}", []
-    row = result.row(name)
-    for title in ("transfer", "recompute", "plan"):
-        rows.append([title, state(row) or _detail_ms(row, f"{title}_seconds")])
-    return _table([f"a context of {FULL.restored_tokens:,} tokens that left the device", "first token after, ms"], rows)
+    return f"{text}\n\n{table(titles, rows)}"
 
 
 def _offload(result: Result) -> str:
@@ -246,20 +181,20 @@ def _offload(result: Result) -> str:
     for load in FULL.offloads:
         for name in _offload_names(load):
             row = result.row(name)
-            detail = row.get("detail", {})
-            share = _number(detail["fraction_of_link"]) if "fraction_of_link" in detail else _fraction(row)
+            found = row.get("detail", {})
+            share = number(found["fraction_of_link"]) if "fraction_of_link" in found else fraction(row)
             rows.append(
                 [
                     f"`{name}`",
-                    _detail(row, "kernels"),
-                    _ms(row),
-                    _rate(row),
+                    detail(row, "kernels"),
+                    ms(row),
+                    rate(row),
                     share,
-                    _detail_ms(row, "reference_seconds"),
+                    detail_ms(row, "reference_seconds"),
                 ]
             )
-    copies = _table(["what", "kernels", "time, ms", "GB/s", "of the floor, or of the link", "XLA's own, ms"], rows)
-    return f"{copies}\n\n{_restored(result)}"
+    copies = table(["what", "kernels", "time, ms", "GB/s", "of the floor, or of the link", "XLA's own, ms"], rows)
+    return f"{copies}\n\n{restored(result)}"
 
 
 def _offload_names(load: OffloadLoad) -> list[str]:
@@ -277,7 +212,7 @@ def _serving(result: Result) -> str:
         rate = "" if why is not None else f"{row['detail']['output_tokens_per_second']:,.0f}"
         rows.append([title, why or f"{row['seconds']:.2f}", rate])
     about = f"{load.requests} prompts of {load.prompt} tokens at once, answers of {load.answer}, a 1B Llama shape:"
-    return f"{about}\n\n{_table(['engine', 'time, s', 'output tokens/s'], rows)}"
+    return f"{about}\n\n{table(['engine', 'time, s', 'output tokens/s'], rows)}"
 
 
 def _checks(result: Result) -> str:
@@ -295,50 +230,3 @@ def _without_result(result: Result) -> str:
     rows = [row for row in result.about.get("rows", []) if row["state"] not in (State.RAN, State.NOT_NEEDED)]
     lines = [f"- `{row['name']}`: {row['state']}: {row['why'].splitlines()[0]}" for row in rows]
     return "\n".join(lines) or ("None." if result.about else "All.")
-
-
-def _bound(result: Result, row: dict[str, Any]) -> str:
-    if state(row) is not None or not {COPY_RATE, MATRIX_RATE} <= result.ceilings.keys():
-        return ""
-    memory, arithmetic = row["bytes"] / result.ceilings[COPY_RATE], row["flops"] / result.ceilings[MATRIX_RATE]
-    return "memory" if memory > arithmetic else "arithmetic"
-
-
-def _ms(row: dict[str, Any], absent: str = NOT_RUN) -> str:
-    return state(row, absent) or _number(1e3 * row["seconds"])
-
-
-def _floor(row: dict[str, Any]) -> str:
-    return _number(1e3 * row["floor_seconds"]) if row.get("floor_seconds") is not None else ""
-
-
-def _fraction(row: dict[str, Any]) -> str:
-    return f"{row['fraction']:.2f}" if row.get("fraction") is not None else ""
-
-
-def _rate(row: dict[str, Any]) -> str:
-    return f"{row['bytes'] / row['seconds'] / 1e9:,.0f}" if state(row) is None else ""
-
-
-def _detail(row: dict[str, Any], name: str) -> str:
-    found = row.get("detail", {}).get(name)
-    return _number(found) if isinstance(found, float) else str(found or "")
-
-
-def _detail_ms(row: dict[str, Any], name: str) -> str:
-    found = row.get("detail", {}).get(name)
-    return "" if found is None else _number(1e3 * found)
-
-
-def _ms_of(seconds: float | None) -> str:
-    return "" if seconds is None else _number(1e3 * seconds)
-
-
-def _number(value: float | None) -> str:
-    """Format a number with three significant digits; from 1000 on as a whole number."""
-    return "" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-
-
-def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [titles, ["---", *["---:"] * (len(titles) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

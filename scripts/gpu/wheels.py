@@ -60,23 +60,31 @@ def missing(package: str, have: set[str]) -> dict[str, str]:
     Raises PackageNotFoundError for one that is not installed here.
     """
     found: dict[str, str] = {}
-    waiting = _requirements(package)
+    seen: set[tuple[str, frozenset[str]]] = set()
+    waiting = _requirements(package, frozenset())
     while waiting:
-        name = str(canonicalize_name(waiting.pop()))
-        if name in have or name in found:
+        name, extras = one = waiting.pop()
+        if one in seen or (name in have and not extras):  # what is there has all that it needs, but for extras
             continue
+        seen.add(one)
         try:
-            found[name] = distribution(name).version
+            if name not in have:
+                found[name] = distribution(name).version
+            waiting += _requirements(name, extras)
         except PackageNotFoundError as error:
             raise PackageNotFoundError(f"{name}, which {package} needs, is not installed here") from error
-        waiting += _requirements(name)
     return found
 
 
-def _requirements(package: str) -> list[str]:
-    """Return the names of what a package needs, without extras."""
-    declared = (Requirement(text) for text in distribution(package).requires or ())
-    return [one.name for one in declared if one.marker is None or one.marker.evaluate({"extra": ""})]
+def _requirements(package: str, extras: frozenset[str]) -> list[tuple[str, frozenset[str]]]:
+    """Return names and extras of what a package with these extras needs."""
+    declared = [Requirement(text) for text in distribution(package).requires or ()]
+    needed = (
+        one
+        for one in declared
+        if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in extras | {""})
+    )
+    return [(str(canonicalize_name(one.name)), frozenset(one.extras)) for one in needed]
 
 
 if __name__ == "__main__":

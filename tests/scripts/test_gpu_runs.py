@@ -137,10 +137,8 @@ def test_rows_that_hang_die_or_lose_the_device_are_lost_and_no_others(tmp_path: 
         "c0ffee",
         "--parts",
         "ceilings,smoke",
-        "--compile-limit",
-        "30",
     )
-    done = run_script(tmp_path, *common, GPU_CHECK_FAULTS=json.dumps(faults))
+    done = run_script(tmp_path, *common, "--compile-limit", "20", GPU_CHECK_FAULTS=json.dumps(faults))
     assert done.returncode == 1, done.stdout + done.stderr
     result = result_in(tmp_path / "out")
     rows = {row["name"]: row for row in result["rows"] if "smoke" in row["name"]}
@@ -152,7 +150,7 @@ def test_rows_that_hang_die_or_lose_the_device_are_lost_and_no_others(tmp_path: 
         "smoke_start_tiny_1_layer_16": "not reached",  # they write K and V
         "smoke_step_tiny_1_layer_16": "not reached",
     }
-    assert rows["smoke_partial_recompute"]["why"] == "not ready to run after 30 s"
+    assert rows["smoke_partial_recompute"]["why"] == "not ready to run after 20 s"
     assert "faults.py" in rows["smoke_partial_recompute"]["detail"]["stderr"], "where it compiles"
     assert rows["smoke_write_kv"]["why"] == "ended its process by SIGABRT"
     assert "faults.py" in rows["smoke_write_kv"]["detail"]["stderr"]
@@ -237,6 +235,7 @@ def test_a_cache_that_others_may_write_into_is_refused(tmp_path: Path) -> None:
 
 def test_compiled_programs_go_into_few_files_and_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "PART_BYTES", 2**16)
+    monkeypatch.setattr(programs, "MOST_PARTS", 3)
     cache, result = tmp_path / "cache", tmp_path / "gpu-1.json"
     contents = {"large-cache": os.urandom(100_000), "small-cache": b"small", "autotuned/one": os.urandom(30_000)}
     for name, data in contents.items():

@@ -1,0 +1,48 @@
+"""Format what a server does, other formats and restores as tables in Markdown."""
+
+from scripts.gpu.cells import Result, detail, detail_ms, floor, fraction, ms, ms_of, number, state, table
+from scripts.gpu.sizes import FULL
+
+
+def server(result: Result) -> str:
+    load, rows = FULL.server, []
+    for clients, _ in load.clients:
+        row = result.row(f"server_{load.name}_{clients}_clients")
+        found = row.get("detail", {})
+        cells = [state(row) or number(found["output_tokens_per_s"]), number(found.get("requests_per_s"))]
+        spreads = (found.get("ttft_s", {}), found.get("inter_token_s", {}))
+        times = [ms_of(spread.get(point)) for spread in spreads for point in ("p50", "p95")]
+        rows.append([str(clients), *cells, *times])
+    titles = ["first token, ms, P50", "P95", "between tokens, ms, P50", "P95"]
+    clients_table = table(["clients", "output tokens/s", "requests/s", *titles], rows)
+    said = []
+    for title, suffix in (("The first start", "start"), ("a second one", "start_again")):
+        row = result.row(f"server_{load.name}_{suffix}")
+        cached = f", with {row['detail']['cached_programs']} programs in its cache" if state(row) is None else ""
+        said.append(f"{title} takes {state(row) or number(row['seconds'])}{'' if state(row) else ' s'}{cached}")
+    about = f"Prompts of {load.prompt} tokens, answers of {load.answer} (means), random weights of Llama-3-8B's shape:"
+    return f"{about}\n\n{clients_table}\n\n{'; '.join(said)}."
+
+
+def formats(result: Result) -> str:
+    rows = []
+    for load in (*FULL.variants, FULL.moe_step):
+        for budget in load.budgets:
+            row = result.row(f"step_{load.name}_{budget}")
+            rows.append([f"`step_{load.name}_{budget}`", detail(row, "kernels"), ms(row), floor(row), fraction(row)])
+    steps = table(["step", "kernels", "time, ms", "floor, ms", "of the floor"], rows)
+    rows = []
+    for one in FULL.expert_loads:
+        row = result.row(f"expert_product_{one.name}")
+        cells = [detail(row, "kernels"), ms(row), fraction(row), detail_ms(row, "loop_seconds")]
+        rows.append([f"`expert_product_{one.name}`", *cells])
+    experts = table(["product of experts", "kernels", "time, ms", "of the floor", "XLA's loop, ms"], rows)
+    return f"{steps}\n\n{experts}"
+
+
+def restored(result: Result) -> str:
+    name, rows = f"restore_{FULL.steps.name}_{FULL.restored_tokens}", []
+    row = result.row(name)
+    for title in ("transfer", "recompute", "plan"):
+        rows.append([title, state(row) or detail_ms(row, f"{title}_seconds")])
+    return table([f"a context of {FULL.restored_tokens:,} tokens that left the device", "first token after, ms"], rows)
