@@ -66,7 +66,7 @@ def _read_hermes(reader: CallReader) -> Reading[None]:
         try:
             yield from reader.spaces()
             yield from reader.call_object()
-            yield from reader.spaces()
+            yield from reader.closers()
             reader.drop()
             yield from reader.literal(END_TOOL_CALL)
             reader.drop()
@@ -91,7 +91,7 @@ def _read_objects(reader: CallReader) -> Reading[None]:
         while True:
             yield from reader.spaces()
             yield from reader.call_object()
-            yield from reader.spaces()
+            yield from reader.closers()
             if reader.char == ";":
                 yield from reader.read()
             elif reader.char != "{":
@@ -118,7 +118,7 @@ def _read_list(reader: CallReader) -> Reading[None]:
     while True:
         yield from reader.spaces()
         yield from reader.call_object()
-        yield from reader.spaces()
+        yield from reader.closers()
         if reader.char != ",":
             break
         yield from reader.read()
@@ -137,6 +137,9 @@ def _read_named(reader: CallReader) -> Reading[None]:
         yield from reader.literal(ARGS[1:])
     yield from reader.spaces()
     yield from reader.arguments(reader.name(name))
+    if reader.char == "}":
+        yield from reader.closers()
+        reader.drop()
 
 
 def _read_word(reader: CallReader) -> Reading[str]:

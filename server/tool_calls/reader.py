@@ -9,12 +9,17 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 from jaxgen.server.tool_calls.deltas import Arguments, CallStart, Delta
+from jaxgen.server.tool_calls.lenient_json import JsonWriter, as_json
 
 type Reading[Result] = Generator[None, str, Result]
 """A coroutine that is sent the characters of a text one by one, then "" at its end."""
 
 ARGUMENTS = ("arguments", "parameters")
 """The formats' names for the arguments of a call."""
+
+
+_NOTHING = ("null", "None", "[]")
+"""What stands in place of an object without members."""
 
 
 class NotACallError(Exception):
@@ -28,6 +33,8 @@ class CallReader:
         """``tools``: the JSON schemas of the known tools' arguments by name; a call of another name is content.
         ``call_id``: makes the id of a call from its number."""
         self.char = ""
+        self.cut = False
+        """Whether the text ended although the model would have gone on."""
         self.num_calls = 0
         self.num_ended = 0
         """Calls whose arguments are complete."""
@@ -59,8 +66,13 @@ class CallReader:
         """Discard the held characters: they belonged to a call."""
         self._held.clear()
 
+    def keep(self, held: str) -> None:
+        """Hold no other characters than these last ones."""
+        self._held[:] = held
+
     def drop_unfinished(self) -> None:
         """Discard the held characters if they may be the beginning of a call: the text was cut off within it."""
+        self.cut = True
         if any(not char.isspace() for char in self._held):
             self.drop()
 
@@ -132,7 +144,8 @@ class CallReader:
 
     def call_object(self) -> Reading[None]:
         """Read a call: a JSON object with name and arguments in any order, and perhaps an id and a type, which are
-        ignored. Missing arguments are {}. Raises NotACallError."""
+        ignored. Missing arguments are {}. After the arguments any members may come, and the object's end may be missing.
+        Raises NotACallError."""
         yield from self.literal("{")
         name: str | None = None
         arguments: str | None = None
@@ -146,48 +159,75 @@ class CallReader:
                 arguments = yield from self.arguments(name)
             elif key in ("id", "type"):
                 yield from self._string()
+            elif name is not None and arguments is not None:
+                yield from self._value()
             else:
                 raise NotACallError
             yield from self.spaces()
-            if self.char == "}":
+            if self.char == "}" or (self.char != "," and name is not None and arguments is not None):
                 break
             yield from self.literal(",")
         if name is None:
             raise NotACallError
         if arguments is None:
             self._whole_call(name, "{}")
-        yield from self.read()
-        self.drop()
+        if self.char == "}":
+            yield from self.read()
+            self.drop()
+
+    def closers(self) -> Reading[None]:
+        """Read white space, and braces that close nothing."""
+        while self.char.isspace() or self.char == "}":
+            yield from self.read()
 
     def arguments(self, name: str | None) -> Reading[str]:
-        """Read a JSON object and return its text. Only braces, brackets and strings are checked. Raises NotACallError.
+        """Read a JSON object and return its text; also one in quotes, and null or [] for {}. Of an object only braces,
+        brackets and strings are checked. Raises NotACallError.
 
-        With a ``name`` the call begins here, and each character is a delta at once.
+        With a ``name`` the call begins here, and each character of an object is a delta at once.
         """
         if self.char != "{":
-            raise NotACallError
+            text = yield from self._no_object()
+            if name is not None:
+                self._whole_call(name, text)
+            return text
         if name is not None:
             self.begin(name)
-        text: list[str] = []
-        depth, quoted, escaped = 0, False, False
-        while not text or depth:
-            char = self.char
-            if not char:
+        written: list[str] = []
+        writer, depth = JsonWriter(), 0
+        while True:
+            if not self.char:
                 raise NotACallError
-            if quoted:
-                quoted, escaped = char != '"' or escaped, char == "\\" and not escaped
-            else:
-                quoted = char == '"'
-                depth += (char in "{[") - (char in "}]")
-            text.append(char)
-            if name is not None:
-                self.write(char)
+            if not writer.quote:
+                depth += (self.char in "{[") - (self.char in "}]")
+            piece = writer.push(self.char)
+            written.append(piece)
+            if name is not None and piece:
+                self.write(piece)
             yield from self.read()
             if name is not None:
                 self.drop()
+            if not depth and not writer.quote:
+                break
         if name is not None:
             self.end()
-        return "".join(text)
+        return "".join(written)
+
+    def _no_object(self) -> Reading[str]:
+        """Read what some models write in place of the arguments' object, and return the object."""
+        if self.char == '"':
+            text = (yield from self._string()).strip()
+            if not text or text in _NOTHING:
+                return "{}"
+            text = as_json(text)
+            try:
+                if isinstance(json.loads(text), dict):
+                    return text
+            except (ValueError, RecursionError) as error:
+                raise NotACallError from error
+            raise NotACallError
+        yield from self.one_of(_NOTHING)
+        return "{}"
 
     def begin(self, name: str) -> None:
         """Begin a call. What is held belongs to it."""
@@ -218,6 +258,17 @@ class CallReader:
         yield from self.spaces()
         return key
 
+    def _value(self) -> Reading[None]:
+        """Read any JSON value. Raises NotACallError at the text's end."""
+        writer, depth = JsonWriter(), 0
+        while writer.quote or depth or self.char not in ",}]":
+            if not self.char:
+                raise NotACallError
+            if not writer.quote:
+                depth += (self.char in "{[") - (self.char in "}]")
+            writer.push(self.char)
+            yield from self.read()
+
     def _string(self) -> Reading[str]:
         start = len(self._held)
         yield from self.literal('"')
@@ -227,6 +278,6 @@ class CallReader:
             yield from self.read()
         yield from self.literal('"')
         try:
-            return str(json.loads("".join(self._held[start:])))
+            return str(json.loads("".join(self._held[start:]), strict=False))
         except ValueError as error:
             raise NotACallError from error
