@@ -1,6 +1,8 @@
 """Give a value that a model wrote without quotes the type that a JSON schema names."""
 
 import json
+from decimal import Decimal
+from math import isfinite
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -55,7 +57,8 @@ class Schemas:
         return self.kinds(schema) == {"string"}
 
     def allows(self, value: Any, schema: Any) -> bool:
-        """Whether a schema allows a value, by its type and by ``enum`` and ``const``; what is in it is not looked at."""
+        """Whether a schema allows a value, by its type, its bounds as a number, and by ``enum`` and ``const``; what is
+        in it is not looked at."""
         return self._allows(value, schema, {}, 0)
 
     def member(self, key: str) -> Any:
@@ -114,6 +117,7 @@ class Schemas:
         values = _values(schema)
         return (
             (values is None or any(_same(value, one) for one in values))
+            and _within_bounds(value, schema)
             and ("$ref" not in schema or allowed(self.follow(schema["$ref"])))
             and all(map(allowed, _listed(schema, "allOf")))
             and all(any(map(allowed, _listed(schema, word))) for word in ("anyOf", "oneOf") if _listed(schema, word))
@@ -165,6 +169,26 @@ def _read(text: str) -> tuple[Any, bool]:
 
 def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
+
+
+def _within_bounds(value: Any, schema: Mapping[str, Any]) -> bool:
+    """Whether a value, if it is a number, is within a schema's bounds, and a multiple as it says."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return True
+
+    def bound(keyword: str) -> float | None:
+        found = schema.get(keyword)
+        return found if isinstance(found, int | float) and not isinstance(found, bool) else None
+
+    least, most = bound("minimum"), bound("maximum")
+    above, below, step = bound("exclusiveMinimum"), bound("exclusiveMaximum"), bound("multipleOf")
+    return (
+        (least is None or (value > least if schema.get("exclusiveMinimum") is True else value >= least))
+        and (most is None or (value < most if schema.get("exclusiveMaximum") is True else value <= most))
+        and (above is None or value > above)
+        and (below is None or value < below)
+        and (not step or not isfinite(value) or Decimal(str(value)) % Decimal(str(step)) == 0)
+    )
 
 
 def _one_of(found: list[Any], word: str) -> Any:

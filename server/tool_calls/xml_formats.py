@@ -16,7 +16,7 @@ ARG_KEY, END_ARG_KEY = "<arg_key>", "</arg_key>"
 ARG_VALUE, END_ARG_VALUE = "<arg_value>", "</arg_value>"
 
 _SPACE = r"[ \t\r\n]{0,64}"
-_SPOILED = r"[\w/]{0,16}"
+_SPOILED = r"[A-Za-z0-9_/]{0,16}"
 """What models write in place of the ``>`` of an end mark, or before it."""
 
 
@@ -30,18 +30,19 @@ class ValueEnds(NamedTuple):
 
 
 @lru_cache(1024)
-def qwen3_ends(key: str) -> ValueEnds:
-    """Return the ends of a value: its mark, or the name of its key as one, where a mark of the call follows; without
+def qwen3_ends(key: str | None) -> ValueEnds:
+    """Return the ends of the value of ``key`` (None: of any): its mark, or the name of its key as one, where a mark of the call follows; without
     a mark of its own the next parameter in a line of its own, or the ends of function and call together."""
     following = (PARAMETER, END_FUNCTION, END_TOOL_CALL)
-    closing = [[*_chars(END_PARAMETER[:-1]), _SPOILED, ">?"], [*_chars(f"</{key}>")]]
+    named = ["[^<>\\n]{1,64}"] if key is None else _chars(key)
+    closing = [[*_chars(END_PARAMETER[:-1]), _SPOILED, ">?"], ["<", "/", *named, ">"]]
     ends = [(["\n?", *mark, _SPACE], after) for mark in closing for after in following]
     ends += [(["\n", _SPACE], PARAMETER), (["\n?", *_chars(END_FUNCTION), _SPACE], END_TOOL_CALL)]
     return _ends(ends)
 
 
 @lru_cache(1)
-def glm45_ends() -> ValueEnds:
+def glm45_ends(_: str | None = None) -> ValueEnds:
     """As ``qwen3_ends``; a line break before a mark is the value's own."""
     closing = [*_chars(END_ARG_VALUE[:-1]), _SPOILED, ">?", _SPACE]
     ends = [(closing, ARG_KEY), (closing, END_TOOL_CALL), (["\n", _SPACE], ARG_KEY)]
@@ -125,7 +126,7 @@ class _Arguments:
             mark = yield from _read_value(reader, ends, _Text(reader), lines=lines)
             reader.write('"')
             return mark
-        value = _Value()
+        value = _Value(structured=not self._schemas.kinds(schema).isdisjoint({"array", "object"}))
         mark = yield from _read_value(reader, ends, value, lines=lines)
         reader.write(typed("".join(value.pieces), schema, self._schemas))
         return mark
@@ -153,11 +154,12 @@ class _Value:
     """A value of which the type is known at its end only. ``quoted``: whether a JSON text within it has not ended, in
     which marks are text; a line break, which no such text has, ends it too."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, structured: bool) -> None:
+        """``structured``: whether it may be a list or an object."""
         self.pieces: list[str] = []
         self.quoted = False
         self._escaped = False
-        self._structured: bool | None = None
+        self._structured: bool | None = None if structured else False
 
     def take(self, text: str) -> None:
         self.pieces.append(text)
