@@ -10,8 +10,14 @@ from jaxgen.server.tool_calls.harmony import NAMES
 from jaxgen.server.tool_calls.marked_arguments import MarkedArguments
 from jaxgen.server.tool_calls.thinking import END_THINK, THINK
 
-_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""White space as in the JSON of chat templates. No space is optional: a small model could write it without end."""
+_OPTIONS = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "lenient": True,
+    "coerce_one_of": True,
+}
+"""Keywords that no grammar holds are left out, since tools are often those of others. White space as in the JSON of chat templates. No space is optional: a small model could write it without end."""
 
 _TEXT = "/(?s:.*)/"
 
@@ -42,7 +48,7 @@ def call_grammar(
         f"start: {text(kind.opening)} call {more} {text(kind.closing)}",
         f"call: {' | '.join(names)}",
     ]
-    marked = MarkedArguments(kind, text, _SPACING)
+    marked = MarkedArguments(kind, text, _OPTIONS)
     for rule, (name, schema) in zip(names, tools, strict=True):
         arguments = marked.add(schema) if kind.argument else _json(schema)
         before, after = text(kind.before.replace("{name}", name)), text(kind.after)
@@ -103,7 +109,7 @@ def harmony_answer(content: str | None, calls: str | None, token_of: TokenOf) ->
 
 
 def _json(schema: Mapping[str, Any]) -> str:
-    return f"%json {json.dumps({**schema, 'type': 'object', 'x-guidance': _SPACING})}"
+    return f"%json {json.dumps({**schema, 'type': 'object', 'x-guidance': _OPTIONS})}"
 
 
 def _text_up_to(end: str, rule: str, text: Callable[[str], str]) -> list[str]:

@@ -60,25 +60,30 @@ class MarkedArguments:
         """Return the expression of an object: the named members in their order, then others."""
         uses = []
         for key, said in form.members.items():
-            argument = None
-            if re.fullmatch(_KEY, key) and False not in said:
-                value = self._value(_together(said), schemas, key)
-                before = self._text(f"{self._before}{key}{self._key_end}")
-                argument = self._named("argument", f"{before} {value}")
-            if argument is None and key in form.required:
+            argument = self._argument(key, said, schemas)
+            if not argument and key in form.required:
                 raise UnwritableError(f"the argument {key[:100]!r} cannot be written in this model's format")
-            if argument is not None:
+            if argument:
                 uses.append(argument if key in form.required else f"{argument}?")
-        if form.more is not None and False not in form.more:
+        if form.more is not None and not any(one is False for one in form.more):
             others = "|".join(map(_literal, form.members)) or "[<>]"
             name = self._named("TEXT", f"/{_KEY}/ & ~/({others})/")
             value = self._value(_together(form.more), schemas, None)
+            if not value:
+                return " ".join(uses) or '""'
             more = f"{self._text(self._before)} {name} {self._text(self._key_end)} {value}"
             uses.append(f"{self._named('argument', more)}*")
         return " ".join(uses) or '""'
 
+    def _argument(self, key: str, said: tuple[Any, ...], schemas: Schemas) -> str:
+        """Return a rule of a key and its value; empty: the format cannot write it, or there is no such value."""
+        if any(one is False for one in said) or not re.fullmatch(_KEY, key):
+            return ""
+        value = self._value(_together(said), schemas, key)
+        return value and self._named("argument", f"{self._text(f'{self._before}{key}{self._key_end}')} {value}")
+
     def _value(self, schema: Any, schemas: Schemas, key: str | None) -> str:
-        """Return a rule of a value and the mark that ends it. ``key`` None: any."""
+        """Return a rule of a value and the mark that ends it; empty: there is none. ``key`` None: any."""
         kinds, end = schemas.kinds(schema), self._text(self._after)
         others = kinds - {"string"}
         some = texts_of(schema, schemas)
@@ -89,9 +94,7 @@ class MarkedArguments:
         if others:
             names = sorted(others - {"integer"} if "number" in others else others)
             ways.append(f"%json {_document(schema, schemas, names, self._options)} {end}")
-        if not ways:
-            raise UnwritableError("no value fits the schema of an argument in this model's format")
-        return self._named("value", " | ".join(ways))
+        return self._named("value", " | ".join(ways)) if ways else ""
 
     def _texts(self, texts: Texts, schema: Any, schemas: Schemas, key: str | None) -> str:
         """Return the expression of some texts and the mark after them; empty: there are none."""

@@ -19,6 +19,9 @@ _SPACE = r"[ \t\r\n]{0,64}"
 _SPOILED = r"[A-Za-z0-9_/]{0,16}"
 """What models write in place of the ``>`` of an end mark, or before it."""
 
+_LONGEST_KEY = 64
+"""Longest key that is looked for as an end mark."""
+
 
 class ValueEnds(NamedTuple):
     """The texts that end a value, as lists of regular expressions, of which each matches a character or a run."""
@@ -34,7 +37,7 @@ def qwen3_ends(key: str | None) -> ValueEnds:
     """Return the ends of the value of ``key`` (None: of any): its mark, or the name of its key as one, where a mark of the call follows; without
     a mark of its own the next parameter in a line of its own, or the ends of function and call together."""
     following = (PARAMETER, END_FUNCTION, END_TOOL_CALL)
-    named = ["[^<>\\n]{1,64}"] if key is None else _chars(key)
+    named = [f"[^<>\\n]{{1,{_LONGEST_KEY}}}"] if key is None or len(key) > _LONGEST_KEY else _chars(key)
     closing = [[*_chars(END_PARAMETER[:-1]), _SPOILED, ">?"], ["<", "/", *named, ">"]]
     ends = [(["\n?", *mark, _SPACE], after) for mark in closing for after in following]
     ends += [(["\n", _SPACE], PARAMETER), (["\n?", *_chars(END_FUNCTION), _SPACE], END_TOOL_CALL)]
