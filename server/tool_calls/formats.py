@@ -77,8 +77,7 @@ def _read_hermes(reader: CallReader) -> Reading[None]:
             yield from reader.call_object()
             yield from reader.closers()
             reader.drop()
-            yield from reader.literal(END_TOOL_CALL)
-            reader.drop()
+            yield from reader.close(END_TOOL_CALL)
         except NotACallError:
             reader.give_up()
 
@@ -131,8 +130,7 @@ def _read_list(reader: CallReader) -> Reading[None]:
         if reader.char != ",":
             break
         yield from reader.read()
-    yield from reader.literal("]")
-    reader.drop()
+    yield from reader.close("]")
 
 
 def _read_named(reader: CallReader) -> Reading[None]:

@@ -68,6 +68,9 @@ class HarmonyParser:
     def reasons(self) -> bool:
         return self._in_body and self._kind == "analysis"
 
+    def in_call(self, *, after: bool) -> bool:  # noqa: ARG002  # after a call a header comes
+        return not self._in_body or self._kind == "call"
+
     def begin(self, prompt: str) -> None:
         """Read what the prompt has of the answer's first message: what comes after its last ``<|start|>``."""
         self.push(prompt)

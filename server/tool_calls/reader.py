@@ -76,6 +76,12 @@ class CallReader:
         if any(not char.isspace() for char in self._held):
             self.drop()
 
+    def in_call(self, *, after: bool) -> bool:
+        """Return whether what was read ends within a call, or what may become one; with ``after`` also where it ends with
+        a call and white space."""
+        within = self.num_calls > self.num_ended or any(not char.isspace() for char in self._held)
+        return within or (after and self._after_call)
+
     @property
     def held(self) -> str:
         return "".join(self._held)
@@ -131,6 +137,14 @@ class CallReader:
             if self.char != expected:
                 raise NotACallError
             yield from self.read()
+
+    def close(self, text: str) -> Reading[None]:
+        """Read the literal ``text``, with which a call's marks end: nothing of it is held when the next character comes."""
+        yield from self.literal(text[:-1])
+        if self.char != text[-1]:
+            raise NotACallError
+        self.drop()
+        yield from self.skip()
 
     def spaces(self) -> Reading[None]:
         while self.char.isspace():

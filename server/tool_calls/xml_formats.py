@@ -76,8 +76,7 @@ def read_qwen3_xml(reader: CallReader) -> Reading[None]:
                 if marker == TOOL_CALL:
                     reader.drop()
                 if marker == TOOL_CALL or reader.char == END_TOOL_CALL[0]:
-                    yield from reader.literal(END_TOOL_CALL)
-                    reader.drop()
+                    yield from reader.close(END_TOOL_CALL)
         except NotACallError:
             _give_up(reader, arguments)
 
