@@ -28,8 +28,8 @@ class CompletionText:
         skips: Callable[[], bool] | None = None,
     ) -> None:
         """``prompt``, ``shown`` and ``names``: as in Detokenizer. ``include_stop``: a stop string is part of the text,
-        and so is an EOS or stop token that has a text or is ``shown``. ``skips``: whether the next character is searched
-        by no stop string, by all text of ``pieces`` so far; None: all are searched."""
+        and so is an EOS or stop token that has a text or is ``shown``. ``skips``: says, by all ``pieces`` so far,
+        whether the next character is not searched for stop strings; None: all are searched."""
         self._detokenizer = Detokenizer(tokenizer, prompt, shown, names=names)
         self._stop = StopStrings(stop, keep=include_stop) if stop else None
         self._include_stop = include_stop

@@ -17,7 +17,8 @@ _OPTIONS = {
     "lenient": True,
     "coerce_one_of": True,
 }
-"""Keywords that no grammar holds are left out, since tools are often those of others. White space as in the JSON of chat templates. No space is optional: a small model could write it without end."""
+"""Keywords that no grammar holds are left out, since tools are often those of others. White space is as in the JSON of
+chat templates. No space is optional: a small model could write it without end."""
 
 _TEXT = "/(?s:.*)/"
 

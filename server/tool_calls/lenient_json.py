@@ -3,6 +3,8 @@
 import json
 
 _WORDS = {"True": "true", "False": "false", "None": "null"}
+NOTHING = ("", "null", "[]")
+"""What stands in place of an object without members."""
 _ESCAPES = frozenset('"\\/bfnrtu')
 
 
@@ -46,6 +48,22 @@ class JsonWriter:
             self.quote = ""
             return '"'
         return _within(char)
+
+
+def as_object(text: str) -> str:
+    """Return the object that some models write in quotes, or leave out, as null or []. Raises ValueError for others."""
+    written = as_json(text.strip())
+    if written.startswith('"'):
+        written = as_json(str(json.loads(written)).strip())
+    if written in NOTHING:
+        return "{}"
+    try:
+        is_object = isinstance(json.loads(written), dict)
+    except RecursionError:
+        is_object = False
+    if not is_object:
+        raise ValueError("it is no object")
+    return written
 
 
 def as_json(text: str) -> str:

@@ -93,7 +93,7 @@ class MarkedArguments:
         ways = [way for texts in some if (way := self._texts(texts, schema, schemas, key))]
         if others:
             names = sorted(others - {"integer"} if "number" in others else others)
-            ways.append(f"%json {_document(schema, schemas, names, self._options)} {end}")
+            ways.append(f"%json {_Document(schemas).text(schema, names, self._options)} {end}")
         return self._named("value", " | ".join(ways)) if ways else ""
 
     def _texts(self, texts: Texts, schema: Any, schemas: Schemas, key: str | None) -> str:
@@ -164,42 +164,51 @@ def _together(said: tuple[Any, ...]) -> Any:
     return schemas[0] if len(schemas) == 1 else {"allOf": schemas}
 
 
-def _document(schema: Any, schemas: Schemas, kinds: list[str], options: Mapping[str, Any]) -> str:
-    """Return a schema as a JSON document of its own, with what it refers to; of values of these kinds alone."""
-    names: dict[str, str] = {}
-    waiting: list[str] = []
+class _Document:
+    """A schema as a JSON document of its own, with what it refers to."""
 
-    def copied(value: Any) -> Any:
+    def __init__(self, schemas: Schemas) -> None:
+        self._schemas = schemas
+        self._names: dict[str, str] = {}
+        self._waiting: list[str] = []
+
+    def text(self, schema: Any, kinds: list[str], options: Mapping[str, Any]) -> str:
+        """Return the document of values of these kinds alone. Raises GrammarTooLongError."""
+        made = self._copied(schema) if isinstance(schema, Mapping) else {}
+        definitions: dict[str, Any] = {}
+        length = 0
+        while self._waiting:
+            reference = self._waiting.pop()
+            target = self._schemas.follow(reference)
+            found = self._copied(target) if isinstance(target, Mapping | bool) else {}
+            definitions[self._names[reference]] = found
+            length += len(_json(found))
+            if length > MAX_LENGTH:
+                raise GrammarTooLongError
+        if KINDS - set(kinds) - {"integer"}:
+            made["type"] = kinds
+        return _json({**made, **({"$defs": definitions} if definitions else {}), "x-guidance": options})
+
+    def _copied(self, value: Any) -> Any:
         if isinstance(value, list):
-            return [copied(one) for one in value]
+            return [self._copied(one) for one in value]
         if not isinstance(value, Mapping):
             return value
         made: dict[str, Any] = {}
         for keyword, one in value.items():
             if keyword == "$ref" and isinstance(one, str):
-                if one not in names:
-                    names[one] = str(len(names))
-                    waiting.append(one)
-                made[keyword] = f"#/$defs/{names[one]}"
+                made[keyword] = f"#/$defs/{self._name(one)}"
             elif keyword in _MAPS and isinstance(one, Mapping):
-                made[keyword] = {name: copied(inner) for name, inner in one.items()}
+                made[keyword] = {name: self._copied(inner) for name, inner in one.items()}
             elif keyword not in ("$defs", "definitions"):
-                made[keyword] = one if keyword in _DATA else copied(one)
+                made[keyword] = one if keyword in _DATA else self._copied(one)
         return made
 
-    made = copied(schema) if isinstance(schema, Mapping) else {}
-    definitions: dict[str, Any] = {}
-    length = 0
-    while waiting:
-        reference = waiting.pop()
-        target = schemas.follow(reference)
-        definitions[names[reference]] = copied(target) if isinstance(target, Mapping | bool) else {}
-        length += len(_json(definitions[names[reference]]))
-        if length > MAX_LENGTH:
-            raise GrammarTooLongError
-    if KINDS - set(kinds) - {"integer"}:
-        made["type"] = kinds
-    return _json({**made, **({"$defs": definitions} if definitions else {}), "x-guidance": options})
+    def _name(self, reference: str) -> str:
+        if reference not in self._names:
+            self._names[reference] = str(len(self._names))
+            self._waiting.append(reference)
+        return self._names[reference]
 
 
 def _json(value: Any) -> str:

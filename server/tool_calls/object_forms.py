@@ -61,7 +61,7 @@ def _own(schema: Mapping[str, Any]) -> ObjectForm:
         more = False
     extra: tuple[Any, ...] | None = None if more is False else (more,) if isinstance(more, Mapping) else ()
     if extra is not None:
-        members |= {name: extra for name in sorted(names - members.keys())}
+        members |= dict.fromkeys(sorted(names - members.keys()), extra)
     return ObjectForm(members, names, extra)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 from jaxgen.server.tool_calls.deltas import Arguments, CallStart, Delta
-from jaxgen.server.tool_calls.lenient_json import JsonWriter, as_json
+from jaxgen.server.tool_calls.lenient_json import JsonWriter, as_object
 
 type Reading[Result] = Generator[None, str, Result]
 """A coroutine that is sent the characters of a text one by one, then "" at its end."""
@@ -18,8 +18,7 @@ ARGUMENTS = ("arguments", "parameters")
 """The formats' names for the arguments of a call."""
 
 
-_NOTHING = ("null", "None", "[]")
-"""What stands in place of an object without members."""
+_NO_OBJECT = ("null", "None", "[]")
 
 
 class NotACallError(Exception):
@@ -77,8 +76,8 @@ class CallReader:
             self.drop()
 
     def in_call(self, *, after: bool) -> bool:
-        """Return whether what was read ends within a call, or what may become one; with ``after`` also where it ends with
-        a call and white space."""
+        """Return whether what was read ends within a call, or what may become one; with ``after`` also where it ends
+        with a call and white space."""
         within = self.num_calls > self.num_ended or any(not char.isspace() for char in self._held)
         return within or (after and self._after_call)
 
@@ -139,7 +138,7 @@ class CallReader:
             yield from self.read()
 
     def close(self, text: str) -> Reading[None]:
-        """Read the literal ``text``, with which a call's marks end: nothing of it is held when the next character comes."""
+        """Read the literal ``text``, with which a call's marks end: nothing is held when the next character comes."""
         yield from self.literal(text[:-1])
         if self.char != text[-1]:
             raise NotACallError
@@ -158,8 +157,8 @@ class CallReader:
 
     def call_object(self) -> Reading[None]:
         """Read a call: a JSON object with name and arguments in any order, and perhaps an id and a type, which are
-        ignored. Missing arguments are {}. After the arguments any members may come, and the object's end may be missing.
-        Raises NotACallError."""
+        ignored. Missing arguments are {}. After the arguments any members may come, and the object's end may be
+        missing. Raises NotACallError."""
         yield from self.literal("{")
         name: str | None = None
         arguments: str | None = None
@@ -171,14 +170,10 @@ class CallReader:
                     self._whole_call(name, arguments)
             elif key in ARGUMENTS and arguments is None:
                 arguments = yield from self.arguments(name)
-            elif key in ("id", "type"):
-                yield from self._string()
-            elif name is not None and arguments is not None:
-                yield from self._value()
             else:
-                raise NotACallError
+                yield from self._other(key, is_call=None not in (name, arguments))
             yield from self.spaces()
-            if self.char == "}" or (self.char != "," and name is not None and arguments is not None):
+            if self.char == "}" or (self.char != "," and None not in (name, arguments)):
                 break
             yield from self.literal(",")
         if name is None:
@@ -188,6 +183,15 @@ class CallReader:
         if self.char == "}":
             yield from self.read()
             self.drop()
+
+    def _other(self, key: str, *, is_call: bool) -> Reading[None]:
+        """Read a member that says nothing of the call: any, if the rest of that ``is_call``."""
+        if key in ("id", "type"):
+            yield from self._string()
+        elif is_call:
+            yield from self._value()
+        else:
+            raise NotACallError
 
     def closers(self) -> Reading[None]:
         """Read white space, and braces that close nothing."""
@@ -209,39 +213,31 @@ class CallReader:
             self.begin(name)
         written: list[str] = []
         writer, depth = JsonWriter(), 0
-        while True:
+        while not written or depth or writer.quote:
             if not self.char:
                 raise NotACallError
-            if not writer.quote:
-                depth += (self.char in "{[") - (self.char in "}]")
-            piece = writer.push(self.char)
-            written.append(piece)
-            if name is not None and piece:
-                self.write(piece)
+            depth += _deeper(self.char, writer)
+            written.append(writer.push(self.char))
+            if name is not None:
+                self.write(written[-1])
             yield from self.read()
             if name is not None:
                 self.drop()
-            if not depth and not writer.quote:
-                break
         if name is not None:
             self.end()
         return "".join(written)
 
     def _no_object(self) -> Reading[str]:
         """Read what some models write in place of the arguments' object, and return the object."""
+        start = len(self._held)
         if self.char == '"':
-            text = (yield from self._string()).strip()
-            if not text or text in _NOTHING:
-                return "{}"
-            text = as_json(text)
-            try:
-                if isinstance(json.loads(text), dict):
-                    return text
-            except (ValueError, RecursionError) as error:
-                raise NotACallError from error
-            raise NotACallError
-        yield from self.one_of(_NOTHING)
-        return "{}"
+            yield from self._string()
+        else:
+            yield from self.one_of(_NO_OBJECT)
+        try:
+            return as_object("".join(self._held[start:]))
+        except ValueError as error:
+            raise NotACallError from error
 
     def begin(self, name: str) -> None:
         """Begin a call. What is held belongs to it."""
@@ -252,7 +248,8 @@ class CallReader:
 
     def write(self, arguments: str) -> None:
         """Add to the JSON text of the call's arguments."""
-        self._deltas.append(Arguments(self.num_calls - 1, arguments))
+        if arguments:
+            self._deltas.append(Arguments(self.num_calls - 1, arguments))
 
     def end(self) -> None:
         """End the call: its arguments are complete."""
@@ -278,8 +275,7 @@ class CallReader:
         while writer.quote or depth or self.char not in ",}]":
             if not self.char:
                 raise NotACallError
-            if not writer.quote:
-                depth += (self.char in "{[") - (self.char in "}]")
+            depth += _deeper(self.char, writer)
             writer.push(self.char)
             yield from self.read()
 
@@ -295,3 +291,8 @@ class CallReader:
             return str(json.loads("".join(self._held[start:]), strict=False))
         except ValueError as error:
             raise NotACallError from error
+
+
+def _deeper(char: str, writer: JsonWriter) -> int:
+    """Return by how much the depth within brackets changes with a character."""
+    return 0 if writer.quote else (char in "{[") - (char in "}]")

@@ -1,9 +1,9 @@
 """Give a value that a model wrote without quotes the type that a JSON schema names."""
 
 import json
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from math import isfinite
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jaxgen.server.tool_calls.lenient_json import as_json
@@ -149,11 +149,12 @@ def typed(text: str, schema: Any, schemas: Schemas) -> str:
     Values are JSON, or as Python writes them. One in quotes is read where no text is allowed.
     """
     stripped = text.strip()
-    for written in dict.fromkeys((stripped, as_json(stripped))):
+    ways = [stripped, as_json(stripped)]
+    value, _ = _read(ways[1])
+    if isinstance(value, str) and "string" not in schemas.kinds(schema):
+        ways += [value.strip(), as_json(value.strip())]
+    for written in dict.fromkeys(ways):
         value, is_json = _read(written)
-        if is_json and isinstance(value, str) and "string" not in schemas.kinds(schema):
-            written = value.strip()
-            value, is_json = _read(written)
         if is_json and not isinstance(value, str) and schemas.allows(value, schema):
             return written
     return json.dumps(text, ensure_ascii=False)

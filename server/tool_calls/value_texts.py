@@ -31,7 +31,8 @@ _NOT_REGULAR = re.compile(r"\(\?[=!<]|\\[1-9bBk]")
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Some texts. ``values``: these, others than texts as JSON; None: any. ``patterns``: regular expressions that all match the whole text."""
+    """Some texts. ``values``: these, others than texts as JSON; None: any. ``patterns``: regular expressions that all
+    match the whole text."""
 
     values: tuple[str, ...] | None = None
     patterns: tuple[str, ...] = ()

@@ -149,7 +149,7 @@ def reader_of(kind: str, schema: dict[str, Any]) -> MessageParser:
 
 def walk(grammar: str, special: bool | None, chance: random.Random, steps: int) -> str | None:
     """A text of the grammar: drawn, with a liking for PIECES, then led to its end; None: not within the steps."""
-    tokenizer, checker = with_markers(special)
+    checker = with_markers(special)[1]
     matcher = LLMatcher(checker, LLMatcher.grammar_from_lark(grammar), log_level=0, limits=_limits())
     assert not matcher.get_error(), (matcher.get_error(), grammar)
     mask = allocate_token_bitmask(1, checker.vocab_size)
