@@ -36,8 +36,8 @@ class ValueEnds(NamedTuple):
 def qwen3_ends(key: str | None) -> ValueEnds:
     """Return the ends of the value of ``key`` (None: of any).
 
-    They are its mark, or its key's name as one, where a mark of the call follows. Without a mark of its own a value ends
-    with the next parameter in a line of its own, or with the ends of function and call together.
+    They are its mark, or its key's name as one, where a mark of the call follows. Without a mark of its own a value
+    ends with the next parameter in a line of its own, or with the ends of function and call together.
     """
     following = (PARAMETER, END_FUNCTION, END_TOOL_CALL)
     named = [f"[^<>\\n]{{1,{_LONGEST_KEY}}}"] if key is None or len(key) > _LONGEST_KEY else _chars(key)
