@@ -11,9 +11,9 @@ from hashlib import sha256
 from jaxgen.server.tool_calls.reader import CallReader, NotACallError, Reading
 from jaxgen.server.tool_calls.xml_formats import (
     END_TOOL_CALL,
+    GLM45_ENDS,
+    QWEN3_ENDS,
     TOOL_CALL,
-    glm45_ends,
-    qwen3_ends,
     read_glm45,
     read_qwen3_xml,
 )
@@ -51,7 +51,7 @@ class ToolFormat:
     between two. Each is ``before``, in which ``{name}`` stands for the tool's name, then the arguments, then ``after``.
     A space after a marker may be missing: some tokenizers of a family write it, others do not. The arguments are one
     JSON object; with ``argument``, which has ``{key}`` and ``{value}``, each is written so, texts without quotes.
-    ``ends``: a regular expression of what ends the value of a key (None: of any), and so is not within a text.
+    ``ends``: a regular expression of what ends a value, and so is not within a text.
     ``interrupts``: text that begins a call even within reasoning that has not ended; empty: none does.
     """
 
@@ -64,7 +64,7 @@ class ToolFormat:
     separator: str
     closing: str = ""
     argument: str = ""
-    ends: Callable[[str | None], str] = lambda _: ""
+    ends: str = ""
     interrupts: str = ""
     call_id: Callable[[str, int], str] = call_id
 
@@ -200,7 +200,7 @@ QWEN3_XML = ToolFormat(
     markers=(TOOL_CALL, END_TOOL_CALL),
     before=TOOL_CALL + "\n<function={name}>\n",
     argument="<parameter={key}>\n{value}\n</parameter>\n",
-    ends=lambda key: qwen3_ends(key).whole.pattern,
+    ends=QWEN3_ENDS.whole.pattern,
     after="</function>\n" + END_TOOL_CALL,
     separator="\n",
     interrupts=TOOL_CALL + "\n<function=",
@@ -211,7 +211,7 @@ GLM45 = ToolFormat(
     markers=(TOOL_CALL, END_TOOL_CALL, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
     before=TOOL_CALL + "{name}\n",
     argument="<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n",
-    ends=lambda key: glm45_ends(key).whole.pattern,
+    ends=GLM45_ENDS.whole.pattern,
     after=END_TOOL_CALL,
     separator="\n",
 )

@@ -68,7 +68,7 @@ class MarkedArguments:
         if form.more is not None and not any(one is False for one in form.more):
             others = "|".join(map(_literal, form.members)) or "[<>]"
             name = self._named("TEXT", f"/{_KEY}/ & ~/({others})/")
-            value = self._value(_together(form.more), schemas, None)
+            value = self._value(_together(form.more), schemas)
             if not value:
                 return " ".join(uses) or '""'
             more = f"{self._text(self._before)} {name} {self._text(self._key_end)} {value}"
@@ -79,26 +79,26 @@ class MarkedArguments:
         """Return a rule of a key and its value; empty: the format cannot write it, or there is no such value."""
         if any(one is False for one in said) or not re.fullmatch(_KEY, key):
             return ""
-        value = self._value(_together(said), schemas, key)
+        value = self._value(_together(said), schemas)
         return value and self._named("argument", f"{self._text(f'{self._before}{key}{self._key_end}')} {value}")
 
-    def _value(self, schema: Any, schemas: Schemas, key: str | None) -> str:
-        """Return a rule of a value and the mark that ends it; empty: there is none. ``key`` None: any."""
+    def _value(self, schema: Any, schemas: Schemas) -> str:
+        """Return a rule of a value and the mark that ends it; empty: there is none."""
         kinds, end = schemas.kinds(schema), self._text(self._after)
         others = kinds - {"string"}
         some = texts_of(schema, schemas)
         if some and others:
             others &= _NESTED
             some += _scalars(schema, schemas)
-        ways = [way for texts in some if (way := self._texts(texts, schema, schemas, key))]
+        ways = [way for texts in some if (way := self._texts(texts, schema, schemas))]
         if others:
             names = sorted(others - {"integer"} if "number" in others else others)
             ways.append(f"%json {_Document(schemas).text(schema, names, self._options)} {end}")
         return self._named("value", " | ".join(ways)) if ways else ""
 
-    def _texts(self, texts: Texts, schema: Any, schemas: Schemas, key: str | None) -> str:
+    def _texts(self, texts: Texts, schema: Any, schemas: Schemas) -> str:
         """Return the expression of some texts and the mark after them; empty: there are none."""
-        ends = self._kind.ends(key)
+        ends = self._kind.ends
         wanted = [f"({_slashes(pattern)})" for pattern in texts.patterns]
         without: list[str] = []
         if texts.values is None:

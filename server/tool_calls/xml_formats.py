@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable
-from functools import lru_cache
 from typing import NamedTuple
 
 from jaxgen.server.tool_calls.reader import CallReader, NotACallError, Reading
@@ -19,41 +18,61 @@ _SPACE = r"[ \t\r\n]{0,64}"
 _SPOILED = r"[A-Za-z0-9_/]{0,16}"
 """What models write in place of the ``>`` of an end mark, or before it."""
 
-_LONGEST_KEY = 64
-"""Longest key that is looked for as an end mark."""
-
 
 class ValueEnds(NamedTuple):
-    """The texts that end a value, as lists of regular expressions, of which each matches a character or a run."""
+    """The texts that end a value."""
 
     whole: re.Pattern[str]
-    """Matches an end; its group is the call's next mark."""
+    """Matches an end; its last group is the call's next mark, one before that a name that must be the value's key."""
     begun: re.Pattern[str]
     """Matches the beginning of one."""
 
+    def mark(self, text: str, key: str) -> str:
+        """Return the next mark of the call, if the text ends the value of ``key``; empty: it does not."""
+        found = self.whole.fullmatch(text)
+        groups = [group for group in found.groups() if group is not None] if found else []
+        return groups[-1] if groups and (len(groups) == 1 or groups[0] == key) else ""
 
-@lru_cache(1024)
-def qwen3_ends(key: str | None) -> ValueEnds:
-    """Return the ends of the value of ``key`` (None: of any).
 
-    They are its mark, or its key's name as one, where a mark of the call follows. Without a mark of its own a value
-    ends with the next parameter in a line of its own, or with the ends of function and call together.
+def _chars(text: str) -> list[str]:
+    return [re.escape(char) for char in text]
+
+
+def _ends(ends: list[tuple[list[str], str]]) -> ValueEnds:
+    """Return the patterns of ends. Each is regular expressions, of a character or a run of some, which must match one
+    after another, then a mark."""
+    whole = "|".join(f"{''.join(before)}({re.escape(mark)})" for before, mark in ends)
+    begun = []
+    for before, mark in ends:
+        pattern = ""
+        for one in reversed([*before, *_chars(mark)]):
+            pattern = f"(?:{one}{pattern})?"
+        begun.append(pattern)
+    return ValueEnds(re.compile(whole), re.compile("|".join(begun)))
+
+
+def _qwen3_ends() -> ValueEnds:
+    """Return the ends: the value's mark, or its key's name as one, where a mark of the call follows. Without a mark of
+    its own a value ends with the next parameter in a line of its own, or with the ends of function and call together.
     """
+    spoiled = [*_chars(END_PARAMETER[:-1]), _SPOILED, ">?"]
+    named = ["<", "/", r"([^<>\n]{1,64})", ">"]
     following = (PARAMETER, END_FUNCTION, END_TOOL_CALL)
-    named = [f"[^<>\\n]{{1,{_LONGEST_KEY}}}"] if key is None or len(key) > _LONGEST_KEY else _chars(key)
-    closing = [[*_chars(END_PARAMETER[:-1]), _SPOILED, ">?"], ["<", "/", *named, ">"]]
-    ends = [(["\n?", *mark, _SPACE], after) for mark in closing for after in following]
+    ends = [(["\n?", *spoiled, _SPACE], after) for after in following]
     ends += [(["\n", _SPACE], PARAMETER), (["\n?", *_chars(END_FUNCTION), _SPACE], END_TOOL_CALL)]
+    ends += [(["\n?", *named, _SPACE], after) for after in following]  # last: the ends before are no names
     return _ends(ends)
 
 
-@lru_cache(1)
-def glm45_ends(_: str | None = None) -> ValueEnds:
-    """As ``qwen3_ends``; a line break before a mark is the value's own."""
+def _glm45_ends() -> ValueEnds:
+    """Return likewise those of glm45, where a line break before a mark is the value's own."""
     closing = [*_chars(END_ARG_VALUE[:-1]), _SPOILED, ">?", _SPACE]
     ends = [(closing, ARG_KEY), (closing, END_TOOL_CALL), (["\n", _SPACE], ARG_KEY)]
     ends.append((["\n", *_chars(END_TOOL_CALL), _SPACE], TOOL_CALL))
     return _ends(ends)
+
+
+QWEN3_ENDS, GLM45_ENDS = _qwen3_ends(), _glm45_ends()
 
 
 def read_qwen3_xml(reader: CallReader) -> Reading[None]:
@@ -72,7 +91,7 @@ def read_qwen3_xml(reader: CallReader) -> Reading[None]:
             arguments = _Arguments(reader, name)
             while mark == PARAMETER:
                 key = (yield from _until(reader, ">")).strip()
-                mark = yield from arguments.read(key, qwen3_ends(key), lines=True)
+                mark = yield from arguments.read(key, QWEN3_ENDS, lines=True)
             arguments.end()
             yield from reader.spaces()
             if mark == END_FUNCTION and reader.char:
@@ -101,7 +120,7 @@ def read_glm45(reader: CallReader) -> Reading[None]:
                 yield from reader.literal(END_ARG_KEY)
                 yield from reader.spaces()
                 yield from reader.literal(ARG_VALUE)
-                mark = yield from arguments.read(key, glm45_ends(), lines=False)
+                mark = yield from arguments.read(key, GLM45_ENDS, lines=False)
             arguments.end()
             again = mark if mark == TOOL_CALL else ""
         except NotACallError:
@@ -128,11 +147,11 @@ class _Arguments:
         self._any = True
         if self._schemas.is_text(schema):
             reader.write('"')
-            mark = yield from _read_value(reader, ends, _Text(reader), lines=lines)
+            mark = yield from _read_value(reader, key, ends, _Text(reader), lines=lines)
             reader.write('"')
             return mark
         value = _Value(structured=not self._schemas.kinds(schema).isdisjoint({"array", "object"}))
-        mark = yield from _read_value(reader, ends, value, lines=lines)
+        mark = yield from _read_value(reader, key, ends, value, lines=lines)
         reader.write(typed("".join(value.pieces), schema, self._schemas))
         return mark
 
@@ -180,7 +199,7 @@ class _Value:
                 self.quoted = not self.quoted
 
 
-def _read_value(reader: CallReader, ends: ValueEnds, value: _Text | _Value, *, lines: bool) -> Reading[str]:
+def _read_value(reader: CallReader, key: str, ends: ValueEnds, value: _Text | _Value, *, lines: bool) -> Reading[str]:
     """Give a value to ``value``; see _Arguments.read."""
     if lines and reader.char == "\n":
         yield from reader.skip()
@@ -192,9 +211,9 @@ def _read_value(reader: CallReader, ends: ValueEnds, value: _Text | _Value, *, l
         yield from reader.read()
         while held := reader.held:
             counts = held[0] == "\n" or not value.quoted
-            if counts and (found := ends.whole.fullmatch(held)):
+            if counts and (mark := ends.mark(held, key)):
                 reader.drop()
-                return found[found.lastindex or 0]
+                return mark
             if counts and ends.begun.fullmatch(held):
                 break
             length = next((i for i, char in enumerate(held) if i and char in "\n<"), len(held))
@@ -207,22 +226,6 @@ def _read_value(reader: CallReader, ends: ValueEnds, value: _Text | _Value, *, l
         value.take("" if lines and held == "\n" else held)
     reader.drop()
     return ""
-
-
-def _chars(text: str) -> list[str]:
-    return [re.escape(char) for char in text]
-
-
-def _ends(ends: list[tuple[list[str], str]]) -> ValueEnds:
-    """Return the patterns of ends. Each is regular expressions that must match one after another, then a mark."""
-    whole = "|".join(f"{''.join(before)}({re.escape(mark)})" for before, mark in ends)
-    begun = []
-    for before, mark in ends:
-        pattern = ""
-        for one in reversed([*before, *_chars(mark)]):
-            pattern = f"(?:{one}{pattern})?"
-        begun.append(pattern)
-    return ValueEnds(re.compile(whole), re.compile("|".join(begun)))
 
 
 def _until(reader: CallReader, ends: str) -> Reading[str]:

@@ -30,6 +30,7 @@ SCHEMA: dict[str, Any] = {
         "width": {"anyOf": [{"type": "number"}]},
         "mode": {"enum": ["1", "2"]},
         "nullable": {"type": "integer", "nullable": True},
+        "bounded": {"anyOf": [{"type": "integer", "minimum": 10}, {"type": "string"}]},
         "either": {"anyOf": [{"type": "object"}, {"type": "string"}]},
     },
 }
@@ -138,6 +139,8 @@ def test_values_of_glm45_are_whole(inner: str, arguments: Any) -> None:
         ("nullable", "null", None),
         ("either", '{"a": [1]}', {"a": [1]}),
         ("either", "{ no", "{ no"),
+        ("bounded", "12", 12),
+        ("bounded", "5", "5"),
         ("unknown", "5", "5"),
     ],
 )
