@@ -21,6 +21,7 @@ MAY_BE_ZERO = (
     "ui",
     "public_metrics",
     "structured_additional_properties",
+    "stream_event_ids",
 )
 ANY = ("*",)
 
@@ -133,6 +134,8 @@ class ServerConfig:
     """Format in which the model writes what it thinks before it answers; as ``tool_call_parser``."""
     structured_additional_properties: bool = False
     """Whether objects of schemas may have keys that these do not name, unless a request says so or not."""
+    stream_event_ids: bool = False
+    """Whether the events of a stream have ids where its request says nothing of them."""
     public_metrics: bool = False
     """Whether ``/metrics`` needs no key."""
     log_prompts: bool = False

@@ -24,7 +24,7 @@ from jaxgen.server.config import ServerConfig
 from jaxgen.server.middleware.auth import open_paths
 from jaxgen.server.requests.answers import format_of
 from jaxgen.server.requests.chat_template import Conversations
-from jaxgen.server.resume.ticket import FIELD
+from jaxgen.server.resume.ticket import ASKING, FIELD
 from jaxgen.server.schema import answers as shapes
 from jaxgen.server.schema.base import Body, CompletionRequest
 from jaxgen.server.schema.chat import ChatRequest
@@ -44,6 +44,7 @@ NO_LIMITS = (
     "public_metrics",
     "seed",
     "root_path",
+    "stream_event_ids",
     "structured_additional_properties",
     "ui",
     "service_classes",
@@ -272,7 +273,10 @@ def _operation(route: Described, body: Any, answer: Any, errors: tuple[int, ...]
         for name in re.findall(r"{(\w+)}", route.path)
     ]
     if route.resumes:
-        parameters.append({"name": FIELD, "in": "header", "required": False, "schema": {"type": "string"}})
+        kinds = {FIELD: "string", ASKING: "boolean"}
+        parameters += [
+            {"name": name, "in": "header", "required": False, "schema": {"type": kind}} for name, kind in kinds.items()
+        ]
     if parameters:
         found["parameters"] = parameters
     return found

@@ -37,8 +37,9 @@ class StopStrings:
         return buffer[:certain]
 
     def flush(self) -> str:
-        """Return the text still held back, which did not become a stop string."""
+        """Return the text still held back, which did not become a stop string. The search begins anew."""
         held, self._held = self._held, ""
+        self._matched = [0] * len(self._stop)
         return held
 
     def _step(self, char: str) -> int:

@@ -6,7 +6,7 @@ Tokens become text through a table from token id to bytes, read once per token f
 import json
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,10 +128,11 @@ class Tokenizer:
         shown: Mapping[int, str] = NONE_SHOWN,
         include_stop: bool = False,
         skip_special: bool = True,
+        skips: Callable[[], bool] | None = None,
     ) -> CompletionText:
         """Return an object that turns the tokens of a completion of ``prompt`` into its text; see CompletionText.
 
-        ``skip_special`` False: all special tokens are shown.
+        ``skip_special`` False: all special tokens are shown. ``skips``: as in CompletionText.
         """
         return CompletionText(
             self,
@@ -141,6 +142,7 @@ class Tokenizer:
             shown=shown,
             names=not skip_special,
             include_stop=include_stop,
+            skips=skips,
         )
 
     def added_token(self, name: str) -> int | None:

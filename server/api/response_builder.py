@@ -31,7 +31,6 @@ class ResponseBuilder(ABC):
 
     _counts_events = False
     """Whether events have numbers beside their ids."""
-    _ids = EventIds(b"", ())
     _usage_told = False
     _next_number = 0
     """Of the next event, where they have numbers."""
@@ -69,9 +68,11 @@ class ResponseBuilder(ABC):
         self._error: str | None = None
         self._logprobs = logprobs
         self.choices = self._new_choices()
+        self._ids = EventIds(None, [Position() for _ in self.choices])
 
-    def number_events(self, binding: Binding, last: LastEvent | None) -> None:
-        """Prepare a stream, whose events have ids. ``last``: the last event that the caller has.
+    def number_events(self, binding: Binding, last: LastEvent | None, *, shown: bool) -> None:
+        """Prepare a stream that has ids, or goes on by one. ``last``: the last event that the caller has; None: the
+        stream begins. ``shown``: whether the events have ids.
 
         Raises ApiError if the id of that is not of this stream.
         """
@@ -85,7 +86,7 @@ class ResponseBuilder(ABC):
             self._next_number = 0 if last.number is None else last.number + 1
             given = binding.tokens(len(positions), self._vocab_size)
             self.choices = self._new_choices([*map(self._already, self.choices, positions, given)])
-        self._ids = EventIds(ticket.encode(binding.secret), positions)
+        self._ids = EventIds(ticket.encode(binding.secret) if shown else None, positions)
 
     def _already(self, choice: Choice, position: Position, tokens: Sequence[int]) -> Told:
         """Return what the caller has of a choice, with the tokens that need not be computed one by one.

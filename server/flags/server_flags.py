@@ -135,6 +135,11 @@ def _add_callers(server: Any) -> None:
         action="store_false",
         help="no pages for browsers at / and /docs: / lists the routes instead",
     )
+    server.add_argument(
+        "--stream-event-ids",
+        action="store_true",
+        help="events of all streams have ids, by which a stream that broke goes on (default: where the request asks)",
+    )
     server.add_argument("--shutdown-timeout", type=float, default=30.0, help="seconds running requests get at SIGTERM")
 
 
@@ -247,6 +252,7 @@ def server_config(args: Any) -> ServerConfig:
         tool_call_parser=args.tool_call_parser,
         reasoning_parser=args.reasoning_parser,
         structured_additional_properties=args.structured_additional_properties,
+        stream_event_ids=args.stream_event_ids,
         **limits,
         **times,
     )

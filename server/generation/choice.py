@@ -89,7 +89,9 @@ class Choice:
             shown=NONE_SHOWN if reading is None else reading.shown,
             include_stop=sampling.include_stop_str_in_output,
             skip_special=sampling.skip_special_tokens,
+            skips=None if reading is None or reading.tools is None else self._in_call,
         )
+        self._stops_at_space = any(one.isspace() for one in sampling.stop)
         self._parser = None if reading is None else reading.parser(name)
         self._hides_reasoning = reading is not None and not reading.include_reasoning
         self.num_reasoning_tokens = 0
@@ -226,9 +228,15 @@ class Choice:
     def _read_text(self, event: TokenEvent) -> None:
         parser = self._parser
         reasons = parser is not None and parser.reasons
-        self._add_text(self._text.feed(event.token, event.finish_reason))
+        for text in self._text.pieces(event.token, event.finish_reason):
+            self._add_text(text)
         if parser is not None and event.token is not None and (reasons or parser.reasons):
             self.num_reasoning_tokens += 1
+
+    def _in_call(self) -> bool:
+        """Return whether the text so far ends within calls, in which no stop string is searched; nor between them, if
+        one is white space as that is."""
+        return self._parser is not None and self._parser.in_call(after=self._stops_at_space)
 
     def _add_text(self, text: str) -> None:
         if text:

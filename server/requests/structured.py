@@ -9,6 +9,7 @@ from jaxgen.core.sampling_params import Grammar
 from jaxgen.server.config import ServerConfig
 from jaxgen.server.errors import bad_request
 from jaxgen.server.requests.closed_schema import closed_schema
+from jaxgen.server.requests.grammar_schemas import for_grammar
 from jaxgen.server.requests.schema_facts import TooMuchWorkError
 from jaxgen.server.schema.base import ResponseFormat, SamplingFields, StructuredOutputs
 
@@ -68,7 +69,7 @@ def _of_format(asked: ResponseFormat, closed: bool) -> Grammar | None:
             raise bad_request(
                 'response_format: type "json_schema" needs json_schema with a schema.', "response_format.json_schema"
             )
-        schema = asked.json_schema.schema_
+        schema = for_grammar(asked.json_schema.schema_, lenient=False)
         schema = without_other_keys(schema, "response_format") if closed else schema
         return Grammar(json_grammar(schema), "response_format")
     if asked.json_schema is not None:
@@ -130,6 +131,7 @@ def _json(asked: StructuredOutputs, closed: bool) -> str:
             raise bad_request(f"structured_outputs.json is no JSON: {error}.", "structured_outputs.json") from error
     if not isinstance(schema, dict | bool):
         raise bad_request("structured_outputs.json must be a JSON schema: an object.", "structured_outputs.json")
+    schema = for_grammar(schema, lenient=False)
     if closed and isinstance(schema, dict):
         schema = without_other_keys(schema, "structured_outputs")
     return json_grammar(schema, **options)

@@ -6,11 +6,14 @@ from typing import Any
 
 from jaxgen.core.sampling_params import Grammar
 from jaxgen.server.errors import bad_request
+from jaxgen.server.requests.grammar_schemas import for_grammar
 from jaxgen.server.requests.structured import without_other_keys
 from jaxgen.server.schema.tools import FunctionDefinition, ToolMode
 from jaxgen.server.tool_calls.formats import FORMATS, ToolFormat
 from jaxgen.server.tool_calls.grammar import call_grammar, harmony_calls
+from jaxgen.server.tool_calls.marked_arguments import GrammarTooLongError, UnwritableError
 from jaxgen.server.tool_calls.recognised import HARMONY_CALLS, TOOL_SIGNS
+from jaxgen.text.grammar import MAX_LENGTH
 
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
@@ -90,13 +93,22 @@ class Tools:
 
     def _call_grammar(self, functions: Sequence[FunctionDefinition], *, several: bool, closed: bool) -> str:
         """Return a grammar of calls of these functions."""
-        schemas = [(function.name, function.parameters or NO_PARAMETERS) for function in functions]
+        schemas = [
+            (function.name, for_grammar(function.parameters or NO_PARAMETERS, lenient=True)) for function in functions
+        ]
         if closed:
             schemas = [(name, without_other_keys(schema, "tools")) for name, schema in schemas]
         if self._format == HARMONY_CALLS:
             return harmony_calls(schemas, self._token_of)
         assert self._format is not None
-        return call_grammar(FORMATS[self._format], schemas, several=several, token_of=self._token_of)
+        try:
+            return call_grammar(FORMATS[self._format], schemas, several=several, token_of=self._token_of)
+        except GrammarTooLongError as error:
+            raise bad_request(
+                f"tools: as a grammar they are longer than the limit of {MAX_LENGTH} characters.", "tools"
+            ) from error
+        except UnwritableError as error:
+            raise bad_request(f"tools: {error}.", "tools") from error
 
 
 def only_allowed(

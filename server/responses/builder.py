@@ -54,8 +54,8 @@ class ItemsBuilder(ResponseBuilder):
         self._begun = False
 
     @override
-    def number_events(self, binding: Binding, last: LastEvent | None) -> None:
-        super().number_events(binding, last)
+    def number_events(self, binding: Binding, last: LastEvent | None, *, shown: bool) -> None:
+        super().number_events(binding, last, shown=shown)
         self._output = self._new_output()
 
     def _new_output(self) -> Output:

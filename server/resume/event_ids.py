@@ -83,14 +83,15 @@ class LastEvent:
 
 
 class EventIds:
-    """Ends the events of one stream with their ids. An event is what comes before its id, without a line's end.
+    """Ends the events of one stream, with their ids where the caller asked for these. An event is what comes before its
+    id, without a line's end.
 
     How tokens are joined to events depends on time, so an id has the tokens of each choice, not the number of events.
     """
 
-    def __init__(self, ticket: bytes, positions: Sequence[Position]) -> None:
-        """``positions``: what the caller has of each choice; that is left out."""
-        self._head = b"\nid: " + ticket + b"."
+    def __init__(self, ticket: bytes | None, positions: Sequence[Position]) -> None:
+        """``ticket`` None: events have no ids. ``positions``: what the caller has of each choice; that is left out."""
+        self._head = None if ticket is None else b"\nid: " + ticket + b"."
         self._told = [b"" for _ in positions]
         self._due = [_dropped(position) for position in positions]
 
@@ -100,13 +101,14 @@ class EventIds:
         Raises ApiError 409 where the tokens are not those that were told.
         """
         if len(events) == 1 and not self._due[index]:  # nearly always
-            self._told[index] = b"%d-%08x" % mark
+            if self._head is not None:
+                self._told[index] = b"%d-%08x" % mark
             return [events[0] + self._end()]
         ends = self.ends(index, mark, len(events))
         return [event + end for event, end in zip(events[len(events) - len(ends) :], ends, strict=True)]
 
     def ends(self, index: int, mark: Mark, count: int, number: int | None = None) -> list[bytes]:
-        """Return the ids of those of ``count`` events, the last ones, that were not told; see ``numbered``.
+        """Return the ends of those of ``count`` events, the last ones, that were not told; see ``numbered``.
 
         ``number``: of the first of these, where events have numbers.
         """
@@ -120,10 +122,12 @@ class EventIds:
         return ends
 
     def end_of_usage(self, number: int | None = None) -> bytes:
-        """Return the id of the event with the usage, after all choices. ``number``: see ``ends``."""
+        """Return the end of the event with the usage, after all choices. ``number``: see ``ends``."""
         return self._end(number, b".u")
 
     def _end(self, number: int | None = None, more: bytes = b"") -> bytes:
+        if self._head is None:
+            return b"\n\n"
         numbered = b"" if number is None else b".%d" % number
         return self._head + b",".join(self._told) + numbered + more + b"\n\n"
 

@@ -19,11 +19,12 @@ from jaxgen.server.requests.answers import AnswerReading
 from jaxgen.server.requests.params import CompletionParams
 from jaxgen.server.requests.prompts import Prompt
 from jaxgen.server.resume.event_ids import LastEvent
-from jaxgen.server.resume.ticket import FIELD, Identity, Ticket
+from jaxgen.server.resume.ticket import ASKING, FIELD, Identity, Ticket
 from jaxgen.server.schema.base import CallerFields, ResumeFromTokens
 
-_NOT_COMPUTED = {"resume", "cache_salt"}
+_NOT_COMPUTED = {"resume", "cache_salt", "return_event_ids"}
 """Fields of a body that do not change what is computed; the salt has the caller's name in it by now."""
+_SWITCH = {"true": True, "1": True, "false": False, "0": False}
 
 
 class Identities:
@@ -87,3 +88,16 @@ def read_last_event(body: CallerFields, scope: Scope) -> LastEvent | None:
     if not body.stream:
         raise bad_request(f"{FIELD} needs stream to be true.", FIELD)
     return LastEvent.decode(text, context_of(scope).secret)
+
+
+def shows_ids(body: CallerFields, scope: Scope, *, resumes: bool, default: bool) -> bool:
+    """Return whether the events of a stream have ids: as the body says, else the header, else a caller who ``resumes``
+    one wants them, else the ``default``. Raises ApiError 400."""
+    if body.return_event_ids is not None:
+        if body.return_event_ids and not body.stream:
+            raise bad_request("return_event_ids needs stream to be true.", "return_event_ids")
+        return body.return_event_ids
+    asked = Headers(scope=scope).get(ASKING, "").lower() if "headers" in scope else ""
+    if asked not in ("", *_SWITCH):
+        raise bad_request(f"{ASKING} must be true or false.", ASKING)
+    return _SWITCH[asked] if asked else resumes or default

@@ -13,6 +13,8 @@ from typing import NamedTuple
 from jaxgen.server.errors import ApiError, bad_request
 
 FIELD = "Last-Event-ID"
+ASKING = "X-Event-IDs"
+"""Header by which a caller asks for the ids of a stream's events, as by ``return_event_ids`` in the body."""
 
 _VERSION = 1
 _LAYOUT = struct.Struct(">B16sqI6s6s6s")

@@ -198,6 +198,7 @@ class CallerFields(ComputingFields):
     """What every request for generated text has."""
 
     resume: Resume | None = None
+    return_event_ids: bool | None = None
     stream: bool | None = None
 
 

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from jaxgen.server.tool_calls.reader import CallReader, NotACallError, Reading
-from jaxgen.server.tool_calls.xml_formats import END_TOOL_CALL, TOOL_CALL, read_glm45, read_qwen3_xml
+from jaxgen.server.tool_calls.xml_formats import (
+    END_TOOL_CALL,
+    GLM45_ENDS,
+    QWEN3_ENDS,
+    TOOL_CALL,
+    read_glm45,
+    read_qwen3_xml,
+)
 
 PYTHON_TAG = "<|python_tag|>"
 TOOL_CALLS, CALL_ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
@@ -44,6 +51,7 @@ class ToolFormat:
     between two. Each is ``before``, in which ``{name}`` stands for the tool's name, then the arguments, then ``after``.
     A space after a marker may be missing: some tokenizers of a family write it, others do not. The arguments are one
     JSON object; with ``argument``, which has ``{key}`` and ``{value}``, each is written so, texts without quotes.
+    ``ends``: a regular expression of what ends a value, and so is not within a text.
     ``interrupts``: text that begins a call even within reasoning that has not ended; empty: none does.
     """
 
@@ -56,6 +64,7 @@ class ToolFormat:
     separator: str
     closing: str = ""
     argument: str = ""
+    ends: str = ""
     interrupts: str = ""
     call_id: Callable[[str, int], str] = call_id
 
@@ -66,10 +75,9 @@ def _read_hermes(reader: CallReader) -> Reading[None]:
         try:
             yield from reader.spaces()
             yield from reader.call_object()
-            yield from reader.spaces()
+            yield from reader.closers()
             reader.drop()
-            yield from reader.literal(END_TOOL_CALL)
-            reader.drop()
+            yield from reader.close(END_TOOL_CALL)
         except NotACallError:
             reader.give_up()
 
@@ -91,7 +99,7 @@ def _read_objects(reader: CallReader) -> Reading[None]:
         while True:
             yield from reader.spaces()
             yield from reader.call_object()
-            yield from reader.spaces()
+            yield from reader.closers()
             if reader.char == ";":
                 yield from reader.read()
             elif reader.char != "{":
@@ -118,12 +126,11 @@ def _read_list(reader: CallReader) -> Reading[None]:
     while True:
         yield from reader.spaces()
         yield from reader.call_object()
-        yield from reader.spaces()
+        yield from reader.closers()
         if reader.char != ",":
             break
         yield from reader.read()
-    yield from reader.literal("]")
-    reader.drop()
+    yield from reader.close("]")
 
 
 def _read_named(reader: CallReader) -> Reading[None]:
@@ -137,6 +144,9 @@ def _read_named(reader: CallReader) -> Reading[None]:
         yield from reader.literal(ARGS[1:])
     yield from reader.spaces()
     yield from reader.arguments(reader.name(name))
+    if reader.char == "}":
+        yield from reader.closers()
+        reader.drop()
 
 
 def _read_word(reader: CallReader) -> Reading[str]:
@@ -190,6 +200,7 @@ QWEN3_XML = ToolFormat(
     markers=(TOOL_CALL, END_TOOL_CALL),
     before=TOOL_CALL + "\n<function={name}>\n",
     argument="<parameter={key}>\n{value}\n</parameter>\n",
+    ends=QWEN3_ENDS.whole.pattern,
     after="</function>\n" + END_TOOL_CALL,
     separator="\n",
     interrupts=TOOL_CALL + "\n<function=",
@@ -200,6 +211,7 @@ GLM45 = ToolFormat(
     markers=(TOOL_CALL, END_TOOL_CALL, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
     before=TOOL_CALL + "{name}\n",
     argument="<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n",
+    ends=GLM45_ENDS.whole.pattern,
     after=END_TOOL_CALL,
     separator="\n",
 )

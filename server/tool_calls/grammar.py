@@ -7,11 +7,18 @@ from typing import Any
 
 from jaxgen.server.tool_calls.formats import ToolFormat
 from jaxgen.server.tool_calls.harmony import NAMES
+from jaxgen.server.tool_calls.marked_arguments import MarkedArguments
 from jaxgen.server.tool_calls.thinking import END_THINK, THINK
-from jaxgen.server.tool_calls.typed_values import is_text
 
-_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""White space as in the JSON of chat templates. No space is optional: a small model could write it without end."""
+_OPTIONS = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "lenient": True,
+    "coerce_one_of": True,
+}
+"""Keywords that no grammar holds are left out, since tools are often those of others. White space is as in the JSON of
+chat templates. No space is optional: a small model could write it without end."""
 
 _TEXT = "/(?s:.*)/"
 
@@ -30,7 +37,7 @@ def call_grammar(
     """Return a grammar of messages with one call or, with ``several``, one or more, and nothing else.
 
     ``tools``: names with the JSON schemas of their arguments. Schemas stay separate documents, so that references
-    within them hold.
+    within them hold. Raises GrammarTooLongError, and UnwritableError for arguments that the format cannot write.
     """
     names = [f"tool_{i}" for i in range(len(tools))]
 
@@ -42,13 +49,12 @@ def call_grammar(
         f"start: {text(kind.opening)} call {more} {text(kind.closing)}",
         f"call: {' | '.join(names)}",
     ]
+    marked = MarkedArguments(kind, text, _OPTIONS)
     for rule, (name, schema) in zip(names, tools, strict=True):
+        arguments = marked.add(schema) if kind.argument else _json(schema)
         before, after = text(kind.before.replace("{name}", name)), text(kind.after)
-        if kind.argument:
-            arguments, more_rules = _marked_arguments(rule, schema, kind.argument, text)
-            rules += [f"{rule}: {before} {arguments} {after}", *more_rules]
-        else:
-            rules.append(f"{rule}: {before} {_json(schema)} {after}")
+        rules.append(f"{rule}: {before} {arguments} {after}")
+    rules += marked.rules
     return "\n".join(rules) + "\n"
 
 
@@ -104,28 +110,7 @@ def harmony_answer(content: str | None, calls: str | None, token_of: TokenOf) ->
 
 
 def _json(schema: Mapping[str, Any]) -> str:
-    return f"%json {json.dumps({**schema, 'type': 'object', 'x-guidance': _SPACING})}"
-
-
-def _marked_arguments(
-    rule: str, schema: Mapping[str, Any], form: str, text: Callable[[str], str]
-) -> tuple[str, list[str]]:
-    """Return how a rule writes arguments that have marks of their own, and the rules that this needs.
-
-    They are the schema's ``properties`` in their order, of which those that are not ``required`` may be left out.
-    """
-    properties = schema.get("properties") or {}
-    uses, rules = [], []
-    for i, (key, one) in enumerate(properties.items()):
-        before, _, after = form.replace("{key}", key).partition("{value}")
-        name = f"{rule}_{i}"
-        if is_text(one, schema):
-            rules += [f"{name}: {text(before)} {name}_value", *_text_up_to(after, f"{name}_value", text)]
-        else:
-            document = json.dumps({**_with_definitions(one, schema), "x-guidance": _SPACING})
-            rules.append(f"{name}: {text(before)} %json {document} {text(after)}")
-        uses.append(name if key in (schema.get("required") or ()) else f"{name}?")
-    return " ".join(uses), rules
+    return f"%json {json.dumps({**schema, 'type': 'object', 'x-guidance': _OPTIONS})}"
 
 
 def _text_up_to(end: str, rule: str, text: Callable[[str], str]) -> list[str]:
@@ -135,12 +120,6 @@ def _text_up_to(end: str, rule: str, text: Callable[[str], str]) -> list[str]:
     if marks == json.dumps(end):
         return [f"{rule}[suffix={marks}]: {_TEXT}"]
     return [f"{rule}: {rule}_text | {_TEXT} {marks}", f"{rule}_text[suffix={json.dumps(end)}]: {_TEXT}"]
-
-
-def _with_definitions(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a member's schema with the definitions that it may refer to."""
-    own = dict(schema) if isinstance(schema, Mapping) else {}
-    return {name: root[name] for name in ("$defs", "definitions") if name in root} | own
 
 
 def _terminals(piece: str, markers: Sequence[str], token_of: Callable[[str], int | None]) -> str:

@@ -12,6 +12,7 @@ import pydantic_core
 
 from jaxgen.server.tool_calls.deltas import Arguments, CallStart, Delta, Reasoning, merged
 from jaxgen.server.tool_calls.formats import call_id
+from jaxgen.server.tool_calls.lenient_json import JsonWriter, as_object
 
 NAMES = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>")
 MARKS = {name: chr(0xD800 + i) for i, name in enumerate(NAMES)}
@@ -49,7 +50,7 @@ class HarmonyParser:
         """Whether the answer has a mark."""
         self._kind = ""
         """What the body is: "analysis", "call" or "content"."""
-        self._arguments: list[str] = []
+        self._arguments = CallArguments()
         """Of the call that is read."""
         self._num_calls = 0
         self._num_ended = 0
@@ -67,6 +68,9 @@ class HarmonyParser:
     @property
     def reasons(self) -> bool:
         return self._in_body and self._kind == "analysis"
+
+    def in_call(self, *, after: bool) -> bool:  # noqa: ARG002  # after a call a header comes
+        return not self._in_body or self._kind == "call"
 
     def begin(self, prompt: str) -> None:
         """Read what the prompt has of the answer's first message: what comes after its last ``<|start|>``."""
@@ -99,9 +103,9 @@ class HarmonyParser:
             said = self._header[self._given :]
             return (said,) if said and not self._marked else ()
         if self._kind == "call" and not cut:
-            if not "".join(self._arguments).strip():
+            if not self._arguments.begun:
                 return tuple(self._end_body())
-            self._num_ended += _is_object("".join(self._arguments))
+            self._num_ended += self._arguments.is_object
         return ()
 
     def _read_mark(self, mark: str) -> list[Delta]:
@@ -123,7 +127,7 @@ class HarmonyParser:
         to = _RECIPIENT.search(header)
         name = "" if to is None else to[1].removeprefix(_FUNCTIONS)
         if name and name in self._tools:
-            self._kind, self._arguments = "call", []
+            self._kind, self._arguments = "call", CallArguments()
             self._num_calls += 1
             return [CallStart(self._num_calls - 1, call_id(self._name, self._num_calls - 1), name)]
         analysis = self._reasoning and _ANALYSIS.search(header) is not None
@@ -132,8 +136,8 @@ class HarmonyParser:
 
     def _read_body(self, text: str) -> list[Delta]:
         if self._kind == "call":
-            self._arguments.append(text)
-            return [Arguments(self._num_calls - 1, text)]
+            told = self._arguments.push(text)
+            return [Arguments(self._num_calls - 1, told)] if told else []
         if self._kind == "analysis":
             return [Reasoning(text)]
         if self._apart:
@@ -148,14 +152,44 @@ class HarmonyParser:
         if not was_call:
             return []
         self._num_ended += 1
-        if "".join(self._arguments).strip():
-            return []
-        return [Arguments(self._num_calls - 1, "{}")]
+        rest = self._arguments.finish()
+        return [Arguments(self._num_calls - 1, rest)] if rest else []
 
 
-def _is_object(text: str) -> bool:
-    """Whether the text is the JSON of an object, and so a call's arguments are complete."""
-    try:
-        return isinstance(pydantic_core.from_json(text), dict)
-    except ValueError:
-        return False
+class CallArguments:
+    """The arguments of one call: an object is told as it comes, what stands in its place at its end."""
+
+    def __init__(self) -> None:
+        self.begun = False
+        """Whether they are an object, of which something was told."""
+        self._held = ""
+        self._writer = JsonWriter()
+        self._told: list[str] = []
+
+    @property
+    def is_object(self) -> bool:
+        """Whether what was told is the JSON of an object, and so the arguments are complete."""
+        try:
+            return isinstance(pydantic_core.from_json("".join(self._told)), dict)
+        except ValueError:
+            return False
+
+    def push(self, text: str) -> str:
+        """Return what is certain with this text."""
+        if not self.begun:
+            self._held += text
+            if not self._held.lstrip().startswith("{"):
+                return ""
+            self.begun, text, self._held = True, self._held, ""
+        told = "".join(map(self._writer.push, text))
+        self._told.append(told)
+        return told
+
+    def finish(self) -> str:
+        """Return the rest: a text that is no object as it is."""
+        if self.begun:
+            return self._writer.finish()
+        try:
+            return as_object(self._held)
+        except ValueError:
+            return self._held

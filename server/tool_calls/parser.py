@@ -28,6 +28,11 @@ class MessageParser(Protocol):
         """Whether the text so far ends within reasoning."""
         ...
 
+    def in_call(self, *, after: bool) -> bool:
+        """Return whether the text so far ends within a call, or what may become one; with ``after`` also where it ends
+        with a call and white space."""
+        ...
+
     def push(self, text: str) -> tuple[Delta, ...]:
         """Read a text, and return the deltas that are certain with it."""
         ...
@@ -48,6 +53,9 @@ class PlainParser:
         self.done = False
         self.called = False
         self.reasons = False
+
+    def in_call(self, *, after: bool) -> bool:  # noqa: ARG002  # it has no calls
+        return False
 
     def push(self, text: str) -> tuple[Delta, ...]:
         return (text,) if text else ()
@@ -91,6 +99,9 @@ class ToolParser:
     @property
     def called(self) -> bool:
         return 0 < self._reader.num_calls == self._reader.num_ended
+
+    def in_call(self, *, after: bool) -> bool:
+        return self._only_calls or self._reader.in_call(after=after)
 
     def push(self, text: str) -> tuple[Delta, ...]:
         for char in text:

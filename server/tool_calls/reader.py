@@ -9,12 +9,16 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 from jaxgen.server.tool_calls.deltas import Arguments, CallStart, Delta
+from jaxgen.server.tool_calls.lenient_json import JsonWriter, as_object
 
 type Reading[Result] = Generator[None, str, Result]
 """A coroutine that is sent the characters of a text one by one, then "" at its end."""
 
 ARGUMENTS = ("arguments", "parameters")
 """The formats' names for the arguments of a call."""
+
+
+_NO_OBJECT = ("null", "None", "[]")
 
 
 class NotACallError(Exception):
@@ -28,6 +32,8 @@ class CallReader:
         """``tools``: the JSON schemas of the known tools' arguments by name; a call of another name is content.
         ``call_id``: makes the id of a call from its number."""
         self.char = ""
+        self.cut = False
+        """Whether the text ended although the model would have gone on."""
         self.num_calls = 0
         self.num_ended = 0
         """Calls whose arguments are complete."""
@@ -59,10 +65,21 @@ class CallReader:
         """Discard the held characters: they belonged to a call."""
         self._held.clear()
 
+    def keep(self, held: str) -> None:
+        """Hold no other characters than these last ones."""
+        self._held[:] = held
+
     def drop_unfinished(self) -> None:
         """Discard the held characters if they may be the beginning of a call: the text was cut off within it."""
+        self.cut = True
         if any(not char.isspace() for char in self._held):
             self.drop()
+
+    def in_call(self, *, after: bool) -> bool:
+        """Return whether what was read ends within a call, or what may become one; with ``after`` also where it ends
+        with a call and white space."""
+        within = self.num_calls > self.num_ended or any(not char.isspace() for char in self._held)
+        return within or (after and self._after_call)
 
     @property
     def held(self) -> str:
@@ -120,6 +137,14 @@ class CallReader:
                 raise NotACallError
             yield from self.read()
 
+    def close(self, text: str) -> Reading[None]:
+        """Read the literal ``text``, with which a call's marks end: nothing is held when the next character comes."""
+        yield from self.literal(text[:-1])
+        if self.char != text[-1]:
+            raise NotACallError
+        self.drop()
+        yield from self.skip()
+
     def spaces(self) -> Reading[None]:
         while self.char.isspace():
             yield from self.read()
@@ -132,7 +157,8 @@ class CallReader:
 
     def call_object(self) -> Reading[None]:
         """Read a call: a JSON object with name and arguments in any order, and perhaps an id and a type, which are
-        ignored. Missing arguments are {}. Raises NotACallError."""
+        ignored. Missing arguments are {}. After the arguments any members may come, and the object's end may be
+        missing. Raises NotACallError."""
         yield from self.literal("{")
         name: str | None = None
         arguments: str | None = None
@@ -144,50 +170,74 @@ class CallReader:
                     self._whole_call(name, arguments)
             elif key in ARGUMENTS and arguments is None:
                 arguments = yield from self.arguments(name)
-            elif key in ("id", "type"):
-                yield from self._string()
             else:
-                raise NotACallError
+                yield from self._other(key, is_call=None not in (name, arguments))
             yield from self.spaces()
-            if self.char == "}":
+            if self.char == "}" or (self.char != "," and None not in (name, arguments)):
                 break
             yield from self.literal(",")
         if name is None:
             raise NotACallError
         if arguments is None:
             self._whole_call(name, "{}")
-        yield from self.read()
-        self.drop()
+        if self.char == "}":
+            yield from self.read()
+            self.drop()
+
+    def _other(self, key: str, *, is_call: bool) -> Reading[None]:
+        """Read a member that says nothing of the call: any, if the rest of that ``is_call``."""
+        if key in ("id", "type"):
+            yield from self._string()
+        elif is_call:
+            yield from self._value()
+        else:
+            raise NotACallError
+
+    def closers(self) -> Reading[None]:
+        """Read white space, and braces that close nothing."""
+        while self.char.isspace() or self.char == "}":
+            yield from self.read()
 
     def arguments(self, name: str | None) -> Reading[str]:
-        """Read a JSON object and return its text. Only braces, brackets and strings are checked. Raises NotACallError.
+        """Read a JSON object and return its text; also one in quotes, and null or [] for {}. Of an object only braces,
+        brackets and strings are checked. Raises NotACallError.
 
-        With a ``name`` the call begins here, and each character is a delta at once.
+        With a ``name`` the call begins here, and each character of an object is a delta at once.
         """
         if self.char != "{":
-            raise NotACallError
+            text = yield from self._no_object()
+            if name is not None:
+                self._whole_call(name, text)
+            return text
         if name is not None:
             self.begin(name)
-        text: list[str] = []
-        depth, quoted, escaped = 0, False, False
-        while not text or depth:
-            char = self.char
-            if not char:
+        written: list[str] = []
+        writer, depth = JsonWriter(), 0
+        while not written or depth or writer.quote:
+            if not self.char:
                 raise NotACallError
-            if quoted:
-                quoted, escaped = char != '"' or escaped, char == "\\" and not escaped
-            else:
-                quoted = char == '"'
-                depth += (char in "{[") - (char in "}]")
-            text.append(char)
+            depth += _deeper(self.char, writer)
+            written.append(writer.push(self.char))
             if name is not None:
-                self.write(char)
+                self.write(written[-1])
             yield from self.read()
             if name is not None:
                 self.drop()
         if name is not None:
             self.end()
-        return "".join(text)
+        return "".join(written)
+
+    def _no_object(self) -> Reading[str]:
+        """Read what some models write in place of the arguments' object, and return the object."""
+        start = len(self._held)
+        if self.char == '"':
+            yield from self._string()
+        else:
+            yield from self.one_of(_NO_OBJECT)
+        try:
+            return as_object("".join(self._held[start:]))
+        except ValueError as error:
+            raise NotACallError from error
 
     def begin(self, name: str) -> None:
         """Begin a call. What is held belongs to it."""
@@ -198,7 +248,8 @@ class CallReader:
 
     def write(self, arguments: str) -> None:
         """Add to the JSON text of the call's arguments."""
-        self._deltas.append(Arguments(self.num_calls - 1, arguments))
+        if arguments:
+            self._deltas.append(Arguments(self.num_calls - 1, arguments))
 
     def end(self) -> None:
         """End the call: its arguments are complete."""
@@ -218,6 +269,16 @@ class CallReader:
         yield from self.spaces()
         return key
 
+    def _value(self) -> Reading[None]:
+        """Read any JSON value. Raises NotACallError at the text's end."""
+        writer, depth = JsonWriter(), 0
+        while writer.quote or depth or self.char not in ",}]":
+            if not self.char:
+                raise NotACallError
+            depth += _deeper(self.char, writer)
+            writer.push(self.char)
+            yield from self.read()
+
     def _string(self) -> Reading[str]:
         start = len(self._held)
         yield from self.literal('"')
@@ -227,6 +288,11 @@ class CallReader:
             yield from self.read()
         yield from self.literal('"')
         try:
-            return str(json.loads("".join(self._held[start:])))
+            return str(json.loads("".join(self._held[start:]), strict=False))
         except ValueError as error:
             raise NotACallError from error
+
+
+def _deeper(char: str, writer: JsonWriter) -> int:
+    """Return by how much the depth within brackets changes with a character."""
+    return 0 if writer.quote else (char in "{[") - (char in "}]")

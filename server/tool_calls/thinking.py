@@ -43,6 +43,9 @@ class ThinkParser:
     def reasons(self) -> bool:
         return self._inside
 
+    def in_call(self, *, after: bool) -> bool:
+        return not self._inside and self._answer.in_call(after=after)
+
     def push(self, text: str) -> tuple[Delta, ...]:
         if self._answering:
             return self._to_answer(text)

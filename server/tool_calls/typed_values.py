@@ -1,15 +1,17 @@
 """Give a value that a model wrote without quotes the type that a JSON schema names."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from math import isfinite
 from typing import Any
 
-import pydantic_core
+from jaxgen.server.tool_calls.lenient_json import as_json
 
-_DEEPEST = 10
+_DEEPEST = 64
 """References and alternatives within each other that are followed."""
 
-_KINDS: dict[str, tuple[type, ...]] = {
+_TYPES: dict[str, tuple[type, ...]] = {
     "null": (type(None),),
     "boolean": (bool,),
     "integer": (int,),
@@ -18,58 +20,197 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "array": (list,),
     "string": (str,),
 }
-_PYTHON = {"True": "true", "False": "false", "None": "null"}
+KINDS = frozenset(_TYPES)
+TEXT: Mapping[str, Any] = {"type": "string"}
+"""The schema of a value of which nothing is known."""
 
 
-def is_text(schema: Any, root: Mapping[str, Any]) -> bool:
-    """Whether a value of this schema can only be a text. ``schema`` None: nothing is known of it, and so it is one.
+class Schemas:
+    """Answers questions about the schemas of one tool's arguments; each schema is looked at once for a question."""
 
-    ``root``: the schema in which references of ``schema`` are found.
+    def __init__(self, root: Any) -> None:
+        """``root``: the schema of the arguments, in which references are found."""
+        self.root = root
+        self._kinds: dict[int, tuple[Any, frozenset[str] | None]] = {}
+        """By the id of a schema: the schema, which must live as long, and its kinds."""
+        self._members: dict[str, Any] = {}
+
+    def follow(self, reference: Any) -> Any:
+        """Return what a reference within the root leads to, as ``#/$defs/name``; None: nothing."""
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            return None
+        found: Any = self.root
+        for step in reference.removeprefix("#").split("/")[1:]:
+            key = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, list):
+                found = found[int(key)] if key.isdecimal() and int(key) < len(found) else None
+            else:
+                found = found.get(key) if isinstance(found, Mapping) else None
+        return found
+
+    def kinds(self, schema: Any) -> frozenset[str]:
+        """Return the names of the JSON types that a schema allows; all where it says nothing."""
+        return self._kinds_of(schema, 0) or KINDS
+
+    def is_text(self, schema: Any) -> bool:
+        """Whether a value of this schema can only be a text."""
+        return self.kinds(schema) == {"string"}
+
+    def allows(self, value: Any, schema: Any) -> bool:
+        """Whether a schema allows a value, by its type, its bounds as a number, and by ``enum`` and ``const``; what is
+        in it is not looked at."""
+        return self._allows(value, schema, {}, 0)
+
+    def member(self, key: str) -> Any:
+        """Return the schema of one argument: TEXT where nothing is said of it."""
+        if key not in self._members:
+            found = self._member(key, self.root, set())
+            self._members[key] = TEXT if found is None else found
+        return self._members[key]
+
+    def _kinds_of(self, schema: Any, depth: int) -> frozenset[str] | None:
+        """Return the kinds; None: nothing is known, as of a schema that refers to itself alone."""
+        if not isinstance(schema, Mapping) or depth > _DEEPEST:
+            return None
+        if id(schema) not in self._kinds:
+            self._kinds[id(schema)] = schema, None  # for a reference that leads back here
+            said = [one for one in self._said(schema, depth) if one is not None]
+            self._kinds[id(schema)] = schema, frozenset.intersection(*said) if said else None
+        return self._kinds[id(schema)][1]
+
+    def _said(self, schema: Mapping[str, Any], depth: int) -> Iterable[frozenset[str] | None]:
+        """Yield the kinds by each keyword, which hold together."""
+        nullable = frozenset({"null"} if schema.get("nullable") is True else ())
+        named = schema.get("type")
+        if isinstance(named, str | list):
+            names = {one for one in ([named] if isinstance(named, str) else named) if isinstance(one, str)}
+            yield (frozenset(names & KINDS) or KINDS) | nullable
+        values = _values(schema)
+        if values is not None:
+            yield frozenset(kind for kind in KINDS for value in values if _is(value, kind)) | nullable
+        if "$ref" in schema:
+            yield self._kinds_of(self.follow(schema["$ref"]), depth + 1)
+        for one in _listed(schema, "allOf"):
+            yield self._kinds_of(one, depth + 1)
+        for word in ("anyOf", "oneOf"):
+            if branches := _listed(schema, word):
+                found = [self._kinds_of(one, depth + 1) if isinstance(one, Mapping) else KINDS for one in branches]
+                known = [one for one in found if one is not None]
+                yield frozenset[str]().union(*known) | nullable if known else None
+
+    def _allows(self, value: Any, schema: Any, known: dict[int, bool], depth: int) -> bool:
+        if not isinstance(schema, Mapping):
+            return schema is not False
+        if id(schema) not in known:
+            known[id(schema)] = depth < _DEEPEST  # for a reference that leads back here
+            known[id(schema)] = self._allows_anew(value, schema, known, depth + 1)
+        return known[id(schema)]
+
+    def _allows_anew(self, value: Any, schema: Mapping[str, Any], known: dict[int, bool], depth: int) -> bool:
+        def allowed(one: Any) -> bool:
+            return self._allows(value, one, known, depth)
+
+        if value is None and schema.get("nullable") is True:
+            return True
+        if not any(_is(value, kind) for kind in self.kinds(schema)):
+            return False
+        values = _values(schema)
+        return (
+            (values is None or any(_same(value, one) for one in values))
+            and _within_bounds(value, schema)
+            and ("$ref" not in schema or allowed(self.follow(schema["$ref"])))
+            and all(map(allowed, _listed(schema, "allOf")))
+            and all(any(map(allowed, _listed(schema, word))) for word in ("anyOf", "oneOf") if _listed(schema, word))
+        )
+
+    def _member(self, key: str, schema: Any, seen: set[int]) -> Any:
+        """Return what a schema and those that hold with it say of a member; None: nothing."""
+        if not isinstance(schema, Mapping) or id(schema) in seen or len(seen) > _DEEPEST * _DEEPEST:
+            return None
+        seen.add(id(schema))
+        properties, more = schema.get("properties"), schema.get("additionalProperties")
+        own = None
+        if isinstance(properties, Mapping) and key in properties:
+            own = properties[key]
+        elif isinstance(more, Mapping):
+            own = more
+        parts = [own, *(self._member(key, one, seen) for one in _listed(schema, "allOf"))]
+        if "$ref" in schema:
+            parts.append(self._member(key, self.follow(schema["$ref"]), seen))
+        for word in ("anyOf", "oneOf"):
+            found = [self._member(key, one, seen) for one in _listed(schema, word)]
+            parts.append(_one_of([one for one in found if one is not None], "anyOf"))
+        return _one_of([one for one in parts if one is not None], "allOf")
+
+
+def typed(text: str, schema: Any, schemas: Schemas) -> str:
+    """Return the JSON of the value that ``text`` means: a value that the schema allows, else a text.
+
+    Values are JSON, or as Python writes them. One in quotes is read where no text is allowed.
     """
-    return schema is None or kinds_of(schema, root) == {"string"}
-
-
-def typed(text: str, schema: Any, root: Mapping[str, Any]) -> str:
-    """Return the JSON of the value that ``text`` means: of a kind that the schema allows, else as a text."""
-    kinds = kinds_of(schema, root)
     stripped = text.strip()
-    written = _PYTHON.get(stripped, stripped)
+    ways = [stripped, as_json(stripped)]
+    value, _ = _read(ways[1])
+    if isinstance(value, str) and "string" not in schemas.kinds(schema):
+        ways += [value.strip(), as_json(value.strip())]
+    for written in dict.fromkeys(ways):
+        value, is_json = _read(written)
+        if is_json and not isinstance(value, str) and schemas.allows(value, schema):
+            return written
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _read(text: str) -> tuple[Any, bool]:
+    """Return the value of a JSON text, and whether it is one."""
     try:
-        value = pydantic_core.from_json(written, allow_inf_nan=False)
-    except ValueError:
-        return json.dumps(text, ensure_ascii=False)
-    fits = not isinstance(value, str) and any(_is(value, kind) for kind in kinds)
-    return written if fits else json.dumps(text, ensure_ascii=False)
+        return json.loads(text, parse_constant=_refuse), True
+    except (ValueError, RecursionError):
+        return None, False
 
 
-def kinds_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> set[str]:
-    """Return the names of the JSON types that a schema allows, by ``type``, ``enum``, ``const``, the alternatives in
-    ``anyOf`` and ``oneOf``, and local references; all where it says nothing."""
-    if not isinstance(schema, Mapping) or depth > _DEEPEST:
-        return set(_KINDS)
-    if isinstance(reference := schema.get("$ref"), str):
-        return kinds_of(_at(reference, root), root, depth + 1)
-    named = schema.get("type")
-    if isinstance(named, str):
-        return {named}
-    if isinstance(named, list):
-        return {one for one in named if isinstance(one, str)}
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _within_bounds(value: Any, schema: Mapping[str, Any]) -> bool:
+    """Whether a value, if it is a number, is within a schema's bounds, and a multiple as it says."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return True
+
+    def bound(keyword: str) -> float | None:
+        found = schema.get(keyword)
+        return found if isinstance(found, int | float) and not isinstance(found, bool) else None
+
+    least, most = bound("minimum"), bound("maximum")
+    above, below, step = bound("exclusiveMinimum"), bound("exclusiveMaximum"), bound("multipleOf")
+    return (
+        (least is None or (value > least if schema.get("exclusiveMinimum") is True else value >= least))
+        and (most is None or (value < most if schema.get("exclusiveMaximum") is True else value <= most))
+        and (above is None or value > above)
+        and (below is None or value < below)
+        and (not step or not isfinite(value) or Decimal(str(value)) % Decimal(str(step)) == 0)
+    )
+
+
+def _one_of(found: list[Any], word: str) -> Any:
+    """Return a schema of several that hold together, or one by one; None: there are none."""
+    return None if not found else found[0] if len(found) == 1 else {word: found}
+
+
+def _values(schema: Mapping[str, Any]) -> list[Any] | None:
+    """Return the values that a schema lists; None: it lists none."""
     values = [schema["const"]] if "const" in schema else schema.get("enum")
-    if isinstance(values, list):
-        return {kind for kind in _KINDS for value in values if _is(value, kind)}
-    for word in ("anyOf", "oneOf"):
-        if isinstance(schema.get(word), list):
-            return {kind for one in schema[word] for kind in kinds_of(one, root, depth + 1)}
-    return set(_KINDS)
+    return values if isinstance(values, list) else None
 
 
-def _at(reference: str, root: Mapping[str, Any]) -> Any:
-    """Return what a reference within the schema leads to, as ``#/$defs/name``; None: nothing."""
-    found: Any = root
-    for step in reference.removeprefix("#").split("/")[1:]:
-        key = step.replace("~1", "/").replace("~0", "~")
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found if reference.startswith("#") else None
+def _listed(schema: Mapping[str, Any], keyword: str) -> list[Any]:
+    found = schema.get(keyword)
+    return found if isinstance(found, list) else []
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two JSON values are equal: true is not 1."""
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
 def _is(value: Any, kind: str) -> bool:
@@ -78,4 +219,4 @@ def _is(value: Any, kind: str) -> bool:
         return kind == "boolean"
     if kind == "integer" and isinstance(value, float):
         return value.is_integer()
-    return isinstance(value, _KINDS.get(kind, ()))
+    return isinstance(value, _TYPES[kind])

@@ -170,6 +170,7 @@ class Stream:
             "prompt": self.prompt,
             "max_tokens": self.num_tokens,
             "ignore_eos": True,
+            "return_event_ids": True,
         }
         headers = {"Content-Type": "application/json"}
         if self.last and self.by_header:

@@ -42,13 +42,16 @@ def events_of(text: str, *, done: bool = True) -> list[Event]:
 
 
 def post(client: TestClient, path: str, body: dict[str, Any], headers: Mapping[str, str] | None = None) -> Response:
-    """Ask for a stream. No thread takes part, as one does in ``client.post``: on a busy machine a write would wait for
-    it, and tokens would go out together."""
+    """Ask for a stream whose events have ids, unless the body says otherwise.
+
+    No thread takes part, as one does in ``client.post``: on a busy machine a write would wait for it, and tokens would
+    go out together.
+    """
 
     async def directly() -> Response:
         app = ASGITransport(client.app, raise_app_exceptions=False)
         async with AsyncClient(transport=app, base_url=client.base_url) as direct:
-            return await direct.post(path, json={**body, "stream": True}, headers=headers)
+            return await direct.post(path, json={"return_event_ids": True, **body, "stream": True}, headers=headers)
 
     assert client.portal is not None
     return client.portal.call(directly)

@@ -83,21 +83,13 @@ def stream_chunks(text: str) -> list[Any]:
     """The JSON of each event but [DONE], which must end the text if no error does."""
     events = text.split("\n\n")
     assert events.pop() == ""
-    data = [without_id(event).removeprefix("data: ") for event in events]
+    assert all(event.startswith("data: ") and "\n" not in event for event in events), "lines that OpenAI's have not"
+    data = [event.removeprefix("data: ") for event in events]
     if data[-1] == "[DONE]":
         data.pop()
     else:
         assert set(json.loads(data[-1])) == {"error"}
     return [json.loads(item) for item in data]
-
-
-def without_id(event: str) -> str:
-    """An event of a stream, which has a line of data and, unless it is the last, an id after that."""
-    line, _, last = event.partition("\n")
-    assert line.startswith("data: ")
-    assert last.startswith("id: ") or (not last and (line == "data: [DONE]" or '"error"' in line)), event
-    assert "\n" not in last
-    return line
 
 
 Send = Callable[[Message], Awaitable[None]]

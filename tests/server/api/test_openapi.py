@@ -41,7 +41,7 @@ def test_the_fields_are_those_that_bodies_are_checked_for() -> None:
     assert set(schemas[name]["properties"]) == set(CompletionRequest.model_fields)
     assert schemas[name]["additionalProperties"] is False
     assert {"409", "429"} <= set(operation["responses"])
-    assert operation["parameters"][0]["name"] == "Last-Event-ID"
+    assert [one["name"] for one in operation["parameters"]] == ["Last-Event-ID", "X-Event-IDs"]
     assert "security" not in found
 
 

@@ -27,7 +27,6 @@ from tests.support.server_app import (
     error_of,
     fake_engine,
     stream_chunks,
-    without_id,
 )
 from tests.support.stream_answers import joined, streamed
 
@@ -250,7 +249,7 @@ def test_events_in_the_middle_differ_in_their_text_alone(path: str) -> None:
         answer = client.post(path, json={"model": MODEL, **options, **prompt})
     said, others = ["", ""], set()
     for event, chunk in zip(answer.text.split("\n\n"), stream_chunks(answer.text)[:-1], strict=False):
-        assert without_id(event).encode() + b"\n\n" == sse_event(chunk)
+        assert event.encode() + b"\n\n" == sse_event(chunk)
         (choice,) = chunk["choices"]
         holder = choice.get("delta", choice)
         said[choice["index"]] += holder.pop("content" if "delta" in choice else "text", "")

@@ -16,6 +16,7 @@ from tests.support.server_process import ServerProcess, served
 FLAGS = ("--served-model-name", "m")
 COMPLETIONS, RESPONSES = "completions", "responses"
 LENGTH = 300
+STREAM = {"stream": True, "return_event_ids": True}
 SAMPLED = {"temperature": 1.0, "presence_penalty": 0.8, "frequency_penalty": 0.4, "logprobs": 3, "n": 2}
 REGEX = {"structured_outputs": {"regex": "([a-z]{3,7} ){30,90}"}}
 GRAMMAR = {**REGEX, "stream_options": {"include_usage": True}}
@@ -30,8 +31,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 def asked(route: str, fields: dict[str, Any]) -> dict[str, Any]:
     if route == RESPONSES:
-        return {"model": "m", "input": "Count.", "max_output_tokens": LENGTH, "stream": True, **fields}
-    same = {"model": "m", "prompt": "def main():", "max_tokens": LENGTH, "return_token_ids": True, "stream": True}
+        return {"model": "m", "input": "Count.", "max_output_tokens": LENGTH, **STREAM, **fields}
+    same = {"model": "m", "prompt": "def main():", "max_tokens": LENGTH, "return_token_ids": True, **STREAM}
     return {**same, **fields}
 
 
@@ -107,7 +108,7 @@ def test_killed_in_mid_stream() -> None:
         client = OpenAI(base_url=other.url, api_key="x", max_retries=0)
         route, body, text = killed[0]
         told = begun(route, text)
-        extra = {name: body[name] for name in ("return_token_ids",)}
+        extra = {name: body[name] for name in ("return_token_ids", "return_event_ids")}
         rest = client.completions.create(
             **{name: value for name, value in body.items() if name not in extra},
             extra_body=extra,

@@ -107,11 +107,39 @@ def test_an_answer_cut_off_in_a_call_says_so() -> None:
     assert PARIS[1].startswith(arguments)
 
 
-@pytest.mark.parametrize(("stop", "reason"), [("Par", "stop"), ("</tool", "tool_calls")])
-def test_an_answer_stopped_in_a_call_has_not_called(stop: str, reason: str) -> None:
-    (choice,) = ask(tool_engine("hermes", written("hermes", [PARIS])), stop=stop)["choices"]
-    assert choice["message"]["tool_calls"]
-    assert choice["finish_reason"] == reason
+@pytest.mark.parametrize("stop", ["\n", "}", ["Par"], ["</tool_call>", "<"], [" ", "[TOOL_CALLS] [{"], ["</function>"]])
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize("kind", ["hermes", "qwen3_xml", "mistral"])
+def test_stop_strings_are_not_searched_in_calls(kind: str, choice: str, stop: Any) -> None:
+    """Under auto those that begin as a call does are found before one is known."""
+    if choice == "auto" and isinstance(stop, list) and any(one[0] in "<[" for one in stop):
+        return
+    calls = [PARIS, ("f", "{}")]
+    text = written(kind, calls)
+    whole = ask(tool_engine(kind, text), stop=stop, tool_choice=choice)["choices"][0]
+    message, reason = joined(ask(tool_engine(kind, text), stop=stop, tool_choice=choice, stream=True))
+    assert without_ids(message) == without_ids(whole["message"])
+    assert reason == whole["finish_reason"] == "tool_calls"
+    assert [one["function"]["arguments"] for one in message["tool_calls"]] == [arguments for _, arguments in calls]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "stop", "content", "num_calls"),
+    [
+        ("Hello\nthere", "", "\n", "Hello", 0),
+        ("Let me.\n\n", "", "\n\nUser:", "Let me.", 1),
+        ("", "\n\nUser: hm", "\n\nUser:", None, 1),
+        ("", " and STOP x", ["STOP"], " and ", 1),
+        ("I see <tool and STOP", "", ["STOP"], "I see <tool and ", 0),
+    ],
+)
+def test_stop_strings_are_searched_around_calls(
+    before: str, after: str, stop: Any, content: Any, num_calls: int
+) -> None:
+    engine = tool_engine("hermes", before + written("hermes", [PARIS]) + after)
+    (choice,) = ask(engine, stop=stop)["choices"]
+    assert choice["message"]["content"] == content
+    assert len(choice["message"].get("tool_calls", ())) == num_calls
 
 
 def test_without_parallel_calls_an_answer_ends_after_the_first() -> None:

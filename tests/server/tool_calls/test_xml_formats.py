@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from jaxgen.server.tool_calls.formats import FORMATS
 from jaxgen.server.tool_calls.parser import ToolParser
-from jaxgen.server.tool_calls.typed_values import kinds_of, typed
+from jaxgen.server.tool_calls.typed_values import KINDS as KINDS_OF_JSON
+from jaxgen.server.tool_calls.typed_values import Schemas, typed
 from tests.server.tool_calls.test_parser import written
 from tests.support.message_parsers import Make, deltas_of, message, pieces_of
 
@@ -157,9 +158,11 @@ def test_examples(kind: str, text: str, content: str | None, calls: list[tuple[s
     ],
 )
 def test_values_have_the_types_of_the_schema(schema: Any, text: str, value: str) -> None:
-    assert typed(text, schema, SCHEMA) == value
+    assert typed(text, schema, Schemas(SCHEMA)) == value
 
 
 def test_references_without_end_are_not_followed_for_ever() -> None:
     loop = {"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "null"}]}}}
-    assert "null" in kinds_of({"$ref": "#/$defs/a"}, loop)
+    assert Schemas(loop).kinds({"$ref": "#/$defs/a"}) == {"null"}
+    alone = {"$defs": {"a": {"$ref": "#/$defs/a"}}}
+    assert Schemas(alone).kinds({"$ref": "#/$defs/a"}) == KINDS_OF_JSON

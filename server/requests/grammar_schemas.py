@@ -1,0 +1,147 @@
+"""Leave out of a JSON schema what no grammar can hold, so that the rest of it holds."""
+
+from typing import Any
+
+from jaxgen.server.tool_calls.typed_values import KINDS, Schemas
+from jaxgen.server.tool_calls.value_texts import whole_pattern
+
+LENIENT = {"lenient": True, "coerce_one_of": True}
+"""llguidance's options with which unknown keywords are left out."""
+
+_FORMATS = frozenset(
+    ("date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid", "unknown")
+)
+"""Formats of texts that llguidance knows. JSON Schema lets all others be annotations."""
+_FURTHEST = 2**62
+"""Bounds beyond are left out: they say that a number has 64 bits, and llguidance fails on some of them."""
+_LONGEST = 2**31 - 1
+_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+_LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_SCHEMAS = frozenset(
+    (
+        "items",
+        "additionalItems",
+        "additionalProperties",
+        "unevaluatedProperties",
+        "not",
+        "if",
+        "then",
+        "else",
+        "contains",
+    )
+)
+_BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
+_COUNTS = frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"})
+_DATA = frozenset({"const", "enum", "default", "examples", "example"})
+_KINDS_OF_VALUES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(_MAPS, (dict,)),
+    **dict.fromkeys(_LISTS, (list,)),
+    **dict.fromkeys(_SCHEMAS, (dict, bool)),
+    **dict.fromkeys(_COUNTS, (int,)),
+    **dict.fromkeys(_BOUNDS, (int, float)),
+    "items": (dict, bool, list),
+    "multipleOf": (int, float),
+    "type": (str, list),
+    "enum": (list,),
+    "required": (list,),
+    "pattern": (str,),
+    "format": (str,),
+    "$ref": (str,),
+}
+
+
+def for_grammar(schema: Any, *, lenient: bool) -> Any:
+    """Return the schema without annotations that would be refused: unknown formats, keywords that are null, bounds of
+    64 bits. ``{"not": {}}`` becomes false, and ``nullable`` a type.
+
+    ``lenient``: also without what JSON Schema forbids, and patterns and references that cannot be followed; of tools,
+    which callers often have from others.
+    """
+    return _Cleaning(schema, lenient=lenient).cleaned(schema)
+
+
+class _Cleaning:
+    def __init__(self, root: Any, *, lenient: bool) -> None:
+        self._schemas = Schemas(root)
+        self._lenient = lenient
+
+    def cleaned(self, schema: Any) -> Any:
+        if not isinstance(schema, dict):
+            return {} if self._lenient and not isinstance(schema, bool) else schema
+        if schema.get("not") in ({}, True) and "not" in schema:
+            return False
+        made = {key: self._value(key, value) for key, value in schema.items() if self._stays(key, value)}
+        if schema.get("nullable") is True:
+            _allow_null(made)
+        return made
+
+    def _stays(self, keyword: str, value: Any) -> bool:
+        if keyword in _DATA:
+            return keyword != "enum" or not (value is None or (self._lenient and not value))
+        if value is None or keyword == "$schema":
+            return False
+        if keyword == "format" and isinstance(value, str):
+            return value in _FORMATS
+        if keyword in _BOUNDS and isinstance(value, int | float) and abs(value) > _FURTHEST:
+            return False
+        return not self._lenient or self._is_followed(keyword, value)
+
+    def _is_followed(self, keyword: str, value: Any) -> bool:
+        """Whether llguidance does not refuse the whole schema for this value of a keyword."""
+        expected = _KINDS_OF_VALUES.get(keyword)
+        if keyword in ("exclusiveMinimum", "exclusiveMaximum") and isinstance(value, bool):
+            return True
+        if keyword in _COUNTS:
+            return _is_count(value)
+        if expected is not None and (
+            not isinstance(value, expected) or (isinstance(value, bool) and bool not in expected)
+        ):
+            return False
+        match keyword:
+            case "type":
+                return not KINDS.isdisjoint([value] if isinstance(value, str) else [*filter(_is_text, value)])
+            case "pattern":
+                return whole_pattern(value) is not None
+            case "$ref":
+                return self._schemas.follow(value) is not None
+            case "multipleOf":
+                return bool(value > 0)
+            case "anyOf" | "oneOf":
+                return bool(value)
+        return True
+
+    def _value(self, keyword: str, value: Any) -> Any:
+        if keyword in _MAPS and isinstance(value, dict):
+            return {name: self.cleaned(one) for name, one in value.items()}
+        if (keyword in _LISTS or keyword == "items") and isinstance(value, list):
+            return [self.cleaned(one) for one in value]
+        if keyword in _SCHEMAS and isinstance(value, dict):
+            return self.cleaned(value)
+        if keyword in _COUNTS and _is_count(value):
+            return min(int(value), _LONGEST)
+        if self._lenient and keyword == "type" and isinstance(value, list):
+            return [one for one in value if isinstance(one, str) and one in KINDS]
+        if self._lenient and keyword == "required" and isinstance(value, list):
+            return [one for one in value if isinstance(one, str)]
+        return value
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e18 and value == int(value)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _allow_null(schema: dict[str, Any]) -> None:
+    """Add null to the types and the values that a schema lists, as OpenAPI 3.0 has it."""
+    named = schema.get("type")
+    if isinstance(named, str | list):
+        names = [named] if isinstance(named, str) else named
+        schema["type"] = [*names, *({"null"} - {one for one in names if isinstance(one, str)})]
+    if isinstance(values := schema.get("enum"), list):
+        schema["enum"] = [*values, *([] if None in values else [None])]
+    for word in ("anyOf", "oneOf"):
+        if isinstance(branches := schema.get(word), list):
+            schema[word] = [*branches, {"type": "null"}]

@@ -1,0 +1,80 @@
+"""Find the arguments that a JSON schema of an object allows, for formats that write each argument by itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from itertools import islice
+from typing import Any
+
+from jaxgen.server.tool_calls.typed_values import Schemas
+
+_MOST = 32
+"""Most forms of one object; further ones are left out, which allows fewer objects and no wrong one."""
+_DEEPEST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectForm:
+    """One form of an object. ``members``: by key, the schemas that all hold of its value. ``more``: those of keys that
+    are not named; None: there are no such keys."""
+
+    members: Mapping[str, tuple[Any, ...]]
+    required: frozenset[str]
+    more: tuple[Any, ...] | None
+
+
+ANY_OBJECT = ObjectForm({}, frozenset(), ())
+
+
+def object_forms(schemas: Schemas) -> list[ObjectForm]:
+    """Return the forms of the root's object: one for each combination of alternatives, each of which can be."""
+    found = _forms(schemas.root, schemas, frozenset())
+    return [form for form in found if form.required <= form.members.keys()]
+
+
+def _forms(schema: Any, schemas: Schemas, seen: frozenset[int]) -> list[ObjectForm]:
+    if not isinstance(schema, Mapping):
+        return [] if schema is False else [ANY_OBJECT]
+    if id(schema) in seen or len(seen) > _DEEPEST:
+        return [ANY_OBJECT]
+    if "object" not in schemas.kinds(schema):
+        return []
+    seen |= {id(schema)}
+    together = [[_own(schema)]]
+    if "$ref" in schema:
+        together.append(_forms(schemas.follow(schema["$ref"]), schemas, seen))
+    for word in ("allOf", "anyOf", "oneOf"):
+        branches = schema.get(word)
+        if isinstance(branches, list) and branches:
+            found = [_forms(branch, schemas, seen) for branch in islice(branches, _MOST)]
+            together += found if word == "allOf" else [[form for forms in found for form in forms]]
+    return reduce(_both, together)
+
+
+def _own(schema: Mapping[str, Any]) -> ObjectForm:
+    """Return what a schema says itself. Keys by patterns are not allowed: no grammar here tells them apart."""
+    properties, required = schema.get("properties"), schema.get("required")
+    more = schema.get("additionalProperties", True)
+    members = {key: (one,) for key, one in properties.items()} if isinstance(properties, Mapping) else {}
+    names = frozenset(one for one in required if isinstance(one, str)) if isinstance(required, list) else frozenset()
+    if schema.get("patternProperties"):
+        more = False
+    extra: tuple[Any, ...] | None = None if more is False else (more,) if isinstance(more, Mapping) else ()
+    if extra is not None:
+        members |= dict.fromkeys(sorted(names - members.keys()), extra)
+    return ObjectForm(members, names, extra)
+
+
+def _both(ones: list[ObjectForm], others: list[ObjectForm]) -> list[ObjectForm]:
+    """Return the forms of objects that have a form of each list."""
+    return list(islice((_joined(one, other) for one in ones for other in others), _MOST))
+
+
+def _joined(one: ObjectForm, other: ObjectForm) -> ObjectForm:
+    members: dict[str, tuple[Any, ...]] = {}
+    for key in (*one.members, *(key for key in other.members if key not in one.members)):
+        said = [form.members.get(key, form.more) for form in (one, other)]
+        if None not in said:
+            members[key] = tuple(schema for schemas in said for schema in schemas or ())
+    more = None if one.more is None or other.more is None else one.more + other.more
+    return ObjectForm(members, one.required | other.required, more)
