@@ -156,7 +156,7 @@ def test_the_digest_is_that_of_its_parts_and_of_another_engine_of_an_equal_direc
     options: dict[str, Any] = {"max_model_len": 512, "token_budget": 32, "max_num_seqs": 8}
     options["num_blocks"] = llm.digest_parts["steps"]["num_blocks"]
     copy = shutil.copytree(directory, tmp_path / "copy")
-    caplog.set_level(logging.INFO, "jaxgen.assemble")
+    caplog.set_level(logging.INFO, "jaxgen.resolved_model")
     with LLM(str(copy), **options) as other:
         assert other.digest == llm.digest == Identity(llm.digest_parts).digest != ""
         assert other.generate(["def main():"], GREEDY) == llm.generate(["def main():"], GREEDY)

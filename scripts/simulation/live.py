@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Literal
 
-from jaxgen.assemble import compile_to_fit, find_parts
+from jaxgen.assemble import find_parts
 from jaxgen.core.config import DType, EngineOptions
 from jaxgen.core.errors import RequestRefusedError
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.engine.engine import Engine, _InFlight
 from jaxgen.engine.recorder import StepTime
+from jaxgen.resolved_model import compile_to_fit
 from jaxgen.runner.compilation_cache import persistent_compilation
 from jaxgen.scheduling.cost_model import StepSample
 from jaxgen.server.benchmark.requests import FIRST_ID

@@ -39,7 +39,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _reference_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Native kernels would be compiled anew into each test's cache directory. Each budget's step is compiled once."""
-    monkeypatch.setattr("jaxgen.assemble.choose", lambda *_, **__: REFERENCE)
+    monkeypatch.setattr("jaxgen.resolved_model.choose", lambda *_, **__: REFERENCE)
     monkeypatch.setattr("jaxgen.tools.tune.compile_step", lambda model, config, _: compiled_step(model, config))
 
 

@@ -35,7 +35,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(autouse=True)
 def _reference_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Native kernels would be compiled anew for this run's cache directory."""
-    monkeypatch.setattr("jaxgen.assemble.choose", lambda *_, **__: REFERENCE)
+    monkeypatch.setattr("jaxgen.resolved_model.choose", lambda *_, **__: REFERENCE)
 
 
 @pytest.mark.parametrize(

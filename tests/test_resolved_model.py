@@ -8,12 +8,13 @@ from typing import Any
 import jax
 import pytest
 
-from jaxgen import assemble
-from jaxgen.assemble import ResolvedModel, find_parts
+from jaxgen import resolved_model
+from jaxgen.assemble import find_parts
 from jaxgen.core.config import EngineConfig, EngineOptions
 from jaxgen.core.errors import NoRoomError
 from jaxgen.core.identity import UNKNOWN
 from jaxgen.model_texts import own_texts
+from jaxgen.resolved_model import ResolvedModel
 from jaxgen.sizing.allocation import LEAST_SLACK
 from jaxgen.sizing.device_memory import DeviceMemory
 from tests.support.goldens import GOLDENS
@@ -38,7 +39,7 @@ class Tries:
 @pytest.fixture
 def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ResolvedModel:
     """A model whose blocks fill a small accelerator, and whose programs are not compiled."""
-    monkeypatch.setattr(assemble, "compile_to_fit", lambda options, model, config, *_: (config, None))
+    monkeypatch.setattr(resolved_model, "compile_to_fit", lambda options, model, config, *_: (config, None))
     monkeypatch.setattr(ResolvedModel, "_identify", lambda *_: UNKNOWN)
     found = find_parts(str(GOLDENS / "llama"), kernels="xla", cache_dir=tmp_path)
     return replace(found, memory=DeviceMemory("gpu", found.params_bytes + 4 * LEAST_SLACK))
@@ -48,7 +49,7 @@ OPTIONS: dict[str, Any] = {"block_size": 16, "max_num_seqs": 12_000, "token_budg
 
 
 def build(parts: ResolvedModel, monkeypatch: pytest.MonkeyPatch, tries: Tries, **options: Any) -> Any:
-    monkeypatch.setattr(assemble, "Engine", tries)
+    monkeypatch.setattr(resolved_model, "Engine", tries)
     wanted = EngineOptions(**OPTIONS, **options)
     return parts.build(parts.resolve(wanted), wanted, own_texts(parts.directory), progress=False)
 

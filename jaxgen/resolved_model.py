@@ -1,0 +1,242 @@
+"""Load a resolved model, compile its programs and build an engine: what follows once model and device are found."""
+
+import gc
+import logging
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import jax
+
+from jaxgen.cache.block_log import BlockEventSink
+from jaxgen.core.cache_dirs import CacheDirs
+from jaxgen.core.config import (
+    EngineConfig,
+    EngineOptions,
+    KernelChoice,
+    LoadFormat,
+    ModelConfig,
+)
+from jaxgen.core.errors import NoRoomError, one_line
+from jaxgen.core.identity import Identity, digest_of
+from jaxgen.core.kv_events import FLAG as KV_EVENTS_FLAG
+from jaxgen.core.kv_events import parse_kv_events
+from jaxgen.engine.engine import Engine
+from jaxgen.engine.runners import Compiled, compile_for, program_texts
+from jaxgen.hardware.device_info import DeviceInfo
+from jaxgen.identify import identify
+from jaxgen.kernels.choice import Kernels, choose, reference
+from jaxgen.kernels.verdict import Verdict
+from jaxgen.model_choice import dequantised_bytes, token_budget, tuning_folder, weight_bytes
+from jaxgen.model_texts import ModelTexts
+from jaxgen.models import PackedParams
+from jaxgen.models.dummy import dummy_params
+from jaxgen.models.placement import placing
+from jaxgen.sizing.allocation import allocation_of
+from jaxgen.sizing.device_memory import DeviceMemory
+from jaxgen.sizing.memory import no_wider, refit, resolve, with_fewer_blocks
+from jaxgen.sizing.token_budget import CPU_BUDGET
+from jaxgen.terminal.extras import naming_extras
+from jaxgen.terminal.progress import show_progress
+from jaxgen.weights.contents import weights_digest
+from jaxgen.weights.load import load_params
+from jaxgen.weights.weight_formats import parameter_bytes, placed_config
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedModel:
+    """A model and device that are found but not loaded: the model's directory, its configuration in the dtype to
+    compute in, the device, its memory, and the cache directories."""
+
+    directory: Path
+    model: ModelConfig
+    device: DeviceInfo
+    memory: DeviceMemory
+    caches: CacheDirs
+    kernels: KernelChoice
+    verdict: Verdict | None = None
+    """Verdict on the kernels made for a GPU."""
+    load_format: LoadFormat = "auto"
+
+    @property
+    def params_bytes(self) -> int:
+        return weight_bytes(self.model, self.device, self.kernels)
+
+    @property
+    def tuning_folder(self) -> Path | None:
+        return tuning_folder(self.caches, self.kernels)
+
+    def resolve(self, options: EngineOptions) -> EngineConfig:
+        """Return the configuration that meets ``options`` and fits, and log which rule chose the token budget."""
+        budget = token_budget(self.model, self.device, self.kernels, self.caches)
+        config = resolve(
+            options,
+            self.model,
+            self.memory,
+            token_budget=budget.tokens,
+            params_bytes=self.params_bytes,
+            dequantised_bytes=dequantised_bytes(self.model, self.device),
+        )
+        if options.token_budget is None:
+            logger.info("token budget %d: %s", config.scheduler.token_budget, budget.reason)
+        return config
+
+    def load(self, *, block_size: int, progress: bool) -> tuple[Kernels, PackedParams]:
+        """Return the device's kernels, and the parameters in their layout. Raises ConfigError."""
+        kernels = reference(self.device) if self.kernels == "xla" else self._choose_kernels(block_size, progress)
+        formats = {form for _, form in self.model.weight_formats}
+        if numbers := sorted({form.title for form in formats if kernels.placed(form) is None}):
+            logger.warning(
+                "weights in %s become %s when they are loaded, and take as much memory and time as others: the %s "
+                "kernels do not multiply them as they are",
+                " and ".join(numbers),
+                self.model.dtype,
+                kernels.name,
+            )
+        if self.load_format == "dummy":
+            logger.warning("weights are random numbers (--load-format dummy): answers mean nothing")
+            return kernels, dummy_params(self.model, kernels)
+        return kernels, load_params(self.directory, self.model, place=placing(self.model, kernels), progress=progress)
+
+    def weights_digest(self, *, progress: bool) -> str:
+        """Return the digest of the weight files, or that of random weights, which the configuration determines."""
+        if self.load_format == "dummy":
+            return digest_of({"load_format": self.load_format})
+        return weights_digest(self.directory, self.caches.checksums, progress=progress)
+
+    def _choose_kernels(self, block_size: int, progress: bool) -> Kernels:
+        with ExitStack() as stack:
+            folder = self.caches.kernels
+            if folder is None:  # native kernels stay in memory when their file is deleted
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxgen-kernels-")))
+            return choose(self.device, self.model, block_size, folder, self.verdict, progress=progress)
+
+    def build(
+        self,
+        config: EngineConfig,
+        options: EngineOptions,
+        texts: ModelTexts,
+        *,
+        ends: bool = True,
+        progress: bool,
+    ) -> Engine:
+        """Load, compile and warm up. If the device runs out of memory, do so once more with fewer blocks.
+
+        ``ends``: whether the tokens of ``texts`` that end answers do. Raises ConfigError.
+        """
+        events = _open_kv_events(options)
+        try:
+            return self._build(config, options, texts, events, ends=ends, progress=progress)
+        except jax.errors.JaxRuntimeError as error:
+            if not _is_out_of_memory(error):
+                raise
+            said = one_line(str(error))
+        gc.collect()  # with the error went the frames that held the first try's arrays
+        less, fewer = with_fewer_blocks(
+            *(options, self.model, config, self.memory),
+            params_bytes=self.params_bytes,
+            dequantised_bytes=dequantised_bytes(self.model, self.device),
+        )
+        if fewer.cache.num_blocks == config.cache.num_blocks:
+            raise _no_room(config, said)
+        logger.warning(
+            "the device ran out of memory with %d KV blocks, trying once more with %d: %s",
+            config.cache.num_blocks,
+            fewer.cache.num_blocks,
+            said,
+        )
+        try:
+            return replace(self, memory=less)._build(fewer, options, texts, events, ends=ends, progress=progress)
+        except jax.errors.JaxRuntimeError as error:
+            if not _is_out_of_memory(error):
+                raise
+            raise _no_room(fewer, one_line(str(error))) from error
+
+    def _build(
+        self,
+        config: EngineConfig,
+        options: EngineOptions,
+        texts: ModelTexts,
+        events: BlockEventSink | None,
+        *,
+        ends: bool,
+        progress: bool,
+    ) -> Engine:
+        """Load, compile (twice if the step needs more memory than estimated) and warm up. Raises ConfigError."""
+        kernels, params = self.load(block_size=config.cache.block_size, progress=progress)
+        weights = self.weights_digest(progress=progress)
+        params_bytes = parameter_bytes(placed_config(self.model, kernels.placed))
+        if self.device.is_cpu and options.token_budget is None and not kernels.skips_padding:
+            config = no_wider(config, options, CPU_BUDGET)
+        with show_progress("compiling the step", 1, "program", bar=progress) as advance:
+            model = self.model.within(config.scheduler.max_model_len)
+            config, compiled = compile_to_fit(options, model, config, kernels, self.memory, params_bytes)
+            advance(1)
+        identity = self._identify(model, config, compiled, weights, texts)
+        eos_token_ids = texts.eos_token_ids if ends else frozenset[int]()
+        return Engine(model, config, params, eos_token_ids, compiled=compiled, identity=identity, events=events)
+
+    def _identify(
+        self, model: ModelConfig, config: EngineConfig, compiled: Compiled, weights: str, texts: ModelTexts
+    ) -> Identity:
+        kernels = compiled.kernels
+        identity = identify(
+            self.device,
+            model,
+            config,
+            kernels={"name": kernels.name, **dict(kernels.build)},
+            settings={name: getattr(jax.config, name) for name in ("jax_default_matmul_precision", "jax_enable_x64")},
+            programs=program_texts(compiled),
+            weights=weights,
+            texts=texts.identity(),
+        )
+        logger.info("digest %s: engines of the same digest give the same bits", identity.digest)
+        return identity
+
+
+def _is_out_of_memory(error: jax.errors.JaxRuntimeError) -> bool:
+    return "RESOURCE_EXHAUSTED" in str(error)
+
+
+def _no_room(config: EngineConfig, said: str) -> NoRoomError:
+    """Return the error for a device that ran out of memory in spite of the plan. ``said``: the device's own words."""
+    blocks = config.cache.num_blocks
+    return NoRoomError(
+        f"the device ran out of memory with {blocks} KV blocks: use --num-blocks {blocks // 2} or so, a smaller "
+        f"--max-num-seqs, or end what else uses the device ({said})"
+    )
+
+
+def _open_kv_events(options: EngineOptions) -> BlockEventSink | None:
+    """Return the publisher of KV events, if there is to be one. Raises ConfigError for an endpoint that is in use."""
+    config = parse_kv_events(options.kv_events_config)
+    if config is None:
+        return None
+    with naming_extras(KV_EVENTS_FLAG):
+        from jaxgen.kv_events.publisher import ZmqPublisher
+    return ZmqPublisher(config)
+
+
+def compile_to_fit(
+    options: EngineOptions,
+    model: ModelConfig,
+    config: EngineConfig,
+    kernels: Kernels,
+    memory: DeviceMemory,
+    params_bytes: int,
+) -> tuple[EngineConfig, Compiled]:
+    """Compile the step; if the program's temporaries are larger than estimated, plan and compile again.
+
+    The context length stays as it was planned first. Raises ConfigError if it does not fit.
+    """
+    compiled = compile_for(model, config, kernels)
+    sizes = {"params_bytes": params_bytes, "temporary_bytes": compiled.temporary_bytes}
+    fitting = refit(options, model, config, memory, **sizes)
+    if fitting != config:
+        logger.info("a step needs more memory than estimated: compiling again, with fewer KV blocks")
+        compiled = compile_for(model, fitting, kernels)
+    logger.info("device memory: %s", allocation_of(model, fitting, memory, **sizes).title(memory))
+    return fitting, compiled
