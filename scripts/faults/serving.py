@@ -124,9 +124,9 @@ SERVER = (
     Fault(
         "escaped-quote-ends-a-string",
         "server",
-        "server/tool_calls/reader.py",
-        "quoted, escaped = char != '\"' or escaped,",
-        "quoted, escaped = char != '\"',",
+        "server/tool_calls/lenient_json.py",
+        "            self._escaped = True\n",
+        "            self._escaped = False\n",
         ("tests/server/tool_calls/test_parser.py",),
     ),
     Fault(
