@@ -143,7 +143,7 @@ class ComingPrefixes:
             if first is not before and first.order_key >= order_key:
                 break
             before, count = first, count + 1
-            if self._depth[first] == count:  # it is alone here
+            if len(others) == 1 and self._depth[first] == count:  # its further keys are in no place yet
                 more = zip(*[self._prefixes.keys_from(s, count) for s in (sequence, first)], strict=False)
                 return count + sum(1 for _ in takewhile(lambda keys: keys[0] == keys[1], more))
         return count

@@ -1,6 +1,6 @@
 """Prefixes that sequences share while they are still to be computed, against a comparison of all with all."""
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jaxgen.cache.block_pool import BlockPool
@@ -26,6 +26,7 @@ def common(one: list[int], other: list[int]) -> int:
 
 
 @settings(deadline=None)
+@example([([0, 0, 0], 1), ([0, 0, 0, 0, 0], 1)], [0, 0, 0, 0, 0])  # the first ends where the second goes on
 @given(st.lists(st.tuples(PROMPTS, st.integers(0, 3)), max_size=12), PROMPTS)
 def test_a_newcomer_shares_what_the_most_alike_shares(comers: list[tuple[list[int], int]], newcomer: list[int]) -> None:
     coming = ComingPrefixes(PrefixCache(BlockPool(8), BLOCK))
