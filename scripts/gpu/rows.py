@@ -190,12 +190,14 @@ def _plain_launches(sizes: Sizes) -> Iterator[PlannedRow]:
 def _server(sizes: Sizes) -> Iterator[PlannedRow]:
     """Yield a server that starts, its loads, and a second start, which compiles nothing."""
     load = sizes.server
-    row = PlannedRow("", "server", "server:start", limit=load.start_limit, splits=False, process="server")
-    yield replace(row, name=f"server_{load.name}_start")
+    name = f"server_{load.name}"
+    row = PlannedRow("", "server", "server:start", process="server", configuration=name, needs=(name,))
+    start = replace(row, name=f"{name}_start", limit=load.start_limit, splits=False)
+    yield start
+    ready = replace(row, entry="server:benchmark", limit=60.0, compile_limit=load.start_limit, configuration=None)
     for clients, requests in load.clients:
-        name, arguments = f"server_{load.name}_{clients}_clients", (clients, requests)
-        yield replace(row, name=name, entry="server:benchmark", arguments=arguments, limit=60.0)
-    yield replace(row, name=f"server_{load.name}_start_again")
+        yield replace(ready, name=f"{name}_{clients}_clients", arguments=(clients, requests))
+    yield replace(start, name=f"{name}_start_again")
 
 
 def _variants(sizes: Sizes) -> Iterator[PlannedRow]:

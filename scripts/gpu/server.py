@@ -12,13 +12,13 @@ import time
 import urllib.request
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from jaxgen.weights.tiny import make_tiny_outline
 from scripts.gpu.bench import Bench, UnavailableError
 from scripts.gpu.header import ROOT
-from scripts.gpu.report import Measurement
+from scripts.gpu.report import Measurement, Run
 from scripts.gpu.sizes import ServerLoad
 
 JAXGEN = (sys.executable, "-m", "jaxgen.server.cli")
@@ -27,7 +27,7 @@ NOT_A_USERS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE", "JAX_
 POLL_SECONDS = 0.25
 STOP_SECONDS = 20.0
 _TAIL = 3000
-_MISSING = re.compile(r"No module named \S+|PackageNotFoundError: .*")
+_MISSING = re.compile(r"No module named '[\w.]+'|PackageNotFoundError: .*")
 
 
 @dataclass(frozen=True)
@@ -65,15 +65,12 @@ def start(bench: Bench) -> Measurement:
 
     ``detail.cached_programs``: compiled programs that were there before, of which a cold start has none.
     """
-    while _RUNNING:
-        _RUNNING.pop().stop()
     load, folder = bench.sizes.server, server_cache()
     cached = count_programs(folder)
     model = model_directory(load)
     began = time.monotonic()
-    server = _started(load, model, folder)
+    server = _started_anew(load, model, folder)
     seconds = time.monotonic() - began
-    _RUNNING.append(server)
     detail = {
         "cached_programs": cached,
         "programs": count_programs(folder),
@@ -84,12 +81,18 @@ def start(bench: Bench) -> Measurement:
     return Measurement(seconds=seconds, detail=detail)
 
 
-def benchmark(bench: Bench, clients: int, requests: int) -> Measurement:
-    """Run ``jaxgen benchmark`` with so many clients. ``seconds``: of the load; ``detail`` has what it reports."""
+def benchmark(bench: Bench, clients: int, requests: int) -> Run:
+    """Run ``jaxgen benchmark`` with so many clients. ``seconds``: of the load; ``detail`` has what it reports.
+
+    Starts a server if none runs, as where a run goes on with another.
+    """
     load = bench.sizes.server
     if not _RUNNING or _RUNNING[-1].process.poll() is not None:
-        raise RuntimeError(f"no server runs: {_RUNNING[-1].printed() if _RUNNING else 'none was started here'}")
-    server = _RUNNING[-1]
+        _started_anew(load, model_directory(load), server_cache())
+    return partial(_loaded, load, _RUNNING[-1], clients, requests)
+
+
+def _loaded(load: ServerLoad, server: Server, clients: int, requests: int) -> Measurement:
     with tempfile.TemporaryDirectory() as directory:
         output = Path(directory) / "run.jsonl"
         flags = {
@@ -140,6 +143,14 @@ def facts_of(metrics: str) -> dict[str, str]:
         if line.startswith("jaxgen_") and (info := re.match(r"(\w+_info)\{(.*)\} 1", line)):
             found[info[1]] = info[2]
     return found
+
+
+def _started_anew(load: ServerLoad, model: Path, folder: Path) -> Server:
+    """Stop the server that runs, and return a new one."""
+    while _RUNNING:
+        _RUNNING.pop().stop()
+    _RUNNING.append(_started(load, model, folder))
+    return _RUNNING[-1]
 
 
 def _started(load: ServerLoad, model: Path, folder: Path) -> Server:
