@@ -288,7 +288,7 @@ DRY = Sizes(
     variants=tuple(
         StepLoad(f"tiny_{name}", model, (16,), rows=4, context=96)
         for name, model in variants(replace(TINY, num_layers=1)).items()
-        if name in ("int8", "fp8", "kv_int8")
+        if name in ("int8", "kv_int8")
     ),
     moe_step=StepLoad("tiny_moe", TINY_MOE, (16,), rows=4, context=96),
     expert_loads=(ExpertLoad("tiny", 8, 2, 4, 64, 32),),

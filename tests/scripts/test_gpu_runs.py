@@ -138,7 +138,7 @@ def test_rows_that_hang_die_or_lose_the_device_are_lost_and_no_others(tmp_path: 
         "--parts",
         "ceilings,smoke",
     )
-    done = run_script(tmp_path, *common, "--compile-limit", "20", GPU_CHECK_FAULTS=json.dumps(faults))
+    done = run_script(tmp_path, *common, "--compile-limit", "15", GPU_CHECK_FAULTS=json.dumps(faults))
     assert done.returncode == 1, done.stdout + done.stderr
     result = result_in(tmp_path / "out")
     rows = {row["name"]: row for row in result["rows"] if "smoke" in row["name"]}
@@ -150,7 +150,7 @@ def test_rows_that_hang_die_or_lose_the_device_are_lost_and_no_others(tmp_path: 
         "smoke_start_tiny_1_layer_16": "not reached",  # they write K and V
         "smoke_step_tiny_1_layer_16": "not reached",
     }
-    assert rows["smoke_partial_recompute"]["why"] == "not ready to run after 20 s"
+    assert rows["smoke_partial_recompute"]["why"] == "not ready to run after 15 s"
     assert "faults.py" in rows["smoke_partial_recompute"]["detail"]["stderr"], "where it compiles"
     assert rows["smoke_write_kv"]["why"] == "ended its process by SIGABRT"
     assert "faults.py" in rows["smoke_write_kv"]["detail"]["stderr"]
