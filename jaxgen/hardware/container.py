@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-import psutil
-
 _NO_LIMIT = 2**60
 """Bytes from which a limit of version 1 is none: without one its file has the largest number of pages."""
 
@@ -30,6 +28,8 @@ class HostMemory:
 
 def host_memory(root: Path = Path("/")) -> HostMemory:
     """Return the memory of the machine, or of the container where that has less. ``root``: of the file system."""
+    import psutil  # here: python -m scripts.gpu runs where it is not installed
+
     machine = psutil.virtual_memory()
     found = HostMemory(machine.available, machine.total)
     for limit, used in _memory_limits(root):

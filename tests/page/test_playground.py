@@ -37,7 +37,7 @@ def test_parameters_come_from_the_document_and_are_sent(page: Page, fake: Fake) 
     engine = chat_engine()
     opened(page, fake(engine).url)
     expect(page.locator("#about-temperature")).to_contain_text("0 to 2")
-    expect(page.locator("#about-top_p")).to_contain_text("over 0, to 1")
+    expect(page.locator("#about-top_p")).to_contain_text("0 to 1")
     expect(setting(page, "temperature")).to_have_attribute("placeholder", "1")
     values = {
         "temperature": "0.5",

@@ -67,7 +67,7 @@ def test_those_of_another_directory(tmp_path: Path) -> None:
         ("temperature", True, "temperature must be a number, not True"),
         ("top_k", 1.5, "top_k must be a whole number, not 1.5"),
         ("max_new_tokens", 0, "max_new_tokens must be 1 or more, not 0"),
-        ("top_p", 0, "top_p must be in"),
+        ("top_p", -0.1, "top_p must be "),
     ],
 )
 def test_what_is_out_of_range(
