@@ -205,7 +205,9 @@ def compile_for(
             lowered = traced.lower(lowering_platforms=("cuda",))
             compiled: Any = lowered.compile(compiler_options={"xla_dump_to": dump, **(options or {})})
         kernels = tuple(_read(Path(dump)))
-        (thunks,) = Path(dump).glob("*.thunk_sequence_after_thunk_passes.txt")
+        # Of a program that no pass of thunks changes there is only the first list.
+        names = (".thunk_sequence_after_thunk_passes.txt", ".thunk_sequence.txt")
+        thunks = next(path for name in names for path in Path(dump).glob(f"*{name}"))
         memory = compiled.memory_analysis()
         return Executable(
             memory.argument_size_in_bytes,
