@@ -69,8 +69,9 @@ def test_weights_are_needed_without_the_flag(outline: Path) -> None:
 
 
 def test_other_formats_are_refused(directory: Path) -> None:
+    wrong: Any = "safetensors"
     with pytest.raises(ConfigError, match=r"--load-format must be auto or dummy, not 'safetensors'"):
-        LLM(str(directory), load_format="safetensors")  # type: ignore[arg-type]
+        find_model(str(directory), "auto", "auto", this_cpu(), load_format=wrong)
 
 
 def test_quantised_weights_without_files_are_refused(outline: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from jaxgen.assemble import find_parts
 from jaxgen.core.config import EngineConfig, EngineOptions
 from jaxgen.core.errors import NoRoomError
 from jaxgen.core.identity import UNKNOWN
+from jaxgen.engine.engine import Engine
 from jaxgen.model_texts import own_texts
 from jaxgen.resolved_model import ResolvedModel
 from jaxgen.sizing.allocation import LEAST_SLACK
@@ -23,17 +24,19 @@ FULL = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 525336576 byt
 
 
 class Tries:
-    """Engines that are not: of each, its configuration. The first ``failing`` raise an error of the device."""
+    """Makes engines that have a configuration alone. The first ``failing`` raise an error of the device."""
 
     def __init__(self, failing: int, error: str = FULL):
         self.failing, self.error = failing, error
         self.configs: list[EngineConfig] = []
 
-    def __call__(self, model: object, config: EngineConfig, *_: object, **__: object) -> EngineConfig:
+    def __call__(self, model: object, config: EngineConfig, *_: object, **__: object) -> Engine:
         self.configs.append(config)
         if len(self.configs) <= self.failing:
             raise jax.errors.JaxRuntimeError(self.error)
-        return config
+        made = object.__new__(Engine)
+        made.config = config
+        return made
 
 
 @pytest.fixture
@@ -61,7 +64,7 @@ def test_the_second_try_has_fewer_blocks_and_the_log_says_so(
     with caplog.at_level(logging.WARNING):
         built: Any = build(parts, monkeypatch, tries)
     first, second = tries.configs
-    assert built is second
+    assert built.config is second
     assert second.cache.num_blocks < first.cache.num_blocks
     assert second.scheduler == first.scheduler
     (said,) = [one.getMessage() for one in caplog.records if "ran out of memory" in one.getMessage()]
