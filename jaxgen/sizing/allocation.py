@@ -1,4 +1,4 @@
-"""What an engine allocates in its device's memory, part by part. Host only, no jax."""
+"""Count the bytes that an engine allocates in its device's memory, by purpose. Host only, no jax."""
 
 from dataclasses import asdict, dataclass, replace
 

@@ -152,13 +152,15 @@ def _again(
     params_bytes: int,
     temporary_bytes: int,
 ) -> EngineConfig:
-    """Plan once more, for a cache in the same place and a context of the same length. Raises NoRoomError."""
+    """Plan once more, for the same rows and context and a cache in the same place. Raises NoRoomError."""
+    scheduler = config.scheduler
     residency: KVResidency = "device" if config.streaming is None else "host"
+    rows, longest = scheduler.max_num_seqs, scheduler.max_model_len
     return resolve(
-        replace(options, max_model_len=config.scheduler.max_model_len, kv_residency=residency),
+        replace(options, max_num_seqs=rows, max_model_len=longest, kv_residency=residency),
         model,
         memory,
-        token_budget=config.scheduler.token_budget,
+        token_budget=scheduler.token_budget,
         params_bytes=params_bytes,
         temporary_bytes=temporary_bytes,
     )

@@ -111,6 +111,15 @@ def test_a_second_plan_leaves_free_once_more_what_a_step_needs(options: dict[str
     assert kept_free <= left(fewer) < kept_free + BLOCK
 
 
+def test_a_second_plan_keeps_the_rows() -> None:
+    """Although the memory that it leaves would have fewer by default: kernels are proven for those of the first."""
+    memory, options = DeviceMemory("gpu", WEIGHTS + 4 * GIB), EngineOptions(max_model_len=1024)
+    config = planned(memory, max_model_len=1024)
+    less, fewer = with_fewer_blocks(options, MODEL, config, memory, params_bytes=WEIGHTS)
+    assert planned(less, max_model_len=1024).scheduler.max_num_seqs < config.scheduler.max_num_seqs
+    assert fewer.scheduler == config.scheduler
+
+
 def test_a_context_that_does_not_fit_a_second_plan_is_refused() -> None:
     config = planned()
     assert config.scheduler.max_model_len == config.cache.num_slots, "as long as fits"
