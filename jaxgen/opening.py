@@ -43,7 +43,7 @@ def limit_threads() -> None:
     """
     if not is_open() and _THREADS not in os.environ and (cores := num_cores()) < allowed_cores():
         os.environ[_THREADS] = str(cores)
-        logger.info("the container's quota of processor time fills %d cores: as many threads compute", cores)
+        logger.info("threads that compute, as many as the container's quota of processor time fills: %d", cores)
 
 
 def free_memory(device: jax.Device, *, was_open: bool) -> int | None:

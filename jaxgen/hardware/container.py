@@ -1,4 +1,4 @@
-"""The limits of memory and processor time that control groups (cgroup v1 and v2) set for this process. Host only.
+"""Read the limits of memory and processor time that control groups (cgroup v1, v2) set for this process. Host only.
 
 A container sees the memory and the cores of its host. What it may use is in files of /sys/fs/cgroup: see the kernel's
 documentation of cgroup-v2 (memory.max, memory.high, cpu.max) and cgroup-v1 (memory.limit_in_bytes, cpu.cfs_quota_us).

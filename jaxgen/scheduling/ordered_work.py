@@ -16,7 +16,7 @@ BUCKET = 64
 
 
 class Work(NamedTuple):
-    """What is left to compute of sequences, summed."""
+    """Sums of the work left to compute of sequences."""
 
     tokens: int = 0
     """Tokens to compute before they decode."""

@@ -105,7 +105,7 @@ def without_cache(
     params_bytes: int,
     temporary_bytes: int,
 ) -> Allocation:
-    """Return what an engine allocates beside its cache and the copies of that."""
+    """Return an engine's allocation without KV cache, staging and host memory."""
     state = row_state_bytes(model, scheduler, block_size, max_logit_bias)
     return Allocation(params_bytes, temporary_bytes, ROW_STATES_AT_ONCE * state, slack_bytes(memory))
 
@@ -113,7 +113,7 @@ def without_cache(
 def allocation_of(
     model: ModelConfig, config: EngineConfig, memory: DeviceMemory, *, params_bytes: int, temporary_bytes: int
 ) -> Allocation:
-    """Return what an engine of this configuration allocates."""
+    """Return the allocation of an engine of this configuration."""
     size, offload = config.cache.block_size, config.offload
     found = without_cache(
         *(model, config.scheduler, memory),

@@ -1,4 +1,4 @@
-"""The memory of a device. Host only, no jax."""
+"""Describe the memory of a device. Host only, no jax."""
 
 from dataclasses import dataclass
 

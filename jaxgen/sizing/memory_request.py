@@ -37,7 +37,7 @@ class MemoryRequest:
 
     @property
     def without_cache(self) -> Allocation:
-        """What an engine allocates beside its cache."""
+        """The engine's allocation without a KV cache."""
         temporaries = self.compiled_temporaries
         if temporaries is None:
             temporaries = estimate_temporaries(self.model, self.scheduler) + self.dequantised_bytes

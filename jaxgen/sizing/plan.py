@@ -62,7 +62,7 @@ class PlanRequest:
 
     @property
     def without_cache(self) -> Allocation:
-        """What an engine would allocate beside its cache. Raises ConfigError."""
+        """The engine's allocation without a KV cache. Raises ConfigError."""
         return without_cache(
             *(self.model, self.scheduler, self.memory),
             block_size=self.block_size,
@@ -78,7 +78,7 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an engine would allocate, and its bounds.
+    """The allocation of an engine that is planned, and its bounds.
 
     ``allocation``: its temporaries are an estimate: the compiled program gives the number. ``host``: bytes of KV blocks
     in host memory. ``config``: None: it does not fit, for the reason ``problem``.

@@ -1,4 +1,4 @@
-"""A conversation on its way to a chat template. Host only, no jax."""
+"""Describe a conversation on its way to a chat template. Host only, no jax."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

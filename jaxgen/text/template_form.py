@@ -1,4 +1,4 @@
-"""A form of conversations that a chat template may not take, and the ways to write it. Host only, no jax."""
+"""Describe a form of conversations that a chat template may not take, and the ways to write it. Host only."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The forms of conversations that a chat template may not take, and what is tried then. Host only, no jax.
+"""List the forms of conversations that a chat template may not take, and the ways to try then. Host only, no jax.
 
 A form is probed through the rewrites of the forms before it in FORMS, and a conversation is rewritten from the last
 form to the first. So the first forms are about how one message is written, and the last ones about which messages

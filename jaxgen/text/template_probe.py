@@ -25,7 +25,7 @@ PROBE_CHARACTERS = 2**20
 
 
 class Outcome(StrEnum):
-    """What a template does with a form.
+    """The outcome of probing a template with a form.
 
     SHOWN: it shows all words. DROPPED: it leaves words out. REFUSED: it raises. BLOCKED: the form has another one in it
     that is not shown. UNKNOWN: the template is too slow, or writes too much, to be probed.
@@ -54,7 +54,7 @@ type Write = Callable[[Conversation], str]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found of a form: SHOWN in this ``way``, or REFUSED for this ``reason``, or another outcome."""
+    """The result of probing a form: SHOWN in this ``way``, or REFUSED for this ``reason``, or another outcome."""
 
     outcome: Outcome
     way: Way = AS_IT_IS

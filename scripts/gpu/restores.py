@@ -1,4 +1,4 @@
-"""Time until the first token of a context that left the device: copied back from pinned host memory, computed again,
+"""Time the first token of a context that left the device: copied back from pinned host memory, computed again,
 or as planned."""
 
 from statistics import median

@@ -1,4 +1,4 @@
-"""A server as users start it: `jaxgen serve` of a model with random weights, whose cache fills the device, and
+"""Start a server as users do: `jaxgen serve` of a model with random weights, whose cache fills the device, and
 `jaxgen benchmark` beside it. The server lives as long as its worker's process, for all its rows."""
 
 import json

@@ -1,4 +1,4 @@
-"""Keep up what is left to compute of all sequences, by level and tenant. Host only, no jax, no clock."""
+"""Keep the sums of the work left to compute of all sequences, by level and tenant. Host only, no jax, no clock."""
 
 from collections import Counter
 from math import inf
