@@ -43,9 +43,10 @@ class RefusedError(Exception):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the selected rows, and return the exit status."""
-    ends = time.monotonic() + TOTAL_SECONDS
+    began = time.monotonic()
     parser = _parser()
     options = parser.parse_args(arguments)
+    ends = began + options.seconds
     parts = options.parts.split(",")
     if unknown := [name for name in parts if name not in PARTS]:
         parser.error(f"--parts has {unknown[0]!r}; the parts are {', '.join(PARTS)}")
@@ -102,6 +103,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the result goes; made if need be")
     parser.add_argument("--commit", help="hash to record (default: what git says)")
     parser.add_argument("--parts", default=",".join(PARTS), help="comma-separated, of: %(default)s")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=TOTAL_SECONDS,
+        help="after which the run ends; rows not reached are left to --resume (default: %(default)s)",
+    )
     parser.add_argument("--dry-run", action="store_true", help="tiny sizes, to see that everything works; any device")
     parser.add_argument(
         "--resume", type=Path, metavar="FILE", help="a result: keep what it has, run what it did not reach"
