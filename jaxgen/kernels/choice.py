@@ -29,13 +29,15 @@ from pallas_kernels.norms import layer_norm_ref, rms_norm_ref
 from pallas_kernels.norms import row_sum as row_sum
 from pallas_kernels.packed_product import pack, rows
 from pallas_kernels.partial_recompute import partial_recompute_ref
-from pallas_kernels.quantized_product import (
-    pack_codes,
-    pack_groups,
-    quantized_expert_product_ref,
-    quantized_product_ref,
-    quantized_rows,
+from pallas_kernels.plain_codes import (
+    COMPILER_OPTIONS,
+    plain_codes,
+    plain_expert_product,
+    plain_groups,
+    plain_product,
+    plain_rows,
 )
+from pallas_kernels.quantized_product import pack_codes, pack_groups, quantized_rows
 from pallas_kernels.ragged_paged_attention import GPU_PIECE_TOKENS, GPU_TILE_GROUP, ragged_paged_attention_ref
 from pallas_kernels.rotary import Angles as Angles
 from pallas_kernels.rotary import rotated_heads_ref
@@ -97,6 +99,8 @@ class Kernels:
     the same bits."""
     separate_layers: bool = False
     """Whether the program has unrolled layers, with matrices that are separate arrays."""
+    compiler_options: tuple[tuple[str, str], ...] = ()
+    """XLA's, for programs of these kernels."""
     build: tuple[tuple[str, str], ...] = ()
     """How native kernels were compiled: by name, the digest of their code and their compiler."""
     reason: str = field(default="", compare=False)
@@ -117,19 +121,14 @@ REFERENCE = Kernels("XLA", ragged_paged_attention_ref, write_kv_ref)
 _GPU_EXPERT_PRODUCT = partial(expert_product_ref, tile_rows=GPU_TILE_ROWS)
 
 
-def _exact(*, floats: bool) -> QuantizedProduct:
-    """Return products with the numbers that codes mean, which a step makes of a matrix before it multiplies."""
-    options: dict[str, Any] = {"exact_inputs": True, "floats": floats}
+def _plain(*, floats: bool) -> QuantizedProduct:
+    """Return products in which XLA reads the codes themselves; ``floats``: these are numbers."""
     return QuantizedProduct(
-        pack_codes,
-        pack_groups,
-        partial(quantized_product_ref, **options),
-        partial(quantized_rows, floats=floats),
-        partial(quantized_expert_product_ref, **options, tile_rows=GPU_TILE_ROWS),
+        partial(plain_codes, floats=floats), plain_groups, plain_product, plain_rows, plain_expert_product
     )
 
 
-_GPU_QUANTIZED, _GPU_FLOATS = _exact(floats=False), _exact(floats=True)
+_GPU_QUANTIZED, _GPU_FLOATS = _plain(floats=False), _plain(floats=True)
 REFERENCE_GPU = replace(
     REFERENCE,
     ragged_paged_attention=partial(
@@ -138,6 +137,7 @@ REFERENCE_GPU = replace(
     expert_product=_GPU_EXPERT_PRODUCT,
     quantized=_GPU_QUANTIZED,
     floats=_GPU_FLOATS,
+    compiler_options=COMPILER_OPTIONS,
     separate_layers=True,
     partial_recompute=partial_recompute_ref,
 )
@@ -218,6 +218,7 @@ def _pallas(name: str, num_ctas: int, *, bulk: bool, wgmma: bool, bulk_copies: b
         expert_product=_GPU_EXPERT_PRODUCT,
         quantized=_GPU_QUANTIZED,
         floats=_GPU_FLOATS,
+        compiler_options=COMPILER_OPTIONS,
         partial_recompute=partial_recompute_ref,
         separate_layers=True,
     )

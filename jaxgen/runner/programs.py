@@ -126,4 +126,5 @@ def _compile_width(
     model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int, compiler_options: dict[str, str]
 ) -> Any:
     step, args = step_program(model, config, kernels, width)
-    return jax.jit(step, donate_argnums=STEP_DONATES).lower(*args).compile(compiler_options)
+    options = dict(kernels.compiler_options) | compiler_options
+    return jax.jit(step, donate_argnums=STEP_DONATES).lower(*args).compile(options)
