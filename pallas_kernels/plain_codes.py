@@ -1,10 +1,13 @@
 """Products with weights of 4 or 8 bits whose codes are plain arrays [outputs, inputs], as XLA on GPUs reads them inside
-its products: no matrix of numbers is written, but of FP4.
+its products: no matrix of numbers is written.
 
 The weights are those of ``quantized_product``. Here the dtype of the codes says what they mean: int8 and int4 are codes
-less the one that means 0, float8_e4m3fn is numbers, and uint4 is numbers in e2m1. Scales of whole outputs multiply the
-product. Scales of groups multiply the codes, which XLA does inside the product if it is compiled with COMPILER_OPTIONS.
-Zero points are a product of their own, with sums of the inputs: ``x @ (codes * scale) - sums(x) @ (zero * scale)``.
+less the one that means 0, float8_e4m3fn is numbers, and uint4 is numbers in e2m1.
+
+Scales of whole outputs multiply the product. Scales of groups multiply the codes, which XLA does inside the product if
+it is compiled with COMPILER_OPTIONS. Zero points are a product of their own, with sums of the inputs:
+``x @ (codes * scale) - sums(x) @ (zero * scale)``. XLA still writes a matrix before a product of e2m1, in int8, and of
+e4m3 on GPUs that have no FP8, in the dtype of the inputs.
 """
 
 from functools import partial
@@ -13,10 +16,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int, Shaped, UInt8
+from jaxtyping import Array, Float, Int, Int8, Shaped, UInt8
 
 from pallas_kernels.expert_product import GPU_TILE_ROWS, by_tiles
-from pallas_kernels.quantized_product import default_zero, float_numbers
+from pallas_kernels.quantized_product import default_zero
 
 COMPILER_OPTIONS = (("xla_gpu_experimental_enable_subchannel_dequantisation_fusion", "True"),)
 """XLA's, for programs of these products: without them it writes a matrix of numbers before a product with groups."""
@@ -115,11 +118,17 @@ def _dot(a: Float[Array, "T I"], b: Float[Array, "O I"]) -> Float[Array, "T O"]:
 
 def _numbers(codes: Shaped[Array, "*shape"], dtype: DTypeLike) -> Float[Array, "*shape"]:
     """What codes mean, which each dtype holds, before scales and zero points. By way of float32 XLA would write it."""
-    return (
-        float_numbers(codes.astype(jnp.uint8), bits=4).astype(dtype)
-        if codes.dtype == jnp.uint4
-        else codes.astype(dtype)
-    )
+    if codes.dtype == jnp.uint4:
+        return _twice_e2m1(codes).astype(dtype) * jnp.asarray(0.5, dtype)
+    return codes.astype(dtype)
+
+
+def _twice_e2m1(codes: Shaped[Array, "*shape"]) -> Int8[Array, "*shape"]:
+    """Twice the numbers, which are integers: XLA writes a matrix of them before a product, half as large as numbers."""
+    code = codes.astype(jnp.int8)
+    magnitude = code & 7
+    twice = magnitude + jnp.maximum(magnitude - 4, 0) + 2 * jnp.maximum(magnitude - 6, 0)
+    return jnp.where(code >= 8, -twice, twice)
 
 
 def _offsets(zeros: UInt8[Array, "*shape"], bits: int) -> Float[Array, "*shape"]:
