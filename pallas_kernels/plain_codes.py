@@ -101,11 +101,23 @@ def plain_expert_product(
     """As ``plain_product`` for each row of ``x`` and the weight of its expert, whose rows are those of
     ``expert_product_ref``: expert e has those from ``starts[e]`` to ``starts[e + 1]``."""
     E = codes.shape[1]
-    parts = [None if part is None else part.reshape(-1, *part.shape[2:]) for part in (codes, scales, zeros)]
-    how = {"bits": bits, "group": group, "out_features": out_features, "dtype": dtype}
+
+    def stack(part: Array) -> Array:
+        return part.reshape(-1, *part.shape[2:])
 
     def multiply(rows: Float[Array, "M I"], expert: Int[Array, ""]) -> Float[Array, "M O"]:
-        return plain_product(rows, *parts, layer * E + expert, jnp.int32(len(rows)), **how)
+        return plain_product(
+            rows,
+            stack(codes),
+            stack(scales),
+            None if zeros is None else stack(zeros),
+            layer * E + expert,
+            jnp.int32(len(rows)),
+            bits=bits,
+            group=group,
+            out_features=out_features,
+            dtype=dtype,
+        )
 
     return by_tiles(x, starts, multiply, GPU_TILE_ROWS)
 

@@ -3,12 +3,10 @@
 A weight is codes, 0 to 15 or 0 to 255, scales and perhaps zero points by output and group of inputs:
 ``weight = (code - zero) * scale``. Packed, the PANEL outputs that are computed together lie next to each other in units
 of 32 bits, as in ``packed_product``: a unit has 4 inputs of 8 bits, or 8 of 4 bits, of which the first four are the
-low halves of the bytes. With ``floats`` codes are floating-point numbers, e4m3 of 8 bits or e2m1 of 4, in place of
-``code - zero``.
+low halves of the bytes. GPUs have them in another layout: see ``plain_codes``.
 
-On a CPU inputs are rounded to 8 bits, by token and group, and multiplied in integers, whose sums are exact, as
-llama.cpp does with its Q8_0 blocks. With ``exact_inputs``, which ``floats`` need, the weight is made of its codes
-instead, and the inputs stay.
+Inputs are rounded to 8 bits, by token and group, and multiplied in integers, whose sums are exact, as llama.cpp does
+with its Q8_0 blocks. With ``exact_inputs`` the weight is made of its codes instead, and the inputs stay.
 """
 
 from functools import partial
@@ -26,10 +24,6 @@ from pallas_kernels.packed_product import PANEL
 INPUT_GROUP = 128
 """The most inputs that share a scale when they are rounded."""
 _UNIT_BYTES = 4
-_MANTISSA = {8: 3, 4: 1}
-"""Bits of it in floating-point codes, by their bits."""
-_BIAS = {8: 7, 4: 1}
-"""What is added to the exponent in such codes, by their bits."""
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -69,18 +63,6 @@ def unpack_codes(codes: UInt8[Array, "*stack P U N B"], *, bits: int) -> UInt8[A
     return units.reshape(*units.shape[:-2], -1)
 
 
-def float_numbers(codes: UInt8[Array, "*shape"], *, bits: int) -> Float[Array, "*shape"]:
-    """Return the numbers in float32 of codes in e4m3, of 8 bits, or e2m1, of 4; e4m3's NaN is no number here.
-
-    Sign, exponent and mantissa are put in their places in float16, whose exponent is longer; what its bias is more than
-    theirs is multiplied by, so that numbers below the normal ones are right too.
-    """
-    wide = codes.astype(jnp.uint16)
-    sign = (wide >> (bits - 1)) << 15
-    magnitude = (wide & ((1 << (bits - 1)) - 1)) << (10 - _MANTISSA[bits])
-    return lax.bitcast_convert_type(sign | magnitude, jnp.float16).astype(jnp.float32) * 2.0 ** (15 - _BIAS[bits])
-
-
 def dequantized(
     codes: UInt8[Array, "*stack P U N B"],
     scales: Float[Array, "*stack P G N"],
@@ -88,7 +70,6 @@ def dequantized(
     *,
     bits: int,
     group: int,
-    floats: bool = False,
 ) -> Float[Array, "*stack O J"]:
     """The weight in float32, with the outputs that fill up the last panel and the inputs that fill up the last unit."""
     unpacked = unpack_codes(codes, bits=bits)
@@ -97,10 +78,7 @@ def dequantized(
     def by_input(values: Array) -> Array:
         return jnp.repeat(values.swapaxes(-2, -1).astype(jnp.float32), group, axis=-1)[..., :J]
 
-    if floats:
-        numbers = float_numbers(unpacked, bits=bits)
-    else:
-        numbers = unpacked.astype(jnp.float32) - (default_zero(bits) if zeros is None else by_input(zeros))
+    numbers = unpacked.astype(jnp.float32) - (default_zero(bits) if zeros is None else by_input(zeros))
     weight = numbers * by_input(scales)
     return weight.reshape(*weight.shape[:-3], -1, J)
 
@@ -113,7 +91,6 @@ def quantized_rows(
     *,
     bits: int,
     group: int,
-    floats: bool = False,
 ) -> Float[Array, "n J"]:
     """Rows ``ids`` of the weight (of an embedding table) in float32, and zeros for the padding of the last unit."""
     at = ids // PANEL, slice(None), ids % PANEL
@@ -122,7 +99,7 @@ def quantized_rows(
         return part[at][:, :, None]  # as panels of one output
 
     zeros = None if zeros is None else found(zeros)
-    return dequantized(found(codes), found(scales), zeros, bits=bits, group=group, floats=floats)
+    return dequantized(found(codes), found(scales), zeros, bits=bits, group=group)
 
 
 def input_group(group: int) -> int:
@@ -159,7 +136,6 @@ def quantized_product_ref(
     out_features: int,
     dtype: DTypeLike = jnp.float32,
     exact_inputs: bool = False,
-    floats: bool = False,
 ) -> Float[Array, "T O"]:
     """x @ weight.T for the weight [out_features, I] that was packed as ``layer``, accumulated in float32 and rounded to
     ``dtype``; then the ``residual`` of that dtype, if any, is added. Rows from ``num_tokens`` on hold nothing to
@@ -169,13 +145,11 @@ def quantized_product_ref(
     ``exact_inputs``: the inputs are not rounded to 8 bits, and the weight is rounded to the dtype of x.
     """
     del num_tokens  # XLA's program has one shape
-    I = x.shape[1]  # noqa: E741
-    assert exact_inputs or not floats
     at = (codes[layer], scales[layer], None if zeros is None else zeros[layer])
     if exact_inputs:
-        weight = dequantized(*at, bits=bits, group=group, floats=floats).astype(x.dtype)
+        weight = dequantized(*at, bits=bits, group=group).astype(x.dtype)
         y = lax.dot_general(
-            jnp.pad(x, ((0, 0), (0, weight.shape[1] - I))),
+            jnp.pad(x, ((0, 0), (0, weight.shape[1] - x.shape[1]))),
             weight,
             (((1,), (1,)), ((), ())),
             precision=lax.Precision.HIGHEST,
@@ -200,8 +174,6 @@ def quantized_expert_product_ref(
     out_features: int,
     dtype: DTypeLike = jnp.float32,
     exact_inputs: bool = False,
-    floats: bool = False,
-    tile_rows: int = TILE_ROWS,
 ) -> Float[Array, "S O"]:
     """As ``quantized_product_ref`` for each row of ``x`` and the weight of its expert, whose rows are those of
     ``expert_product_ref``: expert e has those from ``starts[e]`` to ``starts[e + 1]``."""
@@ -223,10 +195,9 @@ def quantized_expert_product_ref(
             out_features=out_features,
             dtype=dtype,
             exact_inputs=exact_inputs,
-            floats=floats,
         )
 
-    return by_tiles(x, starts, multiply, tile_rows)
+    return by_tiles(x, starts, multiply, TILE_ROWS)
 
 
 def _integer_product(

@@ -28,6 +28,8 @@ _FORMATS: dict[Quantization, tuple[WeightFormat, WeightFormat | None]] = {
     "fp8": (FP8, None),
 }
 """Of the layers' products, and of embedding and head; None: they stay."""
+_FIRST_WITH_FP8 = (8, 9)
+"""Compute capability of the first GPUs whose products read e4m3."""
 _BYTES: dict[DType, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -84,14 +86,22 @@ def parameter_bytes(config: ModelConfig) -> int:
     return sum(_num_bytes(one, formats.get(one.path), config.dtype) for one in parameters(config))
 
 
-def largest_matrix_bytes(config: ModelConfig, number_bytes: Callable[[WeightFormat], int]) -> int:
-    """Return the bytes of the largest matrix that a step makes of codes before it multiplies.
+def largest_matrix_bytes(config: ModelConfig, compute_capability: tuple[int, int] | None) -> int:
+    """Return the bytes of the largest matrix that a step on a GPU makes of codes before it multiplies.
 
-    ``number_bytes``: of a number that is made of a code of this format; 0: products read the codes.
+    Most products read codes as they are (pallas_kernels.plain_codes). Of FP4 a step makes bytes, and of FP8 numbers of
+    the model's dtype on GPUs without FP8.
     """
+    has_fp8 = compute_capability is not None and compute_capability >= _FIRST_WITH_FP8
     formats, table = dict(config.weight_formats), {one.path: one for one in parameters(config)}
     if _HEAD in table:  # of the embedding, rows alone become numbers
         formats.pop(_EMBEDDING, None)
+
+    def number_bytes(form: WeightFormat) -> int:
+        if not form.floats or (form.bits == 8 and has_fp8):
+            return 0
+        return 1 if form.bits == 4 else _BYTES[config.dtype]
+
     return max((prod(table[path].shape[-2:]) * number_bytes(form) for path, form in formats.items()), default=0)
 
 

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pallas_kernels.quantized_product import pack_codes, pack_groups, quantized_product_ref
+from pallas_kernels.quantized_product import dequantized, pack_codes, pack_groups
 from scripts.gpu.timing import seconds_of
 
 GROUP = 128
@@ -123,17 +123,10 @@ def _rounded(x: jax.Array, codes: jax.Array, scales: jax.Array, *, fast: bool = 
     return (y * by_token[:, None] * scales.astype(jnp.float32)).astype(x.dtype)
 
 
-def _packed(x: jax.Array, codes: jax.Array, scales: jax.Array, **about: Any) -> jax.Array:
-    """As the engine's products on GPUs were: a matrix of numbers is written first."""
-    I = x.shape[1]  # noqa: E741
-    return quantized_product_ref(
-        x,
-        *(codes[None], scales[None], None, jnp.int32(0), jnp.int32(len(x))),
-        **{"group": I} | about,
-        out_features=codes.shape[0] * codes.shape[2],
-        dtype=x.dtype,
-        exact_inputs=True,
-    )
+def _packed(x: jax.Array, codes: jax.Array, scales: jax.Array, *, bits: int, group: int | None = None) -> jax.Array:
+    """By the layout of the CPU's kernels, of which a matrix of numbers is written first."""
+    weight = dequantized(codes, scales, None, bits=bits, group=group or x.shape[1])
+    return _plain(x, weight.astype(x.dtype))
 
 
 _SUB = tuple(SUBCHANNEL.items())
@@ -158,7 +151,6 @@ FORMS = {
     "e4m3_w8a8_fast": Form("e4m3", partial(_rounded, fast=True), tolerance=2.0**-4),
     "int8_packed": Form("int8_packed", partial(_packed, bits=8)),
     "int4_group_packed": Form("int4_group_packed", partial(_packed, bits=4, group=GROUP)),
-    "e4m3_packed": Form("e4m3_packed", partial(_packed, bits=8, floats=True)),
     "int4_group_plain": Form("int4_group", _within),
 }
 """In the order in which they are compiled."""
@@ -184,9 +176,8 @@ def make_weight(kind: str, outputs: int, inputs: int, key: jax.Array) -> Arrays:
         codes = jnp.clip(jnp.round(numbers), -most, most).astype(jnp.int8)
     if kind.endswith("_packed"):
         bits = 4 if base == "int4" else 8
-        as_bytes = lax.bitcast_convert_type(codes, jnp.uint8)
-        offset = as_bytes if base == "e4m3" else (codes.astype(jnp.int16) + (1 << (bits - 1))).astype(jnp.uint8)
-        return pack_codes(offset, bits=bits), pack_groups(scales)
+        offset = codes.astype(jnp.int16) + (1 << (bits - 1))
+        return pack_codes(offset.astype(jnp.uint8), bits=bits), pack_groups(scales)
     if grouped == "zeros":
         zeros = jax.random.randint(keys[1], scales.shape, -2, 3).astype(jnp.int8)
         return codes.astype(jnp.int4), scales, zeros

@@ -134,6 +134,16 @@ class MosaicKernel:
         return f"{wanted} registers wanted of a thread block's {pool}" if wanted > pool else None
 
 
+_INSTRUCTION = re.compile(r"^ *(?:ROOT )?%([\w.-]+) = (\(.*?\)|\S+) ([\w-]+)\((.*?)\)(?:,|$)", re.MULTILINE)
+_OPERAND = re.compile(r"%([\w.-]+)")
+_SHAPE = re.compile(r"([a-z]+\d*\w*)\[([\d,]*)\]")
+
+
+def _bytes(dtype: str, dimensions: str) -> int:
+    bits = {"s4": 4, "u4": 4, "pred": 8}.get(dtype) or int(re.findall(r"^[a-z]+(\d+)", dtype)[0])
+    return math.prod(map(int, filter(None, dimensions.split(",")))) * bits // 8
+
+
 _MOSAIC_CALL = 'custom_call_target="mosaic_gpu'
 
 
@@ -174,6 +184,17 @@ class Executable:
         fused = set(re.findall(r"^.* fusion\(.*calls=%?([\w.-]+)", self.hlo, flags=re.MULTILINE))
         computations = re.finditer(r"^%?([\w.-]+) \(.*?^}", self.hlo, flags=re.MULTILINE | re.DOTALL)
         return [one[1] for one in computations if one[1] in fused and _MOSAIC_CALL in one[0]]
+
+    @property
+    def moved(self) -> int:
+        """Bytes of the operands and results of all kernels of the program, outside of loops and branches."""
+        entry = self.hlo[self.hlo.index("\nENTRY") :]
+        sizes, moved = {}, 0
+        for name, shape, kind, operands in _INSTRUCTION.findall(entry):
+            sizes[name] = sum(_bytes(dtype, dimensions) for dtype, dimensions in _SHAPE.findall(shape))
+            if kind in ("fusion", "custom-call", "copy"):
+                moved += sizes[name] + sum(sizes[operand] for operand in _OPERAND.findall(operands))
+        return moved
 
     def copies(self, array: jax.ShapeDtypeStruct, kinds: str = "copy|copy-start") -> list[str]:
         """The HLO instructions of these kinds that make an array of as many elements as this one."""

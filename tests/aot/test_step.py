@@ -18,7 +18,7 @@ from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernels, ampere, hop
 from jaxgen.models.placement import abstract_packed_params
 from jaxgen.runner.programs import STEP_DONATES, step_program
 from jaxgen.weights.names import parameters
-from jaxgen.weights.weight_formats import PRODUCTS, largest_matrix_bytes, with_formats
+from jaxgen.weights.weight_formats import PRODUCTS, with_formats
 from scripts.gpu.shapes import LLAMA3_8B, OPT_6_7B
 from tests.aot import cases
 from tests.aot.models import LAYERS, model_of
@@ -56,7 +56,8 @@ def compile_step(
     step, args = step_program(model, CONFIG, kernels, CONFIG.scheduler.token_budget)
     _, cache, rows, _ = args
     sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves((cache, rows))]
-    return compile_for(target, step, args, donate, read=False), cache.data, sum(sizes)
+    options = dict(kernels.compiler_options)
+    return compile_for(target, step, args, donate, read=False, options=options), cache.data, sum(sizes)
 
 
 def check(target: Target, kernels: Kernels, num_mosaic: int, model: DecoderConfig = LLAMA3_8B) -> Executable:
@@ -129,23 +130,14 @@ def test_weights_are_read_where_they_lie(target: Target) -> None:
     assert compile_step(target, REFERENCE, STEP_DONATES, FEW_LAYERS)[0].copies(down, WHOLE)
 
 
-FORMATS = {
-    "int4": WeightFormat(4, 32),
-    "fp8": WeightFormat(8, None, floats=True),
-    "fp4": WeightFormat(4, 16, "float32", floats=True),
-}
-
-
-@pytest.mark.only(cases.AMPERE)  # XLA's passes are the same for all
-@pytest.mark.parametrize("name", FORMATS)
-def test_numbers_are_made_of_one_matrix_of_codes_at_a_time(target: Target, name: str) -> None:
-    """Although a GPU has no FP8 or FP4 of its own."""
+@pytest.mark.only(cases.HOPPER)
+def test_codes_are_read_where_they_lie(target: Target) -> None:
+    """test_quantized has other formats."""
     matrices = [one.path for one in parameters(LLAMA3_8B) if one.path in PRODUCTS]
-    model = with_formats(LLAMA3_8B, dict.fromkeys(matrices, FORMATS[name]))
-    compiled, _, donated = compile_step(target, REFERENCE_GPU, STEP_DONATES, FEW_LAYERS, model)
-    logger.info("%s: %d MiB of temporaries", name, compiled.temporaries // 2**20)
-    assert compiled.aliased == donated
-    assert compiled.temporaries < MAX_TEMPORARIES + largest_matrix_bytes(model)
+    model = with_formats(LLAMA3_8B, dict.fromkeys(matrices, WeightFormat(4, 32)))
+    compiled = check(target, HOPPER, num_mosaic=PALLAS_KERNELS * FEW_LAYERS, model=model.of_layers(FEW_LAYERS))
+    placed = jax.tree.leaves(abstract_packed_params(model.of_layers(FEW_LAYERS), HOPPER))
+    assert not [line for codes in placed if codes.dtype == jnp.int4 for line in compiled.copies(codes, WHOLE)]
 
 
 @pytest.mark.only(cases.AMPERE)  # XLA's passes are the same for all

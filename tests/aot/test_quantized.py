@@ -1,0 +1,94 @@
+"""Products of a layer with weights of few bits: XLA reads the codes inside one kernel each, and writes no matrix."""
+
+import logging
+from functools import cache
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxgen.core.quantization import WeightFormat
+from jaxgen.kernels.choice import REFERENCE_GPU
+from jaxgen.models.linear import product
+from jaxgen.models.quantized_weight import Codes, QuantizedWeight
+from jaxgen.weights.weight_formats import largest_matrix_bytes, with_formats
+from scripts.gpu.shapes import LLAMA3_8B
+from tests.aot import cases
+from tests.aot.target import Executable, Target, compile_for
+
+logger = logging.getLogger(__name__)
+
+TOKENS = 64
+SHAPES = QKV, OUT, GATE_UP, DOWN = (6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)
+MOST_BESIDES = 1.15
+"""Bytes that a layer's products read and write besides its weights, by those of products in bfloat16."""
+HOPPER = pytest.mark.only(cases.HOPPER)
+EACH = {
+    "int8": WeightFormat(8, None),
+    "int8 in groups": WeightFormat(8, 128),
+    "int4": WeightFormat(4, 32),
+    "int4, scales in float32": WeightFormat(4, 128, "float32"),
+    "int4 with zeros": WeightFormat(4, 128, "float32", zeros=True),
+}
+FP8 = {"fp8": WeightFormat(8, None, floats=True), "fp8 in groups": WeightFormat(8, 128, "float32", floats=True)}
+FP4 = {"fp4": WeightFormat(4, 16, "float32", floats=True), "mxfp4": WeightFormat(4, 32, floats=True)}
+
+
+@cache
+def layer_of(target: Target, about: WeightFormat | None) -> Executable:
+    """The products of a layer, with a SwiGLU as they have."""
+
+    def weight(shape: tuple[int, int]) -> Any:
+        if about is None:
+            return jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+        kernel = REFERENCE_GPU.floats if about.floats else REFERENCE_GPU.quantized
+        assert kernel is not None
+
+        def pack(codes: Codes) -> QuantizedWeight:
+            return QuantizedWeight.pack(about, codes, kernel, "bfloat16")
+
+        return jax.eval_shape(pack, Codes.abstract((1, *shape), about))
+
+    def multiply(x: jax.Array, weight: Any) -> jax.Array:
+        return product(x, weight, jnp.int32(TOKENS)).astype(x.dtype)
+
+    def layer(x: jax.Array, weights: list[Any]) -> jax.Array:
+        qkv, out, gate_up, down = weights
+        x += multiply(multiply(x, qkv)[:, :4096], out)
+        gate, up = jnp.split(multiply(x, gate_up), 2, axis=1)
+        return x + multiply(jax.nn.silu(gate) * up, down)
+
+    x = jax.ShapeDtypeStruct((TOKENS, 4096), jnp.bfloat16)
+    args, options = (x, [weight(shape) for shape in SHAPES]), dict(REFERENCE_GPU.compiler_options)
+    return compile_for(target, layer, args, read=False, options=options)
+
+
+@pytest.mark.parametrize("name", [*EACH, *(pytest.param(name, marks=HOPPER) for name in FP8)])
+def test_codes_are_read_inside_their_product(target: Target, name: str) -> None:
+    about = (EACH | FP8)[name]
+    compiled = layer_of(target, about)
+    stored, plain = (sum(about.num_bytes(shape) for shape in SHAPES), 2 * sum(map(prod, SHAPES)))
+    besides, allowed = compiled.moved - stored, layer_of(target, None).moved - plain
+    logger.info(
+        "%s: %.1f MiB of weights, %.1f MiB besides (bfloat16: %.1f), %.1f MiB of temporaries, %d kernels",
+        *(name, stored / 2**20, besides / 2**20, allowed / 2**20, compiled.temporaries / 2**20),
+        compiled.num_operations,
+    )
+    for size in SHAPES:
+        assert not compiled.copies(jax.ShapeDtypeStruct(size, jnp.int8), "copy|fusion|slice|dynamic-slice")
+    assert compiled.temporaries < about.num_bytes(DOWN)
+    products = 2 if about.zeros else 1  # with the results of bfloat16's each
+    assert besides < MOST_BESIDES * products * allowed
+
+
+@pytest.mark.parametrize("name", [*FP4, *(pytest.param(name, marks=pytest.mark.only(cases.AMPERE)) for name in FP8)])
+def test_where_a_matrix_is_written_the_plan_counts_it(target: Target, name: str) -> None:
+    about = (FP4 | FP8)[name]
+    model = with_formats(LLAMA3_8B, {"layers.mlp.gate_up.weight": about})
+    major, minor = map(int, target.device.compute_capability.split("."))
+    planned = largest_matrix_bytes(model, (major, minor))
+    found = layer_of(target, about).temporaries
+    logger.info("%s: %.1f MiB of temporaries, planned %.1f", name, found / 2**20, planned / 2**20)
+    assert planned <= found < 1.1 * planned
