@@ -97,6 +97,10 @@ class Kernels:
     the same bits."""
     separate_layers: bool = False
     """Whether the program has unrolled layers, with matrices that are separate arrays."""
+    compiler_options: tuple[tuple[str, str], ...] = ()
+    """XLA's, for programs of these kernels."""
+    separate_sampling: bool = False
+    """Whether programs that the host chooses sample, instead of branches of the step."""
     build: tuple[tuple[str, str], ...] = ()
     """How native kernels were compiled: by name, the digest of their code and their compiler."""
     reason: str = field(default="", compare=False)
@@ -114,6 +118,8 @@ class Kernels:
 
 REFERENCE = Kernels("XLA", ragged_paged_attention_ref, write_kv_ref)
 """The ``_ref`` twins in plain jnp, which run on all devices."""
+_NO_SPLIT = ("xla_gpu_experimental_force_split_k", "1")
+"""Sums of a product are not split among thread blocks, or a token's bits would depend on the width of the program."""
 _GPU_EXPERT_PRODUCT = partial(expert_product_ref, tile_rows=GPU_TILE_ROWS)
 
 
@@ -139,6 +145,8 @@ REFERENCE_GPU = replace(
     quantized=_GPU_QUANTIZED,
     floats=_GPU_FLOATS,
     separate_layers=True,
+    compiler_options=(_NO_SPLIT,),
+    separate_sampling=True,
     partial_recompute=partial_recompute_ref,
 )
 """The twins in a program for GPUs, on which each weight of a scanned stack would be copied before it is read, and the
@@ -220,6 +228,8 @@ def _pallas(name: str, num_ctas: int, *, bulk: bool, wgmma: bool, bulk_copies: b
         floats=_GPU_FLOATS,
         partial_recompute=partial_recompute_ref,
         separate_layers=True,
+        compiler_options=(_NO_SPLIT,),
+        separate_sampling=True,
     )
 
 

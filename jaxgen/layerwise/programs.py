@@ -55,8 +55,9 @@ class Uncompiled:
     args: tuple[Any, ...]
     donated: int
 
-    def compile(self) -> Any:
-        return jax.jit(self.function, donate_argnums=self.donated).lower(*self.args).compile()
+    def compile(self, options: tuple[tuple[str, str], ...]) -> Any:
+        """Return the program, compiled with these options of XLA."""
+        return jax.jit(self.function, donate_argnums=self.donated).lower(*self.args).compile(dict(options))
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,9 @@ def compile_layers(
         return pool.project(bind_layer(graph, params), *args)
 
     widths = {
-        width: WidthPrograms(*(one.compile() for one in width_programs(model, config, kernels, width, pool)))
+        width: WidthPrograms(
+            *(one.compile(kernels.compiler_options) for one in width_programs(model, config, kernels, width, pool))
+        )
         for width in {config.scheduler.token_budget, config.narrow_width or config.scheduler.token_budget}
     }
     gather: Any = jax.jit(LayerPool.gather).lower(pool, scalar).compile()
@@ -138,7 +141,7 @@ def compile_layers(
         lowered = jax.jit(project, donate_argnums=1).lower(
             shapes[1], pool, ids, ids, scalar, scalar, *[x_piece] * group
         )
-        projecting = lowered.compile()
+        projecting = lowered.compile(dict(kernels.compiler_options))
     programs = [gather, scatter, *([projecting] if keep_inputs else [])]
     programs += [program for of_width in widths.values() for program in vars(of_width).values()]
     found = [program.memory_analysis() for program in programs]

@@ -174,8 +174,8 @@ def _served(sizes: Sizes) -> Iterator[PlannedRow]:
 def _launches(sizes: Sizes) -> Iterator[PlannedRow]:
     load, budget = sizes.steps, sizes.served_budget
     step = _step("launches", load, budget)
-    graph = replace(step, entry="step_times:one_graph", arguments=(load, budget))
-    yield replace(graph, name=f"{step.name}_one_graph", configuration=f"{step.configuration} as one graph")
+    split = replace(step, entry="step_times:split_sums", arguments=(load, budget))
+    yield replace(split, name=f"{step.name}_split_sums", configuration=f"{step.configuration} with split sums")
     name, entry = f"launches_{load.name}_{budget}", "launches:profile"
     yield replace(step, name=name, entry=entry, arguments=(), process="profiler")
 

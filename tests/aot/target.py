@@ -18,6 +18,9 @@ import pytest
 from jax.experimental import topologies
 from jax.sharding import AbstractDevice, AbstractMesh, SingleDeviceSharding, use_abstract_mesh
 
+from jaxgen.kernels.choice import Kernels
+from jaxgen.runner.separate_step import Program
+
 
 @dataclass(frozen=True)
 class _Device(AbstractDevice):
@@ -218,6 +221,12 @@ def compile_for(
             thunks.read_text(),
             kernels,
         )
+
+
+def compile_program(target: Target, program: Program, kernels: Kernels) -> Executable:
+    """Compile one of a step's programs as the engine does, without reading what ptxas says."""
+    options = dict(kernels.compiler_options)
+    return compile_for(target, program.function, program.shapes, program.donated, read=False, options=options)
 
 
 _PTXAS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads\s.*?Used (\d+) registers", re.DOTALL)

@@ -14,15 +14,18 @@ import pytest
 from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.quantization import WeightFormat
+from jaxgen.core.sampling_params import Sampling
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernels, ampere, hopper
 from jaxgen.models.placement import abstract_packed_params
 from jaxgen.runner.programs import STEP_DONATES, step_program
+from jaxgen.runner.separate_step import LAYERS as LAYERS_PROGRAM
+from jaxgen.runner.separate_step import LOGPROBS, separate_programs
 from jaxgen.weights.names import parameters
 from jaxgen.weights.weight_formats import PRODUCTS, largest_matrix_bytes, with_formats
 from scripts.gpu.shapes import LLAMA3_8B, OPT_6_7B
 from tests.aot import cases
 from tests.aot.models import LAYERS, model_of
-from tests.aot.target import H200, Executable, Target, compile_for
+from tests.aot.target import H200, Executable, Target, compile_for, compile_program
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +39,8 @@ MOST_LOGITS = 6
 WHOLE = "copy|copy-start|slice|dynamic-slice|fusion|fusion-done"
 """Instructions that make a copy of an operand."""
 HOPPER, AMPERE = hopper(132), ampere(108)
-IN_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONDITIONAL,DYNAMIC_SLICE_FUSION"
-"""What XLA puts into CUDA graphs by default."""
-OPTIONAL_WORK = 3
-"""Draws, log-probabilities and those of prompts: each has a loop, which keeps its branch out of graphs by default."""
+WITHOUT_WAITING = {"kWhile", "kCustomKernel", "kCopy"}
+"""What the host starts beside CUDA graphs; of a loop whose number of turns is known it reads nothing."""
 PALLAS_KERNELS = 4
 """Of a layer: attention in pieces, their combination, attention of whole contexts, and cache writes."""
 
@@ -51,12 +52,19 @@ def compile_step(
     num_layers: int | None = None,
     model: DecoderConfig = LLAMA3_8B,
 ) -> tuple[Executable, Any, int]:
-    """The step, its cache, and the bytes of cache and rows. ``num_layers`` None: all of them."""
+    """The step, without sampling if that is separate, its cache, and the bytes of cache and rows.
+
+    ``num_layers`` None: all of them.
+    """
     model = model.of_layers(num_layers or model.num_layers)
     step, args = step_program(model, CONFIG, kernels, CONFIG.scheduler.token_budget)
+    if kernels.separate_sampling:
+        layers = separate_programs(model, CONFIG, kernels, CONFIG.scheduler.token_budget)[LAYERS_PROGRAM]
+        step, args = layers.function, layers.shapes
     _, cache, rows, _ = args
     sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves((cache, rows))]
-    return compile_for(target, step, args, donate, read=False), cache.data, sum(sizes)
+    options = dict(kernels.compiler_options)
+    return compile_for(target, step, args, donate, read=False, options=options), cache.data, sum(sizes)
 
 
 def check(target: Target, kernels: Kernels, num_mosaic: int, model: DecoderConfig = LLAMA3_8B) -> Executable:
@@ -79,10 +87,7 @@ def test_with_pallas_kernels(target: Target) -> None:
     right, wrong = (HOPPER, AMPERE) if target is H200 else (AMPERE, HOPPER)
     model = LLAMA3_8B if target is H200 else LLAMA3_8B.of_layers(FEW_LAYERS)
     started = check(target, right, num_mosaic=PALLAS_KERNELS * model.num_layers, model=model).started
-    assert started[0] == "kCommandBuffer", "a CUDA graph up to the greedy choice"
-    assert started.count("kConditional") == OPTIONAL_WORK
-    assert set(started) <= {"kCommandBuffer", "kConditional", "kCustomKernel"}, "no Pallas kernel is outside of graphs"
-    assert len(started) <= 2 * OPTIONAL_WORK
+    assert started == ["kCommandBuffer"]
     with pytest.raises(ValueError, match="Hopper"):
         compile_step(target, wrong, STEP_DONATES, FEW_LAYERS)
 
@@ -112,13 +117,20 @@ def test_layers_of_other_parts(target: Target, name: str) -> None:
 
 
 @pytest.mark.only(cases.HOPPER)
-def test_with_loops_in_graphs_a_step_is_one_graph(target: Target) -> None:
-    """Where it has as many rows as tokens: else prompts' log-probabilities are copied in pieces, beside the graph."""
-    budget = CONFIG.scheduler.token_budget
-    config = replace(CONFIG, scheduler=replace(CONFIG.scheduler, max_num_seqs=budget))
-    step, args = step_program(LLAMA3_8B.of_layers(2), config, HOPPER, budget)
-    options = {"xla_gpu_enable_command_buffer": f"{IN_GRAPHS},WHILE"}
-    assert compile_for(target, step, args, STEP_DONATES, read=False, options=options).started == ["kCommandBuffer"]
+@pytest.mark.parametrize("rows", [64, 256])
+def test_the_host_waits_for_no_program(target: Target, rows: int) -> None:
+    """A program is one CUDA graph, or graphs and loops of a known number of turns. None has a branch."""
+    config = replace(CONFIG, scheduler=replace(CONFIG.scheduler, max_num_seqs=rows))
+    model = replace(LLAMA3_8B.of_layers(1), vocab_size=16_384)
+    for name, one in separate_programs(model, config, HOPPER, CONFIG.scheduler.token_budget).items():
+        compiled = compile_program(target, one, HOPPER)
+        logger.info("%s, %d rows: the host starts %s", name, rows, Counter(compiled.started))
+        assert set(compiled.started) <= {"kCommandBuffer", *WITHOUT_WAITING}
+        assert "kConditional" not in compiled.thunks
+        loops = re.findall(r"^.* while\(.*$", compiled.hlo, flags=re.MULTILINE)
+        assert all('"known_trip_count"' in loop for loop in loops)
+        if name in (LAYERS_PROGRAM, Sampling.GREEDY.name, LOGPROBS):
+            assert compiled.started == ["kCommandBuffer"]
 
 
 @pytest.mark.only(cases.AMPERE)  # XLA's passes are the same for all
