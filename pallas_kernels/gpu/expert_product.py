@@ -25,10 +25,20 @@ STAGES = 4
 _MAX_COLUMNS = 128
 """Of a warpgroup: float32 results of two then fit beside the stages."""
 # mypy takes a method of jax without a body for an abstract one.
+_DTYPES = ("bfloat16", "float16")
 _SWIZZLED = (plgpu.TilingTransform((8, TILE_K)), plgpu.SwizzleTransform(128))  # type: ignore[abstract]
 _THREAD = "warpgroup"
 _FIELDS = 4
 """Numbers of a tile: expert, first row, and the first and the end of what is stored of it."""
+
+
+def supports(*, inputs: int, outputs: int, dtype: str) -> str | None:
+    """Return why the kernel cannot multiply with weights [outputs, inputs], or None if it can."""
+    if dtype not in _DTYPES:
+        return f"weights of {dtype} are not {' or '.join(_DTYPES)}"
+    if inputs % TILE_K or not _columns(outputs):
+        return f"{inputs} inputs and {outputs} outputs are not multiples of {TILE_K} and 32"
+    return None
 
 
 def expert_product(
@@ -101,6 +111,11 @@ def _cut(starts: Int[Array, "E1"], rows: int) -> tuple[Int[Array, "n"], Int[Arra
     return jnp.stack([expert, first, begin, end], axis=1).astype(jnp.int32).reshape(-1), ends[-1:].astype(jnp.int32)
 
 
+def _columns(outputs: int) -> int:
+    """Return a warpgroup's columns of a tile: as many as divide the outputs, or 0 if no number does."""
+    return next((n for n in range(_MAX_COLUMNS, 0, -16) if outputs % (COMPUTE * n) == 0), 0)
+
+
 @dataclass(frozen=True)
 class _Shape:
     """What is static of a call."""
@@ -114,12 +129,11 @@ class _Shape:
     @classmethod
     def of(cls, x: jax.Array, weights: jax.Array) -> "_Shape":
         *_, outputs, inputs = weights.shape
-        if x.dtype != weights.dtype or x.dtype.itemsize != 2:
-            raise NotImplementedError(f"x and weights of dtypes {x.dtype} and {weights.dtype}")
-        fit = [n for n in range(_MAX_COLUMNS, 0, -16) if outputs % (COMPUTE * n) == 0]
-        if inputs % TILE_K or not fit:
-            raise NotImplementedError(f"{inputs} inputs and {outputs} outputs: not multiples of {TILE_K} and 32")
-        return cls(x.dtype, inputs, outputs, fit[0])
+        if x.dtype != weights.dtype:
+            raise NotImplementedError(f"x is {x.dtype} and weights are {weights.dtype}")
+        if reason := supports(inputs=inputs, outputs=outputs, dtype=x.dtype.name):
+            raise NotImplementedError(reason)
+        return cls(x.dtype, inputs, outputs, _columns(outputs))
 
     @property
     def groups(self) -> int:

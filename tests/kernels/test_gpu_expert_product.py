@@ -67,6 +67,18 @@ def test_other_rows_of_experts(counts: Sequence[int]) -> None:
 
 
 @pytest.mark.full  # as above
+def test_bits_do_not_depend_on_other_rows() -> None:
+    """Some rows of each expert alone, at other places and in other tiles."""
+    x, weights, layer, starts = case()
+    total = int(starts[-1])
+    kept = np.flatnonzero(np.arange(total) % 4 == 1)
+    fewer = np.searchsorted(kept, np.asarray(starts)).astype(np.int32)
+    packed = jnp.full_like(x, jnp.nan).at[: len(kept)].set(x[kept])
+    got = multiply((packed, weights, layer, jnp.asarray(fewer)))
+    np.testing.assert_array_equal(got, multiplied()[kept])
+
+
+@pytest.mark.full  # as above
 def test_sums_are_rounded_to_the_wanted_type() -> None:
     got = multiply(case(), dtype=jnp.bfloat16)
     np.testing.assert_array_equal(got, multiplied().astype(jnp.bfloat16))
@@ -75,7 +87,7 @@ def test_sums_are_rounded_to_the_wanted_type() -> None:
 @pytest.mark.parametrize(
     ("inputs", "outputs", "dtype", "message"),
     [
-        (TILE_K, 32, jnp.float32, "dtypes float32 and float32"),
+        (TILE_K, 32, jnp.float32, "weights of float32"),
         (TILE_K + 8, 32, jnp.bfloat16, "72 inputs"),
         (TILE_K, 40, jnp.bfloat16, "40 outputs"),
     ],
