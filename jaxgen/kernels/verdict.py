@@ -11,7 +11,7 @@ Outcome = Literal["right", "wrong", "crashed", "timed out", "killed", "unavailab
 
 @dataclass(frozen=True, slots=True)
 class ExpertShapes:
-    """Shapes of a layer's experts, MLPs of ``width`` with ``inner`` neurons; each token goes to ``per_token`` of them."""
+    """Shapes of a layer's experts, MLPs of ``width`` with ``inner`` neurons. A token goes to ``per_token`` of them."""
 
     experts: int
     per_token: int
