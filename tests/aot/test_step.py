@@ -15,6 +15,7 @@ from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernels, ampere, hopper
+from jaxgen.kernels.verdict import ExpertShapes
 from jaxgen.models.placement import abstract_packed_params
 from jaxgen.runner.programs import STEP_DONATES, step_program
 from jaxgen.runner.separate_step import LAYERS as LAYERS_PROGRAM
@@ -42,6 +43,8 @@ WITHOUT_WAITING = {"kWhile", "kCustomKernel", "kCopy"}
 """What the host starts beside CUDA graphs; of a loop whose number of turns is known it reads nothing."""
 PALLAS_KERNELS = 4
 """Of a layer: attention in pieces, their combination, attention of whole contexts, and cache writes."""
+EXPERT_PRODUCTS = 2
+"""Kernels that a layer with experts has beside these: gates and values, and the way back."""
 
 
 def compile_step(
@@ -104,7 +107,8 @@ def test_layers_of_other_parts(target: Target, name: str) -> None:
     """Norms of keys; windows in some layers, heads of 256 and two rotary embeddings; sinks; and experts, whose weights
     are read where they lie."""
     model = model_of(name)
-    compiled = check(target, HOPPER, num_mosaic=PALLAS_KERNELS * model.num_layers, model=model)
+    num_mosaic = (PALLAS_KERNELS + (EXPERT_PRODUCTS if model.moe else 0)) * model.num_layers
+    compiled = check(target, HOPPER, num_mosaic=num_mosaic, model=model)
     logger.info(
         "%s of %d layers: %d operations, the host starts %s, %d MiB of temporaries",
         *(name, model.num_layers, compiled.num_operations, Counter(compiled.started), compiled.temporaries // 2**20),
@@ -113,6 +117,35 @@ def test_layers_of_other_parts(target: Target, name: str) -> None:
     matrices = [weight for weight in placed if weight.size > model.hidden_size * model.num_kv_heads * model.head_dim]
     assert len(matrices) > 4 * model.num_layers
     assert not [line for weight in matrices for line in compiled.copies(weight, WHOLE)]
+    started = compiled.started
+    assert started[0] == "kCommandBuffer", "a CUDA graph up to the greedy choice"
+    assert "kWhile" not in started
+    looped, copied = _looped_experts(compiled, model)
+    assert not looped
+    assert not copied
+
+
+@pytest.mark.only(cases.AMPERE)  # XLA's passes are the same for all
+def test_xlas_loop_over_experts_is_seen(target: Target) -> None:
+    """So the checks of the test above can fail."""
+    model = model_of("Qwen3-30B-A3B-Thinking-2507").of_layers(1)
+    compiled, *_ = compile_step(target, REFERENCE_GPU, STEP_DONATES, model=model)
+    looped, copied = _looped_experts(compiled, model)
+    assert len(looped) == EXPERT_PRODUCTS
+    assert copied
+
+
+def _looped_experts(compiled: Executable, model: DecoderConfig) -> tuple[list[str], list[str]]:
+    """Loops that read a layer's experts, and instructions, also of loops, that copy one expert's matrix."""
+    shapes = ExpertShapes.of(model)
+    if shapes is None:
+        return [], []
+    products = [(out, width) for width, out in shapes.products]
+    stacks = (jax.ShapeDtypeStruct((shapes.experts, *product), model.dtype) for product in products)
+    alone = (jax.ShapeDtypeStruct(product, model.dtype) for product in products)
+    # Rows of 256 tokens may be as many numbers, but are float32.
+    copies = [line for matrix in alone for line in compiled.copies(matrix, WHOLE) if " bf16[" in line.partition("(")[0]]
+    return [line for stack in stacks for line in compiled.loops_with(stack)], copies
 
 
 @pytest.mark.only(cases.HOPPER)
