@@ -1,9 +1,10 @@
-"""Small arrays packed in one vector of words, and the array type of a pytree's fields."""
+"""Small arrays packed in one vector of words, the bytes of an array, and the array type of a pytree's fields."""
 
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int32
 
@@ -15,6 +16,11 @@ else:
 
 Shape = tuple[int, ...]
 Field = tuple[Shape, type[np.generic]]
+
+
+def num_bytes(array: jax.Array) -> int:
+    """Return the bytes of an array on a device, where two numbers of 4 bits have one; jax counts one for each."""
+    return array.nbytes // 2 if array.dtype in (jnp.int4, jnp.uint4) else array.nbytes
 
 
 class PackedWords:

@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from jaxgen.cache.block_sizes import ITEMSIZE
 from jaxgen.core.cache_dirs import CacheDirs
 from jaxgen.core.config import LOAD_FORMATS, DType, HubOptions, KernelChoice, LoadFormat, ModelConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.core.kv_dtype import KVDType
-from jaxgen.core.quantization import Quantization
+from jaxgen.core.quantization import Quantization, WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo, choose_dtype
 from jaxgen.kernels.native_support import multiplies_codes, native_dtypes, skips_padding
 from jaxgen.sizing.token_budget import TokenBudget
@@ -23,6 +24,9 @@ from jaxgen.weights.load import Fetch, default_model, download_model, download_o
 from jaxgen.weights.weight_formats import largest_matrix_bytes, parameter_bytes, placed_config
 
 logger = logging.getLogger(__name__)
+
+_FIRST_WITH_FP8 = (8, 9)
+"""Compute capability of the first GPUs whose products read e4m3."""
 
 
 def find_model(
@@ -95,5 +99,17 @@ def weight_bytes(model: ModelConfig, device: DeviceInfo, kernels: KernelChoice) 
 
 
 def dequantised_bytes(model: ModelConfig, device: DeviceInfo) -> int:
-    """Return the bytes of numbers that a step makes of codes at a time: of the largest matrix, and none on a CPU."""
-    return 0 if device.is_cpu else largest_matrix_bytes(model)
+    """Return the bytes of numbers that a step makes of codes at a time: of the largest matrix that products do not read
+    as codes (pallas_kernels.plain_codes), and none on a CPU."""
+    if device.is_cpu:
+        return 0
+    without_fp8 = device.compute_capability is None or device.compute_capability < _FIRST_WITH_FP8
+
+    def number_bytes(form: WeightFormat) -> int:
+        if not form.floats:
+            return 0
+        if form.bits == 4:
+            return 1
+        return ITEMSIZE[model.dtype] if without_fp8 else 0
+
+    return largest_matrix_bytes(model, number_bytes)

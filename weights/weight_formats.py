@@ -84,12 +84,15 @@ def parameter_bytes(config: ModelConfig) -> int:
     return sum(_num_bytes(one, formats.get(one.path), config.dtype) for one in parameters(config))
 
 
-def largest_matrix_bytes(config: ModelConfig) -> int:
-    """Return the bytes of the largest matrix of a product that is kept in codes, as numbers of the model's dtype."""
+def largest_matrix_bytes(config: ModelConfig, number_bytes: Callable[[WeightFormat], int]) -> int:
+    """Return the bytes of the largest matrix that a step makes of codes before it multiplies.
+
+    ``number_bytes``: of a number that is made of a code of this format; 0: products read the codes.
+    """
     formats, table = dict(config.weight_formats), {one.path: one for one in parameters(config)}
     if _HEAD in table:  # of the embedding, rows alone become numbers
         formats.pop(_EMBEDDING, None)
-    return max((prod(table[path].shape[-2:]) * _BYTES[config.dtype] for path in formats), default=0)
+    return max((prod(table[path].shape[-2:]) * number_bytes(form) for path, form in formats.items()), default=0)
 
 
 def _num_bytes(parameter: Parameter, form: WeightFormat | None, dtype: DType) -> int:

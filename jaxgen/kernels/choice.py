@@ -30,13 +30,15 @@ from pallas_kernels.norms import layer_norm_ref, rms_norm_ref
 from pallas_kernels.norms import row_sum as row_sum
 from pallas_kernels.packed_product import pack, rows
 from pallas_kernels.partial_recompute import partial_recompute_ref
-from pallas_kernels.quantized_product import (
-    pack_codes,
-    pack_groups,
-    quantized_expert_product_ref,
-    quantized_product_ref,
-    quantized_rows,
+from pallas_kernels.plain_codes import (
+    COMPILER_OPTIONS,
+    plain_codes,
+    plain_expert_product,
+    plain_groups,
+    plain_product,
+    plain_rows,
 )
+from pallas_kernels.quantized_product import pack_codes, pack_groups, quantized_rows
 from pallas_kernels.ragged_paged_attention import GPU_PIECE_TOKENS, GPU_TILE_GROUP, ragged_paged_attention_ref
 from pallas_kernels.rotary import Angles as Angles
 from pallas_kernels.rotary import rotated_heads_ref
@@ -119,24 +121,19 @@ class Kernels:
 
 REFERENCE = Kernels("XLA", ragged_paged_attention_ref, write_kv_ref)
 """The ``_ref`` twins in plain jnp, which run on all devices."""
-_NO_SPLIT = ("xla_gpu_experimental_force_split_k", "1")
+_GPU_OPTIONS = (*COMPILER_OPTIONS, ("xla_gpu_experimental_force_split_k", "1"))
 """Sums of a product are not split among thread blocks, or a token's bits would depend on the width of the program."""
 _GPU_EXPERT_PRODUCT = partial(expert_product_ref, tile_rows=GPU_TILE_ROWS)
 
 
-def _exact(*, floats: bool) -> QuantizedProduct:
-    """Return products with the numbers that codes mean, which a step makes of a matrix before it multiplies."""
-    options: dict[str, Any] = {"exact_inputs": True, "floats": floats}
+def _plain(*, floats: bool) -> QuantizedProduct:
+    """Return products in which XLA reads the codes themselves; ``floats``: these are numbers."""
     return QuantizedProduct(
-        pack_codes,
-        pack_groups,
-        partial(quantized_product_ref, **options),
-        partial(quantized_rows, floats=floats),
-        partial(quantized_expert_product_ref, **options, tile_rows=GPU_TILE_ROWS),
+        partial(plain_codes, floats=floats), plain_groups, plain_product, plain_rows, plain_expert_product
     )
 
 
-_GPU_QUANTIZED, _GPU_FLOATS = _exact(floats=False), _exact(floats=True)
+_GPU_QUANTIZED, _GPU_FLOATS = _plain(floats=False), _plain(floats=True)
 REFERENCE_GPU = replace(
     REFERENCE,
     ragged_paged_attention=partial(
@@ -145,8 +142,8 @@ REFERENCE_GPU = replace(
     expert_product=_GPU_EXPERT_PRODUCT,
     quantized=_GPU_QUANTIZED,
     floats=_GPU_FLOATS,
+    compiler_options=_GPU_OPTIONS,
     separate_layers=True,
-    compiler_options=(_NO_SPLIT,),
     separate_sampling=True,
     partial_recompute=partial_recompute_ref,
 )
@@ -227,9 +224,9 @@ def _pallas(name: str, num_ctas: int, *, bulk: bool, wgmma: bool, bulk_copies: b
         expert_product=partial(expert_product.expert_product, num_ctas=num_ctas) if wgmma else _GPU_EXPERT_PRODUCT,
         quantized=_GPU_QUANTIZED,
         floats=_GPU_FLOATS,
+        compiler_options=_GPU_OPTIONS,
         partial_recompute=partial_recompute_ref,
         separate_layers=True,
-        compiler_options=(_NO_SPLIT,),
         separate_sampling=True,
     )
 

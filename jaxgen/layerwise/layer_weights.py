@@ -5,6 +5,7 @@ from typing import Protocol, runtime_checkable
 
 import jax
 
+from jaxgen.arrays import num_bytes
 from jaxgen.layerwise.links import Links
 from jaxgen.models import PackedParams
 from jaxgen.offload.link import Transfer
@@ -36,7 +37,7 @@ class LayerWeights:
     @property
     def num_bytes(self) -> int:
         """Bytes of one layer's parameters."""
-        return sum(array.nbytes for array in self._layers[0].values())
+        return sum(map(num_bytes, self._layers[0].values()))
 
     def ask(self, layer: int, part: int, parts: int) -> None:
         """Begin to copy one of ``parts`` parts of a layer's parameters, and return at once.
@@ -67,7 +68,7 @@ class LayerWeights:
 
 def _part(params: PackedParams, part: int, parts: int) -> tuple[str, ...]:
     """Return the paths of the arrays whose middle byte is in this part of all bytes."""
-    sizes = [array.nbytes for array in jax.tree.leaves(list(params.values()))]
+    sizes = [num_bytes(array) for array in jax.tree.leaves(list(params.values()))]
     ends = list(accumulate(sizes))
     middles = (end - size / 2 for end, size in zip(ends, sizes, strict=True))
     return tuple(path for path, middle in zip(params, middles, strict=True) if int(middle / ends[-1] * parts) == part)

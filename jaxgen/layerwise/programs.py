@@ -55,9 +55,10 @@ class Uncompiled:
     args: tuple[Any, ...]
     donated: int
 
-    def compile(self, options: tuple[tuple[str, str], ...]) -> Any:
-        """Return the program, compiled with these options of XLA."""
-        return jax.jit(self.function, donate_argnums=self.donated).lower(*self.args).compile(dict(options))
+    def compile(self, kernels: Kernels) -> Any:
+        """Compile it with the options of the kernels that it is made of."""
+        lowered = jax.jit(self.function, donate_argnums=self.donated).lower(*self.args)
+        return lowered.compile(dict(kernels.compiler_options))
 
 
 @dataclass(frozen=True)
@@ -129,9 +130,7 @@ def compile_layers(
         return pool.project(bind_layer(graph, params), *args)
 
     widths = {
-        width: WidthPrograms(
-            *(one.compile(kernels.compiler_options) for one in width_programs(model, config, kernels, width, pool))
-        )
+        width: WidthPrograms(*(one.compile(kernels) for one in width_programs(model, config, kernels, width, pool)))
         for width in {config.scheduler.token_budget, config.narrow_width or config.scheduler.token_budget}
     }
     gather: Any = jax.jit(LayerPool.gather).lower(pool, scalar).compile()

@@ -150,10 +150,10 @@ KernelWeight = PackedWeight | QuantizedWeight
 
 
 @partial(jax.jit, static_argnames=("bits", "pack"))
-def _packed(codes: UInt8[Array, "*stack O W"], *, bits: int, pack: Any) -> UInt8[Array, "*stack P U N B"]:
+def _packed(codes: UInt8[Array, "*stack O W"], *, bits: int, pack: Any) -> Shaped[Array, "*packed"]:
     """Pack codes, of which those of 4 bits come two to a byte, a matrix at a time: one has two bytes to a code then."""
 
-    def one(matrix: UInt8[Array, "O W"]) -> UInt8[Array, "P U N B"]:
+    def one(matrix: UInt8[Array, "O W"]) -> Shaped[Array, "*one"]:
         if bits == 4:
             matrix = jnp.stack([matrix & 15, matrix >> 4], axis=-1).reshape(len(matrix), -1)
         packed: jax.Array = pack(matrix, bits=bits)

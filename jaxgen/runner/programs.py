@@ -137,4 +137,5 @@ def _compile_width(
     if kernels.separate_sampling:
         return SeparateStep(model, config, kernels, width, compiler_options)
     step, args = step_program(model, config, kernels, width)
-    return jax.jit(step, donate_argnums=STEP_DONATES).lower(*args).compile(compiler_options)
+    options = dict(kernels.compiler_options) | compiler_options
+    return jax.jit(step, donate_argnums=STEP_DONATES).lower(*args).compile(options)

@@ -11,6 +11,7 @@ from typing import Literal
 
 import jax
 
+from jaxgen.arrays import num_bytes
 from jaxgen.assemble import find_parts
 from jaxgen.cache.block_sizes import block_bytes
 from jaxgen.core.config import DType, EngineConfig, EngineOptions, HubOptions, KernelChoice, LoadFormat, ModelConfig
@@ -215,7 +216,7 @@ class _Trial:
 
 
 def _size(params: PackedParams) -> int:
-    return sum(array.nbytes for array in jax.tree.leaves(params))
+    return sum(map(num_bytes, jax.tree.leaves(params)))
 
 
 def _blocks(tokens: int) -> int:

@@ -25,11 +25,11 @@ def rows_of(sizes: Sizes) -> tuple[PlannedRow, ...]:
     return (
         *_first_ceilings(),
         *_smoke(sizes),
+        *_server(sizes),
+        *_variants(sizes),
         *_served(sizes),
         *_launches(sizes),
         *_attention(sizes),
-        *_server(sizes),
-        *_variants(sizes),
         *_other_smoke(sizes),
         *_experts(sizes),
         *_restores(sizes),
@@ -204,8 +204,8 @@ def _server(sizes: Sizes) -> Iterator[PlannedRow]:
 
 
 def _variants(sizes: Sizes) -> Iterator[PlannedRow]:
-    """Yield steps of few layers in other formats of weights and KV, the first as it is; and of a mixture of experts."""
-    for load in (*sizes.variants, sizes.moe_step):
+    """Yield a step of a mixture of experts; and steps of few layers in other formats of weights and KV, one as it is."""
+    for load in (sizes.moe_step, *sizes.variants):
         for budget in load.budgets:
             needs = _of_model(load.model, budget)
             row = _step("formats", load, budget)

@@ -1,6 +1,7 @@
 """Weights of few bits in a model: their numbers' answers, by any kernels, whole or layer by layer."""
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -8,14 +9,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxgen.arrays import num_bytes
 from jaxgen.core.quantization import FLOATS as NUMBERS
-from jaxgen.core.quantization import GroupedWeight, WeightFormat
+from jaxgen.core.quantization import Bits, GroupedWeight, WeightFormat, packed
 from jaxgen.core.request import TokenEvent
 from jaxgen.engine.engine import Engine
-from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, ampere, blackwell, blackwell_rtx, hopper, native
+from jaxgen.kernels.choice import (
+    REFERENCE,
+    REFERENCE_GPU,
+    QuantizedProduct,
+    ampere,
+    blackwell,
+    blackwell_rtx,
+    hopper,
+    native,
+)
 from jaxgen.models.placement import abstract_packed_params, pack_params, placed_formats
 from jaxgen.models.quantized_weight import Codes, QuantizedWeight
-from pallas_kernels.quantized_product import float_numbers
 from tests.support.engines import EOS, LLAMA, compiled_step, engine_config, make_engine, params_of, request, run
 from tests.support.native import native as library
 from tests.support.quantized import FP4, FP8, INT4, INT8, ORDERED, TWINS, numbers, quantized, random_weight
@@ -23,6 +33,7 @@ from tests.support.quantized import FP4, FP8, INT4, INT8, ORDERED, TWINS, number
 TIED = replace(LLAMA, head=replace(LLAMA.head, tied=True), num_heads=2, head_dim=32)
 FORMATS = {"int8": INT8, "int4": INT4, "ordered": ORDERED}
 FLOATS = {"fp8": FP8, "fp8 in groups": WeightFormat(8, 32, floats=True), "fp4": FP4}
+PLAIN = FORMATS | FLOATS | {"int8 with zeros": WeightFormat(8, None, zeros=True), "int8 in groups": WeightFormat(8, 32)}
 PROMPTS = [np.random.default_rng(1).integers(3, 300, size=n).tolist() for n in (1, 7, 40)]
 REQUESTS = [
     request(f"r{i}", prompt, max_tokens=6, temperature=0.0, ignore_eos=True, logprobs=3)
@@ -69,26 +80,64 @@ def test_dequantized_numbers_are_codes_less_zero_times_scale(name: str) -> None:
         assert whole[layer, out, at] == np.float32(value - zero) * np.float32(weight.scales[layer, out, group])
 
 
-@pytest.mark.parametrize("name", FLOATS)
-def test_a_weight_of_floats_multiplies_as_its_numbers_do(name: str) -> None:
-    about, rng = FLOATS[name], np.random.default_rng(0)
-    weight = random_weight(about, (3, 70, 96), rng)
-    assert REFERENCE_GPU.floats is not None
-    placed = QuantizedWeight.pack(about, Codes.of(weight), REFERENCE_GPU.floats, "float32")
-    x, wanted = rng.normal(size=(5, 96)).astype(np.float32), weight.dequantized((2,)).astype(np.float64)
-    found = placed.at(jnp.int32(2)).product(jnp.asarray(x), jnp.int32(5))
-    np.testing.assert_allclose(found, x @ wanted.T, atol=1e-5 * np.abs(x @ wanted.T).max())
-    np.testing.assert_array_equal(placed.rows(jnp.asarray([0, 69])), weight.dequantized((0,))[[0, 69]])
+@pytest.mark.parametrize(("name", "inputs"), [*((name, 96) for name in PLAIN), ("int4", 80), ("fp8 in groups", 75)])
+def test_gpus_multiply_codes_as_their_numbers(name: str, inputs: int) -> None:
+    """Also where the last group is shorter. In bfloat16 scales of groups and their products are rounded to 8 bits."""
+    about, rng = PLAIN[name], np.random.default_rng(0)
+    weight = random_weight(about, (3, 70, inputs), rng)
+    for dtype, tolerance in (("float32", 1e-5), ("bfloat16", 2**-7)):
+        placed = QuantizedWeight.pack(about, Codes.of(weight), gpu_product(about), dtype)
+        x = jnp.asarray(rng.normal(size=(5, inputs)), dtype)
+        wanted = np.asarray(x, np.float64) @ weight.dequantized((2,)).astype(np.float64).T
+        found = placed.at(jnp.int32(2)).product(x, jnp.int32(5))
+        np.testing.assert_allclose(found, wanted, atol=tolerance * np.abs(wanted).max())
+        np.testing.assert_array_equal(placed.alone(2).product(x, jnp.int32(5)), found)
+        added = placed.at(jnp.int32(2)).product(x, jnp.int32(5), x[:, :70], dtype=x.dtype)
+        np.testing.assert_array_equal(added, x[:, :70] + found.astype(x.dtype))
+        rows = placed.rows(jnp.asarray([0, 69]))
+        np.testing.assert_array_equal(rows, jnp.asarray(weight.dequantized((0,))[[0, 69]], dtype))
+
+
+@pytest.mark.parametrize("name", [name for name, about in PLAIN.items() if not about.ordered])
+def test_gpus_multiply_rows_by_the_codes_of_their_experts(name: str) -> None:
+    about, rng = PLAIN[name], np.random.default_rng(0)
+    weight = random_weight(about, (2, 3, 70, 96), rng)
+    placed = QuantizedWeight.pack(about, Codes.of(weight), gpu_product(about), "float32")
+    x, starts = rng.normal(size=(9, 96)).astype(np.float32), [0, 4, 4, 9]
+    found = placed.at(jnp.int32(1)).expert_product(jnp.asarray(x), jnp.asarray(starts, jnp.int32))
+    for expert, (start, end) in enumerate(pairwise(starts)):
+        wanted = x[start:end].astype(np.float64) @ weight.dequantized((1, expert)).astype(np.float64).T
+        np.testing.assert_allclose(found[start:end], wanted, atol=1e-5 * np.abs(x).max() * 96)
+
+
+def gpu_product(about: WeightFormat) -> QuantizedProduct:
+    found = REFERENCE_GPU.floats if about.floats else REFERENCE_GPU.quantized
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_plain_codes_take_the_bytes_of_their_format(bits: Bits) -> None:
+    for floats in (False, True):
+        about = WeightFormat(bits, 16, floats=floats)
+        weight = random_weight(about, (1, 6, 32), np.random.default_rng(0))
+        placed = QuantizedWeight.pack(about, Codes.of(weight), gpu_product(about), "bfloat16")
+        assert num_bytes(placed.codes) == weight.codes.nbytes
 
 
 @pytest.mark.parametrize("bits", [8, 4])
-def test_each_floating_point_code_is_its_number(bits: int) -> None:
+def test_each_floating_point_code_is_its_number(bits: Bits) -> None:
     """Also those below the normal numbers; e4m3 has one that is none, of either sign."""
     codes = np.arange(1 << bits, dtype=np.uint8)
-    wanted = codes.view(NUMBERS[bits]).astype(np.float32)  # type: ignore[index]
+    wanted = codes.view(NUMBERS[bits]).astype(np.float32)
     finite = np.isfinite(wanted)
     assert finite.sum() == len(codes) - (2 if bits == 8 else 0)
-    np.testing.assert_array_equal(np.asarray(float_numbers(jnp.asarray(codes), bits=bits))[finite], wanted[finite])
+    about, scales = WeightFormat(bits, None, "float32", floats=True), np.ones((len(codes), 1), np.float32)
+    columns = np.repeat(packed(codes[:, None].repeat(2, axis=1), about), 4, axis=1)
+    rows = QuantizedWeight.pack(about, Codes(columns, scales), gpu_product(about), "float32").rows(
+        jnp.arange(1 << bits)
+    )
+    np.testing.assert_array_equal(np.asarray(rows)[finite, 0], wanted[finite])
 
 
 def test_native_kernels_get_integers_of_fp4_and_numbers_of_fp8() -> None:
