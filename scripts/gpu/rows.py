@@ -204,7 +204,7 @@ def _server(sizes: Sizes) -> Iterator[PlannedRow]:
 
 
 def _variants(sizes: Sizes) -> Iterator[PlannedRow]:
-    """Yield a step of a mixture of experts; and steps of few layers in other formats of weights and KV, one as it is."""
+    """Yield a step of a mixture of experts; and steps of few layers in other formats, the first as it is."""
     for load in (sizes.moe_step, *sizes.variants):
         for budget in load.budgets:
             needs = _of_model(load.model, budget)
