@@ -247,6 +247,7 @@ class Sizes:
     expert_loads: tuple[ExpertLoad, ...] = (
         ExpertLoad("qwen3_30b_a3b_32", 32, 8, 128, 2048, 1536),
         ExpertLoad("qwen3_30b_a3b_256", 256, 8, 128, 2048, 1536),
+        ExpertLoad("qwen3_30b_a3b_2048", 2048, 8, 128, 2048, 1536),
     )
     server: ServerLoad = SERVER
     restored_tokens: int = 8192
