@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,6 +15,9 @@ TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3}
 _ROWS = ((1, 70), (1, 1100), (20, 90), (3, 3))
 """(query tokens, context) of each row."""
 _LAYER, _WINDOW, _SOFT_CAP = 1, 50, 1.5
+_COMPARED_EXPERTS, _COMPARED_COLUMNS = 6, 512
+_EXPERTS_TOLERANCE = 1e-3
+"""Largest absolute error of sums of about 1, accumulated in float32."""
 
 
 def prove_cache_kernels(
@@ -96,6 +100,49 @@ def prove_copies(
     want[ids[:count]] = np.asarray(staging)[:count]
     got = scatter_blocks(other, jnp.asarray(ids), staging, jnp.asarray(count))
     assert np.array_equal(np.asarray(got), want), "scattered blocks are wrong"
+
+
+def prove_expert_product(
+    expert_product: Callable[..., Any], *, experts: int, inputs: int, outputs: int, rows: int, dtype: str
+) -> None:
+    """Multiply rows with the weights of their experts; raise AssertionError if a result is wrong.
+
+    Some rows are of no expert, and some experts have no rows: these are NaN. Then fewer rows of each expert are
+    multiplied, at other places and perhaps in other tiles, and must have the same bits.
+    """
+    keys = jax.random.split(jax.random.key(0))
+    counts = _rows_of_experts(experts, rows)
+    starts = np.cumsum([0, *counts], dtype=np.int32)
+    x = jax.random.normal(keys[0], (rows, inputs), dtype).at[starts[-1] :].set(jnp.nan)
+    weights = _expert_weights(keys[1], jnp.asarray(counts > 0), outputs, inputs, dtype)
+    product = jax.jit(expert_product)
+    got = np.asarray(product(x, weights, jnp.int32(0), jnp.asarray(starts)))[: starts[-1]]
+    assert np.isfinite(got).all(), "a product of experts gives numbers that are not finite"
+    columns = np.unique(np.linspace(0, outputs - 1, _COMPARED_COLUMNS).astype(int))
+    for expert in np.argsort(-counts, kind="stable")[:_COMPARED_EXPERTS]:
+        of_expert = slice(starts[expert], starts[expert + 1])
+        weight = rounded(weights[0, expert, columns], dtype)
+        error = np.abs(got[of_expert, columns] - rounded(x[of_expert], dtype) @ weight.T).max(initial=0.0)
+        assert error <= _EXPERTS_TOLERANCE, f"a product of experts is wrong by {error} in {dtype}"
+    kept = np.flatnonzero(np.arange(starts[-1]) % 3)
+    fewer = np.searchsorted(kept, starts).astype(np.int32)
+    again = np.asarray(product(x[kept], weights, jnp.int32(0), jnp.asarray(fewer)))
+    assert np.array_equal(again, got[kept]), "a product of experts has other bits among other rows"
+
+
+def _rows_of_experts(experts: int, rows: int) -> np.ndarray:
+    """A quarter of the rows is of one expert, some are of none, and every fifth expert but the first has no rows."""
+    owners = np.random.default_rng(0).integers(experts, size=rows - rows // 9)
+    owners[: rows // 4] = experts // 2
+    owners = owners[(owners % 5 != 4) | (owners == experts // 2)]
+    return np.bincount(owners, minlength=experts)
+
+
+@partial(jax.jit, static_argnums=(2, 3, 4))
+def _expert_weights(key: jax.Array, used: jax.Array, outputs: int, inputs: int, dtype: str) -> jax.Array:
+    """[1, experts, outputs, inputs], NaN of experts that are not used."""
+    numbers = jax.random.normal(key, (1, len(used), outputs, inputs), dtype) * jnp.asarray(inputs**-0.5, dtype)
+    return jnp.where(used[None, :, None, None], numbers, jnp.asarray(jnp.nan, dtype))
 
 
 def rounded(x: np.ndarray | jax.Array, dtype: str) -> np.ndarray:

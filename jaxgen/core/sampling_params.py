@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from enum import IntEnum
 from hashlib import sha256
 from math import isfinite
 
@@ -11,6 +12,17 @@ MAX_LOGPROBS = 20
 """Most alternatives that a step computes beside the chosen token."""
 
 MAX_SEED = 2**63 - 1
+
+
+class Sampling(IntEnum):
+    """The work of choosing a sequence's tokens. Each value includes the work of those before it."""
+
+    GREEDY = 0
+    """The greatest logit."""
+    DRAWN = 1
+    """Draws by temperature, min_p and top_p."""
+    ADJUSTED = 2
+    """Also top_k, penalties, bias, forbidden tokens and constraints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +118,18 @@ class SamplingParams:
     def is_constrained(self) -> bool:
         """Whether not every token may be chosen, whatever its probability."""
         return self.grammar is not None or self.allowed_token_ids is not None or bool(self.bad_words)
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether the device must count this request's tokens."""
+        return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
+
+    @property
+    def sampling(self) -> Sampling:
+        """The work of choosing this request's tokens."""
+        if self.is_constrained or self.has_penalties or self.logit_bias or self.min_tokens or self.top_k:
+            return Sampling.ADJUSTED
+        return Sampling.DRAWN if self.temperature > 0 else Sampling.GREEDY
 
 
 def check_logprobs(param: str, count: int | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from jaxgen.core.request import FinishReason, Request
-from jaxgen.core.sampling_params import SamplingParams
+from jaxgen.core.sampling_params import Sampling, SamplingParams
 from jaxgen.core.service_class import ServiceClass
 
 
@@ -96,6 +96,8 @@ class Sequence:
     """How often a sequence behind it in the order of service was admitted before it since it began to wait."""
     num_preemptions: int = field(init=False, default=0)
     finish_reason: FinishReason | None = field(init=False, default=None)
+    sampling: Sampling = field(init=False, repr=False)
+    """The work of choosing its tokens."""
     num_prompt: int = field(init=False)
     max_length: int = field(init=False)
     """The most tokens it will ever have, prompt and generated."""
@@ -109,6 +111,7 @@ class Sequence:
         self.service = self.request.service
         self.level = Level.BACKGROUND if self.request.background else Level.BEST_EFFORT
         self.place = 0.0, self.arrival
+        self.sampling = params.sampling if self.constraint is None else Sampling.ADJUSTED
         self.num_prompt = len(self.request.prompt)
         self.tokens = [*self.request.prompt, *self.request.answer]  # as after a preemption
         self.max_length = self.num_prompt + params.max_tokens

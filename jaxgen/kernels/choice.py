@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from jaxgen.core.config import ModelConfig
+from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.hardware.nvidia import compiler_trouble
 from jaxgen.kernels.native_support import MATRIX_UNITS, uses_matrix_units
-from jaxgen.kernels.verdict import Verdict
+from jaxgen.kernels.verdict import ExpertShapes, Verdict
 from jaxgen.terminal.progress import show_progress
 from pallas_kernels import proof
 from pallas_kernels.activations import activate_ref, gated_ref
@@ -101,6 +102,8 @@ class Kernels:
     """Whether the program has unrolled layers, with matrices that are separate arrays."""
     compiler_options: tuple[tuple[str, str], ...] = ()
     """XLA's, for programs of these kernels."""
+    separate_sampling: bool = False
+    """Whether programs that the host chooses sample, instead of branches of the step."""
     build: tuple[tuple[str, str], ...] = ()
     """How native kernels were compiled: by name, the digest of their code and their compiler."""
     reason: str = field(default="", compare=False)
@@ -118,6 +121,8 @@ class Kernels:
 
 REFERENCE = Kernels("XLA", ragged_paged_attention_ref, write_kv_ref)
 """The ``_ref`` twins in plain jnp, which run on all devices."""
+_GPU_OPTIONS = (*COMPILER_OPTIONS, ("xla_gpu_experimental_force_split_k", "1"))
+"""Sums of a product are not split among thread blocks, or a token's bits would depend on the width of the program."""
 _GPU_EXPERT_PRODUCT = partial(expert_product_ref, tile_rows=GPU_TILE_ROWS)
 
 
@@ -137,8 +142,9 @@ REFERENCE_GPU = replace(
     expert_product=_GPU_EXPERT_PRODUCT,
     quantized=_GPU_QUANTIZED,
     floats=_GPU_FLOATS,
-    compiler_options=COMPILER_OPTIONS,
+    compiler_options=_GPU_OPTIONS,
     separate_layers=True,
+    separate_sampling=True,
     partial_recompute=partial_recompute_ref,
 )
 """The twins in a program for GPUs, on which each weight of a scanned stack would be copied before it is read, and the
@@ -203,7 +209,7 @@ def blackwell_rtx(num_ctas: int) -> Kernels:
 
 
 def _pallas(name: str, num_ctas: int, *, bulk: bool, wgmma: bool, bulk_copies: bool | None = None) -> Kernels:
-    from pallas_kernels.gpu import copy_blocks, write_kv
+    from pallas_kernels.gpu import copy_blocks, expert_product, write_kv
     from pallas_kernels.gpu.attention import ragged_paged_attention  # here: importing Mosaic takes time
 
     options: dict[str, Any] = {"num_ctas": num_ctas, "bulk": bulk}
@@ -215,12 +221,13 @@ def _pallas(name: str, num_ctas: int, *, bulk: bool, wgmma: bool, bulk_copies: b
         partial(ragged_paged_attention.plan_attention, num_ctas=num_ctas, wgmma=wgmma),
         gather_blocks=partial(copy_blocks.gather_blocks, **copies),
         scatter_blocks=partial(copy_blocks.scatter_blocks, **copies),
-        expert_product=_GPU_EXPERT_PRODUCT,
+        expert_product=partial(expert_product.expert_product, num_ctas=num_ctas) if wgmma else _GPU_EXPERT_PRODUCT,
         quantized=_GPU_QUANTIZED,
         floats=_GPU_FLOATS,
-        compiler_options=COMPILER_OPTIONS,
+        compiler_options=_GPU_OPTIONS,
         partial_recompute=partial_recompute_ref,
         separate_layers=True,
+        separate_sampling=True,
     )
 
 
@@ -303,7 +310,29 @@ def made_for(device: DeviceInfo, model: ModelConfig, block_size: int) -> tuple[K
     reason = supports(**shape, block_size=block_size, dtype=model.dtype, wgmma=make is hopper) or compiler_trouble()
     if reason is not None:
         return None, reason
-    return make(device.num_cores), ""
+    return _for_experts(make(device.num_cores), model), ""
+
+
+def _for_experts(kernels: Kernels, model: ModelConfig) -> Kernels:
+    """Return the kernels, with XLA's loop and the reason why if their product does not take the model's experts."""
+    if not isinstance(model, DecoderConfig) or model.moe is None:
+        return kernels
+    reason = _expert_trouble(kernels, model)
+    if reason is None:
+        return kernels
+    return replace(kernels, expert_product=_GPU_EXPERT_PRODUCT, reason=f"XLA's loop over tiles for experts: {reason}")
+
+
+def _expert_trouble(kernels: Kernels, model: DecoderConfig) -> str | None:
+    from pallas_kernels.gpu.expert_product import supports
+
+    if kernels.expert_product is _GPU_EXPERT_PRODUCT:
+        return "the others are for Hopper"
+    shapes = ExpertShapes.of(model)
+    if shapes is None:
+        return "their weights have few bits"
+    reasons = (supports(inputs=width, outputs=out, dtype=model.dtype) for width, out in shapes.products)
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def for_windows_as_data(kernels: Kernels, windows: Sequence[int | None]) -> Kernels:
@@ -335,6 +364,21 @@ def prove_block_copies(kernels: Kernels, model: ModelConfig, block_size: int) ->
         block_size=block_size,
         dtype=model.dtype,
     )
+
+
+def prove_expert_products(kernels: Kernels, shapes: ExpertShapes, tokens: int, dtype: str) -> None:
+    """Raise AssertionError if a product of experts is wrong in a step of ``tokens`` tokens. XLA's is not asked."""
+    if kernels.expert_product is _GPU_EXPERT_PRODUCT:
+        return
+    for inputs, outputs in shapes.products:
+        proof.prove_expert_product(
+            kernels.expert_product,
+            experts=shapes.experts,
+            inputs=inputs,
+            outputs=outputs,
+            rows=tokens * shapes.per_token,
+            dtype=dtype,
+        )
 
 
 _PROVING = (

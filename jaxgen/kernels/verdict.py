@@ -1,7 +1,7 @@
 """The shapes in which GPU kernels are proven, and the verdict of a proof. Host only, no jax."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from jaxgen.core.config import ModelConfig
 from jaxgen.core.decoder_config import AttentionConfig, DecoderConfig
@@ -10,8 +10,31 @@ Outcome = Literal["right", "wrong", "crashed", "timed out", "killed", "unavailab
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertShapes:
+    """Shapes of a layer's experts, MLPs of ``width`` with ``inner`` neurons. A token goes to ``per_token`` of them."""
+
+    experts: int
+    per_token: int
+    width: int
+    inner: int
+
+    @classmethod
+    def of(cls, model: ModelConfig) -> "ExpertShapes | None":
+        """Return the shapes of a model's experts; None: it has none, or their weights have few bits."""
+        moe = model.moe if isinstance(model, DecoderConfig) else None
+        if moe is None or any(".experts." in path for path, _ in model.weight_formats):
+            return None
+        return cls(moe.experts, moe.per_token, model.hidden_size, moe.inner)
+
+    @property
+    def products(self) -> tuple[tuple[int, int], ...]:
+        """Inputs and outputs of each product: gates together with the values that they multiply, and the way back."""
+        return (self.width, 2 * self.inner), (self.inner, self.width)
+
+
+@dataclass(frozen=True, slots=True)
 class ServedShapes:
-    """Shapes of the attention that a server will run: a model's heads and the bounds of its steps.
+    """Shapes of the attention and experts that a server will run: those of a model, and the bounds of its steps.
 
     ``token_budgets``: tokens of each program that will run.
     """
@@ -30,6 +53,7 @@ class ServedShapes:
     """Whether scores have a soft cap."""
     sinks: bool = False
     """Whether each query head has a sink."""
+    experts: ExpertShapes | None = None
 
     @property
     def window(self) -> int | None:
@@ -47,7 +71,7 @@ class ServedShapes:
         max_num_seqs: int,
         max_model_len: int,
     ) -> "ServedShapes":
-        """Return the shapes of a model's attention."""
+        """Return the shapes of a model's attention and experts."""
         attention = model.attention if isinstance(model, DecoderConfig) else AttentionConfig()
         return cls(
             model.num_heads,
@@ -61,7 +85,15 @@ class ServedShapes:
             max_model_len,
             soft_cap=attention.soft_cap is not None,
             sinks=attention.sinks,
+            experts=ExpertShapes.of(model),
         )
+
+    @classmethod
+    def read(cls, values: dict[str, Any]) -> "ServedShapes":
+        """Return the shapes that ``dataclasses.asdict`` has told, and JSON has carried."""
+        lists = {name: tuple(values[name]) for name in ("windows", "token_budgets")}
+        experts = values["experts"]
+        return cls(**values | lists | {"experts": None if experts is None else ExpertShapes(**experts)})
 
 
 @dataclass(frozen=True, slots=True)

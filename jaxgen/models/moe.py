@@ -85,14 +85,21 @@ def route(config: MoEConfig, logits: Float[Array, "T E"], num_tokens: Int[ArrayL
 
 
 def _sort(owners: Int[Array, "T k"], num_experts: int) -> tuple[Array, Array, Array, Array]:
-    """Return places, tokens, experts and starts of a Choice, where token t's choice i is ``owners[t, i]``."""
+    """Return places, tokens, experts and starts of a Choice, where token t's choice i is ``owners[t, i]``.
+
+    A token chooses an expert once at most. The last tokens, which are padding, have ``num_experts`` for all choices.
+    Rows are counted, not sorted: on a GPU a sort of so few is dozens of steps that wait for each other.
+    """
     T, k = owners.shape
-    flat = owners.reshape(-1)
-    order = jnp.argsort(flat, stable=True)
-    places = jnp.zeros_like(order).at[order].set(jnp.arange(T * k), unique_indices=True)
-    counts = jnp.zeros(num_experts, jnp.int32).at[flat].add(1, mode="drop")
-    starts = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(counts)])
-    return places.reshape(T, k), order // k, flat[order], starts
+    flat, rows = owners.reshape(-1), jnp.arange(T * k)
+    experts = jnp.arange(num_experts)
+    chosen = jnp.any(owners[:, :, None] == experts, axis=1)
+    up_to = jnp.cumsum(chosen, axis=0, dtype=jnp.int32)
+    starts = jnp.sum(jnp.where(experts < jnp.arange(num_experts + 1)[:, None], up_to[-1], 0), axis=1)
+    earlier = jnp.take_along_axis(up_to, owners, axis=1, mode="clip") - 1
+    places = jnp.where(owners < num_experts, starts[owners] + earlier, rows.reshape(T, k))
+    order = jnp.zeros_like(rows).at[places.reshape(-1)].set(rows, unique_indices=True)
+    return places, order // k, flat[order], starts
 
 
 def _sum_in_order(x: Float[Array, "T k"]) -> Float[Array, "T 1"]:

@@ -10,6 +10,7 @@ from jaxtyping import Array, Int32
 
 from jaxgen.arrays import PackedWords
 from jaxgen.core.config import EngineConfig
+from jaxgen.core.sampling_params import Sampling
 from jaxgen.core.sequence import Chunk
 from jaxgen.core.step_plan import StepPlan
 from jaxgen.models.batch import StepBatch
@@ -27,6 +28,7 @@ def batch_layout(width: int, num_rows: int) -> PackedWords:
         num_rows=((), np.int32),
         num_decodes=((), np.int32),
         want_logprobs=((), np.int32),
+        sampling=((), np.int32),
         query_starts=((num_rows + 1,), np.int32),
         context_lens=((num_rows,), np.int32),
         rows=((num_rows,), np.int32),
@@ -65,7 +67,7 @@ class Packer:
         # Few operations of NumPy: each takes microseconds after a step has filled the processor's caches with weights.
         n, first, lengths = len(chunks), self._first, [chunk.length for chunk in chunks]
         num_decodes = lengths.count(1)
-        words[:4] = num_tokens, n, num_decodes, any(_wants_logprobs(chunk) for chunk in chunks)
+        words[:5] = num_tokens, n, num_decodes, any(map(_wants_logprobs, chunks)), max(map(_sampling, chunks))
         ends, at = [*accumulate(lengths)], first["query_starts"] + 1
         words[at : at + n] = ends
         words[at + n : at + self._num_rows] = num_tokens
@@ -127,6 +129,10 @@ def unpack(
         prompt_targets=packed["prompt_targets"],
     )
     return batch, replace(state, block_tables=tables)
+
+
+def _sampling(chunk: Chunk) -> Sampling:
+    return chunk.sequence.sampling if chunk.samples else Sampling.GREEDY
 
 
 def _wants_logprobs(chunk: Chunk) -> bool:

@@ -19,7 +19,6 @@ from jaxgen.runner.row_state import (
     MASKS_AT_ONCE,
     RowLoader,
     RowState,
-    has_penalties,
     init_rows,
     load_allowed,
     load_penalties,
@@ -27,6 +26,7 @@ from jaxgen.runner.row_state import (
     mask_words,
     row_layout,
 )
+from jaxgen.runner.separate_step import SeparateStep
 from jaxgen.runner.step import Step, StepOutput, make_step
 
 CompiledProgram = Callable[..., tuple[KVCache, RowState, StepOutput]]
@@ -47,7 +47,7 @@ class RowPrograms:
         """Return the rows with those of admitted sequences loaded, and the allowed tokens that the plan needs."""
         for sequence in plan.admitted:
             rows = self.load_row(rows, loader.words(sequence))
-            if has_penalties(sequence.params):
+            if sequence.params.has_penalties:
                 rows = self.load_penalties(rows, *loader.penalties(sequence))
         for sequences in batched(plan.constrained, MASKS_AT_ONCE):
             rows = self.load_allowed(rows, *loader.allowed(sequences))
@@ -79,20 +79,29 @@ def compile_step(
 ) -> CompiledStep:
     """Compile the step of a model and configuration with these kernels. Cache and rows are donated.
 
-    ``compiler_options``: XLA's, for the step alone.
+    ``compiler_options``: XLA's, beside those of the kernels.
     """
-    width, options = config.scheduler.token_budget, dict(compiler_options or {})
+    width, options = config.scheduler.token_budget, dict(kernels.compiler_options) | dict(compiler_options or {})
     wide: Any = _compile_width(model, config, kernels, width, options)
     narrow: Any = _compile_width(model, config, kernels, config.narrow_width, options) if config.narrow_width else None
-    found = [program.memory_analysis() for program in (wide, narrow) if program is not None]  # jaxlib's own type
     return CompiledStep(
         wide,
         narrow,
         compile_rows(model, config),
         kernels,
-        max(one.temp_size_in_bytes + 2 * (one.output_size_in_bytes - one.alias_size_in_bytes) for one in found),
-        found[0].alias_size_in_bytes,
+        max(_temporary_bytes(_analyses(one)) for one in (wide, narrow) if one is not None),
+        _analyses(wide)[0].alias_size_in_bytes,
     )
+
+
+def _analyses(program: Any) -> list[Any]:
+    """Return XLA's analyses of memory, of jaxlib's own type, of the programs of a step."""
+    return program.analyses if isinstance(program, SeparateStep) else [program.memory_analysis()]
+
+
+def _temporary_bytes(analyses: list[Any]) -> int:
+    outputs = sum(one.output_size_in_bytes - one.alias_size_in_bytes for one in analyses)
+    return int(max(one.temp_size_in_bytes for one in analyses) + 2 * outputs)
 
 
 def compile_rows(model: ModelConfig, config: EngineConfig) -> RowPrograms:
@@ -125,6 +134,8 @@ def step_program(
 def _compile_width(
     model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int, compiler_options: dict[str, str]
 ) -> Any:
+    if kernels.separate_sampling:
+        return SeparateStep(model, config, kernels, width, compiler_options)
     step, args = step_program(model, config, kernels, width)
     options = dict(kernels.compiler_options) | compiler_options
     return jax.jit(step, donate_argnums=STEP_DONATES).lower(*args).compile(options)

@@ -13,10 +13,9 @@ from jaxtyping import Array, Bool, Int32
 
 from jaxgen.arrays import ArrayLike, PackedWords
 from jaxgen.core.config import EngineConfig
-from jaxgen.core.sampling_params import SamplingParams
 from jaxgen.core.sequence import Sequence
 from jaxgen.sampling.penalties import PenaltyState, init_penalties
-from jaxgen.sampling.sampler import RowParams
+from jaxgen.sampling.row_params import RowParams
 
 MAX_MASKED_TOKENS = 128
 """Most EOS and stop tokens of one row; they are masked while it has fewer than min_tokens tokens."""
@@ -146,11 +145,6 @@ class RowLoader:
             masked = (frozenset() if params.ignore_eos else sequence.eos_token_ids) | set(params.stop_token_ids)
             row["masked_tokens"][: len(masked)] = sorted(masked)
             row["masked_until"][()] = sequence.num_prompt + params.min_tokens
-
-
-def has_penalties(params: SamplingParams) -> bool:
-    """Whether the device must count this request's tokens."""
-    return bool(params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1.0)
 
 
 def _neutral(layout: PackedWords, vocab_size: int) -> np.ndarray:

@@ -15,8 +15,10 @@ from jaxgen.models.batch import StepBatch
 from jaxgen.models.kv_cache import KVCache
 from jaxgen.runner.packer import unpack
 from jaxgen.runner.row_state import RowState
+from jaxgen.sampling.condition import Condition, either
 from jaxgen.sampling.penalties import count_output
-from jaxgen.sampling.sampler import RowParams, keep_allowed, sample, token_logprobs
+from jaxgen.sampling.row_params import Needs, RowParams
+from jaxgen.sampling.sampler import keep_allowed, sample, token_logprobs
 
 
 @jax.tree_util.register_dataclass
@@ -90,13 +92,9 @@ def choose_tokens(
     vocab_size: int,
 ) -> tuple[RowState, StepOutput]:
     """Sample each row's token from its last token's final hidden state; return the updated rows and the output."""
-    last = jnp.maximum(batch.query_starts[1:] - 1, 0)
-    logits = model.logits(hidden[last], batch.num_rows)
-    chosen = RowParams(**row_layout.split(rows.params[batch.rows]))
-    possible = keep_allowed(logits, rows.allowed, batch.rows, chosen.constrained)
-    tokens = sample(possible, chosen, rows.penalties, batch.rows, batch.context_lens)
-    rows = replace(rows, last_tokens=rows.last_tokens.at[batch.rows].set(tokens, mode="drop"))
-    R, T = len(last), len(batch.tokens)
+    logits = last_logits(model, hidden, batch)
+    rows, tokens = choose(logits, rows, row_layout, batch)
+    R, T = len(batch.rows), len(batch.tokens)
     logprobs = lax.cond(
         batch.want_logprobs,
         lambda: Logprobs(*token_logprobs(logits, tokens)),
@@ -104,25 +102,54 @@ def choose_tokens(
     )
     prompt_logprobs = lax.cond(
         jnp.any(batch.prompt_targets >= 0),
-        lambda: _prompt_logprobs(model, hidden, batch.prompt_targets, vocab_size, tile=min(R, T)),
+        lambda: prompt_logprobs_of(model, hidden, batch.prompt_targets, vocab_size, tile=min(R, T)),
         lambda: Logprobs.zeros(T, vocab_size),
     )
     return rows, StepOutput(tokens, logprobs, prompt_logprobs, hidden)
 
 
-def count_tokens(rows: RowState, row_layout: PackedWords, batch: StepBatch) -> RowState:
-    """Return the rows with this step's generated tokens counted for penalties."""
+def last_logits(model: Model, hidden: Float[Array, "T D"], batch: StepBatch) -> Float[Array, "R V"]:
+    """Return the float32 logits after the last token of each chunk."""
+    last = jnp.maximum(batch.query_starts[1:] - 1, 0)
+    return model.logits(hidden[last], batch.num_rows)
+
+
+def choose(
+    logits: Float[Array, "R V"], rows: RowState, row_layout: PackedWords, batch: StepBatch, needs: Needs | None = None
+) -> tuple[RowState, Int[Array, "R"]]:
+    """Return the rows with each chunk's token, and these tokens. ``needs``: None: the program finds what rows need."""
+    chosen = RowParams(**row_layout.split(rows.params[batch.rows]))
+    possible = keep_allowed(
+        logits, rows.allowed, batch.rows, chosen.constrained, None if needs is None else needs.constrained
+    )
+    tokens = sample(possible, chosen, rows.penalties, batch.rows, batch.context_lens, needs)
+    return replace(rows, last_tokens=rows.last_tokens.at[batch.rows].set(tokens, mode="drop")), tokens
+
+
+def count_tokens(
+    rows: RowState, row_layout: PackedWords, batch: StepBatch, needed: Condition | None = None
+) -> RowState:
+    """Return the rows with this step's generated tokens counted for penalties. ``needed``: None: if any counts."""
     R = rows.last_tokens.shape[0]
     params = RowParams(**row_layout.split(rows.params))
     counts = params.penalised[batch.token_rows] & (batch.positions >= params.counted_from[batch.token_rows])
     counted_rows = jnp.where(counts, batch.token_rows, R)
-    return replace(rows, penalties=count_output(rows.penalties, batch.tokens, counted_rows))
+    return replace(rows, penalties=count_output(rows.penalties, batch.tokens, counted_rows, needed))
 
 
-def _prompt_logprobs(
-    model: Model, hidden: Float[Array, "T D"], targets: Int[Array, "T"], vocab_size: int, *, tile: int
+def prompt_logprobs_of(
+    model: Model,
+    hidden: Float[Array, "T D"],
+    targets: Int[Array, "T"],
+    vocab_size: int,
+    *,
+    tile: int,
+    skip: bool = True,
 ) -> Logprobs:
-    """Return the log-probabilities of ``targets``, computed in tiles so that no [T, V] array is made."""
+    """Return the log-probabilities of ``targets``, computed in tiles so that no [T, V] array is made.
+
+    ``skip``: leave out tiles without targets, for which the program needs a branch.
+    """
     T = len(targets)
     padded = -(-T // tile) * tile
     hidden = jnp.pad(hidden, ((0, padded - T), (0, 0)))
@@ -135,8 +162,8 @@ def _prompt_logprobs(
 
     def body(i: Int[Array, ""], found: Logprobs) -> Logprobs:
         start = i * tile
-        wanted = jnp.any(lax.dynamic_slice_in_dim(targets, start, tile) >= 0)
-        piece = lax.cond(wanted, compute, lambda _: Logprobs.zeros(tile, vocab_size), start)
+        wanted = jnp.any(lax.dynamic_slice_in_dim(targets, start, tile) >= 0) if skip else True
+        piece = either(wanted, lambda: compute(start), lambda: Logprobs.zeros(tile, vocab_size))
         return found.map(lambda all_, new: lax.dynamic_update_slice_in_dim(all_, new, start, axis=0), piece)
 
     found = lax.fori_loop(0, padded // tile, body, Logprobs.zeros(padded, vocab_size))

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32
 
 from jaxgen.arrays import ArrayLike
+from jaxgen.sampling.condition import Condition, either
 
 
 @jax.tree_util.register_dataclass
@@ -26,16 +27,16 @@ def init_penalties(num_rows: int, vocab_size: int) -> PenaltyState:
     return PenaltyState(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.bool_))
 
 
-def count_output(state: PenaltyState, tokens: Int32[Array, "T"], rows: Int32[Array, "T"]) -> PenaltyState:
+def count_output(
+    state: PenaltyState, tokens: Int32[Array, "T"], rows: Int32[Array, "T"], needed: Condition | None = None
+) -> PenaltyState:
     """Return the state after generated tokens: token t counts in row ``rows[t]``, and in no row if that is S.
 
-    The state should be donated: it is then updated in place, and not touched if no token counts.
+    The state should be donated: it is then updated in place. ``needed``: None: if any token counts.
     """
 
-    def count(state: PenaltyState) -> PenaltyState:
+    def count() -> PenaltyState:
         return PenaltyState(state.output_counts.at[rows, tokens].add(1, mode="drop"), state.prompt_seen)
 
-    counted: PenaltyState = jax.lax.cond(
-        jnp.any(rows < state.output_counts.shape[0]), count, lambda state: state, state
-    )
-    return counted
+    counts = jnp.any(rows < state.output_counts.shape[0]) if needed is None else needed
+    return either(counts, count, lambda: state)

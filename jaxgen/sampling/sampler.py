@@ -23,72 +23,23 @@ Thresholds keep what ties with them.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Float32, Int32, UInt32
 
-from jaxgen.arrays import ArrayLike, Field
+from jaxgen.arrays import ArrayLike
 from jaxgen.core.sampling_params import MAX_LOGPROBS
 from jaxgen.sampling import exact_sum
+from jaxgen.sampling.condition import Condition, either
 from jaxgen.sampling.penalties import PenaltyState
+from jaxgen.sampling.row_params import Needs, RowParams
 
 _GROUP = 256
 """Size of the groups in which the vocabulary is summed, so that a draw reads only one of them."""
 _ONE = 2.0**31
-_TINY, _MAX = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class RowParams:
-    """How each row's token is chosen: SamplingParams as arrays. B: most bias entries of a row; E: most masked tokens.
-
-    Values must be finite and in the ranges of SamplingParams; they are not checked here.
-    """
-
-    temperature: Float32[ArrayLike, "R"]
-    top_p: Float32[ArrayLike, "R"]
-    top_k: Int32[ArrayLike, "R"]
-    """0: off."""
-    min_p: Float32[ArrayLike, "R"]
-    presence: Float32[ArrayLike, "R"]
-    frequency: Float32[ArrayLike, "R"]
-    repetition: Float32[ArrayLike, "R"]
-    seed: UInt32[ArrayLike, "R 2"]
-    """High and low word of a 64-bit seed."""
-    bias_tokens: Int32[ArrayLike, "R B"]
-    """Token ids, each once in a row; V in unused entries."""
-    bias_values: Float32[ArrayLike, "R B"]
-    """Added to the logits."""
-    masked_tokens: Int32[ArrayLike, "R E"]
-    """Token ids that are forbidden at positions below ``masked_until``; V in unused entries."""
-    masked_until: Int32[ArrayLike, "R"]
-    counted_from: Int32[ArrayLike, "R"]
-    """Tokens from this position on are counted for penalties when they are computed; earlier ones were loaded."""
-    constrained: Int32[ArrayLike, "R"]
-    """1: only allowed tokens are chosen; see ``keep_allowed``."""
-
-    @classmethod
-    def fields(cls, max_bias: int, max_masked: int) -> dict[str, Field]:
-        """Return the shape and type of one row of each array."""
-        shapes = {"seed": (2,), "masked_tokens": (max_masked,)} | dict.fromkeys(
-            ("bias_tokens", "bias_values"), (max_bias,)
-        )
-        integers = {"top_k", "bias_tokens", "masked_tokens", "masked_until", "counted_from", "constrained"}
-        types = dict.fromkeys(integers, np.int32) | {"seed": np.uint32}
-        return {name: (shapes.get(name, ()), types.get(name, np.float32)) for name in cls.__dataclass_fields__}
-
-    @staticmethod
-    def neutral_values(vocab_size: int) -> dict[str, int]:
-        """Return the values other than 0 of a row that is greedy and leaves its logits unchanged."""
-        return {"top_p": 1, "repetition": 1, "bias_tokens": vocab_size, "masked_tokens": vocab_size}
-
-    @property
-    def penalised(self) -> Bool[ArrayLike, "R"]:
-        return (self.presence != 0) | (self.frequency != 0) | (self.repetition != 1)
+_MAX = float(np.finfo(np.float32).max)
 
 
 def sample(
@@ -97,23 +48,24 @@ def sample(
     penalties: PenaltyState,
     rows: Int32[Array, "R"],
     positions: Int32[Array, "R"],
+    needs: Needs | None = None,
 ) -> Int32[Array, "R"]:
     """Return each row's token by the rule above.
 
     ``rows``: the rows of ``penalties`` that belong to the sequences, S for padding. ``positions``: the positions of the
-    chosen tokens in their sequences.
+    chosen tokens in their sequences. ``needs``: None: what the rows need.
     """
-    x = _finite_above(adjust_logits(logits.astype(jnp.float32), params, penalties, rows, positions))
+    needs = Needs.of(params, positions, logits.shape[1]) if needs is None else needs
+    x = _finite_above(adjust_logits(logits.astype(jnp.float32), params, penalties, rows, positions, needs))
     greatest = jnp.max(x, axis=-1)
     greedy = _first(x == greatest[:, None])
-    sampled = params.temperature >= _TINY
+    sampled = params.drawn
 
     def draw() -> Array:
-        token, possible = _draw(x, greatest, params, positions)
+        token, possible = _draw(x, greatest, params, positions, needs)
         return jnp.where(sampled & possible, token, greedy)
 
-    tokens: Array = jax.lax.cond(jnp.any(sampled), draw, lambda: greedy)
-    return tokens
+    return either(needs.drawn, draw, lambda: greedy)
 
 
 def keep_allowed(
@@ -121,10 +73,12 @@ def keep_allowed(
     allowed: Int32[Array, "S V32"],
     rows: Int32[Array, "R"],
     constrained: Int32[ArrayLike, "R"],
+    needed: Condition | None = None,
 ) -> Float[Array, "R V"]:
     """Return the logits, with -inf in constrained rows for tokens that are not in ``allowed``.
 
     There, bit i of word w stands for token 32 * w + i. ``rows``: the rows of ``allowed`` that belong to the sequences.
+    ``needed``: None: if any row is constrained.
     """
 
     def keep() -> Array:
@@ -133,8 +87,7 @@ def keep_allowed(
         may = bits.reshape(len(rows), -1)[:, : logits.shape[1]] == 1
         return jnp.where(may | (constrained == 0)[:, None], logits, -jnp.inf)
 
-    kept: Array = jax.lax.cond(jnp.any(constrained != 0), keep, lambda: logits)
-    return kept
+    return either(jnp.any(constrained != 0) if needed is None else needed, keep, lambda: logits)
 
 
 def token_logprobs(
@@ -167,22 +120,24 @@ def adjust_logits(
     penalties: PenaltyState,
     rows: Int32[Array, "R"],
     positions: Int32[Array, "R"],
+    needs: Needs | None = None,
 ) -> Float32[Array, "R V"]:
     """Return logits after, in this order: repetition penalty, frequency and presence penalties, bias, masked tokens.
 
     The repetition penalty divides positive logits and multiplies the others, of tokens in prompt or output (Keskar et
-    al., 2019, as in transformers); frequency * count and presence are subtracted for tokens in the output. ``rows`` and
-    ``positions`` as in ``sample``.
+    al., 2019, as in transformers); frequency * count and presence are subtracted for tokens in the output. ``rows``,
+    ``positions`` and ``needs`` as in ``sample``.
     """
     V = x.shape[1]
+    needs = Needs.of(params, positions, V) if needs is None else needs
 
-    def penalise(x: Array) -> Array:
+    def penalise() -> Array:
         counts = penalties.output_counts.at[rows].get(mode="fill", fill_value=0)
         prompt_seen = penalties.prompt_seen.at[rows].get(mode="fill", fill_value=False)
         repetition = params.repetition[:, None]
-        x = jnp.where((counts > 0) | prompt_seen, jnp.where(x > 0, x / repetition, x * repetition), x)
-        x = x - params.frequency[:, None] * counts.astype(jnp.float32)
-        return jnp.where(counts > 0, x - params.presence[:, None], x)
+        y = jnp.where((counts > 0) | prompt_seen, jnp.where(x > 0, x / repetition, x * repetition), x)
+        y = y - params.frequency[:, None] * counts.astype(jnp.float32)
+        return jnp.where(counts > 0, y - params.presence[:, None], y)
 
     def bias(x: Array) -> Array:
         row = jax.lax.broadcasted_iota(jnp.int32, params.bias_tokens.shape, 0)
@@ -195,10 +150,9 @@ def adjust_logits(
 
     early = positions < params.masked_until
     # A neutral row, whose counts may be those of an earlier sequence, keeps its bits by factors of 1 and 0.
-    x = jax.lax.cond(jnp.any(params.penalised), penalise, lambda x: x, x)
-    x = jax.lax.cond(jnp.any(params.bias_tokens < V), bias, lambda x: x, x)
-    adjusted: Array = jax.lax.cond(jnp.any(early), mask, lambda x: x, x)
-    return adjusted
+    y = either(needs.penalised, penalise, lambda: x)
+    y = either(needs.biased, lambda: bias(y), lambda: y)
+    return either(needs.masked, lambda: mask(y), lambda: y)
 
 
 def _finite_above(x: Float32[Array, "R V"]) -> Float32[Array, "R V"]:
@@ -212,22 +166,25 @@ def _first(mask: Bool[Array, "R V"]) -> Int32[Array, "R"]:
 
 
 def _draw(
-    x: Float32[Array, "R V"], greatest: Float32[Array, "R"], params: RowParams, positions: Int32[Array, "R"]
+    x: Float32[Array, "R V"],
+    greatest: Float32[Array, "R"],
+    params: RowParams,
+    positions: Int32[Array, "R"],
+    needs: Needs,
 ) -> tuple[Int32[Array, "R"], Bool[Array, "R"]]:
     """Do steps 2 to 5: return each row's token, and whether there was any to draw from."""
     R, V = x.shape
-    limited = (params.top_k > 0) & (params.top_k < V)
-    k = jnp.where(limited, params.top_k, V).astype(jnp.uint32)
-    x = jnp.pad(x, ((0, 0), (0, -V % _GROUP)), constant_values=-jnp.inf).reshape(R, -1, _GROUP)
-    x = jax.lax.cond(jnp.any(limited), lambda: _keep_top_k(x, k), lambda: x)
-    w = _weights(x, greatest, params)
-    w = jax.lax.cond(jnp.any(params.top_p < 1), lambda: _keep_top_p(w, params.top_p), lambda: w)
+    k = jnp.where(params.limited(V), params.top_k, V).astype(jnp.uint32)
+    padded = jnp.pad(x, ((0, 0), (0, -V % _GROUP)), constant_values=-jnp.inf).reshape(R, -1, _GROUP)
+    kept = either(needs.limited, lambda: _keep_top_k(padded, k), lambda: padded)
+    all_weights = _weights(kept, greatest, params)
+    w = either(needs.nucleus, lambda: _keep_top_p(all_weights, params.top_p), lambda: all_weights)
     return _pick(w, _random_bits(params.seed, positions))
 
 
 def _weights(x: Float32[Array, "R G L"], greatest: Float32[Array, "R"], params: RowParams) -> UInt32[Array, "R G L"]:
     # A greedy row in a batch that samples: its weights are not used, but must not be computed from NaN.
-    temperature = jnp.where(params.temperature >= _TINY, params.temperature, 1.0)
+    temperature = jnp.where(params.drawn, params.temperature, 1.0)
     distance = x - jnp.maximum(greatest, -_MAX)[:, None, None]
     w = jnp.round(jnp.exp(distance / temperature[:, None, None]) * _ONE).astype(jnp.uint32)
     least = jnp.ceil(params.min_p * _ONE).astype(jnp.uint32)

@@ -1,4 +1,4 @@
-"""Compare a GPU's kernels with float64 attention, in the shapes of served steps.
+"""Compare a GPU's kernels with float64, in the shapes of served steps.
 
 Runs in a child process (jaxgen.kernels.proof), because a faulty kernel may crash or hang.
 """
@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int32
 from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxgen.core.decoder_config import AttentionConfig, DecoderConfig, RopeConfig, llama_config
 from jaxgen.hardware.device_info import DeviceInfo
-from jaxgen.kernels.choice import PROOF_TOLERANCE, Kernels, made_for, prove_block_copies
+from jaxgen.kernels.choice import PROOF_TOLERANCE, Kernels, made_for, prove_block_copies, prove_expert_products
 from jaxgen.kernels.verdict import ServedShapes, Verdict
 from jaxgen.models.attention import attend, plan_attention
 from jaxgen.models.kv_cache import KVCache
@@ -46,10 +46,8 @@ def main(result: str) -> None:
     """Run the job in the first line of stdin and write the verdict to the file ``result``. Exits when stdin closes."""
     job = json.loads(sys.stdin.readline())
     Thread(target=_end_with_parent, daemon=True).start()
-    for name in ("token_budgets", "windows"):
-        job["shapes"][name] = tuple(job["shapes"][name])
     job["device"]["compute_capability"] = tuple(job["device"]["compute_capability"])
-    verdict = prove(ServedShapes(**job["shapes"]), DeviceInfo(**job["device"]))
+    verdict = prove(ServedShapes.read(job["shapes"]), DeviceInfo(**job["device"]))
     partial = Path(result).with_suffix(".part")
     partial.write_text(json.dumps({"outcome": verdict.outcome, "reason": verdict.reason}), encoding="utf-8")
     partial.replace(result)
@@ -96,6 +94,9 @@ def check_served(shapes: ServedShapes, device: DeviceInfo) -> None:
         for budget in shapes.token_budgets:
             check_step(kernels, model_of(of_window), of_window, budget)
     prove_block_copies(kernels, model, shapes.block_size)
+    if shapes.experts is not None:
+        for budget in shapes.token_budgets:
+            prove_expert_products(kernels, shapes.experts, budget, shapes.dtype)
 
 
 def model_of(shapes: ServedShapes) -> DecoderConfig:

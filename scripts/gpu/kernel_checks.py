@@ -13,6 +13,7 @@ from jaxgen.hardware.nvidia import find_gpu
 from jaxgen.kernels.choice import REFERENCE, Kernel, Kernels
 from jaxgen.kernels.proof import run_proof
 from jaxgen.kernels.verdict import ServedShapes
+from pallas_kernels.proof import prove_expert_product
 from scripts.gpu.bench import Bench, UnavailableError
 from scripts.gpu.kernels import BLOCK_SIZE, kernels_for, recompute_kernel
 from scripts.gpu.ragged import Padding, Piece, cancelling, padded, random_rows, rearranged
@@ -47,6 +48,10 @@ def scatter_blocks(bench: Bench) -> Run:
 def partial_recompute(bench: Bench) -> Run:
     _, function = recompute_kernel(bench)
     return check_partial_recompute(function)
+
+
+def expert_product(bench: Bench) -> Run:
+    return check_expert_product(kernels_for(bench, num_ctas=SMOKE_CTAS).expert_product)
 
 
 def _shapes(model: ModelConfig, tokens: int, rows: int) -> ServedShapes:
@@ -204,6 +209,21 @@ def check_partial_recompute(function: Kernel) -> Run:
         if not np.array_equal(got[~written], want[~written]):
             failure = "something was written that should not be"
         return Measurement(detail={"largest_error": error, "limit": limit}, failure=failure)
+
+    return run
+
+
+def check_expert_product(product: Kernel) -> Run:
+    """Compare with float64, with experts without rows; a row must have the same bits among fewer rows. All of these
+    are enough for the tiles of many rows, the fewer are not."""
+    shapes = {"experts": 12, "inputs": 448, "outputs": 320, "rows": 900}
+
+    def run() -> Measurement:
+        try:
+            prove_expert_product(product, **shapes, dtype="bfloat16")
+        except AssertionError as error:
+            return Measurement(detail=shapes, failure=str(error))
+        return Measurement(detail=shapes)
 
     return run
 

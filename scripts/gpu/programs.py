@@ -25,7 +25,8 @@ def pack(cache: Path, result: Path) -> dict[str, Any]:
     """
     for path in parts_of(result):
         path.unlink()
-    files = sorted((path for path in cache.rglob("*") if path.is_file()), key=lambda path: -path.stat().st_size)
+    found = (path for path in cache.rglob("*") if path.is_file() and "tokenizers" not in path.parts)
+    files = sorted(found, key=lambda path: -path.stat().st_size)
     packed, left = 0, PART_BYTES * MOST_PARTS - 2 * tarfile.RECORDSIZE
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import cache
 
 from jaxgen.core.config import ModelConfig
+from jaxgen.kernels.verdict import ExpertShapes
 from pallas_kernels.gpu.attention.items import best_tile_groups, value_slices
 from scripts.gpu.plan import OTHER_REGISTERS, REGISTERS, PlannedRow, attention_configuration
 from scripts.gpu.sizes import BITS, BITS_TOKENS, PIECES, RANDOM_TOKENS, TILES, AttentionLoad, Sizes, StepLoad
@@ -24,11 +25,11 @@ def rows_of(sizes: Sizes) -> tuple[PlannedRow, ...]:
     return (
         *_first_ceilings(),
         *_smoke(sizes),
+        *_server(sizes),
+        *_variants(sizes),
         *_served(sizes),
         *_launches(sizes),
         *_attention(sizes),
-        *_server(sizes),
-        *_variants(sizes),
         *_other_smoke(sizes),
         *_experts(sizes),
         *_restores(sizes),
@@ -70,7 +71,8 @@ def _of_model(model: ModelConfig, tokens: int) -> tuple[str, ...]:
     """Return the configurations that a model's step needs; none of XLA's own kernels, which a coded KV cache has."""
     if model.kv_dtype != "auto":
         return ()
-    return (WRITE_KV, *attention_needs(model.num_heads, model.num_kv_heads, model.head_dim, tokens))
+    experts = () if ExpertShapes.of(model) is None else (EXPERTS,)
+    return (WRITE_KV, *attention_needs(model.num_heads, model.num_kv_heads, model.head_dim, tokens), *experts)
 
 
 def _of_case(case: Case, tokens: int) -> tuple[str, ...]:
@@ -83,7 +85,7 @@ def _first_ceilings() -> Iterator[PlannedRow]:
 
 
 def _smoke(sizes: Sizes) -> Iterator[PlannedRow]:
-    """Yield the kernels of the served step, a small step and the proof of a start."""
+    """Yield the kernels of the served step, a small step, the product of experts and the proof of a start."""
     yield _smoke_kernel(WRITE_KV)
     yield from _smoke_attention(sizes, first=True)
     load, (tokens,) = sizes.small_step, sizes.small_step.budgets
@@ -91,6 +93,7 @@ def _smoke(sizes: Sizes) -> Iterator[PlannedRow]:
     needs = _of_model(load.model, tokens)
     small = PlannedRow(f"smoke_step_{load.name}_{tokens}", "smoke", "step_times:full", (load, tokens), limit=30.0)
     yield replace(small, process="smoke", configuration=step_configuration(tokens, rows), needs=needs)
+    yield _smoke_kernel(EXPERTS)
     start = PlannedRow(f"smoke_start_{load.name}_{tokens}", "smoke", "kernel_checks:start", (load.model, tokens, rows))
     yield replace(start, limit=100.0, splits=False, process="tools", needs=needs)
 
@@ -174,8 +177,8 @@ def _served(sizes: Sizes) -> Iterator[PlannedRow]:
 def _launches(sizes: Sizes) -> Iterator[PlannedRow]:
     load, budget = sizes.steps, sizes.served_budget
     step = _step("launches", load, budget)
-    graph = replace(step, entry="step_times:one_graph", arguments=(load, budget))
-    yield replace(graph, name=f"{step.name}_one_graph", configuration=f"{step.configuration} as one graph")
+    split = replace(step, entry="step_times:split_sums", arguments=(load, budget))
+    yield replace(split, name=f"{step.name}_split_sums", configuration=f"{step.configuration} with split sums")
     name, entry = f"launches_{load.name}_{budget}", "launches:profile"
     yield replace(step, name=name, entry=entry, arguments=(), process="profiler")
 
@@ -201,8 +204,8 @@ def _server(sizes: Sizes) -> Iterator[PlannedRow]:
 
 
 def _variants(sizes: Sizes) -> Iterator[PlannedRow]:
-    """Yield steps of few layers in other formats of weights and KV, the first as it is; and of a mixture of experts."""
-    for load in (*sizes.variants, sizes.moe_step):
+    """Yield a step of a mixture of experts; and steps of few layers in other formats, the first as it is."""
+    for load in (sizes.moe_step, *sizes.variants):
         for budget in load.budgets:
             needs = _of_model(load.model, budget)
             row = _step("formats", load, budget)

@@ -138,7 +138,7 @@ OFFLOADS = (
 )
 """Weights of 8 layers do not fit in any L2 cache; the blocks of a load are half a gigabyte."""
 
-BUDGETS = (256, 64, 1024, 2048)
+BUDGETS = (256, 512, 64, 1024, 2048)
 PRODUCTS = (("qkv", 4096, 6144), ("out", 4096, 4096), ("gate_up", 4096, 28_672), ("down", 14_336, 4096))
 """The weights of a layer of Llama-3-8B: name, inputs and outputs."""
 
@@ -247,6 +247,7 @@ class Sizes:
     expert_loads: tuple[ExpertLoad, ...] = (
         ExpertLoad("qwen3_30b_a3b_32", 32, 8, 128, 2048, 1536),
         ExpertLoad("qwen3_30b_a3b_256", 256, 8, 128, 2048, 1536),
+        ExpertLoad("qwen3_30b_a3b_2048", 2048, 8, 128, 2048, 1536),
     )
     server: ServerLoad = SERVER
     restored_tokens: int = 8192

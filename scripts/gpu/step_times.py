@@ -40,13 +40,8 @@ RANDOM_BLOCKS = 8
 """Distinct blocks of the cache, which repeat: random bits for the whole cache would need as much memory again."""
 GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 SAMPLING = {"greedy": (GREEDY, GREEDY), "top_p": (replace(GREEDY, temperature=1.0, top_p=0.9),) * 2}
-ONE_GRAPH: Options = (
-    (
-        "xla_gpu_enable_command_buffer",
-        "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONDITIONAL,DYNAMIC_SLICE_FUSION,WHILE",
-    ),
-)
-"""What XLA puts into CUDA graphs: all that it does by default, and loops."""
+SPLIT_SUMS: Options = (("xla_gpu_experimental_force_split_k", "0"),)
+"""XLA splits the sums of products among thread blocks where it likes, as it does by default."""
 SAMPLING |= {"logprobs": (replace(GREEDY, logprobs=20), GREEDY)}
 """Sampling of the first row, and of all others."""
 
@@ -74,10 +69,9 @@ def full(bench: Bench, load: StepLoad, budget: int, sampling: str = "greedy") ->
     return _measured(bench, load, config_of(bench.sizes, load, budget), sampling)
 
 
-def one_graph(bench: Bench, load: StepLoad, budget: int) -> Run:
-    """Measure the step with loops inside CUDA graphs too, which makes one graph of it all."""
-    options = ONE_GRAPH if bench.shared.device.platform == "gpu" else ()
-    return _measured(bench, load, config_of(bench.sizes, load, budget), "greedy", options)
+def split_sums(bench: Bench, load: StepLoad, budget: int) -> Run:
+    """Measure the step with sums of products that XLA splits: what equal bits at every width cost."""
+    return _measured(bench, load, config_of(bench.sizes, load, budget), "greedy", SPLIT_SUMS)
 
 
 def config_of(sizes: Sizes, load: StepLoad, budget: int) -> EngineConfig:

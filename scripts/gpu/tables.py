@@ -119,7 +119,7 @@ def _served(result: Result) -> str:
     name, budget = f"step_{FULL.steps.name}_{FULL.served_budget}", FULL.served_budget
     rows = []
     ways = {"greedy": "", "top_p 0.9": "_top_p", "log-probabilities of one row": "_logprobs"}
-    for title, suffix in (ways | {"greedy, one CUDA graph": "_one_graph"}).items():
+    for title, suffix in (ways | {"greedy, sums of products split": "_split_sums"}).items():
         row = result.row(name + suffix)
         pieces = ("returns_seconds", "overlapped_seconds", "overlapped_returns_seconds")
         rows.append([title, ms(row), *(detail_ms(row, piece) for piece in pieces)])

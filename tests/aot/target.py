@@ -18,6 +18,9 @@ import pytest
 from jax.experimental import topologies
 from jax.sharding import AbstractDevice, AbstractMesh, SingleDeviceSharding, use_abstract_mesh
 
+from jaxgen.kernels.choice import Kernels
+from jaxgen.runner.separate_step import Program
+
 
 @dataclass(frozen=True)
 class _Device(AbstractDevice):
@@ -177,6 +180,11 @@ class Executable:
         """Thunks in all, in every branch, and in the body of each loop once."""
         return len(re.findall(r"^ *\d+: k\w+", self.thunks, flags=re.MULTILINE))
 
+    def loops_with(self, array: jax.ShapeDtypeStruct) -> list[str]:
+        """The HLO loops that carry an array of as many elements as this one."""
+        loops = re.finditer(r"^.* = \((.*)\) while\(.*$", self.hlo, flags=re.MULTILINE)
+        return [loop[0] for loop in loops if array.size in map(_elements, re.findall(r"\w+\[([\d,]*)\]", loop[1]))]
+
     @property
     def fused_mosaic(self) -> list[str]:
         """Fusions around a call of a Pallas kernel. XLA makes one of a call and the slices that are its operands, and
@@ -199,7 +207,12 @@ class Executable:
     def copies(self, array: jax.ShapeDtypeStruct, kinds: str = "copy|copy-start") -> list[str]:
         """The HLO instructions of these kinds that make an array of as many elements as this one."""
         found = re.finditer(rf"^.* = \(?\w+\[([\d,]*)\]\S* (?:{kinds})\(.*$", self.hlo, flags=re.MULTILINE)
-        return [line[0] for line in found if math.prod(map(int, filter(None, line[1].split(",")))) == array.size]
+        return [line[0] for line in found if _elements(line[1]) == array.size]
+
+
+def _elements(dimensions: str) -> int:
+    """Of an array with these dimensions, as HLO has them between brackets."""
+    return math.prod(map(int, filter(None, dimensions.split(","))))
 
 
 def compile_for(
@@ -239,6 +252,12 @@ def compile_for(
             thunks.read_text(),
             kernels,
         )
+
+
+def compile_program(target: Target, program: Program, kernels: Kernels) -> Executable:
+    """Compile one of a step's programs as the engine does, without reading what ptxas says."""
+    options = dict(kernels.compiler_options)
+    return compile_for(target, program.function, program.shapes, program.donated, read=False, options=options)
 
 
 _PTXAS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads\s.*?Used (\d+) registers", re.DOTALL)

@@ -14,14 +14,15 @@ from jaxgen.core.config import EngineOptions
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels.choice import made_for
-from jaxgen.runner.programs import STEP_DONATES, step_program
+from jaxgen.runner.separate_step import LAYERS as LAYERS_PROGRAM
+from jaxgen.runner.separate_step import separate_programs
 from jaxgen.sizing.allocation import allocation_of
 from jaxgen.sizing.device_memory import DeviceMemory
 from jaxgen.sizing.memory import refit, resolve
 from jaxgen.sizing.token_budget import default_budget
 from jaxgen.weights.weight_formats import parameter_bytes
 from tests.aot import cases
-from tests.aot.target import Target, compile_for
+from tests.aot.target import Target, compile_program
 from tests.support.hub_configs import described
 
 logger = logging.getLogger(__name__)
@@ -64,16 +65,18 @@ def test_a_default_server_fits(target: Target, server: Server) -> None:
     config = resolve(options, model, memory, token_budget=default_budget(device).tokens, params_bytes=weights)
     kernels, reason = made_for(device, model, config.cache.block_size)
     assert kernels is not None, reason
-    step, args = step_program(model.of_layers(LAYERS), config, kernels, config.scheduler.token_budget)
-    compiled = compile_for(target, step, args, STEP_DONATES, read=False)
-    step_bytes = compiled.temporaries + 2 * compiled.outputs
+    programs = separate_programs(model.of_layers(LAYERS), config, kernels, config.scheduler.token_budget)
+    found_of = {name: compile_program(target, one, kernels) for name, one in programs.items()}
+    compiled, args = found_of[LAYERS_PROGRAM], programs[LAYERS_PROGRAM].shapes
+    most = max(one.temporaries for one in found_of.values())
+    step_bytes = most + 2 * sum(one.outputs for one in found_of.values())
     found = allocation_of(model, config, memory, params_bytes=weights, temporary_bytes=step_bytes)
     kept = weights + found.cache + rows_and_words(args)
     needed = kept + step_bytes
     logger.info(
         "%s, %s: %d tokens, %d rows, %d blocks: %d MiB needed of %d, temporaries %d MiB",
         *(server.model, server.kind, config.scheduler.token_budget, config.scheduler.max_num_seqs),
-        *(config.cache.num_blocks, needed // MIB, memory.free_bytes // MIB, compiled.temporaries // MIB),
+        *(config.cache.num_blocks, needed // MIB, memory.free_bytes // MIB, most // MIB),
     )
     assert compiled.arguments == kept - of_other_layers(model, found.cache, weights)
     assert (1 - MOST_LEFT) * memory.free_bytes < needed <= memory.free_bytes - found.slack // 2

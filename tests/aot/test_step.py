@@ -15,14 +15,17 @@ from jaxgen.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.quantization import WeightFormat
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernels, ampere, hopper
+from jaxgen.kernels.verdict import ExpertShapes
 from jaxgen.models.placement import abstract_packed_params
 from jaxgen.runner.programs import STEP_DONATES, step_program
+from jaxgen.runner.separate_step import LAYERS as LAYERS_PROGRAM
+from jaxgen.runner.separate_step import separate_programs
 from jaxgen.weights.names import parameters
 from jaxgen.weights.weight_formats import PRODUCTS, with_formats
 from scripts.gpu.shapes import LLAMA3_8B, OPT_6_7B
 from tests.aot import cases
 from tests.aot.models import LAYERS, model_of
-from tests.aot.target import H200, Executable, Target, compile_for
+from tests.aot.target import H200, Executable, Target, compile_for, compile_program
 
 logger = logging.getLogger(__name__)
 
@@ -36,12 +39,12 @@ MOST_LOGITS = 6
 WHOLE = "copy|copy-start|slice|dynamic-slice|fusion|fusion-done"
 """Instructions that make a copy of an operand."""
 HOPPER, AMPERE = hopper(132), ampere(108)
-IN_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONDITIONAL,DYNAMIC_SLICE_FUSION"
-"""What XLA puts into CUDA graphs by default."""
-OPTIONAL_WORK = 3
-"""Draws, log-probabilities and those of prompts: each has a loop, which keeps its branch out of graphs by default."""
+WITHOUT_WAITING = {"kWhile", "kCustomKernel", "kCopy"}
+"""What the host starts beside CUDA graphs; of a loop whose number of turns is known it reads nothing."""
 PALLAS_KERNELS = 4
 """Of a layer: attention in pieces, their combination, attention of whole contexts, and cache writes."""
+EXPERT_PRODUCTS = 2
+"""Kernels that a layer with experts has beside these: gates and values, and the way back."""
 
 
 def compile_step(
@@ -51,9 +54,15 @@ def compile_step(
     num_layers: int | None = None,
     model: DecoderConfig = LLAMA3_8B,
 ) -> tuple[Executable, Any, int]:
-    """The step, its cache, and the bytes of cache and rows. ``num_layers`` None: all of them."""
+    """The step, without sampling if that is separate, its cache, and the bytes of cache and rows.
+
+    ``num_layers`` None: all of them.
+    """
     model = model.of_layers(num_layers or model.num_layers)
     step, args = step_program(model, CONFIG, kernels, CONFIG.scheduler.token_budget)
+    if kernels.separate_sampling:
+        layers = separate_programs(model, CONFIG, kernels, CONFIG.scheduler.token_budget)[LAYERS_PROGRAM]
+        step, args = layers.function, layers.shapes
     _, cache, rows, _ = args
     sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves((cache, rows))]
     options = dict(kernels.compiler_options)
@@ -80,10 +89,7 @@ def test_with_pallas_kernels(target: Target) -> None:
     right, wrong = (HOPPER, AMPERE) if target is H200 else (AMPERE, HOPPER)
     model = LLAMA3_8B if target is H200 else LLAMA3_8B.of_layers(FEW_LAYERS)
     started = check(target, right, num_mosaic=PALLAS_KERNELS * model.num_layers, model=model).started
-    assert started[0] == "kCommandBuffer", "a CUDA graph up to the greedy choice"
-    assert started.count("kConditional") == OPTIONAL_WORK
-    assert set(started) <= {"kCommandBuffer", "kConditional", "kCustomKernel"}, "no Pallas kernel is outside of graphs"
-    assert len(started) <= 2 * OPTIONAL_WORK
+    assert started == ["kCommandBuffer"]
     with pytest.raises(ValueError, match="Hopper"):
         compile_step(target, wrong, STEP_DONATES, FEW_LAYERS)
 
@@ -101,7 +107,8 @@ def test_layers_of_other_parts(target: Target, name: str) -> None:
     """Norms of keys; windows in some layers, heads of 256 and two rotary embeddings; sinks; and experts, whose weights
     are read where they lie."""
     model = model_of(name)
-    compiled = check(target, HOPPER, num_mosaic=PALLAS_KERNELS * model.num_layers, model=model)
+    num_mosaic = (PALLAS_KERNELS + (EXPERT_PRODUCTS if model.moe else 0)) * model.num_layers
+    compiled = check(target, HOPPER, num_mosaic=num_mosaic, model=model)
     logger.info(
         "%s of %d layers: %d operations, the host starts %s, %d MiB of temporaries",
         *(name, model.num_layers, compiled.num_operations, Counter(compiled.started), compiled.temporaries // 2**20),
@@ -110,16 +117,51 @@ def test_layers_of_other_parts(target: Target, name: str) -> None:
     matrices = [weight for weight in placed if weight.size > model.hidden_size * model.num_kv_heads * model.head_dim]
     assert len(matrices) > 4 * model.num_layers
     assert not [line for weight in matrices for line in compiled.copies(weight, WHOLE)]
+    started = compiled.started
+    assert started[0] == "kCommandBuffer", "a CUDA graph up to the greedy choice"
+    assert "kWhile" not in started
+    looped, copied = _looped_experts(compiled, model)
+    assert not looped
+    assert not copied
+
+
+@pytest.mark.only(cases.AMPERE)  # XLA's passes are the same for all
+def test_xlas_loop_over_experts_is_seen(target: Target) -> None:
+    """So the checks of the test above can fail."""
+    model = model_of("Qwen3-30B-A3B-Thinking-2507").of_layers(1)
+    compiled, *_ = compile_step(target, REFERENCE_GPU, STEP_DONATES, model=model)
+    looped, copied = _looped_experts(compiled, model)
+    assert len(looped) == EXPERT_PRODUCTS
+    assert copied
+
+
+def _looped_experts(compiled: Executable, model: DecoderConfig) -> tuple[list[str], list[str]]:
+    """Loops that read a layer's experts, and instructions, also of loops, that copy one expert's matrix."""
+    shapes = ExpertShapes.of(model)
+    if shapes is None:
+        return [], []
+    products = [(out, width) for width, out in shapes.products]
+    stacks = (jax.ShapeDtypeStruct((shapes.experts, *product), model.dtype) for product in products)
+    alone = (jax.ShapeDtypeStruct(product, model.dtype) for product in products)
+    # Rows of 256 tokens may be as many numbers, but are float32.
+    copies = [line for matrix in alone for line in compiled.copies(matrix, WHOLE) if " bf16[" in line.partition("(")[0]]
+    return [line for stack in stacks for line in compiled.loops_with(stack)], copies
 
 
 @pytest.mark.only(cases.HOPPER)
-def test_with_loops_in_graphs_a_step_is_one_graph(target: Target) -> None:
-    """Where it has as many rows as tokens: else prompts' log-probabilities are copied in pieces, beside the graph."""
-    budget = CONFIG.scheduler.token_budget
-    config = replace(CONFIG, scheduler=replace(CONFIG.scheduler, max_num_seqs=budget))
-    step, args = step_program(LLAMA3_8B.of_layers(2), config, HOPPER, budget)
-    options = {"xla_gpu_enable_command_buffer": f"{IN_GRAPHS},WHILE"}
-    assert compile_for(target, step, args, STEP_DONATES, read=False, options=options).started == ["kCommandBuffer"]
+@pytest.mark.parametrize("rows", [64, 256])
+def test_the_host_waits_for_no_program(target: Target, rows: int) -> None:
+    """A program is one CUDA graph, or graphs and loops of a known number of turns. None has a branch."""
+    config = replace(CONFIG, scheduler=replace(CONFIG.scheduler, max_num_seqs=rows))
+    model = replace(LLAMA3_8B.of_layers(1), vocab_size=16_384)
+    for name, one in separate_programs(model, config, HOPPER, CONFIG.scheduler.token_budget).items():
+        compiled = compile_program(target, one, HOPPER)
+        logger.info("%s, %d rows: the host starts %s", name, rows, Counter(compiled.started))
+        assert set(compiled.started) <= {"kCommandBuffer", *WITHOUT_WAITING}
+        assert "kConditional" not in compiled.thunks
+        loops = re.findall(r"^.* while\(.*$", compiled.hlo, flags=re.MULTILINE)
+        assert all('"known_trip_count"' in loop for loop in loops)
+        assert name != LAYERS_PROGRAM or compiled.started == ["kCommandBuffer"]
 
 
 @pytest.mark.only(cases.AMPERE)  # XLA's passes are the same for all

@@ -6,11 +6,14 @@ from dataclasses import replace
 import pytest
 
 from jaxgen.core.config import DType
+from jaxgen.core.decoder_config import DecoderConfig
+from jaxgen.core.moe_config import MoEConfig
+from jaxgen.core.quantization import WeightFormat
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels import choice
 from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernels, choose, for_windows_as_data, reference
 from jaxgen.kernels.native_support import native_dtypes
-from jaxgen.kernels.verdict import Verdict
+from jaxgen.kernels.verdict import ExpertShapes, Verdict
 from pallas_kernels.cpu.build import Recipe, UnavailableError
 from pallas_kernels.write_kv import write_kv_ref
 from tests.support.engines import LLAMA
@@ -100,6 +103,45 @@ def test_a_cache_of_codes_is_read_by_native_kernels_and_by_no_others() -> None:
     assert choose(CPU, model, 64, directory()) == choice.native(native())
     found = choose(HOPPER, model, 64, directory(), Verdict("right"))
     assert (found, found.reason) == (REFERENCE_GPU, "no others read a KV cache of int8")
+
+
+EXPERTS = replace(
+    LLAMA, dtype="bfloat16", head_dim=64, hidden_size=128, moe=MoEConfig(experts=8, per_token=2, inner=64)
+)
+
+
+def test_experts_on_hopper_have_a_kernel_of_their_own(caplog: pytest.LogCaptureFixture) -> None:
+    assert choose(HOPPER, EXPERTS, 64, directory(), Verdict("right")) is choice.hopper(132)
+    assert choice.hopper(132).expert_product != REFERENCE_GPU.expert_product
+    assert "loop" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("device", "model", "reason"),
+    [
+        (HOPPER, replace(EXPERTS, hidden_size=136), "136 inputs and 128 outputs are not multiples of 64 and 32"),
+        (HOPPER, replace(EXPERTS, moe=MoEConfig(experts=8, per_token=2, inner=72)), "144 outputs"),
+        (HOPPER, replace(EXPERTS, weight_formats=(("layers.mlp.experts.down.weight", WeightFormat(4, 32)),)), "bits"),
+        (ADA, EXPERTS, "the others are for Hopper"),
+        (B200, EXPERTS, "the others are for Hopper"),
+    ],
+)
+def test_where_experts_have_xlas_loop(
+    device: DeviceInfo, model: DecoderConfig, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = choose(device, model, 64, directory(), Verdict("right"))
+    assert found.expert_product is REFERENCE_GPU.expert_product
+    assert found.write_kv is not REFERENCE_GPU.write_kv
+    assert "XLA's loop" in found.reason
+    assert reason in found.reason
+    assert found.reason in caplog.text
+
+
+def test_shapes_of_experts() -> None:
+    shapes = ExpertShapes.of(EXPERTS)
+    assert shapes == ExpertShapes(8, 2, 128, 64)
+    assert shapes.products == ((128, 128), (64, 128))
+    assert ExpertShapes.of(LLAMA) is None
 
 
 def test_an_old_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

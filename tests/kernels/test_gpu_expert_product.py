@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from pallas_kernels.expert_product import expert_product_ref
+from pallas_kernels.gpu import expert_product as gpu_expert_product
 from pallas_kernels.gpu.expert_product import COMPUTE, ROWS, STAGES, TILE_K, expert_product
 from tests.support.interpreted import RaceError, run
 
-I, O, S = TILE_K * (STAGES + 1), 2 * COMPUTE * 80, ROWS + 22  # noqa: E741
+I, O, S = TILE_K * (STAGES[0] + 1), 2 * COMPUTE * 80, ROWS + 22  # noqa: E741
 """Outputs of two tiles."""
 COUNTS = (ROWS + 3, 0, 4, 9, 0)
 """Rows of each expert, of which none but the first begins at a multiple of 8."""
@@ -66,6 +67,27 @@ def test_other_rows_of_experts(counts: Sequence[int]) -> None:
     np.testing.assert_allclose(multiply(args), in_float64(*args), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("counts", [COUNTS, pytest.param((0, 64, 2, 0, 20), marks=pytest.mark.full)])
+def test_tiles_of_128_rows_give_the_same_bits(counts: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    args = case(counts)
+    wanted = multiplied() if counts == COUNTS else multiply(args)
+    monkeypatch.setattr(gpu_expert_product, "MANY_ROWS", 1)
+    np.testing.assert_array_equal(multiply(args), wanted)
+
+
+@pytest.mark.full  # as above
+def test_bits_do_not_depend_on_other_rows() -> None:
+    """Of rows at the same places of other tiles, beside other rows. The proof at start has other places too, at which a
+    product on a CPU has other bits."""
+    x, weights, layer, starts = case()
+    counts = 3, 0, 4, 15, 0
+    moved = np.concatenate([np.arange(3), np.arange(starts[2], starts[3])])
+    others = jnp.asarray(np.random.default_rng(5).normal(size=x.shape), x.dtype)
+    fewer = jnp.asarray(np.cumsum([0, *counts]), jnp.int32)
+    got = multiply((others.at[: len(moved)].set(x[moved]), weights, layer, fewer))
+    np.testing.assert_array_equal(got[: len(moved)], multiplied()[moved])
+
+
 @pytest.mark.full  # as above
 def test_sums_are_rounded_to_the_wanted_type() -> None:
     got = multiply(case(), dtype=jnp.bfloat16)
@@ -75,7 +97,7 @@ def test_sums_are_rounded_to_the_wanted_type() -> None:
 @pytest.mark.parametrize(
     ("inputs", "outputs", "dtype", "message"),
     [
-        (TILE_K, 32, jnp.float32, "dtypes float32 and float32"),
+        (TILE_K, 32, jnp.float32, "weights of float32"),
         (TILE_K + 8, 32, jnp.bfloat16, "72 inputs"),
         (TILE_K, 40, jnp.bfloat16, "40 outputs"),
     ],
@@ -91,4 +113,4 @@ def test_a_missing_wait_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
     """With no more steps than stages: the interpreter refuses a barrier that completes twice and nobody waits for."""
     monkeypatch.setattr(plgpu, "barrier_wait", lambda barrier: None)
     with pytest.raises(RaceError):
-        run(expert_product, *case((5, 0, 0, 0, 0), inputs=TILE_K * STAGES), num_ctas=8)
+        run(expert_product, *case((5, 0, 0, 0, 0), inputs=TILE_K * STAGES[0]), num_ctas=8)

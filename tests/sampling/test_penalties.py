@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from jaxgen.core.sequence import Sequence
 from jaxgen.runner.row_state import RowLoader
 from jaxgen.sampling.penalties import PenaltyState, count_output, init_penalties
-from jaxgen.sampling.sampler import RowParams, adjust_logits
+from jaxgen.sampling.row_params import RowParams
+from jaxgen.sampling.sampler import adjust_logits
 from tests.support.draws import MAX_BIAS, params
 from tests.support.engines import engine_config, request
 

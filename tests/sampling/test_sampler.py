@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from jaxgen.sampling.penalties import PenaltyState
-from jaxgen.sampling.sampler import RowParams
+from jaxgen.sampling.row_params import RowParams
 from tests.support.draws import SMALL, STATE, draw, draw_many, params, program, random_rows, small, support
 
 

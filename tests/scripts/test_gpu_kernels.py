@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxgen.hardware.device_info import DeviceInfo
-from jaxgen.kernels.choice import REFERENCE, Kernels, hopper
+from jaxgen.kernels.choice import REFERENCE, REFERENCE_GPU, Kernels, hopper
 from pallas_kernels.copy_blocks import gather_blocks_ref, scatter_blocks_ref
 from pallas_kernels.gpu.attention.ragged_paged_attention import ragged_paged_attention
 from pallas_kernels.gpu.copy_blocks import gather_blocks, scatter_blocks
@@ -110,6 +110,13 @@ def test_wrong_writes_fail() -> None:
         return REFERENCE.write_kv(cache, layer, v, k, slots)
 
     assert kernel_checks.check_write_kv(swapped)().failure == "write_kv differs from numpy"
+
+
+def test_products_of_experts_are_checked() -> None:
+    product = REFERENCE_GPU.expert_product
+    assert kernel_checks.check_expert_product(product)().failure is None
+    wrong = kernel_checks.check_expert_product(lambda x, *rest: product(x, *rest).at[:, 0].add(0.1))()
+    assert str(wrong.failure).startswith("a product of experts is wrong by 0.1")
 
 
 def test_random_rows_are_ragged_and_fit() -> None:

@@ -52,7 +52,7 @@ ROWS = [
         0.0052,
         detail={"alone_seconds": 0.005, "copied_bytes_per_second": 50e9, "copied_alone_bytes_per_second": 55e9},
     ),
-    row("step_llama3_8b_256_one_graph", 0.0042, detail={"returns_seconds": 0.0003}),
+    row("step_llama3_8b_256_split_sums", 0.0042, detail={"returns_seconds": 0.0003}),
     row("bits_products_qkv", detail={"equal": False, "unequal": {"256": 12}}),
     row("server_llama3_8b_start", 61.0, detail={"cached_programs": 0}),
     row("server_llama3_8b_start_again", state="lost", why="hung"),
@@ -111,7 +111,7 @@ def test_figures_of_a_run(docs: Path) -> None:
     assert line(text, "`staging_device_to_host_llama3_8b`")[2:4] == ["50", "0.951"]
     assert line(served, "top_p 0.9") == ["6", "0.1", "", ""]
     assert "a step takes 5.2 ms, by itself 5 ms; copies get 50 GB/s, by themselves 55." in served
-    assert line(served, "greedy, one CUDA graph") == ["4.2", "0.3", "", ""]
+    assert line(served, "greedy, sums of products split") == ["4.2", "0.3", "", ""]
     assert line(served, "qkv, 4096 to 6144") == [*["500 (0.62)"] * 6, "differ ({'256': 12})"]
     assert line(served, "64") == ["8,123", "30.5", "52.5", "80.1", "11.2", "14"]
     assert line(served, "1") == ["not run", *[""] * 5]

@@ -7,7 +7,8 @@ import numpy as np
 
 from jaxgen.arrays import PackedWords
 from jaxgen.sampling.penalties import PenaltyState, init_penalties
-from jaxgen.sampling.sampler import RowParams, sample
+from jaxgen.sampling.row_params import RowParams
+from jaxgen.sampling.sampler import sample
 
 MAX_BIAS = 4
 SMALL = 7

@@ -1,6 +1,7 @@
 """The proof of kernels for GPUs finds what is wrong with them. The twins stand in for them: no GPU is here."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,10 +10,11 @@ import pytest
 from jaxgen.core.decoder_config import AttentionConfig
 from jaxgen.hardware.device_info import DeviceInfo
 from jaxgen.kernels.choice import REFERENCE_GPU, Kernels
-from jaxgen.kernels.verdict import ServedShapes
+from jaxgen.kernels.verdict import ExpertShapes, ServedShapes
 from jaxgen.tools import prove_kernels
 from jaxgen.tools.prove_kernels import LONGEST, prove, rows_of_step
 from pallas_kernels.copy_blocks import scatter_blocks_ref
+from pallas_kernels.expert_product import expert_product_ref
 from pallas_kernels.write_kv import write_kv_ref
 from tests.support.engines import LLAMA
 
@@ -138,6 +140,43 @@ def test_wrong_ones(made: Any, kernels: Kernels, says: str) -> None:
     verdict = prove(SHAPES, HOPPER)
     assert verdict.outcome == "wrong"
     assert says in verdict.reason
+
+
+EXPERTS = replace(CAPPED, experts=ExpertShapes(experts=9, per_token=2, width=64, inner=32))
+
+
+def off_in_one_row(x: Any, *args: Any) -> Any:
+    return expert_product_ref(x, *args).at[len(x) // 4].add(0.01)
+
+
+def of_the_other_layer(x: Any, weights: Any, layer: Any, starts: Any) -> Any:
+    return expert_product_ref(x, weights[:, ::-1], layer, starts)
+
+
+def of_its_company(x: Any, weights: Any, layer: Any, starts: Any) -> Any:
+    return expert_product_ref(x, weights, layer, starts) + starts[-1].astype(jnp.float32) * 1e-5
+
+
+@pytest.mark.parametrize(
+    ("product", "says"),
+    [
+        (expert_product_ref, ""),
+        (off_in_one_row, "a product of experts is wrong by"),
+        (of_the_other_layer, "a product of experts gives numbers that are not finite"),
+        (of_its_company, "a product of experts has other bits among other rows"),
+    ],
+)
+def test_products_of_experts(made: Any, product: Any, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prove_kernels, "check_step", lambda *_: None)
+    made(changed(expert_product=product))
+    verdict = prove(EXPERTS, HOPPER)
+    assert verdict.is_right == (not says), verdict
+    assert says in verdict.reason
+
+
+def test_what_is_told_in_json_is_read() -> None:
+    for shapes in (SHAPES, EXPERTS):
+        assert ServedShapes.read(json.loads(json.dumps(asdict(shapes)))) == shapes
 
 
 def test_what_raises(made: Any) -> None:

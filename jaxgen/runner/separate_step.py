@@ -1,0 +1,128 @@
+"""The step for GPUs: programs without branches, of which the host starts those that a plan needs.
+
+A branch or a loop of unknown length in a program for GPUs makes the host wait: it reads the condition when the device
+gets there. The host knows what a plan's rows need, so it chooses the programs. What two of them share has equal bits:
+``layers`` alone computes logits, and the others treat each row by itself (jaxgen.sampling.sampler).
+"""
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxgen.core.config import EngineConfig, ModelConfig
+from jaxgen.core.sampling_params import Sampling
+from jaxgen.kernels.choice import Kernels
+from jaxgen.models import PackedParams, bind, graph_of
+from jaxgen.models.kv_cache import KVCache, init_cache
+from jaxgen.models.placement import abstract_packed_params
+from jaxgen.runner.packer import batch_layout, unpack
+from jaxgen.runner.row_state import RowState, init_rows, row_layout
+from jaxgen.runner.step import Logprobs, StepOutput, choose, count_tokens, last_logits, prompt_logprobs_of
+from jaxgen.sampling.row_params import Needs
+from jaxgen.sampling.sampler import token_logprobs
+
+
+@dataclass(frozen=True)
+class Program:
+    """A function and the shapes of its arguments, of which those in ``donated`` are updated in place."""
+
+    function: Any
+    shapes: tuple[Any, ...]
+    donated: tuple[int, ...] = ()
+
+
+LAYERS, LOGPROBS, PROMPT_LOGPROBS = "layers", "logprobs", "prompt_logprobs"
+
+
+def separate_programs(model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int) -> dict[str, Program]:
+    """Return the programs of a step of ``width`` tokens by name. Those that choose tokens have a Sampling's."""
+    graph, layout, vocab_size = graph_of(model), row_layout(config), model.vocab_size
+    num_rows, block_size, num_slots = config.scheduler.max_num_seqs, config.cache.block_size, config.cache.num_slots
+
+    def layers(
+        params: PackedParams, cache: KVCache, rows: RowState, words: Int[Array, "W"]
+    ) -> tuple[KVCache, RowState, Float[Array, "T D"], Float[Array, "R V"]]:
+        bound = bind(graph, params)
+        batch, rows = unpack(words, rows, width, block_size, num_slots)
+        rows = count_tokens(rows, layout, batch, needed=True)
+        hidden, cache = bound(batch, cache)
+        return cache, rows, hidden, last_logits(bound, hidden, batch)
+
+    def choosing(sampling: Sampling) -> Any:
+        def choose_tokens(
+            rows: RowState, words: Int[Array, "W"], logits: Float[Array, "R V"]
+        ) -> tuple[RowState, Int[Array, "R"]]:
+            batch, _ = unpack(words, rows, width, block_size, num_slots)
+            return choose(logits, rows, layout, batch, Needs.up_to(sampling))
+
+        return choose_tokens
+
+    def logprobs(logits: Float[Array, "R V"], tokens: Int[Array, "R"]) -> Logprobs:
+        return Logprobs(*token_logprobs(logits, tokens))
+
+    def prompt_logprobs(params: PackedParams, hidden: Float[Array, "T D"], words: Int[Array, "W"]) -> Logprobs:
+        targets = batch_layout(width, min(width, num_rows)).split(words)["prompt_targets"]
+        tile = min(width, num_rows)
+        return prompt_logprobs_of(bind(graph, params), hidden, targets, vocab_size, tile=tile, skip=False)
+
+    params = abstract_packed_params(model, kernels)
+    cache = jax.eval_shape(lambda: init_cache(model, config.cache, kernels))
+    rows = jax.eval_shape(lambda: init_rows(config, vocab_size))
+    words = jax.ShapeDtypeStruct((batch_layout(width, min(width, num_rows)).size,), jnp.int32)
+    _, _, hidden, logits = jax.eval_shape(layers, params, cache, rows, words)
+    tokens = jax.ShapeDtypeStruct(logits.shape[:1], jnp.int32)
+    return {
+        LAYERS: Program(layers, (params, cache, rows, words), donated=(1, 2)),
+        **{one.name: Program(choosing(one), (rows, words, logits), donated=(0,)) for one in Sampling},
+        LOGPROBS: Program(logprobs, (logits, tokens)),
+        PROMPT_LOGPROBS: Program(prompt_logprobs, (params, hidden, words)),
+    }
+
+
+class SeparateStep:
+    """The compiled programs of a step of one width. Called like the program of a Step."""
+
+    def __init__(self, model: ModelConfig, config: EngineConfig, kernels: Kernels, width: int, options: dict[str, str]):
+        """Compile all of them, at the same time. ``options``: XLA's."""
+        programs = separate_programs(model, config, kernels, width)
+        lowered = {
+            name: jax.jit(one.function, donate_argnums=one.donated).lower(*one.shapes) for name, one in programs.items()
+        }
+        with ThreadPoolExecutor(len(lowered)) as pool:
+            compiled = pool.map(lambda one: one.compile(options), lowered.values())
+        self._programs: Mapping[str, Any] = dict(zip(lowered, compiled, strict=True))
+        self._choices = [self._programs[one.name] for one in Sampling]
+        num_rows = min(width, config.scheduler.max_num_seqs)
+        first = batch_layout(width, num_rows).first_words
+        self._sampling, self._logprobs = first["sampling"], first["want_logprobs"]
+        self._targets = slice(first["prompt_targets"], first["prompt_targets"] + width)
+        self._none = Logprobs.zeros(num_rows, model.vocab_size), Logprobs.zeros(width, model.vocab_size)
+
+    def __call__(
+        self, params: PackedParams, cache: KVCache, rows: RowState, words: np.ndarray
+    ) -> tuple[KVCache, RowState, StepOutput]:
+        """Start the programs that the plan needs."""
+        on_device = jax.device_put(words)
+        cache, rows, hidden, logits = self._programs[LAYERS](params, cache, rows, on_device)
+        rows, tokens = self._choices[words[self._sampling]](rows, on_device, logits)
+        logprobs, prompt_logprobs = self._none
+        if words[self._logprobs]:
+            logprobs = self._programs[LOGPROBS](logits, tokens)
+        if (words[self._targets] >= 0).any():
+            prompt_logprobs = self._programs[PROMPT_LOGPROBS](params, hidden, on_device)
+        return cache, rows, StepOutput(tokens, logprobs, prompt_logprobs, hidden)
+
+    def as_text(self) -> str:
+        """Return the text of all programs after XLA's passes."""
+        return "\n".join(program.as_text() for program in self._programs.values())
+
+    @property
+    def analyses(self) -> list[Any]:
+        """XLA's analysis of the memory of each program, the layers' first."""
+        return [program.memory_analysis() for program in self._programs.values()]
