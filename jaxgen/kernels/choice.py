@@ -121,8 +121,6 @@ class Kernels:
 
 REFERENCE = Kernels("XLA", ragged_paged_attention_ref, write_kv_ref)
 """The ``_ref`` twins in plain jnp, which run on all devices."""
-_GPU_OPTIONS = (*COMPILER_OPTIONS, ("xla_gpu_experimental_force_split_k", "1"))
-"""Sums of a product are not split among thread blocks, or a token's bits would depend on the width of the program."""
 _GPU_EXPERT_PRODUCT = partial(expert_product_ref, tile_rows=GPU_TILE_ROWS)
 
 
@@ -142,7 +140,7 @@ REFERENCE_GPU = replace(
     expert_product=_GPU_EXPERT_PRODUCT,
     quantized=_GPU_QUANTIZED,
     floats=_GPU_FLOATS,
-    compiler_options=_GPU_OPTIONS,
+    compiler_options=COMPILER_OPTIONS,
     separate_layers=True,
     separate_sampling=True,
     partial_recompute=partial_recompute_ref,
@@ -224,7 +222,7 @@ def _pallas(name: str, num_ctas: int, *, bulk: bool, wgmma: bool, bulk_copies: b
         expert_product=partial(expert_product.expert_product, num_ctas=num_ctas) if wgmma else _GPU_EXPERT_PRODUCT,
         quantized=_GPU_QUANTIZED,
         floats=_GPU_FLOATS,
-        compiler_options=_GPU_OPTIONS,
+        compiler_options=COMPILER_OPTIONS,
         partial_recompute=partial_recompute_ref,
         separate_layers=True,
         separate_sampling=True,

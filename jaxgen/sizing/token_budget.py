@@ -17,8 +17,7 @@ CPU_WIDTH = 384
 """Most tokens of a step on a CPU whose kernels skip padding; which of them are filled is decided step by step."""
 CPU_ROWS = 64
 """Most rows of a step on a CPU by default."""
-GPU_WIDTH = 512
-"""Fewest tokens of a step on a GPU: room for prompts beside decodes of all rows, which alone take a narrow program."""
+UNKNOWN_BUDGET = 512
 MOST_BUDGET = 2048
 TUNE_CONTEXT, TUNE_ROUNDS = 128, 3
 """Defaults of jaxgen tune: tokens before each decode, and timings of each budget."""
@@ -78,13 +77,10 @@ def default_budget(device: DeviceInfo, *, skips_padding: bool = False, active_sh
         return TokenBudget(CPU_BUDGET, "the rule for CPUs; jaxgen tune measures it")
     sheet = data_sheet(device.kind)
     if sheet is None:
-        tokens, reason = GPU_WIDTH, f"{device.kind} is in no table here; jaxgen tune measures it"
+        tokens, reason = UNKNOWN_BUDGET, f"{device.kind} is in no table here; jaxgen tune measures it"
     else:
         tokens, reason = roofline_budget(sheet), f"the roofline of {device.kind}; jaxgen tune measures it"
-    tokens = max(tokens, min(_rounded(tokens / active_share), MOST_BUDGET))
-    if tokens < GPU_WIDTH:
-        return TokenBudget(GPU_WIDTH, f"more than the {tokens} of the roofline of {device.kind}: room for prompts")
-    return TokenBudget(tokens, reason)
+    return TokenBudget(max(tokens, min(_rounded(tokens / active_share), MOST_BUDGET)), reason)
 
 
 def data_sheet(kind: str) -> Ceilings | None:

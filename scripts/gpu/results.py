@@ -2,7 +2,8 @@
 
     .venv/bin/python -m scripts.gpu.results [--docs docs]
 
-Of each device the newest result is shown. Rows that it lacks are shown as "compiled, not run" or "not run".
+Of each device the newest result is shown. A row that did not run there is that of the newest result in which it ran;
+the page lists these. Others are shown as "compiled, not run" or "not run".
 """
 
 import argparse
@@ -14,6 +15,7 @@ from typing import Any
 
 from scripts.gpu.cells import Result
 from scripts.gpu.plots import plot_attention, plot_steps
+from scripts.gpu.report import State
 from scripts.gpu.tables import sections
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -40,20 +42,31 @@ def main(arguments: list[str] | None = None) -> int:
 
 def page(docs: Path) -> str:
     """Return the whole page, and write its plots beside it."""
-    newest = find_results(docs / "results")
-    if not newest:
+    devices = find_results(docs / "results")
+    if not devices:
         return "\n".join([INTRO + NOTHING, "\n\n".join(sections(Result({}))), ""])
-    return "\n".join([INTRO, "\n\n".join(_device(path, result, docs) for path, result in newest.items()), ""])
+    return "\n".join([INTRO, "\n\n".join(_device(files, docs) for files in devices.values()), ""])
 
 
-def find_results(directory: Path) -> dict[Path, Result]:
-    """Return the newest result of each device, by its file, without dry runs and files of other kinds."""
-    newest: dict[str, tuple[Path, Result]] = {}
+def find_results(directory: Path) -> dict[str, dict[Path, Any]]:
+    """Return the results of each device by file, the oldest first, without dry runs and files of other kinds."""
+    found: dict[str, dict[Path, Any]] = {}
     for path in sorted(directory.glob("*.json"), key=_age):
         about = json.loads(path.read_text())
         if "ceilings" in about and not about["dry_run"]:
-            newest[about["device"]] = path, Result(about)
-    return dict(newest.values())
+            found.setdefault(about["device"], {})[path] = about
+    return found
+
+
+def newest_rows(files: dict[Path, Any]) -> tuple[dict[str, Any], dict[str, Path]]:
+    """Return the newest file's result with the rows that ran in older files only, and the file of each such row."""
+    ran: dict[str, tuple[Any, Path]] = {}
+    for path, about in files.items():
+        ran |= {row["name"]: (row, path) for row in about["rows"] if row["state"] == State.RAN}
+    newest, about = list(files.items())[-1]
+    rows = {row["name"]: row for row in about["rows"]} | {name: row for name, (row, _) in ran.items()}
+    older = {name: path for name, (_, path) in ran.items() if path != newest}
+    return about | {"rows": list(rows.values())}, older
 
 
 def _age(path: Path) -> tuple[str, int]:
@@ -62,9 +75,13 @@ def _age(path: Path) -> tuple[str, int]:
     return (found[1], int(found[2] or 1)) if found else ("", 0)
 
 
-def _device(path: Path, result: Result, docs: Path) -> str:
-    about = result.about
+def _device(files: dict[Path, Any], docs: Path) -> str:
+    about, older = newest_rows(files)
+    path, result = list(files)[-1], Result(about)
     text = [f"## {about['device']}", _origin(path, about)]
+    for earlier in dict.fromkeys(older.values()):
+        names = ", ".join(f"`{name}`" for name, of in older.items() if of == earlier)
+        text.append(f"Rows of an earlier result: {_origin(earlier, files[earlier])[:-1]}: {names}.")
     for name, plot in (("steps", plot_steps), ("attention", plot_attention)):
         image = docs / f"gpu-{_DATED.sub('', path.stem)}-{name}.png"
         if plot(result, image):

@@ -177,8 +177,8 @@ def _served(sizes: Sizes) -> Iterator[PlannedRow]:
 def _launches(sizes: Sizes) -> Iterator[PlannedRow]:
     load, budget = sizes.steps, sizes.served_budget
     step = _step("launches", load, budget)
-    split = replace(step, entry="step_times:split_sums", arguments=(load, budget))
-    yield replace(split, name=f"{step.name}_split_sums", configuration=f"{step.configuration} with split sums")
+    whole = replace(step, entry="step_times:whole_sums", arguments=(load, budget))
+    yield replace(whole, name=f"{step.name}_whole_sums", configuration=f"{step.configuration} with whole sums")
     name, entry = f"launches_{load.name}_{budget}", "launches:profile"
     yield replace(step, name=name, entry=entry, arguments=(), process="profiler")
 

@@ -40,8 +40,8 @@ RANDOM_BLOCKS = 8
 """Distinct blocks of the cache, which repeat: random bits for the whole cache would need as much memory again."""
 GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 SAMPLING = {"greedy": (GREEDY, GREEDY), "top_p": (replace(GREEDY, temperature=1.0, top_p=0.9),) * 2}
-SPLIT_SUMS: Options = (("xla_gpu_experimental_force_split_k", "0"),)
-"""XLA splits the sums of products among thread blocks where it likes, as it does by default."""
+WHOLE_SUMS: Options = (("xla_gpu_experimental_force_split_k", "1"),)
+"""XLA splits no sum of a product among thread blocks, as it does by default for some widths."""
 SAMPLING |= {"logprobs": (replace(GREEDY, logprobs=20), GREEDY)}
 """Sampling of the first row, and of all others."""
 
@@ -69,9 +69,9 @@ def full(bench: Bench, load: StepLoad, budget: int, sampling: str = "greedy") ->
     return _measured(bench, load, config_of(bench.sizes, load, budget), sampling)
 
 
-def split_sums(bench: Bench, load: StepLoad, budget: int) -> Run:
-    """Measure the step with sums of products that XLA splits: what equal bits at every width cost."""
-    return _measured(bench, load, config_of(bench.sizes, load, budget), "greedy", SPLIT_SUMS)
+def whole_sums(bench: Bench, load: StepLoad, budget: int) -> Run:
+    """Measure the step with sums of products that XLA does not split."""
+    return _measured(bench, load, config_of(bench.sizes, load, budget), "greedy", WHOLE_SUMS)
 
 
 def config_of(sizes: Sizes, load: StepLoad, budget: int) -> EngineConfig:

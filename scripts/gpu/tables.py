@@ -119,7 +119,7 @@ def _served(result: Result) -> str:
     name, budget = f"step_{FULL.steps.name}_{FULL.served_budget}", FULL.served_budget
     rows = []
     ways = {"greedy": "", "top_p 0.9": "_top_p", "log-probabilities of one row": "_logprobs"}
-    for title, suffix in (ways | {"greedy, sums of products split": "_split_sums"}).items():
+    for title, suffix in (ways | {"greedy, sums of products not split": "_whole_sums"}).items():
         row = result.row(name + suffix)
         pieces = ("returns_seconds", "overlapped_seconds", "overlapped_returns_seconds")
         rows.append([title, ms(row), *(detail_ms(row, piece) for piece in pieces)])
@@ -227,6 +227,9 @@ def _checks(result: Result) -> str:
 
 
 def _without_result(result: Result) -> str:
-    rows = [row for row in result.about.get("rows", []) if row["state"] not in (State.RAN, State.NOT_NEEDED)]
-    lines = [f"- `{row['name']}`: {row['state']}: {row['why'].splitlines()[0]}" for row in rows]
+    names: dict[str, list[str]] = {}
+    for row in result.about.get("rows", []):
+        if row["state"] not in (State.RAN, State.NOT_NEEDED):
+            names.setdefault(f"{row['state']}: {row['why'].splitlines()[0]}", []).append(f"`{row['name']}`")
+    lines = [f"- {why}: {', '.join(of)}" for why, of in names.items()]
     return "\n".join(lines) or ("None." if result.about else "All.")

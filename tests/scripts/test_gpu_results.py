@@ -52,7 +52,7 @@ ROWS = [
         0.0052,
         detail={"alone_seconds": 0.005, "copied_bytes_per_second": 50e9, "copied_alone_bytes_per_second": 55e9},
     ),
-    row("step_llama3_8b_256_split_sums", 0.0042, detail={"returns_seconds": 0.0003}),
+    row("step_llama3_8b_256_whole_sums", 0.0042, detail={"returns_seconds": 0.0003}),
     row("bits_products_qkv", detail={"equal": False, "unequal": {"256": 12}}),
     row("server_llama3_8b_start", 61.0, detail={"cached_programs": 0}),
     row("server_llama3_8b_start_again", state="lost", why="hung"),
@@ -111,7 +111,7 @@ def test_figures_of_a_run(docs: Path) -> None:
     assert line(text, "`staging_device_to_host_llama3_8b`")[2:4] == ["50", "0.951"]
     assert line(served, "top_p 0.9") == ["6", "0.1", "", ""]
     assert "a step takes 5.2 ms, by itself 5 ms; copies get 50 GB/s, by themselves 55." in served
-    assert line(served, "greedy, sums of products split") == ["4.2", "0.3", "", ""]
+    assert line(served, "greedy, sums of products not split") == ["4.2", "0.3", "", ""]
     assert line(served, "qkv, 4096 to 6144") == [*["500 (0.62)"] * 6, "differ ({'256': 12})"]
     assert line(served, "64") == ["8,123", "30.5", "52.5", "80.1", "11.2", "14"]
     assert line(served, "1") == ["not run", *[""] * 5]
@@ -132,8 +132,8 @@ def test_checks_and_rows_without_a_result(docs: Path) -> None:
     assert "3 of 5 checks" in text
     assert "- failed: smoke_write_kv: wrong" in text
     without = text.split("### Rows without a result")[1]
-    assert "- `prompt_attention_2048_8k`: raised: XlaRuntimeError: out of memory\n" in without
-    assert "- `prompt_attention_256_8k`: not reached: no time was left\n" in without
+    assert "- raised: XlaRuntimeError: out of memory: `prompt_attention_2048_8k`" in without
+    assert "- not reached: no time was left: `prompt_attention_256_8k`" in without
     assert "not needed" not in without
 
 
@@ -170,6 +170,21 @@ def test_the_newest_run_of_each_device_counts_and_dry_runs_do_not(docs: Path) ->
     (docs / "results" / "demo.json").write_text("{}")
     text = page(docs)
     assert [word in text for word in ("newest", "other", "older", "oldest", "dry")] == [True, True, False, False, False]
+
+
+def test_a_row_that_did_not_run_last_is_that_of_the_run_before(docs: Path) -> None:
+    earlier = [step(256, 0.005), step(1024, 0.03)]
+    later = [step(256, 0.004), row("step_llama3_8b_1024", state="not reached", why="no time was left")]
+    write(docs, "nvidia-h200-2026-11-29.json", device="NVIDIA H200", commit="older", rows=earlier)
+    write(docs, "nvidia-h200-2026-11-30.json", device="NVIDIA H200", commit="newest", rows=later)
+    text = page(docs)
+    steps = text.split("### The step of Llama-3-8B")[1].split("###")[0]
+    assert line(steps, "256")[0] == "4"
+    assert line(steps, "1024")[0] == "30"
+    (origin,) = [one for one in text.splitlines() if one.startswith("Rows of an earlier result")]
+    assert "older" in origin
+    assert "step_llama3_8b_1024" in origin
+    assert "step_llama3_8b_256" not in origin
 
 
 def test_without_results_the_page_says_so(docs: Path) -> None:

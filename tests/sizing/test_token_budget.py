@@ -6,18 +6,15 @@ from collections.abc import Callable
 import pytest
 
 from jaxgen.hardware.device_info import DeviceInfo
-from jaxgen.sizing.memory import MOST_ROWS
 from jaxgen.sizing.token_budget import (
     CPU_BUDGET,
     CPU_WIDTH,
-    GPU_WIDTH,
     MOST_BUDGET,
-    data_sheet,
+    UNKNOWN_BUDGET,
     default_budget,
     knee,
     least_budget,
     past_knee,
-    roofline_budget,
 )
 from tests.support.hub_configs import described
 
@@ -116,18 +113,13 @@ def test_never_past_while_tokens_are_free() -> None:
         ("NVIDIA L40S", 448),
         ("NVIDIA A10G", 128),
         ("NVIDIA GeForce RTX 4090", 192),
+        ("NVIDIA A10", UNKNOWN_BUDGET),
+        ("Some Accelerator", UNKNOWN_BUDGET),
     ],
 )
 def test_the_roofline_of_a_gpu(kind: str, budget: int) -> None:
-    sheet = data_sheet(kind)
-    assert sheet is not None
-    assert roofline_budget(sheet) == budget
-
-
-@pytest.mark.parametrize("kind", ["NVIDIA H200", "NVIDIA A10", "Some Accelerator"])
-def test_a_gpu_has_room_for_prompts_beside_all_rows(kind: str) -> None:
     decided = default_budget(DeviceInfo("gpu", kind, 100))
-    assert decided.tokens == GPU_WIDTH == 2 * MOST_ROWS
+    assert decided.tokens == budget
     assert kind in decided.reason
 
 
@@ -139,7 +131,7 @@ def test_a_cpu_has_a_constant() -> None:
 @pytest.mark.parametrize(
     ("name", "active", "budget"),
     [
-        ("Qwen3-8B", 1.0, GPU_WIDTH),
+        ("Qwen3-8B", 1.0, 256),
         ("Mixtral-8x7B-v0.1", 12.9 / 46.7, 960),
         ("gpt-oss-20b", 3.6 / 20.9, 1472),
         ("Qwen3-30B-A3B-Thinking-2507", 3.3 / 30.5, MOST_BUDGET),
