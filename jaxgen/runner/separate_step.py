@@ -7,7 +7,7 @@ gets there. The host knows what a plan's rows need, so it chooses the programs. 
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -23,7 +23,7 @@ from jaxgen.models.kv_cache import KVCache, init_cache
 from jaxgen.models.placement import abstract_packed_params
 from jaxgen.runner.packer import batch_layout, unpack
 from jaxgen.runner.row_state import RowState, init_rows, row_layout
-from jaxgen.runner.step import Logprobs, StepOutput, choose, count_tokens, last_logits, prompt_logprobs_of
+from jaxgen.runner.step import Logprobs, StepOutput, chosen_tokens, count_tokens, last_logits, prompt_logprobs_of
 from jaxgen.sampling.row_params import Needs
 from jaxgen.sampling.sampler import token_logprobs
 
@@ -59,7 +59,9 @@ def separate_programs(model: ModelConfig, config: EngineConfig, kernels: Kernels
             rows: RowState, words: Int[Array, "W"], logits: Float[Array, "R V"]
         ) -> tuple[RowState, Int[Array, "R"]]:
             batch, _ = unpack(words, rows, width, block_size, num_slots)
-            return choose(logits, rows, layout, batch, Needs.up_to(sampling))
+            needs = Needs.up_to(sampling)
+            tokens = chosen_tokens(logits, rows, layout, batch.rows, batch.context_lens, needs)
+            return replace(rows, last_tokens=rows.last_tokens.at[batch.rows].set(tokens, mode="drop")), tokens
 
         return choose_tokens
 

@@ -59,6 +59,10 @@ class StepOutput:
     """Final hidden states of the batch's tokens, which the host reads only to pool them; undefined for padding."""
 
 
+PIECE_LOGITS = 2**18
+"""Logits that are sampled at once by a program for CPUs: 1 MiB."""
+Piece = Callable[[Array], Array]
+"""Takes a few rows of an array."""
 Step = Callable[[PackedParams, KVCache, RowState, Int[Array, "W"]], tuple[KVCache, RowState, StepOutput]]
 
 
@@ -93,12 +97,19 @@ def choose_tokens(
 ) -> tuple[RowState, StepOutput]:
     """Sample each row's token from its last token's final hidden state; return the updated rows and the output."""
     logits = last_logits(model, hidden, batch)
-    rows, tokens = choose(logits, rows, row_layout, batch)
     R, T = len(batch.rows), len(batch.tokens)
+
+    def choose_some(piece: Piece) -> Int[Array, "n"]:
+        return chosen_tokens(piece(logits), rows, row_layout, piece(batch.rows), piece(batch.context_lens))
+
+    def logprobs_of_some(piece: Piece) -> Logprobs:
+        return Logprobs(*token_logprobs(piece(logits), piece(tokens)))
+
+    tokens = in_pieces(choose_some, jnp.zeros(R, jnp.int32), batch.num_rows, vocab_size)
+    rows = replace(rows, last_tokens=rows.last_tokens.at[batch.rows].set(tokens, mode="drop"))
+    none = Logprobs.zeros(R, vocab_size)
     logprobs = lax.cond(
-        batch.want_logprobs,
-        lambda: Logprobs(*token_logprobs(logits, tokens)),
-        lambda: Logprobs.zeros(R, vocab_size),
+        batch.want_logprobs, lambda: in_pieces(logprobs_of_some, none, batch.num_rows, vocab_size), lambda: none
     )
     prompt_logprobs = lax.cond(
         jnp.any(batch.prompt_targets >= 0),
@@ -108,22 +119,46 @@ def choose_tokens(
     return rows, StepOutput(tokens, logprobs, prompt_logprobs, hidden)
 
 
+def in_pieces[Found](
+    compute: Callable[[Piece], Found], empty: Found, num_rows: Int[ArrayLike, ""], vocab_size: int
+) -> Found:
+    """Return ``empty`` with the values of the first ``num_rows`` rows, which ``compute`` returns for a few at a time.
+
+    A piece has PIECE_LOGITS logits, or one row if that has more: padding costs nothing, and a piece fits in a cache.
+    """
+    R = len(jax.tree.leaves(empty)[0])
+    n = min(max(PIECE_LOGITS // vocab_size, 1), R)
+
+    def body(i: Int[Array, ""], found: Found) -> Found:
+        start = i * n  # The last piece may begin earlier: slices are moved to lie within the array.
+        new = compute(lambda x: lax.dynamic_slice_in_dim(x, start, n))
+        return jax.tree.map(lambda all_, some: lax.dynamic_update_slice_in_dim(all_, some, start, axis=0), found, new)
+
+    return lax.fori_loop(0, (num_rows + n - 1) // n, body, empty)
+
+
 def last_logits(model: Model, hidden: Float[Array, "T D"], batch: StepBatch) -> Float[Array, "R V"]:
     """Return the float32 logits after the last token of each chunk."""
     last = jnp.maximum(batch.query_starts[1:] - 1, 0)
     return model.logits(hidden[last], batch.num_rows)
 
 
-def choose(
-    logits: Float[Array, "R V"], rows: RowState, row_layout: PackedWords, batch: StepBatch, needs: Needs | None = None
-) -> tuple[RowState, Int[Array, "R"]]:
-    """Return the rows with each chunk's token, and these tokens. ``needs``: None: the program finds what rows need."""
-    chosen = RowParams(**row_layout.split(rows.params[batch.rows]))
-    possible = keep_allowed(
-        logits, rows.allowed, batch.rows, chosen.constrained, None if needs is None else needs.constrained
-    )
-    tokens = sample(possible, chosen, rows.penalties, batch.rows, batch.context_lens, needs)
-    return replace(rows, last_tokens=rows.last_tokens.at[batch.rows].set(tokens, mode="drop")), tokens
+def chosen_tokens(
+    logits: Float[Array, "n V"],
+    rows: RowState,
+    row_layout: PackedWords,
+    of_rows: Int[Array, "n"],
+    positions: Int[Array, "n"],
+    needs: Needs | None = None,
+) -> Int[Array, "n"]:
+    """Return the tokens of chunks that belong to ``of_rows``, at ``positions`` of their sequences.
+
+    ``needs``: None: the program finds what these rows need.
+    """
+    params = RowParams(**row_layout.split(rows.params[of_rows]))
+    needed = None if needs is None else needs.constrained
+    possible = keep_allowed(logits, rows.allowed, of_rows, params.constrained, needed)
+    return sample(possible, params, rows.penalties, of_rows, positions, needs)
 
 
 def count_tokens(

@@ -9,10 +9,14 @@ import pytest
 from jaxgen.core.sampling_params import Grammar, Sampling, SamplingParams
 from jaxgen.engine.engine import Engine
 from jaxgen.kernels.choice import REFERENCE_GPU, Kernels
+from jaxgen.runner import step
+from jaxgen.runner.programs import CompiledStep, compile_step
 from tests.engine.test_grammars import EOS, MODEL, run
 from tests.support.engines import compiled_step, engine_config, params_of, request
 
 CONFIG = engine_config(token_budget=16, max_num_seqs=4)
+PIECES = (1, 3)
+"""Rows of a piece of the step that is one program."""
 ONE_PROGRAM = replace(REFERENCE_GPU, separate_sampling=False)
 ASKED: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
@@ -37,8 +41,8 @@ def requests(names: list[str]) -> list[Any]:
     return made
 
 
-def engine_of(kernels: Kernels) -> Engine:
-    compiled = compiled_step(MODEL, CONFIG, kernels)
+def engine_of(kernels: Kernels, compiled: CompiledStep | None = None) -> Engine:
+    compiled = compiled or compiled_step(MODEL, CONFIG, kernels)
     return Engine(MODEL, CONFIG, params_of(MODEL), frozenset({EOS}), compiled=compiled)
 
 
@@ -46,9 +50,13 @@ def answers(kernels: Kernels, names: list[str]) -> dict[str, Any]:
     return run(engine_of(kernels), requests(names))
 
 
-def test_all_kinds_together_and_alone_have_the_answers_of_one_program() -> None:
+@pytest.mark.full  # compiles the programs of four steps
+def test_all_kinds_together_and_alone_have_the_answers_of_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
     together = answers(ONE_PROGRAM, list(ASKED))
     assert answers(REFERENCE_GPU, list(ASKED)) == together
+    for rows in PIECES:
+        monkeypatch.setattr(step, "PIECE_LOGITS", rows * MODEL.vocab_size)
+        assert run(engine_of(ONE_PROGRAM, compile_step(MODEL, CONFIG, ONE_PROGRAM)), requests(list(ASKED))) == together
     for name in ASKED:
         index = list(ASKED).index(name)
         assert run(engine_of(REFERENCE_GPU), [requests(list(ASKED))[index]])[name] == together[name]
