@@ -11,6 +11,7 @@ from jaxgen.weights.tensors import Parameter
 
 MOE_TRAINING = ("output_router_logits", "router_aux_loss_coef", "router_jitter_noise")
 """Fields of models with experts that only their training reads."""
+BOTH_WAYS = "attention in both directions is not computed: take a model with causal attention"
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 

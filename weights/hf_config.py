@@ -16,14 +16,17 @@ from jaxgen.core.errors import ConfigError
 from jaxgen.weights.config_fields import Fields
 from jaxgen.weights.encodings import encodings_of
 from jaxgen.weights.families import ARCHITECTURES, WRAPPERS
-from jaxgen.weights.family import Family
+from jaxgen.weights.family import BOTH_WAYS, Family
 from jaxgen.weights.files import CONFIG, GENERATION_CONFIG, member, read_json
 from jaxgen.weights.not_served import what_is_near
 
 logger = logging.getLogger(__name__)
 
 _TEXT = "text_config"
-_OUTER = ("architectures", "dtype", "torch_dtype", "tie_word_embeddings", "quantization_config", "eos_token_id")
+_OUTER = (
+    *("architectures", "dtype", "torch_dtype", "tie_word_embeddings", "quantization_config", "eos_token_id"),
+    *("is_causal", "auto_map"),
+)
 """Fields that hold for the text too, where the file is that of a model of more than text."""
 _IGNORED = (
     # what the file is
@@ -48,6 +51,10 @@ _IGNORED = (
     *("exponential_decay_length_penalty",),
 )
 """Fields that change nothing in what is computed here."""
+
+
+_CODE_OF_MODELS = "AutoModel"
+"""How the names of entries of ``auto_map`` begin that are classes of models; others are of tokenizers and so on."""
 
 
 def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") -> ModelConfig:
@@ -83,14 +90,36 @@ def _read(family: Family, architecture: str, fields: Fields, dtype: Literal["aut
         if str(error).startswith(fields.source):
             raise
         raise ConfigError(f"{fields.source}: {error}") from error  # of numbers that do not fit each other
+    # transformers reads it for every decoder, and no class has it as a field
+    fields.must_be("is_causal", True, BOTH_WAYS)
+    _warn_of_code(fields, architecture)
     known = fields.used.union(_IGNORED, family.ignored)
     for name, value in sorted(fields.data.items()):
-        # what is off or empty asks for nothing; what begins with _ is a note of the library that wrote it
+        # what is off or empty asks for nothing: a test finds that each field of transformers' classes is known here
+        # whose default is another; what begins with _ is a note of the library that wrote it
         if name not in known and not name.startswith(("_", "unsloth")) and value not in (None, False, 0, "", [], {}):
             raise fields.error(
                 name, f"is {value!r:.80}, which {family.name} does not know: remove it if it does not change the model"
             )
     return _extended(config)
+
+
+def _warn_of_code(fields: Fields, architecture: str) -> None:
+    """Log a warning if the file names a class of its own for the model: most compute what transformers' class does.
+
+    Files of Phi-3 and Falcon name one for versions of transformers from before theirs, so they are not refused.
+    """
+    listed = fields.data.get("auto_map")
+    entries = listed.items() if isinstance(listed, Mapping) else ()
+    classes = sorted({str(value) for name, value in entries if name.startswith(_CODE_OF_MODELS)})
+    if classes:
+        logger.warning(
+            "%s: auto_map names code of the model's own (%s), which is never run: this is computed as transformers' own "
+            "%s, without what that code changes, such as attention in both directions",
+            fields.source,
+            ", ".join(classes),
+            architecture,
+        )
 
 
 def _extended(config: ModelConfig) -> ModelConfig:

@@ -10,7 +10,7 @@ from typing import Any
 
 from jaxgen.core.errors import ConfigError
 from jaxgen.weights.config_fields import REQUIRED, Fields
-from jaxgen.weights.family import FULL, SLIDING
+from jaxgen.weights.family import BOTH_WAYS, FULL, SLIDING
 from jaxgen.weights.gguf.file import GgufFile
 from jaxgen.weights.gguf.rope import rope_parameters
 
@@ -84,7 +84,7 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     }
     own = file.fields.below(name, fields)
     own.must_be("expert_count", 0, "models with experts are not converted")
-    own.must_be("attention.causal", True)
+    own.must_be("attention.causal", True, BOTH_WAYS)
     own.ignore("vocab_size", "expert_used_count")  # the size is that of the embedding
     config = _common(file, own, architecture)
     config |= architecture.describe(file, own, config)
