@@ -167,6 +167,8 @@ def load_engine(
         hub=hub,
     )
     config = parts.resolve(options)
+    if not parts.model.generates:
+        logger.info("%s has no head (lm_head.weight): it is served for embeddings alone", parts.directory)
 
     def build() -> Engine:
         with persistent_compilation(parts.caches.compiled if compilation_cache else None):
@@ -181,5 +183,6 @@ def load_engine(
         embedding=EmbeddingFormat(parts.model.output_size, texts.pooling),
         defaults=texts.defaults,
         embedded=model is None,
+        generates=parts.model.generates,
     )
     return AsyncEngine(info, words, build, Constraints(words, parts.model.vocab_size, texts.eos_token_ids))

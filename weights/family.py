@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from jaxgen.core.config import DType, ModelConfig
-from jaxgen.core.decoder_config import Activation
+from jaxgen.core.config import DType
+from jaxgen.core.decoder_config import Activation, DecoderConfig
 from jaxgen.weights.config_fields import REQUIRED, Fields
 from jaxgen.weights.tensors import Parameter
 
@@ -25,7 +25,7 @@ class Family:
     """
 
     name: str
-    read: dict[str, Callable[[Fields, DType], ModelConfig]]
+    read: dict[str, Callable[[Fields, DType], DecoderConfig]]
     parameters: Callable[[Any], tuple[Parameter, ...]]
     wrappers: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Read ``config.json`` of a Hugging Face checkpoint into a ModelConfig. Host only, no jax.
+"""Read ``config.json`` of a Hugging Face checkpoint into a DecoderConfig. Host only, no jax.
 
 Optional fields that are absent take the defaults of transformers 5. The sizes of the model have no default: a file
 without them is refused. So is one with a field that nobody knows: it may mean another computation.
@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from jaxgen.core.config import DTYPES, DType, ModelConfig
+from jaxgen.core.config import DTYPES, DType
 from jaxgen.core.decoder_config import DecoderConfig
 from jaxgen.core.errors import ConfigError
 from jaxgen.weights.config_fields import Fields
 from jaxgen.weights.encodings import encodings_of
-from jaxgen.weights.families import ARCHITECTURES, WRAPPERS
+from jaxgen.weights.families import ARCHITECTURES, HEADLESS, WRAPPERS
 from jaxgen.weights.family import BOTH_WAYS, Family
 from jaxgen.weights.files import CONFIG, GENERATION_CONFIG, member, read_json
 from jaxgen.weights.not_served import what_is_near
@@ -57,7 +57,7 @@ _CODE_OF_MODELS = "AutoModel"
 """How the names of entries of ``auto_map`` begin that are classes of models; others are of tokenizers and so on."""
 
 
-def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") -> ModelConfig:
+def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") -> DecoderConfig:
     """Return the configuration of the checkpoint in ``directory``.
 
     ``dtype`` "auto": the dtype that config.json names (``dtype``, or ``torch_dtype`` in the old spelling), else
@@ -76,6 +76,8 @@ def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") 
             logger.info("%s: %s is served as text only: nothing else is loaded", directory, name)
             inner = _inner(WRAPPERS[name], text)
             return _read(ARCHITECTURES[inner], inner, text, dtype)
+        if isinstance(name, str) and name in HEADLESS:
+            return _read(ARCHITECTURES[HEADLESS[name]], HEADLESS[name], fields, dtype).headless()
     near = next((said for name in names if isinstance(name, str) and (said := what_is_near(name))), "")
     supported = f"supported: {', '.join(ARCHITECTURES)} (docs/usage.md, Models)"
     raise fields.error(
@@ -83,7 +85,7 @@ def read_model_config(directory: Path, dtype: Literal["auto"] | DType = "auto") 
     )
 
 
-def _read(family: Family, architecture: str, fields: Fields, dtype: Literal["auto"] | DType) -> ModelConfig:
+def _read(family: Family, architecture: str, fields: Fields, dtype: Literal["auto"] | DType) -> DecoderConfig:
     try:
         config = family.read[architecture](fields, _dtype(fields) if dtype == "auto" else dtype)
     except ConfigError as error:
@@ -114,21 +116,21 @@ def _warn_of_code(fields: Fields, architecture: str) -> None:
     classes = sorted({str(value) for name, value in entries if name.startswith(_CODE_OF_MODELS)})
     if classes:
         logger.warning(
-            "%s: auto_map names code of the model's own (%s), which is never run: this is computed as transformers' own "
-            "%s, without what that code changes, such as attention in both directions",
+            "%s: auto_map names code of the model's own (%s), which is never run: what is computed is transformers' "
+            "own %s, without what that code changes, such as attention in both directions",
             fields.source,
             ", ".join(classes),
             architecture,
         )
 
 
-def _extended(config: ModelConfig) -> ModelConfig:
+def _extended(config: DecoderConfig) -> DecoderConfig:
     """Return the description with the context that yarn gives, if it is longer than what the file says.
 
     Model cards of Qwen tell users to add yarn and to leave ``max_position_embeddings`` as it was.
     """
-    ropes = config.positions.ropes if isinstance(config, DecoderConfig) else ()
-    reached = (int(rope.original_max_position * rope.factor) for rope in ropes if rope.kind == "yarn")
+    ropes = (rope for rope in config.positions.ropes if rope.kind == "yarn")
+    reached = (int(rope.original_max_position * rope.factor) for rope in ropes)
     return replace(config, max_position=max(config.max_position, *reached, 0))
 
 

@@ -1,4 +1,4 @@
-"""A field of config.json that is off asks for nothing, unless transformers has it on: then it is known here, or refused."""
+"""A field of config.json that is off asks for nothing, unless transformers has it on: then it is known, or refused."""
 
 import json
 from pathlib import Path
@@ -69,8 +69,8 @@ def test_attention_in_both_directions_is_refused_in_each_family(tmp_path: Path, 
             read_model_config(write(tmp_path, data | {"is_causal": off}))
         assert str(refused.value).startswith(f"{tmp_path}/config.json: ")
         assert str(refused.value).endswith(
-            f"is_causal {off!r} is not supported, only True: attention in both directions is not computed: take a model "
-            "with causal attention"
+            f"is_causal {off!r} is not supported, only True: attention in both directions is not computed: take a "
+            "model with causal attention"
         )
 
 
@@ -87,13 +87,13 @@ def test_also_of_the_text_of_a_model_of_more_than_text(tmp_path: Path) -> None:
     ("listed", "named"),
     [
         ({"AutoModel": "modeling_qwen.Qwen2Model"}, "modeling_qwen.Qwen2Model"),
-        ({"AutoConfig": "a.B", "AutoModelForCausalLM": "modeling_x.X", "AutoModel": "modeling_x.Y"}, "modeling_x.X, modeling_x.Y"),
+        ({"AutoConfig": "a.B", "AutoModelForCausalLM": "x.X", "AutoModel": "x.Y"}, "x.X, x.Y"),
         ({"AutoConfig": "configuration_x.X", "AutoTokenizer": ["tokenization_x.X", None]}, None),
         ({}, None),
         (None, None),
         ("modeling.py", None),
     ],
-)  # fmt: skip
+)
 def test_code_of_the_models_own_is_not_run_and_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, listed: object, named: str | None
 ) -> None:
