@@ -38,6 +38,7 @@ from jaxgen.sizing.memory import check_options
 from jaxgen.terminal.extras import need
 from jaxgen.text.constraint import Constraints
 from jaxgen.weights.load import DEMO
+from jaxgen.weights.pooling import texts_differ
 
 logger = logging.getLogger(__name__)
 
@@ -168,7 +169,13 @@ def load_engine(
     )
     config = parts.resolve(options)
     if not parts.model.generates:
-        logger.info("%s has no head (lm_head.weight): it is served for embeddings alone", parts.directory)
+        logger.info(
+            "%s has no head (lm_head.weight): it is served for embeddings alone, pooled by: %s",
+            parts.directory,
+            texts.pooling,
+        )
+    for said in texts_differ(parts.directory, config.scheduler.max_model_len):
+        logger.warning("%s", said)
 
     def build() -> Engine:
         with persistent_compilation(parts.caches.compiled if compilation_cache else None):

@@ -14,6 +14,8 @@ from starlette.testclient import TestClient
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_MAPPING_NAMES
 
 from jaxgen import LLM, SamplingParams
+from jaxgen.assemble import load_engine
+from jaxgen.core.config import EngineOptions
 from jaxgen.core.errors import ConfigError, RequestRefusedError
 from jaxgen.core.model_info import Pooling
 from jaxgen.core.request import Request
@@ -99,6 +101,16 @@ def test_a_conversion_has_no_head_either(tmp_path: Path) -> None:
     expected = load_params(source, config, progress=False)
     assert {path: bits(value) for path, value in found.items()} == {k: bits(v) for k, v in expected.items()}
     assert survey(tmp_path / "converted").problem == ""
+
+
+def test_the_start_says_what_it_makes_of_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    directory = behead(tiny(tmp_path / "model"))
+    (directory / "sentence_bert_config.json").write_text('{"max_seq_length": 16}')
+    with caplog.at_level("INFO"):
+        load_engine(str(directory), options=EngineOptions(max_model_len=128), pooling="last")
+    said = [one.getMessage() for one in caplog.records]
+    assert f"{directory} has no head (lm_head.weight): it is served for embeddings alone, pooled by: last" in said
+    assert [line for line in said if "max_seq_length is 16" in line]
 
 
 @pytest.fixture(scope="module")
