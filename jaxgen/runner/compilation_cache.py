@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax._src import compilation_cache as jax_internals  # nothing public says how entries are compressed
 from jax.experimental.compilation_cache import compilation_cache as jax_cache
 
 logger = logging.getLogger(__name__)
@@ -44,13 +45,30 @@ def persistent_compilation(directory: Path | None) -> Iterator[None]:
         yield
         return
     settings = {"jax_compilation_cache_dir": str(directory), **_SETTINGS}
-    with _lock, _troubles(directory):
+    with _lock, _troubles(directory), _by_zlib():
         before = {name: getattr(jax.config, name) for name in settings}
         try:
             _configure(settings)
             yield
         finally:
             _configure(before)
+
+
+@contextmanager
+def _by_zlib() -> Iterator[None]:
+    """Have JAX compress entries by zlib, whose checksum finds any damage.
+
+    If zstandard is installed, or Python has zstd, JAX takes that, without a checksum: a program with another bit would
+    run. No setting of JAX chooses.
+    """
+    before = {name: getattr(jax_internals, name, None) for name in ("zstd", "zstandard")}
+    try:
+        for name in before:
+            setattr(jax_internals, name, None)
+        yield
+    finally:
+        for name, module in before.items():
+            setattr(jax_internals, name, module)
 
 
 def _configure(settings: dict[str, Any]) -> None:

@@ -2,13 +2,15 @@
 
 import logging
 import shutil
+import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
+from jax._src import compilation_cache as jax_internals
 from jax._src.compiler import get_compile_options  # no public function shows them
 from jax.experimental.compilation_cache import compilation_cache as jax_cache
 from jaxlib.xla_client import AutotuneCacheMode
@@ -20,6 +22,7 @@ from jaxgen.identify import program_digest
 from jaxgen.runner import compilation_cache
 from jaxgen.runner.compilation import num_compilations
 from jaxgen.runner.compilation_cache import persistent_compilation
+from tests.support.damaged_files import DAMAGES
 from tests.support.engines import (
     EOS,
     LLAMA,
@@ -130,13 +133,27 @@ def test_the_count_of_compilations_has_cached_programs_too(tmp_path: Path) -> No
     assert counted() == counted() > 0
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"x" + data])
+@pytest.mark.parametrize("name", ["zstd", "zstandard"])
+def test_entries_have_a_checksum_whatever_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """zlib's is at its end; zstd as JAX uses it has none."""
+    compressor = object()
+    monkeypatch.setattr(jax_internals, name, compressor)
+    value = compute(tmp_path)
+    assert getattr(jax_internals, name) is compressor
+    for path in entries(tmp_path):
+        assert zlib.decompress(path.read_bytes())
+    assert compute(tmp_path) == value
+
+
+@pytest.mark.parametrize("name", [name for name in DAMAGES if name != "longer"])  # zlib knows its end
 def test_damaged_entries_are_made_anew_and_told_in_one_line(
-    tmp_path: Path, events: Counter[str], caplog: pytest.LogCaptureFixture, damage: Callable[[bytes], bytes]
+    tmp_path: Path, events: Counter[str], caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     value = compute(tmp_path)
     for path in entries(tmp_path):
-        path.write_bytes(damage(path.read_bytes()))
+        path.write_bytes(DAMAGES[name](path.read_bytes()))
     events.clear()
     assert compute(tmp_path) == value
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
