@@ -27,7 +27,7 @@ from jaxgen.engine.engine import Engine
 from jaxgen.hardware.container import host_memory
 from jaxgen.hardware.nvidia import Gpu, find_gpu
 from jaxgen.kernels.verdict import Verdict
-from jaxgen.model_choice import find_model, token_budget, weight_bytes
+from jaxgen.model_choice import find_model, longrope_note, token_budget, weight_bytes
 from jaxgen.model_texts import read_texts
 from jaxgen.opening import free_memory, is_open, judge_kernels, limit_threads, served_shapes, share_memory
 from jaxgen.resolved_model import ResolvedModel
@@ -168,6 +168,8 @@ def load_engine(
         hub=hub,
     )
     config = parts.resolve(options)
+    if note := longrope_note(parts.model, config.scheduler.max_model_len):
+        logger.info("%s", note)
     if not parts.model.generates:
         logger.info(
             "%s has no head (lm_head.weight): it is served for embeddings alone, pooled by: %s",

@@ -128,8 +128,9 @@ def _yarn(rope: Fields, fields: Fields, max_position: int, rotary_dim: int) -> d
 def _longrope(rope: Fields, fields: Fields, max_position: int, rotary_dim: int) -> dict[str, Any]:
     """Which of the two lists holds is decided once, by the longest context that is served.
 
-    transformers takes the long one for a prompt that is longer than the original context, so that the first tokens of a
-    text change when it grows.
+    transformers takes the long one for a text that is longer than the original context, and computes all keys again
+    when an answer grows past it. Here bits must not depend on how a text is cut into chunks, and keys of its beginning
+    are shared with other texts by the prefix cache: one list holds for all.
     """
     original = _original(rope, fields, max_position)
     short, long = (rope.numbers(name, rotary_dim // 2) for name in ("short_factor", "long_factor"))
