@@ -20,6 +20,7 @@ from jaxgen.core.errors import ConfigError, RequestRefusedError
 from jaxgen.core.model_info import Pooling
 from jaxgen.core.request import Request
 from jaxgen.server.app import create_app
+from jaxgen.server.cli import main
 from jaxgen.weights.convert import convert
 from jaxgen.weights.families import ARCHITECTURES, HEADLESS
 from jaxgen.weights.load import load_model_config, load_params
@@ -73,13 +74,15 @@ def test_the_bare_decoder_of_each_family_loads(name: str, tmp_path: Path) -> Non
     assert not load_model_config(behead(bare, prefix=True, architectures=[headless])).generates
 
 
-def test_a_head_that_is_missing_elsewhere_is_an_error(tmp_path: Path) -> None:
+def test_a_head_that_is_missing_elsewhere_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Names with their prefix are those of a model with a head."""
     problem = survey(behead(tiny(tmp_path / "model"), prefix=True)).problem
     assert "the tensor lm_head.weight is missing from the safetensors files (or tie_word_embeddings in" in problem
     assert "such as Qwen3Model, which gives embeddings alone" in problem
     edited = behead(tmp_path / "model", prefix=True, architectures=["LlamaModel"])
-    assert (survey(edited).problem, load_model_config(edited).generates) == ("", False)
+    assert (survey(edited).problem, survey(edited).generates) == ("", False)
+    assert main(["models", str(edited)]) == 0
+    assert capsys.readouterr().out.endswith(": supported, for embeddings alone\n")
 
 
 def test_a_tensor_that_is_missing_is_still_named(tmp_path: Path) -> None:
