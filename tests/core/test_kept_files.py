@@ -2,7 +2,6 @@
 
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -59,21 +58,24 @@ def test_what_cannot_be_read_or_written_costs_a_line(tmp_path: Path, caplog: pyt
     assert list(tmp_path.iterdir()) == [path], "nothing is left beside it"
 
 
-def test_writers_of_one_file_do_not_mix(tmp_path: Path) -> None:
-    """Two containers have processes of the same number; a reader sees one of the texts, whole, at any time."""
-    path, texts = tmp_path / "verdict", [letter * 50_000 for letter in "abc"]
-    keep(path, texts[0])
+def test_writers_of_one_file_do_not_mix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two containers have processes of the same number: one writes whole while the other is not done."""
+    path, flush, seen = tmp_path / "verdict", os.fsync, []
 
-    def write(text: str) -> None:
-        for _ in range(10):
-            keep(path, text)
+    def other_writer(number: int) -> None:
+        flush(number)
+        monkeypatch.setattr(os, "fsync", flush)
+        keep(path, "the other's text")
+        seen.append(find(path, THEN))
 
-    threads = [threading.Thread(target=write, args=(text,)) for text in texts]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        assert find(path, THEN) in texts
+    monkeypatch.setattr(os, "fsync", other_writer)
+    keep(path, "a longer text than that of the other")
+    assert seen == ["the other's text"]
+    assert find(path, THEN) == "a longer text than that of the other"
     assert [one.name for one in tmp_path.iterdir()] == ["verdict"]
+    assert caplog.records == []
 
 
 def test_what_killed_writers_left_goes_after_a_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

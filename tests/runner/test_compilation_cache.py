@@ -142,6 +142,7 @@ def test_entries_have_a_checksum_whatever_is_installed(
     monkeypatch.setattr(jax_internals, name, compressor)
     value = compute(tmp_path)
     assert getattr(jax_internals, name) is compressor
+    assert entries(tmp_path)
     for path in entries(tmp_path):
         assert zlib.decompress(path.read_bytes())
     assert compute(tmp_path) == value
