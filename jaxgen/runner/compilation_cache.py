@@ -19,15 +19,19 @@ import jax
 from jax._src import compilation_cache as jax_internals  # nothing public says how entries are compressed
 from jax.experimental.compilation_cache import compilation_cache as jax_cache
 
+from jaxgen.runner.autotuned_files import checked
+
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 2 * 2**30
+_AUTOTUNED = "xla_gpu_per_fusion_autotune_cache_dir"
+"""An option of XLA; JAX gives it the folder of this name."""
 _SETTINGS: dict[str, Any] = {
     "jax_compilation_cache_max_size": MAX_BYTES,
     "jax_persistent_cache_min_compile_time_secs": 0.0,
     "jax_persistent_cache_min_entry_size_bytes": -1,
     # What XLA measured of a GPU's kernels stays in a folder beside the programs, for those that are compiled later.
-    "jax_persistent_cache_enable_xla_caches": "xla_gpu_per_fusion_autotune_cache_dir",
+    "jax_persistent_cache_enable_xla_caches": _AUTOTUNED,
 }
 _TROUBLE = re.compile(r"Error (?:reading|writing) persistent compilation cache entry for '(?P<program>[^']*)'")
 _lock = threading.Lock()
@@ -45,7 +49,7 @@ def persistent_compilation(directory: Path | None) -> Iterator[None]:
         yield
         return
     settings = {"jax_compilation_cache_dir": str(directory), **_SETTINGS}
-    with _lock, _troubles(directory), _by_zlib():
+    with _lock, _troubles(directory), _by_zlib(), checked(directory / _AUTOTUNED):
         before = {name: getattr(jax.config, name) for name in settings}
         try:
             _configure(settings)

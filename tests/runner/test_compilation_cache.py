@@ -4,7 +4,7 @@ import logging
 import shutil
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
@@ -19,7 +19,7 @@ from jaxgen.core.cache_dirs import CacheDirs, open_cache_dirs
 from jaxgen.core.request import TokenEvent
 from jaxgen.engine.engine import Engine
 from jaxgen.identify import program_digest
-from jaxgen.runner import compilation_cache
+from jaxgen.runner import autotuned_files, compilation_cache
 from jaxgen.runner.compilation import num_compilations
 from jaxgen.runner.compilation_cache import persistent_compilation
 from tests.support.damaged_files import DAMAGES
@@ -68,6 +68,50 @@ def test_what_xla_measures_on_a_gpu_is_kept_beside_the_programs(tmp_path: Path) 
     debug = options.executable_build_options.debug_options
     assert Path(debug.xla_gpu_per_fusion_autotune_cache_dir) == tmp_path / AUTOTUNED
     assert debug.xla_gpu_experimental_autotune_cache_mode == AutotuneCacheMode.UPDATE, "read and written"
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_what_xla_measured_is_checked_before_xla_reads_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[bytes], bytes]
+) -> None:
+    """XLA ends a compilation for a file that it cannot parse. On a CPU it writes none, so a test does."""
+    folder = tmp_path / AUTOTUNED
+    with persistent_compilation(tmp_path):
+        (folder / "tmp").mkdir(parents=True, exist_ok=True)
+        for name in ("one", "other"):
+            (folder / f"{name}.textproto").write_text("run_time { nanos: 7 } triton { block_m: 64 }")
+    whole = (folder / "one.textproto").read_bytes()
+    (folder / "one.textproto").write_bytes(damage(whole))
+    for warnings in (1, 0):
+        caplog.clear()
+        with persistent_compilation(tmp_path):
+            names = [path.name for path in folder.iterdir() if path.is_file()]
+            assert names == (["other.textproto"] if warnings else names)
+            (folder / "one.textproto").write_bytes(b"other times " + whole)
+        assert len(caplog.records) == warnings
+    assert sorted(path.name for path in folder.iterdir()) == ["one.textproto", "other.textproto", "tmp"]
+
+
+def test_two_processes_may_measure_one_kernel(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The last one's times stay, and are not taken for damage."""
+    folder = tmp_path / AUTOTUNED
+    with autotuned_files.checked(folder):
+        with autotuned_files.checked(folder):
+            folder.mkdir()
+            (folder / "one").write_text("7")
+        (folder / "one").write_text("8")
+    with autotuned_files.checked(folder):
+        assert (folder / "one").read_text() == "8"
+    assert caplog.records == []
+
+
+def test_an_empty_file_of_xla_is_damaged_whoever_wrote_it(tmp_path: Path) -> None:
+    """As one that was not flushed to the disk."""
+    (tmp_path / AUTOTUNED).mkdir()
+    for name, text in (("empty", ""), ("copied", "run_time { nanos: 7 }")):
+        (tmp_path / AUTOTUNED / name).write_text(text)
+    with persistent_compilation(tmp_path):
+        assert [path.name for path in (tmp_path / AUTOTUNED).iterdir()] == ["copied"]
 
 
 def test_a_program_from_the_cache_has_the_digest_of_a_fresh_one(tmp_path: Path, events: Counter[str]) -> None:
