@@ -41,10 +41,10 @@ def checked(folder: Path) -> Iterator[None]:
         yield
     finally:
         # two processes may have written one file, each with times of its own: the last to come here notes what is there
-        now = _digests(folder).items()
-        new = {name: digest for name, digest in now if digest not in (known.get(name), damaged.get(name))}
+        now = _digests(folder)
+        new = {name: digest for name, digest in now.items() if digest not in (known.get(name), damaged.get(name))}
         if new:
-            keep(path, json.dumps(_kept(path) | new))
+            keep(path, json.dumps({name: digest for name, digest in (_kept(path) | new).items() if name in now}))
 
 
 def _kept(path: Path) -> dict[str, str]:
